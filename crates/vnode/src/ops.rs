@@ -1,0 +1,366 @@
+use crate::{Attr, Cx, Kind, Name, Result, SetAttr, StatFs};
+use core::any::Any;
+use core::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// A vnode together with its attributes: what a look-up or a creation answers.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The object.
+    pub vnode: Arc<dyn Vnode>,
+    /// Its attributes at that moment.
+    pub attr: Attr,
+}
+
+/// One entry of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirEntry<'a> {
+    /// Where to go on after this entry: non-zero, stable over close, reopen and changes of other entries.
+    pub cookie: u64,
+    /// The object's [`Vnode::id`].
+    pub ino: u64,
+    /// What it is.
+    pub kind: Kind,
+    /// Its name; `.` and `..` are never listed.
+    pub name: Name<'a>,
+}
+
+/// How a file is opened: the `O_*` bits of open(2), without those that only concern the look-up (`O_CREAT`, `O_EXCL`,
+/// `O_NOFOLLOW`, `O_CLOEXEC`, ...).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct OpenFlags(pub u32);
+
+impl OpenFlags {
+    /// Read only.
+    pub const RDONLY: Self = Self(0);
+    /// Write only.
+    pub const WRONLY: Self = Self(1);
+    /// Read and write.
+    pub const RDWR: Self = Self(2);
+    const ACCMODE: u32 = 3;
+    const TRUNC: u32 = 0o1000;
+    const APPEND: u32 = 0o2000;
+
+    /// May the open file be read?
+    #[must_use]
+    pub const fn reads(self) -> bool {
+        self.0 & Self::ACCMODE != 1
+    }
+
+    /// May the open file be written?
+    #[must_use]
+    pub const fn writes(self) -> bool {
+        self.0 & Self::ACCMODE != 0
+    }
+
+    /// Is the file emptied on opening (`O_TRUNC`)?
+    #[must_use]
+    pub const fn truncates(self) -> bool {
+        self.0 & Self::TRUNC != 0
+    }
+
+    /// Does each write go to the end (`O_APPEND`)?
+    #[must_use]
+    pub const fn appends(self) -> bool {
+        self.0 & Self::APPEND != 0
+    }
+
+    /// The same without `O_TRUNC`.
+    #[must_use]
+    pub const fn without_trunc(self) -> Self {
+        Self(self.0 & !Self::TRUNC)
+    }
+
+    /// The same with `O_TRUNC`.
+    #[must_use]
+    pub const fn with_trunc(self) -> Self {
+        Self(self.0 | Self::TRUNC)
+    }
+
+    /// Only the access mode: 0 read, 1 write, 2 both.
+    #[must_use]
+    pub const fn access(self) -> Self {
+        Self(self.0 & Self::ACCMODE)
+    }
+}
+
+/// Flags of renameat2(2). `RENAME_WHITEOUT` is refused above the bottom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct RenameFlags {
+    /// Fail with `EEXIST` if the new name exists (`RENAME_NOREPLACE`).
+    pub no_replace: bool,
+    /// Exchange the two, which must both exist (`RENAME_EXCHANGE`).
+    pub exchange: bool,
+}
+
+/// Flags of setxattr(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct XattrFlags {
+    /// Fail with `EEXIST` if it exists (`XATTR_CREATE`).
+    pub create: bool,
+    /// Fail with `ENODATA` if it does not exist (`XATTR_REPLACE`).
+    pub replace: bool,
+}
+
+/// The two kinds of seek that a file system must answer itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekFrom {
+    /// The next data at or after the offset (`SEEK_DATA`).
+    Data,
+    /// The next hole at or after the offset (`SEEK_HOLE`).
+    Hole,
+}
+
+/// What an ioctl answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct IoctlReply {
+    /// The system call's own result, 0 or positive.
+    pub result: i32,
+    /// Bytes written to the output buffer.
+    pub len: usize,
+}
+
+/// A mounted layer: the superblock of the papers.
+pub trait Layer: Send + Sync + fmt::Debug {
+    /// The root directory. Always the same object.
+    fn root(&self) -> Arc<dyn Vnode>;
+
+    /// May the tree never be changed through this layer (every change answers `EROFS`)?
+    fn read_only(&self) -> bool;
+
+    /// May operations of this layer wait for something that can hang, such as a network? Then no operation of it runs on
+    /// a thread that serves others.
+    fn may_hang(&self) -> bool;
+
+    /// Does closing a file report errors that nothing else would (as NFS does)? Then the server passes each close on to
+    /// [`OpenFile::flush`], which costs a request for each.
+    fn needs_flush(&self) -> bool;
+
+    /// Makes everything durable that was done before.
+    ///
+    /// # Errors
+    /// As syncfs(2).
+    fn sync(&self, cx: &Cx<'_>) -> Result<()>;
+}
+
+/// An object of a layer: file, directory, symbolic link or special file. Every operation is that of the system call of the
+/// same name, on the object itself: symbolic links are not followed, permissions are not checked.
+pub trait Vnode: Any + Send + Sync + fmt::Debug {
+    /// For a layer that takes vnodes of its own as arguments ([`Vnode::link`], [`Vnode::rename`]).
+    fn as_any(&self) -> &dyn Any;
+
+    /// The object's number: see the crate's conventions.
+    fn id(&self) -> u64;
+
+    /// What it is. Never changes.
+    fn kind(&self) -> Kind;
+
+    /// Attributes, also of an object whose last name is gone while something still holds the vnode.
+    ///
+    /// # Errors
+    /// `ESTALE` if the object is gone, `EIO` and others from below.
+    fn getattr(&self, cx: &Cx<'_>) -> Result<Attr>;
+
+    /// Changes attributes, and answers the new ones. `file` is the open file that the change came through, if it did
+    /// (ftruncate(2)): one that this vnode's `open`, `create` or `tmpfile` answered.
+    ///
+    /// # Errors
+    /// As chmod(2), chown(2), truncate(2), utimensat(2).
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr>;
+
+    /// The object of that name in this directory; `None` if there is none.
+    ///
+    /// # Errors
+    /// `ENOTDIR`; what the layer hides answers its own errno.
+    fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>>;
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// `EINVAL` if this is none.
+    fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>>;
+
+    /// Lists entries after `cookie` (0: from the start) until `sink` answers false, which means that the entry did not
+    /// fit and was not taken. An entry that exists throughout is listed exactly once, whatever else comes and goes.
+    /// A directory that was removed is empty.
+    ///
+    /// # Errors
+    /// `ENOTDIR`.
+    fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
+
+    /// Opens a regular file. `O_TRUNC` truncates.
+    ///
+    /// # Errors
+    /// As open(2).
+    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>>;
+
+    /// Makes a regular file (`mode`: permission bits, before the umask) and opens it.
+    ///
+    /// # Errors
+    /// `EEXIST` and as open(2).
+    fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)>;
+
+    /// Makes and opens a regular file without a name in this directory (`O_TMPFILE`); [`Vnode::link`] can name it.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the bottom can't.
+    fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)>;
+
+    /// Makes a regular file, fifo, socket or device: `mode` has type and permission bits, `rdev` is packed as by makedev(3).
+    ///
+    /// # Errors
+    /// As mknod(2).
+    fn mknod(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry>;
+
+    /// Makes a directory (`mode`: permission bits).
+    ///
+    /// # Errors
+    /// As mkdir(2).
+    fn mkdir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry>;
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// As symlink(2).
+    fn symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry>;
+
+    /// Gives `target`, a vnode of the same layer and not a directory, another name in this directory.
+    ///
+    /// # Errors
+    /// As link(2); `EXDEV` if `target` is of another layer.
+    fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry>;
+
+    /// Removes a name of something that is not a directory.
+    ///
+    /// # Errors
+    /// `EISDIR` for a directory, and as unlink(2).
+    fn unlink(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()>;
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// As rmdir(2).
+    fn rmdir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()>;
+
+    /// Renames an entry of this directory into `new_dir`, a directory of the same layer.
+    ///
+    /// # Errors
+    /// As renameat2(2); `EXDEV` only if `new_dir` is of another layer.
+    fn rename(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        new_dir: &Arc<dyn Vnode>,
+        new_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()>;
+
+    /// Reads an extended attribute; with an empty `out` answers its size.
+    ///
+    /// # Errors
+    /// `ERANGE` if `out` is too small, and as lgetxattr(2).
+    fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize>;
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// As lsetxattr(2).
+    fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()>;
+
+    /// Lists the names of extended attributes, each with a NUL after it; with an empty `out` answers the size.
+    ///
+    /// # Errors
+    /// As llistxattr(2).
+    fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize>;
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// As lremovexattr(2).
+    fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()>;
+
+    /// Figures of the file system that the object lies on.
+    ///
+    /// # Errors
+    /// As statfs(2).
+    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs>;
+
+    /// Makes a directory's entries durable (for files see [`OpenFile::fsync`]).
+    ///
+    /// # Errors
+    /// As fsync(2).
+    fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()>;
+
+    /// An ioctl on a directory, or on a file that was not opened: the file flags of chattr(1) and the like.
+    ///
+    /// # Errors
+    /// `ENOTTY` for what is not understood.
+    fn ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply>;
+}
+
+/// An open regular file. Closed when dropped.
+pub trait OpenFile: Any + Send + Sync + fmt::Debug {
+    /// For a layer that takes open files of its own as arguments.
+    fn as_any(&self) -> &dyn Any;
+
+    /// The host file under it, if every byte of this file is read from and written to that file, unchanged, for as long
+    /// as *any* open file of its vnode lives. The kernel may then be given it (FUSE passthrough).
+    fn backing(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Reads at `offset`; answers fewer bytes than asked for only at the end of the file.
+    ///
+    /// # Errors
+    /// As pread(2); [`crate::MAY_BLOCK`].
+    fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize>;
+
+    /// Writes all of `data` at `offset`, or at the end if the file was opened with `O_APPEND`.
+    ///
+    /// # Errors
+    /// As pwrite(2). A partial write answers its length.
+    fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize>;
+
+    /// A descriptor of the file was closed: report what only now can be known.
+    ///
+    /// # Errors
+    /// As close(2).
+    fn flush(&self, cx: &Cx<'_>) -> Result<()>;
+
+    /// Makes the file durable.
+    ///
+    /// # Errors
+    /// As fsync(2).
+    fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()>;
+
+    /// Allocates, punches or zeroes a range: `mode` is that of fallocate(2).
+    ///
+    /// # Errors
+    /// As fallocate(2).
+    fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()>;
+
+    /// Finds data or a hole.
+    ///
+    /// # Errors
+    /// `ENXIO` past the end.
+    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64>;
+
+    /// Copies from `source` at `source_offset` into this file; answers how much was copied, 0 at the source's end.
+    /// `source` may be of any layer: a layer looks through to what it knows.
+    ///
+    /// # Errors
+    /// As copy_file_range(2).
+    fn copy_from(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        len: u64,
+    ) -> Result<u64>;
+
+    /// Makes this file share all of `source`'s data (`FICLONE`).
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`, `EXDEV`, `EINVAL` where that can't be done.
+    fn reflink_from(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()>;
+}
