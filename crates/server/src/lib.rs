@@ -1,1 +1,24 @@
-//! placeholder
+//! Serves a stack of layers to the kernel: FUSE requests become vnode operations.
+//!
+//! What is decided here and nowhere else:
+//!
+//! * which vnodes the kernel knows, by which node id, and how often it looked them up ([`nodes`]);
+//! * which files are open, and for each inode whether its data goes through the kernel's page cache and this server, or
+//!   straight to the host file ([`files`]: passthrough);
+//! * how long the kernel may remember names and attributes ([`Config::cache`]).
+//!
+//! A layer below sees only the vnode interface. The opcode's method in `ops.rs` (or `dirs.rs` for listing) has the name of the
+//! opcode and calls the vnode operation of the same name.
+#![forbid(unsafe_code)]
+
+mod config;
+mod convert;
+mod dirs;
+mod files;
+mod mount;
+mod nodes;
+mod ops;
+mod virtuals;
+
+pub use config::Config;
+pub use mount::{Mounted, mount};

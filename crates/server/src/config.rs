@@ -1,0 +1,33 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How a stack is served.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How and where to mount.
+    pub mount: fuse::MountOptions,
+    /// Transport and limits of the session.
+    pub session: fuse::SessionOptions,
+    /// How long the kernel may remember names, missing names and attributes without asking again. Changes made through
+    /// the mount are seen at once whatever this is; changes made behind its back are seen after this long.
+    pub cache: Duration,
+    /// Hand host files to the kernel where the layers allow it.
+    pub passthrough: bool,
+    /// How many stacked file systems the kernel may find under this one: 1, or 2 where a host directory lies on overlayfs
+    /// or on another passthrough mount (overlayfs can then not be put on top of this one).
+    pub stack_depth: u32,
+}
+
+impl Config {
+    /// Defaults for a mount at `mountpoint` that shows as type `fuse.<subtype>` from `source`.
+    #[must_use]
+    pub fn new(mountpoint: PathBuf, source: &str, subtype: &str) -> Self {
+        Self {
+            mount: fuse::MountOptions::new(mountpoint, source, subtype),
+            session: fuse::SessionOptions::default(),
+            cache: Duration::from_secs(1),
+            passthrough: true,
+            stack_depth: 1,
+        }
+    }
+}

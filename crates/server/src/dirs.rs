@@ -1,0 +1,71 @@
+//! Listing directories.
+
+use crate::convert::{cx, name};
+use crate::nodes::ROOT;
+use crate::ops::Server;
+use fuse::abi::EntryOut;
+use fuse::{DirBuf, Reply, Request};
+use vnode::{Cx, DirEntry, Kind, Vnode};
+
+/// Offset after `.`: above all cookies that file systems give, but for ext4's mark of the end.
+const AFTER_DOT: u64 = 0x7fff_ffff_0000_0001;
+/// Offset after `..`: where the layer's own entries begin.
+const AFTER_DOTDOT: u64 = 0x7fff_ffff_0000_0002;
+
+impl Server {
+    /// READDIR: names only.
+    pub(crate) fn list(&self, rq: &Request<'_>, node: u64, offset: u64, out: &mut [u8]) -> Reply<usize> {
+        let vnode = self.nodes.get(node)?;
+        let mut buf = DirBuf::new(out);
+        let Some(cookie) = self.dots(node, offset, &mut |ino, next, name| buf.push(ino, next, Kind::Directory.d_type(), name))
+        else {
+            return Ok(buf.len());
+        };
+        vnode.readdir(&cx(rq, 0), cookie, &mut |e| buf.push(e.ino, e.cookie, e.kind.d_type(), e.name.as_bytes()))?;
+        Ok(buf.len())
+    }
+
+    /// READDIRPLUS: names with attributes, each counted as a look-up.
+    pub(crate) fn list_plus(&self, rq: &Request<'_>, node: u64, offset: u64, out: &mut [u8]) -> Reply<usize> {
+        let vnode = self.nodes.get(node)?;
+        let cx = cx(rq, 0);
+        let mut buf = DirBuf::new(out);
+        let blank = EntryOut::default();
+        let Some(cookie) =
+            self.dots(node, offset, &mut |ino, next, name| buf.push_plus(&blank, ino, next, Kind::Directory.d_type(), name))
+        else {
+            return Ok(buf.len());
+        };
+        vnode.readdir(&cx, cookie, &mut |e| self.push_plus(&cx, node, &*vnode, e, &mut buf))?;
+        Ok(buf.len())
+    }
+
+    /// One entry of a READDIRPLUS. An entry that is gone by now, or can't be looked up, goes without attributes:
+    /// the kernel then asks when it needs them, and the program gets that answer.
+    fn push_plus(&self, cx: &Cx<'_>, node: u64, dir: &dyn Vnode, e: &DirEntry<'_>, buf: &mut DirBuf<'_>) -> bool {
+        let bytes = e.name.as_bytes();
+        if !buf.fits_plus(bytes.len()) {
+            return false;
+        }
+        let entry = name(bytes).and_then(|n| dir.lookup(cx, n)).ok().flatten();
+        let out = entry.as_ref().map_or_else(EntryOut::default, |entry| self.entry_out(node, entry));
+        let (ino, kind) = entry.as_ref().map_or((e.ino, e.kind), |entry| (entry.attr.ino, entry.attr.kind()));
+        buf.push_plus(&out, ino, e.cookie, kind.d_type(), bytes)
+    }
+
+    /// Lists `.` and `..` where `offset` asks for them; answers the layer's cookie to go on at, or `None` if the buffer is full.
+    fn dots(&self, node: u64, offset: u64, push: &mut dyn FnMut(u64, u64, &[u8]) -> bool) -> Option<u64> {
+        if offset == 0 && !push(self.number(node), AFTER_DOT, b".") {
+            return None;
+        }
+        if (offset == 0 || offset == AFTER_DOT) && !push(self.number(self.nodes.parent_of(node)), AFTER_DOTDOT, b"..") {
+            return None;
+        }
+        Some(if matches!(offset, 0 | AFTER_DOT | AFTER_DOTDOT) { 0 } else { offset })
+    }
+
+    /// The inode number that a node shows.
+    fn number(&self, node: u64) -> u64 {
+        if node == ROOT { self.layer.root().id() } else { node }
+    }
+}

@@ -1,0 +1,161 @@
+//! Open files, and how the data of each open inode travels.
+//!
+//! The kernel wants one way per inode: while any open file of an inode uses passthrough, all must, with the same
+//! backing id; while any uses the page cache of the FUSE inode, none may use passthrough (it answers EIO otherwise). So the way
+//! is chosen by the first open file and kept until the last is released. The kernel gives the way up before it
+//! sends RELEASE, so this side never believes an inode free that the kernel still holds.
+
+use fuse::BackingId;
+use fuse::abi::OpenOut;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use vnode::{Errno, OpenFile, Result};
+
+/// An inode with open files.
+struct OpenInode {
+    opens: u32,
+    way: Way,
+    /// Made by this server's CREATE and no extended attribute set since: the kernel's question for
+    /// `security.capability` before the first write has a known answer.
+    bare: bool,
+}
+
+enum Way {
+    /// Through the page cache of the FUSE inode and requests.
+    Cached,
+    /// The kernel has the host file. The id must live until the last RELEASE.
+    Passthrough(BackingId),
+}
+
+struct Handle {
+    node: u64,
+    file: Arc<dyn OpenFile>,
+}
+
+/// The open files of a mount.
+#[derive(Default)]
+pub(crate) struct Files {
+    handles: RwLock<Slab>,
+    inodes: Mutex<HashMap<u64, OpenInode>>,
+}
+
+/// Handles by number: the `fh` of the protocol.
+#[derive(Default)]
+struct Slab {
+    slots: Vec<Option<Handle>>,
+    free: Vec<usize>,
+}
+
+/// How a file was come by, for [`Files::add`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Opened,
+    Created,
+}
+
+impl Files {
+    fn inodes(&self) -> MutexGuard<'_, HashMap<u64, OpenInode>> {
+        self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in an open file of `node` and chooses the way of its data. `register` gives a host file to the kernel;
+    /// where it can't, the file is served through the page cache.
+    pub(crate) fn add(
+        &self,
+        node: u64,
+        file: Arc<dyn OpenFile>,
+        origin: Origin,
+        keep_flush: bool,
+        register: impl FnOnce(BorrowedFd<'_>) -> Option<BackingId>,
+    ) -> OpenOut {
+        let mut open_flags = if keep_flush { 0 } else { fuse::abi::FOPEN_NOFLUSH };
+        let mut backing_id = 0;
+        {
+            let mut inodes = self.inodes();
+            let inode = match inodes.entry(node) {
+                Slot::Occupied(slot) => slot.into_mut(),
+                Slot::Vacant(slot) => {
+                    let way = file.backing().and_then(register).map_or(Way::Cached, Way::Passthrough);
+                    slot.insert(OpenInode { opens: 0, way, bare: origin == Origin::Created })
+                }
+            };
+            inode.opens = inode.opens.saturating_add(1);
+            match &inode.way {
+                Way::Passthrough(id) => {
+                    open_flags |= fuse::abi::FOPEN_PASSTHROUGH;
+                    backing_id = id.id();
+                }
+                // Pages are kept where nobody writes past this cache. A file that has a host file of its own may have
+                // been written by passthrough since they were read.
+                Way::Cached if file.backing().is_none() => open_flags |= fuse::abi::FOPEN_KEEP_CACHE,
+                Way::Cached => {}
+            }
+        }
+        let fh = self.insert(Handle { node, file });
+        OpenOut { fh, open_flags, backing_id }
+    }
+
+    fn insert(&self, handle: Handle) -> u64 {
+        let mut slab = self.handles.write().unwrap_or_else(PoisonError::into_inner);
+        let slab = &mut *slab;
+        let index = if let Some(index) = slab.free.pop()
+            && let Some(slot) = slab.slots.get_mut(index)
+        {
+            *slot = Some(handle);
+            index
+        } else {
+            slab.slots.push(Some(handle));
+            slab.slots.len() - 1
+        };
+        index as u64
+    }
+
+    /// The open file of a handle.
+    pub(crate) fn get(&self, fh: u64) -> Result<Arc<dyn OpenFile>> {
+        let index = usize::try_from(fh).map_err(|_| Errno::BADF)?;
+        let slab = self.handles.read().unwrap_or_else(PoisonError::into_inner);
+        slab.slots.get(index).and_then(Option::as_ref).map(|h| Arc::clone(&h.file)).ok_or(Errno::BADF)
+    }
+
+    /// The last descriptor of an open file is gone.
+    pub(crate) fn release(&self, fh: u64) {
+        let Ok(index) = usize::try_from(fh) else { return };
+        let handle = {
+            let mut slab = self.handles.write().unwrap_or_else(PoisonError::into_inner);
+            let Some(handle) = slab.slots.get_mut(index).and_then(Option::take) else { return };
+            slab.free.push(index);
+            handle
+        };
+        let mut gone = None;
+        if let Slot::Occupied(mut slot) = self.inodes().entry(handle.node) {
+            let inode = slot.get_mut();
+            inode.opens -= 1;
+            if inode.opens == 0 {
+                gone = Some(slot.remove());
+            }
+        }
+        // Closing the backing id and the file takes system calls: not under the lock.
+        drop(gone);
+    }
+
+    /// Is it known that this inode has no extended attributes?
+    pub(crate) fn is_bare(&self, node: u64) -> bool {
+        self.inodes().get(&node).is_some_and(|inode| inode.bare)
+    }
+
+    /// An extended attribute is being set.
+    pub(crate) fn not_bare(&self, node: u64) {
+        if let Some(inode) = self.inodes().get_mut(&node) {
+            inode.bare = false;
+        }
+    }
+
+    /// How many files are open, and how many inodes of them by passthrough.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let inodes = self.inodes();
+        let open = inodes.values().map(|i| i.opens as usize).sum();
+        (open, inodes.values().filter(|i| matches!(i.way, Way::Passthrough(_))).count())
+    }
+}

@@ -1,0 +1,146 @@
+//! The nodes that the kernel knows.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use vnode::{Attr, Entry, Errno, Kind, Result, Vnode};
+
+/// The node id of the root, fixed by the protocol.
+pub(crate) const ROOT: u64 = 1;
+
+/// Node ids spread over this many locks.
+const SHARDS: usize = 16;
+
+/// One inode that the kernel knows.
+struct Node {
+    vnode: Arc<dyn Vnode>,
+    /// Look-ups that the kernel has not yet forgotten.
+    lookups: u32,
+    /// Tells the kernel apart two objects that had the same id one after the other.
+    generation: u32,
+}
+
+#[derive(Default)]
+struct Shard {
+    nodes: HashMap<u64, Node>,
+    /// The parents of directories, for `..` in listings.
+    parents: HashMap<u64, u64>,
+}
+
+/// Node id -> vnode and look-up count. A node id is the vnode's own number, but for the root.
+pub(crate) struct Nodes {
+    root: Arc<dyn Vnode>,
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+/// What the kernel is told of a node.
+pub(crate) struct Known {
+    pub(crate) node: u64,
+    pub(crate) generation: u32,
+}
+
+impl Nodes {
+    pub(crate) fn new(root: Arc<dyn Vnode>) -> Self {
+        Self { root, shards: std::array::from_fn(|_| Mutex::default()) }
+    }
+
+    fn shard(&self, node: u64) -> MutexGuard<'_, Shard> {
+        // Inode numbers of one directory follow each other: the low bits spread them well.
+        let index = usize::try_from(node % SHARDS as u64).unwrap_or(0);
+        // `index` is below SHARDS by construction; a poisoned lock only means that a handler panicked elsewhere.
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The vnode of a node id.
+    pub(crate) fn get(&self, node: u64) -> Result<Arc<dyn Vnode>> {
+        if node == ROOT {
+            return Ok(Arc::clone(&self.root));
+        }
+        self.shard(node).nodes.get(&node).map(|n| Arc::clone(&n.vnode)).ok_or(Errno::STALE)
+    }
+
+    /// Counts one look-up of an entry in the directory `parent`.
+    pub(crate) fn remember(&self, parent: u64, entry: &Entry) -> Known {
+        if Arc::ptr_eq(&entry.vnode, &self.root) {
+            return Known { node: ROOT, generation: 0 };
+        }
+        let node = entry.vnode.id();
+        let mut shard = self.shard(node);
+        if entry.vnode.kind() == Kind::Directory {
+            shard.parents.insert(node, parent);
+        }
+        match shard.nodes.entry(node) {
+            Slot::Vacant(slot) => {
+                let generation = generation_of(&entry.attr);
+                slot.insert(Node { vnode: Arc::clone(&entry.vnode), lookups: 1, generation });
+                Known { node, generation }
+            }
+            Slot::Occupied(mut slot) => {
+                let known = slot.get_mut();
+                if !Arc::ptr_eq(&known.vnode, &entry.vnode) {
+                    // Either another vnode of the same object (the null layer has no table), or a new object that was
+                    // given the number of one that is gone, whose FORGET is still on its way.
+                    known.generation = generation_of(&entry.attr);
+                    known.vnode = Arc::clone(&entry.vnode);
+                }
+                known.lookups = known.lookups.saturating_add(1);
+                Known { node, generation: known.generation }
+            }
+        }
+    }
+
+    /// The kernel forgets `count` look-ups.
+    pub(crate) fn forget(&self, node: u64, count: u64) {
+        if node == ROOT {
+            return;
+        }
+        // Dropped after the lock is gone: the last reference of a vnode may do work.
+        let mut gone = None;
+        let mut shard = self.shard(node);
+        if let Slot::Occupied(mut slot) = shard.nodes.entry(node) {
+            let left = u64::from(slot.get().lookups).saturating_sub(count);
+            if left == 0 {
+                gone = Some(slot.remove());
+                shard.parents.remove(&node);
+                if shard.nodes.len() * 8 < shard.nodes.capacity() {
+                    shard.nodes.shrink_to_fit();
+                    shard.parents.shrink_to_fit();
+                }
+            } else {
+                slot.get_mut().lookups = u32::try_from(left).unwrap_or(u32::MAX);
+            }
+        }
+        drop(shard);
+        drop(gone);
+    }
+
+    /// The node id of a directory's parent, as far as it is known; the directory itself for the root.
+    pub(crate) fn parent_of(&self, node: u64) -> u64 {
+        if node == ROOT {
+            return ROOT;
+        }
+        self.shard(node).parents.get(&node).copied().unwrap_or(ROOT)
+    }
+
+    /// A directory was moved.
+    pub(crate) fn moved(&self, node: u64, new_parent: u64) {
+        let mut shard = self.shard(node);
+        if let Some(parent) = shard.parents.get_mut(&node) {
+            *parent = new_parent;
+        }
+    }
+
+    /// How many nodes the kernel knows, the root not counted.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|s| s.lock().unwrap_or_else(PoisonError::into_inner).nodes.len()).sum()
+    }
+}
+
+/// A number for the object, the same at each look-up: its birth, where the bottom keeps it.
+fn generation_of(attr: &Attr) -> u32 {
+    attr.btime.map_or(0, |t| {
+        let mixed = t.sec.cast_unsigned().wrapping_mul(1_000_000_007).wrapping_add(u64::from(t.nsec));
+        // The upper half of a multiplicative hash.
+        u32::try_from(mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32).unwrap_or(0)
+    })
+}

@@ -1,0 +1,404 @@
+//! The opcodes: each becomes the vnode operation of the same name.
+
+use crate::config::Config;
+use crate::convert::{self, cx, name};
+use crate::files::{Files, Origin};
+use crate::nodes::{Nodes, ROOT};
+use crate::virtuals;
+use fuse::abi::{
+    AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut, Kstatfs,
+    LkIn, LkOut, LseekIn, MknodIn, OpenOut, ReadIn, ReleaseIn, RenameFlags2, SetattrIn, SetxattrIn, StatxIn, StatxOut,
+    WriteIn, flags,
+};
+use fuse::{Filesystem, Reply, Request, Session, Wish};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use vnode::{Cx, Entry, Errno, Kind, Layer, Name, OpenFile, SeekFrom, SetAttr, Vnode, XattrFlags};
+
+/// A stack of layers as a FUSE file system.
+pub(crate) struct Server {
+    pub(crate) layer: Arc<dyn Layer>,
+    pub(crate) nodes: Nodes,
+    pub(crate) files: Files,
+    pub(crate) cache: Duration,
+    stack_depth: u32,
+    passthrough: AtomicBool,
+    keep_flush: bool,
+    pub(crate) session: OnceLock<Arc<Session>>,
+}
+
+impl Server {
+    pub(crate) fn new(layer: Arc<dyn Layer>, config: &Config) -> Self {
+        Self {
+            nodes: Nodes::new(layer.root()),
+            files: Files::default(),
+            cache: config.cache,
+            stack_depth: config.stack_depth,
+            passthrough: AtomicBool::new(config.passthrough),
+            keep_flush: layer.needs_flush(),
+            session: OnceLock::new(),
+            layer,
+        }
+    }
+
+    /// Tells the kernel of an entry, and counts the look-up.
+    pub(crate) fn entry_out(&self, parent: u64, entry: &Entry) -> EntryOut {
+        let known = self.nodes.remember(parent, entry);
+        EntryOut {
+            nodeid: known.node,
+            generation: u64::from(known.generation),
+            entry_valid: self.cache.as_secs(),
+            attr_valid: self.cache.as_secs(),
+            entry_valid_nsec: self.cache.subsec_nanos(),
+            attr_valid_nsec: self.cache.subsec_nanos(),
+            attr: convert::attr(&entry.attr),
+        }
+    }
+
+    /// Takes in an open file, by passthrough if the layers and the kernel allow it.
+    fn open_out(&self, node: u64, file: Arc<dyn OpenFile>, origin: Origin) -> OpenOut {
+        self.files.add(node, file, origin, self.keep_flush, |fd| self.register(fd))
+    }
+
+    /// A directory that came from elsewhere has another `..` now.
+    fn note_moved(&self, cx: &Cx<'_>, dir: &dyn Vnode, name: Name<'_>, parent: u64) {
+        if let Ok(Some(entry)) = dir.lookup(cx, name)
+            && entry.vnode.kind() == Kind::Directory
+        {
+            self.nodes.moved(entry.vnode.id(), parent);
+        }
+    }
+
+    fn register(&self, fd: BorrowedFd<'_>) -> Option<fuse::BackingId> {
+        if !self.passthrough.load(Ordering::Relaxed) {
+            return None;
+        }
+        match self.session.get()?.backing_open(fd) {
+            Ok(id) => Some(id),
+            Err(error) => {
+                // ELOOP: too many stacked file systems below; EPERM: not the host's root. Neither will change.
+                if error == Errno::LOOP || error == Errno::PERM {
+                    self.passthrough.store(false, Ordering::Relaxed);
+                    tracing::warn!("the kernel refuses passthrough ({error}): data is served through the page cache");
+                } else {
+                    tracing::debug!("no passthrough for a file: {error}");
+                }
+                None
+            }
+        }
+    }
+}
+
+/// What the kernel is to do by itself from now on: it remembers this answer for the life of the connection.
+fn kernel_does_it<T>() -> Reply<T> {
+    Err(Errno::NOSYS)
+}
+
+impl Filesystem for Server {
+    fn init(&self, session: &Arc<Session>, _offer: &InitIn) -> Wish {
+        let _ = self.session.set(Arc::clone(session));
+        let mut wanted = flags::ASYNC_READ
+            | flags::BIG_WRITES
+            | flags::ATOMIC_O_TRUNC
+            | flags::DONT_MASK
+            | flags::AUTO_INVAL_DATA
+            | flags::DO_READDIRPLUS
+            | flags::READDIRPLUS_AUTO
+            | flags::ASYNC_DIO
+            | flags::PARALLEL_DIROPS
+            | flags::HANDLE_KILLPRIV_V2
+            | flags::POSIX_ACL
+            | flags::MAX_PAGES
+            | flags::CACHE_SYMLINKS
+            | flags::NO_OPENDIR_SUPPORT
+            | flags::SETXATTR_EXT
+            | flags::DIRECT_IO_ALLOW_MMAP
+            | flags::HAS_IOCTL_DIR
+            | flags::HAS_EXPIRE_ONLY;
+        if self.passthrough.load(Ordering::Relaxed) {
+            wanted |= flags::PASSTHROUGH;
+        }
+        Wish {
+            flags: wanted,
+            max_write: 1 << 20,
+            max_readahead: 1 << 20,
+            time_gran: 1,
+            max_stack_depth: self.stack_depth,
+            negative_timeout: self.cache,
+            ..Wish::default()
+        }
+    }
+
+    fn destroy(&self) {
+        tracing::debug!("the connection is gone; the kernel still knew {} inodes", self.nodes.len());
+    }
+
+    fn lookup(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<Option<EntryOut>> {
+        let found = self.nodes.get(parent)?.lookup(&cx(rq, 0), name(bytes)?)?;
+        Ok(found.map(|entry| self.entry_out(parent, &entry)))
+    }
+
+    fn forget(&self, nodes: &[ForgetOne]) {
+        for one in nodes {
+            self.nodes.forget(one.nodeid, one.nlookup);
+        }
+    }
+
+    fn getattr(&self, rq: &Request<'_>, node: u64, _arg: &GetattrIn) -> Reply<AttrOut> {
+        let attr = self.nodes.get(node)?.getattr(&cx(rq, 0))?;
+        Ok(convert::attr_out(&attr, self.cache))
+    }
+
+    fn setattr(&self, rq: &Request<'_>, node: u64, arg: &SetattrIn) -> Reply<AttrOut> {
+        let vnode = self.nodes.get(node)?;
+        let file = if arg.valid & fuse::abi::FATTR_FH != 0 { self.files.get(arg.fh).ok() } else { None };
+        let attr = vnode.setattr(&cx(rq, 0), &convert::set_attr(arg), file.as_deref())?;
+        Ok(convert::attr_out(&attr, self.cache))
+    }
+
+    fn statx(&self, rq: &Request<'_>, node: u64, _arg: &StatxIn) -> Reply<StatxOut> {
+        let attr = self.nodes.get(node)?.getattr(&cx(rq, 0))?;
+        Ok(convert::statx_out(&attr, self.cache))
+    }
+
+    fn readlink(&self, rq: &Request<'_>, node: u64, out: &mut [u8]) -> Reply<usize> {
+        let target = self.nodes.get(node)?.readlink(&cx(rq, 0))?;
+        // The kernel's buffer is a page: longer targets can't exist on a file system of Linux.
+        out.get_mut(..target.len()).ok_or(Errno::NAMETOOLONG)?.copy_from_slice(&target);
+        Ok(target.len())
+    }
+
+    fn symlink(&self, rq: &Request<'_>, parent: u64, bytes: &[u8], target: &[u8]) -> Reply<EntryOut> {
+        let entry = self.nodes.get(parent)?.symlink(&cx(rq, 0), name(bytes)?, target)?;
+        Ok(self.entry_out(parent, &entry))
+    }
+
+    fn mknod(&self, rq: &Request<'_>, parent: u64, arg: &MknodIn, bytes: &[u8]) -> Reply<EntryOut> {
+        let rdev = convert::rdev_from_kernel(arg.rdev);
+        let entry = self.nodes.get(parent)?.mknod(&cx(rq, arg.umask), name(bytes)?, arg.mode, rdev)?;
+        Ok(self.entry_out(parent, &entry))
+    }
+
+    fn mkdir(&self, rq: &Request<'_>, parent: u64, mode: u32, umask: u32, bytes: &[u8]) -> Reply<EntryOut> {
+        let entry = self.nodes.get(parent)?.mkdir(&cx(rq, umask), name(bytes)?, mode & 0o7777)?;
+        Ok(self.entry_out(parent, &entry))
+    }
+
+    fn unlink(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<()> {
+        self.nodes.get(parent)?.unlink(&cx(rq, 0), name(bytes)?)
+    }
+
+    fn rmdir(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<()> {
+        self.nodes.get(parent)?.rmdir(&cx(rq, 0), name(bytes)?)
+    }
+
+    fn rename(
+        &self,
+        rq: &Request<'_>,
+        parent: u64,
+        bytes: &[u8],
+        new_parent: u64,
+        new_bytes: &[u8],
+        flags: RenameFlags2,
+    ) -> Reply<()> {
+        let flags = convert::rename_flags(flags.0)?;
+        let from = self.nodes.get(parent)?;
+        let to = self.nodes.get(new_parent)?;
+        let cx = cx(rq, 0);
+        let (old, new) = (name(bytes)?, name(new_bytes)?);
+        from.rename(&cx, old, &to, new, flags)?;
+        if parent != new_parent {
+            self.note_moved(&cx, &*to, new, new_parent);
+            if flags.exchange {
+                self.note_moved(&cx, &*from, old, parent);
+            }
+        }
+        Ok(())
+    }
+
+    fn link(&self, rq: &Request<'_>, node: u64, new_parent: u64, bytes: &[u8]) -> Reply<EntryOut> {
+        let target = self.nodes.get(node)?;
+        let entry = self.nodes.get(new_parent)?.link(&cx(rq, 0), name(bytes)?, &target)?;
+        Ok(self.entry_out(new_parent, &entry))
+    }
+
+    fn open(&self, rq: &Request<'_>, node: u64, flags: u32) -> Reply<OpenOut> {
+        let file = self.nodes.get(node)?.open(&cx(rq, 0), convert::open_flags(flags))?;
+        Ok(self.open_out(node, file, Origin::Opened))
+    }
+
+    fn create(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn, bytes: &[u8]) -> Reply<(EntryOut, OpenOut)> {
+        let flags = convert::open_flags(arg.flags);
+        let dir = self.nodes.get(parent)?;
+        let (entry, file) = dir.create(&cx(rq, arg.umask), name(bytes)?, arg.mode & 0o7777, flags)?;
+        let out = self.entry_out(parent, &entry);
+        Ok((out, self.open_out(out.nodeid, file, Origin::Created)))
+    }
+
+    fn tmpfile(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn) -> Reply<(EntryOut, OpenOut)> {
+        let flags = convert::open_flags(arg.flags);
+        let (entry, file) = self.nodes.get(parent)?.tmpfile(&cx(rq, arg.umask), arg.mode & 0o7777, flags)?;
+        let out = self.entry_out(parent, &entry);
+        Ok((out, self.open_out(out.nodeid, file, Origin::Created)))
+    }
+
+    fn read(&self, rq: &Request<'_>, _node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize> {
+        self.files.get(arg.fh)?.read(&cx(rq, 0), out, arg.offset)
+    }
+
+    fn write(&self, rq: &Request<'_>, node: u64, arg: &WriteIn, data: &[u8]) -> Reply<u32> {
+        let cx = cx(rq, 0);
+        let written = self.files.get(arg.fh)?.write(&cx, data, arg.offset)?;
+        if arg.write_flags & fuse::abi::WRITE_KILL_SUIDGID != 0 {
+            let kill = SetAttr { kill_suidgid: true, ..SetAttr::default() };
+            self.nodes.get(node)?.setattr(&cx, &kill, None)?;
+        }
+        u32::try_from(written).map_err(|_| Errno::IO)
+    }
+
+    fn flush(&self, rq: &Request<'_>, _node: u64, fh: u64, _lock_owner: u64) -> Reply<()> {
+        self.files.get(fh)?.flush(&cx(rq, 0))
+    }
+
+    fn release(&self, _rq: &Request<'_>, _node: u64, arg: &ReleaseIn) -> Reply<()> {
+        self.files.release(arg.fh);
+        Ok(())
+    }
+
+    fn fsync(&self, rq: &Request<'_>, _node: u64, fh: u64, data_only: bool) -> Reply<()> {
+        self.files.get(fh)?.fsync(&cx(rq, 0), data_only)
+    }
+
+    fn opendir(&self, _rq: &Request<'_>, _node: u64, _flags: u32) -> Reply<OpenOut> {
+        // From now on the kernel opens directories by itself, and keeps their listings until they change.
+        kernel_does_it()
+    }
+
+    fn readdir(&self, rq: &Request<'_>, node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize> {
+        self.list(rq, node, arg.offset, out)
+    }
+
+    fn readdirplus(&self, rq: &Request<'_>, node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize> {
+        self.list_plus(rq, node, arg.offset, out)
+    }
+
+    fn releasedir(&self, _rq: &Request<'_>, _node: u64, _arg: &ReleaseIn) -> Reply<()> {
+        Ok(())
+    }
+
+    fn fsyncdir(&self, rq: &Request<'_>, node: u64, _fh: u64, data_only: bool) -> Reply<()> {
+        self.nodes.get(node)?.fsync(&cx(rq, 0), data_only)
+    }
+
+    fn statfs(&self, rq: &Request<'_>, node: u64) -> Reply<Kstatfs> {
+        let s = self.nodes.get(node)?.statfs(&cx(rq, 0))?;
+        Ok(Kstatfs {
+            blocks: s.blocks,
+            bfree: s.bfree,
+            bavail: s.bavail,
+            files: s.files,
+            ffree: s.ffree,
+            bsize: u32::try_from(s.bsize).unwrap_or(4096),
+            namelen: s.namemax,
+            frsize: u32::try_from(s.frsize).unwrap_or(4096),
+            ..Kstatfs::default()
+        })
+    }
+
+    fn setxattr(&self, rq: &Request<'_>, node: u64, arg: &SetxattrIn, key: &[u8], value: &[u8]) -> Reply<()> {
+        const CREATE: u32 = 1;
+        const REPLACE: u32 = 2;
+        if node == ROOT && virtuals::is_virtual(key) {
+            return Err(Errno::PERM);
+        }
+        let vnode = self.nodes.get(node)?;
+        self.files.not_bare(node);
+        let how = XattrFlags { create: arg.flags & CREATE != 0, replace: arg.flags & REPLACE != 0 };
+        vnode.setxattr(&cx(rq, 0), key, value, how)?;
+        if arg.setxattr_flags & fuse::abi::SETXATTR_ACL_KILL_SGID != 0 {
+            let cx = cx(rq, 0);
+            let mode = vnode.getattr(&cx)?.perm();
+            if mode & 0o2000 != 0 {
+                vnode.setattr(&cx, &SetAttr { mode: Some(mode & !0o2000), ..SetAttr::default() }, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn getxattr(&self, rq: &Request<'_>, node: u64, key: &[u8], out: &mut [u8]) -> Reply<usize> {
+        if node == ROOT && virtuals::is_virtual(key) {
+            return virtuals::get(self, key, out);
+        }
+        if key == b"security.capability" && self.files.is_bare(node) {
+            return Err(Errno::NODATA);
+        }
+        self.nodes.get(node)?.getxattr(&cx(rq, 0), key, out)
+    }
+
+    fn listxattr(&self, rq: &Request<'_>, node: u64, out: &mut [u8]) -> Reply<usize> {
+        self.nodes.get(node)?.listxattr(&cx(rq, 0), out)
+    }
+
+    fn removexattr(&self, rq: &Request<'_>, node: u64, key: &[u8]) -> Reply<()> {
+        self.nodes.get(node)?.removexattr(&cx(rq, 0), key)
+    }
+
+    fn access(&self, _rq: &Request<'_>, _node: u64, _mask: u32) -> Reply<()> {
+        // default_permissions: the kernel checks.
+        kernel_does_it()
+    }
+
+    fn getlk(&self, _rq: &Request<'_>, _node: u64, _arg: &LkIn) -> Reply<LkOut> {
+        // Locks were not asked for: the kernel keeps them itself.
+        kernel_does_it()
+    }
+
+    fn setlk(&self, _rq: &Request<'_>, _node: u64, _arg: &LkIn, _wait: bool) -> Reply<()> {
+        kernel_does_it()
+    }
+
+    fn bmap(&self, _rq: &Request<'_>, _node: u64, _block: u64, _blocksize: u32) -> Reply<u64> {
+        kernel_does_it()
+    }
+
+    fn ioctl(&self, rq: &Request<'_>, node: u64, arg: &IoctlIn, input: &[u8], out: &mut [u8]) -> Reply<(IoctlOut, usize)> {
+        let reply = self.nodes.get(node)?.ioctl(&cx(rq, 0), arg.cmd, input, out)?;
+        Ok((IoctlOut { result: reply.result, ..IoctlOut::default() }, reply.len))
+    }
+
+    fn poll(&self, _rq: &Request<'_>, _node: u64, _fh: u64, _kh: u64, _flags: u32, _events: u32) -> Reply<u32> {
+        // Regular files are always ready.
+        kernel_does_it()
+    }
+
+    fn fallocate(&self, rq: &Request<'_>, _node: u64, arg: &FallocateIn) -> Reply<()> {
+        self.files.get(arg.fh)?.fallocate(&cx(rq, 0), arg.mode, arg.offset, arg.length)
+    }
+
+    fn lseek(&self, rq: &Request<'_>, _node: u64, arg: &LseekIn) -> Reply<u64> {
+        const SEEK_DATA: u32 = 3;
+        const SEEK_HOLE: u32 = 4;
+        let whence = match arg.whence {
+            SEEK_DATA => SeekFrom::Data,
+            SEEK_HOLE => SeekFrom::Hole,
+            _ => return Err(Errno::INVAL),
+        };
+        self.files.get(arg.fh)?.seek(&cx(rq, 0), arg.offset, whence)
+    }
+
+    fn copy_file_range(&self, rq: &Request<'_>, _node: u64, arg: &CopyFileRangeIn) -> Reply<u64> {
+        let source = self.files.get(arg.fh_in)?;
+        let target = self.files.get(arg.fh_out)?;
+        target.copy_from(&cx(rq, 0), arg.off_out, &*source, arg.off_in, arg.len)
+    }
+
+    fn syncfs(&self, rq: &Request<'_>, _node: u64) -> Reply<()> {
+        self.layer.sync(&cx(rq, 0))
+    }
+
+    fn notify_reply(&self, _rq: &Request<'_>, _node: u64, _unique: u64, _offset: u64, _data: &[u8]) {
+        // Nothing here asks the kernel for its pages.
+    }
+}

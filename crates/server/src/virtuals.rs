@@ -1,0 +1,46 @@
+//! Extended attributes of the mount's root that no file has: a mount's own words about itself, readable with getfattr(1)
+//! and by `strata stats`, without a channel beside the mount.
+//!
+//! * `user.strata.requests`: counters per opcode and transport, as JSON.
+//! * `user.strata.info`: the server: process, transport, open files, inodes, as JSON.
+
+use crate::ops::Server;
+use fuse::Reply;
+use vnode::Errno;
+
+const REQUESTS: &[u8] = b"user.strata.requests";
+const INFO: &[u8] = b"user.strata.info";
+
+/// Does the attribute belong to the server?
+pub(crate) fn is_virtual(key: &[u8]) -> bool {
+    key == REQUESTS || key == INFO
+}
+
+/// Fills `out`, or answers the size if it is empty.
+pub(crate) fn get(server: &Server, key: &[u8], out: &mut [u8]) -> Reply<usize> {
+    let session = server.session.get().ok_or(Errno::NODATA)?;
+    let text = if key == REQUESTS { session.counters().to_json() } else { info(server) };
+    if out.is_empty() {
+        // The counters grow between the question for the size and the question for the text.
+        return Ok(text.len() + 64);
+    }
+    out.get_mut(..text.len()).ok_or(Errno::RANGE)?.copy_from_slice(text.as_bytes());
+    Ok(text.len())
+}
+
+fn info(server: &Server) -> String {
+    let (open, passthrough) = server.files.count();
+    format!(
+        concat!(
+            "{{\"version\":\"{}\",\"pid\":{},\"transport\":\"{}\",\"inodes\":{},",
+            "\"open_files\":{},\"passthrough_inodes\":{},\"cache_seconds\":{}}}"
+        ),
+        env!("CARGO_PKG_VERSION"),
+        std::process::id(),
+        server.session.get().map_or("none", |s| s.transport_name()),
+        server.nodes.len(),
+        open,
+        passthrough,
+        server.cache.as_secs_f64(),
+    )
+}
