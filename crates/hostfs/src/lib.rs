@@ -1,1 +1,40 @@
-//! placeholder
+//! The bottom of every stack: a directory of the host as a [`vnode::Layer`].
+//!
+//! * **Beneath its root only.** The root is a private, detached clone of the mount that the directory lies on, where that is
+//!   permitted: what is mounted over it or beneath it, our own FUSE mount among it, is never crossed. Every step from there
+//!   is one name in one directory, and symbolic links are never followed.
+//! * **No descriptor per vnode.** An object is reached again by its file handle (name_to_handle_at(2)); where the file system
+//!   or our privileges don't allow that, by its parent and name, which are kept right over changes made through us and
+//!   verified at each use. Which of the two, is found out once, by trying, when the layer is opened.
+//! * **A bounded number of descriptors**: recently used directories, listings that may be continued, and objects that were
+//!   removed while somebody still holds their vnode (see [`HostOptions`]).
+//! * **The caller owns what it makes**: file-system uid and gid of the thread are switched for the one system call that
+//!   makes an object, and its umask is applied by the host, so that default ACLs work as they do natively. Each thread that
+//!   makes objects leaves the process's shared file-system context (`CLONE_FS`) for that: its umask is its own from then on.
+//!
+//! Where to find what: [`HostFs::open`] in `layer`, handles and numbers in `handle` and `identity`, live vnodes and removed
+//! ones in `table`, descriptors in `dirs` and `reach`, the caller in `caller`, and the operations in `attr`, `create`, `remove`,
+//! `readdir`, `xattr`, `ioctl` and `file`. `sys` is the only module with `unsafe`: system calls that rustix has no safe form of.
+#![deny(unsafe_code)]
+
+mod attr;
+mod caller;
+mod create;
+mod dirs;
+mod file;
+mod handle;
+mod identity;
+mod ioctl;
+mod layer;
+mod reach;
+mod readdir;
+mod remove;
+mod sys;
+mod table;
+mod vnode_impl;
+mod xattr;
+
+pub use layer::{HostFs, HostOptions, OpenError};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+use crate::file::HostFile;
+use crate::layer::statx_fd;
+use crate::reach::{proc_path, retry};
+use crate::sys;
+use crate::vnode_impl::HostVnode;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid,
+};
+use vnode::{Attr, Cx, Errno, Kind, OpenFile, Result, SetAttr, SetTime, StatFs, Time};
+
+/// What statx(2) says an object is.
+pub(crate) fn kind_of(stat: &Statx) -> Kind {
+    Kind::from_mode(u32::from(stat.stx_mode)).unwrap_or(Kind::Regular)
+}
+
+fn time_of(time: rustix::fs::StatxTimestamp) -> Time {
+    Time { sec: time.tv_sec, nsec: time.tv_nsec }
+}
+
+/// What statx(2) answered, under the vnode's number.
+pub(crate) fn attr_of(stat: &Statx, ino: u64) -> Attr {
+    let is_device = matches!(kind_of(stat), Kind::CharDevice | Kind::BlockDevice);
+    Attr {
+        ino,
+        size: stat.stx_size,
+        blocks: stat.stx_blocks,
+        atime: time_of(stat.stx_atime),
+        mtime: time_of(stat.stx_mtime),
+        ctime: time_of(stat.stx_ctime),
+        btime: (stat.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time_of(stat.stx_btime)),
+        mode: u32::from(stat.stx_mode),
+        nlink: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        rdev: if is_device { rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor) } else { 0 },
+        blksize: stat.stx_blksize,
+    }
+}
+
+fn timespec_of(time: Option<SetTime>) -> Timespec {
+    match time {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::At(time)) => Timespec { tv_sec: time.sec, tv_nsec: i64::from(time.nsec) },
+    }
+}
+
+impl HostVnode {
+    pub(crate) fn attributes(&self) -> Result<Attr> {
+        Ok(attr_of(&statx_fd(self.fd()?)?, self.number()))
+    }
+
+    pub(crate) fn change_attributes(&self, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
+        self.fs().changing()?;
+        let file = file.and_then(|file| file.as_any().downcast_ref::<HostFile>());
+        if set.mode.is_some() && self.what() == Kind::Symlink {
+            return Err(Errno::OPNOTSUPP);
+        }
+        // The size goes first, since it is what can fail when all else succeeds. It makes no difference to the rest: only a change
+        // of owner takes bits away from the mode, and the times come last.
+        if let Some(size) = set.size {
+            self.truncate(size, file)?;
+        }
+        if set.uid.is_none() && set.gid.is_none() && set.mode.is_none() && !set.kill_suidgid && no_times(set) {
+            return match file {
+                Some(file) => Ok(attr_of(&statx_fd(file.fd())?, self.number())),
+                None => self.attributes(),
+            };
+        }
+        let own;
+        let fd = match file {
+            Some(file) => file.fd(),
+            None => {
+                own = self.fd()?;
+                own.as_fd()
+            }
+        };
+        change_owner(fd, set)?;
+        change_mode(fd, set)?;
+        if !no_times(set) {
+            let times = Timestamps { last_access: timespec_of(set.atime), last_modification: timespec_of(set.mtime) };
+            rustix::fs::utimensat(fd, c"", &times, AtFlags::EMPTY_PATH)?;
+        }
+        Ok(attr_of(&statx_fd(fd)?, self.number()))
+    }
+
+    fn truncate(&self, size: u64, file: Option<&HostFile>) -> Result<()> {
+        match self.what() {
+            Kind::Regular => {}
+            Kind::Directory => return Err(Errno::ISDIR),
+            _ => return Err(Errno::INVAL),
+        }
+        if let Some(file) = file.filter(|file| file.flags().writes()) {
+            return retry(|| rustix::fs::ftruncate(file.fd(), size));
+        }
+        let fd = self.reopen(OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        retry(|| rustix::fs::ftruncate(&fd, size))
+    }
+
+    /// The target of a symbolic link.
+    pub(crate) fn link_target(&self) -> Result<Vec<u8>> {
+        if self.what() != Kind::Symlink {
+            return Err(Errno::INVAL);
+        }
+        let fd = self.fd()?;
+        Ok(rustix::fs::readlinkat(fd, c"", Vec::with_capacity(256))?.into_bytes())
+    }
+
+    pub(crate) fn figures(&self) -> Result<StatFs> {
+        let stat = rustix::fs::fstatvfs(self.fd()?)?;
+        Ok(StatFs {
+            frsize: stat.f_frsize,
+            bsize: stat.f_bsize,
+            blocks: stat.f_blocks,
+            bfree: stat.f_bfree,
+            bavail: stat.f_bavail,
+            files: stat.f_files,
+            ffree: stat.f_ffree,
+            namemax: u32::try_from(stat.f_namemax).unwrap_or(u32::MAX),
+            // One layer lies on one mount, so on one file system.
+            fsid: self.fs().root_dev,
+        })
+    }
+
+    /// fsync(2) of what is not open.
+    pub(crate) fn make_durable(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
+        cx.require_blocking()?;
+        if self.fs().read_only {
+            return Ok(());
+        }
+        let Some(fd) = self.glance()? else { return Err(Errno::INVAL) };
+        sync_fd(fd.as_fd(), data_only)
+    }
+}
+
+/// fsync(2) or fdatasync(2).
+pub(crate) fn sync_fd(fd: BorrowedFd<'_>, data_only: bool) -> Result<()> {
+    retry(|| if data_only { rustix::fs::fdatasync(fd) } else { rustix::fs::fsync(fd) })
+}
+
+fn no_times(set: &SetAttr) -> bool {
+    set.atime.is_none() && set.mtime.is_none()
+}
+
+fn change_owner(fd: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
+    if set.uid.is_none() && set.gid.is_none() {
+        return Ok(());
+    }
+    let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+    rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)
+}
+
+/// The mode asked for, or else the present one without the bits that `kill_suidgid` takes away.
+fn change_mode(fd: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
+    let mode = match set.mode {
+        Some(mode) => mode & 0o7777,
+        None if set.kill_suidgid => {
+            let present = u32::from(statx_fd(fd)?.stx_mode);
+            match without_suidgid(present) {
+                Some(mode) => mode,
+                None => return Ok(()),
+            }
+        }
+        None => return Ok(()),
+    };
+    match sys::chmod_fd(fd, mode) {
+        // Before Linux 6.6.
+        Err(Errno::NOSYS) => rustix::fs::chmodat(CWD, proc_path(fd), Mode::from_raw_mode(mode), AtFlags::empty()),
+        other => other,
+    }
+}
+
+/// The permission bits without set-user-id, and without set-group-id where the group may execute; `None` if they have
+/// neither, or it is no regular file.
+fn without_suidgid(mode: u32) -> Option<u32> {
+    if Kind::from_mode(mode) != Some(Kind::Regular) {
+        return None;
+    }
+    let perm = mode & 0o7777;
+    let sgid = if perm & 0o010 != 0 { 0o2000 } else { 0 };
+    let killed = perm & !(0o4000 | sgid);
+    (killed != perm).then_some(killed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_id_bits_are_killed_as_the_kernel_does() {
+        assert_eq!(without_suidgid(0o106_755), Some(0o755));
+        assert_eq!(without_suidgid(0o102_745), None);
+        assert_eq!(without_suidgid(0o104_644), Some(0o644));
+        assert_eq!(without_suidgid(0o100_755), None);
+        assert_eq!(without_suidgid(0o046_755), None);
+    }
+}

@@ -1,0 +1,209 @@
+use crate::attr::sync_fd;
+use crate::create::host_flags;
+use crate::layer::Shared;
+use crate::reach::retry;
+use crate::sys;
+use crate::vnode_impl::HostVnode;
+use core::fmt;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom as HostSeek};
+use rustix::io::ReadWriteFlags;
+use std::any::Any;
+use std::io::IoSliceMut;
+use std::sync::Arc;
+use vnode::{Cx, Errno, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SeekFrom};
+
+/// How much is copied between two looks at whether the caller has given up: some milliseconds' worth.
+const COPY_STEP: u64 = 16 << 20;
+
+/// The buffer for copying what the host can't copy by itself.
+const COPY_BUFFER: usize = 256 << 10;
+
+/// An open regular file of the host.
+pub(crate) struct HostFile {
+    fd: OwnedFd,
+    flags: OpenFlags,
+    fs: Arc<Shared>,
+}
+
+impl HostFile {
+    pub(crate) fn new(fd: OwnedFd, flags: OpenFlags, fs: Arc<Shared>) -> Self {
+        Self { fd, flags, fs }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(crate) fn flags(&self) -> OpenFlags {
+        self.flags
+    }
+}
+
+impl HostVnode {
+    pub(crate) fn open_regular(&self, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        match self.what() {
+            Kind::Regular => {}
+            Kind::Directory => return Err(Errno::ISDIR),
+            Kind::Symlink => return Err(Errno::LOOP),
+            _ => return Err(Errno::NXIO),
+        }
+        if flags.writes() || flags.truncates() {
+            self.fs().changing()?;
+        }
+        let host = host_flags(flags);
+        let fd = match self.reopen(host) {
+            // Not the owner: the caller may be, and was checked above us.
+            Err(Errno::PERM) if host.contains(OFlags::NOATIME) => self.reopen(host - OFlags::NOATIME)?,
+            other => other?,
+        };
+        Ok(Arc::new(HostFile::new(fd, flags, Arc::clone(self.fs()))))
+    }
+}
+
+impl OpenFile for HostFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn backing(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+
+    fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
+        if cx.may_block { self.read_waiting(out, offset) } else { self.read_cached(out, offset) }
+    }
+
+    fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
+        cx.check()?;
+        let mut done = 0;
+        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
+            match rustix::io::pwrite(&self.fd, rest, offset.saturating_add(done as u64)) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    fn flush(&self, _cx: &Cx<'_>) -> Result<()> {
+        sys::close_copy(self.fd.as_fd())
+    }
+
+    fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
+        cx.require_blocking()?;
+        sync_fd(self.fd.as_fd(), data_only)
+    }
+
+    fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
+        cx.require_blocking()?;
+        self.fs.changing()?;
+        retry(|| rustix::fs::fallocate(&self.fd, FallocateFlags::from_bits_retain(mode), offset, len))
+    }
+
+    fn seek(&self, _cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+        // The position of the descriptor is not used by anything else.
+        rustix::fs::seek(
+            &self.fd,
+            match whence {
+                SeekFrom::Data => HostSeek::Data(offset),
+                SeekFrom::Hole => HostSeek::Hole(offset),
+            },
+        )
+    }
+
+    fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
+        cx.require_blocking()?;
+        let mut done = 0;
+        let mut by_host = source.backing();
+        while done < len {
+            let (from, to) = (source_offset.saturating_add(done), offset.saturating_add(done));
+            let step = (len - done).min(COPY_STEP);
+            let copied = cx.check().and_then(|()| match by_host {
+                Some(host) => self.copy_step_by_host(host, from, to, step),
+                None => self.copy_step_by_hand(cx, source, from, to, step),
+            });
+            match copied {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) if by_host.is_some() => by_host = None,
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    fn reflink_from(&self, _cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
+        let source = source.backing().ok_or(Errno::OPNOTSUPP)?;
+        match rustix::fs::ioctl_ficlone(&self.fd, source) {
+            Err(Errno::NOTTY) => Err(Errno::OPNOTSUPP),
+            other => other,
+        }
+    }
+}
+
+impl HostFile {
+    fn read_waiting(&self, out: &mut [u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match rustix::io::pread(&self.fd, rest, offset.saturating_add(done as u64)) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Reads what is in memory; all of what was asked for or up to the end of the file, or nothing.
+    fn read_cached(&self, out: &mut [u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            let at = offset.saturating_add(done as u64);
+            match rustix::io::preadv2(&self.fd, &mut [IoSliceMut::new(rest)], at, ReadWriteFlags::NOWAIT) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                // Not in memory, or a file system that can't say.
+                Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS) => return Err(MAY_BLOCK),
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => return Err(MAY_BLOCK),
+            }
+        }
+        Ok(done)
+    }
+
+    fn copy_step_by_host(&self, source: BorrowedFd<'_>, mut from: u64, mut to: u64, len: u64) -> Result<u64> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let copied = retry(|| rustix::fs::copy_file_range(source, Some(&mut from), &self.fd, Some(&mut to), len));
+        match copied {
+            // EINVAL is also what some file systems say that can't; ranges of one file that overlap really are invalid.
+            Err(Errno::INVAL) if !self.is_same_file(source)? => Err(Errno::OPNOTSUPP),
+            other => Ok(other? as u64),
+        }
+    }
+
+    fn is_same_file(&self, other: BorrowedFd<'_>) -> Result<bool> {
+        let (a, b) = (rustix::fs::fstat(&self.fd)?, rustix::fs::fstat(other)?);
+        Ok((a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
+    }
+
+    fn copy_step_by_hand(&self, cx: &Cx<'_>, source: &dyn OpenFile, from: u64, to: u64, len: u64) -> Result<u64> {
+        let mut buffer = vec![0; COPY_BUFFER.min(usize::try_from(len).unwrap_or(COPY_BUFFER))];
+        let read = source.read(cx, &mut buffer, from)?;
+        let data = buffer.get(..read).unwrap_or(&[]);
+        if data.is_empty() { Ok(0) } else { Ok(self.write(cx, data, to)? as u64) }
+    }
+}
+
+impl fmt::Debug for HostFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostFile({:?}, {:#o})", self.fd, self.flags.0)
+    }
+}

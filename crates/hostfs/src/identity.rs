@@ -1,0 +1,78 @@
+use crate::handle::FileHandle;
+
+/// The root's number. The kernel's own number for the root of a FUSE file system is the same.
+pub(crate) const ROOT: u64 = 1;
+
+/// Host inode numbers from 2 to this are vnode numbers as they are; all others are hashed.
+const DIRECT_MAX: u64 = (1 << 48) - 1;
+
+/// What tells one host inode from all others, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HostInode {
+    /// `st_dev`
+    pub(crate) dev: u64,
+    /// `st_ino`
+    pub(crate) ino: u64,
+}
+
+/// Can the vnode's number be told from the inode number alone?
+pub(crate) const fn is_direct(root_dev: u64, inode: HostInode) -> bool {
+    inode.dev == root_dev && inode.ino > ROOT && inode.ino <= DIRECT_MAX
+}
+
+/// The number of a vnode: a pure function of what the host says, so that it is the same after a remount.
+///
+/// It is the inode number where that is unique and small (it lies on the root's own device, and leaves room for a layer above to
+/// put a tag in front of it), else a 63-bit hash of the file handle, with the top bit set. Other devices are seen on btrfs, where
+/// each subvolume has its own inode numbers. Without handles the hash is over device and inode number, and then
+/// only as lasting as these.
+pub(crate) fn number(root_dev: u64, inode: HostInode, handle: Option<&FileHandle>) -> u64 {
+    if is_direct(root_dev, inode) {
+        return inode.ino;
+    }
+    let hash = match handle {
+        Some(handle) => {
+            let (kind, bytes) = handle.parts();
+            fold(fold(OFFSET, &kind.to_le_bytes()), bytes)
+        }
+        None => fold(fold(OFFSET, &inode.dev.to_le_bytes()), &inode.ino.to_le_bytes()),
+    };
+    mix(hash) | 1 << 63
+}
+
+// FNV-1a, 64 bits.
+const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const PRIME: u64 = 0x0000_0100_0000_01b3;
+
+fn fold(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+}
+
+/// Spreads every bit over all others (the finalizer of splitmix64): FNV alone is weak in its high bits.
+const fn mix(hash: u64) -> u64 {
+    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_numbers_of_the_roots_device_stay() {
+        assert_eq!(number(7, HostInode { dev: 7, ino: 2 }, None), 2);
+        assert_eq!(number(7, HostInode { dev: 7, ino: DIRECT_MAX }, None), DIRECT_MAX);
+    }
+
+    #[test]
+    fn all_else_is_hashed_the_same_each_time() {
+        let mut seen = std::collections::HashSet::new();
+        for (dev, ino) in [(7, 0), (7, 1), (7, 1 << 48), (8, 2), (8, 3), (9, 2)] {
+            let inode = HostInode { dev, ino };
+            let id = number(7, inode, None);
+            assert!(id >> 63 == 1 && seen.insert(id));
+            assert_eq!(id, number(7, inode, None));
+        }
+    }
+}

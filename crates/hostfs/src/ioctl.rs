@@ -1,0 +1,68 @@
+use crate::sys;
+use crate::vnode_impl::HostVnode;
+use rustix::fd::AsFd;
+use vnode::{Errno, IoctlReply, Result};
+
+/// An ioctl that is passed on: its argument is a plain structure.
+struct Known {
+    /// The number, without the size of the argument that is part of it.
+    number: u32,
+    /// What the host knows it by.
+    host: u32,
+    /// Bytes that the host reads.
+    reads: usize,
+    /// Bytes that the host writes.
+    writes: usize,
+    changes: bool,
+}
+
+/// Flags and version of a file are declared as `long` and handled as `int`: FUSE sends 4 bytes of them, or 8.
+const KNOWN: [Known; 5] = [
+    // FS_IOC_GETFLAGS
+    Known { number: 0x8000_6601, host: 0x8008_6601, reads: 0, writes: 4, changes: false },
+    // FS_IOC_SETFLAGS
+    Known { number: 0x4000_6602, host: 0x4008_6602, reads: 4, writes: 0, changes: true },
+    // FS_IOC_GETVERSION
+    Known { number: 0x8000_7601, host: 0x8008_7601, reads: 0, writes: 4, changes: false },
+    // FS_IOC_FSGETXATTR: struct fsxattr, 28 bytes
+    Known { number: 0x8000_581f, host: 0x801c_581f, reads: 0, writes: 28, changes: false },
+    // FS_IOC_FSSETXATTR
+    Known { number: 0x4000_5820, host: 0x401c_5820, reads: 28, writes: 0, changes: true },
+];
+
+/// The bits of an ioctl's number that say how large its argument is.
+const SIZE_BITS: u32 = 0x3fff << 16;
+
+impl HostVnode {
+    pub(crate) fn control(&self, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
+        let known = KNOWN.iter().find(|known| known.number == cmd & !SIZE_BITS).ok_or(Errno::NOTTY)?;
+        if known.changes {
+            self.fs().changing()?;
+        }
+        let Some(fd) = self.glance()? else { return Err(Errno::NOTTY) };
+        let mut buffer = [0u64; 8];
+        fill(&mut buffer, input.get(..known.reads).ok_or(Errno::INVAL)?);
+        let result = sys::ioctl(fd.as_fd(), known.host, &mut buffer)?;
+        let bytes = buffer.map(u64::to_ne_bytes);
+        // Where 8 bytes are wanted of a 4 byte value, the rest is zero.
+        let len = out.len().min(known.writes.next_multiple_of(8));
+        let len = if known.writes == 0 { 0 } else { len };
+        if len < known.writes {
+            return Err(Errno::INVAL);
+        }
+        for (to, from) in out.iter_mut().take(len).zip(bytes.as_flattened()) {
+            *to = *from;
+        }
+        Ok(IoctlReply { result, len })
+    }
+}
+
+fn fill(buffer: &mut [u64; 8], input: &[u8]) {
+    for (word, bytes) in buffer.iter_mut().zip(input.chunks(8)) {
+        let mut whole = [0; 8];
+        for (to, from) in whole.iter_mut().zip(bytes) {
+            *to = *from;
+        }
+        *word = u64::from_ne_bytes(whole);
+    }
+}

@@ -1,0 +1,291 @@
+use crate::caller::Server;
+use crate::dirs::{DirCache, Listings};
+use crate::handle::FileHandle;
+use crate::identity;
+use crate::table::Table;
+use crate::vnode_impl::{HostVnode, Reach};
+use core::fmt;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, Statx, StatxFlags};
+use rustix::mount::OpenTreeFlags;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock, Weak};
+use vnode::{Cx, Errno, Layer, Result, Vnode};
+
+/// How a host directory is used.
+#[derive(Clone, Copy, Debug)]
+pub struct HostOptions {
+    /// Never change anything through this layer, even where the host would allow it.
+    pub read_only: bool,
+    /// How many descriptors of recently used directories are kept.
+    pub directories: usize,
+    /// How many descriptors of directories that were listed are kept.
+    pub listings: usize,
+    /// How many descriptors are kept for objects that were removed while their vnode is held.
+    pub removed: usize,
+    /// Reach objects by file handle where the host allows it. Without, by parent and name.
+    pub handles: bool,
+    /// Use a private clone of the mount where that is permitted.
+    pub detach: bool,
+}
+
+impl Default for HostOptions {
+    fn default() -> Self {
+        Self { read_only: false, directories: 256, listings: 64, removed: 256, handles: true, detach: true }
+    }
+}
+
+/// Why a directory can't be used as a layer.
+#[derive(Clone, Debug)]
+pub struct OpenError {
+    /// What was tried.
+    pub step: &'static str,
+    /// On what.
+    pub path: PathBuf,
+    /// What came of it.
+    pub errno: Errno,
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match self.errno {
+            Errno::NOENT => write!(f, "{path}: no such directory"),
+            Errno::NOTDIR => write!(f, "{path}: not a directory"),
+            Errno::ACCESS | Errno::PERM => write!(f, "{path}: not permitted to {}", self.step),
+            errno => write!(f, "{path}: can't {}: {errno}", self.step),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// A directory of the host as a layer.
+#[derive(Debug)]
+pub struct HostFs {
+    root: Arc<HostVnode>,
+}
+
+/// What all vnodes of the layer share.
+pub(crate) struct Shared {
+    /// The root directory, on a mount of its own where `detached`.
+    pub(crate) root: Arc<OwnedFd>,
+    pub(crate) detached: bool,
+    pub(crate) root_dev: u64,
+    /// Are objects reached by handle? Then here is where such a handle has the inode number, if that was found.
+    pub(crate) handles: Option<HandleRule>,
+    pub(crate) read_only: bool,
+    pub(crate) traits: FsTraits,
+    pub(crate) server: Server,
+    pub(crate) table: Table,
+    pub(crate) dirs: DirCache,
+    pub(crate) listings: Listings,
+    /// The root's vnode, which holds this.
+    pub(crate) root_vnode: OnceLock<Weak<HostVnode>>,
+}
+
+/// How handles of this file system are checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HandleRule {
+    /// See [`FileHandle::position_of`].
+    pub(crate) ino_at: Option<u8>,
+}
+
+/// What is known of a file system by its type.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FsTraits {
+    may_hang: bool,
+    needs_flush: bool,
+    /// Handles are answered, but can't be relied on.
+    no_handles: bool,
+    /// `d_ino` of these can differ from `st_ino`.
+    pub(crate) vague_d_ino: Vague,
+}
+
+/// Which entries of a listing must be looked at one by one for their inode number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Vague {
+    /// None.
+    #[default]
+    None,
+    /// Directories: roots of btrfs subvolumes.
+    Directories,
+    /// All.
+    All,
+}
+
+impl FsTraits {
+    /// Magic numbers are those of statfs(2).
+    fn of(magic: u64) -> Self {
+        const NFS: u64 = 0x6969;
+        const SMB: u64 = 0x517b;
+        const CIFS: u64 = 0xff53_4d42;
+        const SMB2: u64 = 0xfe53_4d42;
+        const FUSE: u64 = 0x6573_5546;
+        const V9FS: u64 = 0x0102_1997;
+        const CEPH: u64 = 0x00c3_6400;
+        const AFS: u64 = 0x5346_414f;
+        const CODA: u64 = 0x7375_7245;
+        const GFS2: u64 = 0x0116_1970;
+        const OCFS2: u64 = 0x7461_636f;
+        const OVERLAY: u64 = 0x794c_7630;
+        const BTRFS: u64 = 0x9123_683e;
+        let none = Self::default();
+        match magic {
+            NFS | SMB | CIFS | SMB2 | AFS | CODA => Self { may_hang: true, needs_flush: true, ..none },
+            V9FS | CEPH => Self { may_hang: true, ..none },
+            GFS2 | OCFS2 => Self { may_hang: true, ..none },
+            // A FUSE file system answers handles even if it can't find a node by one that it has forgotten.
+            FUSE => Self { may_hang: true, needs_flush: true, no_handles: true, vague_d_ino: Vague::All },
+            OVERLAY => Self { vague_d_ino: Vague::All, ..none },
+            BTRFS => Self { vague_d_ino: Vague::Directories, ..none },
+            _ => none,
+        }
+    }
+}
+
+impl HostFs {
+    /// Opens the directory at `path` (symbolic links in this one path are followed).
+    ///
+    /// # Errors
+    /// The step that failed, and on what.
+    pub fn open(path: &Path, options: HostOptions) -> core::result::Result<Arc<Self>, OpenError> {
+        let at = |step: &'static str| move |errno| OpenError { step, path: path.to_owned(), errno };
+        let (root, detached) = open_root(path, options.detach).map_err(at("open it"))?;
+        let stat = statx_fd(&root).map_err(at("read its attributes"))?;
+        let figures = rustix::fs::fstatfs(&root).map_err(at("read its file system's figures"))?;
+        let flags = rustix::fs::fstatvfs(&root).map_err(at("read its file system's figures"))?.f_flag;
+        let traits = FsTraits::of(figures.f_type as u64 & 0xffff_ffff);
+        let handles = if options.handles && !traits.no_handles { try_handles(&root, stat.stx_ino) } else { None };
+        let shared = Shared {
+            root: Arc::new(root),
+            detached,
+            root_dev: dev_of(&stat),
+            handles,
+            read_only: options.read_only || flags.contains(StatVfsMountFlags::RDONLY),
+            traits,
+            server: Server::current(),
+            table: Table::new(options.removed),
+            dirs: DirCache::new(options.directories),
+            listings: Listings::new(options.listings),
+            root_vnode: OnceLock::new(),
+        };
+        Ok(Arc::new(Self { root: HostVnode::new_root(Arc::new(shared)) }))
+    }
+
+    /// Are objects reached again by file handle (else by parent and name)?
+    #[must_use]
+    pub fn uses_handles(&self) -> bool {
+        self.root.fs().handles.is_some()
+    }
+
+    /// Is the tree a private clone of its mount, which nothing mounted over or in it is part of?
+    #[must_use]
+    pub fn is_detached(&self) -> bool {
+        self.root.fs().detached
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        self.root.fs()
+    }
+}
+
+/// The directory, on a private clone of its mount if that can be had.
+fn open_root(path: &Path, detach: bool) -> Result<(OwnedFd, bool)> {
+    let readable = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    if detach {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        match rustix::mount::open_tree(CWD, path, flags) {
+            // What open_tree answers can't be used for everything (handles): a descriptor opened from it can, and keeps
+            // the private mount alive.
+            Ok(tree) => return Ok((rustix::fs::openat(&tree, c".", readable, Mode::empty())?, true)),
+            Err(errno @ (Errno::NOENT | Errno::LOOP | Errno::NAMETOOLONG)) => return Err(errno),
+            // Not permitted, or a mount that may not be cloned.
+            Err(_) => {}
+        }
+    }
+    match rustix::fs::open(path, readable, Mode::empty()) {
+        Err(Errno::ACCESS) => {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            Ok((rustix::fs::open(path, flags, Mode::empty())?, false))
+        }
+        other => Ok((other?, false)),
+    }
+}
+
+/// Can objects of this file system be opened by handle? Found out on the root.
+fn try_handles(root: &OwnedFd, ino: u64) -> Option<HandleRule> {
+    let handle = FileHandle::of_fd(root.as_fd()).ok()?;
+    let again = handle.open(root.as_fd(), libc::O_PATH | libc::O_NOFOLLOW).ok()?;
+    let same = statx_fd(&again).is_ok_and(|stat| stat.stx_ino == ino);
+    same.then(|| HandleRule { ino_at: handle.position_of(ino) })
+}
+
+/// All that [`vnode::Attr`] has.
+pub(crate) const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+/// statx(2) of what a descriptor is open on.
+pub(crate) fn statx_fd(fd: impl AsFd) -> Result<Statx> {
+    rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, WANTED)
+}
+
+/// `st_dev` in one number.
+pub(crate) fn dev_of(stat: &Statx) -> u64 {
+    rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)
+}
+
+impl Shared {
+    /// To be asked before anything is changed.
+    pub(crate) fn changing(&self) -> Result<()> {
+        if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostFs")
+            .field("root", &self.root)
+            .field("detached", &self.detached)
+            .field("handles", &self.handles)
+            .field("read_only", &self.read_only)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Layer for HostFs {
+    fn root(&self) -> Arc<dyn Vnode> {
+        self.root.clone()
+    }
+
+    fn read_only(&self) -> bool {
+        self.root.fs().read_only
+    }
+
+    fn may_hang(&self) -> bool {
+        self.root.fs().traits.may_hang
+    }
+
+    fn needs_flush(&self) -> bool {
+        self.root.fs().traits.needs_flush
+    }
+
+    fn sync(&self, cx: &Cx<'_>) -> Result<()> {
+        cx.require_blocking()?;
+        let fs = self.root.fs();
+        if fs.read_only {
+            return Ok(());
+        }
+        // syncfs wants a descriptor that is really open; the root's is, unless it could not be read.
+        rustix::fs::syncfs(&*fs.root)
+    }
+}
+
+impl HostVnode {
+    fn new_root(fs: Arc<Shared>) -> Arc<Self> {
+        let root = Arc::new(Self::new(fs, identity::ROOT, Reach::root()));
+        // Set once, here.
+        let _ = root.fs().root_vnode.set(Arc::downgrade(&root));
+        root
+    }
+}

@@ -1,0 +1,103 @@
+use crate::layer::statx_fd;
+use crate::vnode_impl::HostVnode;
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, RenameFlags as HostFlags};
+use std::sync::Arc;
+use vnode::{Errno, Kind, Name, RenameFlags, Result, Vnode};
+
+/// What a name leads to before it goes, if somebody holds its vnode.
+struct Victim {
+    vnode: Arc<HostVnode>,
+    fd: OwnedFd,
+    /// Can it not be reached any more once the name is gone?
+    lost: bool,
+}
+
+impl HostVnode {
+    pub(crate) fn remove_file(&self, name: Name<'_>) -> Result<()> {
+        let dir = self.dir_to_change()?;
+        let victim = self.victim(&dir, name)?;
+        rustix::fs::unlinkat(&dir, name.as_bytes(), AtFlags::empty())?;
+        self.bury(victim);
+        Ok(())
+    }
+
+    pub(crate) fn remove_directory(&self, name: Name<'_>) -> Result<()> {
+        let dir = self.dir_to_change()?;
+        let victim = self.victim(&dir, name)?;
+        rustix::fs::unlinkat(&dir, name.as_bytes(), AtFlags::REMOVEDIR)?;
+        self.bury(victim);
+        Ok(())
+    }
+
+    pub(crate) fn move_entry(
+        &self,
+        name: Name<'_>,
+        new_dir: &Arc<dyn Vnode>,
+        new_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let target = self.same_layer(new_dir)?;
+        let (dir, new) = (self.dir_to_change()?, target.dir_to_change()?);
+        let mut host = HostFlags::empty();
+        host.set(HostFlags::NOREPLACE, flags.no_replace);
+        host.set(HostFlags::EXCHANGE, flags.exchange);
+        let replaces = host.is_empty();
+        let victim = if replaces { target.victim(&new, new_name)? } else { None };
+        if host.is_empty() {
+            rustix::fs::renameat(&dir, name.as_bytes(), &new, new_name.as_bytes())?;
+        } else {
+            rustix::fs::renameat_with(&dir, name.as_bytes(), &new, new_name.as_bytes(), host)?;
+        }
+        if self.fs().handles.is_none() {
+            target.note_place(&new, new_name);
+            if flags.exchange {
+                self.note_place(&dir, name);
+            }
+        }
+        self.bury(victim);
+        Ok(())
+    }
+
+    /// What `name` is before it is removed or replaced.
+    ///
+    /// The host frees an object with its last name, unless it is open; who still holds its vnode may ask for its attributes.
+    /// A descriptor keeps it for them. It also puts off the freeing itself, which takes long for large files, until the vnode
+    /// is dropped.
+    fn victim(&self, dir: &Arc<OwnedFd>, name: Name<'_>) -> Result<Option<Victim>> {
+        let fs = self.fs();
+        let fd = match fs.refer_name(dir, name.as_bytes()) {
+            Ok(fd) => fd,
+            // It is for the operation itself to say what is wrong.
+            Err(Errno::NOENT | Errno::XDEV) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        let stat = statx_fd(&fd)?;
+        let Some(vnode) = fs.table.get(fs.number_of(&fd, &stat)?) else { return Ok(None) };
+        let lost = stat.stx_nlink <= 1 || vnode.what() == Kind::Directory || vnode.is_placed_at(self, name.as_bytes());
+        Ok(Some(Victim { vnode, fd, lost }))
+    }
+
+    /// Its name is gone.
+    fn bury(&self, victim: Option<Victim>) {
+        let Some(Victim { vnode, fd, lost }) = victim else { return };
+        let fs = self.fs();
+        if vnode.what() == Kind::Directory {
+            fs.dirs.remove(vnode.number());
+            fs.listings.remove(vnode.number());
+        }
+        if lost {
+            fs.table.pin(&vnode, fd);
+        }
+    }
+
+    /// A renamed object is where it is now. What can't be found out is found to be stale later.
+    fn note_place(&self, dir: &Arc<OwnedFd>, name: Name<'_>) {
+        let fs = self.fs();
+        let Ok(fd) = fs.refer_name(dir, name.as_bytes()) else { return };
+        let Ok(number) = statx_fd(&fd).and_then(|stat| fs.number_of(&fd, &stat)) else { return };
+        if let (Some(vnode), Ok(parent)) = (fs.table.get(number), self.shared_self()) {
+            vnode.set_place(&parent, name.as_bytes());
+        }
+    }
+}

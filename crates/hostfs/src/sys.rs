@@ -1,0 +1,127 @@
+//! System calls that rustix has no safe form of.
+#![allow(unsafe_code)]
+
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use rustix::thread::UnshareFlags;
+use std::ffi::CStr;
+use vnode::{Errno, Result};
+
+/// The longest handle of any file system in bytes (`MAX_HANDLE_SZ`).
+pub(crate) const HANDLE_MAX: usize = 128;
+
+/// `struct file_handle` with room for the longest handle.
+#[repr(C)]
+struct RawHandle {
+    len: u32,
+    kind: i32,
+    bytes: [u8; HANDLE_MAX],
+}
+
+fn answer(result: libc::c_long) -> Result<libc::c_long> {
+    if result >= 0 {
+        return Ok(result);
+    }
+    Err(std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error))
+}
+
+/// A descriptor that the kernel has just made for us.
+fn owned(result: libc::c_long) -> Result<OwnedFd> {
+    let fd = i32::try_from(result).map_err(|_| Errno::IO)?;
+    // SAFETY: the number was answered by a system call that makes a new descriptor; nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// name_to_handle_at(2): type, length and bytes of the handle of `name` in `dir`, or of `dir` itself where `name` is empty.
+pub(crate) fn name_to_handle(dir: BorrowedFd<'_>, name: &CStr) -> Result<(i32, usize, [u8; HANDLE_MAX])> {
+    let mut raw = RawHandle { len: HANDLE_MAX as u32, kind: 0, bytes: [0; HANDLE_MAX] };
+    let mut mount_id: libc::c_int = 0;
+    let flags = if name.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
+    // SAFETY: `raw` begins as struct file_handle does and has as many bytes after it as `len` says; all pointers are valid.
+    answer(unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            dir.as_raw_fd(),
+            name.as_ptr(),
+            &raw mut raw,
+            &raw mut mount_id,
+            flags,
+        )
+    })?;
+    let len = usize::try_from(raw.len).ok().filter(|&n| n <= HANDLE_MAX).ok_or(Errno::OVERFLOW)?;
+    Ok((raw.kind, len, raw.bytes))
+}
+
+/// open_by_handle_at(2) on the file system that `mount` lies on. `O_CLOEXEC` is added.
+pub(crate) fn open_by_handle(mount: BorrowedFd<'_>, kind: i32, handle: &[u8], flags: i32) -> Result<OwnedFd> {
+    let mut raw = RawHandle { len: 0, kind, bytes: [0; HANDLE_MAX] };
+    raw.bytes.get_mut(..handle.len()).ok_or(Errno::INVAL)?.copy_from_slice(handle);
+    raw.len = handle.len() as u32;
+    loop {
+        // SAFETY: `raw` begins as struct file_handle does and has at least `len` bytes after it; the pointer is valid.
+        let result = answer(unsafe {
+            libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw mut raw, flags | libc::O_CLOEXEC)
+        });
+        match result {
+            Err(Errno::INTR) => {}
+            other => return owned(other?),
+        }
+    }
+}
+
+/// setfsuid(2) of this thread; false if the kernel refused.
+pub(crate) fn set_fs_uid(uid: u32) -> bool {
+    // SAFETY: takes and answers numbers only. It answers the former id and no error: asking again shows what is set now.
+    unsafe {
+        libc::syscall(libc::SYS_setfsuid, uid);
+        libc::syscall(libc::SYS_setfsuid, u32::MAX) == libc::c_long::from(uid)
+    }
+}
+
+/// setfsgid(2) of this thread; false if the kernel refused.
+pub(crate) fn set_fs_gid(gid: u32) -> bool {
+    // SAFETY: as in `set_fs_uid`.
+    unsafe {
+        libc::syscall(libc::SYS_setfsgid, gid);
+        libc::syscall(libc::SYS_setfsgid, u32::MAX) == libc::c_long::from(gid)
+    }
+}
+
+/// Gives this thread a umask and working directory of its own.
+pub(crate) fn unshare_fs() -> Result<()> {
+    // SAFETY: only CLONE_FS is given up, which concerns umask, root and working directory, and no memory or descriptors.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }
+}
+
+/// fchmodat2(2) on the object of `fd` itself, which may be an `O_PATH` descriptor. `ENOSYS` before Linux 6.6.
+pub(crate) fn chmod_fd(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
+    // The number is the same on all architectures.
+    const SYS_FCHMODAT2: libc::c_long = 452;
+    // SAFETY: the only pointer is to an empty, terminated string.
+    answer(unsafe { libc::syscall(SYS_FCHMODAT2, fd.as_raw_fd(), c"".as_ptr(), mode, libc::AT_EMPTY_PATH) })?;
+    Ok(())
+}
+
+/// ioctl(2) of a command that reads or writes at most `buffer.len()` bytes at its argument.
+pub(crate) fn ioctl(fd: BorrowedFd<'_>, cmd: u32, buffer: &mut [u64; 8]) -> Result<i32> {
+    // The size of the argument is part of the command's number.
+    if (cmd >> 16) & 0x3fff > size_of_val(buffer) as u32 {
+        return Err(Errno::NOTTY);
+    }
+    // SAFETY: the callers pass only commands whose argument is a plain structure of the size in their number, and that
+    // fits into the buffer, which is aligned for any of them.
+    let result = answer(unsafe {
+        libc::syscall(libc::SYS_ioctl, fd.as_raw_fd(), libc::c_ulong::from(cmd), buffer.as_mut_ptr())
+    })?;
+    i32::try_from(result).map_err(|_| Errno::IO)
+}
+
+/// Closes a copy of a descriptor: what close(2) of each of a file's descriptors does, such as writing back over a network, and
+/// the error that comes of it.
+pub(crate) fn close_copy(fd: BorrowedFd<'_>) -> Result<()> {
+    let copy = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
+    // SAFETY: the copy is ours, and is given away here. It is closed even if an error is answered.
+    match answer(libc::c_long::from(unsafe { libc::close(copy.into_raw_fd()) })) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}

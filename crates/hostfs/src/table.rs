@@ -1,0 +1,144 @@
+use crate::vnode_impl::HostVnode;
+use rustix::fd::OwnedFd;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+const SHARDS: usize = 16;
+
+/// The live vnodes by number, and the descriptors that keep removed objects alive for those who still hold their vnode.
+///
+/// A descriptor that is kept for a removed object ("pin") goes with its vnode. There are at most `pins` of them: past that the
+/// longest kept goes. What is lost then is an object that has no name and is not open either, but that somebody still
+/// refers to (a removed working directory): it answers `ESTALE`.
+#[derive(Debug)]
+pub(crate) struct Table {
+    shards: [Mutex<Shard>; SHARDS],
+    pins_per_shard: usize,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    live: HashMap<u64, Weak<HostVnode>, BuildHasherDefault<NumberHasher>>,
+    pins: VecDeque<(u64, Arc<OwnedFd>)>,
+}
+
+/// Vnode numbers are spread well enough by one multiplication.
+#[derive(Debug, Default)]
+pub(crate) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(self.0.rotate_left(8) ^ u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        let product = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ (product >> 32);
+    }
+}
+
+impl Table {
+    pub(crate) fn new(pins: usize) -> Self {
+        Self { shards: Default::default(), pins_per_shard: (pins / SHARDS).max(1) }
+    }
+
+    fn shard(&self, id: u64) -> MutexGuard<'_, Shard> {
+        let index = (id ^ (id >> 7)) as usize % SHARDS;
+        // The index is always in range; the first shard stands in for what can't be.
+        let shard = self.shards.get(index).unwrap_or(&self.shards[0]);
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The live vnode of that number.
+    pub(crate) fn get(&self, id: u64) -> Option<Arc<HostVnode>> {
+        self.shard(id).live.get(&id).and_then(Weak::upgrade)
+    }
+
+    /// The live vnode for the object that `fresh` describes: `fresh` itself if there was none. Another object's vnode of the
+    /// same number is one whose inode is gone behind our back: it is forgotten.
+    pub(crate) fn intern(&self, fresh: HostVnode) -> Arc<HostVnode> {
+        let id = fresh.number();
+        let mut shard = self.shard(id);
+        // A vnode that is let go of here must be dropped after the lock: dropping it takes the lock.
+        let old = shard.live.get(&id).and_then(Weak::upgrade);
+        if let Some(old) = &old
+            && old.is_same_object(&fresh)
+        {
+            drop(shard);
+            drop(fresh);
+            return Arc::clone(old);
+        }
+        let fresh = Arc::new(fresh);
+        shard.live.insert(id, Arc::downgrade(&fresh));
+        drop(shard);
+        fresh
+    }
+
+    /// Called when a vnode is dropped.
+    pub(crate) fn forget(&self, vnode: &HostVnode) {
+        let id = vnode.number();
+        let mut shard = self.shard(id);
+        if shard.live.get(&id).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), vnode)) {
+            shard.live.remove(&id);
+            if shard.live.capacity() > 64 && shard.live.len() < shard.live.capacity() / 8 {
+                let room = shard.live.len() * 2;
+                shard.live.shrink_to(room);
+            }
+        }
+        let pin = if vnode.is_pinned() { shard.take_pin(id) } else { None };
+        // Closing may free the object on the host: not under the lock.
+        drop(shard);
+        drop(pin);
+    }
+
+    /// Keeps a removed object for as long as its vnode lives.
+    pub(crate) fn pin(&self, vnode: &HostVnode, fd: OwnedFd) {
+        let mut shard = self.shard(vnode.number());
+        let longest = if shard.pins.len() >= self.pins_per_shard { shard.pins.pop_front() } else { None };
+        let same = shard.take_pin(vnode.number());
+        shard.pins.push_back((vnode.number(), Arc::new(fd)));
+        vnode.set_pinned(true);
+        drop(shard);
+        drop((longest, same));
+    }
+
+    /// The object has a name again.
+    pub(crate) fn unpin(&self, vnode: &HostVnode) {
+        let mut shard = self.shard(vnode.number());
+        vnode.set_pinned(false);
+        let pin = shard.take_pin(vnode.number());
+        drop(shard);
+        drop(pin);
+    }
+
+    /// The descriptor of a removed object.
+    pub(crate) fn pinned(&self, id: u64) -> Option<Arc<OwnedFd>> {
+        let shard = self.shard(id);
+        shard.pins.iter().find(|(of, _)| *of == id).map(|(_, fd)| Arc::clone(fd))
+    }
+
+    /// Live vnodes and pins.
+    #[cfg(test)]
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let mut counts = (0, 0);
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap();
+            counts = (counts.0 + shard.live.len(), counts.1 + shard.pins.len());
+        }
+        counts
+    }
+}
+
+impl Shard {
+    fn take_pin(&mut self, id: u64) -> Option<(u64, Arc<OwnedFd>)> {
+        let at = self.pins.iter().position(|(of, _)| *of == id)?;
+        self.pins.remove(at)
+    }
+}

@@ -1,0 +1,60 @@
+use crate::reach::{Fd, proc_path};
+use crate::vnode_impl::HostVnode;
+use rustix::fs::XattrFlags as HostFlags;
+use vnode::{Errno, Result, XattrFlags};
+
+/// By what an object's extended attributes are reached.
+enum By<'a> {
+    /// A real descriptor: of a regular file or directory.
+    Descriptor(&'a Fd),
+    /// A descriptor's entry in /proc, which leads to the object itself: what must not be opened for this (a device, a
+    /// fifo) or can't be (a symbolic link).
+    Path(String),
+}
+
+impl HostVnode {
+    fn by_xattr_way<T>(&self, mut call: impl FnMut(By<'_>) -> Result<T>) -> Result<T> {
+        if let Some(fd) = self.glance()? {
+            match call(By::Descriptor(&fd)) {
+                // A descriptor for reference only, of a directory that the server may not read.
+                Err(Errno::BADF) => {}
+                other => return other,
+            }
+        }
+        let fd = self.fd()?;
+        call(By::Path(proc_path(&fd)))
+    }
+
+    pub(crate) fn xattr_get(&self, name: &[u8], out: &mut [u8]) -> Result<usize> {
+        self.by_xattr_way(|by| match by {
+            By::Descriptor(fd) => rustix::fs::fgetxattr(fd, name, &mut *out),
+            By::Path(path) => rustix::fs::getxattr(path, name, &mut *out),
+        })
+    }
+
+    pub(crate) fn xattr_set(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        self.fs().changing()?;
+        let mut host = HostFlags::empty();
+        host.set(HostFlags::CREATE, flags.create);
+        host.set(HostFlags::REPLACE, flags.replace);
+        self.by_xattr_way(|by| match by {
+            By::Descriptor(fd) => rustix::fs::fsetxattr(fd, name, value, host),
+            By::Path(path) => rustix::fs::setxattr(path, name, value, host),
+        })
+    }
+
+    pub(crate) fn xattr_list(&self, out: &mut [u8]) -> Result<usize> {
+        self.by_xattr_way(|by| match by {
+            By::Descriptor(fd) => rustix::fs::flistxattr(fd, &mut *out),
+            By::Path(path) => rustix::fs::listxattr(path, &mut *out),
+        })
+    }
+
+    pub(crate) fn xattr_remove(&self, name: &[u8]) -> Result<()> {
+        self.fs().changing()?;
+        self.by_xattr_way(|by| match by {
+            By::Descriptor(fd) => rustix::fs::fremovexattr(fd, name),
+            By::Path(path) => rustix::fs::removexattr(path, name),
+        })
+    }
+}
