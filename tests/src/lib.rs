@@ -1,1 +1,43 @@
-//! placeholder
+//! What is tested on mounted file systems, and what the tests stand on.
+//!
+//! A test begins with a [`Sandbox`]: its own mount namespace, a tmpfs at `/mnt` that only this test can see, ext4 file
+//! systems in loop images on that tmpfs, and a watchdog. What a test mounts in it is a [`Mounted`]: a union, the null
+//! layer, overlayfs as a stand-in, or nothing at all (the native file system, with which all is compared). When the sandbox
+//! goes, so does everything in it, whatever state a failed test left it in: mounts, loop devices, servers, files.
+//!
+//! The tests themselves are in `tests/`, one target per subject; docs/testing.md says what is tested where.
+//!
+//! Tests panic when something is wrong; that is their way to fail, so this crate uses `expect` and `panic` freely.
+
+#![deny(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::missing_panics_doc)]
+
+pub mod acl;
+mod counters;
+pub mod mapping;
+mod mounted;
+pub mod oracle;
+pub mod process;
+mod rng;
+mod sandbox;
+pub mod suite;
+pub mod tree;
+pub mod user;
+mod watchdog;
+
+pub use counters::Requests;
+pub use mounted::{Branch, Delete, Mode, Mounted, Spec, Transport};
+pub use rng::Rng;
+pub use sandbox::Sandbox;
+
+/// Whether the long form of the tests was asked for (`STRATA_TEST_LONG=1`): more seeds, longer runs.
+#[must_use]
+pub fn long() -> bool {
+    std::env::var_os("STRATA_TEST_LONG").is_some_and(|v| v == "1")
+}
+
+/// Whether overlayfs and bind mounts stand in for Strata (`STRATA_STANDIN=1`): how the tests themselves are tried.
+#[must_use]
+pub fn stand_in() -> bool {
+    std::env::var_os("STRATA_STANDIN").is_some_and(|v| v == "1")
+}

@@ -1,0 +1,216 @@
+//! The tree from which a run starts.
+
+use crate::{Rng, acl};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// An object of the tree.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// Its path from the root.
+    pub path: Vec<u8>,
+    /// What it is.
+    pub what: What,
+    mode: u32,
+    owner: (u32, u32),
+    mtime: (i64, i64),
+    xattrs: Vec<(&'static str, Vec<u8>)>,
+}
+
+/// What an [`Item`] is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A directory.
+    Dir,
+    /// A file with these bytes.
+    File(Vec<u8>),
+    /// A file with these bytes at this offset, and nothing else.
+    Sparse(u64, Vec<u8>),
+    /// A symbolic link.
+    Symlink(&'static [u8]),
+    /// Another name of the file at this path, which comes earlier.
+    Link(Vec<u8>),
+    /// A fifo, socket or device with this number.
+    Special(FileType, u64),
+}
+
+/// The names of which paths are made: plain ones, ones that need care, and one as long as can be.
+pub const NAMES: [&[u8]; 14] = [
+    b"a",
+    b"b",
+    b"c",
+    b"d",
+    b"e",
+    b"f",
+    b"g",
+    b"h",
+    b"with space",
+    b".wh",
+    b"wh.x",
+    b"\xff\xfe\x80",
+    b"..dots",
+    &[b'n'; 255],
+];
+
+const OWNERS: [(u32, u32); 5] = [(0, 0), (1000, 1000), (1001, 1001), (1000, 2000), (0, 1000)];
+const FILE_MODES: [u32; 8] = [0o644, 0o600, 0o755, 0o666, 0o4755, 0o2755, 0o444, 0o664];
+const DIR_MODES: [u32; 7] = [0o755, 0o755, 0o777, 0o1777, 0o2775, 0o700, 0o2777];
+
+/// A population that depends on nothing but `seed`.
+#[must_use]
+pub fn population(seed: u64) -> Vec<Item> {
+    let mut rng = Rng::new(seed ^ 0x706f_7075);
+    let mut items: Vec<Item> = Vec::new();
+    let mut dirs: Vec<Vec<u8>> = vec![Vec::new()];
+    for _ in 0..90 {
+        let parent = rng.pick(&dirs);
+        let path = join(&parent, rng.pick(&NAMES));
+        if path.len() > 1500 || items.iter().any(|item| item.path == path) {
+            continue;
+        }
+        let what = what(&mut rng, &items, dirs.len());
+        if what == What::Dir {
+            dirs.push(path.clone());
+        }
+        let item = item(&mut rng, path, what);
+        items.push(item);
+    }
+    items
+}
+
+/// A path below another.
+#[must_use]
+pub fn join(parent: &[u8], name: &[u8]) -> Vec<u8> {
+    if parent.is_empty() { name.to_vec() } else { [parent, b"/", name].concat() }
+}
+
+fn what(rng: &mut Rng, items: &[Item], dirs: usize) -> What {
+    let files: Vec<&Item> = items.iter().filter(|i| matches!(i.what, What::File(_) | What::Sparse(..))).collect();
+    match rng.below(20) {
+        0..=5 if dirs < 18 => What::Dir,
+        6 | 7 if !files.is_empty() => What::Link(rng.pick(&files).path.clone()),
+        8 | 9 => What::Symlink(rng.pick(&[b"a".as_slice(), b"b", b"c/d", b"a/b", b"nowhere", b"h"])),
+        10 => What::Special(FileType::Fifo, 0),
+        11 => What::Special(FileType::Socket, 0),
+        12 => What::Special(FileType::CharacterDevice, rustix::fs::makedev(1, 3)),
+        13 => What::Sparse(rng.below(3 << 20), {
+            let n = rng.below(9000);
+            let n = usize::try_from(n).unwrap();
+            rng.bytes(n)
+        }),
+        14 => What::File(Vec::new()),
+        15 => What::File({
+            let n = 100_000 + rng.below(300_000);
+            rng.bytes(usize::try_from(n).unwrap())
+        }),
+        _ => What::File({
+            let n = rng.below(10_000);
+            rng.bytes(usize::try_from(n).unwrap())
+        }),
+    }
+}
+
+fn item(rng: &mut Rng, path: Vec<u8>, what: What) -> Item {
+    let mode = if what == What::Dir { rng.pick(&DIR_MODES) } else { rng.pick(&FILE_MODES) };
+    let mut xattrs = Vec::new();
+    if matches!(what, What::Dir | What::File(_)) {
+        if rng.one_in(4) {
+            xattrs.push(("user.first", rng.bytes(20)));
+        }
+        if rng.one_in(6) {
+            xattrs.push(("trusted.second", b"by root".to_vec()));
+        }
+        if rng.one_in(6) {
+            xattrs.push((acl::ACCESS, acl::encode(7, 5, 4, 7, (1000, 6), (2000, 4))));
+        }
+        if what == What::Dir && rng.one_in(4) {
+            xattrs.push((acl::DEFAULT, acl::encode(7, 5, 0, 7, (1001, 7), (2000, 5))));
+        }
+    }
+    let mtime = (i64::try_from(rng.below(1_600_000_000)).unwrap(), i64::try_from(rng.below(1_000_000_000)).unwrap());
+    Item { path, what, mode, owner: rng.pick(&OWNERS), mtime, xattrs }
+}
+
+/// Makes the items at `root`, in order; those for which `content` says so with other content.
+pub fn build(root: &Path, items: &[Item]) {
+    for item in items {
+        make(root, item);
+    }
+    // Times last: making an entry changes the time of its directory.
+    for item in items {
+        set_times(&root.join(OsStr::from_bytes(&item.path)), item.mtime);
+    }
+    set_times(root, (1_000_000_000, 123_456_789));
+}
+
+/// Sets both times of an object: the access half a second after the modification.
+fn set_times(path: &Path, (seconds, nanoseconds): (i64, i64)) {
+    let time = |s, n| Timespec { tv_sec: s, tv_nsec: n };
+    let times =
+        Timestamps { last_access: time(seconds + 100, nanoseconds), last_modification: time(seconds, nanoseconds) };
+    rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).expect("utimensat");
+}
+
+fn make(root: &Path, item: &Item) {
+    let path: PathBuf = root.join(OsStr::from_bytes(&item.path));
+    match &item.what {
+        What::Dir => std::fs::create_dir(&path).expect("mkdir"),
+        What::File(bytes) => std::fs::write(&path, bytes).expect("a file"),
+        What::Sparse(offset, bytes) => {
+            let file = File::create(&path).expect("a sparse file");
+            file.write_all_at(bytes, *offset).expect("the data of a sparse file");
+            rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 4096).expect("fallocate");
+        }
+        What::Symlink(target) => std::os::unix::fs::symlink(OsStr::from_bytes(target), &path).expect("symlink"),
+        What::Link(to) => return std::fs::hard_link(root.join(OsStr::from_bytes(to)), &path).expect("link"),
+        What::Special(kind, dev) => {
+            rustix::fs::mknodat(CWD, &path, *kind, Mode::from_raw_mode(item.mode), *dev).expect("mknod");
+        }
+    }
+    let (uid, gid) = (Some(Uid::from_raw(item.owner.0)), Some(Gid::from_raw(item.owner.1)));
+    rustix::fs::chownat(CWD, &path, uid, gid, AtFlags::SYMLINK_NOFOLLOW).expect("chown");
+    if !matches!(item.what, What::Symlink(_)) {
+        rustix::fs::chmodat(CWD, &path, Mode::from_raw_mode(item.mode), AtFlags::empty()).expect("chmod");
+    }
+    for (name, value) in &item.xattrs {
+        rustix::fs::lsetxattr(&path, *name, value, XattrFlags::empty()).expect("setxattr");
+    }
+}
+
+/// Divides a population among `n` branches, so that directories are merged: each directory is in all of them, each file in one
+/// (with its other names), and some files are in a later branch too, with other content, which nobody must see.
+#[must_use]
+pub fn divide(items: &[Item], n: usize, seed: u64) -> Vec<Vec<Item>> {
+    let mut rng = Rng::new(seed ^ 0x6469_7669);
+    let mut branches: Vec<Vec<Item>> = vec![Vec::new(); n];
+    for item in items {
+        let home = match &item.what {
+            What::Dir => {
+                branches.iter_mut().for_each(|branch| branch.push(item.clone()));
+                continue;
+            }
+            What::Link(to) => {
+                branches.iter().position(|b| b.iter().any(|i| i.path == *to && !hidden(i))).expect("linked")
+            }
+            _ => usize::try_from(rng.below(n as u64)).unwrap(),
+        };
+        branches[home].push(item.clone());
+        for branch in branches.iter_mut().skip(home + 1) {
+            if rng.one_in(3) {
+                branch.push(Item { what: What::File(HIDDEN.to_vec()), mode: 0o640, ..item.clone() });
+            }
+        }
+    }
+    branches
+}
+
+/// What files hold that are hidden by others of the same name.
+const HIDDEN: &[u8] = b"hidden by a branch further left";
+
+fn hidden(item: &Item) -> bool {
+    item.what == What::File(HIDDEN.to_vec())
+}

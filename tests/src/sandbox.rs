@@ -1,0 +1,133 @@
+use crate::watchdog::{self, Watchdog};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Where a sandbox is. Only the threads of its test, and what they start, see it.
+const ROOT: &str = "/mnt";
+
+/// One sandbox at a time in a process: the machine is small, and some things are counted.
+static SERIAL: Mutex<()> = Mutex::new(());
+
+/// A private mount namespace with a tmpfs at `/mnt`, where a test can do what it wants and leaves nothing behind.
+///
+/// The namespace is the calling thread's (and that of all threads and processes it starts afterwards), so that tests of one
+/// process don't see each other's mounts.
+#[derive(Debug)]
+pub struct Sandbox {
+    watchdog: Watchdog,
+    _serial: MutexGuard<'static, ()>,
+}
+
+impl Sandbox {
+    /// A new sandbox, with five minutes' time for the test.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_time(Duration::from_secs(300))
+    }
+
+    /// A new sandbox for a test that takes at most `time`; after that its mounts are cut and the test fails.
+    #[must_use]
+    pub fn with_time(time: Duration) -> Self {
+        let serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(rustix::process::geteuid().is_root(), "the mounted tests need root: they mount file systems");
+        own_namespace();
+        mount("tmpfs", ROOT, "tmpfs", MountFlags::empty(), Some(c"mode=755")).expect("tmpfs on /mnt");
+        let control = Path::new("/sys/fs/fuse/connections");
+        if control.exists() && fs::read_dir(control).is_ok_and(|mut d| d.next().is_none()) {
+            // If it can't be mounted, a hung connection can't be aborted; nothing else is lost.
+            let _ = mount("fusectl", control, "fusectl", MountFlags::empty(), None);
+        }
+        Self { watchdog: Watchdog::start(if crate::long() { time * 10 } else { time }), _serial: serial }
+    }
+
+    /// A path in the sandbox.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        Path::new(ROOT).join(name)
+    }
+
+    /// A new directory in the sandbox.
+    #[must_use]
+    pub fn dir(&self, name: &str) -> PathBuf {
+        let dir = self.path(name);
+        fs::create_dir_all(&dir).expect("a directory in the sandbox");
+        dir
+    }
+
+    /// A new ext4 file system of `mib` MiB, mounted at `/mnt/NAME`. Times of access are not kept up, so that reading
+    /// changes nothing.
+    #[must_use]
+    pub fn ext4(&self, name: &str, mib: u64) -> PathBuf {
+        let dir = self.dir(name);
+        let image = self.path(&format!("{name}.img"));
+        let file = fs::File::create(&image).expect("an image");
+        file.set_len(mib << 20).expect("the size of the image");
+        let mut mkfs = Command::new("mkfs.ext4");
+        crate::process::run(mkfs.args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=1"]).arg(&image));
+        let mut mount = Command::new("mount");
+        crate::process::run(mount.args(["-t", "ext4", "-o", "loop,noatime"]).arg(&image).arg(&dir));
+        fs::remove_dir(dir.join("lost+found")).expect("an empty lost+found");
+        dir
+    }
+
+    /// Mounts what is at `dir` read-only from now on.
+    pub fn read_only(&self, dir: &Path) {
+        crate::process::run(Command::new("mount").args(["-o", "remount,ro"]).arg(dir));
+    }
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            watchdog::print_logs(Path::new(ROOT));
+        }
+        let left = clear();
+        self.watchdog.stop();
+        assert!(std::thread::panicking() || left.is_empty(), "left in the sandbox: {left:?}");
+    }
+}
+
+/// Gives the calling thread a mount namespace of its own, from which no mount reaches any other.
+fn own_namespace() {
+    // Only the mount namespace is unshared, which no descriptor of this process depends on.
+    #[expect(deprecated, reason = "deprecated for the sake of UnshareFlags::FILES, which is not used here")]
+    rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).expect("a mount namespace");
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("private mounts");
+}
+
+/// Unmounts everything in the sandbox, the last first, then ends the servers that are still there. Answers what did not go by itself.
+fn clear() -> Vec<String> {
+    let mut left = Vec::new();
+    let mut rounds = 0;
+    while let Some(at) = watchdog::mounts_below(Path::new(ROOT)).pop() {
+        rounds += 1;
+        if unmount(&at.dir, UnmountFlags::NOFOLLOW).is_ok() {
+            continue;
+        }
+        if at.dir != Path::new(ROOT) {
+            left.push(at.dir.display().to_string());
+        }
+        if unmount(&at.dir, UnmountFlags::DETACH).is_err() || rounds > 1000 {
+            break;
+        }
+    }
+    let patience = Instant::now() + Duration::from_secs(20);
+    while !watchdog::servers().is_empty() && Instant::now() < patience {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for pid in watchdog::servers() {
+        left.push(format!("server {pid}"));
+        watchdog::kill(pid);
+    }
+    left
+}

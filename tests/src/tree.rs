@@ -1,0 +1,235 @@
+//! What a tree looks like to a program, and how two trees differ.
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::hash::Hasher;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Seconds and nanoseconds.
+pub type Time = (i64, u32);
+
+/// Everything stat(2), listxattr(2), read(2) and readlink(2) tell of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Type and permissions.
+    pub mode: u32,
+    /// Owner and group.
+    pub owner: (u32, u32),
+    /// Device number of a device.
+    pub rdev: (u32, u32),
+    /// Size (0 for a directory: each file system has its own idea of it).
+    pub size: u64,
+    /// Number of names.
+    pub nlink: u32,
+    /// Number of the object.
+    pub ino: u64,
+    /// Time of the last change of the contents.
+    pub mtime: Time,
+    /// Time of the last access.
+    pub atime: Time,
+    /// Time of birth, if known.
+    pub btime: Time,
+    /// Device on which it seems to be.
+    pub dev: (u32, u32),
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Hash of a file's bytes.
+    pub content: u64,
+    /// Target of a symbolic link.
+    pub target: Vec<u8>,
+}
+
+/// A whole tree, by path from its root; the root itself is the empty path.
+pub type Tree = BTreeMap<Vec<u8>, Node>;
+
+/// Reads the tree at `root`, checking on the way that readdir and stat tell the same of every entry.
+#[must_use]
+pub fn read(root: &Path) -> Tree {
+    let mut tree = Tree::new();
+    tree.insert(Vec::new(), node(root));
+    walk(root, b"", &mut tree);
+    tree
+}
+
+fn walk(dir: &Path, prefix: &[u8], tree: &mut Tree) {
+    let fd = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .unwrap_or_else(|e| panic!("open {}: {e}", dir.display()));
+    let entries = rustix::fs::Dir::new(fd).expect("a directory stream");
+    for entry in entries {
+        let entry = entry.unwrap_or_else(|e| panic!("readdir {}: {e}", dir.display()));
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        let path = dir.join(OsStr::from_bytes(name));
+        let node = node(&path);
+        let kind = rustix::fs::FileType::from_raw_mode(node.mode);
+        assert_eq!(entry.ino(), node.ino, "d_ino and st_ino of {}", path.display());
+        assert_eq!(entry.file_type(), kind, "d_type and st_mode of {}", path.display());
+        let key = if prefix.is_empty() { name.to_vec() } else { [prefix, b"/", name].concat() };
+        if kind.is_dir() {
+            walk(&path, &key, tree);
+        }
+        assert!(tree.insert(key, node).is_none(), "{} is listed twice", path.display());
+    }
+}
+
+/// Reads one object.
+#[must_use]
+pub fn node(path: &Path) -> Node {
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    let st = rustix::fs::statx(CWD, path, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
+        .unwrap_or_else(|e| panic!("stat {}: {e}", path.display()));
+    let kind = rustix::fs::FileType::from_raw_mode(u32::from(st.stx_mode));
+    let time = |t: rustix::fs::StatxTimestamp| (t.tv_sec, t.tv_nsec);
+    Node {
+        mode: u32::from(st.stx_mode),
+        owner: (st.stx_uid, st.stx_gid),
+        rdev: (st.stx_rdev_major, st.stx_rdev_minor),
+        size: if kind.is_dir() { 0 } else { st.stx_size },
+        nlink: st.stx_nlink,
+        ino: st.stx_ino,
+        mtime: time(st.stx_mtime),
+        atime: time(st.stx_atime),
+        btime: time(st.stx_btime),
+        dev: (st.stx_dev_major, st.stx_dev_minor),
+        xattrs: xattrs(path),
+        content: if kind.is_file() { content(path) } else { 0 },
+        target: if kind.is_symlink() { target(path) } else { Vec::new() },
+    }
+}
+
+fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut names = vec![0_u8; 65536];
+    let len = match rustix::fs::llistxattr(path, &mut names) {
+        Ok(len) => len,
+        Err(rustix::io::Errno::OPNOTSUPP) => 0,
+        Err(e) => panic!("listxattr {}: {e}", path.display()),
+    };
+    let mut out = BTreeMap::new();
+    for name in names[..len].split(|b| *b == 0).filter(|n| !n.is_empty()) {
+        let mut value = vec![0_u8; 65536];
+        let len = rustix::fs::lgetxattr(path, name, &mut value)
+            .unwrap_or_else(|e| panic!("getxattr {} {}: {e}", path.display(), name.escape_ascii()));
+        value.truncate(len);
+        out.insert(name.to_vec(), value);
+    }
+    out
+}
+
+fn content(path: &Path) -> u64 {
+    let flags = OFlags::RDONLY | OFlags::NOATIME | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).unwrap_or_else(|e| panic!("open {}: {e}", path.display()));
+    let mut bytes = Vec::new();
+    std::fs::File::from(fd).read_to_end(&mut bytes).unwrap_or_else(|e| panic!("read {}: {e}", path.display()));
+    hash(&bytes)
+}
+
+/// A hash that is the same in every run.
+#[must_use]
+pub fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+fn target(path: &Path) -> Vec<u8> {
+    let target = rustix::fs::readlink(path, Vec::new()).unwrap_or_else(|e| panic!("readlink {}: {e}", path.display()));
+    target.into_bytes()
+}
+
+/// Which times of two trees can be compared.
+#[derive(Clone, Copy, Debug)]
+pub enum Times {
+    /// All of them, exactly.
+    Exact,
+    /// Those set before `since` exactly; of later ones it is only asked that they are late in both trees, since the trees were
+    /// made one after the other.
+    Since(Time),
+}
+
+impl Times {
+    fn same(self, one: Time, other: Time) -> bool {
+        match self {
+            Self::Exact => one == other,
+            Self::Since(start) => {
+                let recent = |t: Time| t >= start && t.0 < start.0 + 86_400;
+                one == other || (recent(one) && recent(other))
+            }
+        }
+    }
+}
+
+/// How `got` differs from `want`, one line per difference; empty if it does not. Numbers of objects are compared by
+/// [`Identities`].
+#[must_use]
+pub fn difference(want: &Tree, got: &Tree, times: Times) -> String {
+    let mut out = String::new();
+    for path in want.keys().filter(|p| !got.contains_key(*p)) {
+        let _ = writeln!(out, "missing: {}", path.escape_ascii());
+    }
+    for (path, got) in got {
+        let Some(want) = want.get(path) else {
+            let _ = writeln!(out, "too much: {} ({got:?})", path.escape_ascii());
+            continue;
+        };
+        let mut say = |what: &str, want: &dyn std::fmt::Debug, got: &dyn std::fmt::Debug| {
+            let _ = writeln!(out, "{}: {what} is {got:?}, should be {want:?}", path.escape_ascii());
+        };
+        macro_rules! compare {
+            ($($field:ident),*) => { $(if want.$field != got.$field { say(stringify!($field), &want.$field, &got.$field); })* };
+        }
+        compare!(mode, owner, rdev, size, nlink, xattrs, content, target);
+        if !times.same(want.mtime, got.mtime) {
+            say("mtime", &want.mtime, &got.mtime);
+        }
+        if !times.same(want.atime, got.atime) {
+            say("atime", &want.atime, &got.atime);
+        }
+    }
+    out
+}
+
+/// Which number an object of the one tree has in the other.
+///
+/// An object of the native tree is known by its number and its time of birth, since ext4 uses numbers again. As long as it
+/// lives, whatever is done to it, the object that stands for it in the other tree must keep one number, which no other has.
+#[derive(Debug, Default)]
+pub struct Identities(HashMap<(u64, Time), u64>);
+
+impl Identities {
+    /// Compares the numbers in two trees that are otherwise the same; answers what is wrong.
+    pub fn check(&mut self, native: &Tree, other: &Tree) -> String {
+        let mut out = String::new();
+        let mut now = HashMap::new();
+        let mut taken: HashMap<u64, ((u64, Time), Vec<u8>)> = HashMap::new();
+        let root = other.get(&Vec::new()).map(|n| n.dev);
+        for (path, native) in native {
+            let Some(node) = other.get(path) else { continue };
+            let key = (native.ino, native.btime);
+            if let Some(old) = self.0.get(&key).filter(|old| **old != node.ino) {
+                let _ = writeln!(out, "{}: st_ino was {old:#x}, is {:#x}", path.escape_ascii(), node.ino);
+            }
+            if let Some((_, twin)) = taken.get(&node.ino).filter(|(k, _)| *k != key) {
+                let (a, b) = (path.escape_ascii(), twin.escape_ascii());
+                let _ = writeln!(out, "{a} and {b} are two objects with the st_ino {:#x}", node.ino);
+            }
+            if let Some(other) = now.get(&key).filter(|ino| **ino != node.ino) {
+                let path = path.escape_ascii();
+                let _ = writeln!(out, "{path}: one object has the st_ino {other:#x} and {:#x}", node.ino);
+            }
+            if Some(node.dev) != root {
+                let _ = writeln!(out, "{}: st_dev is {:?}, the root's is {root:?}", path.escape_ascii(), node.dev);
+            }
+            taken.insert(node.ino, (key, path.clone()));
+            now.insert(key, node.ino);
+        }
+        self.0 = now;
+        out
+    }
+}

@@ -1,0 +1,75 @@
+//! fsx: random reading, writing, mapping, truncating, punching and copying of one file, checked byte by byte.
+
+use std::path::Path;
+use std::time::Duration;
+use strata_tests::suite::fsx;
+use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, long};
+
+const OPERATIONS: u64 = 8000;
+
+fn seeds() -> Vec<u64> {
+    if long() { (1..=20).collect() } else { vec![1, 2] }
+}
+
+/// Runs fsx on `file` once per seed.
+fn exercise(sandbox: &Sandbox, file: &Path) {
+    let artifacts = sandbox.dir("artifacts");
+    for seed in seeds() {
+        let said = fsx(file, seed, OPERATIONS, &artifacts);
+        assert!(said.status.success(), "fsx -S {seed} on {}: {}\n{}", file.display(), said.status, said.text);
+    }
+}
+
+/// A file of 300,000 bytes.
+fn make(file: &Path) {
+    std::fs::write(file, Rng::new(5).bytes(300_000)).unwrap();
+}
+
+fn null_layer(transport: Transport) {
+    let sandbox = Sandbox::with_time(Duration::from_secs(200));
+    let disk = sandbox.ext4("disk", 256);
+    make(&disk.join("old"));
+    let mut mounted = Mounted::new(Spec::wrap(&disk, transport), &sandbox.path("m"));
+    exercise(&sandbox, &mounted.path("new"));
+    exercise(&sandbox, &mounted.path("old"));
+    mounted.remount();
+    exercise(&sandbox, &mounted.path("new"));
+}
+
+fn union(transport: Transport) {
+    let sandbox = Sandbox::with_time(Duration::from_secs(200));
+    let rw = sandbox.ext4("rw", 256);
+    let ro = sandbox.ext4("ro", 256);
+    make(&ro.join("old"));
+    sandbox.read_only(&ro);
+    let branch = rw.join("branch");
+    std::fs::create_dir(&branch).unwrap();
+    let mut mounted = Mounted::new(Spec::union(&branch, &ro, transport), &sandbox.path("m"));
+    exercise(&sandbox, &mounted.path("new"));
+    // Somebody reads it all the time, so it is copied up under an open file.
+    let reader = std::fs::File::open(mounted.path("old")).unwrap();
+    exercise(&sandbox, &mounted.path("old"));
+    drop(reader);
+    mounted.remount();
+    exercise(&sandbox, &mounted.path("old"));
+}
+
+#[test]
+fn null_layer_ring() {
+    null_layer(Transport::Ring);
+}
+
+#[test]
+fn null_layer_device() {
+    null_layer(Transport::Device);
+}
+
+#[test]
+fn union_ring() {
+    union(Transport::Ring);
+}
+
+#[test]
+fn union_device() {
+    union(Transport::Device);
+}

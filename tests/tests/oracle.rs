@@ -1,0 +1,157 @@
+//! The same random operations on the native file system and on ours: the same outcomes, the same tree, before and after remounts.
+//!
+//! `STRATA_TEST_SEED=N` runs that seed only.
+
+use std::path::PathBuf;
+use std::time::Duration;
+use strata_tests::oracle::Oracle;
+use strata_tests::oracle::population::{Item, build, divide, population};
+use strata_tests::{Branch, Delete, Mode, Mounted, Sandbox, Spec, Transport, long};
+
+/// Steps between two comparisons of the whole trees.
+const STRIDE: u64 = 150;
+
+fn seeds(default: &[u64]) -> Vec<u64> {
+    if let Ok(seed) = std::env::var("STRATA_TEST_SEED") {
+        return vec![seed.parse().expect("STRATA_TEST_SEED is a number")];
+    }
+    if long() { (1..=40).collect() } else { default.to_vec() }
+}
+
+/// What is below the union, from the left.
+#[derive(Clone, Copy)]
+enum Layout {
+    /// The null layer.
+    Null,
+    /// Everything is on one branch, whose number is given; all branches have these modes, and the others are empty.
+    One(usize, &'static [Mode]),
+    /// Everything is divided among the branches right of the first.
+    Divided(&'static [Mode]),
+}
+
+const RW_RO: Layout = Layout::One(1, &[Mode::Rw, Mode::Ro]);
+const RW_RW_RO: Layout = Layout::Divided(&[Mode::Rw, Mode::Rw, Mode::Ro]);
+const RW_RO_RW: Layout = Layout::Divided(&[Mode::Rw, Mode::Ro, Mode::Rw]);
+const RW_RO_RO: Layout = Layout::Divided(&[Mode::Rw, Mode::Ro, Mode::Ro]);
+const RW_RW: Layout = Layout::One(0, &[Mode::Rw, Mode::Rw]);
+
+/// Builds the branches. Read-only ones are on a file system of their own, which is then made read-only.
+fn branches(sandbox: &Sandbox, items: &[Item], modes: &[Mode], contents: &[Vec<Item>]) -> Vec<Branch> {
+    let rw = sandbox.path("disk");
+    let ro = sandbox.ext4("readonly", 256);
+    let mut branches = Vec::new();
+    for (i, (mode, contents)) in modes.iter().zip(contents).enumerate() {
+        let dir: PathBuf = if *mode == Mode::Rw { &rw } else { &ro }.join(format!("branch{i}"));
+        std::fs::create_dir(&dir).unwrap();
+        build(&dir, contents);
+        branches.push((dir, *mode));
+    }
+    assert!(!items.is_empty());
+    sandbox.read_only(&ro);
+    branches
+}
+
+fn spec(sandbox: &Sandbox, items: &[Item], layout: Layout, transport: Transport, delete: Delete, seed: u64) -> Spec {
+    let (modes, contents) = match layout {
+        Layout::Null => {
+            let lower = sandbox.path("disk/lower");
+            std::fs::create_dir(&lower).unwrap();
+            build(&lower, items);
+            return Spec::wrap(&lower, transport);
+        }
+        Layout::One(home, modes) => {
+            (modes, (0..modes.len()).map(|i| if i == home { items.to_vec() } else { Vec::new() }).collect())
+        }
+        Layout::Divided(modes) => {
+            let mut contents = vec![Vec::new()];
+            contents.extend(divide(items, modes.len() - 1, seed));
+            (modes, contents)
+        }
+    };
+    Spec::Union { branches: branches(sandbox, items, modes, &contents), delete, transport }
+}
+
+fn check(layout: Layout, transport: Transport, delete: Delete, default: &[u64]) {
+    for seed in seeds(default) {
+        let sandbox = Sandbox::with_time(Duration::from_secs(180));
+        let disk = sandbox.ext4("disk", 512);
+        let items = population(seed);
+        let dir = disk.join("native");
+        std::fs::create_dir(&dir).unwrap();
+        build(&dir, &items);
+        // The root of a mount, as the other one is: it can't be renamed or removed.
+        let native = Mounted::new(Spec::Bind(dir), &sandbox.path("native"));
+        let spec = spec(&sandbox, &items, layout, transport, delete, seed);
+        let mut mounted = Mounted::new(spec, &sandbox.path("m"));
+        let mut oracle = Oracle::new(seed, native.dir(), mounted.dir());
+        for round in 1..=if long() { 30 } else { 10 } {
+            oracle.steps(STRIDE);
+            oracle.compare(&format!("in round {round}"));
+            if round % 2 == 0 {
+                oracle.close_all();
+                mounted.remount();
+                oracle.compare(&format!("after the remount in round {round}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn union_ring() {
+    check(RW_RO, Transport::Ring, Delete::Whiteout, &[1, 2, 3]);
+}
+
+#[test]
+fn union_device() {
+    check(RW_RO, Transport::Device, Delete::Whiteout, &[4, 5]);
+}
+
+#[test]
+fn union_delete_all_ring() {
+    check(RW_RO, Transport::Ring, Delete::All, &[6, 7]);
+}
+
+#[test]
+fn union_delete_all_device() {
+    check(RW_RO, Transport::Device, Delete::All, &[8]);
+}
+
+#[test]
+fn two_rw_branches() {
+    check(RW_RW, Transport::Ring, Delete::Whiteout, &[9]);
+}
+
+#[test]
+fn three_branches_rw_rw_ro() {
+    check(RW_RW_RO, Transport::Ring, Delete::Whiteout, &[10, 11]);
+}
+
+#[test]
+fn three_branches_rw_rw_ro_delete_all() {
+    check(RW_RW_RO, Transport::Device, Delete::All, &[12, 13]);
+}
+
+#[test]
+fn three_branches_rw_ro_rw() {
+    check(RW_RO_RW, Transport::Device, Delete::Whiteout, &[14, 15]);
+}
+
+#[test]
+fn three_branches_rw_ro_rw_delete_all() {
+    check(RW_RO_RW, Transport::Ring, Delete::All, &[16]);
+}
+
+#[test]
+fn three_branches_rw_ro_ro() {
+    check(RW_RO_RO, Transport::Ring, Delete::Whiteout, &[17]);
+}
+
+#[test]
+fn null_layer_ring() {
+    check(Layout::Null, Transport::Ring, Delete::Whiteout, &[18, 19]);
+}
+
+#[test]
+fn null_layer_device() {
+    check(Layout::Null, Transport::Device, Delete::Whiteout, &[20]);
+}
