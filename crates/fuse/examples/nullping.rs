@@ -1,0 +1,66 @@
+//! How long does a request take that does nothing? Mounts a file system that answers from memory and asks for the
+//! attributes of a file whose attributes are never cached.
+//!
+//! `nullping [ring|device] [seconds] [threads] [pin]`, as root, in a mount namespace of its own (`unshare -m`).
+
+#![allow(missing_docs, clippy::unwrap_used, dead_code, unreachable_pub)]
+
+#[path = "../tests/common/memory.rs"]
+mod memory;
+
+use fuse::{Flags, MountOptions, Session, Transport};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let arg = |i: usize| args.get(i).map(String::as_str);
+    let transport = match arg(0) {
+        Some("ring") => Transport::Ring,
+        Some("device") => Transport::Device,
+        _ => Transport::Auto,
+    };
+    let seconds = arg(1).and_then(|s| s.parse().ok()).unwrap_or(2);
+    let threads: usize = arg(2).and_then(|s| s.parse().ok()).unwrap_or(1);
+    let pinned = arg(3) == Some("pin");
+    let place = std::env::temp_dir().join(format!("nullping-{}", std::process::id()));
+    std::fs::create_dir(&place).unwrap();
+    let fs = Arc::new(memory::Memory::new());
+    fs.add_file(b"file", b"");
+    let options = MountOptions {
+        transport,
+        flags: Flags { noatime: true, ..Flags::default() },
+        ..MountOptions::new(&place)
+    };
+    let session = Session::mount(&options, fs).unwrap();
+    println!("agreed: {:?}", session.agreed().unwrap());
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let clients: Vec<_> = (0..threads)
+        .map(|i| {
+            let file = place.join("file");
+            std::thread::spawn(move || {
+                if pinned {
+                    let mut set = rustix::thread::CpuSet::new();
+                    set.set(i % 2);
+                    rustix::thread::sched_setaffinity(None, &set).unwrap();
+                }
+                let file = std::fs::File::open(file).unwrap();
+                let mut count = 0_u64;
+                while Instant::now() < end {
+                    for _ in 0..100 {
+                        file.metadata().unwrap();
+                    }
+                    count += 100;
+                }
+                count
+            })
+        })
+        .collect();
+    let count: u64 = clients.into_iter().map(|c| c.join().unwrap()).sum();
+    let rate = count / seconds;
+    println!("{rate} getattr/s, {:.2} us each per thread", 1e6 * threads as f64 / rate as f64);
+    session.stop().unwrap();
+    session.wait();
+    println!("{}", session.counters().to_json());
+    std::fs::remove_dir(&place).unwrap();
+}

@@ -1,0 +1,258 @@
+//! The transport over /dev/fuse, and what the kernel sends there even when the ring is in use: FORGET and INTERRUPT.
+
+use crate::abi::{InHeader, InterruptIn, OutHeader};
+use crate::core::Core;
+use crate::dispatch::{Frame, Outcome};
+use crate::inflight::{InFlight, Slot};
+use crate::request::parse;
+use crate::sys::Mapping;
+use crate::{Errno, Opcode, Session, sys};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use zerocopy::IntoBytes;
+
+/// Room for the header and the first argument before the payload.
+const HEAD: usize = 4096;
+/// How much of its buffer an idle thread keeps.
+const KEEP: usize = 32 << 10;
+/// How long it keeps more.
+const KEEP_MEMORY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// More idle threads than this end.
+const MAX_IDLE: usize = 4;
+/// How long FORGETs may gather while requests come by the ring, so that removing a tree costs a wake-up per batch
+/// rather than per file.
+const GATHER: Duration = Duration::from_millis(2);
+/// The largest first argument of any opcode fits.
+const FIRST_MAX: usize = 128;
+
+/// Opens the device, unconnected.
+pub(crate) fn open() -> Result<OwnedFd, Errno> {
+    rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Threads that read the device: one always, more while it is busy.
+pub(crate) struct Readers {
+    core: Arc<Core>,
+    idle: AtomicUsize,
+    threads: Mutex<Threads>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Threads {
+    living: usize,
+    born: usize,
+}
+
+impl Readers {
+    pub(crate) fn new(core: Arc<Core>) -> Arc<Self> {
+        Arc::new(Self { core, idle: AtomicUsize::new(0), threads: Mutex::default(), ended: Condvar::new() })
+    }
+
+    /// Reads and serves in the calling thread, until the connection is gone; then waits for the other threads, at most so
+    /// long. False: some still run handlers.
+    pub(crate) fn run(self: &Arc<Self>, patience: Duration) -> bool {
+        Reader::new(self.clone(), self.core.session.device.clone()).map_or_else(
+            |error| tracing::error!(%error, "no memory to read the device with"),
+            |mut reader| reader.run(false),
+        );
+        let deadline = std::time::Instant::now() + patience;
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        while threads.living > 0 {
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            threads = self.ended.wait_timeout(threads, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// All threads are busy: makes another one, if it may.
+    fn grow(self: &Arc<Self>) {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if threads.living + 1 >= self.core.session.options.max_threads {
+            return;
+        }
+        threads.living += 1;
+        threads.born += 1;
+        let name = format!("fuse-dev-{}", threads.born);
+        drop(threads);
+        let readers = self.clone();
+        let run = move || {
+            sys::block_signals();
+            let device = cloned(&readers.core.session);
+            // Without memory there is one thread less; the others go on.
+            if let Ok(mut reader) = Reader::new(readers.clone(), device) {
+                reader.run(true);
+            }
+            readers.left();
+        };
+        if let Err(error) = std::thread::Builder::new().name(name).spawn(run) {
+            tracing::warn!(%error, "no further thread for the device");
+            self.left();
+        }
+    }
+
+    fn left(&self) {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).living -= 1;
+        self.ended.notify_all();
+    }
+}
+
+/// Another descriptor of the connection, or the same where that can't be had.
+fn cloned(session: &Session) -> Arc<OwnedFd> {
+    let new = open().and_then(|new| sys::clone_device(new.as_fd(), session.device.as_fd()).map(|()| new));
+    new.map_or_else(|_| session.device.clone(), Arc::new)
+}
+
+/// One thread's part.
+struct Reader {
+    readers: Arc<Readers>,
+    device: Arc<OwnedFd>,
+    buffer: Mapping,
+    slot: Arc<Slot>,
+    /// How far into the buffer it was written since memory was last given back.
+    high: usize,
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.readers.core.session.inflight.remove_slot(&self.slot);
+    }
+}
+
+impl Reader {
+    fn new(readers: Arc<Readers>, device: Arc<OwnedFd>) -> Result<Self, Errno> {
+        let session = &readers.core.session;
+        let payload = session.agreed().map_or(crate::abi::MIN_READ_BUFFER, |agreed| agreed.payload);
+        let buffer = Mapping::new(HEAD + payload)?;
+        let slot = session.inflight.add_slot();
+        Ok(Self { readers, device, buffer, slot, high: 0 })
+    }
+
+    /// Serves until the connection is gone or, if `may_end`, there are enough others.
+    fn run(&mut self, may_end: bool) {
+        loop {
+            let idle = self.readers.idle.fetch_add(1, Ordering::SeqCst);
+            if may_end && idle >= MAX_IDLE {
+                self.readers.idle.fetch_sub(1, Ordering::SeqCst);
+                return;
+            }
+            let read = self.read();
+            let last = self.readers.idle.fetch_sub(1, Ordering::SeqCst) == 1;
+            match read {
+                Ok(len) => self.handle(len, last),
+                // The request was withdrawn while it was being read; or a signal, or nothing there after all.
+                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::NODEV | Errno::CONNABORTED) => return,
+                Err(error) => {
+                    tracing::error!(%error, "reading the device failed");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn read(&mut self) -> Result<usize, Errno> {
+        if self.high > KEEP {
+            let mut wanted = [PollFd::new(&*self.device, PollFlags::IN)];
+            if poll(&mut wanted, Some(&KEEP_MEMORY)) == Ok(0) {
+                self.buffer.give_back(KEEP..self.high.next_multiple_of(4096));
+                self.high = 0;
+            }
+        }
+        let len = rustix::io::read(&*self.device, self.buffer.bytes())?;
+        self.high = self.high.max(len);
+        Ok(len)
+    }
+
+    fn handle(&mut self, len: usize, last: bool) {
+        let core = self.readers.core.clone();
+        let session = &core.session;
+        let message = self.buffer.bytes().get(..len).unwrap_or_default();
+        let Ok(header) = parse::<InHeader>(message) else {
+            return tracing::error!(len, "the device gave less than a header");
+        };
+        let opcode = Opcode::new(header.opcode);
+        if let Some(opcode) = opcode {
+            session.counters.device.count(opcode);
+        }
+        match opcode {
+            Some(Opcode::Interrupt) => {
+                session.counters.interrupts.fetch_add(1, Ordering::Relaxed);
+                if let Ok(interrupt) = parse::<InterruptIn>(message.get(size_of::<InHeader>()..).unwrap_or_default()) {
+                    session.inflight.interrupt(interrupt.unique);
+                }
+            }
+            Some(opcode) => {
+                if last && !opcode.is_oneway() {
+                    self.readers.grow();
+                }
+                self.serve(&core, header, opcode, len);
+                if session.ring_is_up() && opcode.is_oneway() {
+                    std::thread::sleep(GATHER);
+                }
+            }
+            None => reply(self.device.as_fd(), header.unique, Err(Errno::NOSYS)),
+        }
+    }
+
+    fn serve(&mut self, core: &Core, header: InHeader, opcode: Opcode, len: usize) {
+        let at = size_of::<InHeader>();
+        let first_len = core.dispatcher.first_argument_len(opcode);
+        let payload_at = at + first_len;
+        let buffer = self.buffer.bytes();
+        let mut first = [0; FIRST_MAX];
+        let argument = buffer.get(at..payload_at.min(len)).and_then(|from| Some((from, first.get_mut(..from.len())?)));
+        if let Some((from, to)) = argument {
+            to.copy_from_slice(from);
+        }
+        let complete = len == header.len as usize && payload_at <= len;
+        let payload = buffer.get_mut(payload_at..).unwrap_or_default();
+        core.session.inflight.begin(&self.slot, header.unique);
+        let mut frame = Frame {
+            header,
+            opcode,
+            first: first.get(..first_len).unwrap_or_default(),
+            payload,
+            len: len.saturating_sub(payload_at),
+            may_block: true,
+            cancelled: self.slot.cancelled(),
+        };
+        let outcome = if complete {
+            core.dispatcher.run(&mut frame, &core.session.counters)
+        } else if opcode.is_oneway() {
+            Outcome::Nothing
+        } else {
+            Outcome::Error(Errno::IO)
+        };
+        InFlight::end(&self.slot);
+        match outcome {
+            Outcome::Reply(len) => {
+                self.high = self.high.max(payload_at + len);
+                let body = self.buffer.bytes().get(payload_at..payload_at + len).unwrap_or_default();
+                reply(self.device.as_fd(), header.unique, Ok(body));
+            }
+            Outcome::Error(errno) => reply(self.device.as_fd(), header.unique, Err(errno)),
+            Outcome::Nothing | Outcome::MayBlock => {}
+        }
+    }
+}
+
+/// Answers request `unique`.
+pub(crate) fn reply(device: BorrowedFd<'_>, unique: u64, answer: Result<&[u8], Errno>) {
+    let (body, error) = answer.map_or_else(|errno| (&[][..], -errno.raw_os_error()), |body| (body, 0));
+    let len = u32::try_from(size_of::<OutHeader>() + body.len()).unwrap_or(u32::MAX);
+    let header = OutHeader { len, error, unique };
+    match rustix::io::writev(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body)]) {
+        // ENOENT: the caller is gone. The rest: the whole connection is.
+        Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => {}
+        Err(error) => tracing::warn!(%error, "the kernel refused a reply"),
+    }
+}

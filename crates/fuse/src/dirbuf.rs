@@ -1,0 +1,101 @@
+use crate::abi::{Dirent, Direntplus, EntryOut};
+use zerocopy::IntoBytes;
+
+/// Writes directory entries into the buffer of READDIR or READDIRPLUS, as the kernel reads them.
+///
+/// An answer holds entries of one kind: [`DirBuf::push`] for the one opcode, [`DirBuf::push_plus`] for the other.
+#[derive(Debug)]
+pub struct DirBuf<'a> {
+    out: &'a mut [u8],
+    len: usize,
+}
+
+impl<'a> DirBuf<'a> {
+    /// An empty answer, which may grow to the size of `out`.
+    #[must_use]
+    pub const fn new(out: &'a mut [u8]) -> Self {
+        Self { out, len: 0 }
+    }
+
+    /// Bytes written so far: what the handler answers.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Is nothing written yet? As an answer that means the end of the directory.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds an entry of READDIR. `off` is where the kernel goes on after it, `kind` the `DT_*` number. False: it does not
+    /// fit, and nothing was written.
+    #[must_use]
+    pub fn push(&mut self, ino: u64, off: u64, kind: u32, name: &[u8]) -> bool {
+        self.write(dirent(ino, off, kind, name).as_bytes(), name)
+    }
+
+    /// Adds an entry of READDIRPLUS. A node id of 0 in `entry` means that its attributes aren't known. False: it does not
+    /// fit, nothing was written, and the look-up doesn't count.
+    #[must_use]
+    pub fn push_plus(&mut self, entry: &EntryOut, ino: u64, off: u64, kind: u32, name: &[u8]) -> bool {
+        self.write(Direntplus { entry_out: *entry, dirent: dirent(ino, off, kind, name) }.as_bytes(), name)
+    }
+
+    /// Would an entry of READDIRPLUS with a name of this length fit? To be asked before a look-up that would then count.
+    #[must_use]
+    pub const fn fits_plus(&self, name_len: usize) -> bool {
+        (size_of::<Direntplus>() + name_len).next_multiple_of(8) <= self.out.len() - self.len
+    }
+
+    fn write(&mut self, head: &[u8], name: &[u8]) -> bool {
+        let total = (head.len() + name.len()).next_multiple_of(8);
+        let Some(place) = self.out.get_mut(self.len..).and_then(|rest| rest.get_mut(..total)) else { return false };
+        let (head_place, rest) = place.split_at_mut(head.len());
+        let (name_place, padding) = rest.split_at_mut(name.len());
+        head_place.copy_from_slice(head);
+        name_place.copy_from_slice(name);
+        padding.fill(0);
+        self.len += total;
+        true
+    }
+}
+
+fn dirent(ino: u64, off: u64, kind: u32, name: &[u8]) -> Dirent {
+    // A name longer than the kernel takes is refused by the kernel; one longer than 4 GiB does not exist.
+    Dirent { ino, off, namelen: u32::try_from(name.len()).unwrap_or(u32::MAX), r#type: kind }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromBytes;
+
+    #[test]
+    fn entries_are_padded_and_stop_at_the_end() {
+        let mut buffer = [0xff; 64];
+        let mut dir = DirBuf::new(&mut buffer);
+        assert!(dir.is_empty());
+        assert!(dir.push(7, 1, 8, b"abc"));
+        assert_eq!(dir.len(), 32);
+        assert!(dir.push(8, 2, 4, b"12345678"));
+        assert_eq!(dir.len(), 64);
+        assert!(!dir.push(9, 3, 4, b"x"));
+        assert_eq!(dir.len(), 64);
+        let (first, rest) = Dirent::read_from_prefix(&buffer).unwrap();
+        assert_eq!(first, Dirent { ino: 7, off: 1, namelen: 3, r#type: 8 });
+        assert_eq!(&rest[..8], b"abc\0\0\0\0\0");
+    }
+
+    #[test]
+    fn plus_is_asked_first() {
+        let mut buffer = [0; 160];
+        let mut dir = DirBuf::new(&mut buffer);
+        assert!(dir.fits_plus(8));
+        assert!(!dir.fits_plus(9));
+        assert!(!dir.push_plus(&EntryOut::default(), 1, 1, 4, b"123456789"));
+        assert!(dir.push_plus(&EntryOut::default(), 1, 1, 4, b"12345678"));
+        assert_eq!(dir.len(), 160);
+    }
+}

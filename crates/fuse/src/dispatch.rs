@@ -1,0 +1,396 @@
+//! From bytes to a handler and back: the same for both transports, and free of I/O.
+
+use crate::abi::{self, CopyFileRangeIn, CopyFileRangeOut, EntryOut, ForgetOne, InHeader, OpenOut, RenameFlags2};
+use crate::counters::Counters;
+use crate::request::{first_argument_len, parse, split_name};
+use crate::{Errno, Filesystem, MAY_BLOCK, Opcode, Request, flags};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use zerocopy::{FromZeros, Immutable, IntoBytes};
+
+/// The longest target of a symbolic link that the kernel takes.
+const READLINK_MAX: usize = 4095;
+/// What one COPY_FILE_RANGE may copy: its reply has 32 bits, and the kernel wants whole pages.
+const COPY_MAX: u64 = 0xffff_f000;
+/// How many forgotten nodes are handed over at once.
+const FORGET_CHUNK: usize = 64;
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The reply's body is so many bytes at the start of the payload.
+    Reply(usize),
+    /// The request failed.
+    Error(Errno),
+    /// There is no reply to this request.
+    Nothing,
+    /// Nothing was done; it wants a thread that may wait. The payload still holds the request.
+    MayBlock,
+}
+
+/// One request, as a transport delivers it.
+pub(crate) struct Frame<'a> {
+    pub(crate) header: InHeader,
+    pub(crate) opcode: Opcode,
+    /// The opcode's first argument. May be longer, with anything after it.
+    pub(crate) first: &'a [u8],
+    /// What came after the first argument in the first `len` bytes; room for the reply in all of it.
+    pub(crate) payload: &'a mut [u8],
+    pub(crate) len: usize,
+    pub(crate) may_block: bool,
+    pub(crate) cancelled: &'a AtomicBool,
+}
+
+/// Runs the handlers of a file system.
+pub(crate) struct Dispatcher {
+    fs: Arc<dyn Filesystem>,
+    negative_timeout: Duration,
+    setxattr_ext: bool,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(fs: Arc<dyn Filesystem>, agreed_flags: u64, negative_timeout: Duration) -> Self {
+        Self { fs, negative_timeout, setxattr_ext: agreed_flags & flags::SETXATTR_EXT != 0 }
+    }
+
+    /// The file system itself.
+    pub(crate) fn fs(&self) -> &dyn Filesystem {
+        &*self.fs
+    }
+
+    /// How many bytes after the header are the first argument.
+    pub(crate) const fn first_argument_len(&self, opcode: Opcode) -> usize {
+        first_argument_len(opcode, self.setxattr_ext)
+    }
+
+    /// Runs the request's handler. A panic of it becomes `EIO`.
+    pub(crate) fn run(&self, frame: &mut Frame<'_>, counters: &Counters) -> Outcome {
+        let result = catch_unwind(AssertUnwindSafe(|| self.handle(frame, counters)));
+        if frame.opcode.is_oneway() {
+            return Outcome::Nothing;
+        }
+        match result {
+            Ok(Ok(len)) => Outcome::Reply(len),
+            Ok(Err(MAY_BLOCK)) if !frame.may_block => Outcome::MayBlock,
+            Ok(Err(errno)) => Outcome::Error(speakable(errno, frame.opcode)),
+            Err(_) => {
+                tracing::error!(opcode = %frame.opcode, node = frame.header.nodeid, "a handler panicked");
+                Outcome::Error(Errno::IO)
+            }
+        }
+    }
+
+    fn handle(&self, frame: &mut Frame<'_>, counters: &Counters) -> Result<usize, Errno> {
+        let fs = self.fs();
+        let Frame { header, opcode, first, len, may_block, cancelled, .. } = *frame;
+        let payload = &mut *frame.payload;
+        let extensions_len = usize::from(header.total_extlen) * 8;
+        if len > payload.len() || extensions_len > len {
+            return Err(Errno::IO);
+        }
+        let node = header.nodeid;
+        let rq = Request::new(&header, opcode, may_block, cancelled, &[]);
+        match opcode {
+            Opcode::Lookup => {
+                let entry = fs.lookup(&rq, node, name(payload, len)?)?;
+                put(payload, &entry.map_or_else(|| self.negative(), Ok)?)
+            }
+            Opcode::Forget => {
+                let arg: abi::ForgetIn = parse(first)?;
+                counters.forgotten.fetch_add(1, Ordering::Relaxed);
+                fs.forget(&[ForgetOne { nodeid: node, nlookup: arg.nlookup }]);
+                Ok(0)
+            }
+            Opcode::BatchForget => batch_forget(fs, counters, first, payload.get(..len).unwrap_or_default()),
+            Opcode::Getattr => put(payload, &fs.getattr(&rq, node, &parse(first)?)?),
+            Opcode::Setattr => put(payload, &fs.setattr(&rq, node, &parse(first)?)?),
+            Opcode::Statx => put(payload, &fs.statx(&rq, node, &parse(first)?)?),
+            Opcode::Readlink => fill(payload, READLINK_MAX, |out| fs.readlink(&rq, node, out)),
+            Opcode::Symlink | Opcode::Mknod | Opcode::Mkdir | Opcode::Create | Opcode::Tmpfile => {
+                self.creation(frame, counters, extensions_len)
+            }
+            Opcode::Unlink => fs.unlink(&rq, node, name(payload, len)?).map(|()| 0),
+            Opcode::Rmdir => fs.rmdir(&rq, node, name(payload, len)?).map(|()| 0),
+            Opcode::Rename => {
+                let arg: abi::RenameIn = parse(first)?;
+                let (old, new) = two_names(payload, len)?;
+                fs.rename(&rq, node, old, arg.newdir, new, RenameFlags2::default()).map(|()| 0)
+            }
+            Opcode::Rename2 => {
+                let arg: abi::Rename2In = parse(first)?;
+                let (old, new) = two_names(payload, len)?;
+                fs.rename(&rq, node, old, arg.newdir, new, RenameFlags2(arg.flags)).map(|()| 0)
+            }
+            Opcode::Link => {
+                let arg: abi::LinkIn = parse(first)?;
+                let entry = fs.link(&rq, arg.oldnodeid, node, name(payload, len)?)?;
+                put(payload, &entry)
+            }
+            Opcode::Open => {
+                let out = fs.open(&rq, node, parse::<abi::OpenIn>(first)?.flags)?;
+                count_passthrough(counters, &out);
+                put(payload, &out)
+            }
+            Opcode::Opendir => put(payload, &fs.opendir(&rq, node, parse::<abi::OpenIn>(first)?.flags)?),
+            Opcode::Read => {
+                let arg: abi::ReadIn = parse(first)?;
+                fill(payload, arg.size as usize, |out| fs.read(&rq, node, &arg, out))
+            }
+            Opcode::Readdir => {
+                let arg: abi::ReadIn = parse(first)?;
+                fill(payload, arg.size as usize, |out| fs.readdir(&rq, node, &arg, out))
+            }
+            Opcode::Readdirplus => {
+                let arg: abi::ReadIn = parse(first)?;
+                fill(payload, arg.size as usize, |out| fs.readdirplus(&rq, node, &arg, out))
+            }
+            Opcode::Write => {
+                let arg: abi::WriteIn = parse(first)?;
+                let data = payload.get(..len).and_then(|p| p.get(..arg.size as usize)).ok_or(Errno::IO)?;
+                let size = fs.write(&rq, node, &arg, data)?;
+                if size > arg.size { Err(Errno::IO) } else { put(payload, &abi::WriteOut { size, padding: 0 }) }
+            }
+            Opcode::Flush => {
+                let arg: abi::FlushIn = parse(first)?;
+                fs.flush(&rq, node, arg.fh, arg.lock_owner).map(|()| 0)
+            }
+            Opcode::Release => fs.release(&rq, node, &parse(first)?).map(|()| 0),
+            Opcode::Releasedir => fs.releasedir(&rq, node, &parse(first)?).map(|()| 0),
+            Opcode::Fsync | Opcode::Fsyncdir => {
+                let arg: abi::FsyncIn = parse(first)?;
+                let data_only = arg.fsync_flags & abi::FSYNC_FDATASYNC != 0;
+                if opcode == Opcode::Fsync {
+                    fs.fsync(&rq, node, arg.fh, data_only).map(|()| 0)
+                } else {
+                    fs.fsyncdir(&rq, node, arg.fh, data_only).map(|()| 0)
+                }
+            }
+            Opcode::Statfs => put(payload, &abi::StatfsOut { st: fs.statfs(&rq, node)? }),
+            Opcode::Setxattr => self.setxattr(&rq, first, payload.get(..len).unwrap_or_default()),
+            Opcode::Getxattr => getxattr(fs, &rq, first, payload, len),
+            Opcode::Listxattr => {
+                let arg: abi::GetxattrIn = parse(first)?;
+                xattr_answer(payload, arg.size, |out| fs.listxattr(&rq, node, out))
+            }
+            Opcode::Removexattr => fs.removexattr(&rq, node, name(payload, len)?).map(|()| 0),
+            Opcode::Access => fs.access(&rq, node, parse::<abi::AccessIn>(first)?.mask).map(|()| 0),
+            Opcode::Getlk => put(payload, &fs.getlk(&rq, node, &parse(first)?)?),
+            Opcode::Setlk => fs.setlk(&rq, node, &parse(first)?, false).map(|()| 0),
+            Opcode::Setlkw => fs.setlk(&rq, node, &parse(first)?, true).map(|()| 0),
+            Opcode::Bmap => {
+                let arg: abi::BmapIn = parse(first)?;
+                put(payload, &abi::BmapOut { block: fs.bmap(&rq, node, arg.block, arg.blocksize)? })
+            }
+            Opcode::Ioctl => ioctl(fs, &rq, first, payload, len),
+            Opcode::Poll => {
+                let arg: abi::PollIn = parse(first)?;
+                let revents = fs.poll(&rq, node, arg.fh, arg.kh, arg.flags, arg.events)?;
+                put(payload, &abi::PollOut { revents, padding: 0 })
+            }
+            Opcode::Fallocate => fs.fallocate(&rq, node, &parse(first)?).map(|()| 0),
+            Opcode::Lseek => put(payload, &abi::LseekOut { offset: fs.lseek(&rq, node, &parse(first)?)? }),
+            Opcode::CopyFileRange => {
+                let mut arg: CopyFileRangeIn = parse(first)?;
+                arg.len = arg.len.min(COPY_MAX);
+                let copied = fs.copy_file_range(&rq, node, &arg)?;
+                let size = u32::try_from(copied).map_err(|_| Errno::IO)?;
+                put(payload, &abi::WriteOut { size, padding: 0 })
+            }
+            Opcode::CopyFileRange64 => {
+                let bytes_copied = fs.copy_file_range(&rq, node, &parse(first)?)?;
+                put(payload, &CopyFileRangeOut { bytes_copied })
+            }
+            Opcode::Syncfs => fs.syncfs(&rq, node).map(|()| 0),
+            Opcode::NotifyReply => {
+                let data = payload.get(..len).unwrap_or_default();
+                let arg: abi::NotifyRetrieveIn = parse(data)?;
+                let data = data.get(size_of::<abi::NotifyRetrieveIn>()..).unwrap_or_default();
+                let data = data.get(..arg.size as usize).ok_or(Errno::IO)?;
+                fs.notify_reply(&rq, node, header.unique, arg.offset, data);
+                Ok(0)
+            }
+            Opcode::Destroy => Ok(0),
+            // INIT and INTERRUPT belong to the transport; DAX needs a device of its own.
+            Opcode::Init | Opcode::Interrupt | Opcode::Setupmapping | Opcode::Removemapping => Err(Errno::NOSYS),
+        }
+    }
+
+    /// The opcodes that make something: extensions may follow their arguments.
+    fn creation(&self, frame: &mut Frame<'_>, counters: &Counters, extensions_len: usize) -> Result<usize, Errno> {
+        let fs = self.fs();
+        let node = frame.header.nodeid;
+        let (args, extensions) = frame
+            .payload
+            .get(..frame.len)
+            .and_then(|request| request.split_at_checked(frame.len.checked_sub(extensions_len)?))
+            .ok_or(Errno::IO)?;
+        let rq = Request::new(&frame.header, frame.opcode, frame.may_block, frame.cancelled, extensions);
+        let first = frame.first;
+        let (name, rest) = split_name(args)?;
+        let entry = match frame.opcode {
+            Opcode::Symlink => fs.symlink(&rq, node, name, split_name(rest)?.0)?,
+            Opcode::Mknod => fs.mknod(&rq, node, &parse(first)?, name)?,
+            Opcode::Mkdir => {
+                let arg: abi::MkdirIn = parse(first)?;
+                fs.mkdir(&rq, node, arg.mode, arg.umask, name)?
+            }
+            _ => {
+                let arg = parse(first)?;
+                let (entry, open) = if frame.opcode == Opcode::Create {
+                    fs.create(&rq, node, &arg, name)?
+                } else {
+                    fs.tmpfile(&rq, node, &arg)?
+                };
+                count_passthrough(counters, &open);
+                let at = put(frame.payload, &entry)?;
+                return Ok(at + put(frame.payload.get_mut(at..).unwrap_or_default(), &open)?);
+            }
+        };
+        put(frame.payload, &entry)
+    }
+
+    fn setxattr(&self, rq: &Request<'_>, first: &[u8], request: &[u8]) -> Result<usize, Errno> {
+        let mut arg = abi::SetxattrIn::new_zeroed();
+        let sent = first.get(..self.first_argument_len(Opcode::Setxattr)).ok_or(Errno::IO)?;
+        arg.as_mut_bytes().get_mut(..sent.len()).ok_or(Errno::IO)?.copy_from_slice(sent);
+        let (name, value) = split_name(request)?;
+        let value = value.get(..arg.size as usize).ok_or(Errno::IO)?;
+        self.fs().setxattr(rq, rq.node, &arg, name, value).map(|()| 0)
+    }
+
+    /// The answer for a name that does not exist.
+    fn negative(&self) -> Result<EntryOut, Errno> {
+        if self.negative_timeout.is_zero() {
+            return Err(Errno::NOENT);
+        }
+        Ok(EntryOut {
+            entry_valid: self.negative_timeout.as_secs(),
+            entry_valid_nsec: self.negative_timeout.subsec_nanos(),
+            ..EntryOut::default()
+        })
+    }
+}
+
+/// The kernel takes errors from 1 to 511 only.
+fn speakable(errno: Errno, opcode: Opcode) -> Errno {
+    if (1..512).contains(&errno.raw_os_error()) {
+        return errno;
+    }
+    tracing::error!(%opcode, errno = errno.raw_os_error(), "a handler answered an error that the kernel does not take");
+    Errno::IO
+}
+
+fn name(payload: &[u8], len: usize) -> Result<&[u8], Errno> {
+    Ok(split_name(payload.get(..len).ok_or(Errno::IO)?)?.0)
+}
+
+fn two_names(payload: &[u8], len: usize) -> Result<(&[u8], &[u8]), Errno> {
+    let (old, rest) = split_name(payload.get(..len).ok_or(Errno::IO)?)?;
+    Ok((old, split_name(rest)?.0))
+}
+
+/// Writes a reply of one structure.
+fn put<T: IntoBytes + Immutable>(payload: &mut [u8], reply: &T) -> Result<usize, Errno> {
+    reply.write_to_prefix(payload).map_err(|_| Errno::IO)?;
+    Ok(size_of::<T>())
+}
+
+/// Lets `handler` fill at most `size` bytes.
+fn fill(
+    payload: &mut [u8],
+    size: usize,
+    handler: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    let size = size.min(payload.len());
+    let len = handler(payload.get_mut(..size).unwrap_or_default())?;
+    if len > size { Err(Errno::IO) } else { Ok(len) }
+}
+
+fn count_passthrough(counters: &Counters, open: &OpenOut) {
+    if open.open_flags & abi::FOPEN_PASSTHROUGH != 0 {
+        counters.passthrough_opens.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn batch_forget(fs: &dyn Filesystem, counters: &Counters, first: &[u8], list: &[u8]) -> Result<usize, Errno> {
+    let arg: abi::BatchForgetIn = parse(first)?;
+    let list = list.get(..(arg.count as usize).saturating_mul(size_of::<ForgetOne>())).ok_or(Errno::IO)?;
+    counters.forgotten.fetch_add(u64::from(arg.count), Ordering::Relaxed);
+    let mut nodes = [ForgetOne::default(); FORGET_CHUNK];
+    for chunk in list.chunks(size_of_val(&nodes)) {
+        let count = chunk.len() / size_of::<ForgetOne>();
+        if let Some(place) = nodes.as_mut_bytes().get_mut(..chunk.len()) {
+            place.copy_from_slice(chunk);
+        }
+        fs.forget(nodes.get(..count).unwrap_or_default());
+    }
+    Ok(0)
+}
+
+/// GETXATTR and LISTXATTR: the value itself, or only its size if the caller has no room.
+fn xattr_answer(
+    payload: &mut [u8],
+    size: u32,
+    handler: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    if size == 0 {
+        let size = u32::try_from(handler(&mut [])?).map_err(|_| Errno::TOOBIG)?;
+        return put(payload, &abi::GetxattrOut { size, padding: 0 });
+    }
+    let size = (size as usize).min(payload.len());
+    let len = handler(payload.get_mut(..size).unwrap_or_default())?;
+    if len > size { Err(Errno::RANGE) } else { Ok(len) }
+}
+
+fn getxattr(
+    fs: &dyn Filesystem,
+    rq: &Request<'_>,
+    first: &[u8],
+    payload: &mut [u8],
+    len: usize,
+) -> Result<usize, Errno> {
+    let arg: abi::GetxattrIn = parse(first)?;
+    // The value is written where the name stands.
+    let mut copy = [0; 256];
+    let name = name(payload, len)?;
+    let place = copy.get_mut(..name.len()).ok_or(Errno::RANGE)?;
+    place.copy_from_slice(name);
+    let name = &*place;
+    let result = xattr_answer(payload, arg.size, |out| fs.getxattr(rq, rq.node, name, out));
+    if result == Err(MAY_BLOCK) {
+        restore(payload, name);
+    }
+    result
+}
+
+fn ioctl(fs: &dyn Filesystem, rq: &Request<'_>, first: &[u8], payload: &mut [u8], len: usize) -> Result<usize, Errno> {
+    let arg: abi::IoctlIn = parse(first)?;
+    let request = payload.get(..len).ok_or(Errno::IO)?.to_vec();
+    let input = request.get(..arg.in_size as usize).ok_or(Errno::IO)?;
+    let at = size_of::<abi::IoctlOut>();
+    let room = payload.get_mut(at..).ok_or(Errno::IO)?;
+    let size = (arg.out_size as usize).min(room.len());
+    let result = fs.ioctl(rq, rq.node, &arg, input, room.get_mut(..size).unwrap_or_default());
+    match result {
+        Ok((out, filled)) if filled <= size => Ok(put(payload, &out)? + filled),
+        Ok(_) => Err(Errno::IO),
+        Err(errno) => {
+            if errno == MAY_BLOCK {
+                restore(payload, input);
+            }
+            Err(errno)
+        }
+    }
+}
+
+/// Puts the arguments of a request back that is to be handled a second time.
+fn restore(payload: &mut [u8], argument: &[u8]) {
+    if let Some(place) = payload.get_mut(..argument.len()) {
+        place.copy_from_slice(argument);
+    }
+    if let Some(terminator) = payload.get_mut(argument.len()) {
+        *terminator = 0;
+    }
+}

@@ -1,0 +1,91 @@
+//! The set-user-id program that mounts for ordinary users.
+
+use crate::{Errno, MountError, MountOptions};
+use rustix::io::FdFlags;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
+};
+use std::ffi::OsStr;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const PROGRAM: &str = "fusermount3";
+/// The environment variable that tells the program over which descriptor to send the device.
+const COMM_FD: &str = "_FUSE_COMMFD";
+
+/// Mounts and answers the connected device.
+pub(crate) fn mount(options: &MountOptions, mountpoint: &Path) -> Result<OwnedFd, MountError> {
+    let socket = |error| MountError::new("making a socket for fusermount3", error);
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(socket)?;
+    // The program inherits this end. Should another thread start a program right now, that one gets it as well, which does
+    // no harm: it holds a socket that nobody listens to.
+    rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(socket)?;
+    let child = Command::new(PROGRAM)
+        .arg("-o")
+        .arg(OsStr::from_bytes(&options.fusermount_options()))
+        .arg("--")
+        .arg(mountpoint)
+        .env(COMM_FD, theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| MountError::new("running fusermount3", error))?;
+    drop(theirs);
+    let device = receive(&ours);
+    let output = child.wait_with_output().map_err(|error| MountError::new("waiting for fusermount3", error))?;
+    match device {
+        Some(device) if output.status.success() => {
+            rustix::io::fcntl_setfd(&device, FdFlags::CLOEXEC).map_err(socket)?;
+            Ok(device)
+        }
+        _ => Err(MountError::without_reason("mounting through fusermount3", message(&output.stderr))),
+    }
+}
+
+/// The descriptor that the program sends with one byte; `None` if it ends without.
+fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    loop {
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+            Ok(_) => break,
+        }
+    }
+    ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    })
+}
+
+/// Unmounts; `lazy`: as soon as it is no longer in use.
+pub(crate) fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
+    let mut command = Command::new(PROGRAM);
+    command.arg("-u").arg("-q");
+    if lazy {
+        command.arg("-z");
+    }
+    let output = command
+        .arg("--")
+        .arg(mountpoint)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| MountError::new("running fusermount3", error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(MountError::without_reason("unmounting through fusermount3", message(&output.stderr)))
+}
+
+fn message(stderr: &[u8]) -> String {
+    let text = stderr.trim_ascii().escape_ascii().to_string();
+    if text.is_empty() { "it gave no reason".to_owned() } else { text }
+}

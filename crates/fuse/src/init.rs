@@ -1,0 +1,202 @@
+//! INIT: what the kernel offers, what the file system wishes, what they agree on.
+
+use crate::abi::{InitIn, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, MIN_READ_BUFFER, OLDEST_MINOR_VERSION};
+use crate::flags;
+use core::time::Duration;
+
+/// The unit of [`InitOut::max_pages`] on the systems that this crate runs on.
+const PAGE: usize = 4096;
+/// What a transfer is limited to without `MAX_PAGES`.
+const DEFAULT_PAGES: u16 = 32;
+
+/// What a file system wishes of the kernel: the answer of [`crate::Filesystem::init`].
+///
+/// Flags that the kernel does not offer are left out in silence; [`crate::Session::agreed`] tells what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// Of [`crate::flags`]. Those of the transport ([`flags::TRANSPORT`]) need not be wished.
+    pub flags: u64,
+    /// Largest write in bytes; also what a read is limited to. At most 1 MiB unless the system's limit was raised.
+    pub max_write: u32,
+    /// Largest read-ahead in bytes.
+    pub max_readahead: u32,
+    /// How many background requests may be under way.
+    pub max_background: u16,
+    /// From how many background requests on the file system counts as congested.
+    pub congestion_threshold: u16,
+    /// Granularity of timestamps in nanoseconds.
+    pub time_gran: u32,
+    /// How deep the stack of file systems under a backing file may be, itself included: 1 or 2. Only with
+    /// [`flags::PASSTHROUGH`].
+    pub max_stack_depth: u32,
+    /// Seconds after which an unanswered request aborts the connection; 0: never. Only with [`flags::REQUEST_TIMEOUT`].
+    pub request_timeout: u16,
+    /// How long the kernel may remember that a name does not exist; zero: not at all.
+    pub negative_timeout: Duration,
+}
+
+impl Default for Wish {
+    fn default() -> Self {
+        Self {
+            flags: flags::ASYNC_READ | flags::PARALLEL_DIROPS | flags::HAS_IOCTL_DIR | flags::ASYNC_DIO,
+            max_write: 1 << 20,
+            max_readahead: 1 << 20,
+            max_background: 64,
+            congestion_threshold: 48,
+            time_gran: 1,
+            max_stack_depth: 1,
+            request_timeout: 0,
+            negative_timeout: Duration::ZERO,
+        }
+    }
+}
+
+/// What kernel and file system agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// The minor version of the protocol, 31 to 45.
+    pub minor: u32,
+    /// Of [`crate::flags`].
+    pub flags: u64,
+    /// Largest write in bytes.
+    pub max_write: u32,
+    /// Bytes that a reply or the data of a request can have.
+    pub payload: usize,
+    /// How long the kernel may remember that a name does not exist.
+    pub negative_timeout: Duration,
+}
+
+impl Agreed {
+    /// Was this agreed?
+    #[must_use]
+    pub const fn has(&self, flag: u64) -> bool {
+        self.flags & flag == flag
+    }
+}
+
+/// The offer, as an older kernel would have made it: without the flags in `refuse` and those newer than `max_minor`.
+pub(crate) const fn reduce(offer: &InitIn, refuse: u64, max_minor: u32) -> InitIn {
+    let mut offered = offer.all_flags();
+    if offered & flags::INIT_EXT == 0 {
+        offered &= 0xffff_ffff;
+    }
+    offered &= !refuse;
+    offered &= flags_up_to(max_minor);
+    let minor = if offer.minor < max_minor { offer.minor } else { max_minor };
+    #[expect(clippy::cast_possible_truncation, reason = "the flags are split into their two words")]
+    let (low, high) = (offered as u32, (offered >> 32) as u32);
+    InitIn { minor, flags: low, flags2: high, ..*offer }
+}
+
+/// The flags that a kernel of this minor version knows.
+const fn flags_up_to(minor: u32) -> u64 {
+    let first_unknown = match minor {
+        ..=31 => 27,
+        32 => 28,
+        33..=35 => 30,
+        36..=37 => 34,
+        // 7.38 kernels offer EXPIRE_ONLY, but no supplementary group.
+        38 => return ((1 << 34) - 1) | flags::HAS_EXPIRE_ONLY,
+        39 => 37,
+        40 => 40,
+        41 => 41,
+        42 => 42,
+        _ => 64,
+    };
+    if first_unknown == 64 { u64::MAX } else { (1 << first_unknown) - 1 }
+}
+
+/// Is the offer one that this crate can answer?
+pub(crate) const fn is_supported(offer: &InitIn) -> bool {
+    offer.major == KERNEL_VERSION && offer.minor >= OLDEST_MINOR_VERSION
+}
+
+/// Joins offer and wish.
+pub(crate) fn agree(offer: &InitIn, wish: &Wish, ring: bool) -> (Agreed, InitOut) {
+    let offered = offer.all_flags();
+    let mut agreed = offered & (wish.flags & !flags::TRANSPORT | flags::TRANSPORT);
+    if !ring {
+        agreed &= !flags::OVER_IO_URING;
+    }
+    if agreed & flags::PASSTHROUGH != 0 && (agreed & flags::WRITEBACK_CACHE != 0 || wish.max_stack_depth == 0) {
+        tracing::warn!("no backing files: they need a stack depth and exclude cached writes");
+        agreed &= !flags::PASSTHROUGH;
+    }
+    let page = u32::try_from(PAGE).unwrap_or(4096);
+    let wanted_pages = u16::try_from(wish.max_write.div_ceil(page).max(1)).unwrap_or(u16::MAX);
+    let max_pages = if agreed & flags::MAX_PAGES != 0 { wanted_pages } else { DEFAULT_PAGES.min(wanted_pages) };
+    let max_write = wish.max_write.clamp(page, u32::from(max_pages) * page);
+    let minor = offer.minor.min(KERNEL_MINOR_VERSION);
+    let passthrough = agreed & flags::PASSTHROUGH != 0;
+    #[expect(clippy::cast_possible_truncation, reason = "the flags are split into their two words")]
+    let (low, high) = (agreed as u32, (agreed >> 32) as u32);
+    let out = InitOut {
+        major: KERNEL_VERSION,
+        minor,
+        max_readahead: offer.max_readahead.min(wish.max_readahead),
+        flags: low,
+        max_background: wish.max_background,
+        congestion_threshold: wish.congestion_threshold,
+        max_write,
+        time_gran: wish.time_gran,
+        max_pages,
+        map_alignment: 0,
+        flags2: high,
+        max_stack_depth: if passthrough { wish.max_stack_depth.min(2) } else { 0 },
+        request_timeout: if agreed & flags::REQUEST_TIMEOUT != 0 { wish.request_timeout } else { 0 },
+        unused: [0; 11],
+    };
+    // Without MAX_PAGES reads may still be as large as the kernel's default.
+    let payload_pages = if agreed & flags::MAX_PAGES != 0 { max_pages } else { DEFAULT_PAGES };
+    let payload = (usize::from(payload_pages) * PAGE).max(max_write as usize).max(MIN_READ_BUFFER);
+    (Agreed { minor, flags: agreed, max_write, payload, negative_timeout: wish.negative_timeout }, out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(minor: u32, all: u64) -> InitIn {
+        InitIn {
+            major: 7,
+            minor,
+            max_readahead: 131_072,
+            flags: (all & 0xffff_ffff) as u32,
+            flags2: (all >> 32) as u32,
+            unused: [0; 11],
+        }
+    }
+
+    #[test]
+    fn only_what_both_want() {
+        let wish = Wish { flags: flags::PASSTHROUGH | flags::DONT_MASK, ..Wish::default() };
+        let (agreed, out) = agree(&offer(45, u64::MAX), &wish, true);
+        assert!(agreed.has(flags::PASSTHROUGH | flags::DONT_MASK | flags::OVER_IO_URING | flags::MAX_PAGES));
+        assert!(!agreed.has(flags::POSIX_ACL));
+        assert_eq!((out.minor, out.max_stack_depth, out.max_pages), (45, 1, 256));
+        assert_eq!(agreed.payload, 1 << 20);
+        let (agreed, _) = agree(&offer(45, u64::MAX), &wish, false);
+        assert!(!agreed.has(flags::OVER_IO_URING));
+        let (agreed, out) = agree(&offer(99, flags::DONT_MASK), &wish, true);
+        assert_eq!(agreed.flags, flags::DONT_MASK);
+        assert_eq!((out.minor, out.max_stack_depth, out.max_write, agreed.payload), (45, 0, 131_072, 131_072));
+    }
+
+    #[test]
+    fn backing_files_exclude_cached_writes() {
+        let wish = Wish { flags: flags::PASSTHROUGH | flags::WRITEBACK_CACHE, ..Wish::default() };
+        assert!(!agree(&offer(45, u64::MAX), &wish, true).0.has(flags::PASSTHROUGH));
+    }
+
+    #[test]
+    fn older_kernels_are_imitated() {
+        let reduced = reduce(&offer(45, u64::MAX), flags::POSIX_ACL, 38);
+        assert_eq!(reduced.minor, 38);
+        let all = reduced.all_flags();
+        assert_eq!(all & (flags::PASSTHROUGH | flags::OVER_IO_URING | flags::POSIX_ACL | flags::CREATE_SUPP_GROUP), 0);
+        assert_ne!(all & flags::HAS_EXPIRE_ONLY, 0);
+        // The second word does not count without INIT_EXT.
+        assert_eq!(reduce(&offer(45, u64::MAX & !flags::INIT_EXT), 0, 45).flags2, 0);
+        assert!(is_supported(&offer(31, 0)) && !is_supported(&offer(30, 0)));
+    }
+}

@@ -1,0 +1,308 @@
+//! Attaching to the tree, as root and through fusermount3.
+
+use crate::fusermount;
+use crate::{Errno, MountError};
+use rustix::fd::OwnedFd;
+use rustix::fs::CWD;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount, move_mount, unmount,
+};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+/// Which way requests come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// The ring where the kernel offers it, else the device.
+    #[default]
+    Auto,
+    /// The ring, or mounting fails.
+    Ring,
+    /// The device.
+    Device,
+}
+
+/// Who attaches the file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mounter {
+    /// Ourselves, if we are root; else fusermount3.
+    #[default]
+    Auto,
+    /// Ourselves.
+    Direct,
+    /// The set-user-id program fusermount3, as an ordinary user does.
+    Fusermount,
+}
+
+/// What mount(8) calls options of the mount itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
+pub struct Flags {
+    /// `ro`
+    pub read_only: bool,
+    /// `nosuid`
+    pub nosuid: bool,
+    /// `nodev`
+    pub nodev: bool,
+    /// `noexec`
+    pub noexec: bool,
+    /// `noatime`
+    pub noatime: bool,
+    /// `nodiratime`
+    pub nodiratime: bool,
+    /// `strictatime`
+    pub strictatime: bool,
+    /// `nosymfollow`
+    pub nosymfollow: bool,
+    /// `sync`
+    pub sync: bool,
+    /// `dirsync`
+    pub dirsync: bool,
+}
+
+/// How to mount, and how to serve.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// What df(1) and findmnt(8) show as the source.
+    pub source: Vec<u8>,
+    /// The type is `fuse.` and this.
+    pub subtype: String,
+    /// Options of the mount.
+    pub flags: Flags,
+    /// The kernel checks permissions by mode, owner and ACL.
+    pub default_permissions: bool,
+    /// Other users than the one who mounts may use it.
+    pub allow_other: bool,
+    /// Largest read in bytes, if not what INIT agrees on.
+    pub max_read: Option<u32>,
+    /// Which way requests come.
+    pub transport: Transport,
+    /// Who attaches it.
+    pub mounter: Mounter,
+    /// Requests that may be under way in each queue of the ring before it grows.
+    pub depth: usize,
+    /// How many threads may read the device.
+    pub max_threads: usize,
+    /// How many workers may run slow requests of the ring.
+    pub max_workers: usize,
+    /// What lies below can hang (a network file system): no request is served on a thread that others need.
+    pub may_hang: bool,
+    /// Flags of INIT to treat as not offered, for tests: as an older kernel would.
+    pub refuse: u64,
+    /// The newest minor version to speak, for tests.
+    pub max_minor: u32,
+}
+
+impl MountOptions {
+    /// The defaults, for this place.
+    #[must_use]
+    pub fn new(mountpoint: impl Into<PathBuf>) -> Self {
+        Self {
+            mountpoint: mountpoint.into(),
+            source: b"strata".to_vec(),
+            subtype: "strata".to_owned(),
+            flags: Flags::default(),
+            default_permissions: true,
+            allow_other: false,
+            max_read: None,
+            transport: Transport::Auto,
+            mounter: Mounter::Auto,
+            depth: 8,
+            max_threads: 64,
+            max_workers: 128,
+            may_hang: false,
+            refuse: 0,
+            max_minor: crate::abi::KERNEL_MINOR_VERSION,
+        }
+    }
+
+    /// Options of the superblock that take no value.
+    fn switches(&self) -> impl Iterator<Item = &'static str> {
+        let all = [
+            ("default_permissions", self.default_permissions),
+            ("allow_other", self.allow_other),
+            ("ro", self.flags.read_only),
+            ("sync", self.flags.sync),
+            ("dirsync", self.flags.dirsync),
+        ];
+        all.into_iter().filter_map(|(name, on)| on.then_some(name))
+    }
+
+    /// Options of the superblock that take a value.
+    fn values(&self, device: &OwnedFd) -> Vec<(&'static str, Vec<u8>)> {
+        let mut values = vec![
+            ("fd", device.as_raw_fd().to_string().into_bytes()),
+            ("rootmode", b"40000".to_vec()),
+            ("user_id", rustix::process::getuid().as_raw().to_string().into_bytes()),
+            ("group_id", rustix::process::getgid().as_raw().to_string().into_bytes()),
+        ];
+        if let Some(max_read) = self.max_read {
+            values.push(("max_read", max_read.to_string().into_bytes()));
+        }
+        values
+    }
+
+    /// The options as fusermount3 takes them, with commas in values escaped.
+    pub(crate) fn fusermount_options(&self) -> Vec<u8> {
+        let mut options = Vec::new();
+        for (name, value) in [("fsname", &self.source[..]), ("subtype", self.subtype.as_bytes())] {
+            if !options.is_empty() {
+                options.push(b',');
+            }
+            options.extend_from_slice(name.as_bytes());
+            options.push(b'=');
+            for &byte in value {
+                if matches!(byte, b',' | b'\\') {
+                    options.push(b'\\');
+                }
+                options.push(byte);
+            }
+        }
+        let flags = &self.flags;
+        let attributes = [
+            ("nosuid", flags.nosuid),
+            ("nodev", flags.nodev),
+            ("noexec", flags.noexec),
+            ("noatime", flags.noatime),
+        ];
+        let attributes = attributes.into_iter().filter_map(|(name, on)| on.then_some(name));
+        for name in self.switches().chain(attributes) {
+            options.push(b',');
+            options.extend_from_slice(name.as_bytes());
+        }
+        if let Some(max_read) = self.max_read {
+            options.extend_from_slice(format!(",max_read={max_read}").as_bytes());
+        }
+        options
+    }
+}
+
+/// How a file system got attached, and so how it is detached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attached {
+    Direct,
+    Fusermount,
+}
+
+/// A superblock that is not attached yet.
+pub(crate) enum Prepared {
+    /// By the kernel's newer calls.
+    Mount(OwnedFd),
+    /// There was only mount(2), which makes and attaches at once.
+    Done,
+}
+
+/// Makes the superblock. With a synchronous INIT that waits until the server has answered.
+pub(crate) fn prepare(options: &MountOptions, mountpoint: &Path, device: &OwnedFd) -> Result<Prepared, MountError> {
+    match fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC) {
+        Ok(fs) => prepare_new(options, device, &fs).map(Prepared::Mount),
+        Err(Errno::NOSYS) => mount_old(options, mountpoint, device).map(|()| Prepared::Done),
+        Err(error) => Err(MountError::new("opening the file system type fuse", error)),
+    }
+}
+
+fn prepare_new(options: &MountOptions, device: &OwnedFd, fs: &OwnedFd) -> Result<OwnedFd, MountError> {
+    let explain = |error| MountError::new("setting the mount options", error).with_detail(kernel_message(fs));
+    fsconfig_set_string(fs, "source", &*options.source).map_err(explain)?;
+    fsconfig_set_string(fs, "subtype", &*options.subtype).map_err(explain)?;
+    for (key, value) in options.values(device) {
+        fsconfig_set_string(fs, key, &*value).map_err(explain)?;
+    }
+    for key in options.switches() {
+        fsconfig_set_flag(fs, key).map_err(explain)?;
+    }
+    fsconfig_create(fs)
+        .map_err(|error| MountError::new("starting the file system", error).with_detail(kernel_message(fs)))?;
+    let flags = &options.flags;
+    let attributes = [
+        (flags.read_only, MountAttrFlags::MOUNT_ATTR_RDONLY),
+        (flags.nosuid, MountAttrFlags::MOUNT_ATTR_NOSUID),
+        (flags.nodev, MountAttrFlags::MOUNT_ATTR_NODEV),
+        (flags.noexec, MountAttrFlags::MOUNT_ATTR_NOEXEC),
+        (flags.noatime, MountAttrFlags::MOUNT_ATTR_NOATIME),
+        (flags.nodiratime, MountAttrFlags::MOUNT_ATTR_NODIRATIME),
+        (flags.strictatime, MountAttrFlags::MOUNT_ATTR_STRICTATIME),
+        (flags.nosymfollow, MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW),
+    ];
+    let attributes = attributes.into_iter().filter(|a| a.0).map(|a| a.1).collect();
+    fsmount(fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+        .map_err(|error| MountError::new("making the mount", error).with_detail(kernel_message(fs)))
+}
+
+/// What the kernel has to say about its refusal.
+fn kernel_message(fs: &OwnedFd) -> String {
+    let mut buffer = [0; 512];
+    let mut messages = Vec::new();
+    while let Ok(len @ 1..) = rustix::io::read(fs, &mut buffer) {
+        // Each message has a letter for its kind and a space before it.
+        let message = buffer.get(..len).unwrap_or_default();
+        messages.push(message.get(2..).unwrap_or_default().trim_ascii().escape_ascii().to_string());
+    }
+    messages.join("; ")
+}
+
+fn mount_old(options: &MountOptions, mountpoint: &Path, device: &OwnedFd) -> Result<(), MountError> {
+    let mut data = Vec::new();
+    for (key, value) in options.values(device) {
+        data.extend_from_slice(key.as_bytes());
+        data.push(b'=');
+        data.extend_from_slice(&value);
+        data.push(b',');
+    }
+    for key in options.switches().filter(|key| matches!(*key, "default_permissions" | "allow_other")) {
+        data.extend_from_slice(key.as_bytes());
+        data.push(b',');
+    }
+    data.pop();
+    let data = std::ffi::CString::new(data).map_err(|_| MountError::new("setting the mount options", Errno::INVAL))?;
+    let flags = &options.flags;
+    let bits = [
+        (flags.read_only, MountFlags::RDONLY),
+        (flags.nosuid, MountFlags::NOSUID),
+        (flags.nodev, MountFlags::NODEV),
+        (flags.noexec, MountFlags::NOEXEC),
+        (flags.noatime, MountFlags::NOATIME),
+        (flags.nodiratime, MountFlags::NODIRATIME),
+        (flags.strictatime, MountFlags::STRICTATIME),
+        (flags.sync, MountFlags::SYNCHRONOUS),
+        (flags.dirsync, MountFlags::DIRSYNC),
+    ];
+    let bits = bits.into_iter().filter(|b| b.0).map(|b| b.1).collect();
+    mount(&*options.source, mountpoint, format!("fuse.{}", options.subtype), bits, data.as_c_str())
+        .map_err(|error| MountError::new("mounting", error))
+}
+
+/// Attaches the superblock at its place.
+pub(crate) fn attach(prepared: &Prepared, mountpoint: &Path) -> Result<(), MountError> {
+    match prepared {
+        Prepared::Done => Ok(()),
+        Prepared::Mount(mount) => move_mount(mount, "", CWD, mountpoint, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+            .map_err(|error| MountError::new("attaching the mount", error)),
+    }
+}
+
+/// Detaches what is mounted at `mountpoint`: at once, or if it is in use and `lazy`, as soon as it no longer is.
+pub(crate) fn detach(attached: Attached, mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
+    match attached {
+        Attached::Direct => {
+            let result = match unmount(mountpoint, UnmountFlags::NOFOLLOW) {
+                Err(Errno::BUSY) if lazy => unmount(mountpoint, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH),
+                result => result,
+            };
+            result.map_err(|error| MountError::new("unmounting", error))
+        }
+        Attached::Fusermount => match fusermount::unmount(mountpoint, false) {
+            Err(_) if lazy => fusermount::unmount(mountpoint, true),
+            result => result,
+        },
+    }
+}
+
+/// Ends the connection, whatever is in use: what is open answers errors from now on.
+pub(crate) fn abort(mountpoint: &Path) -> Result<(), MountError> {
+    unmount(mountpoint, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH)
+        .map_err(|error| MountError::new("aborting the connection", error))
+}

@@ -1,0 +1,196 @@
+use crate::abi::{ExtHeader, EXT_GROUPS, InHeader, MAX_NR_SECCTX, SecctxHeader};
+use crate::{Errno, Opcode};
+use core::sync::atomic::AtomicBool;
+use zerocopy::FromBytes;
+
+/// Who asks, and under what conditions: what every handler learns besides its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The kernel's number of this request.
+    pub unique: u64,
+    /// What is asked for.
+    pub opcode: Opcode,
+    /// The node that it concerns.
+    pub node: u64,
+    /// File-system user id of the caller.
+    pub uid: u32,
+    /// File-system group id of the caller.
+    pub gid: u32,
+    /// Process (thread) id of the caller as the server's pid namespace sees it, or 0.
+    pub pid: u32,
+    /// False on a thread that serves others too: see [`crate::MAY_BLOCK`].
+    pub may_block: bool,
+    cancelled: &'a AtomicBool,
+    extensions: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// A request of this header. `cancelled` becomes true when the caller gives up, `extensions` is the tail of a creation.
+    #[must_use]
+    pub const fn new(
+        header: &InHeader,
+        opcode: Opcode,
+        may_block: bool,
+        cancelled: &'a AtomicBool,
+        extensions: &'a [u8],
+    ) -> Self {
+        Self {
+            unique: header.unique,
+            opcode,
+            node: header.nodeid,
+            uid: header.uid,
+            gid: header.gid,
+            pid: header.pid,
+            may_block,
+            cancelled,
+            extensions,
+        }
+    }
+
+    /// True once the caller has given up (a signal). The handler may then answer `EINTR`; if it does not look, nothing
+    /// happens but that the caller waits.
+    #[must_use]
+    pub const fn cancelled(&self) -> &'a AtomicBool {
+        self.cancelled
+    }
+
+    /// The group of the parent directory, if the caller is a member of it by its supplementary groups. Comes with
+    /// creations if [`crate::flags::CREATE_SUPP_GROUP`] was agreed.
+    #[must_use]
+    pub fn supplementary_group(&self) -> Option<u32> {
+        self.extension(|kind| kind == EXT_GROUPS).and_then(|body| {
+            let (count, groups) = u32::read_from_prefix(body).ok()?;
+            if count == 0 { None } else { u32::read_from_prefix(groups).ok().map(|(group, _)| group) }
+        })
+    }
+
+    /// Name and value of the security context of the new object. Comes with creations if
+    /// [`crate::flags::SECURITY_CTX`] was agreed.
+    #[must_use]
+    pub fn security_context(&self) -> Option<(&'a [u8], &'a [u8])> {
+        // The type of this extension is the count of contexts, of which the kernel sends at most one.
+        let body = self.extension(|kind| kind != 0 && kind <= MAX_NR_SECCTX)?;
+        let (context, rest) = crate::abi::Secctx::read_from_prefix(body).ok()?;
+        let (name, rest) = split_name(rest).ok()?;
+        Some((name, rest.get(..context.size as usize)?))
+    }
+
+    fn extension(&self, wanted: impl Fn(u32) -> bool) -> Option<&'a [u8]> {
+        const { assert!(size_of::<ExtHeader>() == size_of::<SecctxHeader>()) };
+        let mut rest = self.extensions;
+        loop {
+            let (header, _) = ExtHeader::read_from_prefix(rest).ok()?;
+            let body = rest.get(size_of::<ExtHeader>()..header.size as usize)?;
+            if wanted(header.r#type) {
+                return Some(body);
+            }
+            rest = rest.get((header.size as usize).checked_next_multiple_of(8)?..)?;
+        }
+    }
+}
+
+/// Splits `bytes` after the name that they start with, which ends with a NUL.
+pub(crate) fn split_name(bytes: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
+    let end = bytes.iter().position(|&b| b == 0).ok_or(Errno::IO)?;
+    let (name, rest) = bytes.split_at(end);
+    Ok((name, rest.get(1..).unwrap_or_default()))
+}
+
+/// Reads the structure that `bytes` start with.
+pub(crate) fn parse<T: FromBytes>(bytes: &[u8]) -> Result<T, Errno> {
+    T::read_from_prefix(bytes).map(|(value, _)| value).map_err(|_| Errno::IO)
+}
+
+/// Length in bytes of the first argument of a request: what the ring delivers apart from the rest. Opcodes whose first
+/// argument is a name or data have none.
+pub(crate) const fn first_argument_len(opcode: Opcode, setxattr_ext: bool) -> usize {
+    use crate::abi as a;
+    match opcode {
+        Opcode::Forget => size_of::<a::ForgetIn>(),
+        Opcode::BatchForget => size_of::<a::BatchForgetIn>(),
+        Opcode::Interrupt => size_of::<a::InterruptIn>(),
+        Opcode::Getattr => size_of::<a::GetattrIn>(),
+        Opcode::Setattr => size_of::<a::SetattrIn>(),
+        Opcode::Statx => size_of::<a::StatxIn>(),
+        Opcode::Mknod => size_of::<a::MknodIn>(),
+        Opcode::Mkdir => size_of::<a::MkdirIn>(),
+        Opcode::Rename => size_of::<a::RenameIn>(),
+        Opcode::Rename2 => size_of::<a::Rename2In>(),
+        Opcode::Link => size_of::<a::LinkIn>(),
+        Opcode::Open | Opcode::Opendir => size_of::<a::OpenIn>(),
+        Opcode::Create | Opcode::Tmpfile => size_of::<a::CreateIn>(),
+        Opcode::Read | Opcode::Readdir | Opcode::Readdirplus => size_of::<a::ReadIn>(),
+        Opcode::Write => size_of::<a::WriteIn>(),
+        Opcode::Release | Opcode::Releasedir => size_of::<a::ReleaseIn>(),
+        Opcode::Flush => size_of::<a::FlushIn>(),
+        Opcode::Fsync | Opcode::Fsyncdir => size_of::<a::FsyncIn>(),
+        // The second half came with SETXATTR_EXT.
+        Opcode::Setxattr if setxattr_ext => size_of::<a::SetxattrIn>(),
+        Opcode::Setxattr => size_of::<a::SetxattrIn>() / 2,
+        Opcode::Getxattr | Opcode::Listxattr => size_of::<a::GetxattrIn>(),
+        Opcode::Getlk | Opcode::Setlk | Opcode::Setlkw => size_of::<a::LkIn>(),
+        Opcode::Access => size_of::<a::AccessIn>(),
+        Opcode::Bmap => size_of::<a::BmapIn>(),
+        Opcode::Ioctl => size_of::<a::IoctlIn>(),
+        Opcode::Poll => size_of::<a::PollIn>(),
+        Opcode::Fallocate => size_of::<a::FallocateIn>(),
+        Opcode::Lseek => size_of::<a::LseekIn>(),
+        Opcode::CopyFileRange | Opcode::CopyFileRange64 => size_of::<a::CopyFileRangeIn>(),
+        Opcode::Syncfs => size_of::<a::SyncfsIn>(),
+        Opcode::Init
+        | Opcode::Lookup
+        | Opcode::Readlink
+        | Opcode::Symlink
+        | Opcode::Unlink
+        | Opcode::Rmdir
+        | Opcode::Statfs
+        | Opcode::Removexattr
+        | Opcode::Destroy
+        | Opcode::NotifyReply
+        | Opcode::Setupmapping
+        | Opcode::Removemapping => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::IntoBytes;
+
+    fn request<'a>(extensions: &'a [u8], flag: &'a AtomicBool) -> Request<'a> {
+        Request::new(&InHeader::default(), Opcode::Create, true, flag, extensions)
+    }
+
+    #[test]
+    fn extensions_are_found() {
+        let flag = AtomicBool::new(false);
+        let mut bytes = Vec::new();
+        bytes.extend_from_slice(ExtHeader { size: 8 + 8 + 9 + 3, r#type: 1 }.as_bytes());
+        bytes.extend_from_slice(crate::abi::Secctx { size: 3, padding: 0 }.as_bytes());
+        bytes.extend_from_slice(b"security\0abc");
+        bytes.resize(32, 0);
+        bytes.extend_from_slice(ExtHeader { size: 16, r#type: EXT_GROUPS }.as_bytes());
+        bytes.extend_from_slice([1_u32, 4711].as_bytes());
+        let rq = request(&bytes, &flag);
+        assert_eq!(rq.supplementary_group(), Some(4711));
+        assert_eq!(rq.security_context(), Some((&b"security"[..], &b"abc"[..])));
+    }
+
+    #[test]
+    fn broken_extensions_end() {
+        let flag = AtomicBool::new(false);
+        for size in [0_u32, 1, 7, 8, 9, u32::MAX] {
+            let mut bytes = ExtHeader { size, r#type: 99 }.as_bytes().to_vec();
+            bytes.resize(40, 0);
+            assert_eq!(request(&bytes, &flag).supplementary_group(), None);
+            assert_eq!(request(&bytes, &flag).security_context(), None);
+        }
+    }
+
+    #[test]
+    fn names_end_with_nul() {
+        assert_eq!(split_name(b"a\0b\0"), Ok((&b"a"[..], &b"b\0"[..])));
+        assert_eq!(split_name(b"a\0"), Ok((&b"a"[..], &b""[..])));
+        assert_eq!(split_name(b"a"), Err(Errno::IO));
+    }
+}

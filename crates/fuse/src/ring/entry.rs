@@ -1,0 +1,138 @@
+use crate::abi::{InHeader, OutHeader, UringReqHeader};
+use crate::core::Core;
+use crate::dispatch::{Frame, Outcome};
+use crate::inflight::{InFlight, Slot};
+use crate::sys::Mapping;
+use crate::{Errno, Opcode};
+use std::sync::Arc;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// The header's place: the first page of an entry's memory. The payload follows.
+const PAYLOAD_AT: usize = 4096;
+/// How much of the payload an idle entry keeps.
+const KEEP: usize = 16 << 10;
+
+/// An entry of a queue: memory that is handed to and fro between kernel and us.
+///
+/// The kernel writes the memory only between the submission of the entry and its completion. Whoever uses it must
+/// know that the entry is not submitted: the queue's thread, which sees submissions and completions, or the worker that
+/// the entry was given to.
+pub(super) struct Entry {
+    memory: Mapping,
+    iovecs: [libc::iovec; 2],
+    slot: Arc<Slot>,
+    request: InHeader,
+    opcode: Option<Opcode>,
+    commit_id: u64,
+    payload_len: usize,
+    /// How far into the payload it was written since it was last given back.
+    high: usize,
+    /// The queue's index of it.
+    pub(super) index: usize,
+    /// Is the kernel yet to accept it (as opposed to a reply in it)?
+    pub(super) registering: bool,
+}
+
+// SAFETY: the pointers in `iovecs` point into `memory`, which the entry owns.
+unsafe impl Send for Entry {}
+
+impl Entry {
+    pub(super) fn new(index: usize, payload: usize, slot: Arc<Slot>) -> Result<Box<Self>, Errno> {
+        let memory = Mapping::new(PAYLOAD_AT + payload)?;
+        let iovecs = [
+            libc::iovec { iov_base: memory.address(0).cast(), iov_len: size_of::<UringReqHeader>() },
+            libc::iovec { iov_base: memory.address(PAYLOAD_AT).cast(), iov_len: payload },
+        ];
+        Ok(Box::new(Self {
+            memory,
+            iovecs,
+            slot,
+            request: InHeader::new_zeroed(),
+            opcode: None,
+            commit_id: 0,
+            payload_len: 0,
+            high: 0,
+            index,
+            registering: true,
+        }))
+    }
+
+    pub(super) const fn iovecs(&self) -> &[libc::iovec; 2] {
+        &self.iovecs
+    }
+
+    pub(super) const fn slot(&self) -> &Arc<Slot> {
+        &self.slot
+    }
+
+    pub(super) const fn commit_id(&self) -> u64 {
+        self.commit_id
+    }
+
+    /// The kernel has delivered a request: learns what it is. Without a known opcode, [`Entry::serve`] refuses it.
+    pub(super) fn accept(&mut self, inflight: &InFlight) -> Option<Opcode> {
+        let bytes = self.memory.bytes();
+        let (header, payload_len) = bytes.split_at_mut_checked(PAYLOAD_AT).map_or((None, 0), |(page, payload)| {
+            (UringReqHeader::mut_from_prefix(page).ok().map(|(header, _)| header), payload.len())
+        });
+        // The first page is large enough and aligned; the alternative is never taken.
+        let header = header?;
+        self.commit_id = header.ring_ent_in_out.commit_id;
+        self.payload_len = (header.ring_ent_in_out.payload_sz as usize).min(payload_len);
+        self.request = InHeader::read_from_prefix(&header.in_out).map(|(h, _)| h).unwrap_or_default();
+        self.opcode = Opcode::new(self.request.opcode);
+        self.high = self.high.max(self.payload_len);
+        inflight.begin(&self.slot, self.request.unique);
+        self.opcode
+    }
+
+    /// Runs the handler and leaves the reply in the memory. False: it wants a thread that may wait.
+    pub(super) fn serve(&mut self, core: &Core, may_block: bool) -> bool {
+        let Some((page, payload)) = self.memory.bytes().split_at_mut_checked(PAYLOAD_AT) else { return true };
+        let Ok((header, _)) = UringReqHeader::mut_from_prefix(page) else { return true };
+        let outcome = match self.opcode {
+            None => Outcome::Error(Errno::NOSYS),
+            Some(opcode) => core.dispatcher.run(
+                &mut Frame {
+                    header: self.request,
+                    opcode,
+                    first: &header.op_in,
+                    payload,
+                    len: self.payload_len,
+                    may_block,
+                    cancelled: self.slot.cancelled(),
+                },
+                &core.session.counters,
+            ),
+        };
+        if outcome == Outcome::MayBlock {
+            return false;
+        }
+        InFlight::end(&self.slot);
+        let (len, error) = match outcome {
+            Outcome::Reply(len) => (len, 0),
+            Outcome::Error(errno) => (0, -errno.raw_os_error()),
+            Outcome::Nothing | Outcome::MayBlock => (0, 0),
+        };
+        // Handlers get no more room than was asked for, so that what they wrote beyond their reply is little.
+        self.high = self.high.max(len);
+        let len = u32::try_from(len).unwrap_or(0);
+        let out = OutHeader { len: len + size_of::<OutHeader>() as u32, error, unique: self.request.unique };
+        let _fits = out.write_to_prefix(&mut header.in_out);
+        header.ring_ent_in_out.payload_sz = len;
+        true
+    }
+
+    /// Does the entry hold more memory than an idle one should?
+    pub(super) const fn is_large(&self) -> bool {
+        self.high > KEEP
+    }
+
+    /// Gives the memory of large transfers back.
+    pub(super) fn shrink(&mut self) {
+        if self.is_large() {
+            self.memory.give_back(PAYLOAD_AT + KEEP..PAYLOAD_AT + self.high.next_multiple_of(4096));
+            self.high = KEEP;
+        }
+    }
+}

@@ -1,0 +1,319 @@
+use crate::abi::{InHeader, InitIn, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, MIN_READ_BUFFER};
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::device::{self, Readers};
+use crate::dispatch::Dispatcher;
+use crate::inflight::InFlight;
+use crate::mount::{self, Attached, Mounter, Prepared};
+use crate::request::parse;
+use crate::ring::{self, Plan, Rings};
+use crate::sys::Mapping;
+use crate::{Agreed, CounterSnapshot, Errno, Filesystem, MountError, MountOptions, Opcode, Transport, Wish, flags};
+use crate::{fusermount, init, sys};
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// How long the end of a session waits for handlers that still run.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A mounted file system, from mounting to unmounting.
+pub struct Session {
+    pub(crate) device: Arc<OwnedFd>,
+    pub(crate) options: MountOptions,
+    pub(crate) counters: Counters,
+    pub(crate) inflight: InFlight,
+    mountpoint: PathBuf,
+    attached: Attached,
+    agreed: OnceLock<Agreed>,
+    hint: OnceLock<&'static str>,
+    ring: AtomicBool,
+    ended: Mutex<bool>,
+    end: Condvar,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("mountpoint", &self.mountpoint).field("agreed", &self.agreed.get()).finish()
+    }
+}
+
+impl Session {
+    /// Mounts `fs`. Returns when INIT is answered and the mount can be used; requests are served by threads of the
+    /// session, which block all signals.
+    ///
+    /// # Errors
+    /// The step that failed and why. Nothing stays mounted then.
+    pub fn mount(options: &MountOptions, fs: Arc<dyn Filesystem>) -> Result<Arc<Self>, MountError> {
+        let mountpoint = std::fs::canonicalize(&options.mountpoint).map_err(|error| {
+            MountError::new("finding the mount point", error).with_detail(options.mountpoint.display().to_string())
+        })?;
+        let direct = match options.mounter {
+            Mounter::Auto => rustix::process::geteuid().is_root(),
+            Mounter::Direct => true,
+            Mounter::Fusermount => false,
+        };
+        if direct { Self::mount_direct(options, mountpoint, fs) } else { Self::mount_as_user(options, mountpoint, fs) }
+    }
+
+    fn mount_direct(
+        options: &MountOptions,
+        mountpoint: PathBuf,
+        fs: Arc<dyn Filesystem>,
+    ) -> Result<Arc<Self>, MountError> {
+        let device = device::open().map_err(|error| MountError::new("opening /dev/fuse", error))?;
+        // Since Linux 6.18: the call that makes the superblock waits for INIT, and reports its failure.
+        let synchronous = sys::sync_init(device.as_fd()).is_ok();
+        let session = Self::new(options, device, mountpoint, Attached::Direct);
+        let early = if synchronous { Some(session.serve(&fs)?) } else { None };
+        let prepared = mount::prepare(options, &session.mountpoint, &session.device);
+        let started = match (early, &prepared) {
+            // The server's own reason is the better one.
+            (Some(started), Err(_)) => return Err(started.try_recv().ok().and_then(Result::err).or(prepared.err()).unwrap_or_else(unknown)),
+            (Some(started), Ok(_)) => started,
+            (None, Err(_)) => return Err(prepared.err().unwrap_or_else(unknown)),
+            (None, Ok(_)) => session.serve(&fs)?,
+        };
+        let prepared = prepared?;
+        let attached = await_start(&started).and_then(|()| mount::attach(&prepared, &session.mountpoint));
+        if attached.is_err() && matches!(prepared, Prepared::Done) {
+            let _gone = mount::abort(&session.mountpoint);
+        }
+        attached.map(|()| session)
+    }
+
+    fn mount_as_user(
+        options: &MountOptions,
+        mountpoint: PathBuf,
+        fs: Arc<dyn Filesystem>,
+    ) -> Result<Arc<Self>, MountError> {
+        let device = fusermount::mount(options, &mountpoint)?;
+        let session = Self::new(options, device, mountpoint, Attached::Fusermount);
+        let result = session.serve(&fs).and_then(|started| await_start(&started));
+        if result.is_err() {
+            let _gone = fusermount::unmount(&session.mountpoint, true);
+        }
+        result.map(|()| session)
+    }
+
+    fn new(options: &MountOptions, device: OwnedFd, mountpoint: PathBuf, attached: Attached) -> Arc<Self> {
+        Arc::new(Self {
+            device: Arc::new(device),
+            options: options.clone(),
+            counters: Counters::new(usize::from(ring::possible_cpus())),
+            inflight: InFlight::default(),
+            mountpoint,
+            attached,
+            agreed: OnceLock::new(),
+            hint: OnceLock::new(),
+            ring: AtomicBool::new(false),
+            ended: Mutex::new(false),
+            end: Condvar::new(),
+        })
+    }
+
+    /// Starts the thread that answers INIT and then reads the device. It reports when the file system can be used.
+    fn serve(self: &Arc<Self>, fs: &Arc<dyn Filesystem>) -> Result<Receiver<Result<(), MountError>>, MountError> {
+        let (report, started) = sync_channel(1);
+        let (session, fs) = (self.clone(), fs.clone());
+        std::thread::Builder::new()
+            .name("fuse-device".to_owned())
+            .spawn(move || {
+                sys::block_signals();
+                session.life(&fs, &report);
+                drop(fs);
+                *session.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+                session.end.notify_all();
+            })
+            .map_err(|error| MountError::new("starting a thread", error))?;
+        Ok(started)
+    }
+
+    /// From INIT to the end of the connection.
+    fn life(self: &Arc<Self>, fs: &Arc<dyn Filesystem>, report: &SyncSender<Result<(), MountError>>) {
+        let (core, rings) = match self.start(fs) {
+            Ok(started) => started,
+            Err(error) => {
+                let _nobody_waits = report.send(Err(error));
+                return;
+            }
+        };
+        if let Some(rings) = &rings {
+            self.ring.store(true, Ordering::Release);
+            rings.start(&core);
+        }
+        let _nobody_waits = report.send(Ok(()));
+        let mut all = Readers::new(core).run(PATIENCE);
+        if let Some(rings) = rings {
+            all &= rings.join(PATIENCE);
+        }
+        if all {
+            fs.destroy();
+        } else {
+            tracing::warn!("handlers still run after the end of the connection; the file system is left as it is");
+        }
+    }
+
+    /// Answers INIT.
+    fn start(self: &Arc<Self>, fs: &Arc<dyn Filesystem>) -> Result<(Arc<Core>, Option<Rings>), MountError> {
+        let (header, real_offer) = self.read_init()?;
+        let offer = init::reduce(&real_offer, self.options.refuse, self.options.max_minor);
+        let refuse = |error| {
+            device::reply(self.device.as_fd(), header.unique, Err(Errno::PROTO));
+            error
+        };
+        if !init::is_supported(&offer) {
+            return Err(refuse(MountError::without_reason(
+                "agreeing on the FUSE protocol",
+                format!("the kernel speaks {}.{}, not 7.31 or newer", offer.major, offer.minor),
+            )));
+        }
+        let wish = fs.init(self, &offer);
+        let rings = self.rings(&offer, &wish).map_err(refuse)?;
+        let (agreed, out) = init::agree(&offer, &wish, rings.is_some());
+        let _once = self.agreed.set(agreed);
+        device::reply(self.device.as_fd(), header.unique, Ok(out.as_bytes()));
+        let dispatcher = Dispatcher::new(fs.clone(), agreed.flags, agreed.negative_timeout);
+        Ok((Arc::new(Core { session: self.clone(), dispatcher }), rings))
+    }
+
+    fn read_init(&self) -> Result<(InHeader, InitIn), MountError> {
+        let failed = |error| MountError::new("reading the kernel's first request", error);
+        let mut buffer = Mapping::new(MIN_READ_BUFFER).map_err(failed)?;
+        loop {
+            let len = match rustix::io::read(&*self.device, buffer.bytes()) {
+                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => continue,
+                result => result.map_err(failed)?,
+            };
+            let message = buffer.bytes().get(..len).unwrap_or_default();
+            let header: InHeader = parse(message).map_err(failed)?;
+            if Opcode::new(header.opcode) != Some(Opcode::Init) {
+                return Err(failed(Errno::PROTO));
+            }
+            self.counters.device.count(Opcode::Init);
+            let mut offer = InitIn::new_zeroed();
+            let body = message.get(size_of::<InHeader>()..).unwrap_or_default();
+            for (to, from) in offer.as_mut_bytes().iter_mut().zip(body) {
+                *to = *from;
+            }
+            if offer.major <= KERNEL_VERSION {
+                return Ok((header, offer));
+            }
+            // A kernel of the future asks again, in our version.
+            let ours = InitOut { major: KERNEL_VERSION, minor: KERNEL_MINOR_VERSION, ..InitOut::new_zeroed() };
+            device::reply(self.device.as_fd(), header.unique, Ok(ours.as_bytes()));
+        }
+    }
+
+    /// Makes the rings, if they are offered and wanted.
+    fn rings(self: &Arc<Self>, offer: &InitIn, wish: &Wish) -> Result<Option<Rings>, MountError> {
+        let offered = offer.all_flags() & flags::OVER_IO_URING != 0;
+        let wanted = self.options.transport;
+        if !offered && ring_is_switched_off() {
+            let _once = self.hint.set(RING_HINT);
+        }
+        match (wanted, offered) {
+            (Transport::Device, _) | (Transport::Auto, false) => return Ok(None),
+            (Transport::Ring, false) => {
+                let why = self.hint().unwrap_or("this kernel does not offer it (Linux 6.14 or newer does)");
+                return Err(MountError::without_reason("using the io_uring transport", why));
+            }
+            (_, true) => {}
+        }
+        let plan = Plan {
+            device: self.device.clone(),
+            depth: self.options.depth,
+            payload: init::agree(offer, wish, true).0.payload,
+            workers: self.options.max_workers,
+        };
+        match Rings::prepare(self, &plan) {
+            Ok(rings) => Ok(Some(rings)),
+            Err(error) if wanted == Transport::Ring => Err(MountError::new("making the rings", error)),
+            Err(error) => {
+                tracing::warn!(%error, "no io_uring here; requests come by /dev/fuse");
+                Ok(None)
+            }
+        }
+    }
+
+    /// The kernel does not use the ring after all, and sends everything to the device.
+    pub(crate) fn ring_failed(&self) {
+        self.ring.store(false, Ordering::Release);
+    }
+
+    /// Do requests come by the ring?
+    #[must_use]
+    pub fn ring_is_up(&self) -> bool {
+        self.ring.load(Ordering::Acquire)
+    }
+
+    /// What kernel and file system agreed on; `None` until INIT is answered.
+    #[must_use]
+    pub fn agreed(&self) -> Option<&Agreed> {
+        self.agreed.get()
+    }
+
+    /// How the administrator could make this mount faster, if there is a way: one line.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        self.hint.get().copied()
+    }
+
+    /// What was counted since mounting.
+    #[must_use]
+    pub fn counters(&self) -> CounterSnapshot {
+        self.counters.snapshot()
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Waits until the file system is unmounted (or the connection aborted) and its threads have ended.
+    pub fn wait(&self) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*ended {
+            ended = self.end.wait(ended).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Unmounts: at once, or if the file system is in use, as soon as it no longer is; [`Session::wait`] waits for that.
+    ///
+    /// # Errors
+    /// Where unmounting fails; most often because someone else has unmounted it already.
+    pub fn stop(&self) -> Result<(), MountError> {
+        mount::detach(self.attached, &self.mountpoint, true)
+    }
+
+    /// Ends the connection at once. What is open answers errors from now on. Needs root.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn abort(&self) -> Result<(), MountError> {
+        mount::abort(&self.mountpoint)
+    }
+}
+
+/// How to switch the ring on.
+const RING_HINT: &str = "FUSE over io_uring is switched off; for about twice the speed of metadata operations: \
+    echo Y > /sys/module/fuse/parameters/enable_uring";
+
+/// Does the kernel know the ring, and has it switched off?
+fn ring_is_switched_off() -> bool {
+    std::fs::read("/sys/module/fuse/parameters/enable_uring").is_ok_and(|value| value.starts_with(b"N"))
+}
+
+fn await_start(started: &Receiver<Result<(), MountError>>) -> Result<(), MountError> {
+    started.recv().unwrap_or_else(|_| Err(unknown()))
+}
+
+fn unknown() -> MountError {
+    MountError::without_reason("answering the kernel's first request", "the thread for it ended")
+}

@@ -1,0 +1,120 @@
+//! The system calls that no safe crate offers: the device's ioctls, private memory, signal masks.
+
+use crate::abi::BackingMap;
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+
+const DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500;
+const DEV_IOC_BACKING_OPEN: libc::Ioctl = 0x4010_e501;
+const DEV_IOC_BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
+const DEV_IOC_SYNC_INIT: libc::Ioctl = 0xe503;
+
+fn check(result: libc::c_int) -> Result<i32, Errno> {
+    if result < 0 { Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)) } else { Ok(result) }
+}
+
+/// Makes the freshly opened `new` another descriptor of `device`'s connection, with requests in progress of its own.
+pub(crate) fn clone_device(new: BorrowedFd<'_>, device: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut number = u32::try_from(device.as_raw_fd()).map_err(|_| Errno::BADF)?;
+    // SAFETY: this command of /dev/fuse reads one u32, which outlives the call; other files refuse it.
+    check(unsafe { libc::ioctl(new.as_raw_fd(), DEV_IOC_CLONE, &raw mut number) }).map(drop)
+}
+
+/// Registers `file` as a backing file of the connection.
+pub(crate) fn backing_open(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<i32, Errno> {
+    let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
+    // SAFETY: this command of /dev/fuse reads one `BackingMap`, which outlives the call.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), DEV_IOC_BACKING_OPEN, &raw const map) })
+}
+
+/// Takes a backing file's registration back.
+pub(crate) fn backing_close(device: BorrowedFd<'_>, id: i32) -> Result<(), Errno> {
+    // SAFETY: this command of /dev/fuse reads one 32-bit number, which outlives the call.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), DEV_IOC_BACKING_CLOSE, &raw const id) }).map(drop)
+}
+
+/// Asks that mounting the freshly opened `device` waits until INIT is answered.
+pub(crate) fn sync_init(device: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: this command of /dev/fuse has no argument.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), DEV_IOC_SYNC_INIT) }).map(drop)
+}
+
+/// Blocks all signals for the calling thread, so that they reach threads of the program that expect them.
+pub(crate) fn block_signals() {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset initialises the set, and pthread_sigmask only reads it; the old mask is not asked for.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut());
+    }
+}
+
+/// Private anonymous memory, zero at first, that takes up room only where it was written.
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a `Mapping` owns its memory as a `Box<[u8]>` does.
+unsafe impl Send for Mapping {}
+// SAFETY: shared access gives shared slices only.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// `len` bytes, page-aligned. `len` is not 0.
+    pub(crate) fn new(len: usize) -> Result<Self, Errno> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new anonymous mapping touches no memory of ours.
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::NOMEM));
+        }
+        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self { start, len })
+    }
+
+    /// The address of byte `offset`, for the kernel.
+    pub(crate) fn address(&self, offset: usize) -> *mut u8 {
+        self.start.as_ptr().wrapping_add(offset)
+    }
+
+    /// All of it.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping is `len` bytes long, initialised (zero or written), and borrowed uniquely through `self`.
+        // Where the kernel writes it too (ring entries), their owner sees to it that it doesn't while the slice lives.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    /// Gives the memory of `bytes` (page-aligned) back: it is zero again and takes up no room.
+    pub(crate) fn give_back(&mut self, bytes: std::ops::Range<usize>) {
+        let Some(part) = self.bytes().get_mut(bytes) else { return };
+        // SAFETY: the range lies in the mapping, which is ours alone and not borrowed now; zero is a valid content.
+        unsafe { libc::madvise(part.as_mut_ptr().cast(), part.len(), libc::MADV_DONTNEED) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and no slice of it outlives `self`.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_zero_until_written_and_after_it_was_given_back() {
+        let mut memory = Mapping::new(3 * 4096).unwrap();
+        assert!(memory.bytes().iter().all(|&b| b == 0));
+        memory.bytes().fill(7);
+        memory.give_back(4096..8192);
+        let bytes = memory.bytes();
+        assert!(bytes[..4096].iter().all(|&b| b == 7));
+        assert!(bytes[4096..8192].iter().all(|&b| b == 0));
+        assert!(bytes[8192..].iter().all(|&b| b == 7));
+    }
+}
