@@ -1,0 +1,300 @@
+//! Who competes, and how each is mounted.
+//!
+//! Peers run with the fastest settings that their own documentation recommends and that keep what they promise; each
+//! setting stands here with its reason, and in the report.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+use crate::cli::Options;
+use crate::layout::Branches;
+use crate::process;
+use crate::stage::{Mounted, Stage};
+
+/// A contender, as it is named on the command line and in the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
+    /// A plain directory on the same kind of file system
+    Native,
+    /// The kernel's overlayfs
+    Overlayfs,
+    /// Strata's unionfs, with the transport that it chooses by itself
+    Unionfs,
+    /// Strata's unionfs over io_uring
+    UnionfsRing,
+    /// Strata's unionfs over /dev/fuse
+    UnionfsDevice,
+    /// Strata's wrapfs, the null layer, over one directory
+    Wrapfs,
+    /// Strata's wrapfs over /dev/fuse
+    WrapfsDevice,
+    Mergerfs,
+    FuseOverlayfs,
+    /// The unionfs-fuse of radekp and others, which has nothing to do with Strata's
+    UnionfsFuse,
+}
+
+/// Those that compete unless others are named.
+const USUAL: [Kind; 7] = [
+    Kind::Native,
+    Kind::Overlayfs,
+    Kind::Unionfs,
+    Kind::Wrapfs,
+    Kind::Mergerfs,
+    Kind::FuseOverlayfs,
+    Kind::UnionfsFuse,
+];
+
+/// For a day, kernel caches need not ask again; what a server of its own accord caches for as long as it likes.
+const DAY: &str = "86400";
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Native => "native",
+            Kind::Overlayfs => "overlayfs",
+            Kind::Unionfs => "unionfs",
+            Kind::UnionfsRing => "unionfs-ring",
+            Kind::UnionfsDevice => "unionfs-device",
+            Kind::Wrapfs => "wrapfs",
+            Kind::WrapfsDevice => "wrapfs-device",
+            Kind::Mergerfs => "mergerfs",
+            Kind::FuseOverlayfs => "fuse-overlayfs",
+            Kind::UnionfsFuse => "unionfs-fuse",
+        }
+    }
+
+    /// Whether it is a file system of ours.
+    pub(crate) fn is_strata(self) -> bool {
+        matches!(self, Kind::Unionfs | Kind::UnionfsRing | Kind::UnionfsDevice | Kind::Wrapfs | Kind::WrapfsDevice)
+    }
+
+    /// Whether a server in user space stands behind it.
+    pub(crate) fn is_fuse(self) -> bool {
+        !matches!(self, Kind::Native | Kind::Overlayfs)
+    }
+
+    /// Whether it has a read-write branch over a read-only one.
+    fn is_union(self) -> bool {
+        !matches!(self, Kind::Native | Kind::Wrapfs | Kind::WrapfsDevice)
+    }
+
+    /// What it is mounted with, for the report; the branches are named `RW` and `RO`.
+    pub(crate) fn settings(self) -> String {
+        let branches = Branches { rw: "RW".into(), ro: "RO".into() };
+        let words = self.arguments(&branches, Path::new("WORK"), Path::new("MNT"));
+        words.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    }
+
+    /// What stands after the program's name.
+    fn arguments(self, branches: &Branches, work: &Path, point: &Path) -> Vec<OsString> {
+        let (rw, ro, point) = (branches.rw.as_os_str(), branches.ro.as_os_str(), point.as_os_str());
+        let join = |pieces: &[&str]| -> OsString {
+            let pieces: Vec<&OsStr> = pieces
+                .iter()
+                .map(|piece| match *piece {
+                    "{rw}" => rw,
+                    "{ro}" => ro,
+                    "{work}" => work.as_os_str(),
+                    other => OsStr::new(other),
+                })
+                .collect();
+            process::concat(&pieces)
+        };
+        let (o, none) = (OsString::from("-o"), OsString::from("none"));
+        match self {
+            Kind::Native => vec![],
+            Kind::Overlayfs => vec![
+                "-t".into(),
+                "overlay".into(),
+                "overlay".into(),
+                o,
+                join(&["lowerdir=", "{ro}", ",upperdir=", "{rw}", ",workdir=", "{work}"]),
+                point.into(),
+            ],
+            Kind::Unionfs => vec![none, point.into(), o, join(&["dirs=", "{rw}", "=rw:", "{ro}", "=ro"])],
+            Kind::UnionfsRing => {
+                vec![none, point.into(), o, join(&["dirs=", "{rw}", "=rw:", "{ro}", "=ro,transport=ring"])]
+            }
+            Kind::UnionfsDevice => {
+                vec![none, point.into(), o, join(&["dirs=", "{rw}", "=rw:", "{ro}", "=ro,transport=device"])]
+            }
+            Kind::Wrapfs => vec![rw.into(), point.into()],
+            Kind::WrapfsDevice => vec![rw.into(), point.into(), o, "transport=device".into()],
+            // ff: make new files on the first branch that may be written, without asking each for its free space.
+            // minfreespace: its 4 GiB by default are more than the file system has.
+            // auto-full, writeback, readdir, symlinks: every cache that it has. security_capability=false spares a look-up
+            // of an attribute on every write, as its documentation recommends where nothing has file capabilities.
+            Kind::Mergerfs => vec![
+                o,
+                join(&[
+                    "category.create=ff,minfreespace=0,cache.files=auto-full,cache.writeback=true,cache.readdir=true,\
+                     cache.symlinks=true,cache.statfs=3600,security_capability=false,cache.attr=",
+                    DAY,
+                    ",cache.entry=",
+                    DAY,
+                    ",cache.negative_entry=",
+                    DAY,
+                ]),
+                join(&["{rw}", "=RW:", "{ro}", "=RO"]),
+                point.into(),
+            ],
+            // volatile spares every sync; the rest of its caches are on, and timeout lets them live.
+            Kind::FuseOverlayfs => vec![
+                o,
+                join(&["lowerdir=", "{ro}", ",upperdir=", "{rw}", ",workdir=", "{work}", ",volatile,timeout=", DAY]),
+                point.into(),
+            ],
+            // cow is what makes it a union over a read-only branch. big_writes, kernel_cache and the timeouts are libfuse's.
+            Kind::UnionfsFuse => vec![
+                o,
+                join(&[
+                    "cow,big_writes,kernel_cache,dev,suid,entry_timeout=",
+                    DAY,
+                    ",attr_timeout=",
+                    DAY,
+                    ",negative_timeout=",
+                    DAY,
+                ]),
+                join(&["{rw}", "=RW:", "{ro}", "=RO"]),
+                point.into(),
+            ],
+        }
+    }
+
+    /// The program that mounts it, and where it lies.
+    fn program(self, options: &Options) -> Result<PathBuf, String> {
+        let exists = |path: PathBuf| {
+            if path.is_file() { Ok(path) } else { Err(format!("{} does not exist", path.display())) }
+        };
+        let peer = |name: &str| {
+            let unpacked = options.cache.join("peers/usr/bin").join(name);
+            if unpacked.is_file() { Some(unpacked) } else { process::find(name) }
+                .ok_or_else(|| format!("neither unpacked below {} nor installed", options.cache.display()))
+        };
+        match self {
+            Kind::Native | Kind::Overlayfs => {
+                process::find("mount").ok_or_else(|| "there is no mount program in $PATH".to_owned())
+            }
+            Kind::Unionfs | Kind::UnionfsRing | Kind::UnionfsDevice => exists(options.unionfs.clone()),
+            Kind::Wrapfs | Kind::WrapfsDevice => exists(options.wrapfs.clone()),
+            Kind::Mergerfs => peer("mergerfs"),
+            Kind::FuseOverlayfs => peer("fuse-overlayfs"),
+            // Its mount.unionfs is never looked for: that name is ours.
+            Kind::UnionfsFuse => peer("unionfs"),
+        }
+    }
+}
+
+/// A contender that can be mounted.
+#[derive(Clone, Debug)]
+pub(crate) struct Contender {
+    pub(crate) kind: Kind,
+    program: PathBuf,
+    /// Where the peers are unpacked.
+    unpacked: PathBuf,
+}
+
+/// One that can't, and why.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Absent {
+    pub(crate) name: &'static str,
+    pub(crate) reason: String,
+}
+
+fn wanted(options: &Options) -> Vec<Kind> {
+    let mut kinds = if options.contenders.is_empty() { USUAL.to_vec() } else { options.contenders.clone() };
+    kinds.push(Kind::Native);
+    kinds.sort_unstable();
+    kinds.dedup();
+    kinds
+}
+
+/// Whether a contender that can use the FUSE ring takes part.
+pub(crate) fn wants_ring(options: &Options) -> bool {
+    wanted(options).into_iter().any(|kind| kind.is_strata() && kind.program(options).is_ok())
+}
+
+/// Those asked for that can be mounted, and those that can't. The native file system comes first.
+pub(crate) fn sort_out(options: &Options) -> (Vec<Contender>, Vec<Absent>) {
+    let (mut present, mut absent) = (Vec::new(), Vec::new());
+    for kind in wanted(options) {
+        match kind.program(options) {
+            Ok(program) => {
+                present.push(Contender { kind, program, unpacked: options.cache.join("peers") });
+            }
+            Err(reason) => absent.push(Absent { name: kind.name(), reason }),
+        }
+    }
+    (present, absent)
+}
+
+/// Where unpacked Debian packages keep their libraries.
+fn library_path(root: &Path) -> OsString {
+    let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let dirs = ["usr/lib", "lib"].map(|dir| root.join(dir).join(&triple));
+    process::concat(&[dirs[0].as_os_str(), OsStr::new(":"), dirs[1].as_os_str()])
+}
+
+impl Contender {
+    /// Makes the branches on the stage's file system, empty.
+    pub(crate) fn branches(&self, stage: &Stage) -> Result<Branches> {
+        let disk = stage.disk();
+        let branches = if self.kind.is_union() {
+            Branches { rw: disk.join("rw"), ro: disk.join("ro") }
+        } else {
+            Branches { rw: disk.join("only"), ro: disk.join("only") }
+        };
+        for dir in [&branches.rw, &branches.ro, &disk.join("work")] {
+            fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+        }
+        Ok(branches)
+    }
+
+    /// Mounts it over the branches, which have been filled.
+    pub(crate) fn mount(&self, stage: &Stage, branches: &Branches) -> Result<Running> {
+        if self.kind == Kind::Native {
+            return Ok(Running { root: branches.rw.clone(), mounted: None });
+        }
+        let point = stage.base().join("mnt");
+        fs::create_dir_all(&point).with_context(|| format!("make {}", point.display()))?;
+        let device = |path: &Path| fs::metadata(path).map(|data| data.dev());
+        let before = device(&point).with_context(|| format!("look at {}", point.display()))?;
+        let mut command = Command::new(&self.program);
+        command.args(self.kind.arguments(branches, &stage.disk().join("work"), &point));
+        if self.program.starts_with(&self.unpacked) {
+            command.env("LD_LIBRARY_PATH", library_path(&self.unpacked));
+        }
+        process::run(&mut command, &stage.log()).with_context(|| format!("mount {}", self.kind.name()))?;
+        let running = Running { root: point.clone(), mounted: Some(Mounted { at: point.clone() }) };
+        if device(&point).with_context(|| format!("look at {}", point.display()))? == before {
+            // There is no mount to take down again.
+            std::mem::forget(running);
+            bail!("{} said that it was mounted, but it is not", self.kind.name());
+        }
+        Ok(running)
+    }
+}
+
+/// A mounted contender; unmounted, and its servers waited for, when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    /// Where its union is seen.
+    pub(crate) root: PathBuf,
+    mounted: Option<Mounted>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.mounted.take().is_some() {
+            process::wait_for_servers();
+        }
+    }
+}

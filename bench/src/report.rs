@@ -1,0 +1,281 @@
+//! The tables: the same text for a terminal and for a page of Markdown.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use crate::cli::Options;
+use crate::operation::Operation;
+use crate::plot;
+use crate::results::{Report, Row, Spread};
+
+/// Prints the report and writes the files that were asked for.
+pub(crate) fn write(report: &Report, options: &Options) -> Result<()> {
+    let text = markdown(report);
+    print!("{text}");
+    if let Some(path) = &options.markdown {
+        fs::write(path, &text).with_context(|| format!("write {}", path.display()))?;
+    }
+    if let Some(path) = &options.json {
+        let json = serde_json::to_string_pretty(report).context("write the report as JSON")?;
+        fs::write(path, json + "\n").with_context(|| format!("write {}", path.display()))?;
+    }
+    if let Some(path) = &options.svg {
+        fs::write(path, plot::draw(report)).with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn markdown(report: &Report) -> String {
+    let mut text = String::new();
+    let machine = &report.machine;
+    let _ = writeln!(
+        text,
+        "Linux {}, {} CPUs ({}); {} repetitions, {} files per operation, large files of {} MiB.\n",
+        machine.kernel,
+        machine.cpus,
+        machine.processor,
+        report.repetitions,
+        report.files,
+        report.large_bytes >> 20
+    );
+    for threads in thread_counts(report) {
+        let _ = writeln!(text, "### {}: share of the native rate (median)\n", workers(threads));
+        text += &ratios(report, threads);
+    }
+    for threads in thread_counts(report) {
+        let _ = writeln!(text, "### {}: rates, median (least to most)\n", workers(threads));
+        text += &rates(report, threads);
+    }
+    text += &scaling(report);
+    text += &floors(report);
+    text += &workloads(report);
+    text += &memory(report);
+    text += &entrants(report);
+    text
+}
+
+fn workers(threads: u32) -> String {
+    if threads == 1 { "One thread".to_owned() } else { format!("{threads} threads") }
+}
+
+fn thread_counts(report: &Report) -> Vec<u32> {
+    let mut counts: Vec<u32> = report.rows.iter().map(|row| row.threads).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    counts
+}
+
+/// The rows of one operation, in the order of the contenders.
+fn rows_of(report: &Report, operation: Operation, threads: u32) -> impl Iterator<Item = &Row> {
+    report.rows.iter().filter(move |row| row.operation == operation && row.threads == threads)
+}
+
+fn names(report: &Report) -> impl Iterator<Item = String> {
+    report.contenders.iter().map(|entrant| entrant.name.to_owned())
+}
+
+fn ratios(report: &Report, threads: u32) -> String {
+    let mut head = vec!["operation".to_owned(), "native rate".to_owned()];
+    head.extend(names(report).skip(1));
+    head.push("wanted".to_owned());
+    let body = Operation::ALL.into_iter().filter_map(|operation| {
+        let mut rows = rows_of(report, operation, threads);
+        let native = rows.next()?;
+        let mut line = vec![operation.label().to_owned(), rate_text(native, |rate| number(rate.median))];
+        line.extend(
+            rows.map(|row| row.ratio.map_or_else(|| "failed".to_owned(), |ratio| format!("{:.2}", ratio.median))),
+        );
+        line.push(operation.target().map_or_else(String::new, |target| format!("{target:.2}")));
+        Some(line)
+    });
+    table(&head, &body.collect::<Vec<_>>())
+}
+
+fn rates(report: &Report, threads: u32) -> String {
+    let mut head = vec!["operation".to_owned(), "unit".to_owned()];
+    head.extend(names(report));
+    let body = Operation::ALL.into_iter().filter_map(|operation| {
+        let mut rows = rows_of(report, operation, threads).peekable();
+        rows.peek()?;
+        let mut line = vec![operation.label().to_owned(), operation.unit().name().to_owned()];
+        let spread = |rate: Spread| format!("{} ({} to {})", number(rate.median), number(rate.min), number(rate.max));
+        line.extend(rows.map(|row| row.rate.map_or_else(|| "failed".to_owned(), spread)));
+        Some(line)
+    });
+    table(&head, &body.collect::<Vec<_>>())
+}
+
+fn rate_text(row: &Row, text: impl Fn(Spread) -> String) -> String {
+    row.rate.map_or_else(|| "failed".to_owned(), |rate| format!("{} {}", text(rate), row.unit.name()))
+}
+
+/// How much more the most workers do than one.
+fn scaling(report: &Report) -> String {
+    let counts = thread_counts(report);
+    let (Some(&one), Some(&most)) = (counts.first(), counts.last()) else { return String::new() };
+    if one == most {
+        return String::new();
+    }
+    let mut head = vec!["operation".to_owned()];
+    head.extend(names(report));
+    let body = Operation::ALL.into_iter().filter_map(|operation| {
+        let mut pairs = rows_of(report, operation, one).zip(rows_of(report, operation, most)).peekable();
+        pairs.peek()?;
+        let mut line = vec![operation.label().to_owned()];
+        line.extend(pairs.map(|(few, many)| match (few.rate, many.rate) {
+            (Some(few), Some(many)) => format!("{:.2}", many.median / few.median),
+            _ => "failed".to_owned(),
+        }));
+        Some(line)
+    });
+    format!("### Rate of {most} threads as a multiple of that of {one}\n\n{}", table(&head, &body.collect::<Vec<_>>()))
+}
+
+/// How far from its floor each operation of Strata's is.
+fn floors(report: &Report) -> String {
+    let mut text = String::new();
+    for threads in thread_counts(report) {
+        let head =
+            ["operation", "contender", "µs", "floor, µs", "distance", "requests per operation"].map(str::to_owned);
+        let mut body = Vec::new();
+        let mut round_trip = None;
+        for row in report.rows.iter().filter(|row| row.threads == threads) {
+            let (Some(floor), Some(requests), Some(time)) = (row.floor, &row.requests, row.microseconds) else {
+                continue;
+            };
+            round_trip = Some(floor.round_trip_microseconds);
+            let sent: Vec<String> = requests.iter().map(|(opcode, count)| format!("{opcode} {count:.2}")).collect();
+            body.push(vec![
+                row.operation.label().to_owned(),
+                row.contender.name().to_owned(),
+                format!("{time:.2}"),
+                format!("{:.2}", floor.microseconds),
+                format!("{:.2}", floor.distance),
+                if sent.is_empty() { "none".to_owned() } else { sent.join(", ") },
+            ]);
+        }
+        if let Some(round_trip) = round_trip {
+            let _ = writeln!(
+                text,
+                "### {}: distance from the floor (a round trip is {round_trip:.1} µs)\n",
+                workers(threads)
+            );
+            text += &table(&head, &body);
+        }
+    }
+    text
+}
+
+fn workloads(report: &Report) -> String {
+    if report.workloads.is_empty() {
+        return String::new();
+    }
+    let head = ["workload", "contender", "seconds (least to most)", "times native", "wanted"].map(str::to_owned);
+    let body = report.workloads.iter().map(|row| {
+        let seconds = row.spread.map(|s| format!("{:.1} ({:.1} to {:.1})", s.median, s.min, s.max));
+        vec![
+            row.workload.label().to_owned(),
+            row.contender.name().to_owned(),
+            seconds.unwrap_or_else(|| "failed".to_owned()),
+            row.ratio.map_or_else(String::new, |ratio| format!("{:.2}", ratio.median)),
+            format!("{:.2}", row.target),
+        ]
+    });
+    format!("### Workloads\n\n{}", table(&head, &body.collect::<Vec<_>>()))
+}
+
+fn memory(report: &Report) -> String {
+    let Some(first) = report.memory.first() else { return String::new() };
+    let head = [
+        "contender",
+        "idle, KiB (anonymous)",
+        "bytes per inode",
+        "all known, KiB",
+        "forgotten, KiB",
+        "descriptors idle, known, forgotten",
+    ]
+    .map(str::to_owned);
+    let body = report.memory.iter().map(|row| {
+        let descriptors = [row.idle, row.known, row.forgotten].map(|resident| resident.descriptors.to_string());
+        vec![
+            row.contender.name().to_owned(),
+            format!("{} ({})", row.idle.kib, row.idle.anonymous_kib),
+            format!("{:.0}", row.bytes_per_inode),
+            row.known.kib.to_string(),
+            row.forgotten.kib.to_string(),
+            descriptors.join(", "),
+        ]
+    });
+    format!("### Memory of the servers, with {} inodes\n\n{}", first.inodes, table(&head, &body.collect::<Vec<_>>()))
+}
+
+fn entrants(report: &Report) -> String {
+    let mut text = "### Contenders\n\n".to_owned();
+    for entrant in &report.contenders {
+        let version = entrant.version.as_ref().map_or_else(String::new, |version| format!(" {version}"));
+        let settings = if entrant.settings.is_empty() {
+            "a plain directory".to_owned()
+        } else {
+            format!("`{}`", entrant.settings)
+        };
+        let _ = writeln!(text, "- {}{version}: {settings}", entrant.name);
+    }
+    for absent in &report.absent {
+        let _ = writeln!(text, "- {}: left out, {}", absent.name, absent.reason);
+    }
+    text
+}
+
+/// A number with three digits that say something.
+pub(crate) fn number(value: f64) -> String {
+    match value {
+        v if v >= 1e6 => format!("{:.2}M", v / 1e6),
+        v if v >= 1e5 => format!("{:.0}k", v / 1e3),
+        v if v >= 1e4 => format!("{:.1}k", v / 1e3),
+        v if v >= 1e3 => format!("{:.2}k", v / 1e3),
+        v => format!("{v:.0}"),
+    }
+}
+
+/// A Markdown table whose columns are aligned, so that it reads well as it is.
+fn table(head: &[String], body: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = body.iter().filter_map(|line| line.get(column)).chain(head.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0).max(3)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |cells: &[String]| {
+        let padded = cells.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+            if column == 0 { format!(" {cell:<width$} ") } else { format!(" {cell:>width$} ") }
+        });
+        format!("|{}|\n", padded.collect::<Vec<_>>().join("|"))
+    };
+    let rule = widths.iter().enumerate().map(|(column, &width)| {
+        if column == 0 { "-".repeat(width + 2) } else { format!("{}:", "-".repeat(width + 1)) }
+    });
+    let rule = format!("|{}|\n", rule.collect::<Vec<_>>().join("|"));
+    format!("{}{rule}{}\n", line(head), body.iter().map(|cells| line(cells)).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_aligned() {
+        let head = ["what".to_owned(), "n".to_owned()];
+        let body = [vec!["µ".to_owned(), "1".to_owned()], vec!["longer".to_owned(), "12345".to_owned()]];
+        let expected = "| what   |     n |\n|--------|------:|\n| µ      |     1 |\n| longer | 12345 |\n\n";
+        assert_eq!(table(&head, &body), expected);
+    }
+
+    #[test]
+    fn numbers_have_three_digits() {
+        assert_eq!(
+            [0.4, 999.0, 4057.0, 52_061.0, 599_697.0, 2_000_000.0].map(number),
+            ["0", "999", "4.06k", "52.1k", "600k", "2.00M"]
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! Whole workloads: programs that people run, timed from their start to their end.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+
+use crate::cli::Options;
+use crate::contender::{Contender, Kind};
+use crate::process;
+use crate::progress::Progress;
+use crate::results::Spread;
+use crate::stage::{Size, Stage};
+
+/// A program that is run on the contenders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Workload {
+    /// Debian's OpenSSH source package, configured and built with two jobs; its source lies on the read-only branch
+    Openssh,
+    /// Debian's postmark: 20,000 files, 200,000 transactions, 200 subdirectories
+    Postmark,
+}
+
+/// One workload on one contender.
+#[derive(Debug, Serialize)]
+pub(crate) struct WorkloadRow {
+    pub(crate) workload: Workload,
+    pub(crate) contender: Kind,
+    /// One for each repetition.
+    pub(crate) seconds: Vec<f64>,
+    pub(crate) spread: Option<Spread>,
+    /// The time as a multiple of the native one of the same repetition.
+    pub(crate) ratio: Option<Spread>,
+    /// What is wanted of the ratio: no more than this.
+    pub(crate) target: f64,
+    pub(crate) error: Option<String>,
+}
+
+impl Workload {
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Workload::Openssh => "OpenSSH, configure and make -j2",
+            Workload::Postmark => "Postmark",
+        }
+    }
+
+    fn target(self) -> f64 {
+        match self {
+            Workload::Openssh => 1.02,
+            Workload::Postmark => 2.2,
+        }
+    }
+
+    fn size(self) -> Size {
+        Size { bytes: 4 << 30, inodes: 200_000 }
+    }
+
+    /// What lies on the read-only branch beforehand.
+    fn lay(self, ro: &Path, options: &Options, log: &Path) -> Result<()> {
+        match self {
+            Workload::Openssh => {
+                let source = options.cache.join("openssh");
+                ensure!(source.join("configure").is_file(), "{} holds no source of OpenSSH", source.display());
+                process::run(Command::new("cp").arg("-a").arg(&source).arg(ro.join("openssh")), log)
+            }
+            Workload::Postmark => Ok(()),
+        }
+    }
+
+    /// Runs it in the mounted contender.
+    fn run(self, root: &Path, options: &Options, log: &Path) -> Result<()> {
+        match self {
+            Workload::Openssh => {
+                let mut build = Command::new("sh");
+                build.args(["-c", "./configure --quiet && make -s -j2"]).current_dir(root.join("openssh"));
+                process::run(&mut build, log)?;
+                ensure!(root.join("openssh/sshd").is_file(), "no sshd was built");
+                Ok(())
+            }
+            Workload::Postmark => postmark(root, options, log),
+        }
+    }
+}
+
+fn postmark(root: &Path, options: &Options, log: &Path) -> Result<()> {
+    let unpacked = options.cache.join("peers/usr/bin/postmark");
+    let program = if unpacked.is_file() { Some(unpacked) } else { process::find("postmark") }
+        .context("postmark is neither unpacked nor installed")?;
+    let dir = root.join("postmark");
+    fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
+    let (files, transactions) = if options.quick { (50, 200) } else { (20_000, 200_000) };
+    let commands = format!(
+        "set location {}\nset number {files}\nset transactions {transactions}\nset subdirectories 200\nrun\nquit\n",
+        dir.display()
+    );
+    let out = fs::File::create(log).context("make a log")?;
+    let mut child = Command::new(&program)
+        .stdin(Stdio::piped())
+        .stdout(out)
+        .spawn()
+        .with_context(|| format!("run {}", program.display()))?;
+    child.stdin.take().context("speak to postmark")?.write_all(commands.as_bytes()).context("speak to postmark")?;
+    let status = child.wait().context("wait for postmark")?;
+    let said = fs::read_to_string(log).unwrap_or_default();
+    // It answers 0 whatever happens to it; only its report tells.
+    if !status.success() || said.contains("Error") || !said.contains("transactions per second") && !said.contains("/s")
+    {
+        bail!(
+            "{}: {status}: {}",
+            program.display(),
+            said.lines().find(|line| line.contains("Error")).unwrap_or("no report")
+        );
+    }
+    Ok(())
+}
+
+/// Runs one workload on every contender, which take turns.
+pub(crate) fn run(
+    workload: Workload,
+    options: &Options,
+    contenders: &[Contender],
+    progress: &Progress,
+) -> Result<Vec<WorkloadRow>> {
+    let reps = if options.quick { 1 } else { options.workload_reps };
+    let mut rows: Vec<WorkloadRow> =
+        contenders.iter().map(|contender| WorkloadRow::new(workload, contender.kind)).collect();
+    let mut ratios = vec![Vec::new(); rows.len()];
+    for rep in 1..=reps {
+        let mut native = None;
+        for ((contender, row), ratios) in contenders.iter().zip(&mut rows).zip(&mut ratios) {
+            progress.say(&format!("{rep}/{reps}  {}, {}", workload.label(), contender.kind.name()));
+            match once(workload, options, contender) {
+                Ok(seconds) => {
+                    if contender.kind == Kind::Native {
+                        native = Some(seconds);
+                    }
+                    row.seconds.push(seconds);
+                    ratios.extend(native.map(|native| seconds / native));
+                }
+                Err(error) => {
+                    progress.clear();
+                    eprintln!("strata-bench: {} on {}: {error:#}", workload.label(), contender.kind.name());
+                    row.error = Some(format!("{error:#}"));
+                }
+            }
+        }
+    }
+    for (row, ratios) in rows.iter_mut().zip(&ratios) {
+        row.spread = Spread::of(&row.seconds);
+        row.ratio = Spread::of(ratios);
+    }
+    progress.clear();
+    Ok(rows)
+}
+
+impl WorkloadRow {
+    fn new(workload: Workload, contender: Kind) -> Self {
+        let target = workload.target();
+        Self { workload, contender, seconds: Vec::new(), spread: None, ratio: None, target, error: None }
+    }
+}
+
+fn once(workload: Workload, options: &Options, contender: &Contender) -> Result<f64> {
+    let stage = Stage::new(&crate::enclosure::base()?, workload.size())?;
+    let branches = contender.branches(&stage)?;
+    let log: PathBuf = stage.base().join("ram/workload.log");
+    workload.lay(&branches.ro, options, &log)?;
+    rustix::fs::syncfs(stage.open()?).context("sync the file system")?;
+    let running = contender.mount(&stage, &branches)?;
+    let begun = Instant::now();
+    workload.run(&running.root, options, &log)?;
+    Ok(begun.elapsed().as_secs_f64())
+}

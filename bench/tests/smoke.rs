@@ -1,0 +1,124 @@
+//! The bench itself: it measures everything it says it measures, and leaves nothing behind. No test here looks at a time.
+
+// What a helper of a test can't do without fails the test.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strata-bench"));
+    command.args(["--contenders", "native,overlayfs"]).args(arguments).stdout(Stdio::null());
+    command
+}
+
+/// It mounts, so a user who may not can't test it.
+fn is_root() -> bool {
+    let root = rustix::process::getuid().is_root();
+    if !root {
+        eprintln!("skipped: needs root");
+    }
+    root
+}
+
+fn directory_of(child: &Child) -> PathBuf {
+    Path::new("/run").join(format!("strata-bench-{}", child.id()))
+}
+
+/// The loop devices whose images lie below that directory.
+fn loop_devices(directory: &Path) -> Vec<PathBuf> {
+    let is_below = |device: &PathBuf| {
+        let image = std::fs::read_to_string(device.join("loop/backing_file")).unwrap_or_default();
+        Path::new(image.trim()).starts_with(directory)
+    };
+    std::fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().path()).filter(is_below).collect()
+}
+
+/// The values of a field in the rows of a report.
+fn values<'a>(report: &'a Value, rows: &str, field: &str) -> Vec<&'a Value> {
+    report[rows].as_array().unwrap().iter().map(|row| &row[field]).collect()
+}
+
+#[test]
+fn a_quick_run_has_a_row_for_everything_and_leaves_nothing() {
+    if !is_root() {
+        return;
+    }
+    let json = std::env::temp_dir().join(format!("strata-bench-smoke-{}.json", std::process::id()));
+    let svg = json.with_extension("svg");
+    let mut command = bench(&["--quick", "--json", json.to_str().unwrap(), "--svg", svg.to_str().unwrap()]);
+    let mut child = command.spawn().unwrap();
+    let directory = directory_of(&child);
+    assert!(child.wait().unwrap().success());
+    assert!(!directory.exists());
+    assert_eq!(loop_devices(&directory), Vec::<PathBuf>::new());
+
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let drawn = std::fs::read_to_string(&svg).unwrap();
+    std::fs::remove_file(&json).unwrap();
+    std::fs::remove_file(&svg).unwrap();
+
+    let operations: BTreeSet<_> = values(&report, "rows", "operation").into_iter().map(Value::to_string).collect();
+    assert_eq!(operations.len(), 22);
+    assert_eq!(values(&report, "rows", "rates").len(), 22 * 2 * 2, "two contenders, one and two workers");
+    for row in report["rows"].as_array().unwrap() {
+        assert_eq!(row["error"], Value::Null, "{row}");
+        assert_eq!(row["rates"].as_array().unwrap().len(), 1, "{row}");
+        assert!(row["ratio"]["median"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    assert!(drawn.contains("overlayfs") && drawn.ends_with("</svg>\n"));
+}
+
+#[test]
+fn only_what_was_asked_for_is_measured() {
+    if !is_root() {
+        return;
+    }
+    let json = std::env::temp_dir().join(format!("strata-bench-only-{}.json", std::process::id()));
+    let mut command =
+        bench(&["--quick", "--only", "create,unlink", "--threads", "1", "--json", json.to_str().unwrap()]);
+    assert!(command.status().unwrap().success());
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    std::fs::remove_file(&json).unwrap();
+    assert_eq!(values(&report, "rows", "operation"), ["create", "create", "unlink", "unlink"]);
+    assert_eq!(values(&report, "rows", "contender"), ["native", "overlayfs", "native", "overlayfs"]);
+}
+
+#[test]
+fn a_missing_contender_is_named_and_left_out() {
+    if !is_root() {
+        return;
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strata-bench"));
+    command.args(["--quick", "--only", "chmod", "--contenders", "unionfs", "--unionfs", "/nonexistent"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("unionfs is left out: /nonexistent does not exist"), "{said}");
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing() {
+    if !is_root() {
+        return;
+    }
+    // So many repetitions that it is still running when the signal comes.
+    let mut child = bench(&["--reps", "100000", "--files", "40", "--large-mib", "1"]).spawn().unwrap();
+    let directory = directory_of(&child);
+    // Once a loop device of it exists, it is in the middle of its work.
+    while loop_devices(&directory).is_empty() {
+        assert_eq!(child.try_wait().unwrap(), None, "it ended by itself");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(!directory.exists());
+    // A loop device lets go of its image a moment after its last user has gone.
+    while !loop_devices(&directory).is_empty() {
+        std::thread::yield_now();
+    }
+}
