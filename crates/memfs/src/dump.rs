@@ -1,0 +1,202 @@
+use core::fmt;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use vnode::{Cx, Kind, Layer, Name, OpenFlags, Result, Time, Vnode};
+
+/// A whole tree as a value that can be compared and printed. Keys are paths from the root, without a leading `/`; the root's is
+/// empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dump(pub BTreeMap<Vec<u8>, Node>);
+
+/// One name in a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits.
+    pub perm: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Number of names.
+    pub nlink: u32,
+    /// Size in bytes; 0 for directories, whose size says something about the file system only.
+    pub size: u64,
+    /// Device number.
+    pub rdev: u64,
+    /// The bytes of a regular file, the target of a symbolic link.
+    pub data: Vec<u8>,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// The first path, in order, by which the same object is reached.
+    pub first: Vec<u8>,
+    /// Number of the object; see [`Dump::without_ids`].
+    pub ino: u64,
+    /// Last change of the data; see [`Dump::without_times`].
+    pub mtime: Option<Time>,
+}
+
+impl Dump {
+    /// Reads a whole layer through its own interface.
+    ///
+    /// # Errors
+    /// Those of the layer.
+    pub fn of(layer: &dyn Layer) -> Result<Self> {
+        let mut walk = Walk { nodes: BTreeMap::new(), seen: HashMap::new() };
+        walk.visit(Vec::new(), &layer.root())?;
+        Ok(Self(walk.nodes))
+    }
+
+    /// The same without times, which differ between a clock and a counter.
+    #[must_use]
+    pub fn without_times(mut self) -> Self {
+        for node in self.0.values_mut() {
+            node.mtime = None;
+        }
+        self
+    }
+
+    /// The same without numbers, which differ between two file systems.
+    #[must_use]
+    pub fn without_ids(mut self) -> Self {
+        for node in self.0.values_mut() {
+            node.ino = 0;
+        }
+        self
+    }
+
+    /// The differences to another, one line for each path; empty if there are none.
+    #[must_use]
+    pub fn differences(&self, other: &Self) -> String {
+        let mut out = String::new();
+        let paths: std::collections::BTreeSet<_> = self.0.keys().chain(other.0.keys()).collect();
+        for path in paths {
+            let (a, b) = (self.0.get(path), other.0.get(path));
+            if a != b {
+                let show = |node: Option<&Node>| node.map_or_else(|| "nothing".to_owned(), ToString::to_string);
+                out += &format!("/{}\n  - {}\n  + {}\n", path.escape_ascii(), show(a), show(b));
+            }
+        }
+        out
+    }
+}
+
+struct Walk {
+    nodes: BTreeMap<Vec<u8>, Node>,
+    seen: HashMap<u64, Vec<u8>>,
+}
+
+impl Walk {
+    /// In the order of names, so that the same tree gives the same value.
+    fn visit(&mut self, path: Vec<u8>, vnode: &Arc<dyn Vnode>) -> Result<()> {
+        let node = self.node(&path, vnode)?;
+        let is_dir = node.kind == Kind::Directory;
+        self.nodes.insert(path.clone(), node);
+        if !is_dir {
+            return Ok(());
+        }
+        let cx = Cx::internal(0, 0);
+        let mut names = Vec::new();
+        vnode.readdir(&cx, 0, &mut |entry| {
+            names.push(entry.name.as_bytes().to_vec());
+            true
+        })?;
+        names.sort_unstable();
+        for name in names {
+            let Some(entry) = vnode.lookup(&cx, Name::new(&name)?)? else { continue };
+            let mut below = path.clone();
+            if !below.is_empty() {
+                below.push(b'/');
+            }
+            below.extend_from_slice(&name);
+            self.visit(below, &entry.vnode)?;
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, path: &[u8], vnode: &Arc<dyn Vnode>) -> Result<Node> {
+        let cx = Cx::internal(0, 0);
+        let attr = vnode.getattr(&cx)?;
+        let kind = attr.kind();
+        let first = self.seen.entry(attr.ino).or_insert_with(|| path.to_vec()).clone();
+        let data = match kind {
+            Kind::Regular => contents(vnode, attr.size)?,
+            Kind::Symlink => vnode.readlink(&cx)?,
+            _ => Vec::new(),
+        };
+        Ok(Node {
+            kind,
+            perm: attr.perm(),
+            uid: attr.uid,
+            gid: attr.gid,
+            nlink: attr.nlink,
+            size: if kind == Kind::Directory { 0 } else { attr.size },
+            rdev: attr.rdev,
+            data,
+            xattrs: xattrs(vnode)?,
+            first,
+            ino: attr.ino,
+            mtime: Some(attr.mtime),
+        })
+    }
+}
+
+fn contents(vnode: &Arc<dyn Vnode>, size: u64) -> Result<Vec<u8>> {
+    let cx = Cx::internal(0, 0);
+    let mut data = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
+    let len = vnode.open(&cx, OpenFlags::RDONLY)?.read(&cx, &mut data, 0)?;
+    data.truncate(len);
+    Ok(data)
+}
+
+fn xattrs(vnode: &Arc<dyn Vnode>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let cx = Cx::internal(0, 0);
+    let mut names = vec![0; 65536];
+    let len = vnode.listxattr(&cx, &mut names)?;
+    names.truncate(len);
+    let mut found = BTreeMap::new();
+    for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+        let mut value = vec![0; 65536];
+        let len = vnode.getxattr(&cx, name, &mut value)?;
+        value.truncate(len);
+        found.insert(name.to_vec(), value);
+    }
+    Ok(found)
+}
+
+/// As much of the bytes as a person reads.
+fn excerpt(bytes: &[u8]) -> String {
+    match bytes.get(..32) {
+        Some(start) => format!("\"{}\"...", start.escape_ascii()),
+        None => format!("\"{}\"", bytes.escape_ascii()),
+    }
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {:04o} {}:{} nlink={}", self.kind, self.perm, self.uid, self.gid, self.nlink)?;
+        match self.kind {
+            Kind::Regular | Kind::Symlink => write!(f, " size={} {}", self.size, excerpt(&self.data))?,
+            Kind::CharDevice | Kind::BlockDevice => write!(f, " rdev={:#x}", self.rdev)?,
+            _ => {}
+        }
+        write!(f, " first=/{} ino={}", self.first.escape_ascii(), self.ino)?;
+        if let Some(Time { sec, nsec }) = self.mtime {
+            write!(f, " mtime={sec}.{nsec:09}")?;
+        }
+        for (name, value) in &self.xattrs {
+            write!(f, " {}={}", name.escape_ascii(), excerpt(value))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Dump {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (path, node) in &self.0 {
+            writeln!(f, "/{} {node}", path.escape_ascii())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use vnode::{Errno, Result};
+
+/// The operations of the vnode interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Op {
+    Getattr,
+    Setattr,
+    Lookup,
+    Readlink,
+    Readdir,
+    Open,
+    Create,
+    Tmpfile,
+    Mknod,
+    Mkdir,
+    Symlink,
+    Link,
+    Unlink,
+    Rmdir,
+    Rename,
+    Getxattr,
+    Setxattr,
+    Listxattr,
+    Removexattr,
+    Statfs,
+    Fsync,
+    Sync,
+    Ioctl,
+    Read,
+    Write,
+    Flush,
+    Fallocate,
+    Seek,
+    CopyFrom,
+    ReflinkFrom,
+}
+
+impl Op {
+    /// Can it change what is stored? An opening with `O_TRUNC` is counted as `Open` all the same.
+    #[must_use]
+    pub const fn changes(self) -> bool {
+        matches!(
+            self,
+            Self::Setattr
+                | Self::Create
+                | Self::Tmpfile
+                | Self::Mknod
+                | Self::Mkdir
+                | Self::Symlink
+                | Self::Link
+                | Self::Unlink
+                | Self::Rmdir
+                | Self::Rename
+                | Self::Setxattr
+                | Self::Removexattr
+                | Self::Write
+                | Self::Fallocate
+                | Self::CopyFrom
+                | Self::ReflinkFrom
+        )
+    }
+}
+
+/// Which operations are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// All.
+    All,
+    /// Those that can change something.
+    Changes,
+    /// Those of one kind.
+    Only(Op),
+}
+
+impl Count {
+    fn takes(self, op: Op) -> bool {
+        match self {
+            Self::All => true,
+            Self::Changes => op.changes(),
+            Self::Only(one) => one == op,
+        }
+    }
+}
+
+/// What happens at the chosen operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails with this, and changes nothing. Later ones work.
+    Error(Errno),
+    /// It and all later counted ones fail with this, and change nothing.
+    Errors(Errno),
+    /// It and every later operation on every file system of the plan fails with `EIO` and changes nothing.
+    Crash,
+}
+
+/// When what happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Which operations are counted.
+    pub count: Count,
+    /// At which of them: 1 is the first.
+    pub at: u64,
+    /// What happens then.
+    pub fault: Fault,
+}
+
+/// A plan of faults and a counter of operations, shared by the file systems that were made with it.
+#[derive(Clone, Debug, Default)]
+pub struct Faults(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    plan: Option<Plan>,
+    seen: u64,
+    changes: u64,
+    counted: u64,
+    fired: bool,
+    crashed: bool,
+    log: Option<Vec<Op>>,
+}
+
+impl Faults {
+    /// No faults yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts counting anew, for this plan. Ends a crash too, as far as the plan is concerned: see [`crate::MemFs::recover`].
+    pub fn arm(&self, plan: Plan) {
+        *self.state() = State { plan: Some(plan), ..State::default() };
+    }
+
+    /// No faults from here on. The counters stay; a crash stays.
+    pub fn disarm(&self) {
+        self.state().plan = None;
+    }
+
+    /// Starts counting anew, without a plan.
+    pub fn reset(&self) {
+        *self.state() = State::default();
+    }
+
+    /// Starts counting anew, without a plan, and notes the kind of each operation for [`Faults::log`].
+    pub fn record(&self) {
+        *self.state() = State { log: Some(Vec::new()), ..State::default() };
+    }
+
+    /// What was done since [`Faults::record`].
+    #[must_use]
+    pub fn log(&self) -> Vec<Op> {
+        self.state().log.clone().unwrap_or_default()
+    }
+
+    /// Operations since the counting began.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        self.state().seen
+    }
+
+    /// Those of them that could change something.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.state().changes
+    }
+
+    /// Has the plan's moment come?
+    #[must_use]
+    pub fn fired(&self) -> bool {
+        self.state().fired
+    }
+
+    /// Has the plan's crash happened?
+    #[must_use]
+    pub fn crashed(&self) -> bool {
+        self.state().crashed
+    }
+
+    /// Asked at the beginning of each operation.
+    pub(crate) fn meet(&self, op: Op) -> Result<()> {
+        let mut state = self.state();
+        if state.crashed {
+            return Err(Errno::IO);
+        }
+        state.seen += 1;
+        state.changes += u64::from(op.changes());
+        if let Some(log) = &mut state.log {
+            log.push(op);
+        }
+        let Some(plan) = state.plan.filter(|plan| plan.count.takes(op)) else { return Ok(()) };
+        state.counted += 1;
+        if state.counted < plan.at {
+            return Ok(());
+        }
+        match plan.fault {
+            Fault::Error(errno) if state.counted == plan.at => {
+                state.fired = true;
+                Err(errno)
+            }
+            Fault::Error(_) => Ok(()),
+            Fault::Errors(errno) => {
+                state.fired = true;
+                Err(errno)
+            }
+            Fault::Crash => {
+                state.fired = true;
+                state.crashed = true;
+                Err(Errno::IO)
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+use crate::data::PAGE;
+use crate::faults::Op;
+use crate::ops::MemVnode;
+use crate::tree::Inode;
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SeekFrom};
+
+/// How much is copied at a time, in bytes.
+const COPY_STEP: usize = 1 << 20;
+
+/// The largest size of a file.
+const SIZE_MAX: u64 = i64::MAX as u64;
+
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
+const ZERO_RANGE: u32 = 0x10;
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct MemFile {
+    vnode: MemVnode,
+    flags: OpenFlags,
+}
+
+impl MemFile {
+    pub(crate) fn new(vnode: MemVnode, flags: OpenFlags) -> Self {
+        Self { vnode, flags }
+    }
+
+    /// `EBADF` unless it was opened for writing.
+    fn must_write(&self) -> Result<()> {
+        if self.flags.writes() { Ok(()) } else { Err(Errno::BADF) }
+    }
+
+    /// Writes as much as there is space for.
+    fn put(&self, op: Op, data: &[u8], offset: u64) -> Result<usize> {
+        let mut tree = self.vnode.fs.begin_change(op)?;
+        self.must_write()?;
+        let now = tree.now();
+        let free = self.vnode.fs.free_pages(&tree);
+        let inode = tree.get_mut(self.vnode.ino)?;
+        let offset = if self.flags.appends() { inode.data.size() } else { offset };
+        let room = SIZE_MAX.checked_sub(offset).filter(|&room| room > 0 || data.is_empty()).ok_or(Errno::FBIG)?;
+        let mut len = (data.len() as u64).min(room);
+        while len > 0 && inode.data.needed(offset, len) > free {
+            // Back to the last end of a page before.
+            len = ((offset + len - 1) / PAGE * PAGE).saturating_sub(offset);
+        }
+        if len == 0 && !data.is_empty() {
+            return Err(Errno::NOSPC);
+        }
+        let len = len as usize;
+        inode.data.write(data.get(..len).unwrap_or(data), offset);
+        if len > 0 {
+            wrote(inode, now);
+        }
+        Ok(len)
+    }
+}
+
+/// The data changed.
+fn wrote(inode: &mut Inode, now: vnode::Time) {
+    (inode.mtime, inode.ctime) = (now, now);
+    inode.xattrs.remove(crate::xattr::CAPABILITY);
+}
+
+impl OpenFile for MemFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn backing(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn read(&self, _cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
+        let tree = self.vnode.fs.begin(Op::Read)?;
+        if !self.flags.reads() {
+            return Err(Errno::BADF);
+        }
+        Ok(tree.get(self.vnode.ino)?.data.read(out, offset))
+    }
+
+    fn write(&self, _cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
+        self.put(Op::Write, data, offset)
+    }
+
+    fn flush(&self, _cx: &Cx<'_>) -> Result<()> {
+        self.vnode.fs.begin(Op::Flush).map(|_| ())
+    }
+
+    fn fsync(&self, _cx: &Cx<'_>, _data_only: bool) -> Result<()> {
+        let mut tree = self.vnode.fs.begin(Op::Fsync)?;
+        let inode = tree.get_mut(self.vnode.ino)?;
+        inode.synced = inode.data.clone();
+        Ok(())
+    }
+
+    fn fallocate(&self, _cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
+        let mut tree = self.vnode.fs.begin_change(Op::Fallocate)?;
+        self.must_write()?;
+        if len == 0 {
+            return Err(Errno::INVAL);
+        }
+        let end = offset.checked_add(len).filter(|&end| end <= SIZE_MAX).ok_or(Errno::FBIG)?;
+        let now = tree.now();
+        let free = self.vnode.fs.free_pages(&tree);
+        let inode = tree.get_mut(self.vnode.ino)?;
+        let punches = mode == PUNCH_HOLE | KEEP_SIZE;
+        if !punches && inode.data.needed(offset, len) > free {
+            return Err(Errno::NOSPC);
+        }
+        let keep_size = mode & KEEP_SIZE != 0;
+        match mode & !KEEP_SIZE {
+            0 => inode.data.allocate(offset, len, keep_size),
+            ZERO_RANGE => {
+                inode.data.zero(offset, end - offset);
+                inode.data.allocate(offset, len, keep_size);
+            }
+            PUNCH_HOLE if keep_size => inode.data.punch(offset, len),
+            _ => return Err(Errno::OPNOTSUPP),
+        }
+        wrote(inode, now);
+        Ok(())
+    }
+
+    fn seek(&self, _cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+        let tree = self.vnode.fs.begin(Op::Seek)?;
+        let data = &tree.get(self.vnode.ino)?.data;
+        if offset >= data.size() {
+            return Err(Errno::NXIO);
+        }
+        match whence {
+            SeekFrom::Data => data.next_data(offset).ok_or(Errno::NXIO),
+            SeekFrom::Hole => Ok(data.next_hole(offset)),
+        }
+    }
+
+    fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
+        self.must_write()?;
+        if self.flags.appends() {
+            return Err(Errno::BADF);
+        }
+        let same = source.as_any().downcast_ref::<Self>().is_some_and(|source| source.vnode.ino == self.vnode.ino);
+        if same && offset.abs_diff(source_offset) < len {
+            return Err(Errno::INVAL);
+        }
+        let mut buffer = vec![0; COPY_STEP.min(usize::try_from(len).unwrap_or(COPY_STEP))];
+        let mut done = 0;
+        while done < len {
+            let step = (len - done).min(buffer.len() as u64) as usize;
+            let copied = cx.check().and_then(|()| {
+                let read = source.read(cx, buffer.get_mut(..step).unwrap_or(&mut []), source_offset + done)?;
+                self.put(Op::CopyFrom, buffer.get(..read).unwrap_or(&[]), offset + done)
+            });
+            match copied {
+                Ok(0) => break,
+                Ok(n) => done += n as u64,
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    fn reflink_from(&self, _cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
+        let mut tree = self.vnode.fs.begin_change(Op::ReflinkFrom)?;
+        self.must_write()?;
+        if !self.vnode.fs.options.reflink {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let source = source.as_any().downcast_ref::<Self>().ok_or(Errno::XDEV)?;
+        if !std::sync::Arc::ptr_eq(&source.vnode.fs, &self.vnode.fs) {
+            return Err(Errno::XDEV);
+        }
+        let data = tree.get(source.vnode.ino)?.data.clone();
+        let now = tree.now();
+        let inode = tree.get_mut(self.vnode.ino)?;
+        inode.data = data;
+        wrote(inode, now);
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+use crate::{Count, Dump, Fault, Faults, MemFs, MemOptions, Op, Plan};
+use vnode::{Cx, Errno, Layer, Name, OpenFlags, Result, SetAttr};
+
+const CX: Cx<'static> = Cx::internal(0, 0);
+
+fn name(bytes: &str) -> Name<'_> {
+    Name::new(bytes.as_bytes()).unwrap()
+}
+
+/// Five operations, four of which change something.
+fn scenario(fs: &MemFs) -> Result<()> {
+    let root = fs.root();
+    let (entry, file) = root.create(&CX, name("f"), 0o644, OpenFlags::RDWR)?;
+    file.write(&CX, b"hello", 0)?;
+    entry.vnode.getattr(&CX)?;
+    entry.vnode.setattr(&CX, &SetAttr { mode: Some(0o600), ..SetAttr::default() }, None)?;
+    root.link(&CX, name("g"), &entry.vnode)?;
+    Ok(())
+}
+
+#[test]
+fn every_step_can_fail_once() {
+    let mut failures = 0;
+    for at in 1.. {
+        let faults = Faults::new();
+        let fs = MemFs::with(MemOptions::default(), &faults);
+        faults.arm(Plan { count: Count::All, at, fault: Fault::Error(Errno::NOSPC) });
+        let result = scenario(&fs);
+        if !faults.fired() {
+            result.unwrap();
+            break;
+        }
+        assert_eq!(result, Err(Errno::NOSPC));
+        failures += 1;
+    }
+    assert_eq!(failures, 5);
+}
+
+#[test]
+fn a_crash_leaves_what_was_done_before() {
+    let whole = MemFs::new();
+    scenario(&whole).unwrap();
+    let mut seen: Vec<Dump> = Vec::new();
+    for at in 1..=5 {
+        let faults = Faults::new();
+        let fs = MemFs::with(MemOptions::default(), &faults);
+        faults.arm(Plan { count: Count::Changes, at, fault: Fault::Crash });
+        let result = scenario(&fs);
+        assert_eq!(result.is_err(), at <= 4);
+        if at <= 4 {
+            assert_eq!(fs.root().getattr(&CX).map(|_| ()), Err(Errno::IO));
+        }
+        seen.push(fs.recover(&Faults::new()).dump());
+    }
+    assert_eq!(seen[0].0.len(), 1);
+    assert_eq!(seen[4], whole.dump());
+    assert!(seen.windows(2).all(|pair| pair[0] != pair[1]), "each change can be seen");
+}
+
+#[test]
+fn unsynced_bytes_can_be_lost() {
+    let fs = MemFs::with(MemOptions { lose_data: true, ..MemOptions::default() }, &Faults::new());
+    let root = fs.root();
+    let (_, file) = root.create(&CX, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+    file.write(&CX, b"kept", 0).unwrap();
+    file.fsync(&CX, true).unwrap();
+    file.write(&CX, b"lost", 4).unwrap();
+    let dump = fs.recover(&Faults::new()).dump();
+    assert_eq!(dump.0[&b"f"[..]].data, b"kept");
+}
+
+#[test]
+fn counters_and_log_tell_what_was_done() {
+    let fs = MemFs::new();
+    fs.faults().record();
+    scenario(&fs).unwrap();
+    assert_eq!((fs.faults().operations(), fs.faults().changes()), (5, 4));
+    assert_eq!(fs.faults().log(), [Op::Create, Op::Write, Op::Getattr, Op::Setattr, Op::Link]);
+    let _ = fs.dump();
+    assert_eq!(fs.faults().operations(), 5);
+}
+
+#[test]
+fn limits_answer_their_errnos() {
+    let fs = MemFs::with(MemOptions { space: 8192, ..MemOptions::default() }, &Faults::new());
+    let root = fs.root();
+    let (_, file) = root.create(&CX, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+    assert_eq!(file.write(&CX, &[1; 20000], 0), Ok(8192));
+    assert_eq!(file.write(&CX, &[1; 1], 8192), Err(Errno::NOSPC));
+    fs.set_read_only(true);
+    assert_eq!(root.mkdir(&CX, name("d"), 0o755).map(|_| ()), Err(Errno::ROFS));
+    assert!(fs.read_only());
+}
+
+#[test]
+fn what_is_removed_and_not_held_is_gone() {
+    let fs = MemFs::new();
+    let root = fs.root();
+    let (entry, file) = root.create(&CX, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+    root.unlink(&CX, name("f")).unwrap();
+    assert_eq!((fs.objects(), entry.vnode.getattr(&CX).unwrap().nlink), (2, 0));
+    drop(entry);
+    assert_eq!(fs.objects(), 2);
+    drop(file);
+    assert_eq!(fs.objects(), 1);
+}
