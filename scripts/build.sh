@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Builds the commands, and the names that they are called by, in target/release.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/common.sh
+
+have_rust || die "no Rust $(wanted_rust) or newer: run \`make deps\`"
+as_builder cargo build --release --locked -p cli "$@"
+target=${CARGO_TARGET_DIR:-target}/release
+for name in mount.unionfs mount.fuse.unionfs mount.wrapfs mount.fuse.wrapfs; do
+	as_builder ln -sfn strata "$target/$name"
+done

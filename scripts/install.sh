@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# install.sh install|uninstall, with PREFIX, SBINDIR, DESTDIR, DIVERT from the environment.
+#
+# The program is one, under PREFIX; the helpers are links to it in SBINDIR, where mount(8) looks for them. A helper that
+# another package owns (Debian's unionfs-fuse has a /sbin/mount.unionfs) is never overwritten: with DIVERT=1 it is moved aside
+# by dpkg-divert(1), and moved back by uninstall.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/common.sh
+
+PREFIX=${PREFIX:-/usr/local}
+SBINDIR=${SBINDIR:-/sbin}
+DESTDIR=${DESTDIR:-}
+DIVERT=${DIVERT:-0}
+helpers=(mount.unionfs mount.fuse.unionfs mount.wrapfs mount.fuse.wrapfs)
+program=$PREFIX/bin/strata
+built=${CARGO_TARGET_DIR:-target}/release/strata
+man=$PREFIX/share/man
+
+# Where the usr-merged system keeps what is in /sbin: what dpkg knows a file as may be either.
+other_name() {
+	case $1 in
+	/usr/sbin/*) echo "${1#/usr}" ;;
+	/sbin/*) echo "/usr$1" ;;
+	*) echo "$1" ;;
+	esac
+}
+
+# The package that owns a file, and the name that it owns it by.
+owner() {
+	local name
+	command -v dpkg-query >/dev/null || return 0
+	for name in "$1" "$(other_name "$1")"; do
+		dpkg-query -S "$name" 2>/dev/null | grep -v '^diversion ' | sed -n "s#^\([^:]*\).*: \($name\)\$#\1 \2#p" | head -n 1
+	done | head -n 1
+}
+
+is_ours() { [[ -L $1 && $(readlink "$1") == "$program" ]]; }
+is_diverted() { dpkg-divert --list "$1" 2>/dev/null | grep -q 'local diversion'; }
+
+check_helper() {
+	local helper=$SBINDIR/$1 package name
+	read -r package name <<<"$(owner "$helper")"
+	# A package's file that is moved aside already is in nobody's way.
+	if [[ -n ${package:-} ]] && ! is_diverted "$name"; then
+		[[ $DIVERT == 1 ]] || die "$helper belongs to the package $package, and is left alone.
+       Either remove that package (apt-get remove $package),
+       or have its file moved aside, and back by \`make uninstall\`: make install DIVERT=1,
+       or install elsewhere and mount with the full name: make install SBINDIR=$PREFIX/sbin"
+	elif [[ -z ${package:-} && ( -e $DESTDIR$helper || -L $DESTDIR$helper ) ]] && ! is_ours "$DESTDIR$helper"; then
+		die "$DESTDIR$helper exists and was not made by \`make install\`: move it away first"
+	fi
+}
+
+install_helper() {
+	local helper=$SBINDIR/$1 package name
+	read -r package name <<<"$(owner "$helper")"
+	if [[ -n ${package:-} && $DIVERT == 1 && -z $DESTDIR ]] && ! is_diverted "$name"; then
+		dpkg-divert --local --rename --divert "$name.$package" --add "$name"
+		note "The package $package keeps its helper as $name.$package."
+	fi
+	ln -sfn "$program" "$DESTDIR$helper"
+}
+
+uninstall_helper() {
+	local helper=$SBINDIR/$1 name
+	if is_ours "$DESTDIR$helper"; then
+		rm -f "$DESTDIR$helper"
+	fi
+	[[ -z $DESTDIR ]] && command -v dpkg-divert >/dev/null || return 0
+	for name in "$helper" "$(other_name "$helper")"; do
+		if is_diverted "$name"; then
+			dpkg-divert --local --rename --remove "$name"
+		fi
+	done
+}
+
+do_install() {
+	[[ -x $built ]] || die "$built is missing: run \`make build\` first (as the user who builds)"
+	local helper pages
+	if [[ -z $DESTDIR ]]; then
+		for helper in "${helpers[@]}"; do check_helper "$helper"; done
+	fi
+	install -d "$DESTDIR$PREFIX/bin" "$DESTDIR$SBINDIR" "$DESTDIR$man/man1" "$DESTDIR$man/man8" \
+		"$DESTDIR$PREFIX/share/bash-completion/completions" "$DESTDIR$PREFIX/share/zsh/site-functions" \
+		"$DESTDIR$PREFIX/share/fish/vendor_completions.d"
+	# Built aside and renamed, so that a running server keeps its program.
+	install -m 755 "$built" "$DESTDIR$program.new"
+	mv -f "$DESTDIR$program.new" "$DESTDIR$program"
+	for helper in "${helpers[@]}"; do install_helper "$helper"; done
+	pages=$(mktemp -d)
+	"$built" man "$pages"
+	install -m 644 "$pages"/*.1 "$DESTDIR$man/man1/"
+	install -m 644 "$pages"/*.8 "$DESTDIR$man/man8/"
+	rm -rf "$pages"
+	"$built" completions bash >"$DESTDIR$PREFIX/share/bash-completion/completions/strata"
+	"$built" completions zsh >"$DESTDIR$PREFIX/share/zsh/site-functions/_strata"
+	"$built" completions fish >"$DESTDIR$PREFIX/share/fish/vendor_completions.d/strata.fish"
+	note "Installed $DESTDIR$program, and ${helpers[*]} in $DESTDIR$SBINDIR."
+	note "Try: mount -t unionfs -o dirs=CHANGES=rw:BASE=ro none DIR; man mount.unionfs"
+}
+
+do_uninstall() {
+	local helper
+	for helper in "${helpers[@]}"; do uninstall_helper "$helper"; done
+	rm -f "$DESTDIR$program" "$DESTDIR$man"/man1/strata{,-stats,-info,-completions,-help}*.1 \
+		"$DESTDIR$man"/man8/mount.{unionfs,wrapfs}.8 \
+		"$DESTDIR$PREFIX/share/bash-completion/completions/strata" \
+		"$DESTDIR$PREFIX/share/zsh/site-functions/_strata" \
+		"$DESTDIR$PREFIX/share/fish/vendor_completions.d/strata.fish"
+	note "Removed Strata from $DESTDIR$PREFIX and $DESTDIR$SBINDIR."
+}
+
+case ${1:-} in
+install | uninstall)
+	if [[ -z $DESTDIR ]]; then need_root "$1"; fi
+	"do_$1"
+	;;
+*) die "install.sh install|uninstall" ;;
+esac

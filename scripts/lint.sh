@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Formatting, clippy without a warning, the scripts, and the dependencies' licences and advisories.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/common.sh
+
+step "cargo fmt"
+as_builder cargo fmt --all --check
+step "cargo clippy"
+as_builder cargo clippy --locked --workspace --all-targets -- -D warnings
+if command -v shellcheck >/dev/null; then
+	step "shellcheck"
+	shellcheck -x -e SC1091 scripts/*.sh .ci/run
+else
+	note "shellcheck is not installed (make deps): scripts not checked"
+fi
+if as_builder cargo deny --version >/dev/null 2>&1; then
+	step "cargo deny"
+	as_builder cargo deny --all-features check
+else
+	note "cargo-deny is not installed (cargo install cargo-deny): licences and advisories not checked"
+fi

@@ -1,0 +1,202 @@
+#!/usr/bin/env bash
+# A whole Debian system on a read-only image, made writable by a union, lived in, and left: the main job, to be watched.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/common.sh
+
+package=figlet
+suite=$(. /etc/os-release && [[ ${ID:-} == debian ]] && echo "${VERSION_CODENAME:-}" || true)
+suite=${STRATA_SUITE:-${suite:-bookworm}}
+arch=$(dpkg --print-architecture 2>/dev/null || echo amd64)
+cache=cache
+image=$cache/debian-$suite-$arch.squashfs
+uring=/sys/module/fuse/parameters/enable_uring
+
+need_root run
+
+# --- Outside: what needs the machine ---------------------------------------------------------------------------------
+
+prepare() {
+	step "What is needed"
+	scripts/deps.sh build run
+	note "Building Strata (release) ..."
+	scripts/build.sh --quiet
+	modprobe -q fuse 2>/dev/null || true
+	[[ -e /dev/fuse ]] || die "/dev/fuse is missing: load the module (modprobe fuse), or give the container --device /dev/fuse"
+	[[ -f $image ]] || make_image
+	note "Image: $image, $(du -h "$image" | cut -f1), a minimal Debian $suite made by debootstrap."
+}
+
+# The mirror that this machine installs from, which may be a local one.
+mirror() {
+	local found
+	found=$(apt-get indextargets --format '$(CODENAME) $(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
+		awk -v suite="$suite" '($1 == suite || $2 == suite) && $3 == "main" && $4 ~ /^(http|https|file):/ {print $4; exit}')
+	echo "${STRATA_MIRROR:-${found:-http://deb.debian.org/debian}}"
+}
+
+proxy_settings() {
+	local PROXY=''
+	eval "$(apt-config shell PROXY Acquire::http::Proxy)"
+	[[ -z $PROXY || $PROXY == DIRECT ]] || export http_proxy=$PROXY
+}
+
+make_image() {
+	step "Making the image: a real Debian $suite, from $(mirror)"
+	local work=$cache/image.partial
+	rm -rf --one-file-system "$work"
+	mkdir -p "$work"
+	proxy_settings
+	note "debootstrap, about 60 MB to fetch, once ..."
+	if ! debootstrap --variant=minbase --arch="$arch" "$suite" "$work/root" "$(mirror)" >"$cache/debootstrap.log" 2>&1; then
+		tail -n 5 "$cache/debootstrap.log" >&2
+		die "debootstrap failed; all of it is in $cache/debootstrap.log (another mirror: STRATA_MIRROR=URL)"
+	fi
+	rm -f "$work/root/var/cache/apt/archives/"*.deb
+	mksquashfs "$work/root" "$work/image" -noappend -comp zstd -quiet -no-progress >/dev/null
+	mv "$work/image" "$image"
+	rm -rf --one-file-system "$work"
+}
+
+# --- Inside: in a mount namespace of its own, which takes every mount with it when it goes --------------------------------
+
+cleanup() {
+	local status=$?
+	trap - EXIT
+	set +e
+	if [[ -n ${dir:-} ]]; then
+		for mount in union/dev union/proc union image changes; do
+			mountpoint -q "$dir/$mount" && { umount -R "$dir/$mount" 2>/dev/null || umount -R -l "$dir/$mount"; }
+		done
+		[[ -z ${sbin:-} ]] || umount "$sbin" 2>/dev/null
+		mountpoint -q "$dir/sbin" && umount "$dir/sbin"
+		rm -rf --one-file-system "$dir"
+	fi
+	if [[ -n ${uring_before:-} ]]; then
+		echo "$uring_before" >"$uring" && note "FUSE over io_uring is switched back to $uring_before."
+	fi
+	((status == 0)) || warn "Something went wrong (status $status); everything that was mounted is unmounted again."
+	exit "$status"
+}
+
+# mount(8) looks for helpers in /sbin only. Here it finds ours, and nobody else sees that.
+offer_helpers() {
+	sbin=$(realpath /sbin)
+	mkdir "$dir/sbin"
+	mount --bind "$sbin" "$dir/sbin"
+	mount -t tmpfs -o size=4m,mode=755 helpers "$sbin"
+	local name
+	for name in "$dir"/sbin/*; do ln -s "$name" "$sbin/"; done
+	for name in mount.unionfs mount.fuse.unionfs; do ln -sfn "$PWD/${CARGO_TARGET_DIR:-target}/release/strata" "$sbin/$name"; done
+}
+
+switch_ring_on() {
+	[[ -w $uring ]] || return 0
+	local now
+	now=$(<"$uring")
+	if [[ $now == N ]]; then
+		uring_before=$now
+		echo Y >"$uring"
+		note "FUSE over io_uring was switched off on this machine: on for this run ($uring), and back afterwards."
+	fi
+}
+
+inside() { chroot "$dir/union" /usr/bin/env -i HOME=/root TERM="${TERM:-dumb}" PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C \
+	DEBIAN_FRONTEND=noninteractive ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} "$@"; }
+
+# One line for each thing that the writable branch holds, and what it means.
+list_changes() {
+	local path name parent
+	(cd "$dir/changes" && find . -mindepth 1 -printf '%P\0%y\0%s\0') | sort -z -t/ >/dev/null
+	while IFS= read -r -d '' path; do
+		name=${path##*/} parent=${path%"$name"}
+		case $name in
+		.wh..wh.*) printf '    %s. /%s%s\n' "$dim" "$path" "  (the union's own record)$plain" ;;
+		.wh.*)
+			printf '    %s- /%s%s%s\n' "$red" "$parent${name#.wh.}" "$plain" "  (whiteout $name: hides the image's, takes no space)"
+			;;
+		*)
+			if [[ -d $dir/changes/$path && ! -L $dir/changes/$path ]]; then
+				continue
+			elif [[ -e $dir/image/$path || -L $dir/image/$path ]]; then
+				printf '    %s~ /%s%s\n' "$yellow" "$path" "$plain"
+			else
+				printf '    %s+ /%s%s\n' "$green" "$path" "$plain"
+			fi
+			;;
+		esac
+	done < <(cd "$dir/changes" && find . -mindepth 1 -printf '%P\0' | sort -z)
+}
+
+story() {
+	dir=$(mktemp -d /tmp/strata-run.XXXXXX)
+	uring_before=''
+	trap cleanup EXIT
+	trap 'exit 130' INT
+	trap 'exit 143' TERM
+	mkdir "$dir/image" "$dir/changes" "$dir/union"
+	offer_helpers
+	proxy_settings
+
+	step "A tree that must not change"
+	local before after
+	before=$(sha256sum "$image" | cut -d' ' -f1)
+	note "sha256 of the image: $before"
+	shown mount -t squashfs -o ro,loop "$image" "$dir/image"
+	if touch "$dir/image/etc/x" 2>/dev/null; then die "the image can be written"; fi
+	note "A program that wants to write there gets \"Read-only file system\": nothing can be installed."
+
+	step "A union makes it writable"
+	switch_ring_on
+	shown mount -t tmpfs -o mode=755 changes "$dir/changes"
+	shown mount -t unionfs -o "dirs=$dir/changes=rw:$dir/image=ro" none "$dir/union"
+	note "Two branches: changes go to the left one (empty, in memory), everything else comes from the image."
+	shown findmnt -o TARGET,SOURCE,FSTYPE "$dir/union"
+	shown df -h "$dir/union"
+
+	step "Living in it"
+	mount -t proc proc "$dir/union/proc"
+	mount --rbind /dev "$dir/union/dev"
+	mount --make-rslave "$dir/union/dev"
+	cp -L /etc/resolv.conf "$dir/union/etc/resolv.conf" 2>/dev/null || true
+	cp /etc/hosts "$dir/union/etc/hosts" 2>/dev/null || true
+	note "chroot: apt, dpkg and the shell that run now are the image's own."
+	note "${bold}\$ apt-get update && apt-get install $package$plain"
+	inside apt-get -q update 2>&1 | sed 's/^/      /'
+	inside apt-get -q install -y --no-install-recommends "$package" 2>&1 | sed 's/^/      /'
+	note "${bold}\$ $package Strata$plain"
+	inside "$package" Strata | sed "s/^/      $green/; s/\$/$plain/"
+	note "Now a file of the image is edited, and another removed."
+	note "${bold}\$ echo '# edited' >>/etc/profile; rm /etc/issue$plain"
+	inside sh -c "echo '# edited' >>/etc/profile; rm /etc/issue"
+	inside sh -c 'test ! -e /etc/issue && tail -n 1 /etc/profile' | sed 's/^/      /'
+	[[ ! -e $dir/image/usr/bin/$package ]] || die "the package reached the image"
+
+	step "What the writable branch holds: everything that changed, and nothing else"
+	note "${green}+ new${plain}   ${yellow}~ changed: a copy hides the image's file${plain}   ${red}- removed: a whiteout hides it$plain"
+	list_changes
+	note "$(find "$dir/changes" -type f ! -name '.wh.*' | wc -l) files, $(du -sh "$dir/changes" | cut -f1), over an image of $(find "$dir/image" -xdev -type f | wc -l) files."
+	note "It is an ordinary directory: with it kept on a disk, the union would be there again tomorrow; without it, all is as before."
+
+	step "What it cost"
+	shown "${CARGO_TARGET_DIR:-target}/release/strata" info "$dir/union"
+
+	step "Leaving"
+	umount -R "$dir/union/dev"
+	umount "$dir/union/proc"
+	shown umount "$dir/union"
+	[[ -e $dir/image/etc/issue ]] || die "the image lost a file"
+	note "/etc/issue is in the image as before; /usr/bin/$package is not."
+	umount "$dir/image"
+	after=$(sha256sum "$image" | cut -d' ' -f1)
+	note "sha256 of the image: $after"
+	[[ $before == "$after" ]] || die "the image changed"
+	printf '\n%s%sNot one byte of the image changed.%s A whole system was used as if it could be written.\n' "$bold" "$green" "$plain"
+}
+
+if [[ ${1:-} == --inside ]]; then
+	story
+else
+	prepare
+	unshare --mount --propagation private "$0" --inside
+fi
