@@ -4,10 +4,8 @@ use std::time::Duration;
 /// How a stack is served.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How and where to mount.
+    /// How and where to mount, by which transport.
     pub mount: fuse::MountOptions,
-    /// Transport and limits of the session.
-    pub session: fuse::SessionOptions,
     /// How long the kernel may remember names, missing names and attributes without asking again. Changes made through
     /// the mount are seen at once whatever this is; changes made behind its back are seen after this long.
     pub cache: Duration,
@@ -22,9 +20,11 @@ impl Config {
     /// Defaults for a mount at `mountpoint` that shows as type `fuse.<subtype>` from `source`.
     #[must_use]
     pub fn new(mountpoint: PathBuf, source: &str, subtype: &str) -> Self {
+        let mut mount = fuse::MountOptions::new(mountpoint);
+        source.as_bytes().clone_into(&mut mount.source);
+        subtype.clone_into(&mut mount.subtype);
         Self {
-            mount: fuse::MountOptions::new(mountpoint, source, subtype),
-            session: fuse::SessionOptions::default(),
+            mount,
             cache: Duration::from_secs(1),
             passthrough: true,
             stack_depth: 1,

@@ -78,13 +78,18 @@ pub(crate) fn set_attr(arg: &SetattrIn) -> SetAttr {
     }
 }
 
+/// `STATX_BASIC_STATS`: all that stat(2) has.
+const STATX_BASIC_STATS: u32 = 0x7ff;
+/// `STATX_BTIME`: the birth time is there too.
+const STATX_BTIME: u32 = 0x800;
+
 /// statx(2) with the birth time.
 pub(crate) fn statx_out(a: &Attr, valid: Duration) -> abi::StatxOut {
     let time = |t: Time| abi::SxTime { tv_sec: t.sec, tv_nsec: t.nsec, __reserved: 0 };
     let major = |rdev: u64| u32::try_from(((rdev >> 32) & 0xffff_f000) | ((rdev >> 8) & 0xfff)).unwrap_or(0);
     let minor = |rdev: u64| u32::try_from(((rdev >> 12) & 0xffff_ff00) | (rdev & 0xff)).unwrap_or(0);
     let stat = abi::Statx {
-        mask: abi::STATX_BASIC_STATS | if a.btime.is_some() { abi::STATX_BTIME } else { 0 },
+        mask: STATX_BASIC_STATS | if a.btime.is_some() { STATX_BTIME } else { 0 },
         blksize: a.blksize,
         attributes: 0,
         nlink: a.nlink,

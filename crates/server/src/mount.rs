@@ -14,11 +14,11 @@ pub struct Mounted {
 ///
 /// # Errors
 /// What step failed, and why.
-pub fn mount(layer: Arc<dyn Layer>, config: Config) -> Result<Mounted, MountError> {
-    let mut session = config.session.clone();
-    session.may_hang |= layer.may_hang();
-    let server = Server::new(layer, &config);
-    let session = Session::mount(config.mount, session, Arc::new(server))?;
+pub fn mount(layer: Arc<dyn Layer>, config: &Config) -> Result<Mounted, MountError> {
+    let mut options = config.mount.clone();
+    options.may_hang |= layer.may_hang();
+    let server = Server::new(layer, config);
+    let session = Session::mount(&options, Arc::new(server))?;
     Ok(Mounted { session })
 }
 
@@ -29,8 +29,11 @@ impl Mounted {
     }
 
     /// Unmounts, lazily if it is busy. May be called from any thread.
-    pub fn stop(&self) {
-        self.session.stop();
+    ///
+    /// # Errors
+    /// What umount2(2) or fusermount3 says.
+    pub fn stop(&self) -> Result<(), MountError> {
+        self.session.stop()
     }
 
     /// The session: counters, notifications, transport.

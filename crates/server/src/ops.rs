@@ -8,9 +8,9 @@ use crate::virtuals;
 use fuse::abi::{
     AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut, Kstatfs,
     LkIn, LkOut, LseekIn, MknodIn, OpenOut, ReadIn, ReleaseIn, RenameFlags2, SetattrIn, SetxattrIn, StatxIn, StatxOut,
-    WriteIn, flags,
+    WriteIn,
 };
-use fuse::{Filesystem, Reply, Request, Session, Wish};
+use fuse::{flags, Filesystem, Reply, Request, Session, Wish};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

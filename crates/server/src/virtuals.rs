@@ -5,7 +5,7 @@
 //! * `user.strata.info`: the server: process, transport, open files, inodes, as JSON.
 
 use crate::ops::Server;
-use fuse::Reply;
+use fuse::{Reply, Session};
 use vnode::Errno;
 
 const REQUESTS: &[u8] = b"user.strata.requests";
@@ -19,7 +19,7 @@ pub(crate) fn is_virtual(key: &[u8]) -> bool {
 /// Fills `out`, or answers the size if it is empty.
 pub(crate) fn get(server: &Server, key: &[u8], out: &mut [u8]) -> Reply<usize> {
     let session = server.session.get().ok_or(Errno::NODATA)?;
-    let text = if key == REQUESTS { session.counters().to_json() } else { info(server) };
+    let text = if key == REQUESTS { session.counters().to_json() } else { info(server, session) };
     if out.is_empty() {
         // The counters grow between the question for the size and the question for the text.
         return Ok(text.len() + 64);
@@ -28,7 +28,7 @@ pub(crate) fn get(server: &Server, key: &[u8], out: &mut [u8]) -> Reply<usize> {
     Ok(text.len())
 }
 
-fn info(server: &Server) -> String {
+fn info(server: &Server, session: &Session) -> String {
     let (open, passthrough) = server.files.count();
     format!(
         concat!(
@@ -37,7 +37,7 @@ fn info(server: &Server) -> String {
         ),
         env!("CARGO_PKG_VERSION"),
         std::process::id(),
-        server.session.get().map_or("none", |s| s.transport_name()),
+        if session.ring_is_up() { "ring" } else { "device" },
         server.nodes.len(),
         open,
         passthrough,
