@@ -27,6 +27,8 @@ impl HostVnode {
 
     pub(crate) fn xattr_get(&self, name: &[u8], out: &mut [u8]) -> Result<usize> {
         self.by_xattr_way(|by| match by {
+            By::Descriptor(fd) if out.is_empty() => rustix::fs::fgetxattr_query(fd, name),
+            By::Path(path) if out.is_empty() => rustix::fs::getxattr_query(path, name),
             By::Descriptor(fd) => rustix::fs::fgetxattr(fd, name, &mut *out),
             By::Path(path) => rustix::fs::getxattr(path, name, &mut *out),
         })
@@ -45,6 +47,8 @@ impl HostVnode {
 
     pub(crate) fn xattr_list(&self, out: &mut [u8]) -> Result<usize> {
         self.by_xattr_way(|by| match by {
+            By::Descriptor(fd) if out.is_empty() => rustix::fs::flistxattr_query(fd),
+            By::Path(path) if out.is_empty() => rustix::fs::listxattr_query(path),
             By::Descriptor(fd) => rustix::fs::flistxattr(fd, &mut *out),
             By::Path(path) => rustix::fs::listxattr(path, &mut *out),
         })
