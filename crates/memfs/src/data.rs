@@ -93,8 +93,9 @@ impl Data {
     pub(crate) fn punch(&mut self, offset: u64, len: u64) {
         let end = offset + len;
         self.zero(offset, len);
-        let whole: Vec<u64> =
-            self.pages.range(offset.div_ceil(PAGE)..end / PAGE.max(1)).map(|(&index, _)| index).collect();
+        // A range within one page holds no whole page: its first whole page comes after its last.
+        let first = offset.div_ceil(PAGE);
+        let whole: Vec<u64> = self.pages.range(first..first.max(end / PAGE)).map(|(&index, _)| index).collect();
         for index in whole {
             self.pages.remove(&index);
         }
