@@ -44,7 +44,7 @@ impl Dump {
     /// Those of the layer.
     pub fn of(layer: &dyn Layer) -> Result<Self> {
         let mut walk = Walk { nodes: BTreeMap::new(), seen: HashMap::new() };
-        walk.visit(Vec::new(), &layer.root())?;
+        walk.visit(&[], &layer.root())?;
         Ok(Self(walk.nodes))
     }
 
@@ -89,10 +89,10 @@ struct Walk {
 
 impl Walk {
     /// In the order of names, so that the same tree gives the same value.
-    fn visit(&mut self, path: Vec<u8>, vnode: &Arc<dyn Vnode>) -> Result<()> {
-        let node = self.node(&path, vnode)?;
+    fn visit(&mut self, path: &[u8], vnode: &Arc<dyn Vnode>) -> Result<()> {
+        let node = self.node(path, vnode)?;
         let is_dir = node.kind == Kind::Directory;
-        self.nodes.insert(path.clone(), node);
+        self.nodes.insert(path.to_vec(), node);
         if !is_dir {
             return Ok(());
         }
@@ -105,12 +105,12 @@ impl Walk {
         names.sort_unstable();
         for name in names {
             let Some(entry) = vnode.lookup(&cx, Name::new(&name)?)? else { continue };
-            let mut below = path.clone();
+            let mut below = path.to_vec();
             if !below.is_empty() {
                 below.push(b'/');
             }
             below.extend_from_slice(&name);
-            self.visit(below, &entry.vnode)?;
+            self.visit(&below, &entry.vnode)?;
         }
         Ok(())
     }

@@ -1,0 +1,71 @@
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use vnode::{Cx, OpenFile, Result, SeekFrom};
+
+/// An open file of the layer below.
+#[derive(Debug)]
+pub(crate) struct WrapFile {
+    lower: Arc<dyn OpenFile>,
+}
+
+impl WrapFile {
+    pub(crate) fn over(lower: Arc<dyn OpenFile>) -> Arc<dyn OpenFile> {
+        Arc::new(Self { lower })
+    }
+
+    /// The file of the layer below, if it is one of a null layer; else the file itself.
+    pub(crate) fn lower_of(file: &dyn OpenFile) -> &dyn OpenFile {
+        file.as_any().downcast_ref::<Self>().map_or(file, |wrapped| &*wrapped.lower)
+    }
+
+    /// The file under any number of null layers: a source of data may come from a stack of another height.
+    fn bottom_of(mut file: &dyn OpenFile) -> &dyn OpenFile {
+        while let Some(wrapped) = file.as_any().downcast_ref::<Self>() {
+            file = &*wrapped.lower;
+        }
+        file
+    }
+}
+
+impl OpenFile for WrapFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn backing(&self) -> Option<BorrowedFd<'_>> {
+        self.lower.backing()
+    }
+
+    fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
+        self.lower.read(cx, out, offset)
+    }
+
+    fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
+        self.lower.write(cx, data, offset)
+    }
+
+    fn flush(&self, cx: &Cx<'_>) -> Result<()> {
+        self.lower.flush(cx)
+    }
+
+    fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
+        self.lower.fsync(cx, data_only)
+    }
+
+    fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
+        self.lower.fallocate(cx, mode, offset, len)
+    }
+
+    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+        self.lower.seek(cx, offset, whence)
+    }
+
+    fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
+        self.lower.copy_from(cx, offset, Self::bottom_of(source), source_offset, len)
+    }
+
+    fn reflink_from(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
+        self.lower.reflink_from(cx, Self::bottom_of(source))
+    }
+}
