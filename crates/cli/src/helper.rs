@@ -1,0 +1,157 @@
+//! A helper of mount(8), from its arguments to the end of the mount.
+
+use crate::cmdline::{self, Cmdline, Request};
+use crate::exit::{Exit, Failure};
+use crate::options::{self, Options, Type};
+use crate::place::{Place, Role};
+use crate::signals::{self, Stop};
+use crate::stack::Stack;
+use crate::{background, device, logging, man, process, remount};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Runs the helper of a type.
+#[must_use]
+pub fn run(kind: Type, args: &[OsString]) -> Exit {
+    let program = args.first().map_or_else(|| format!("mount.{}", kind.name()), base_name);
+    match dispatch(kind, &program, args) {
+        Ok(()) => Exit::Success,
+        Err(failure) => {
+            let _ = writeln!(std::io::stderr(), "{program}: {failure}");
+            failure.exit
+        }
+    }
+}
+
+fn base_name(name: &OsString) -> String {
+    Path::new(name).file_name().unwrap_or(name).to_string_lossy().into_owned()
+}
+
+fn dispatch(kind: Type, program: &str, args: &[OsString]) -> Result<(), Failure> {
+    match cmdline::parse(args.iter().skip(1).cloned())? {
+        Request::Help => say(&man::help(kind)),
+        Request::Version => say(&format!("{program} (Strata) {}\n", env!("CARGO_PKG_VERSION"))),
+        Request::Mount(cmdline) if cmdline.serve => {
+            // Whoever started this process prints the reason.
+            if let Err(failure) = serve_in_background(kind, program, &cmdline) {
+                background::failed(&failure);
+                std::process::exit(failure.exit.code().into());
+            }
+            Ok(())
+        }
+        Request::Mount(cmdline) => mount(kind, program, &cmdline, args),
+    }
+}
+
+fn mount(kind: Type, program: &str, cmdline: &Cmdline, args: &[OsString]) -> Result<(), Failure> {
+    let options = options::parse(&cmdline.options, kind, cmdline.sloppy)?;
+    if options.remount {
+        enter_namespace(cmdline)?;
+        return remount::remount(cmdline, &options);
+    }
+    if cmdline.fake {
+        enter_namespace(cmdline)?;
+        Plan::check(kind, cmdline, options)?;
+    } else if cmdline.foreground || options.foreground {
+        enter_namespace(cmdline)?;
+        let plan = Plan::check(kind, cmdline, options)?;
+        logging::start(program, plan.options.log, plan.options.logfile.as_deref(), false)?;
+        return plan.serve(program, false);
+    } else {
+        background::start(args)?;
+    }
+    if cmdline.verbose {
+        let spec = cmdline.spec.to_string_lossy();
+        let fake = if cmdline.fake { " (fake: nothing done)" } else { "" };
+        return say(&format!("{program}: {spec} mounted on {}.{fake}\n", cmdline.dir.display()));
+    }
+    Ok(())
+}
+
+fn serve_in_background(kind: Type, program: &str, cmdline: &Cmdline) -> Result<(), Failure> {
+    process::leave_session()?;
+    enter_namespace(cmdline)?;
+    process::close_inherited();
+    let options = options::parse(&cmdline.options, kind, cmdline.sloppy)?;
+    let plan = Plan::check(kind, cmdline, options)?;
+    logging::start(program, plan.options.log, plan.options.logfile.as_deref(), true)?;
+    plan.serve(program, true)
+}
+
+fn enter_namespace(cmdline: &Cmdline) -> Result<(), Failure> {
+    cmdline.namespace.as_deref().map_or(Ok(()), process::enter_namespace)
+}
+
+fn say(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::system(format!("can't write to standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A mount that nothing seen so far stands in the way of.
+struct Plan {
+    kind: Type,
+    options: Options,
+    source: String,
+    stack: Stack,
+    point: Place,
+}
+
+impl Plan {
+    fn check(kind: Type, cmdline: &Cmdline, options: Options) -> Result<Self, Failure> {
+        let stack = Stack::check(kind, cmdline, &options)?;
+        let point = Place::open(Role::MountPoint, &cmdline.dir)?;
+        device::check()?;
+        let source = source(kind, cmdline, &options);
+        Ok(Self { kind, options, source, stack, point })
+    }
+
+    /// Mounts, says so, and serves until it is unmounted.
+    fn serve(self, program: &str, in_background: bool) -> Result<(), Failure> {
+        std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+        let stop = Stop::on_signals(in_background)?;
+        process::settle(program);
+        let config = self.stack.config(&self.options, &self.point, &self.source, self.kind);
+        let layer = self.stack.build(&self.options)?;
+        let mounted = server::mount(layer, &config).map_err(|error| refused(&self.point, &error))?;
+        let mounted = Arc::new(mounted);
+        let point = self.point.real.clone();
+        // From here on neither the directories' nor the mount point's descriptors pin anything.
+        drop(self);
+        tracing::info!("{} mounted by {program}", point.display());
+        if stop.arm(&mounted) {
+            signals::unmount(&mounted);
+        } else if in_background {
+            process::outlive_parent();
+            background::ready().inspect_err(|_| signals::unmount(&mounted))?;
+        }
+        mounted.wait();
+        tracing::info!("{} unmounted", point.display());
+        Ok(())
+    }
+}
+
+/// What df(1) and findmnt(8) show as the source.
+fn source(kind: Type, cmdline: &Cmdline, options: &Options) -> String {
+    let given = options.fsname.as_ref().unwrap_or(&cmdline.spec);
+    match given.to_str() {
+        Some("none" | "") => kind.name().to_owned(),
+        _ => given.to_string_lossy().into_owned(),
+    }
+}
+
+fn refused(point: &Place, error: &fuse::MountError) -> Failure {
+    let not_permitted = matches!(error.errno(), Some(Errno::PERM | Errno::ACCESS));
+    let (exit, way_out) = match not_permitted {
+        true => (Exit::Usage, "; mount as root, in a container with CAP_SYS_ADMIN, or as a user who owns the mount point"),
+        false => (Exit::Mount, ""),
+    };
+    Failure { exit, reason: format!("{point}: {error}{way_out}").replace('\n', " ") }
+}

@@ -1,0 +1,236 @@
+//! Help texts and manual pages of the mount helpers, made from the tables that the program itself works by.
+
+use crate::exit::Exit;
+use crate::options::{TABLE, Type};
+use core::fmt::Write as _;
+
+/// What is said about a type, and nowhere else.
+struct About {
+    name: &'static str,
+    title: &'static str,
+    spec: &'static str,
+    spec_help: &'static str,
+    description: &'static [&'static str],
+    /// A line of shell and what it is for.
+    examples: &'static [(&'static str, &'static str)],
+}
+
+const UNION: About = About {
+    name: "mount.unionfs",
+    title: "mount a union of directories",
+    spec: "NAME",
+    spec_help: "shown as the source by df and findmnt; none is a good choice",
+    description: &[
+        "A union shows the files of several directories, its branches, as one tree. Where branches have the same name, \
+         the branch further left wins; directories of the same name are merged. A branch can be read-write or read-only. \
+         What is changed on a read-only branch is copied to a read-write branch to its left first, and what is removed there is \
+         hidden by a whiteout, so that no byte of the read-only branch ever changes.",
+        "The branches stay ordinary directories, to be looked at at any time. They should not be changed while the union is \
+         mounted; what is changed behind its back is noticed after the time that cache= says.",
+        "The helper is run by mount(8) and returns when the union can be used. The server that it leaves behind ends when the \
+         union is unmounted with umount(8), and unmounts it at SIGTERM.",
+    ],
+    examples: &[
+        (
+            "mount -t unionfs -o dirs=/ramdisk=rw:/KNOPPIX=ro none /UNIONFS",
+            "Use a CD as if it could be written; changes go to the RAM disk.",
+        ),
+        (
+            "mount -t unionfs none /bin -o dirs=/mnt/persist:/mnt/nfsbins=nfsro",
+            "Programs from a server's export, with local changes on top, mounted over the local /bin.",
+        ),
+        (
+            r"none /srv/union unionfs dirs=/srv/changes\072=rw:/srv/base=ro,nosuid,nofail 0 0",
+            "A line of /etc/fstab.",
+        ),
+        ("mount -o remount,ro /UNIONFS", "Allow no more changes."),
+    ],
+};
+
+const WRAP: About = About {
+    name: "mount.wrapfs",
+    title: "mount a directory through a null layer",
+    spec: "DIRECTORY",
+    spec_help: "the directory to show",
+    description: &[
+        "The null layer shows a directory as it is, through the same machinery that the other file systems of Strata are built \
+         on. It changes nothing, and so measures what stacking costs.",
+        "The helper is run by mount(8) and returns when the mount can be used. The server that it leaves behind ends when it is \
+         unmounted with umount(8), and unmounts it at SIGTERM.",
+    ],
+    examples: &[
+        ("mount -t wrapfs /usr /mnt", "Show /usr at /mnt."),
+        ("mount -t wrapfs /usr /usr", "Cover /usr by itself: all access goes through the layer."),
+    ],
+};
+
+const GENERAL: &str = "Those of mount(8) for every file system: ro, rw, nosuid, nodev, noexec, noatime, relatime, strictatime, \
+                       nodiratime, sync, and so on. Those for fstab(5) and systemd (auto, noauto, nofail, _netdev, user, x-...) \
+                       are accepted.";
+
+/// A flag of the command line and what it does.
+const FLAGS: &[(&str, &str)] = &[
+    ("-o OPTIONS", "Options, separated by commas; may be given more than once."),
+    ("-f", "Fake: check everything, mount nothing."),
+    ("-s", "Sloppy: ignore options that are not known."),
+    ("-v, --verbose", "Say what was done."),
+    ("-n", "Accepted, without a meaning: /etc/mtab is not written."),
+    ("-N NAMESPACE", "Mount in this mount namespace: a file that stands for it, or a process's number."),
+    ("-t TYPE", "The type as mount(8) was given it."),
+    ("--foreground", "Stay in the foreground until unmounted, and log to stderr: for services."),
+    ("-h, --help", "This help."),
+    ("-V, --version", "The version."),
+];
+
+const fn about(kind: Type) -> &'static About {
+    match kind {
+        Type::Union => &UNION,
+        Type::Wrap => &WRAP,
+    }
+}
+
+/// What `--help` prints.
+#[must_use]
+pub fn help(kind: Type) -> String {
+    let about = about(kind);
+    let mut out = format!("{}: {}\n\n", about.name, about.title);
+    let _ = writeln!(out, "Usage: mount -t {} -o OPTIONS {} DIR", kind.name(), about.spec);
+    let _ = writeln!(out, "       {} {} DIR [-fsnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]\n", about.name, about.spec);
+    item(&mut out, about.spec, about.spec_help);
+    item(&mut out, "DIR", "where to mount");
+    out.push_str("\nOptions after -o:\n");
+    for spec in TABLE.iter().filter(|spec| spec.is_shown(kind)) {
+        item(&mut out, &spec.usage(), spec.help);
+    }
+    item(&mut out, "general options", GENERAL);
+    out.push_str("\nFlags:\n");
+    for (flag, help) in FLAGS {
+        item(&mut out, flag, help);
+    }
+    out.push_str("\nExamples:\n");
+    for (line, help) in about.examples {
+        let _ = writeln!(out, "  {line}\n      {help}");
+    }
+    out.push_str("\nExit status:\n");
+    for (exit, meaning) in Exit::TABLE {
+        item(&mut out, &exit.code().to_string(), meaning);
+    }
+    out
+}
+
+/// A term at the margin, and its text below or beside it.
+fn item(out: &mut String, term: &str, text: &str) {
+    const INDENT: usize = 22;
+    const WIDTH: usize = 96;
+    let mut line = format!("  {term}");
+    if line.len() + 2 > INDENT {
+        let _ = writeln!(out, "{line}");
+        line.clear();
+    }
+    let mut line = format!("{line:INDENT$}");
+    for word in text.split_ascii_whitespace() {
+        if line.len() + 1 + word.len() > WIDTH {
+            let _ = writeln!(out, "{}", line.trim_end());
+            line = " ".repeat(INDENT);
+        }
+        if line.len() > INDENT {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    let _ = writeln!(out, "{}", line.trim_end());
+}
+
+/// The manual page, in the language of man(7).
+#[must_use]
+pub fn page(kind: Type) -> String {
+    let about = about(kind);
+    let mut out = format!(
+        ".TH {} 8 \"\" \"Strata {}\" \"System administration\"\n",
+        about.name.to_uppercase(),
+        env!("CARGO_PKG_VERSION")
+    );
+    let _ = writeln!(out, ".SH NAME\n{} \\- {}", about.name, about.title);
+    let _ = writeln!(out, ".SH SYNOPSIS\n.B mount \\-t {} \\-o\n.I OPTIONS {} DIR\n.PP", kind.name(), about.spec);
+    let _ = writeln!(
+        out,
+        ".B {}\n.I {} DIR\n.RB [ \\-fsnv ]\n.RB [ \\-N\n.IR NAMESPACE ]\n.RB [ \\-o\n.IR OPTIONS ]\n.RB [ \\-t\n.IR TYPE ]",
+        about.name, about.spec
+    );
+    out.push_str(".SH DESCRIPTION\n");
+    for paragraph in about.description {
+        let _ = writeln!(out, ".PP\n{}", troff(paragraph));
+    }
+    let _ = writeln!(out, ".SH ARGUMENTS\n.TP\n.I {}\n{}", about.spec, troff(about.spec_help));
+    out.push_str(".TP\n.I DIR\nwhere to mount\n.SH MOUNT OPTIONS\n");
+    for spec in TABLE.iter().filter(|spec| spec.is_shown(kind)) {
+        let _ = writeln!(out, ".TP\n.B {}\n{}", troff(&spec.usage()), troff(spec.help));
+    }
+    let _ = writeln!(out, ".TP\n.B general options\n{}", troff(GENERAL));
+    out.push_str(".SH FLAGS\n");
+    for (flag, help) in FLAGS {
+        let _ = writeln!(out, ".TP\n.B {}\n{}", troff(flag), troff(help));
+    }
+    out.push_str(".SH EXIT STATUS\n");
+    for (exit, meaning) in Exit::TABLE {
+        let _ = writeln!(out, ".TP\n.B {}\n{}", exit.code(), troff(meaning));
+    }
+    out.push_str(".SH EXAMPLES\n");
+    for (line, help) in about.examples {
+        let _ = writeln!(out, ".TP\n.B {}\n{}", troff(line), troff(help));
+    }
+    out.push_str(".SH FILES\n.TP\n.I /dev/fuse\nthe device that every FUSE mount needs\n");
+    out.push_str(".TP\n.I /sys/module/fuse/parameters/enable_uring\nY lets servers talk to the kernel through io_uring, which is faster\n");
+    out.push_str(".SH SEE ALSO\n.BR strata (1),\n.BR mount (8),\n.BR umount (8),\n.BR fstab (5),\n.BR fuse (4)\n");
+    out
+}
+
+/// Text as troff takes it literally. A line may begin with what would be a request.
+fn troff(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\\' => out.push_str("\\e"),
+            '-' => out.push_str("\\-"),
+            '.' | '\'' if out.is_empty() => out.extend(["\\&", c.encode_utf8(&mut [0; 4])]),
+            '"' => out.push_str("\\(dq"),
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_names_every_option_of_the_type() {
+        let help = help(Type::Union);
+        for spec in TABLE.iter().filter(|spec| !spec.help.is_empty()) {
+            assert!(help.contains(&spec.usage()), "{}", spec.name);
+        }
+        assert!(help.lines().all(|line| line.chars().count() <= 110), "{help}");
+        assert!(!super::help(Type::Wrap).contains("dirs="));
+    }
+
+    #[test]
+    fn every_page_has_its_sections_and_no_stray_request() {
+        for kind in [Type::Union, Type::Wrap] {
+            let page = page(kind);
+            for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "MOUNT OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"] {
+                assert!(page.contains(&format!("\n.SH {section}\n")), "{section}");
+            }
+            for line in page.lines().filter(|line| line.starts_with('.')) {
+                let request = line.split([' ', '\\']).next().unwrap();
+                assert!([".TH", ".SH", ".TP", ".B", ".I", ".BR", ".RB", ".IR", ".PP"].contains(&request), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn troff_is_literal() {
+        assert_eq!(troff(r#"a\b-c "d""#), r"a\eb\-c \(dqd\(dq");
+        assert_eq!(troff(".x"), r"\&.x");
+    }
+}

@@ -1,0 +1,106 @@
+//! Where in its file system a directory lies: what makes a bind mount of a subdirectory comparable with the original.
+
+use crate::text::Text;
+use rustix::fs::{AtFlags, StatxFlags};
+use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+/// One line of /proc/self/mountinfo, as far as it is needed here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    id: u64,
+    device: Vec<u8>,
+    root: PathBuf,
+    point: PathBuf,
+}
+
+/// A path inside a file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inside {
+    device: Vec<u8>,
+    path: PathBuf,
+}
+
+impl Inside {
+    /// Does it lie inside the other, or is it the same directory?
+    #[must_use]
+    pub fn is_within(&self, other: &Self) -> bool {
+        self.device == other.device && self.path.starts_with(&other.path)
+    }
+}
+
+/// The mounts of this process's namespace; none where /proc is missing.
+#[must_use]
+pub fn read() -> Vec<Mount> {
+    let bytes = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    bytes.split(|&b| b == b'\n').filter_map(parse).collect()
+}
+
+/// proc_pid_mountinfo(5): id, parent's id, device, root, mount point, ...
+fn parse(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|&b| b == b' ');
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = fields.nth(1)?.to_vec();
+    let path = |field: &[u8]| Some(PathBuf::from(OsString::from_vec(Text::read(&guarded(field)).ok()?.bytes())));
+    let root = path(fields.next()?)?;
+    let point = path(fields.next()?)?;
+    Some(Mount { id, device, root, point })
+}
+
+/// The kernel escapes white space and backslashes in octal, and nothing else; a double quote means itself.
+fn guarded(field: &[u8]) -> Vec<u8> {
+    field.iter().flat_map(|&b| if b == b'"' { vec![b'\\', b] } else { vec![b] }).collect()
+}
+
+/// Where the directory lies in its file system, if that can be known: `real` is its path without symbolic links.
+#[must_use]
+pub fn inside(mounts: &[Mount], dir: BorrowedFd<'_>, real: &Path) -> Option<Inside> {
+    let stat = rustix::fs::statx(dir, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
+    if stat.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
+        return None;
+    }
+    let mount = mounts.iter().find(|mount| mount.id == stat.stx_mnt_id)?;
+    let below = real.strip_prefix(&mount.point).ok()?;
+    Some(Inside { device: mount.device.clone(), path: mount.root.join(below) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd as _;
+
+    #[test]
+    fn a_line_is_read() {
+        let line = br#"36 35 98:0 /sub\040dir /mnt/a\134b"c rw,noatime master:1 - ext3 /dev/root rw"#;
+        let want =
+            Mount { id: 36, device: b"98:0".to_vec(), root: "/sub dir".into(), point: "/mnt/a\\b\"c".into() };
+        assert_eq!(parse(line), Some(want));
+        for bad in [&b""[..], b"x", b"1 2 3", b"x 2 3 / / rw"] {
+            assert_eq!(parse(bad), None);
+        }
+    }
+
+    #[test]
+    fn a_bind_mount_is_seen_through() {
+        let mount = |id, root: &str, point: &str| Mount { id, device: b"8:1".to_vec(), root: root.into(), point: point.into() };
+        let at = |mount: &Mount, path: &str| Inside {
+            device: mount.device.clone(),
+            path: mount.root.join(Path::new(path).strip_prefix(&mount.point).unwrap()),
+        };
+        let (whole, bound) = (mount(1, "/", "/"), mount(2, "/srv/data/x", "/mnt"));
+        assert!(at(&bound, "/mnt/y").is_within(&at(&whole, "/srv/data")));
+        assert!(at(&bound, "/mnt").is_within(&at(&whole, "/srv/data/x")));
+        assert!(!at(&whole, "/srv/data").is_within(&at(&bound, "/mnt")));
+        assert!(!at(&bound, "/mnt").is_within(&at(&whole, "/srv/data/xy")));
+    }
+
+    #[test]
+    fn the_root_is_found() {
+        let root = std::fs::File::open("/").unwrap();
+        if let Some(inside) = inside(&read(), root.as_fd(), Path::new("/")) {
+            assert!(inside.is_within(&inside));
+        }
+    }
+}
