@@ -4,42 +4,43 @@ use std::path::Path;
 /// The name under which the root of a mount tells how many requests of each kind the kernel has sent.
 const ATTRIBUTE: &str = "user.strata.requests";
 
-/// How many requests of each opcode the server has answered since it was mounted.
+/// Requests that the kernel sends when it finds the time: not part of what an operation costs, and not counted at a
+/// known moment.
+const LATE: [&str; 5] = ["FORGET", "BATCH_FORGET", "RELEASE", "RELEASEDIR", "INTERRUPT"];
+
+/// How many requests of each opcode the server has answered since it was mounted, and other things that it counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requests(BTreeMap<String, u64>);
 
 impl Requests {
-    /// Asks the mount at `root`. The asking itself is a request (`GETXATTR`), which is not in the answer.
+    /// Asks the mount at `root`. The asking itself is a request (`GETXATTR`).
     pub fn of(root: &Path) -> Self {
-        let mut buffer = vec![0_u8; 65536];
-        let len = rustix::fs::getxattr(root, ATTRIBUTE, &mut buffer)
-            .unwrap_or_else(|e| panic!("{ATTRIBUTE} of {}: {e}", root.display()));
-        let text = std::str::from_utf8(&buffer[..len]).expect("the counters are text");
-        Self::parse(text).unwrap_or_else(|| panic!("not a JSON object of numbers: {text}"))
+        let text = text(root, ATTRIBUTE);
+        Self::parse(&text).unwrap_or_else(|| panic!("not the counters that were expected: {text}"))
     }
 
-    /// Parses a JSON object whose values are numbers.
+    /// Parses a JSON object of numbers and of objects of numbers; what is in several of those is added up.
     fn parse(text: &str) -> Option<Self> {
-        let body = text.trim().strip_prefix('{')?.strip_suffix('}')?.trim();
-        let mut counts = BTreeMap::new();
-        if body.is_empty() {
-            return Some(Self(counts));
-        }
-        for pair in body.split(',') {
+        let body = text.trim().strip_prefix('{')?.strip_suffix('}')?;
+        let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+        for pair in body.split([',', '{', '}']).map(str::trim).filter(|p| !p.is_empty()) {
             let (name, value) = pair.split_once(':')?;
             let name = name.trim().strip_prefix('"')?.strip_suffix('"')?;
-            counts.insert(name.to_ascii_uppercase(), value.trim().parse().ok()?);
+            if !value.trim().is_empty() {
+                *counts.entry(name.to_owned()).or_default() += value.trim().parse::<u64>().ok()?;
+            }
         }
         Some(Self(counts))
     }
 
     /// What was counted under that name.
     #[must_use]
-    pub fn get(&self, opcode: &str) -> u64 {
-        self.0.get(opcode).copied().unwrap_or(0)
+    pub fn get(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or(0)
     }
 
-    /// What `what` made the kernel send, opcode by opcode (only those that were sent), at the mount `root`.
+    /// What `what` made the kernel send, opcode by opcode (only those that were sent, and not those that it sends later, when
+    /// it finds the time), at the mount `root`.
     pub fn during(root: &Path, what: impl FnOnce()) -> Self {
         let before = Self::of(root);
         what();
@@ -50,7 +51,9 @@ impl Requests {
         if let Some(n) = sent.get_mut("GETXATTR") {
             *n = n.saturating_sub(1);
         }
-        sent.retain(|_, n| *n > 0);
+        sent.retain(|name, n| {
+            *n > 0 && !LATE.contains(&name.as_str()) && name.bytes().all(|b| !b.is_ascii_lowercase())
+        });
         Self(sent)
     }
 
@@ -69,14 +72,25 @@ impl Requests {
     }
 }
 
+/// A text that a mount tells of itself in an attribute of its root.
+pub(crate) fn text(root: &Path, attribute: &str) -> String {
+    let mut buffer = vec![0_u8; 65536];
+    let len = rustix::fs::getxattr(root, attribute, &mut buffer)
+        .unwrap_or_else(|e| panic!("{attribute} of {}: {e}", root.display()));
+    String::from_utf8(buffer[..len].to_vec()).expect("text")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn json_of_numbers() {
-        let r = Requests::parse("{ \"LOOKUP\": 3, \"getattr\":12 }").unwrap();
-        assert_eq!((r.get("LOOKUP"), r.get("GETATTR"), r.get("READ"), r.total()), (3, 12, 0, 15));
+        let r =
+            Requests::parse("{\"ring\":{\"LOOKUP\":2,\"READ\":1},\"device\":{\"LOOKUP\":1},\"passthrough_opens\":7}")
+                .unwrap();
+        assert_eq!((r.get("LOOKUP"), r.get("READ"), r.get("WRITE"), r.get("passthrough_opens")), (3, 1, 0, 7));
+        assert_eq!(r.except(&["passthrough_opens", "READ"]).total(), 3);
         assert_eq!(Requests::parse("{}"), Some(Requests::default()));
         assert_eq!(Requests::parse("[]"), None);
         assert_eq!(Requests::parse("{\"a\": \"b\"}"), None);

@@ -14,6 +14,7 @@
 
 pub mod acl;
 mod counters;
+mod fixture;
 pub mod mapping;
 mod mounted;
 pub mod oracle;
@@ -26,9 +27,23 @@ pub mod user;
 mod watchdog;
 
 pub use counters::Requests;
+pub use fixture::Fixture;
 pub use mounted::{Branch, Delete, Mode, Mounted, Spec, Transport};
 pub use rng::Rng;
 pub use sandbox::Sandbox;
+
+/// Makes two tests of each function `fn(Transport)`: one in a module `ring`, one in a module `device`.
+#[macro_export]
+macro_rules! on_both_transports {
+    ($($name:ident),* $(,)?) => {
+        mod ring {
+            $( #[test] fn $name() { super::$name($crate::Transport::Ring); } )*
+        }
+        mod device {
+            $( #[test] fn $name() { super::$name($crate::Transport::Device); } )*
+        }
+    };
+}
 
 /// Whether the long form of the tests was asked for (`STRATA_TEST_LONG=1`): more seeds, longer runs.
 #[must_use]

@@ -139,6 +139,8 @@ impl Spec {
             }
             Self::Bind(lower) => return ("mount", vec![word("--bind"), lower.into(), dir.into()]),
         };
+        options.push(",logfile=");
+        options.push(log(dir, "server.log"));
         if !extra.is_empty() {
             options.push(",");
             options.push(extra);
@@ -192,7 +194,7 @@ impl Mounted {
             command
         };
         let before = watchdog::servers();
-        let log = self.log();
+        let log = log(&self.dir, "log");
         let open = || File::options().create(true).append(true).open(&log).expect("a log");
         let length = log.metadata().map_or(0, |m| m.len());
         command.args(&words).stdin(Stdio::null()).stdout(open()).stderr(open());
@@ -204,6 +206,13 @@ impl Mounted {
         }
         self.up = true;
         self.servers = watchdog::servers().into_iter().filter(|pid| !before.contains(pid)).collect();
+        if let Spec::Union { transport, .. } | Spec::Wrap { transport, .. } = &self.spec {
+            let info = crate::counters::text(&self.dir, "user.strata.info");
+            assert!(
+                info.contains(&format!("\"transport\":\"{}\"", transport.name())),
+                "asked for {transport:?}: {info}"
+            );
+        }
         Ok(())
     }
 
@@ -248,16 +257,11 @@ impl Mounted {
         }
     }
 
-    /// Where the mount program and its server write what they have to say.
-    fn log(&self) -> PathBuf {
-        let name = self.dir.strip_prefix("/mnt").unwrap_or(&self.dir).display().to_string().replace('/', "_");
-        Path::new("/mnt").join(format!("{name}.log"))
-    }
-
     /// Everything that was said so far.
     #[must_use]
     pub fn said(&self) -> String {
-        String::from_utf8_lossy(&fs::read(self.log()).unwrap_or_default()).into_owned()
+        let all = ["log", "server.log"].map(|which| fs::read(log(&self.dir, which)).unwrap_or_default()).concat();
+        String::from_utf8_lossy(&all).into_owned()
     }
 
     /// Counts of the requests that were sent to the server.
@@ -326,6 +330,12 @@ impl Drop for Mounted {
         }
         self.unmount();
     }
+}
+
+/// Where the mount program (`log`) and its server (`server.log`) write what they have to say.
+fn log(dir: &Path, which: &str) -> PathBuf {
+    let name = dir.strip_prefix("/mnt").unwrap_or(dir).display().to_string().replace('/', "_");
+    Path::new("/mnt").join(format!("{name}.{which}"))
 }
 
 /// Which processes of this machine use the mount, for a message.

@@ -275,7 +275,6 @@ impl Side {
     fn perform_op(&mut self, op: &Op) -> Outcome {
         match op {
             Op::Open { slot, path, flags } => {
-                self.slots[*slot] = None;
                 self.slots[*slot] = Some(open(&self.at(path), *flags, 0)?);
                 Ok(Answer::Done)
             }

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// How many files are kept open at a time.
-pub(super) const SLOTS: usize = 10;
+pub(super) const SLOTS: usize = 6;
 
 const MODES: [u32; 10] = [0o644, 0o600, 0o755, 0o666, 0o4755, 0o2755, 0o444, 0o777, 0o1777, 0o6711];
 const XATTRS: [&str; 4] = ["user.first", "user.other", "trusted.second", "security.test"];
@@ -20,12 +20,14 @@ pub(super) struct Planner {
     rng: Rng,
     paths: Vec<Vec<u8>>,
     dirs: Vec<Vec<u8>>,
+    files: Vec<Vec<u8>>,
+    empty: Vec<Vec<u8>>,
     age: u32,
 }
 
 impl Planner {
     pub(super) fn new(seed: u64) -> Self {
-        Self { rng: Rng::new(seed), paths: Vec::new(), dirs: Vec::new(), age: 0 }
+        Self { rng: Rng::new(seed), paths: Vec::new(), dirs: Vec::new(), files: Vec::new(), empty: Vec::new(), age: 0 }
     }
 
     /// The next step, for a native tree at `root`.
@@ -35,7 +37,7 @@ impl Planner {
             self.age = 20;
         }
         self.age -= 1;
-        let who = self.rng.pick(&[ROOT, ROOT, ROOT, ROOT, USER, USER, OTHER]);
+        let who = self.rng.pick(&[ROOT, ROOT, ROOT, ROOT, ROOT, ROOT, USER, USER, OTHER]);
         let umask = self.rng.pick(&[0o022, 0o022, 0o077, 0o002, 0]);
         let op = match self.rng.below(10) {
             0..=3 => self.naming(),
@@ -50,6 +52,8 @@ impl Planner {
     /// Notes which paths there are.
     fn look(&mut self, root: &Path) {
         self.paths.clear();
+        self.files.clear();
+        self.empty.clear();
         self.dirs = vec![Vec::new()];
         let mut next = 0;
         while let Some(dir) = self.dirs.get(next).cloned() {
@@ -57,10 +61,16 @@ impl Planner {
             let entries = std::fs::read_dir(root.join(std::ffi::OsStr::from_bytes(&dir))).expect("the native tree");
             let mut names: Vec<_> = entries.map(|e| e.expect("an entry")).collect();
             names.sort_by_key(std::fs::DirEntry::file_name);
+            if names.is_empty() {
+                self.empty.push(dir.clone());
+            }
             for entry in names {
                 let path = join(&dir, entry.file_name().as_bytes());
-                if entry.file_type().expect("its type").is_dir() && path.len() < 1500 {
+                let kind = entry.file_type().expect("its type");
+                if kind.is_dir() && path.len() < 1500 {
                     self.dirs.push(path.clone());
+                } else if kind.is_file() {
+                    self.files.push(path.clone());
                 }
                 self.paths.push(path);
             }
@@ -80,6 +90,16 @@ impl Planner {
             self.rng.pick(&self.dirs)
         };
         join(&dir, self.rng.pick(&NAMES))
+    }
+
+    /// A path that most often is a file's.
+    fn file(&mut self) -> Vec<u8> {
+        if self.files.is_empty() || self.rng.one_in(6) { self.old() } else { self.rng.pick(&self.files) }
+    }
+
+    /// A path that most often is an empty directory's.
+    fn empty(&mut self) -> Vec<u8> {
+        if self.empty.is_empty() || self.rng.one_in(6) { self.dir() } else { self.rng.pick(&self.empty) }
     }
 
     fn dir(&mut self) -> Vec<u8> {
@@ -123,7 +143,7 @@ impl Planner {
     fn naming(&mut self) -> Op {
         match self.rng.below(20) {
             0 | 1 => Op::Mkdir { path: self.new_path(), mode: self.mode() },
-            2 => Op::Rmdir { path: self.dir() },
+            2 => Op::Rmdir { path: self.empty() },
             3 => Op::Rmdir { path: self.old() },
             4..=6 => Op::Unlink { path: self.old() },
             7 => Op::Symlink {
@@ -146,7 +166,7 @@ impl Planner {
             12 => Op::Rename { from: self.dir(), to: self.new_path(), flags: RenameFlags::empty() },
             13 => Op::Rename { from: self.old(), to: self.new_path(), flags: RenameFlags::NOREPLACE },
             14 | 15 => Op::Rename { from: self.old(), to: self.old(), flags: RenameFlags::EXCHANGE },
-            16 => Op::Rename { from: self.dir(), to: self.dir(), flags: RenameFlags::empty() },
+            16 => Op::Rename { from: self.dir(), to: self.empty(), flags: RenameFlags::empty() },
             17 => Op::Rename { from: self.old(), to: self.old(), flags: RenameFlags::empty() },
             _ => Op::Rename { from: self.old(), to: self.new_path(), flags: RenameFlags::empty() },
         }
@@ -162,12 +182,12 @@ impl Planner {
             4..=6 => {
                 let extra = [OFlags::empty(), OFlags::TRUNC, OFlags::APPEND];
                 let flags = OFlags::WRONLY | OFlags::NONBLOCK | self.rng.pick(&extra);
-                Op::Write { path: self.old(), flags, mode: 0, offset: self.len(), data: self.data() }
+                Op::Write { path: self.file(), flags, mode: 0, offset: self.len(), data: self.data() }
             }
-            7 | 8 => Op::Truncate { path: self.old(), len: self.len() },
+            7 | 8 => Op::Truncate { path: self.file(), len: self.len() },
             9 => Op::CopyRange {
-                from: self.old(),
-                to: self.old(),
+                from: self.file(),
+                to: self.file(),
                 offset: self.len(),
                 len: usize::try_from(self.len()).unwrap(),
             },
@@ -180,7 +200,7 @@ impl Planner {
                     FallocateFlags::PUNCH_HOLE | keep,
                     FallocateFlags::ZERO_RANGE,
                 ];
-                Op::Fallocate { path: self.old(), mode: self.rng.pick(&modes), offset: self.len(), len: self.len() }
+                Op::Fallocate { path: self.file(), mode: self.rng.pick(&modes), offset: self.len(), len: self.len() }
             }
         }
     }
@@ -196,12 +216,12 @@ impl Planner {
                 follow: self.rng.one_in(2),
             },
             5 | 6 => Op::Utimens { path: self.old(), times: self.times() },
-            7 => Op::RemoveXattr { path: self.old(), name: self.rng.pick(&XATTRS) },
+            7 => Op::RemoveXattr { path: self.file(), name: self.rng.pick(&XATTRS) },
             8 => {
                 let flags = [XattrFlags::empty(), XattrFlags::empty(), XattrFlags::CREATE, XattrFlags::REPLACE];
                 let len = usize::try_from(self.rng.below(60)).unwrap();
                 Op::SetXattr {
-                    path: self.old(),
+                    path: self.file(),
                     name: self.rng.pick(&XATTRS),
                     value: self.rng.bytes(len),
                     flags: self.rng.pick(&flags),
@@ -225,14 +245,14 @@ impl Planner {
     fn question(&mut self) -> Op {
         match self.rng.below(10) {
             0..=2 => Op::Stat { path: self.old(), follow: self.rng.one_in(2) },
-            3 | 4 => Op::Read { path: self.old() },
+            3 | 4 => Op::Read { path: self.file() },
             5 => Op::ReadLink { path: self.old() },
             6 | 7 => Op::ReadDir { path: self.dir() },
             8 => {
                 let modes = [Access::READ_OK, Access::WRITE_OK, Access::EXEC_OK, Access::EXISTS];
                 Op::Access { path: self.old(), mode: self.rng.pick(&modes) }
             }
-            _ => Op::GetXattr { path: self.old(), name: self.rng.pick(&XATTRS) },
+            _ => Op::GetXattr { path: self.file(), name: self.rng.pick(&XATTRS) },
         }
     }
 
@@ -240,12 +260,12 @@ impl Planner {
         let slot = usize::try_from(self.rng.below(SLOTS as u64)).unwrap();
         match self.rng.below(20) {
             0..=4 => {
-                let flags = [OFlags::RDONLY, OFlags::RDWR, OFlags::WRONLY, OFlags::RDWR | OFlags::APPEND];
-                Op::Open { slot, path: self.old(), flags: self.rng.pick(&flags) | OFlags::NONBLOCK }
+                let flags = [OFlags::RDONLY, OFlags::RDWR, OFlags::RDWR, OFlags::RDWR | OFlags::APPEND];
+                Op::Open { slot, path: self.file(), flags: self.rng.pick(&flags) | OFlags::NONBLOCK }
             }
             5 => Op::Open { slot, path: self.dir(), flags: OFlags::RDONLY | OFlags::DIRECTORY },
-            6 => Op::Close { slot },
-            7 | 8 => Op::FdWrite { slot, offset: self.len(), data: self.data() },
+            6 if self.rng.one_in(3) => Op::Close { slot },
+            6..=8 => Op::FdWrite { slot, offset: self.len(), data: self.data() },
             9..=11 => Op::FdRead { slot, offset: self.len(), len: usize::try_from(self.len()).unwrap() },
             12 => Op::FdStat { slot },
             13 => Op::FdTruncate { slot, len: self.len() },
