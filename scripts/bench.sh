@@ -7,7 +7,7 @@
 #
 # Needs root and Debian. The peers come from Debian's archive and are unpacked into a cache directory, not installed:
 # unionfs-fuse has a /sbin/mount.unionfs of its own, which must not take the place of ours.
-# CACHE (default: cache/bench) says where; BUILD=no leaves out the build, for programs built elsewhere.
+# CACHE (default: cache/bench) says where; BUILD=no leaves out the build, STRATA=PATH names another program.
 set -eu
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -96,9 +96,10 @@ esac
 
 cd "$top"
 if [ "${BUILD:-yes}" != no ]; then
-	cargo build --release -q -p strata-bench
+	cargo build --release -q -p strata-bench -p cli
 fi
-set -- --cache "$cache" --unionfs "${UNIONFS:-$target/release/mount.unionfs}" --wrapfs "${WRAPFS:-$target/release/mount.wrapfs}" "$@"
+strata=${STRATA:-$target/release/strata}
+set -- --cache "$cache" --unionfs "$strata" --wrapfs "$strata" "$@"
 if [ $# -gt 6 ]; then
 	exec "$target/release/strata-bench" "$@"
 fi

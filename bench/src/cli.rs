@@ -36,12 +36,12 @@ pub(crate) struct Options {
     #[arg(long, value_delimiter = ',', value_enum, value_name = "LIST")]
     pub(crate) contenders: Vec<Kind>,
 
-    /// The program that mounts Strata's unionfs
-    #[arg(long, default_value = "target/release/mount.unionfs", value_name = "PATH")]
+    /// The program that mounts Strata's unionfs; it is called by the name mount.unionfs whatever its file is called
+    #[arg(long, default_value = "target/release/strata", value_name = "PATH")]
     pub(crate) unionfs: PathBuf,
 
-    /// The program that mounts Strata's wrapfs
-    #[arg(long, default_value = "target/release/mount.wrapfs", value_name = "PATH")]
+    /// The program that mounts Strata's wrapfs, likewise
+    #[arg(long, default_value = "target/release/strata", value_name = "PATH")]
     pub(crate) wrapfs: PathBuf,
 
     /// Where scripts/bench.sh unpacks the peers and keeps the sources of the workloads

@@ -6,6 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -27,6 +28,8 @@ pub(crate) enum Kind {
     Overlayfs,
     /// Strata's unionfs, with the transport that it chooses by itself
     Unionfs,
+    /// Strata's unionfs with no option but its branches
+    UnionfsDefaults,
     /// Strata's unionfs over io_uring
     UnionfsRing,
     /// Strata's unionfs over /dev/fuse
@@ -52,7 +55,7 @@ const USUAL: [Kind; 7] = [
     Kind::UnionfsFuse,
 ];
 
-/// For a day, kernel caches need not ask again; what a server of its own accord caches for as long as it likes.
+/// How long, in seconds, the kernel need not ask again: a day, the same for all.
 const DAY: &str = "86400";
 
 impl Kind {
@@ -61,6 +64,7 @@ impl Kind {
             Kind::Native => "native",
             Kind::Overlayfs => "overlayfs",
             Kind::Unionfs => "unionfs",
+            Kind::UnionfsDefaults => "unionfs-defaults",
             Kind::UnionfsRing => "unionfs-ring",
             Kind::UnionfsDevice => "unionfs-device",
             Kind::Wrapfs => "wrapfs",
@@ -73,7 +77,7 @@ impl Kind {
 
     /// Whether it is a file system of ours.
     pub(crate) fn is_strata(self) -> bool {
-        matches!(self, Kind::Unionfs | Kind::UnionfsRing | Kind::UnionfsDevice | Kind::Wrapfs | Kind::WrapfsDevice)
+        self.alias().is_some()
     }
 
     /// Whether a server in user space stands behind it.
@@ -84,6 +88,15 @@ impl Kind {
     /// Whether it has a read-write branch over a read-only one.
     fn is_union(self) -> bool {
         !matches!(self, Kind::Native | Kind::Wrapfs | Kind::WrapfsDevice)
+    }
+
+    /// The name by which its program is called where that is not the program's own: Strata's is one file for all.
+    fn alias(self) -> Option<&'static str> {
+        match self {
+            Kind::Unionfs | Kind::UnionfsDefaults | Kind::UnionfsRing | Kind::UnionfsDevice => Some("mount.unionfs"),
+            Kind::Wrapfs | Kind::WrapfsDevice => Some("mount.wrapfs"),
+            Kind::Native | Kind::Overlayfs | Kind::Mergerfs | Kind::FuseOverlayfs | Kind::UnionfsFuse => None,
+        }
     }
 
     /// What it is mounted with, for the report; the branches are named `RW` and `RO`.
@@ -119,15 +132,22 @@ impl Kind {
                 join(&["lowerdir=", "{ro}", ",upperdir=", "{rw}", ",workdir=", "{work}"]),
                 point.into(),
             ],
-            Kind::Unionfs => vec![none, point.into(), o, join(&["dirs=", "{rw}", "=rw:", "{ro}", "=ro"])],
+            Kind::UnionfsDefaults => vec![none, point.into(), o, join(&["dirs=", "{rw}", "=rw:", "{ro}", "=ro"])],
+            // The peers' kernel caches live as long.
+            Kind::Unionfs => vec![none, point.into(), o, join(&["dirs=", "{rw}", "=rw:", "{ro}", "=ro,cache=", DAY])],
             Kind::UnionfsRing => {
-                vec![none, point.into(), o, join(&["dirs=", "{rw}", "=rw:", "{ro}", "=ro,transport=ring"])]
+                vec![none, point.into(), o, join(&["dirs=", "{rw}", "=rw:", "{ro}", "=ro,transport=ring,cache=", DAY])]
             }
             Kind::UnionfsDevice => {
-                vec![none, point.into(), o, join(&["dirs=", "{rw}", "=rw:", "{ro}", "=ro,transport=device"])]
+                vec![
+                    none,
+                    point.into(),
+                    o,
+                    join(&["dirs=", "{rw}", "=rw:", "{ro}", "=ro,transport=device,cache=", DAY]),
+                ]
             }
-            Kind::Wrapfs => vec![rw.into(), point.into()],
-            Kind::WrapfsDevice => vec![rw.into(), point.into(), o, "transport=device".into()],
+            Kind::Wrapfs => vec![rw.into(), point.into(), o, join(&["cache=", DAY])],
+            Kind::WrapfsDevice => vec![rw.into(), point.into(), o, join(&["transport=device,cache=", DAY])],
             // ff: make new files on the first branch that may be written, without asking each for its free space.
             // minfreespace: its 4 GiB by default are more than the file system has.
             // auto-full, writeback, readdir, symlinks: every cache that it has. security_capability=false spares a look-up
@@ -183,7 +203,9 @@ impl Kind {
             Kind::Native | Kind::Overlayfs => {
                 process::find("mount").ok_or_else(|| "there is no mount program in $PATH".to_owned())
             }
-            Kind::Unionfs | Kind::UnionfsRing | Kind::UnionfsDevice => exists(options.unionfs.clone()),
+            Kind::Unionfs | Kind::UnionfsDefaults | Kind::UnionfsRing | Kind::UnionfsDevice => {
+                exists(options.unionfs.clone())
+            }
             Kind::Wrapfs | Kind::WrapfsDevice => exists(options.wrapfs.clone()),
             Kind::Mergerfs => peer("mergerfs"),
             Kind::FuseOverlayfs => peer("fuse-overlayfs"),
@@ -269,6 +291,9 @@ impl Contender {
         let before = device(&point).with_context(|| format!("look at {}", point.display()))?;
         let mut command = Command::new(&self.program);
         command.args(self.kind.arguments(branches, &stage.disk().join("work"), &point));
+        if let Some(alias) = self.kind.alias() {
+            command.arg0(alias);
+        }
         if self.program.starts_with(&self.unpacked) {
             command.env("LD_LIBRARY_PATH", library_path(&self.unpacked));
         }

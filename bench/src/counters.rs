@@ -18,12 +18,14 @@ pub(crate) fn read(root: &Path) -> Option<Requests> {
     parse(buffer.get(..len)?)
 }
 
-/// Reads a JSON object of counts, or an object whose only object holds them.
+/// Reads an object that holds an object of counts for each transport; other members are not requests.
 fn parse(json: &[u8]) -> Option<Requests> {
-    let Value::Object(outer) = serde_json::from_slice(json).ok()? else { return None };
-    let inner = outer.values().find_map(Value::as_object).unwrap_or(&outer);
-    let counts = inner.iter().filter_map(|(name, count)| Some((name.to_ascii_uppercase(), count.as_u64()?)));
-    Some(counts.filter(|(name, _)| name != "TOTAL").collect())
+    let Value::Object(members) = serde_json::from_slice(json).ok()? else { return None };
+    let mut counts = Requests::new();
+    for (opcode, count) in members.values().filter_map(Value::as_object).flatten() {
+        *counts.entry(opcode.clone()).or_default() += count.as_u64()?;
+    }
+    Some(counts)
 }
 
 /// What was sent between two readings, without the second reading itself and without what needs no answer.
@@ -46,16 +48,18 @@ mod tests {
 
     #[test]
     fn the_reading_and_unanswered_requests_are_not_counted() {
-        let before = parse(br#"{"LOOKUP": 5, "GETXATTR": 1, "FORGET": 0}"#).unwrap();
-        let after = parse(br#"{"LOOKUP": 9, "GETXATTR": 2, "FORGET": 7, "CREATE": 3, "total": 21}"#).unwrap();
+        let before = parse(br#"{"ring": {"LOOKUP": 5, "GETXATTR": 1}, "device": {"INIT": 1}}"#).unwrap();
+        let after =
+            parse(br#"{"ring": {"LOOKUP": 9, "GETXATTR": 2, "FORGET": 7, "CREATE": 3}, "device": {"INIT": 1}}"#)
+                .unwrap();
         let sent = between(&before, &after);
         assert_eq!(sent, Requests::from([("LOOKUP".to_owned(), 4), ("CREATE".to_owned(), 3)]));
     }
 
     #[test]
-    fn counts_may_lie_one_level_down() {
-        let counts = parse(br#"{"transport": "ring", "requests": {"lookup": 5}}"#).unwrap();
-        assert_eq!(counts, Requests::from([("LOOKUP".to_owned(), 5)]));
+    fn both_transports_are_counted_and_nothing_else_is() {
+        let counts = parse(br#"{"ring": {"LOOKUP": 5}, "device": {"LOOKUP": 2}, "offloads": 9}"#).unwrap();
+        assert_eq!(counts, Requests::from([("LOOKUP".to_owned(), 7)]));
     }
 
     #[test]

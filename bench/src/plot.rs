@@ -114,8 +114,9 @@ fn draw_panel(svg: &mut String, panel: &Panel, x: f64, y: f64) {
         escape(&panel.title),
         escape(&panel.note)
     );
-    for (i, &(kind, ratio)) in panel.bars.iter().enumerate() {
-        draw_bar(svg, kind, ratio, origin, y + TITLE_HEIGHT + BAR_STEP * i as f64);
+    let bars = || panel.bars.iter().zip(0_u32..).map(|(bar, i)| (*bar, y + TITLE_HEIGHT + BAR_STEP * f64::from(i)));
+    for ((kind, ratio), y) in bars() {
+        draw_bar(svg, kind, ratio, origin, y);
     }
     let line = |svg: &mut String, at: f64, style: &str| {
         let _ = writeln!(svg, "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{top:.1}\" y2=\"{bottom:.1}\" {style}/>");
@@ -125,26 +126,44 @@ fn draw_panel(svg: &mut String, panel: &Panel, x: f64, y: f64) {
     if let Some(target) = panel.target {
         line(svg, origin + NATIVE * target, "stroke=\"#c1121f\" stroke-width=\"1.5\" stroke-dasharray=\"5 2\"");
     }
+    // Last, because each lies on a white ground, so that no line runs through it.
+    for ((kind, ratio), y) in bars() {
+        draw_label(svg, kind, ratio, origin, y);
+    }
 }
 
+fn length(ratio: Option<f64>) -> f64 {
+    NATIVE * ratio.unwrap_or(0.0).clamp(0.0, LONGEST)
+}
+
+fn weight(kind: Kind) -> &'static str {
+    if kind.is_strata() { " font-weight=\"bold\"" } else { "" }
+}
+
+/// The name and the bar.
 fn draw_bar(svg: &mut String, kind: Kind, ratio: Option<f64>, origin: f64, y: f64) {
-    let text = y + BAR_HEIGHT - 2.0;
-    let weight = if kind.is_strata() { " font-weight=\"bold\"" } else { "" };
     let _ = writeln!(
         svg,
-        "<text x=\"{:.1}\" y=\"{text:.1}\" text-anchor=\"end\"{weight}>{}</text>",
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\"{}>{}</text>\n\
+         <rect x=\"{origin:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{BAR_HEIGHT}\" fill=\"{}\"/>",
         origin - 5.0,
-        kind.name()
+        y + BAR_HEIGHT - 2.0,
+        weight(kind),
+        kind.name(),
+        length(ratio),
+        colour(kind)
     );
-    let length = NATIVE * ratio.unwrap_or(0.0).clamp(0.0, LONGEST);
+}
+
+/// The number, at the end of the bar.
+fn draw_label(svg: &mut String, kind: Kind, ratio: Option<f64>, origin: f64, y: f64) {
     let label = ratio.map_or_else(|| "failed".to_owned(), |ratio| format!("{ratio:.2}"));
-    // The number lies on a white ground, so that no line runs through it.
     let _ = writeln!(
         svg,
-        "<rect x=\"{origin:.1}\" y=\"{y:.1}\" width=\"{length:.1}\" height=\"{BAR_HEIGHT}\" fill=\"{}\"/>\n\
-         <text x=\"{:.1}\" y=\"{text:.1}\" stroke=\"#fff\" stroke-width=\"3\" paint-order=\"stroke\"{weight}>{label}</text>",
-        colour(kind),
-        origin + length + 4.0
+        "<text x=\"{:.1}\" y=\"{:.1}\" stroke=\"#fff\" stroke-width=\"3\" paint-order=\"stroke\"{}>{label}</text>",
+        origin + length(ratio) + 4.0,
+        y + BAR_HEIGHT - 2.0,
+        weight(kind)
     );
 }
 
@@ -154,7 +173,7 @@ fn colour(kind: Kind) -> &'static str {
         Kind::Native => "#222222",
         Kind::Overlayfs => "#6c757d",
         Kind::Unionfs => "#1b6ca8",
-        Kind::UnionfsRing | Kind::UnionfsDevice => "#4a94c9",
+        Kind::UnionfsDefaults | Kind::UnionfsRing | Kind::UnionfsDevice => "#4a94c9",
         Kind::Wrapfs | Kind::WrapfsDevice => "#8fc1e3",
         Kind::Mergerfs => "#e0a458",
         Kind::FuseOverlayfs => "#d08c60",
