@@ -108,13 +108,7 @@ pub(crate) fn statx_out(a: &Attr, valid: Duration) -> abi::StatxOut {
         rdev_minor: minor(a.rdev),
         ..Default::default()
     };
-    abi::StatxOut {
-        attr_valid: valid.as_secs(),
-        attr_valid_nsec: valid.subsec_nanos(),
-        flags: 0,
-        spare: [0; 2],
-        stat,
-    }
+    abi::StatxOut { attr_valid: valid.as_secs(), attr_valid_nsec: valid.subsec_nanos(), flags: 0, spare: [0; 2], stat }
 }
 
 /// The `O_*` bits that concern an open file, not the look-up before it.

@@ -17,7 +17,8 @@ impl Server {
     pub(crate) fn list(&self, rq: &Request<'_>, node: u64, offset: u64, out: &mut [u8]) -> Reply<usize> {
         let vnode = self.nodes.get(node)?;
         let mut buf = DirBuf::new(out);
-        let Some(cookie) = self.dots(node, offset, &mut |ino, next, name| buf.push(ino, next, Kind::Directory.d_type(), name))
+        let Some(cookie) =
+            self.dots(node, offset, &mut |ino, next, name| buf.push(ino, next, Kind::Directory.d_type(), name))
         else {
             return Ok(buf.len());
         };
@@ -31,9 +32,9 @@ impl Server {
         let cx = cx(rq, 0);
         let mut buf = DirBuf::new(out);
         let blank = EntryOut::default();
-        let Some(cookie) =
-            self.dots(node, offset, &mut |ino, next, name| buf.push_plus(&blank, ino, next, Kind::Directory.d_type(), name))
-        else {
+        let Some(cookie) = self.dots(node, offset, &mut |ino, next, name| {
+            buf.push_plus(&blank, ino, next, Kind::Directory.d_type(), name)
+        }) else {
             return Ok(buf.len());
         };
         vnode.readdir(&cx, cookie, &mut |e| self.push_plus(&cx, node, &*vnode, e, &mut buf))?;

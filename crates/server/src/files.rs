@@ -159,3 +159,58 @@ impl Files {
         (open, inodes.values().filter(|i| matches!(i.way, Way::Passthrough(_))).count())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memfs::MemFs;
+    use vnode::{Cx, Layer, Name, OpenFlags};
+
+    fn file() -> Arc<dyn OpenFile> {
+        let fs = MemFs::new();
+        let name = Name::new(b"f").unwrap();
+        fs.root().create(&Cx::internal(0, 0), name, 0o644, OpenFlags::RDWR).unwrap().1
+    }
+
+    #[test]
+    fn a_file_without_a_host_file_keeps_its_pages() {
+        let files = Files::default();
+        let out = files.add(7, file(), Origin::Opened, false, |_| None);
+        assert_eq!(out.open_flags, fuse::abi::FOPEN_NOFLUSH | fuse::abi::FOPEN_KEEP_CACHE);
+        assert!(files.get(out.fh).is_ok());
+        assert_eq!(files.count(), (1, 0));
+        files.release(out.fh);
+        assert!(matches!(files.get(out.fh), Err(Errno::BADF)));
+        assert_eq!(files.count(), (0, 0));
+        // A second release of the same handle, or of none that ever was.
+        files.release(out.fh);
+        files.release(u64::MAX);
+    }
+
+    #[test]
+    fn handles_are_used_again_and_inodes_counted() {
+        let files = Files::default();
+        let first = files.add(7, file(), Origin::Opened, true, |_| None);
+        let second = files.add(7, file(), Origin::Opened, true, |_| None);
+        assert_ne!(first.fh, second.fh);
+        assert_eq!(first.open_flags & fuse::abi::FOPEN_NOFLUSH, 0);
+        assert_eq!(files.count(), (2, 0));
+        files.release(first.fh);
+        assert_eq!(files.add(8, file(), Origin::Opened, true, |_| None).fh, first.fh);
+        assert_eq!(files.count(), (2, 0));
+    }
+
+    #[test]
+    fn a_new_file_is_known_to_be_bare_until_an_attribute_is_set() {
+        let files = Files::default();
+        let out = files.add(7, file(), Origin::Created, false, |_| None);
+        assert!(files.is_bare(7));
+        assert!(!files.is_bare(8));
+        files.not_bare(7);
+        assert!(!files.is_bare(7));
+        files.release(out.fh);
+        let out = files.add(7, file(), Origin::Opened, false, |_| None);
+        assert!(!files.is_bare(7));
+        files.release(out.fh);
+    }
+}

@@ -144,3 +144,75 @@ fn generation_of(attr: &Attr) -> u32 {
         u32::try_from(mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32).unwrap_or(0)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memfs::MemFs;
+    use vnode::{Cx, Layer, Name};
+
+    fn tree() -> (Arc<MemFs>, Nodes) {
+        let fs = MemFs::new();
+        let nodes = Nodes::new(fs.root());
+        (fs, nodes)
+    }
+
+    fn make(fs: &MemFs, name: &str) -> Entry {
+        let name = Name::new(name.as_bytes()).unwrap();
+        fs.root().mknod(&Cx::internal(0, 0), name, 0o100_644, 0).unwrap()
+    }
+
+    #[test]
+    fn a_node_lives_until_its_last_lookup_is_forgotten() {
+        let (fs, nodes) = tree();
+        let entry = make(&fs, "a");
+        let first = nodes.remember(ROOT, &entry);
+        let second = nodes.remember(ROOT, &entry);
+        assert_eq!((first.node, first.generation), (second.node, second.generation));
+        assert_eq!(nodes.len(), 1);
+        nodes.forget(first.node, 1);
+        assert!(nodes.get(first.node).is_ok());
+        nodes.forget(first.node, 1);
+        assert!(matches!(nodes.get(first.node), Err(Errno::STALE)));
+        assert_eq!(nodes.len(), 0);
+    }
+
+    #[test]
+    fn forgetting_too_much_or_what_is_unknown_harms_nothing() {
+        let (fs, nodes) = tree();
+        let node = nodes.remember(ROOT, &make(&fs, "a")).node;
+        nodes.forget(node, u64::MAX);
+        nodes.forget(node, 1);
+        nodes.forget(ROOT, 99);
+        assert!(nodes.get(ROOT).is_ok());
+        assert!(nodes.get(node).is_err());
+    }
+
+    #[test]
+    fn a_number_that_is_given_anew_is_another_generation() {
+        let (fs, nodes) = tree();
+        let mut entry = make(&fs, "a");
+        let before = nodes.remember(ROOT, &entry);
+        // Another object (born later) with the same number, while the kernel has not yet forgotten the first.
+        let other = make(&fs, "b");
+        entry.attr.btime = other.attr.btime;
+        assert_ne!(entry.attr.btime, None);
+        entry.vnode =
+            MemFs::new().root().mknod(&Cx::internal(0, 0), Name::new(b"x").unwrap(), 0o100_644, 0).unwrap().vnode;
+        assert_eq!(entry.vnode.id(), before.node);
+        assert_ne!(nodes.remember(ROOT, &entry).generation, before.generation);
+    }
+
+    #[test]
+    fn directories_know_their_parent() {
+        let (fs, nodes) = tree();
+        let cx = Cx::internal(0, 0);
+        let dir = fs.root().mkdir(&cx, Name::new(b"d").unwrap(), 0o755).unwrap();
+        let sub = dir.vnode.mkdir(&cx, Name::new(b"s").unwrap(), 0o755).unwrap();
+        let d = nodes.remember(ROOT, &dir).node;
+        let s = nodes.remember(d, &sub).node;
+        assert_eq!((nodes.parent_of(ROOT), nodes.parent_of(d), nodes.parent_of(s)), (ROOT, ROOT, d));
+        nodes.moved(s, ROOT);
+        assert_eq!(nodes.parent_of(s), ROOT);
+    }
+}

@@ -6,11 +6,11 @@ use crate::files::{Files, Origin};
 use crate::nodes::{Nodes, ROOT};
 use crate::virtuals;
 use fuse::abi::{
-    AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut, Kstatfs,
-    LkIn, LkOut, LseekIn, MknodIn, OpenOut, ReadIn, ReleaseIn, RenameFlags2, SetattrIn, SetxattrIn, StatxIn, StatxOut,
-    WriteIn,
+    AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut,
+    Kstatfs, LkIn, LkOut, LseekIn, MknodIn, OpenOut, ReadIn, ReleaseIn, RenameFlags2, SetattrIn, SetxattrIn, StatxIn,
+    StatxOut, WriteIn,
 };
-use fuse::{flags, Filesystem, Reply, Request, Session, Wish};
+use fuse::{Filesystem, Reply, Request, Session, Wish, flags};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -363,7 +363,14 @@ impl Filesystem for Server {
         kernel_does_it()
     }
 
-    fn ioctl(&self, rq: &Request<'_>, node: u64, arg: &IoctlIn, input: &[u8], out: &mut [u8]) -> Reply<(IoctlOut, usize)> {
+    fn ioctl(
+        &self,
+        rq: &Request<'_>,
+        node: u64,
+        arg: &IoctlIn,
+        input: &[u8],
+        out: &mut [u8],
+    ) -> Reply<(IoctlOut, usize)> {
         let reply = self.nodes.get(node)?.ioctl(&cx(rq, 0), arg.cmd, input, out)?;
         Ok((IoctlOut { result: reply.result, ..IoctlOut::default() }, reply.len))
     }
