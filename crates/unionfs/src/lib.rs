@@ -1,1 +1,55 @@
-//! placeholder
+#![forbid(unsafe_code)]
+//! Several directories unified into one: the stackable union of the papers.
+//!
+//! A [`Unionfs`] is a [`vnode::Layer`] over several others, its *branches*. A union vnode holds the lower vnodes that it
+//! shows: the leftmost one of a file, all of a directory (`node`, `table`). Everything else is found by its concept:
+//!
+//! | concept | file |
+//! |---|---|
+//! | what users choose, and why a union can't be made | `options`, `build` |
+//! | branches, and on which one a change goes | `branch` |
+//! | finding a name: left to right, whiteouts, merging | `lookup` |
+//! | names that are kept from users; hiding | `whiteout` |
+//! | opaque directories and redirects | `marks` |
+//! | listing | `readdir` |
+//! | attributes, extended attributes, open files | `attr`, `xattr`, `file` |
+//! | copy-up | `copyup`, `copydata`, `parents` (of directories), `jobs` and `movers` (who waits for whom) |
+//! | making, removing, renaming | `create`, `remove`, `rmdir`, `rename`, `rename_dir`, `exchange` |
+//! | files of several names | `hardlink` |
+//! | numbers that stay | `identity`, `log` |
+//! | what is unfinished | `work` |
+//!
+//! How it decides, and its locks: docs/unionfs.md. What it writes into branches: docs/formats/union-branch.md.
+
+mod attr;
+mod branch;
+mod build;
+mod copydata;
+mod copyup;
+mod create;
+mod exchange;
+mod file;
+mod hardlink;
+mod identity;
+mod jobs;
+mod log;
+mod lookup;
+mod marks;
+mod movers;
+mod node;
+mod options;
+mod parents;
+mod readdir;
+mod remove;
+mod rename;
+mod rename_dir;
+mod rmdir;
+mod shortname;
+mod table;
+mod vnode_impl;
+mod whiteout;
+mod work;
+mod xattr;
+
+pub use build::Unionfs;
+pub use options::{Branch, BuildError, Copyup, Delete, Mode, Options};

@@ -1,0 +1,135 @@
+//! Attributes.
+
+use crate::copyup::Keep;
+use crate::file::UnionFile;
+use crate::node::{Lower, UNCOUNTED, UnionVnode};
+use std::sync::atomic::Ordering;
+use vnode::{Attr, Cx, Errno, OpenFile, Result, SetAttr, SetTime, StatFs};
+
+impl UnionVnode {
+    /// Runs `op` on the leftmost lower object; once more if a branch was changed behind our back.
+    pub(crate) fn on_leaf<T>(&self, cx: &Cx<'_>, mut op: impl FnMut(&Lower) -> Result<T>) -> Result<T> {
+        match op(&self.leaf()) {
+            Err(Errno::STALE) if self.refresh(cx)? => op(&self.leaf()),
+            other => other,
+        }
+    }
+
+    pub(crate) fn get_attr(&self, cx: &Cx<'_>) -> Result<Attr> {
+        let attr = self.on_leaf(cx, |lower| lower.vnode.getattr(cx))?;
+        self.shown_attr(cx, attr)
+    }
+
+    /// Attributes as users see them, from those of the leftmost lower object.
+    pub(crate) fn shown_attr(&self, cx: &Cx<'_>, attr: Attr) -> Result<Attr> {
+        if self.dir.is_some() { self.dir_attr(cx, attr) } else { Ok(self.leaf_attr(cx, attr)) }
+    }
+
+    /// A directory's attributes as users see them.
+    pub(crate) fn dir_attr(&self, cx: &Cx<'_>, mut attr: Attr) -> Result<Attr> {
+        attr.ino = self.id;
+        if self.gone.load(Ordering::Acquire) {
+            attr.nlink = 0;
+        } else if self.stack()?.len() > 1 {
+            attr.nlink = self.count_subdirs(cx)?.saturating_add(2);
+        }
+        Ok(attr)
+    }
+
+    fn count_subdirs(&self, cx: &Cx<'_>) -> Result<u32> {
+        let dir = self.dir()?;
+        let counted = dir.subdirs.load(Ordering::Acquire);
+        if counted != UNCOUNTED {
+            return Ok(counted);
+        }
+        let _names = dir.names.read();
+        let changes = dir.changes.load(Ordering::Acquire);
+        let count = self.merged_listing(cx)?.subdirs();
+        if dir.changes.load(Ordering::Acquire) == changes {
+            dir.subdirs.store(count, Ordering::Release);
+        }
+        Ok(count)
+    }
+
+    pub(crate) fn set_attr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
+        self.core.require_writable()?;
+        let keep = set.size.map_or(Keep::All, Keep::UpTo);
+        loop {
+            let lower = self.for_change(cx, keep)?;
+            let _writing = self.guard_write(cx, &lower)?;
+            let open = match file.and_then(|f| f.as_any().downcast_ref::<UnionFile>()) {
+                Some(file) => Some(file.lower(cx)?),
+                None => None,
+            };
+            match lower.vnode.setattr(cx, set, open.as_deref()) {
+                Ok(attr) => return self.shown_attr(cx, attr),
+                Err(e) if self.core.go_left(lower.branch, e) => {}
+                Err(Errno::STALE) if self.refresh(cx)? => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// The lower object where changes of this one go: copies it up if need be.
+    pub(crate) fn for_change(&self, cx: &Cx<'_>, keep: Keep) -> Result<Lower> {
+        self.core.require_writable()?;
+        loop {
+            let lower = self.leaf();
+            if self.core.writable(lower.branch) {
+                return Ok(lower);
+            }
+            let this = self.arc()?;
+            if self.dir.is_some() {
+                let target = self.core.target(&self.stack()?, lower.branch)?;
+                self.core.ensure_part(cx, &this, target)?;
+            } else {
+                self.core.copy_up(cx, &this, None, keep)?;
+            }
+        }
+    }
+
+    /// The directory's entries changed on `branch`: its times show it, also where its attributes come from another branch.
+    pub(crate) fn touch(&self, cx: &Cx<'_>, branch: u16) {
+        if self.branch() == branch {
+            return;
+        }
+        let set = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+        let server = self.core.server(cx);
+        let touched = self.for_change(cx, Keep::All).and_then(|lower| lower.vnode.setattr(&server, &set, None));
+        if let Err(errno) = touched {
+            tracing::warn!(%errno, dir = ?self, "the times of a changed directory could not be set");
+        }
+    }
+
+    pub(crate) fn stat_fs(&self, cx: &Cx<'_>) -> Result<StatFs> {
+        let mut total: Option<StatFs> = None;
+        let mut seen = Vec::new();
+        for (index, branch) in (0..).zip(self.core.branches.iter()) {
+            let one = branch.root.statfs(cx)?;
+            if seen.contains(&one.fsid) {
+                continue;
+            }
+            seen.push(one.fsid);
+            let free = self.core.writable(index);
+            total = Some(add(total, &one, free));
+        }
+        let mut total = total.ok_or(Errno::IO)?;
+        total.namemax = 255;
+        Ok(total)
+    }
+}
+
+/// Adds the figures of another file system, in units of the first one's blocks.
+fn add(total: Option<StatFs>, one: &StatFs, free: bool) -> StatFs {
+    let mut sum = total.unwrap_or(StatFs { blocks: 0, bfree: 0, bavail: 0, files: 0, ffree: 0, ..*one });
+    let unit = u128::from(sum.frsize.max(1));
+    let scaled = |n: u64| u64::try_from(u128::from(n) * u128::from(one.frsize) / unit).unwrap_or(u64::MAX);
+    sum.blocks = sum.blocks.saturating_add(scaled(one.blocks));
+    sum.files = sum.files.saturating_add(one.files);
+    if free {
+        sum.bfree = sum.bfree.saturating_add(scaled(one.bfree));
+        sum.bavail = sum.bavail.saturating_add(scaled(one.bavail));
+        sum.ffree = sum.ffree.saturating_add(one.ffree);
+    }
+    sum
+}

@@ -1,0 +1,183 @@
+//! The branches of a union and what all its vnodes share.
+
+use crate::hardlink::Links;
+use crate::identity::Identity;
+use crate::jobs::Jobs;
+use crate::movers::Movers;
+use crate::node::{Lower, UnionVnode};
+use crate::options::{Branch, Mode, Options};
+use crate::readdir::Listings;
+use crate::table::Table;
+use parking_lot::Mutex;
+use std::path::Display;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use vnode::{Cx, Errno, Kind, Layer, Result, Vnode};
+
+/// A branch in use.
+#[derive(Debug)]
+pub(crate) struct BranchState {
+    pub(crate) layer: Arc<dyn Layer>,
+    pub(crate) root: Arc<dyn Vnode>,
+    pub(crate) path: std::path::PathBuf,
+    pub(crate) mode: Mode,
+    /// Bits 62..48 of the numbers of its objects.
+    pub(crate) tag: u16,
+    /// It is listed as read-write, but answered `EROFS`.
+    refuses: AtomicBool,
+    /// May directories on it have redirects?
+    pub(crate) moved: AtomicBool,
+    /// Its work directory, once it was needed.
+    pub(crate) work: Mutex<Option<Arc<dyn Vnode>>>,
+    /// Its directory of hard links, once it was needed.
+    pub(crate) links: Mutex<Option<Arc<dyn Vnode>>>,
+}
+
+impl BranchState {
+    pub(crate) fn new(branch: Branch, tag: u16) -> Self {
+        Self {
+            root: branch.layer.root(),
+            layer: branch.layer,
+            path: branch.path,
+            mode: branch.mode,
+            tag,
+            refuses: AtomicBool::new(false),
+            moved: AtomicBool::new(false),
+            work: Mutex::new(None),
+            links: Mutex::new(None),
+        }
+    }
+}
+
+/// What all vnodes of a union share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) branches: Box<[BranchState]>,
+    pub(crate) options: Options,
+    pub(crate) read_only: bool,
+    /// The user that the server runs as: owner of whiteouts and records.
+    uid: u32,
+    gid: u32,
+    pub(crate) table: Table,
+    pub(crate) identity: Identity,
+    pub(crate) links: Links,
+    pub(crate) jobs: Jobs,
+    pub(crate) movers: Movers,
+    pub(crate) listings: Listings,
+    /// Held while a directory is renamed: where directories lie does not change for anybody else.
+    pub(crate) tree: Mutex<()>,
+    /// Numbers the names in work directories.
+    pub(crate) work_number: AtomicU64,
+}
+
+impl Core {
+    pub(crate) fn new(branches: Box<[BranchState]>, options: Options, identity: Identity) -> Self {
+        Self {
+            read_only: branches.iter().all(|b| b.mode != Mode::ReadWrite),
+            branches,
+            options,
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            table: Table::new(),
+            identity,
+            links: Links::default(),
+            jobs: Jobs::default(),
+            movers: Movers::default(),
+            listings: Listings::default(),
+            tree: Mutex::new(()),
+            work_number: AtomicU64::new(0),
+        }
+    }
+
+    /// The branch of that index.
+    pub(crate) fn branch(&self, index: u16) -> Result<&BranchState> {
+        self.branches.get(usize::from(index)).ok_or(Errno::IO)
+    }
+
+    /// The path of a branch, for messages.
+    pub(crate) fn path_of(&self, index: u16) -> Display<'_> {
+        self.branches.get(usize::from(index)).map_or(std::path::Path::new("?"), |b| &b.path).display()
+    }
+
+    /// The index of the rightmost branch.
+    pub(crate) fn last_branch(&self) -> u16 {
+        u16::try_from(self.branches.len().saturating_sub(1)).unwrap_or(u16::MAX)
+    }
+
+    /// The caller's interruption and patience, as the server's user.
+    pub(crate) fn server<'a>(&self, cx: &Cx<'a>) -> Cx<'a> {
+        cx.as_server(self.uid, self.gid)
+    }
+
+    /// The context of work that nobody waits for.
+    pub(crate) fn own(&self) -> Cx<'static> {
+        Cx::internal(self.uid, self.gid)
+    }
+
+    /// Are files on that branch changed in place?
+    pub(crate) fn writable(&self, index: u16) -> bool {
+        self.branches
+            .get(usize::from(index))
+            .is_some_and(|b| b.mode == Mode::ReadWrite && !b.refuses.load(Ordering::Relaxed))
+    }
+
+    /// Answers `EROFS` if this union is read-only.
+    pub(crate) fn require_writable(&self) -> Result<()> {
+        if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
+    }
+
+    /// A change on that branch failed with `error`. Answers true if the branch turned out to be read-only and the change
+    /// can be tried again further left.
+    pub(crate) fn go_left(&self, index: u16, error: Errno) -> bool {
+        let Some(branch) = self.branches.get(usize::from(index)) else { return false };
+        if error != Errno::ROFS || index == 0 || branch.refuses.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        tracing::warn!(branch = %branch.path.display(), "listed as read-write, but its file system is read-only: used as ro");
+        true
+    }
+
+    /// Do files on that branch stay there as long as they live?
+    pub(crate) fn stays(&self, index: u16) -> bool {
+        self.read_only || index == 0
+    }
+
+    /// The branch where something new is made in a directory of this stack, not right of `bound`: the leftmost read-write
+    /// one that has the directory, else the nearest read-write one left of the stack.
+    pub(crate) fn target(&self, stack: &[Lower], bound: u16) -> Result<u16> {
+        if let Some(part) = stack.iter().find(|part| part.branch <= bound && self.writable(part.branch)) {
+            return Ok(part.branch);
+        }
+        let leftmost = stack.first().ok_or(Errno::NOENT)?.branch;
+        (0..leftmost).rev().find(|&b| self.writable(b)).ok_or(Errno::ROFS)
+    }
+
+    /// The number of a lower object that is not a directory's leftmost part nor an aliased file.
+    pub(crate) fn natural_number(&self, index: u16, lower: u64) -> u64 {
+        let tag = self.branches.get(usize::from(index)).map_or(0, |b| b.tag);
+        crate::identity::compose(tag, lower)
+    }
+
+    /// The number of a directory: that of its rightmost part.
+    pub(crate) fn directory_number(&self, stack: &[Lower]) -> u64 {
+        stack.last().map_or(0, |part| self.natural_number(part.branch, part.vnode.id()))
+    }
+
+    /// All parts of the root from that branch on.
+    pub(crate) fn roots_from(&self, first: u16) -> Vec<Lower> {
+        (first..=self.last_branch())
+            .filter_map(|branch| Some(Lower { vnode: self.branches.get(usize::from(branch))?.root.clone(), branch }))
+            .collect()
+    }
+}
+
+/// Is that lower object a directory?
+pub(crate) fn is_dir(vnode: &Arc<dyn Vnode>) -> bool {
+    vnode.kind() == Kind::Directory
+}
+
+/// The live vnode behind an argument of the interface, if it is of this union.
+pub(crate) fn same_layer<'a>(core: &Arc<Core>, vnode: &'a Arc<dyn Vnode>) -> Result<&'a UnionVnode> {
+    let vnode = vnode.as_any().downcast_ref::<UnionVnode>().ok_or(Errno::XDEV)?;
+    if Arc::ptr_eq(&vnode.core, core) { Ok(vnode) } else { Err(Errno::XDEV) }
+}

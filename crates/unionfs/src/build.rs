@@ -1,0 +1,230 @@
+//! Making a union of branches.
+
+use crate::branch::{BranchState, Core};
+use crate::identity::{Identity, Known, ROOT};
+use crate::log::{HEADER, LIMIT, Log, Record, parse, read_all, write_all};
+use crate::marks::MOVED;
+use crate::node::{Lower, UnionVnode};
+use crate::options::{Branch, BuildError, Mode, Options};
+use crate::table::Interned;
+use std::collections::HashSet;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, Result, Vnode};
+
+const IDENT: &[u8] = b".wh..wh.ident";
+/// Tags 1 to this are given to branches: they fill bits 62..48 of a number.
+const TAGS: u16 = 0x7ffe;
+
+/// Several directories unified into one.
+#[derive(Debug)]
+pub struct Unionfs {
+    core: Arc<Core>,
+    root: Arc<UnionVnode>,
+}
+
+impl Unionfs {
+    /// Makes a union of `branches`, the first of which has the highest precedence. If any is read-write the first must be.
+    /// Reads the identity log, and removes what an interrupted union left unfinished.
+    ///
+    /// # Errors
+    /// See [`BuildError`].
+    pub fn new(branches: Vec<Branch>, options: Options) -> std::result::Result<Arc<Self>, BuildError> {
+        check(&branches)?;
+        let writes = branches.iter().any(|b| b.mode == Mode::ReadWrite);
+        let first = branches.first().ok_or(BuildError::NoBranches)?;
+        let path = first.path.clone();
+        let step = |what| {
+            let path = path.clone();
+            move |errno| BuildError::Step { what, path, errno }
+        };
+        let cx = Cx::internal(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let root = first.layer.root();
+        let (mut known, end, len) = load(&cx, &root).map_err(step("reading the identity log"))?;
+        let (tags, fresh) = tag(&branches, &mut known);
+        let log = if writes {
+            let log = write_log(&cx, &root, &known, (end, len), fresh);
+            Some(log.map_err(|errno| BuildError::NotWritable(path.clone(), errno))?)
+        } else {
+            None
+        };
+        let states = branches.into_iter().zip(tags).map(|(branch, tag)| BranchState::new(branch, tag)).collect();
+        let core = Arc::new(Core::new(states, options, Identity::new(known, log)));
+        for index in 0..=core.last_branch() {
+            prepare(&core, &cx, index)?;
+        }
+        let root = make_root(&core).map_err(step("making the root"))?;
+        Ok(Arc::new(Self { core, root }))
+    }
+}
+
+fn check(branches: &[Branch]) -> std::result::Result<(), BuildError> {
+    let first = branches.first().ok_or(BuildError::NoBranches)?;
+    if branches.len() > usize::from(TAGS) {
+        return Err(BuildError::TooManyBranches);
+    }
+    let mut seen = HashSet::new();
+    for branch in branches {
+        if !seen.insert(&branch.path) {
+            return Err(BuildError::Duplicate(branch.path.clone()));
+        }
+        if branch.layer.root().kind() != Kind::Directory {
+            return Err(BuildError::NotDirectory(branch.path.clone()));
+        }
+    }
+    if first.mode != Mode::ReadWrite && branches.iter().any(|b| b.mode == Mode::ReadWrite) {
+        return Err(BuildError::LeftmostReadOnly(first.path.clone()));
+    }
+    Ok(())
+}
+
+/// What the log in the leftmost branch says, how many of its bytes are good, and how many it has.
+fn load(cx: &Cx<'_>, root: &Arc<dyn Vnode>) -> Result<(Known, u64, u64)> {
+    let mut known = Known::default();
+    let Some(entry) = root.lookup(cx, Name::new(IDENT)?)? else { return Ok((known, 0, 0)) };
+    if entry.vnode.kind() != Kind::Regular {
+        tracing::warn!("the identity log is no file: ignored");
+        return Ok((known, 0, 0));
+    }
+    let file = entry.vnode.open(cx, OpenFlags::RDONLY)?;
+    let bytes = read_all(&*file, cx, LIMIT)?;
+    let (records, good) = parse(&bytes);
+    if good < bytes.len() {
+        tracing::warn!(
+            lost = bytes.len() - good,
+            "the end of the identity log is damaged: some numbers of files change"
+        );
+    }
+    for record in records {
+        known.apply(record);
+    }
+    Ok((known, good as u64, entry.attr.size))
+}
+
+/// The tags of the branches; those that had none get one. The records of these are answered too.
+fn tag(branches: &[Branch], known: &mut Known) -> (Vec<u16>, Vec<Record>) {
+    let mut used: HashSet<u16> = known.tags.values().copied().collect();
+    let mut next = 1;
+    let mut fresh = Vec::new();
+    let mut tags = Vec::new();
+    let mut taken = HashSet::new();
+    for branch in branches {
+        let path = branch.path.as_os_str().as_bytes();
+        let old = known.tags.get(path).copied().filter(|&tag| (1..=TAGS).contains(&tag) && taken.insert(tag));
+        let tag = old.unwrap_or_else(|| {
+            while next < TAGS && !used.insert(next) {
+                next += 1;
+            }
+            taken.insert(next);
+            let record = Record::Tag { tag: next, path: path.to_vec() };
+            known.apply(record.clone());
+            fresh.push(record);
+            next
+        });
+        tags.push(tag);
+    }
+    (tags, fresh)
+}
+
+/// Opens the log for appending. Where it has no good beginning, or more than half of it is out of date, it is written anew.
+fn write_log(
+    cx: &Cx<'_>,
+    root: &Arc<dyn Vnode>,
+    known: &Known,
+    (end, len): (u64, u64),
+    fresh: Vec<Record>,
+) -> Result<Log> {
+    let mut all = HEADER.to_vec();
+    for record in known.records() {
+        all.extend(record.encode()?);
+    }
+    let name = Name::new(IDENT)?;
+    if end < HEADER.len() as u64 || (all.len() as u64) < end / 2 {
+        return rewrite_log(cx, root, name, &all);
+    }
+    let entry = root.lookup(cx, name)?.ok_or(Errno::IO)?;
+    let file = entry.vnode.open(cx, OpenFlags::RDWR)?;
+    if len > end {
+        let cut = vnode::SetAttr { size: Some(end), ..vnode::SetAttr::default() };
+        entry.vnode.setattr(cx, &cut, Some(&*file))?;
+    }
+    let mut log = Log::new(file, end);
+    for record in fresh {
+        log.append(cx, &record)?;
+    }
+    Ok(log)
+}
+
+/// Writes the log aside and renames it into place.
+fn rewrite_log(cx: &Cx<'_>, root: &Arc<dyn Vnode>, name: Name<'_>, bytes: &[u8]) -> Result<Log> {
+    let aside = Name::new(b".wh..wh.ident.new")?;
+    match root.unlink(cx, aside) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(e) => return Err(e),
+    }
+    let (_, file) = root.create(cx, aside, 0o600, OpenFlags::RDWR)?;
+    write_all(&*file, cx, bytes, 0)?;
+    file.fsync(cx, true)?;
+    root.rename(cx, aside, root, name, RenameFlags::default())?;
+    Ok(Log::new(file, bytes.len() as u64))
+}
+
+/// Takes up what an earlier union left in a branch.
+fn prepare(core: &Core, cx: &Cx<'_>, index: u16) -> std::result::Result<(), BuildError> {
+    let Some(branch) = core.branches.get(usize::from(index)) else { return Ok(()) };
+    let step = |what| move |errno| BuildError::Step { what, path: branch.path.clone(), errno };
+    let moved =
+        Name::new(MOVED).and_then(|name| branch.root.lookup(cx, name)).map_err(step("looking for redirects"))?;
+    branch.moved.store(moved.is_some(), Ordering::Release);
+    core.load_links(cx, index).map_err(step("reading the index of hard links"))?;
+    if branch.mode == Mode::ReadWrite
+        && let Err(errno) = core.clean_work(cx, index)
+    {
+        // In the way of nothing.
+        tracing::warn!(%errno, branch = %branch.path.display(), "the work directory could not be emptied");
+    }
+    Ok(())
+}
+
+fn make_root(core: &Arc<Core>) -> Result<Arc<UnionVnode>> {
+    let stack: Arc<[Lower]> = core.roots_from(0).into();
+    let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
+    match core.table.intern(ROOT, || UnionVnode::new(core, ROOT, None, leftmost, Some(stack))) {
+        Interned::New(root) | Interned::Present(root) => Ok(root),
+    }
+}
+
+impl Drop for Unionfs {
+    fn drop(&mut self) {
+        let cx = self.core.own();
+        for index in (0..=self.core.last_branch()).filter(|&index| self.core.writable(index)) {
+            self.core.drop_work(&cx, index);
+        }
+    }
+}
+
+impl Layer for Unionfs {
+    fn root(&self) -> Arc<dyn Vnode> {
+        self.root.clone()
+    }
+
+    fn read_only(&self) -> bool {
+        self.core.read_only
+    }
+
+    fn may_hang(&self) -> bool {
+        self.core.branches.iter().any(|b| b.mode == Mode::NfsReadOnly || b.layer.may_hang())
+    }
+
+    fn needs_flush(&self) -> bool {
+        self.core.branches.iter().any(|b| b.layer.needs_flush())
+    }
+
+    fn sync(&self, cx: &Cx<'_>) -> Result<()> {
+        for branch in self.core.branches.iter().filter(|b| b.mode == Mode::ReadWrite) {
+            branch.layer.sync(cx)?;
+        }
+        Ok(())
+    }
+}

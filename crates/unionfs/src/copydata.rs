@@ -1,0 +1,215 @@
+//! What a copy takes over from its original: data, then owner, mode, extended attributes, times last.
+
+use crate::branch::Core;
+use crate::copyup::Keep;
+use crate::node::Lower;
+use crate::options::Copyup;
+use std::sync::Arc;
+use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SeekFrom, SetAttr, SetTime, Vnode, XattrFlags};
+
+/// Copies of no more than this are made on any thread.
+const QUICK: u64 = 128 * 1024;
+/// Between chunks of this size the caller's signal is noticed.
+const CHUNK: u64 = 4 << 20;
+const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
+/// How much there is to copy.
+pub(crate) struct Amount;
+
+impl Amount {
+    /// Must the caller be on a thread that may wait, because the copy is surely a long one? Small ones and those that share
+    /// data are found out later.
+    pub(crate) fn check(cx: &Cx<'_>, from: &Lower, keep: Keep) -> Result<()> {
+        if cx.may_block || from.vnode.kind() != Kind::Regular {
+            return Ok(());
+        }
+        let size = from.vnode.getattr(cx)?.size;
+        if kept(size, keep) > QUICK { cx.require_blocking() } else { Ok(()) }
+    }
+}
+
+fn kept(size: u64, keep: Keep) -> u64 {
+    match keep {
+        Keep::All => size,
+        Keep::UpTo(bytes) => size.min(bytes),
+    }
+}
+
+impl Core {
+    /// Copies the data: shared where the file system can, else extent by extent, so that holes stay holes.
+    pub(crate) fn copy_data(
+        &self,
+        cx: &Cx<'_>,
+        from: &Lower,
+        attr: &Attr,
+        to: &dyn OpenFile,
+        copy: &dyn Vnode,
+        keep: Keep,
+    ) -> Result<()> {
+        let size = kept(attr.size, keep);
+        if size == 0 {
+            return Ok(());
+        }
+        let server = self.server(cx);
+        let source = from.vnode.open(&server, OpenFlags::RDONLY)?;
+        if size == attr.size && to.reflink_from(&server, &*source).is_ok() {
+            return Ok(());
+        }
+        if size > QUICK {
+            cx.require_blocking()?;
+        }
+        copy_extents(&server, &*source, to, size)?;
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        copy.setattr(&server, &set, Some(to)).map(drop)
+    }
+
+    /// Owner, mode, extended attributes, times.
+    pub(crate) fn copy_attributes(
+        &self,
+        cx: &Cx<'_>,
+        from: &Arc<dyn Vnode>,
+        attr: &Attr,
+        to: &Arc<dyn Vnode>,
+    ) -> Result<()> {
+        let server = self.server(cx);
+        let (uid, gid, mode) = self.copy_owner(cx, attr);
+        let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
+        to.setattr(&server, &owner, None)?;
+        let symlink = from.kind() == Kind::Symlink;
+        if !symlink {
+            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            to.setattr(&server, &set, None)?;
+        }
+        let own_mode = matches!(self.options.copyup, Copyup::Preserve);
+        copy_xattrs(&server, from, to, own_mode && !symlink)?;
+        let times = SetAttr {
+            atime: Some(SetTime::At(attr.atime)),
+            mtime: Some(SetTime::At(attr.mtime)),
+            ..SetAttr::default()
+        };
+        to.setattr(&server, &times, None).map(drop)
+    }
+
+    /// Who owns a copy, and its permission bits.
+    fn copy_owner(&self, cx: &Cx<'_>, attr: &Attr) -> (u32, u32, u32) {
+        match self.options.copyup {
+            Copyup::Preserve => (attr.uid, attr.gid, attr.perm()),
+            Copyup::CurrentUser => (cx.uid, cx.gid, attr.perm() & 0o777 & !cx.umask),
+            Copyup::Mounter { uid, gid, mode } if attr.kind() == Kind::Directory => {
+                (uid, gid, mode & 0o7777 | (mode & 0o444) >> 2)
+            }
+            Copyup::Mounter { uid, gid, mode } => (uid, gid, mode & 0o7777),
+        }
+    }
+}
+
+fn copy_extents(cx: &Cx<'_>, source: &dyn OpenFile, to: &dyn OpenFile, size: u64) -> Result<()> {
+    let mut at = 0;
+    while at < size {
+        let start = match source.seek(cx, at, SeekFrom::Data) {
+            Ok(start) => start.max(at),
+            Err(Errno::NXIO) => return Ok(()),
+            // The file system below can't tell: all of it is data.
+            Err(_) => at,
+        };
+        let end = match source.seek(cx, start, SeekFrom::Hole) {
+            Ok(end) if end > start => end.min(size),
+            _ => size,
+        };
+        if start >= size {
+            return Ok(());
+        }
+        copy_range(cx, source, to, start, end)?;
+        at = end;
+    }
+    Ok(())
+}
+
+fn copy_range(cx: &Cx<'_>, source: &dyn OpenFile, to: &dyn OpenFile, mut at: u64, end: u64) -> Result<()> {
+    while at < end {
+        cx.check()?;
+        let len = (end - at).min(CHUNK);
+        let copied = match to.copy_from(cx, at, source, at, len) {
+            Ok(copied) => copied,
+            Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => copy_by_hand(cx, source, to, at, len)?,
+            Err(e) => return Err(e),
+        };
+        if copied == 0 {
+            // Shorter than its size said: it is being changed behind our back.
+            return Ok(());
+        }
+        at += copied;
+    }
+    Ok(())
+}
+
+/// Copies through memory, where the file systems below can't do it by themselves.
+fn copy_by_hand(cx: &Cx<'_>, source: &dyn OpenFile, to: &dyn OpenFile, at: u64, len: u64) -> Result<u64> {
+    let mut buffer = vec![0; usize::try_from(len.min(CHUNK / 4)).unwrap_or(0)];
+    let got = source.read(cx, &mut buffer, at)?;
+    crate::log::write_all(to, cx, buffer.get(..got).unwrap_or_default(), at)?;
+    Ok(got as u64)
+}
+
+/// A copy without one of these would let in whom the original keeps out, or lose what a program needs to run.
+fn must_copy(name: &[u8]) -> bool {
+    ACLS.contains(&name) || name == b"security.capability"
+}
+
+/// Copies extended attributes; `acls`: also those that belong to the mode.
+fn copy_xattrs(cx: &Cx<'_>, from: &Arc<dyn Vnode>, to: &Arc<dyn Vnode>, acls: bool) -> Result<()> {
+    let wanted = list_xattrs(cx, from)?;
+    // A default ACL of the directory in which the copy was built has nothing to do with it.
+    for name in ACLS {
+        if (!acls || !wanted.split(|&b| b == 0).any(|n| n == name)) && to.getxattr(cx, name, &mut []).is_ok() {
+            to.removexattr(cx, name)?;
+        }
+    }
+    for name in wanted.split(|&b| b == 0).filter(|name| !name.is_empty()) {
+        if !acls && ACLS.contains(&name) {
+            continue;
+        }
+        let value = match get_xattr(cx, from, name) {
+            Ok(value) => value,
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => continue,
+            Err(e) => return Err(e),
+        };
+        match to.setxattr(cx, name, &value, XattrFlags::default()) {
+            Err(errno @ (Errno::OPNOTSUPP | Errno::PERM)) if !must_copy(name) => {
+                tracing::debug!(name = %name.escape_ascii(), %errno, "the branch can't take this attribute of a copy");
+            }
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn list_xattrs(cx: &Cx<'_>, vnode: &Arc<dyn Vnode>) -> Result<Vec<u8>> {
+    match sized(|out| vnode.listxattr(cx, out)) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Vec::new()),
+        other => other,
+    }
+}
+
+fn get_xattr(cx: &Cx<'_>, vnode: &Arc<dyn Vnode>, name: &[u8]) -> Result<Vec<u8>> {
+    sized(|out| vnode.getxattr(cx, name, out))
+}
+
+/// Asks for the size, then for the value, until both agree.
+fn sized(mut ask: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
+    loop {
+        let len = ask(&mut [])?;
+        if len == 0 {
+            return Ok(Vec::new());
+        }
+        let mut value = vec![0; len];
+        match ask(&mut value) {
+            Ok(len) => {
+                value.truncate(len);
+                return Ok(value);
+            }
+            Err(Errno::RANGE) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}

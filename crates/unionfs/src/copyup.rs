@@ -1,0 +1,266 @@
+//! Copy-up of files: docs/unionfs.md, "Copy-up".
+
+use crate::branch::Core;
+use crate::copydata::Amount;
+use crate::node::{Lower, Place, UnionVnode};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode};
+
+/// How much of a file's data its copy needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    All,
+    /// Only so many bytes: the file is about to be truncated.
+    UpTo(u64),
+}
+
+/// A copy that nobody sees yet.
+struct Built {
+    entry: Entry,
+    /// Its name in the work directory, if it could not be made without one.
+    work: Option<(Arc<dyn Vnode>, crate::work::WorkName)>,
+    open: Option<Arc<dyn OpenFile>>,
+}
+
+impl Core {
+    /// Copies a file up to `to`, or to the branch where it belongs.
+    ///
+    /// Nothing that readers need is locked while data is copied.
+    pub(crate) fn copy_up(&self, cx: &Cx<'_>, vnode: &Arc<UnionVnode>, to: Option<u16>, keep: Keep) -> Result<()> {
+        self.require_writable()?;
+        let _job = self.jobs.start(cx, vnode.id)?;
+        let from = vnode.leaf();
+        let movable = self.writable(from.branch);
+        if to.map_or(movable, |to| from.branch <= to) {
+            return Ok(());
+        }
+        let _moving = if movable { Some(self.movers.start_move(cx, vnode.id)?) } else { None };
+        loop {
+            let place = vnode.place();
+            let target = self.copy_target(to, place.as_ref(), from.branch)?;
+            if let Some(place) = &place {
+                Amount::check(cx, &from, keep)?;
+                self.ensure_part(cx, &place.parent, target)?;
+            }
+            match self.copy_to(cx, vnode, &from, place.as_ref(), target, keep) {
+                Err(Errno::AGAIN) => cx.check()?,
+                Err(e) if self.go_left(target, e) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// The branch for a copy of a file that lies on `from`.
+    fn copy_target(&self, to: Option<u16>, place: Option<&Place>, from: u16) -> Result<u16> {
+        let left = from.checked_sub(1).ok_or(Errno::ROFS)?;
+        match (to, place) {
+            (Some(to), _) if self.writable(to) => Ok(to),
+            (_, Some(place)) => self.target(&place.parent.stack()?, left),
+            (_, None) => (0..from).rev().find(|&b| self.writable(b)).ok_or(Errno::ROFS),
+        }
+    }
+
+    /// Builds the copy and publishes it. `EAGAIN` if the file was renamed meanwhile.
+    fn copy_to(
+        &self,
+        cx: &Cx<'_>,
+        vnode: &Arc<UnionVnode>,
+        from: &Lower,
+        place: Option<&Place>,
+        to: u16,
+        keep: Keep,
+    ) -> Result<()> {
+        let attr = from.vnode.getattr(cx)?;
+        let built = self.build(cx, from, &attr, to, keep)?;
+        let published = self.publish(cx, vnode, from, &attr, place, to, &built);
+        if published.is_err() {
+            self.discard(cx, &built);
+        }
+        published
+    }
+
+    /// Makes a copy aside, with all that belongs to it.
+    fn build(&self, cx: &Cx<'_>, from: &Lower, attr: &Attr, to: u16, keep: Keep) -> Result<Built> {
+        let built = match from.vnode.kind() {
+            Kind::Regular => self.build_file(cx, to)?,
+            Kind::Directory => return Err(Errno::ISDIR),
+            kind => self.build_special(cx, from, attr, to, kind)?,
+        };
+        let filled = match &built.open {
+            Some(open) => self.copy_data(cx, from, attr, &**open, &*built.entry.vnode, keep),
+            None => Ok(()),
+        };
+        let dressed = filled.and_then(|()| self.copy_attributes(cx, &from.vnode, attr, &built.entry.vnode));
+        if let Err(e) = dressed {
+            self.discard(cx, &built);
+            return Err(e);
+        }
+        Ok(built)
+    }
+
+    fn build_file(&self, cx: &Cx<'_>, to: u16) -> Result<Built> {
+        let server = self.server(cx);
+        match self.branch(to)?.root.tmpfile(&server, 0o600, OpenFlags::RDWR) {
+            Ok((entry, open)) => Ok(Built { entry, work: None, open: Some(open) }),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+                let (dir, name) = (self.work_dir(cx, to)?, self.work_name());
+                let (entry, open) = dir.create(&server, name.name()?, 0o600, OpenFlags::RDWR)?;
+                Ok(Built { entry, work: Some((dir, name)), open: Some(open) })
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    fn build_special(&self, cx: &Cx<'_>, from: &Lower, attr: &Attr, to: u16, kind: Kind) -> Result<Built> {
+        let server = self.server(cx);
+        let (dir, name) = (self.work_dir(cx, to)?, self.work_name());
+        let entry = if kind == Kind::Symlink {
+            dir.symlink(&server, name.name()?, &from.vnode.readlink(cx)?)?
+        } else {
+            dir.mknod(&server, name.name()?, kind.mode_bits() | 0o600, attr.rdev)?
+        };
+        Ok(Built { entry, work: Some((dir, name)), open: None })
+    }
+
+    /// Removes a copy that is not needed.
+    fn discard(&self, cx: &Cx<'_>, built: &Built) {
+        if let Some((dir, name)) = &built.work {
+            let removed = name.name().and_then(|name| dir.unlink(&self.server(cx), name));
+            if let Err(errno) = removed
+                && errno != Errno::NOENT
+            {
+                tracing::warn!(%errno, "an unfinished copy stays in the work directory");
+            }
+        }
+    }
+
+    /// Puts a finished copy in place. `EAGAIN` if the file was renamed while it was copied.
+    #[expect(clippy::too_many_arguments, reason = "what is published, where, and of what")]
+    fn publish(
+        &self,
+        cx: &Cx<'_>,
+        vnode: &Arc<UnionVnode>,
+        from: &Lower,
+        attr: &Attr,
+        place: Option<&Place>,
+        to: u16,
+        built: &Built,
+    ) -> Result<()> {
+        let copy = Lower { vnode: built.entry.vnode.clone(), branch: to };
+        let _names = match place {
+            Some(place) => Some(place.parent.dir()?.names.write()),
+            None => None,
+        };
+        let at = match place {
+            Some(place) => self.still_there(cx, vnode, from, place)?,
+            None => false,
+        };
+        if vnode.place().is_some() != at {
+            return Err(Errno::AGAIN);
+        }
+        let several = attr.nlink > 1 && from.vnode.kind() != Kind::Directory && !self.writable(from.branch);
+        if at || several {
+            let copied = copy.vnode.getattr(cx)?;
+            self.identity.append(&self.server(cx), self.alias_record(&copy, &copied, vnode.id)?)?;
+        }
+        if several {
+            self.publish_index(cx, vnode, attr, &copy)?;
+        }
+        if let (true, Some(place)) = (at, place)
+            && let Err(e) = self.publish_name(cx, place, &copy, built)
+            && !several
+        {
+            return Err(e);
+        } else if at && several {
+            self.use_name(cx, vnode.id, attr.nlink, 1);
+        }
+        if !at
+            && !several
+            && let Some(open) = &built.open
+        {
+            vnode.gone.store(true, Ordering::Release);
+            self.movers.keep_orphan(vnode.id, open.clone());
+        }
+        vnode.set_leaf(copy);
+        if let Some(place) = place {
+            place.parent.entries_changed();
+        }
+        Ok(())
+    }
+
+    /// Is the file still at its place? Answers false (and lets the vnode know) if that name is gone.
+    fn still_there(&self, cx: &Cx<'_>, vnode: &Arc<UnionVnode>, from: &Lower, place: &Place) -> Result<bool> {
+        if !vnode.place().is_some_and(|now| now.is(place)) {
+            return Ok(false);
+        }
+        let probe = self.probe(cx, &place.parent.stack()?, place.name()?)?;
+        let there = match probe.hit {
+            crate::lookup::Hit::Leaf { branch, entry } => branch == from.branch && entry.vnode.id() == from.vnode.id(),
+            _ => false,
+        };
+        if !there {
+            vnode.set_place(None);
+        }
+        Ok(there)
+    }
+
+    fn publish_index(&self, cx: &Cx<'_>, vnode: &UnionVnode, attr: &Attr, copy: &Lower) -> Result<()> {
+        self.use_name(cx, vnode.id, attr.nlink, 0);
+        self.add_to_index(cx, vnode.id, copy)
+    }
+
+    fn publish_name(&self, cx: &Cx<'_>, place: &Place, copy: &Lower, built: &Built) -> Result<()> {
+        let dir = place.parent.part(copy.branch)?.ok_or(Errno::AGAIN)?;
+        let server = self.server(cx);
+        self.keeping_times(cx, &dir.vnode, || match &built.work {
+            Some((work, name)) => {
+                let flags = RenameFlags { no_replace: true, exchange: false };
+                work.rename(&server, name.name()?, &dir.vnode, place.name()?, flags)
+            }
+            None => dir.vnode.link(&server, place.name()?, &copy.vnode).map(drop),
+        })
+    }
+
+    /// Runs `change` on a lower directory so that its times stay: nothing changes in the view.
+    pub(crate) fn keeping_times(
+        &self,
+        cx: &Cx<'_>,
+        dir: &Arc<dyn Vnode>,
+        change: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let before = dir.getattr(cx)?;
+        change()?;
+        let set = SetAttr {
+            atime: Some(SetTime::At(before.atime)),
+            mtime: Some(SetTime::At(before.mtime)),
+            ..SetAttr::default()
+        };
+        if let Err(errno) = dir.setattr(&self.server(cx), &set, None) {
+            tracing::warn!(%errno, "the times of a directory could not be put back");
+        }
+        Ok(())
+    }
+
+    /// Brings the file that `name` leads to in `dir` to that branch, under that name: the view does not change. The caller
+    /// holds `dir`'s names; the file itself was copied up before.
+    pub(crate) fn name_on(
+        &self,
+        cx: &Cx<'_>,
+        vnode: &UnionVnode,
+        dir: &UnionVnode,
+        name: Name<'_>,
+        probe: (u16, &Entry),
+    ) -> Result<()> {
+        let (shown, entry) = probe;
+        let lower = vnode.leaf();
+        if shown <= lower.branch {
+            return Ok(());
+        }
+        let part = dir.part(lower.branch)?.ok_or(Errno::AGAIN)?;
+        let server = self.server(cx);
+        self.keeping_times(cx, &part.vnode, || part.vnode.link(&server, name, &lower.vnode).map(drop))?;
+        self.use_name(cx, vnode.id, entry.attr.nlink, 1);
+        Ok(())
+    }
+}

@@ -1,0 +1,246 @@
+//! Making new objects.
+
+use crate::branch::same_layer;
+use crate::copyup::Keep;
+use crate::file::UnionFile;
+use crate::lookup::{Hit, Probe};
+use crate::node::{Lower, Place, UnionVnode};
+use crate::whiteout::reserved;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, Result, Vnode};
+
+/// Where something new goes.
+struct Slot {
+    branch: u16,
+    /// A whiteout of the name lies in that branch's directory: it is taken away after the entry has come.
+    whiteout: bool,
+}
+
+/// What was made, and where.
+struct Made<T> {
+    lower: Lower,
+    attr: Attr,
+    place: Place,
+    rest: T,
+}
+
+impl UnionVnode {
+    /// Refuses names that users can't make.
+    pub(crate) fn check_new_name(&self, name: Name<'_>) -> Result<()> {
+        self.dir()?;
+        self.core.require_writable()?;
+        if reserved(name.as_bytes()) { Err(Errno::PERM) } else { Ok(()) }
+    }
+
+    /// A removed directory takes nothing new.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        if self.gone.load(Ordering::Acquire) { Err(Errno::NOENT) } else { Ok(()) }
+    }
+
+    fn slot(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>) -> Result<Slot> {
+        if let [only] = stack
+            && self.core.writable(only.branch)
+        {
+            // Nothing can hide it nor show through: the lower file system knows whether the name is free.
+            return Ok(Slot { branch: only.branch, whiteout: false });
+        }
+        let probe = self.core.probe(cx, stack, name)?;
+        if !matches!(probe.hit, Hit::None) {
+            return Err(Errno::EXIST);
+        }
+        let branch = self.core.target(stack, probe.bound())?;
+        Ok(Slot { branch, whiteout: probe.whiteout == Some(branch) })
+    }
+
+    /// Makes an entry with `make`, which is called with the lower directory where it goes.
+    fn make_entry<T>(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        make: &mut dyn FnMut(&Lower) -> Result<(Entry, T)>,
+    ) -> Result<Made<T>> {
+        self.check_new_name(name)?;
+        let this = self.arc()?;
+        loop {
+            let names = self.dir()?.names.write();
+            self.check_alive()?;
+            let stack = self.stack()?;
+            let slot = self.slot(cx, &stack, name)?;
+            let Some(part) = stack.iter().find(|part| part.branch == slot.branch) else {
+                drop(names);
+                self.core.ensure_part(cx, &this, slot.branch)?;
+                continue;
+            };
+            match make(part) {
+                Ok((entry, rest)) => {
+                    self.made(cx, part, &slot, name, &entry);
+                    drop(names);
+                    self.touch(cx, slot.branch);
+                    let lower = Lower { vnode: entry.vnode, branch: slot.branch };
+                    let place = self.place_of(name)?;
+                    return Ok(Made { lower, attr: entry.attr, place, rest });
+                }
+                Err(e) if self.core.go_left(slot.branch, e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// The entry is there; what follows changes nothing more in the view.
+    fn made(&self, cx: &Cx<'_>, part: &Lower, slot: &Slot, name: Name<'_>, entry: &Entry) {
+        self.entries_changed();
+        let directory = entry.vnode.kind() == Kind::Directory;
+        if directory {
+            self.count_subdir(1);
+        }
+        if !slot.whiteout {
+            return;
+        }
+        if directory {
+            // The whiteout beside it ends its stack; the mark does the same from inside, also after a rename.
+            let lower = Lower { vnode: entry.vnode.clone(), branch: part.branch };
+            if let Err(errno) = self.core.make_opaque(cx, &lower) {
+                tracing::warn!(%name, %errno, "a new directory could not be marked opaque: its whiteout stays");
+                return;
+            }
+        }
+        self.core.tidy_whiteout(cx, part, name);
+    }
+
+    fn present(&self, cx: &Cx<'_>, made: Made<()>) -> Result<Entry> {
+        let (vnode, attr) = match made.lower.vnode.kind() {
+            Kind::Directory => {
+                let vnode = self.core.intern_dir(made.place, [made.lower].into(), None)?;
+                let attr = vnode.dir_attr(cx, made.attr)?;
+                (vnode, attr)
+            }
+            _ => {
+                let branch = made.lower.branch;
+                let entry = Entry { vnode: made.lower.vnode, attr: made.attr };
+                self.core.present_leaf(cx, made.place, branch, entry)?
+            }
+        };
+        Ok(Entry { vnode, attr })
+    }
+
+    pub(crate) fn create_file(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        let made = self.make_entry(cx, name, &mut |dir| dir.vnode.create(cx, name, mode, flags))?;
+        let Made { lower, attr, place, rest } = made;
+        self.present_open(cx, lower, attr, place, flags, rest)
+    }
+
+    fn present_open(
+        &self,
+        cx: &Cx<'_>,
+        lower: Lower,
+        attr: Attr,
+        place: Place,
+        flags: OpenFlags,
+        file: Arc<dyn OpenFile>,
+    ) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        let branch = lower.branch;
+        let (vnode, attr) = self.core.present_leaf(cx, place, branch, Entry { vnode: lower.vnode, attr })?;
+        let moves = vnode.moves();
+        let open = UnionFile::new(vnode.clone(), flags, branch, moves, file);
+        Ok((Entry { vnode, attr }, open))
+    }
+
+    pub(crate) fn make_node(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
+        let made = self.make_entry(cx, name, &mut |dir| Ok((dir.vnode.mknod(cx, name, mode, rdev)?, ())))?;
+        self.present(cx, made)
+    }
+
+    pub(crate) fn make_dir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
+        let made = self.make_entry(cx, name, &mut |dir| Ok((dir.vnode.mkdir(cx, name, mode)?, ())))?;
+        self.present(cx, made)
+    }
+
+    pub(crate) fn make_symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
+        let made = self.make_entry(cx, name, &mut |dir| Ok((dir.vnode.symlink(cx, name, target)?, ())))?;
+        self.present(cx, made)
+    }
+
+    pub(crate) fn make_tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        self.core.require_writable()?;
+        let this = self.arc()?;
+        loop {
+            self.check_alive()?;
+            let stack = self.stack()?;
+            let branch = self.core.target(&stack, u16::MAX)?;
+            let Some(part) = stack.iter().find(|part| part.branch == branch) else {
+                self.core.ensure_part(cx, &this, branch)?;
+                continue;
+            };
+            match part.vnode.tmpfile(cx, mode, flags) {
+                Ok((entry, file)) => {
+                    let lower = Lower { vnode: entry.vnode, branch };
+                    let number = self.core.number_of(&lower, &entry.attr)?;
+                    let vnode = self.core.intern_unnamed(number, &lower);
+                    let attr = vnode.leaf_attr(cx, entry.attr);
+                    let open = UnionFile::new(vnode.clone(), flags, branch, vnode.moves(), file);
+                    return Ok((Entry { vnode, attr }, open));
+                }
+                Err(e) if self.core.go_left(branch, e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    pub(crate) fn link_to(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
+        let target = same_layer(&self.core, target)?.arc()?;
+        self.check_new_name(name)?;
+        if target.dir.is_some() {
+            return Err(Errno::PERM);
+        }
+        let this = self.arc()?;
+        loop {
+            let names = self.dir()?.names.write();
+            self.check_alive()?;
+            let stack = self.stack()?;
+            let probe = self.core.probe(cx, &stack, name)?;
+            if !matches!(probe.hit, Hit::None) {
+                return Err(Errno::EXIST);
+            }
+            let from = target.leaf();
+            let branch = self.link_branch(&stack, &probe, from.branch)?;
+            let part = stack.iter().find(|part| part.branch == branch);
+            let (Some(part), true) = (part, branch == from.branch) else {
+                drop(names);
+                self.core.ensure_part(cx, &this, branch)?;
+                self.core.copy_up(cx, &target, Some(branch), Keep::All)?;
+                continue;
+            };
+            let made = part.vnode.link(cx, name, &from.vnode);
+            match made {
+                Ok(entry) => {
+                    let slot = Slot { branch, whiteout: probe.whiteout == Some(branch) };
+                    self.made(cx, part, &slot, name, &entry);
+                    drop(names);
+                    self.touch(cx, branch);
+                    target.set_place(Some(self.place_of(name)?));
+                    let attr = target.leaf_attr(cx, entry.attr);
+                    return Ok(Entry { vnode: target, attr });
+                }
+                Err(e) if self.core.go_left(branch, e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// The branch where another name of a file on `from` goes: the file's own, if the name would show there.
+    fn link_branch(&self, stack: &[Lower], probe: &Probe, from: u16) -> Result<u16> {
+        let has_part = stack.iter().any(|part| part.branch == from);
+        let may_have = stack.first().is_some_and(|first| from < first.branch);
+        if self.core.writable(from) && from <= probe.bound() && (has_part || may_have) {
+            return Ok(from);
+        }
+        self.core.target(stack, probe.bound().min(from))
+    }
+}

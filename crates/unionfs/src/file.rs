@@ -1,0 +1,168 @@
+//! Open files: they follow their vnode to another branch.
+
+use crate::movers::Writing;
+use crate::node::{Lower, UnionVnode};
+use parking_lot::RwLock;
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SeekFrom};
+
+/// An open file of the branch that the vnode lies on.
+enum Current {
+    /// The file stays where it is for as long as this lives.
+    Fixed(Arc<dyn OpenFile>),
+    /// It may be copied up: the vnode's count of moves when it was opened.
+    Follows(RwLock<(u32, Arc<dyn OpenFile>)>),
+}
+
+/// An open file of the union.
+pub(crate) struct UnionFile {
+    vnode: Arc<UnionVnode>,
+    flags: OpenFlags,
+    current: Current,
+    /// The file is kept from moving while this is open.
+    pinned: bool,
+}
+
+impl std::fmt::Debug for UnionFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "UnionFile({:?}, {:?})", self.vnode, self.flags)
+    }
+}
+
+impl UnionFile {
+    /// `file` is an open file of the vnode's lower file on `branch`, opened when it had moved `moves` times.
+    pub(crate) fn new(
+        vnode: Arc<UnionVnode>,
+        flags: OpenFlags,
+        branch: u16,
+        moves: u32,
+        file: Arc<dyn OpenFile>,
+    ) -> Arc<Self> {
+        let core = &vnode.core;
+        let stays = core.stays(branch);
+        let pinned = !stays && core.writable(branch) && file.backing().is_some() && core.movers.pin(vnode.id);
+        let current = if (stays || pinned) && vnode.moves() == moves {
+            Current::Fixed(file)
+        } else {
+            Current::Follows(RwLock::new((moves, file)))
+        };
+        Arc::new(Self { flags, current, pinned, vnode })
+    }
+
+    /// The open file of the branch where the file is now.
+    pub(crate) fn lower(&self, cx: &Cx<'_>) -> Result<Arc<dyn OpenFile>> {
+        let current = match &self.current {
+            Current::Fixed(file) => return Ok(file.clone()),
+            Current::Follows(current) => current,
+        };
+        {
+            let current = current.read();
+            if current.0 == self.vnode.moves() {
+                return Ok(current.1.clone());
+            }
+        }
+        let mut current = current.write();
+        let (lower, moves) = self.vnode.leaf_and_moves();
+        if current.0 != moves {
+            let file = lower.vnode.open(&self.vnode.core.server(cx), self.flags.without_trunc())?;
+            *current = (moves, file);
+        }
+        Ok(current.1.clone())
+    }
+
+    /// The open file for a write. Files are copied up when they are opened for writing, so it lies on a read-write branch.
+    fn for_write(&self, cx: &Cx<'_>) -> Result<(Option<Writing<'_>>, Arc<dyn OpenFile>)> {
+        if !self.flags.writes() {
+            return Err(Errno::BADF);
+        }
+        let branch = self.vnode.branch();
+        let guard = self.vnode.guard_branch(cx, branch)?;
+        let file = self.lower(cx)?;
+        if !self.vnode.core.writable(self.vnode.branch()) {
+            return Err(Errno::ROFS);
+        }
+        Ok((guard, file))
+    }
+
+    /// The lower file of a source of a copy, where that is of a union too.
+    fn look_through(cx: &Cx<'_>, source: &dyn OpenFile) -> Result<Option<Arc<dyn OpenFile>>> {
+        source.as_any().downcast_ref::<Self>().map(|file| file.lower(cx)).transpose()
+    }
+}
+
+impl UnionVnode {
+    /// Lets a write begin, where the file might be about to move.
+    pub(crate) fn guard_branch(&self, cx: &Cx<'_>, branch: u16) -> Result<Option<Writing<'_>>> {
+        if self.core.stays(branch) { Ok(None) } else { self.core.movers.write(cx, self.id).map(Some) }
+    }
+
+    /// The same for an attribute change of `lower`.
+    pub(crate) fn guard_write(&self, cx: &Cx<'_>, lower: &Lower) -> Result<Option<Writing<'_>>> {
+        if self.dir.is_some() { Ok(None) } else { self.guard_branch(cx, lower.branch) }
+    }
+}
+
+impl Drop for UnionFile {
+    fn drop(&mut self) {
+        if self.pinned {
+            self.vnode.core.movers.unpin(self.vnode.id);
+        }
+    }
+}
+
+impl OpenFile for UnionFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn backing(&self) -> Option<BorrowedFd<'_>> {
+        match &self.current {
+            Current::Fixed(file) => file.backing(),
+            Current::Follows(_) => None,
+        }
+    }
+
+    fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
+        self.lower(cx)?.read(cx, out, offset)
+    }
+
+    fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
+        let (_writing, file) = self.for_write(cx)?;
+        file.write(cx, data, offset)
+    }
+
+    fn flush(&self, cx: &Cx<'_>) -> Result<()> {
+        self.lower(cx)?.flush(cx)
+    }
+
+    fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
+        self.lower(cx)?.fsync(cx, data_only)
+    }
+
+    fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
+        let (_writing, file) = self.for_write(cx)?;
+        file.fallocate(cx, mode, offset, len)
+    }
+
+    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+        self.lower(cx)?.seek(cx, offset, whence)
+    }
+
+    fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
+        let (_writing, file) = self.for_write(cx)?;
+        match Self::look_through(cx, source)? {
+            Some(lower) => file.copy_from(cx, offset, &*lower, source_offset, len),
+            None => file.copy_from(cx, offset, source, source_offset, len),
+        }
+    }
+
+    fn reflink_from(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
+        let (_writing, file) = self.for_write(cx)?;
+        match Self::look_through(cx, source)? {
+            Some(lower) => file.reflink_from(cx, &*lower),
+            None => file.reflink_from(cx, source),
+        }
+    }
+}

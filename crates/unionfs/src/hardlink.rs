@@ -1,0 +1,283 @@
+//! Files of several names: docs/unionfs.md, "Hard links".
+
+use crate::branch::Core;
+use crate::log::Record;
+use crate::node::{Lower, UnionVnode};
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use vnode::{Attr, Cx, DirEntry, Entry, Errno, Kind, Name, Result, Vnode};
+
+const LINKS: &[u8] = b".wh..wh.links";
+
+/// The copied-up files that had several names: number to the branch with the copy.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    index: RwLock<HashMap<u64, u16>>,
+    len: AtomicUsize,
+}
+
+impl Links {
+    /// The branch that holds the copy of the file of that number.
+    pub(crate) fn branch(&self, number: u64) -> Option<u16> {
+        if self.len.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.index.read().get(&number).copied()
+    }
+
+    fn set(&self, number: u64, branch: Option<u16>) {
+        let mut index = self.index.write();
+        match branch {
+            Some(branch) => drop(index.insert(number, branch)),
+            None => drop(index.remove(&number)),
+        }
+        self.len.store(index.len(), Ordering::Release);
+    }
+}
+
+/// The name of an index entry: 16 hexadecimal digits.
+struct IndexName([u8; 16]);
+
+impl IndexName {
+    fn of(number: u64) -> Self {
+        let mut hex = [0; 16];
+        for (place, digit) in hex.iter_mut().enumerate() {
+            let nibble = (number >> (60 - 4 * place)) & 15;
+            *digit = b"0123456789abcdef".get(usize::try_from(nibble).unwrap_or(0)).copied().unwrap_or(b'0');
+        }
+        Self(hex)
+    }
+
+    fn parse(name: &[u8]) -> Option<u64> {
+        let text = std::str::from_utf8(name).ok().filter(|t| t.len() == 16 && !t.starts_with('+'))?;
+        u64::from_str_radix(text, 16).ok()
+    }
+
+    fn name(&self) -> Result<Name<'_>> {
+        Name::new(&self.0)
+    }
+}
+
+impl Core {
+    /// The directory of index entries of a branch, made if it is to be.
+    fn links_dir(&self, cx: &Cx<'_>, branch: u16, make: bool) -> Result<Option<Arc<dyn Vnode>>> {
+        let state = self.branch(branch)?;
+        if let Some(dir) = &*state.links.lock() {
+            return Ok(Some(dir.clone()));
+        }
+        let dir = self.reserved_dir(cx, &state.root, LINKS, make)?;
+        state.links.lock().clone_from(&dir);
+        Ok(dir)
+    }
+
+    /// A directory of the union's own in a branch's root.
+    pub(crate) fn reserved_dir(
+        &self,
+        cx: &Cx<'_>,
+        root: &Arc<dyn Vnode>,
+        name: &[u8],
+        make: bool,
+    ) -> Result<Option<Arc<dyn Vnode>>> {
+        let name = Name::new(name)?;
+        let cx = &self.server(cx);
+        loop {
+            match root.lookup(cx, name)? {
+                Some(entry) if entry.vnode.kind() == Kind::Directory => return Ok(Some(entry.vnode)),
+                Some(_) => return Err(Errno::NOTDIR),
+                None if !make => return Ok(None),
+                None => match root.mkdir(cx, name, 0o700) {
+                    Ok(entry) => return Ok(Some(entry.vnode)),
+                    Err(Errno::EXIST) => {}
+                    Err(e) => return Err(e),
+                },
+            }
+        }
+    }
+
+    /// Reads the index of a branch at mount.
+    pub(crate) fn load_links(&self, cx: &Cx<'_>, branch: u16) -> Result<()> {
+        let Some(dir) = self.links_dir(cx, branch, false)? else { return Ok(()) };
+        let mut numbers = Vec::new();
+        let mut sink = |entry: &DirEntry<'_>| {
+            numbers.extend(IndexName::parse(entry.name.as_bytes()));
+            true
+        };
+        dir.readdir(cx, 0, &mut sink)?;
+        for number in numbers {
+            self.load_link(cx, branch, &dir, number)?;
+        }
+        Ok(())
+    }
+
+    fn load_link(&self, cx: &Cx<'_>, branch: u16, dir: &Arc<dyn Vnode>, number: u64) -> Result<()> {
+        let Some(entry) = dir.lookup(cx, IndexName::of(number).name()?)? else { return Ok(()) };
+        if entry.vnode.kind() == Kind::Directory || self.links.branch(number).is_some() {
+            return Ok(());
+        }
+        let lower = Lower { vnode: entry.vnode, branch };
+        // The tail of the log may be lost: the index knows the number too.
+        if self.number_of(&lower, &entry.attr)? != number {
+            self.identity.note(cx, self.alias_record(&lower, &entry.attr, number)?);
+        }
+        self.links.set(number, Some(branch));
+        Ok(())
+    }
+
+    /// The record that a lower file is known as `number`.
+    pub(crate) fn alias_record(&self, lower: &Lower, attr: &Attr, number: u64) -> Result<Record> {
+        let tag = self.branch(lower.branch)?.tag;
+        Ok(Record::Alias { tag, lower: lower.vnode.id(), born: attr.btime.unwrap_or_default(), number })
+    }
+
+    /// The file that a lower name leads to: the copy that was made of it under another name, else itself.
+    pub(crate) fn behind_links(&self, cx: &Cx<'_>, branch: u16, entry: Entry) -> Result<(Lower, Attr)> {
+        let own = Lower { vnode: entry.vnode, branch };
+        if entry.attr.nlink < 2 || self.links.len.load(Ordering::Acquire) == 0 {
+            return Ok((own, entry.attr));
+        }
+        let number = self.number_of(&own, &entry.attr)?;
+        let Some(at) = self.links.branch(number).filter(|&at| at < branch) else { return Ok((own, entry.attr)) };
+        let Some(dir) = self.links_dir(cx, at, false)? else { return Ok((own, entry.attr)) };
+        match dir.lookup(cx, IndexName::of(number).name()?)? {
+            Some(copy) if copy.vnode.kind() == own.vnode.kind() => {
+                Ok((Lower { vnode: copy.vnode, branch: at }, copy.attr))
+            }
+            _ => Ok((own, entry.attr)),
+        }
+    }
+
+    /// Puts a copy into the index: from then on all lower names lead to it.
+    pub(crate) fn add_to_index(&self, cx: &Cx<'_>, number: u64, copy: &Lower) -> Result<()> {
+        let dir = self.links_dir(cx, copy.branch, true)?.ok_or(Errno::IO)?;
+        match dir.link(&self.server(cx), IndexName::of(number).name()?, &copy.vnode) {
+            Ok(_) => {}
+            Err(Errno::EXIST) => {
+                // Left behind by an operation that was not finished: nothing leads to it.
+                dir.unlink(&self.server(cx), IndexName::of(number).name()?)?;
+                dir.link(&self.server(cx), IndexName::of(number).name()?, &copy.vnode)?;
+            }
+            Err(e) => return Err(e),
+        }
+        self.links.set(number, Some(copy.branch));
+        Ok(())
+    }
+
+    /// Takes a copy out of the index.
+    pub(crate) fn remove_from_index(&self, cx: &Cx<'_>, number: u64) {
+        let Some(branch) = self.links.branch(number) else { return };
+        let removed = self.links_dir(cx, branch, false).and_then(|dir| match dir {
+            Some(dir) => dir.unlink(&self.server(cx), IndexName::of(number).name()?),
+            None => Ok(()),
+        });
+        if let Err(errno) = removed
+            && errno != Errno::NOENT
+        {
+            tracing::warn!(%errno, branch = %self.path_of(branch), "a file without names stays in the index");
+        }
+        self.links.set(number, None);
+    }
+
+    /// Counts one of the names of a lower file with `first` names as used up.
+    pub(crate) fn use_name(&self, cx: &Cx<'_>, number: u64, first: u32, by: i32) {
+        let mut names = self.identity.names(number).unwrap_or(crate::identity::Names { first, used: 0 });
+        names.used = names.used.saturating_add_signed(by).min(names.first);
+        let cx = &self.server(cx);
+        self.identity.note(cx, Record::Names { number, first: names.first, used: names.used });
+    }
+
+    /// The link count to show for a file, given that of its lower file.
+    pub(crate) fn link_count(&self, number: u64, lower: u32) -> u32 {
+        let indexed = self.links.branch(number).is_some();
+        if lower < 2 && !indexed {
+            return lower;
+        }
+        match self.identity.names(number) {
+            Some(names) if indexed => lower.saturating_sub(1) + names.first.saturating_sub(names.used),
+            Some(names) => lower.saturating_sub(names.used),
+            None => lower.saturating_sub(u32::from(indexed)),
+        }
+    }
+
+    /// Bookkeeping after a name of a file went. `lower`, `attr`: what the name led to on its own branch, with the attributes
+    /// from before; `stays`: the lower name is still there, hidden.
+    pub(crate) fn name_went(&self, cx: &Cx<'_>, lower: &Lower, attr: &Attr, stays: bool) -> Result<()> {
+        let number = self.number_of(lower, attr)?;
+        let indexed = self.links.branch(number);
+        let own = indexed.is_none_or(|at| at == lower.branch);
+        if attr.nlink > 1 && (stays || !own) {
+            self.use_name(cx, number, attr.nlink, 1);
+        }
+        let left = match indexed {
+            Some(_) => self.names_left(cx, number, lower, attr, own && !stays)?,
+            None if stays => attr.nlink.saturating_sub(self.identity.names(number).map_or(0, |n| n.used)),
+            None => attr.nlink.saturating_sub(1),
+        };
+        if left == 0 || (attr.nlink < 2 && indexed.is_none()) {
+            self.last_name_went(cx, number, lower)?;
+        }
+        Ok(())
+    }
+
+    /// How many names still lead to an indexed file.
+    fn names_left(&self, cx: &Cx<'_>, number: u64, lower: &Lower, attr: &Attr, removed: bool) -> Result<u32> {
+        let copy = if removed {
+            attr.nlink.saturating_sub(1)
+        } else {
+            let branch = self.links.branch(number).unwrap_or(lower.branch);
+            match self.links_dir(cx, branch, false)? {
+                Some(dir) => dir.lookup(cx, IndexName::of(number).name()?)?.map_or(1, |copy| copy.attr.nlink),
+                None => 1,
+            }
+        };
+        Ok(self.link_count(number, copy))
+    }
+
+    fn last_name_went(&self, cx: &Cx<'_>, number: u64, lower: &Lower) -> Result<()> {
+        let cx = &self.server(cx);
+        if let Some(branch) = self.links.branch(number)
+            && let Some(dir) = self.links_dir(cx, branch, false)?
+            && let Some(copy) = dir.lookup(cx, IndexName::of(number).name()?)?
+        {
+            self.identity.unalias(cx, self.branch(branch)?.tag, copy.vnode.id());
+        }
+        self.remove_from_index(cx, number);
+        if self.identity.names(number).is_some() {
+            self.identity.note(cx, Record::Names { number, first: 0, used: 0 });
+        }
+        self.identity.unalias(cx, self.branch(lower.branch)?.tag, lower.vnode.id());
+        if let Some(vnode) = self.table.get(number) {
+            vnode.gone.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+impl UnionVnode {
+    /// A file's attributes as users see them, from those of its lower file.
+    pub(crate) fn leaf_attr(&self, _cx: &Cx<'_>, mut attr: Attr) -> Attr {
+        attr.ino = self.id;
+        attr.nlink = if self.gone.load(Ordering::Acquire) && attr.nlink < 2 {
+            0
+        } else {
+            self.core.link_count(self.id, attr.nlink)
+        };
+        attr
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_index_entries() {
+        for number in [0, 1, 0x8000_0000_0000_0001, u64::MAX] {
+            assert_eq!(IndexName::parse(IndexName::of(number).name().unwrap().as_bytes()), Some(number));
+        }
+        assert_eq!(IndexName::of(255).0, *b"00000000000000ff");
+        assert_eq!(IndexName::parse(b"+00000000000000f"), None);
+        assert_eq!(IndexName::parse(b"ff"), None);
+    }
+}

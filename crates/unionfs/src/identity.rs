@@ -1,0 +1,202 @@
+//! Numbers of objects: docs/unionfs.md, "Branches, vnodes, identity". The log: docs/formats/union-branch.md.
+
+use crate::log::{Log, Record};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use vnode::{Cx, Result, Time};
+
+/// The number of the root.
+pub(crate) const ROOT: u64 = 1;
+
+const LOWER_BITS: u32 = 48;
+const HASHED: u64 = 1 << 63;
+
+/// The number of a lower object: tag and lower number, or a hash of them where the lower number is too large.
+pub(crate) fn compose(tag: u16, lower: u64) -> u64 {
+    if lower >> LOWER_BITS == 0 {
+        return u64::from(tag) << LOWER_BITS | lower;
+    }
+    HASHED | mix(lower ^ u64::from(tag).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+/// Another number, of the hashed range, where `id` is taken.
+pub(crate) fn next_free(id: u64) -> u64 {
+    HASHED | mix(id.wrapping_add(1))
+}
+
+/// Spreads every bit of the input over all bits (the finaliser of SplitMix64).
+pub(crate) fn mix(mut n: u64) -> u64 {
+    n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ (n >> 31)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Alias {
+    pub(crate) born: Time,
+    pub(crate) number: u64,
+}
+
+/// How many of a lower file's names exist and how many of them no longer lead to it or its copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Names {
+    pub(crate) first: u32,
+    pub(crate) used: u32,
+}
+
+/// What the log says.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    pub(crate) tags: HashMap<Vec<u8>, u16>,
+    pub(crate) aliases: HashMap<(u16, u64), Alias>,
+    pub(crate) names: HashMap<u64, Names>,
+}
+
+impl Known {
+    /// Takes a record in.
+    pub(crate) fn apply(&mut self, record: Record) {
+        match record {
+            Record::Tag { tag, path } => {
+                self.tags.insert(path, tag);
+            }
+            Record::Alias { tag, lower, born, number } => {
+                self.aliases.insert((tag, lower), Alias { born, number });
+            }
+            Record::Unalias { tag, lower } => {
+                self.aliases.remove(&(tag, lower));
+            }
+            Record::Names { number, first: 0, .. } => {
+                self.names.remove(&number);
+            }
+            Record::Names { number, first, used } => {
+                self.names.insert(number, Names { first, used });
+            }
+        }
+    }
+
+    /// The shortest sequence of records that says the same.
+    pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        let tags = self.tags.iter().map(|(path, &tag)| Record::Tag { tag, path: path.clone() });
+        let aliases = self.aliases.iter().map(|(&(tag, lower), alias)| Record::Alias {
+            tag,
+            lower,
+            born: alias.born,
+            number: alias.number,
+        });
+        let names = self.names.iter().map(|(&number, n)| Record::Names { number, first: n.first, used: n.used });
+        tags.chain(aliases).chain(names)
+    }
+}
+
+/// The identity log and what it says.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    known: RwLock<Known>,
+    /// How many aliases there are: a look-up in a union without any needs no lock.
+    aliases: AtomicUsize,
+    /// The same for link counts.
+    names: AtomicUsize,
+    log: Mutex<Option<Log>>,
+}
+
+impl Identity {
+    pub(crate) fn new(known: Known, log: Option<Log>) -> Self {
+        Self {
+            aliases: known.aliases.len().into(),
+            names: known.names.len().into(),
+            known: RwLock::new(known),
+            log: Mutex::new(log),
+        }
+    }
+
+    /// The number that a lower file is known as, if that is not its natural one.
+    pub(crate) fn alias(&self, tag: u16, lower: u64, born: Option<Time>) -> Option<u64> {
+        if self.aliases.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let alias = *self.known.read().aliases.get(&(tag, lower))?;
+        // Without a birth time in the attributes (in a listing) the lower number must do.
+        born.is_none_or(|born| born == alias.born).then_some(alias.number)
+    }
+
+    /// Does any file have an alias?
+    pub(crate) fn has_aliases(&self) -> bool {
+        self.aliases.load(Ordering::Acquire) != 0
+    }
+
+    /// The link count record of a file.
+    pub(crate) fn names(&self, number: u64) -> Option<Names> {
+        if self.names.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.known.read().names.get(&number).copied()
+    }
+
+    /// Writes a record, then takes it in.
+    pub(crate) fn append(&self, cx: &Cx<'_>, record: Record) -> Result<()> {
+        let mut log = self.log.lock();
+        if let Some(log) = log.as_mut() {
+            log.append(cx, &record)?;
+        }
+        let mut known = self.known.write();
+        known.apply(record);
+        self.aliases.store(known.aliases.len(), Ordering::Release);
+        self.names.store(known.names.len(), Ordering::Release);
+        Ok(())
+    }
+
+    /// The same where failing loses no more than a number after the next mount.
+    pub(crate) fn note(&self, cx: &Cx<'_>, record: Record) {
+        let kept = record.clone();
+        if let Err(errno) = self.append(cx, record) {
+            tracing::warn!(%errno, "the identity log could not be written");
+            let mut known = self.known.write();
+            known.apply(kept);
+            self.aliases.store(known.aliases.len(), Ordering::Release);
+            self.names.store(known.names.len(), Ordering::Release);
+        }
+    }
+
+    /// Forgets the alias of a lower file, if it has one.
+    pub(crate) fn unalias(&self, cx: &Cx<'_>, tag: u16, lower: u64) {
+        if self.has_aliases() && self.known.read().aliases.contains_key(&(tag, lower)) {
+            self.note(cx, Record::Unalias { tag, lower });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_unique() {
+        assert_eq!(compose(3, 5), 3 << 48 | 5);
+        assert_ne!(compose(3, 1 << 50), compose(4, 1 << 50));
+        assert!(compose(3, 1 << 50) >> 63 == 1);
+        assert!(compose(32766, (1 << 48) - 1) >> 63 == 0);
+        assert_ne!(next_free(7), next_free(next_free(7)));
+    }
+
+    #[test]
+    fn records_say_the_same_again() {
+        let mut known = Known::default();
+        known.apply(Record::Tag { tag: 1, path: b"/a".to_vec() });
+        let born = Time { sec: -1, nsec: 5 };
+        known.apply(Record::Alias { tag: 1, lower: 9, born, number: 77 });
+        known.apply(Record::Alias { tag: 1, lower: 10, born, number: 78 });
+        known.apply(Record::Unalias { tag: 1, lower: 10 });
+        known.apply(Record::Names { number: 77, first: 3, used: 1 });
+        known.apply(Record::Names { number: 78, first: 3, used: 1 });
+        known.apply(Record::Names { number: 78, first: 0, used: 0 });
+        let mut again = Known::default();
+        for record in known.records() {
+            again.apply(record);
+        }
+        assert_eq!(known.records().count(), 3);
+        assert_eq!(again.aliases, known.aliases);
+        assert_eq!(again.names, known.names);
+        assert_eq!(again.tags, known.tags);
+    }
+}

@@ -1,0 +1,253 @@
+//! The identity log's format: docs/formats/union-branch.md.
+
+use std::sync::Arc;
+use vnode::{Cx, Errno, OpenFile, Result, Time};
+
+/// The first 16 bytes of a log.
+pub(crate) const HEADER: &[u8; 16] = b"strata-ident 1\n\0";
+
+/// More than this is not read of a log: some twenty million records.
+pub(crate) const LIMIT: u64 = 1 << 30;
+
+/// An entry of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Record {
+    /// The branch of that path has this tag.
+    Tag { tag: u16, path: Vec<u8> },
+    /// That lower file is known as `number`.
+    Alias { tag: u16, lower: u64, born: Time, number: u64 },
+    /// Forget that.
+    Unalias { tag: u16, lower: u64 },
+    /// How many names a lower file had at first (0: forget it), and how many of them are used up.
+    Names { number: u64, first: u32, used: u32 },
+}
+
+impl Record {
+    /// The record's bytes; `ENAMETOOLONG` for a path of more than 65,533 bytes.
+    pub(crate) fn encode(&self) -> Result<Vec<u8>> {
+        let mut payload = Vec::new();
+        let kind = match self {
+            Self::Tag { tag, path } => {
+                payload.extend(tag.to_le_bytes());
+                payload.extend(path);
+                1
+            }
+            Self::Alias { tag, lower, born, number } => {
+                payload.extend(tag.to_le_bytes());
+                payload.extend(lower.to_le_bytes());
+                payload.extend(born.sec.to_le_bytes());
+                payload.extend(born.nsec.to_le_bytes());
+                payload.extend(number.to_le_bytes());
+                2
+            }
+            Self::Unalias { tag, lower } => {
+                payload.extend(tag.to_le_bytes());
+                payload.extend(lower.to_le_bytes());
+                3
+            }
+            Self::Names { number, first, used } => {
+                payload.extend(number.to_le_bytes());
+                payload.extend(first.to_le_bytes());
+                payload.extend(used.to_le_bytes());
+                4
+            }
+        };
+        let mut bytes = u16::try_from(payload.len()).map_err(|_| Errno::NAMETOOLONG)?.to_le_bytes().to_vec();
+        bytes.extend([kind, 0]);
+        bytes.extend(payload);
+        bytes.extend(crc32c(&bytes).to_le_bytes());
+        Ok(bytes)
+    }
+
+    /// Takes the first record off `bytes`. `None` where they are cut off, damaged, or of a type that is not known.
+    pub(crate) fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        let mut rest = *bytes;
+        let len = usize::from(u16::from_le_bytes(take(&mut rest)?));
+        let [kind, zero] = take(&mut rest)?;
+        let mut payload = rest.get(..len)?;
+        rest = rest.get(len..)?;
+        let sum = u32::from_le_bytes(take(&mut rest)?);
+        if zero != 0 || crc32c(bytes.get(..len + 4)?) != sum {
+            return None;
+        }
+        let record = Self::decode_payload(kind, &mut payload)?;
+        *bytes = rest;
+        payload.is_empty().then_some(record)
+    }
+
+    fn decode_payload(kind: u8, payload: &mut &[u8]) -> Option<Self> {
+        Some(match kind {
+            1 => Self::Tag { tag: u16::from_le_bytes(take(payload)?), path: std::mem::take(payload).to_vec() },
+            2 => Self::Alias {
+                tag: u16::from_le_bytes(take(payload)?),
+                lower: u64::from_le_bytes(take(payload)?),
+                born: Time { sec: i64::from_le_bytes(take(payload)?), nsec: u32::from_le_bytes(take(payload)?) },
+                number: u64::from_le_bytes(take(payload)?),
+            },
+            3 => Self::Unalias { tag: u16::from_le_bytes(take(payload)?), lower: u64::from_le_bytes(take(payload)?) },
+            4 => Self::Names {
+                number: u64::from_le_bytes(take(payload)?),
+                first: u32::from_le_bytes(take(payload)?),
+                used: u32::from_le_bytes(take(payload)?),
+            },
+            _ => return None,
+        })
+    }
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, tail) = bytes.split_first_chunk::<N>()?;
+    *bytes = tail;
+    Some(*head)
+}
+
+/// CRC-32C (Castagnoli), bit by bit reflected, as in RFC 3720.
+fn crc32c(bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = crc_table();
+    let step = |sum: u32, &byte: &u8| {
+        let index = usize::from(sum.to_le_bytes()[0] ^ byte);
+        TABLE.get(index).copied().unwrap_or(0) ^ (sum >> 8)
+    };
+    !bytes.iter().fold(!0, step)
+}
+
+const fn crc_table() -> [u32; 256] {
+    let mut table = [0; 256];
+    let mut n = 0;
+    while n < 256 {
+        let mut sum = n as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            sum = if sum & 1 == 1 { 0x82f6_3b78 ^ (sum >> 1) } else { sum >> 1 };
+            bit += 1;
+        }
+        table[n] = sum;
+        n += 1;
+    }
+    table
+}
+
+/// All records of a log, and how many of its bytes are good.
+pub(crate) fn parse(bytes: &[u8]) -> (Vec<Record>, usize) {
+    let Some(mut rest) = bytes.strip_prefix(HEADER.as_slice()) else { return (Vec::new(), 0) };
+    let mut records = Vec::new();
+    while let Some(record) = Record::decode(&mut rest) {
+        records.push(record);
+    }
+    (records, bytes.len() - rest.len())
+}
+
+/// An open log.
+#[derive(Debug)]
+pub(crate) struct Log {
+    file: Arc<dyn OpenFile>,
+    end: u64,
+}
+
+impl Log {
+    /// A log whose good bytes end at `end`.
+    pub(crate) fn new(file: Arc<dyn OpenFile>, end: u64) -> Self {
+        Self { file, end }
+    }
+
+    /// Writes a record at the end. What a failing write leaves there is overwritten by the next.
+    pub(crate) fn append(&mut self, cx: &Cx<'_>, record: &Record) -> Result<()> {
+        let bytes = record.encode()?;
+        write_all(&*self.file, cx, &bytes, self.end)?;
+        self.end += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Writes all of `data`, or fails.
+pub(crate) fn write_all(file: &dyn OpenFile, cx: &Cx<'_>, mut data: &[u8], mut offset: u64) -> Result<()> {
+    while !data.is_empty() {
+        let written = file.write(cx, data, offset)?;
+        data = data.get(written..).filter(|_| written > 0).ok_or(Errno::IO)?;
+        offset += written as u64;
+    }
+    Ok(())
+}
+
+/// Reads up to `limit` bytes from the start.
+pub(crate) fn read_all(file: &dyn OpenFile, cx: &Cx<'_>, limit: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut chunk = vec![0; 64 * 1024];
+    while (bytes.len() as u64) < limit {
+        let room = usize::try_from(limit - bytes.len() as u64).unwrap_or(usize::MAX).min(chunk.len());
+        let Some(out) = chunk.get_mut(..room) else { break };
+        let got = file.read(cx, out, bytes.len() as u64)?;
+        if got == 0 {
+            break;
+        }
+        bytes.extend(out.get(..got).unwrap_or_default());
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn checksum_is_castagnolis() {
+        // The check value of the catalogue of parametrised CRC algorithms.
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn fixture_of_version_1() {
+        let mut log = HEADER.to_vec();
+        log.extend(Record::Tag { tag: 2, path: b"/b".to_vec() }.encode().unwrap());
+        let born = Time { sec: 1, nsec: 2 };
+        log.extend(Record::Alias { tag: 1, lower: 3, born, number: 4 }.encode().unwrap());
+        log.extend(Record::Unalias { tag: 1, lower: 3 }.encode().unwrap());
+        log.extend(Record::Names { number: 4, first: 5, used: 6 }.encode().unwrap());
+        assert_eq!(log, include_bytes!("../tests/fixtures/ident-1"));
+        assert_eq!(parse(&log).0.len(), 4);
+        assert_eq!(parse(&log).1, log.len());
+    }
+
+    fn any_record() -> impl Strategy<Value = Record> {
+        prop_oneof![
+            (any::<u16>(), proptest::collection::vec(any::<u8>(), 0..300))
+                .prop_map(|(tag, path)| Record::Tag { tag, path }),
+            (any::<u16>(), any::<u64>(), any::<i64>(), any::<u32>(), any::<u64>()).prop_map(
+                |(tag, lower, sec, nsec, number)| Record::Alias { tag, lower, born: Time { sec, nsec }, number }
+            ),
+            (any::<u16>(), any::<u64>()).prop_map(|(tag, lower)| Record::Unalias { tag, lower }),
+            (any::<u64>(), any::<u32>(), any::<u32>()).prop_map(|(number, first, used)| Record::Names {
+                number,
+                first,
+                used
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn reads_what_it_wrote(records in proptest::collection::vec(any_record(), 0..20), cut in 0_usize..2000) {
+            let mut bytes = HEADER.to_vec();
+            let mut ends = vec![bytes.len()];
+            for record in &records {
+                bytes.extend(record.encode().unwrap());
+                ends.push(bytes.len());
+            }
+            prop_assert_eq!(parse(&bytes), (records.clone(), bytes.len()));
+            let cut = cut.min(bytes.len());
+            let (got, good) = parse(&bytes[..cut]);
+            prop_assert_eq!(&got[..], &records[..got.len()]);
+            prop_assert!(good == 0 || ends.contains(&good));
+        }
+
+        #[test]
+        fn takes_any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), good in any::<bool>()) {
+            if good {
+                bytes.splice(0..0, HEADER.iter().copied());
+            }
+            let (_, end) = parse(&bytes);
+            prop_assert!(end <= bytes.len());
+        }
+    }
+}

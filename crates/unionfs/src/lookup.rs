@@ -1,0 +1,263 @@
+//! Finding a name in a directory: docs/unionfs.md, "Operations".
+
+use crate::branch::{Core, is_dir};
+use crate::marks::Onward;
+use crate::node::{Lower, Place, UnionVnode};
+use crate::whiteout::reserved;
+use std::sync::Arc;
+use vnode::{Attr, Cx, Entry, Errno, Name, Result};
+
+/// Bounds the work that redirects made by somebody else can cause in one look-up.
+pub(crate) struct Walk {
+    steps: u32,
+}
+
+impl Walk {
+    pub(crate) fn new() -> Self {
+        Self { steps: 100_000 }
+    }
+
+    /// Counts a step. `ELOOP` when there were too many.
+    pub(crate) fn step(&mut self) -> Result<()> {
+        self.steps = self.steps.checked_sub(1).ok_or(Errno::LOOP)?;
+        Ok(())
+    }
+}
+
+/// What a name is in a directory.
+#[derive(Debug)]
+pub(crate) enum Hit {
+    /// Nothing.
+    None,
+    /// Anything but a directory.
+    Leaf {
+        /// The branch of the instance that shows.
+        branch: u16,
+        /// That instance.
+        entry: Entry,
+    },
+    /// A directory.
+    Dir {
+        /// What it merges; not empty.
+        stack: Vec<Lower>,
+        /// Attributes of the leftmost.
+        attr: Attr,
+        /// The redirect that its part on the leftmost branch has.
+        redirect: Option<Box<[u8]>>,
+    },
+}
+
+/// The answer of [`Core::probe`].
+#[derive(Debug)]
+pub(crate) struct Probe {
+    pub(crate) hit: Hit,
+    /// The branch of the whiteout that ended the search.
+    pub(crate) whiteout: Option<u16>,
+}
+
+impl Probe {
+    /// The branch where the name shows, if it does.
+    pub(crate) fn branch(&self) -> Option<u16> {
+        match &self.hit {
+            Hit::None => None,
+            Hit::Leaf { branch, .. } => Some(*branch),
+            Hit::Dir { stack, .. } => stack.first().map(|part| part.branch),
+        }
+    }
+
+    /// The rightmost branch where something new of that name would show.
+    pub(crate) fn bound(&self) -> u16 {
+        self.branch().or(self.whiteout).unwrap_or(u16::MAX)
+    }
+}
+
+/// What was found of a directory so far.
+#[derive(Default)]
+struct Merge {
+    stack: Vec<Lower>,
+    attr: Option<Attr>,
+    redirect: Option<Box<[u8]>>,
+}
+
+impl Merge {
+    fn done(self, whiteout: Option<u16>) -> Probe {
+        let hit = match self.attr {
+            Some(attr) => Hit::Dir { stack: self.stack, attr, redirect: self.redirect },
+            None => Hit::None,
+        };
+        Probe { hit, whiteout }
+    }
+}
+
+impl Core {
+    /// Looks for `name` in the directories of `stack`.
+    pub(crate) fn probe(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>) -> Result<Probe> {
+        self.probe_with(cx, stack, name, &mut Walk::new())
+    }
+
+    /// The same as a part of a longer way.
+    pub(crate) fn probe_with(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>, walk: &mut Walk) -> Result<Probe> {
+        let mut merge = Merge::default();
+        for (index, part) in stack.iter().enumerate() {
+            walk.step()?;
+            let more = index + 1 < stack.len();
+            match part.vnode.lookup(cx, name)? {
+                Some(entry) if is_dir(&entry.vnode) => {
+                    if self.merge(
+                        cx,
+                        &mut merge,
+                        Lower { vnode: entry.vnode, branch: part.branch },
+                        entry.attr,
+                        more,
+                        walk,
+                    )? {
+                        return Ok(merge.done(None));
+                    }
+                }
+                Some(entry) if merge.stack.is_empty() => {
+                    return Ok(Probe { hit: Hit::Leaf { branch: part.branch, entry }, whiteout: None });
+                }
+                Some(_) => return Ok(merge.done(None)),
+                None => {}
+            }
+            if more && self.has_whiteout(cx, part, name)? {
+                return Ok(merge.done(Some(part.branch)));
+            }
+        }
+        Ok(merge.done(None))
+    }
+
+    /// Adds a part to a directory. Answers true if it is the last one.
+    fn merge(
+        &self,
+        cx: &Cx<'_>,
+        merge: &mut Merge,
+        part: Lower,
+        attr: Attr,
+        more: bool,
+        walk: &mut Walk,
+    ) -> Result<bool> {
+        let onward = self.onward(cx, &part, more, walk)?;
+        let branch = part.branch;
+        let leftmost = merge.stack.is_empty();
+        merge.stack.push(part);
+        merge.attr.get_or_insert(attr);
+        match onward {
+            Onward::ByName => Ok(false),
+            Onward::Opaque => Ok(true),
+            Onward::Redirected(path) => {
+                merge.stack.extend(self.resolve(cx, branch, &path, walk)?);
+                if leftmost && branch == 0 {
+                    merge.redirect = Some(path);
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// Would anything of that name show if the part on `branch` had nothing of it, neither an entry nor a whiteout?
+    pub(crate) fn shows_through(&self, cx: &Cx<'_>, stack: &[Lower], branch: u16, name: Name<'_>) -> Result<bool> {
+        for part in stack.iter().filter(|part| part.branch > branch) {
+            if part.vnode.lookup(cx, name)?.is_some() {
+                return Ok(true);
+            }
+            if self.has_whiteout(cx, part, name)? {
+                return Ok(false);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The vnode for what was found in `place`.
+    pub(crate) fn present_hit(
+        self: &Arc<Self>,
+        cx: &Cx<'_>,
+        place: Place,
+        hit: Hit,
+    ) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
+        match hit {
+            Hit::None => Ok(None),
+            Hit::Leaf { branch, entry } => self.present_leaf(cx, place, branch, entry).map(Some),
+            Hit::Dir { stack, attr, redirect } => {
+                let vnode = self.intern_dir(place, stack.into(), redirect)?;
+                let attr = vnode.dir_attr(cx, attr)?;
+                Ok(Some((vnode, attr)))
+            }
+        }
+    }
+
+    /// The vnode for a lower file: of its copy, where it is a name of a file that was copied up under another one.
+    pub(crate) fn present_leaf(
+        self: &Arc<Self>,
+        cx: &Cx<'_>,
+        place: Place,
+        branch: u16,
+        entry: Entry,
+    ) -> Result<(Arc<UnionVnode>, Attr)> {
+        let (lower, attr) = self.behind_links(cx, branch, entry)?;
+        let number = self.number_of(&lower, &attr)?;
+        let vnode = self.intern_leaf(number, place, lower);
+        let attr = vnode.leaf_attr(cx, attr);
+        Ok((vnode, attr))
+    }
+
+    /// The number of a lower file.
+    pub(crate) fn number_of(&self, lower: &Lower, attr: &Attr) -> Result<u64> {
+        let tag = self.branch(lower.branch)?.tag;
+        let born = attr.btime.unwrap_or_default();
+        let alias = self.identity.alias(tag, lower.vnode.id(), Some(born));
+        Ok(alias.unwrap_or_else(|| self.natural_number(lower.branch, lower.vnode.id())))
+    }
+}
+
+impl UnionVnode {
+    /// The object of that name.
+    pub(crate) fn find(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
+        let dir = self.dir()?;
+        if reserved(name.as_bytes()) {
+            return Ok(None);
+        }
+        match self.find_once(cx, dir, name) {
+            Err(Errno::STALE) if self.refresh(cx)? => self.find_once(cx, dir, name),
+            other => other,
+        }
+    }
+
+    fn find_once(
+        &self,
+        cx: &Cx<'_>,
+        dir: &crate::node::Dir,
+        name: Name<'_>,
+    ) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
+        let _names = dir.names.read();
+        let stack = self.stack()?;
+        let hit = self.core.probe(cx, &stack, name)?.hit;
+        if matches!(hit, Hit::None) {
+            return Ok(None);
+        }
+        self.core.present_hit(cx, self.place_of(name)?, hit)
+    }
+
+    /// A branch was changed behind our back, and what this vnode stood for is gone: looks again by name. Answers false where
+    /// that does not help.
+    pub(crate) fn refresh(&self, cx: &Cx<'_>) -> Result<bool> {
+        let Some(place) = self.place() else { return Ok(false) };
+        let stack = place.parent.stack()?;
+        match self.core.probe(cx, &stack, place.name()?)?.hit {
+            Hit::Leaf { branch, entry } if self.dir.is_none() && entry.vnode.kind() == self.kind => {
+                let (lower, attr) = self.core.behind_links(cx, branch, entry)?;
+                if self.core.number_of(&lower, &attr)? != self.id {
+                    return Ok(false);
+                }
+                self.set_leaf(lower);
+                Ok(true)
+            }
+            Hit::Dir { stack, redirect, .. } if self.dir.is_some() => {
+                self.set_stack(stack.into())?;
+                *self.dir()?.redirect.lock() = redirect;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+}

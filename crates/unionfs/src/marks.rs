@@ -1,0 +1,202 @@
+//! Marks in a directory: opaque, redirect. docs/formats/union-branch.md.
+
+use crate::branch::{Core, is_dir};
+use crate::log::{read_all, write_all};
+use crate::lookup::{Hit, Walk};
+use crate::node::Lower;
+use crate::whiteout::OLD_OPAQUE;
+use std::sync::atomic::Ordering;
+use vnode::{Cx, Errno, Kind, Name, OpenFlags, Result};
+
+/// The opaque mark of OCI layers and aufs.
+const OPAQUE: &[u8] = b".wh..wh..opq";
+const REDIRECT: &[u8] = b".wh..wh.redirect";
+/// In a branch's root: directories of the branch may have redirects.
+pub(crate) const MOVED: &[u8] = b".wh..wh.moved";
+const HEADER: &[u8] = b"strata-redirect 1\n";
+/// The longest path of a redirect in bytes.
+const PATH_MAX: usize = 4096;
+
+/// How a directory's stack goes on to the right of one of its parts.
+pub(crate) enum Onward {
+    /// At the same name.
+    ByName,
+    /// Not at all.
+    Opaque,
+    /// At this path from the root.
+    Redirected(Box<[u8]>),
+}
+
+/// The path that a redirect's bytes name; `None` if they are not as they should be.
+pub(crate) fn parse_redirect(bytes: &[u8]) -> Option<&[u8]> {
+    let path = bytes.strip_prefix(HEADER)?.strip_suffix(b"\n")?;
+    let absolute = path.strip_prefix(b"/")?;
+    let good = path.len() <= PATH_MAX && absolute.split(|&b| b == b'/').all(|part| Name::new(part).is_ok());
+    good.then_some(path)
+}
+
+/// Is that the name of a redirect?
+pub(crate) fn is_redirect(name: &[u8]) -> bool {
+    name == REDIRECT
+}
+
+/// The components of a redirect's path.
+pub(crate) fn components(path: &[u8]) -> impl Iterator<Item = Result<Name<'_>>> {
+    path.split(|&b| b == b'/').filter(|part| !part.is_empty()).map(Name::new)
+}
+
+impl Core {
+    /// Where the stack goes on right of `part`. `more`: is there anything of the same name to the right?
+    pub(crate) fn onward(&self, cx: &Cx<'_>, part: &Lower, more: bool, walk: &mut Walk) -> Result<Onward> {
+        let moved = part.branch < self.last_branch() && self.branch(part.branch)?.moved.load(Ordering::Acquire);
+        if !more && !moved {
+            return Ok(Onward::ByName);
+        }
+        walk.step()?;
+        if self.is_opaque(cx, part)? {
+            return Ok(Onward::Opaque);
+        }
+        if moved && let Some(path) = self.read_redirect(cx, part)? {
+            return Ok(Onward::Redirected(path));
+        }
+        Ok(Onward::ByName)
+    }
+
+    fn is_opaque(&self, cx: &Cx<'_>, dir: &Lower) -> Result<bool> {
+        for mark in [OPAQUE, OLD_OPAQUE] {
+            if dir.vnode.lookup(cx, Name::new(mark)?)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Marks a directory below which nothing shows, so that nothing ever will. Answers false if it was marked before.
+    pub(crate) fn make_opaque(&self, cx: &Cx<'_>, dir: &Lower) -> Result<bool> {
+        let mode = Kind::Regular.mode_bits() | 0o444;
+        match dir.vnode.mknod(&self.server(cx), Name::new(OPAQUE)?, mode, 0) {
+            Ok(_) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Takes the mark away again.
+    pub(crate) fn undo_opaque(&self, cx: &Cx<'_>, dir: &Lower) {
+        self.undo_mark(cx, dir, OPAQUE);
+    }
+
+    /// Takes the redirect away again.
+    pub(crate) fn undo_redirect(&self, cx: &Cx<'_>, dir: &Lower) {
+        self.undo_mark(cx, dir, REDIRECT);
+    }
+
+    fn undo_mark(&self, cx: &Cx<'_>, dir: &Lower, mark: &[u8]) {
+        let undone = Name::new(mark).and_then(|name| dir.vnode.unlink(&self.server(cx), name));
+        if let Err(errno) = undone {
+            tracing::warn!(%errno, branch = %self.path_of(dir.branch), "a mark that changes nothing stays");
+        }
+    }
+
+    fn read_redirect(&self, cx: &Cx<'_>, dir: &Lower) -> Result<Option<Box<[u8]>>> {
+        let Some(entry) = dir.vnode.lookup(cx, Name::new(REDIRECT)?)? else { return Ok(None) };
+        let limit = (HEADER.len() + PATH_MAX + 1) as u64;
+        if entry.vnode.kind() != Kind::Regular || entry.attr.size > limit {
+            tracing::warn!(branch = %self.path_of(dir.branch), "a redirect that is no small file is ignored");
+            return Ok(None);
+        }
+        let file = entry.vnode.open(&self.server(cx), OpenFlags::RDONLY)?;
+        let bytes = read_all(&*file, cx, limit + 1)?;
+        let path = parse_redirect(&bytes).map(Into::into);
+        if path.is_none() {
+            tracing::warn!(branch = %self.path_of(dir.branch), "a damaged redirect is ignored");
+        }
+        Ok(path)
+    }
+
+    /// Writes a redirect into a directory that has none.
+    pub(crate) fn write_redirect(&self, cx: &Cx<'_>, dir: &Lower, path: &[u8]) -> Result<()> {
+        let cx = &self.server(cx);
+        if path.len() > PATH_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        self.announce_moves(cx, dir.branch)?;
+        let name = Name::new(REDIRECT)?;
+        let (_, file) = dir.vnode.create(cx, name, 0o444, OpenFlags::WRONLY)?;
+        let bytes = [HEADER, path, b"\n"].concat();
+        let written = write_all(&*file, cx, &bytes, 0);
+        if written.is_err() {
+            self.undo_redirect(cx, dir);
+        }
+        written
+    }
+
+    /// From now on look-ups in that branch look for redirects, also after the next mount.
+    fn announce_moves(&self, cx: &Cx<'_>, branch: u16) -> Result<()> {
+        let branch = self.branch(branch)?;
+        if branch.moved.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match branch.root.mknod(cx, Name::new(MOVED)?, Kind::Regular.mode_bits() | 0o444, 0) {
+            Ok(_) | Err(Errno::EXIST) => branch.moved.store(true, Ordering::Release),
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    /// The directories at `path` in the branches right of `branch`; none if there is no directory there.
+    pub(crate) fn resolve(&self, cx: &Cx<'_>, branch: u16, path: &[u8], walk: &mut Walk) -> Result<Vec<Lower>> {
+        let mut stack = self.roots_from(branch.saturating_add(1));
+        for name in components(path) {
+            match self.probe_with(cx, &stack, name?, walk)?.hit {
+                Hit::Dir { stack: next, .. } => stack = next,
+                Hit::None | Hit::Leaf { .. } => {
+                    tracing::warn!(path = %path.escape_ascii(), "a redirect leads nowhere");
+                    return Ok(Vec::new());
+                }
+            }
+        }
+        stack.retain(|part| is_dir(&part.vnode));
+        Ok(stack)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn fixture_of_version_1() {
+        assert_eq!(parse_redirect(include_bytes!("../tests/fixtures/redirect-1")), Some(&b"/old place/d\n"[..]));
+    }
+
+    #[test]
+    fn hostile_redirects_are_refused() {
+        for bad in [
+            "",
+            "/a",
+            "strata-redirect 1\n/a",
+            "strata-redirect 1\na\n",
+            "strata-redirect 1\n/\n",
+            "strata-redirect 2\n/a\n",
+        ] {
+            assert_eq!(parse_redirect(bad.as_bytes()), None, "{bad:?}");
+        }
+        for bad in ["/a//b", "/a/../b", "/.", "/a/", "/a\0b"] {
+            assert_eq!(parse_redirect(format!("strata-redirect 1\n{bad}\n").as_bytes()), None, "{bad:?}");
+        }
+        let long = [HEADER, b"/a".repeat(2049).as_slice(), b"\n"].concat();
+        assert_eq!(parse_redirect(&long), None);
+    }
+
+    proptest! {
+        #[test]
+        fn takes_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let bytes = [HEADER, &bytes].concat();
+            if let Some(path) = parse_redirect(&bytes) {
+                prop_assert!(components(path).all(|c| c.is_ok()));
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Files on a read-write branch that is not the leftmost may have to move to the left (a rename onto a name there) while they
+//! are open for writing. Writes and moves of such a file exclude each other here; files of the leftmost branch never come here.
+
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use vnode::{Cx, Errno, OpenFile, Result};
+
+#[derive(Debug, Default)]
+struct Traffic {
+    writers: u32,
+    /// Open files whose host file was handed out: they can't follow a move.
+    pins: u32,
+    moving: bool,
+}
+
+impl Traffic {
+    fn is_idle(&self) -> bool {
+        self.writers == 0 && self.pins == 0 && !self.moving
+    }
+}
+
+/// Writes in flight, by the number of the file.
+#[derive(Debug, Default)]
+pub(crate) struct Movers {
+    traffic: Mutex<HashMap<u64, Traffic>>,
+    changed: Condvar,
+    /// Copies without a name, kept open for as long as their vnode lives.
+    orphans: Mutex<HashMap<u64, Arc<dyn OpenFile>>>,
+}
+
+/// A write in flight.
+pub(crate) struct Writing<'a>(&'a Movers, u64);
+
+/// A move under way: nobody writes.
+pub(crate) struct Moving<'a>(&'a Movers, u64);
+
+impl Movers {
+    /// A write begins, once no move is under way.
+    pub(crate) fn write(&self, cx: &Cx<'_>, id: u64) -> Result<Writing<'_>> {
+        let mut traffic = self.traffic.lock();
+        while traffic.get(&id).is_some_and(|t| t.moving) {
+            cx.require_blocking()?;
+            cx.check()?;
+            self.changed.wait_for(&mut traffic, Duration::from_millis(20));
+        }
+        traffic.entry(id).or_default().writers += 1;
+        Ok(Writing(self, id))
+    }
+
+    /// The file is to move: new writes wait, and this waits for those in flight. `EBUSY` where its host file was handed out.
+    pub(crate) fn start_move(&self, cx: &Cx<'_>, id: u64) -> Result<Moving<'_>> {
+        let mut traffic = self.traffic.lock();
+        let state = traffic.entry(id).or_default();
+        if state.pins > 0 || state.moving {
+            return Err(Errno::BUSY);
+        }
+        state.moving = true;
+        let moving = Moving(self, id);
+        while traffic.get(&id).is_some_and(|t| t.writers > 0) {
+            // An early way out must not keep the lock that ending the move takes.
+            if let Err(e) = cx.require_blocking().and_then(|()| cx.check()) {
+                drop(traffic);
+                drop(moving);
+                return Err(e);
+            }
+            self.changed.wait_for(&mut traffic, Duration::from_millis(20));
+        }
+        Ok(moving)
+    }
+
+    /// The host file is handed out. False while the file moves.
+    pub(crate) fn pin(&self, id: u64) -> bool {
+        let mut traffic = self.traffic.lock();
+        let state = traffic.entry(id).or_default();
+        if !state.moving {
+            state.pins += 1;
+        }
+        !state.moving
+    }
+
+    /// The open file that [`Self::pin`] was for is closed.
+    pub(crate) fn unpin(&self, id: u64) {
+        self.end(id, |t| t.pins = t.pins.saturating_sub(1));
+    }
+
+    fn end(&self, id: u64, change: impl FnOnce(&mut Traffic)) {
+        let mut traffic = self.traffic.lock();
+        if let Some(state) = traffic.get_mut(&id) {
+            change(state);
+            if state.is_idle() {
+                traffic.remove(&id);
+            }
+        }
+        drop(traffic);
+        self.changed.notify_all();
+    }
+
+    /// Keeps a file without a name open as long as its vnode lives.
+    pub(crate) fn keep_orphan(&self, id: u64, file: Arc<dyn OpenFile>) {
+        let old = self.orphans.lock().insert(id, file);
+        drop(old);
+    }
+
+    /// The vnode of that number goes.
+    pub(crate) fn release_orphan(&self, id: u64) {
+        let old = self.orphans.lock().remove(&id);
+        drop(old);
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.end(self.1, |t| t.writers = t.writers.saturating_sub(1));
+    }
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.0.end(self.1, |t| t.moving = false);
+    }
+}

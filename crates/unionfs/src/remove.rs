@@ -1,0 +1,207 @@
+//! Removing names of what is not a directory, and hiding: docs/unionfs.md, "Operations".
+
+use crate::branch::{Core, is_dir};
+use crate::lookup::Hit;
+use crate::node::{Lower, UnionVnode};
+use crate::options::Delete;
+use crate::whiteout::reserved;
+use std::sync::atomic::Ordering;
+use vnode::{Cx, Entry, Errno, Name, Result};
+
+/// How a step went that may need a part of the directory on a branch where it has none.
+pub(crate) enum Step<T> {
+    Done(T),
+    /// The directory is needed there: to be made without its names locked, then all is to be tried again.
+    Need(u16),
+    /// A branch turned out to be read-only: to be tried again.
+    Again,
+}
+
+/// A name went.
+pub(crate) struct Removed {
+    /// The branch that was changed.
+    pub(crate) branch: u16,
+    /// The lower name is still there, hidden.
+    pub(crate) stays: bool,
+}
+
+impl UnionVnode {
+    pub(crate) fn unlink_name(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
+        self.dir()?;
+        self.core.require_writable()?;
+        if reserved(name.as_bytes()) {
+            return Err(Errno::NOENT);
+        }
+        let this = self.arc()?;
+        loop {
+            let names = self.dir()?.names.write();
+            match self.unlink_once(cx, name)? {
+                Step::Done(branch) => {
+                    self.entries_changed();
+                    drop(names);
+                    self.touch(cx, branch);
+                    return Ok(());
+                }
+                Step::Need(branch) => {
+                    drop(names);
+                    self.core.ensure_part(cx, &this, branch)?;
+                }
+                Step::Again => {}
+            }
+        }
+    }
+
+    fn unlink_once(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Step<u16>> {
+        let core = &self.core;
+        let stack = self.stack()?;
+        if let [only] = &*stack
+            && core.writable(only.branch)
+            && !core.identity.has_aliases()
+            && core.stays(only.branch)
+        {
+            // No bookkeeping: files of the leftmost branch never need their name again.
+            return match only.vnode.unlink(cx, name) {
+                Ok(()) => Ok(Step::Done(only.branch)),
+                Err(e) => Err(e),
+            };
+        }
+        let (branch, entry) = match core.probe(cx, &stack, name)?.hit {
+            Hit::None => return Err(Errno::NOENT),
+            Hit::Dir { .. } => return Err(Errno::ISDIR),
+            Hit::Leaf { branch, entry } => (branch, entry),
+        };
+        let removed = match core.remove_leaf(cx, &stack, name, branch)? {
+            Step::Done(removed) => removed,
+            Step::Need(branch) => return Ok(Step::Need(branch)),
+            Step::Again => return Ok(Step::Again),
+        };
+        self.forget_leaf(cx, name, branch, entry, removed.stays)?;
+        Ok(Step::Done(removed.branch))
+    }
+
+    /// Bookkeeping after a name of a file on `branch` went.
+    pub(crate) fn forget_leaf(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        branch: u16,
+        entry: Entry,
+        stays: bool,
+    ) -> Result<()> {
+        let lower = Lower { vnode: entry.vnode, branch };
+        let number = self.core.number_of(&lower, &entry.attr)?;
+        if let Some(vnode) = self.core.table.get(number) {
+            vnode.lost_name(self, name.as_bytes());
+        }
+        self.core.name_went(cx, &lower, &entry.attr, stays)
+    }
+}
+
+impl Core {
+    /// Makes a file's name go from the view: the moment is one lower operation, whatever fails before it is undone.
+    pub(crate) fn remove_leaf(
+        &self,
+        cx: &Cx<'_>,
+        stack: &[Lower],
+        name: Name<'_>,
+        branch: u16,
+    ) -> Result<Step<Removed>> {
+        let Some(part) = stack.iter().find(|part| part.branch == branch) else { return Err(Errno::STALE) };
+        if self.options.delete == Delete::All {
+            self.unlink_right(cx, stack, name, branch)?;
+        }
+        if !self.writable(branch) {
+            return self.hide(cx, stack, name, branch);
+        }
+        let made = match self.cover(cx, stack, part, name)? {
+            Step::Done(made) => made,
+            Step::Need(_) | Step::Again => return Ok(Step::Again),
+        };
+        match part.vnode.unlink(cx, name) {
+            Ok(()) => Ok(Step::Done(Removed { branch, stays: false })),
+            Err(e) => {
+                self.uncover(cx, part, name, made);
+                if self.go_left(branch, e) { Ok(Step::Again) } else { Err(e) }
+            }
+        }
+    }
+
+    /// Makes a whiteout beside the entry in `part`, if something to the right would show without the entry.
+    /// Answers whether it was made now.
+    pub(crate) fn cover(&self, cx: &Cx<'_>, stack: &[Lower], part: &Lower, name: Name<'_>) -> Result<Step<bool>> {
+        if !self.shows_through(cx, stack, part.branch, name)? {
+            return Ok(Step::Done(false));
+        }
+        match self.make_whiteout(cx, part, name) {
+            Ok(made) => Ok(Step::Done(made)),
+            Err(e) if self.go_left(part.branch, e) => Ok(Step::Again),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Takes back what [`Self::cover`] made.
+    pub(crate) fn uncover(&self, cx: &Cx<'_>, part: &Lower, name: Name<'_>, made: bool) {
+        if made {
+            self.tidy_whiteout(cx, part, name);
+        }
+    }
+
+    /// Hides an entry of a branch that can't be changed, by a whiteout in the nearest branch to its left that can.
+    pub(crate) fn hide(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>, branch: u16) -> Result<Step<Removed>> {
+        let left = stack.iter().rev().filter(|part| part.branch < branch && self.writable(part.branch));
+        for part in left {
+            match self.make_whiteout(cx, part, name) {
+                Ok(_) => return Ok(Step::Done(Removed { branch: part.branch, stays: true })),
+                Err(e) if self.go_left(part.branch, e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let leftmost = stack.first().ok_or(Errno::NOENT)?.branch;
+        let next = (0..leftmost).rev().find(|&b| self.writable(b)).ok_or(Errno::ROFS)?;
+        Ok(Step::Need(next))
+    }
+
+    /// `delete=all`: unlinks the instances right of `branch` that would show, from the right. What can't be unlinked is left,
+    /// to be hidden. They are all behind the one that shows, so the view stays. Answers the branches where one went.
+    pub(crate) fn unlink_right(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>, branch: u16) -> Result<Vec<u16>> {
+        let mut removed = Vec::new();
+        for part in self.instances(cx, stack, name, branch)?.iter().rev() {
+            let Some(entry) = part.vnode.lookup(cx, name)? else { continue };
+            if is_dir(&entry.vnode) || !self.writable(part.branch) {
+                continue;
+            }
+            match part.vnode.unlink(cx, name) {
+                Ok(()) => {
+                    let lower = Lower { vnode: entry.vnode, branch: part.branch };
+                    self.name_went(cx, &lower, &entry.attr, false)?;
+                    removed.push(part.branch);
+                }
+                Err(errno) => tracing::info!(%name, %errno, "an instance that can't be removed is hidden"),
+            }
+        }
+        Ok(removed)
+    }
+
+    /// The directories right of `branch` whose entries of that name would show one after the other.
+    pub(crate) fn instances(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>, branch: u16) -> Result<Vec<Lower>> {
+        let mut found = Vec::new();
+        for part in stack.iter().filter(|part| part.branch > branch) {
+            if part.vnode.lookup(cx, name)?.is_some() {
+                found.push(part.clone());
+            }
+            if self.has_whiteout(cx, part, name)? {
+                break;
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl UnionVnode {
+    /// Marks a directory as removed.
+    pub(crate) fn mark_removed(&self) {
+        self.gone.store(true, Ordering::Release);
+        self.set_place(None);
+        self.entries_changed();
+    }
+}

@@ -1,0 +1,263 @@
+//! Renaming: docs/unionfs.md, "Operations". Files here, directories in `rename_dir`, exchanges in `exchange`.
+
+use crate::branch::{Core, is_dir, same_layer};
+use crate::copyup::Keep;
+use crate::lookup::{Hit, Probe};
+use crate::node::{Lower, UnionVnode};
+use crate::options::Delete;
+use crate::remove::Step;
+use crate::rmdir::lock_names;
+use crate::whiteout::reserved;
+use std::sync::Arc;
+use vnode::{Cx, Entry, Errno, Name, RenameFlags, Result, Vnode};
+
+/// A rename under way.
+pub(crate) struct Rename<'a> {
+    pub(crate) core: &'a Arc<Core>,
+    pub(crate) from: &'a Arc<UnionVnode>,
+    pub(crate) name: Name<'a>,
+    pub(crate) to: &'a Arc<UnionVnode>,
+    pub(crate) new_name: Name<'a>,
+    /// What is to be renamed.
+    pub(crate) source: &'a Arc<UnionVnode>,
+    /// What has the new name so far.
+    pub(crate) dest: Option<&'a Arc<UnionVnode>>,
+}
+
+/// A way in one step was tried.
+enum Quick {
+    Done,
+    /// It needs all the care there is.
+    No,
+}
+
+impl UnionVnode {
+    pub(crate) fn rename_entry(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        new_dir: &Arc<dyn Vnode>,
+        new_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (from, to) = (self.arc()?, same_layer(&self.core, new_dir)?.arc()?);
+        from.dir()?;
+        to.check_new_name(new_name)?;
+        if reserved(name.as_bytes()) {
+            return Err(Errno::NOENT);
+        }
+        if flags.exchange && flags.no_replace {
+            return Err(Errno::INVAL);
+        }
+        if !flags.exchange && matches!(from.rename_quickly(cx, name, &to, new_name, flags)?, Quick::Done) {
+            return Ok(());
+        }
+        loop {
+            let (source, _) = from.find(cx, name)?.ok_or(Errno::NOENT)?;
+            let dest = to.find(cx, new_name)?.map(|(vnode, _)| vnode);
+            let rename =
+                Rename { core: &self.core, from: &from, name, to: &to, new_name, source: &source, dest: dest.as_ref() };
+            if !rename.check(flags)? {
+                return Ok(());
+            }
+            let done = if flags.exchange {
+                rename.exchange(cx)?
+            } else if source.dir.is_some() {
+                rename.rename_directory(cx)?
+            } else {
+                rename.rename_file(cx)?
+            };
+            if done {
+                return Ok(());
+            }
+            cx.check()?;
+        }
+    }
+
+    /// Within directories that lie on the leftmost branch only, a file's rename is one of that branch.
+    fn rename_quickly(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        to: &Self,
+        new_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<Quick> {
+        let names = lock_names(&[self, to])?;
+        let (here, there) = (self.stack()?, to.stack()?);
+        let ([old], [new]) = (&*here, &*there) else { return Ok(Quick::No) };
+        let core = &self.core;
+        if old.branch != 0 || new.branch != 0 || !core.writable(0) || core.identity.has_aliases() {
+            return Ok(Quick::No);
+        }
+        let source = old.vnode.lookup(cx, name)?.ok_or(Errno::NOENT)?;
+        if is_dir(&source.vnode) {
+            return Ok(Quick::No);
+        }
+        old.vnode.rename(cx, name, &new.vnode, new_name, flags)?;
+        self.entries_changed();
+        to.entries_changed();
+        drop(names);
+        // A live vnode gets its new name: only to be found again if the branch is changed behind our back.
+        if let Some(vnode) = core.table.get(core.natural_number(0, source.vnode.id())) {
+            vnode.set_place(Some(to.place_of(new_name)?));
+        }
+        Ok(Quick::Done)
+    }
+
+    /// Can this directory have a part on that branch?
+    pub(crate) fn can_lie_on(&self, branch: u16) -> Result<bool> {
+        let stack = self.stack()?;
+        Ok(stack.first().is_some_and(|first| branch < first.branch) || stack.iter().any(|part| part.branch == branch))
+    }
+}
+
+impl Rename<'_> {
+    /// May it be done at all? Answers false if there is nothing to do.
+    fn check(&self, flags: RenameFlags) -> Result<bool> {
+        let Some(dest) = self.dest else {
+            return if flags.exchange { Err(Errno::NOENT) } else { Ok(true) };
+        };
+        if flags.no_replace {
+            return Err(Errno::EXIST);
+        }
+        if Arc::ptr_eq(self.source, dest) {
+            return Ok(false);
+        }
+        match (self.source.dir.is_some(), dest.dir.is_some()) {
+            (true, false) if !flags.exchange => Err(Errno::NOTDIR),
+            (false, true) if !flags.exchange => Err(Errno::ISDIR),
+            _ => Ok(true),
+        }
+    }
+
+    /// The branch on which a file is renamed: its own, if it would show there under the new name.
+    fn target(&self, bound: u16) -> Result<u16> {
+        let own = self.source.branch();
+        let fits = |branch: u16| -> Result<bool> {
+            Ok(self.core.writable(branch) && self.from.can_lie_on(branch)? && self.to.can_lie_on(branch)?)
+        };
+        if own <= bound && fits(own)? {
+            return Ok(own);
+        }
+        let bound = bound.min(own);
+        let stack = self.to.stack()?;
+        for part in stack.iter().filter(|part| part.branch <= bound) {
+            if fits(part.branch)? {
+                return Ok(part.branch);
+            }
+        }
+        for branch in (0..=bound.min(self.core.last_branch())).rev() {
+            if fits(branch)? {
+                return Ok(branch);
+            }
+        }
+        Err(Errno::ROFS)
+    }
+
+    fn rename_file(&self, cx: &Cx<'_>) -> Result<bool> {
+        let bound = self.core.probe(cx, &self.to.stack()?, self.new_name)?.bound();
+        let target = self.target(bound)?;
+        self.core.copy_up(cx, self.source, Some(target), Keep::All)?;
+        self.core.ensure_part(cx, self.from, target)?;
+        self.core.ensure_part(cx, self.to, target)?;
+        let names = lock_names(&[self.from, self.to])?;
+        let done = self.rename_file_locked(cx, target)?;
+        drop(names);
+        if done {
+            self.from.touch(cx, target);
+            self.to.touch(cx, target);
+        }
+        Ok(done)
+    }
+
+    fn rename_file_locked(&self, cx: &Cx<'_>, target: u16) -> Result<bool> {
+        let (from_stack, to_stack) = (self.from.stack()?, self.to.stack()?);
+        let Some(shown) = self.leaf_at(cx, &from_stack, self.name, self.source)? else { return Ok(false) };
+        let there = self.core.probe(cx, &to_stack, self.new_name)?;
+        let parts = (self.from.part(target)?, self.to.part(target)?);
+        let (Some(old), Some(new)) = parts else { return Ok(false) };
+        if !self.is_still(&there)? || there.bound() < target || self.source.branch() != target {
+            return Ok(false);
+        }
+        self.core.name_on(cx, self.source, self.from, self.name, (shown.0, &shown.1))?;
+        if self.core.options.delete == Delete::All {
+            self.core.unlink_right(cx, &from_stack, self.name, target)?;
+        }
+        if !self.move_covered(cx, &from_stack, &old, &new)? {
+            return Ok(false);
+        }
+        self.moved();
+        self.tidy_after(cx, &to_stack, &new, there)?;
+        Ok(true)
+    }
+
+    /// The whiteout of the old name, then the lower rename, which is the moment.
+    pub(crate) fn move_covered(&self, cx: &Cx<'_>, from_stack: &[Lower], old: &Lower, new: &Lower) -> Result<bool> {
+        let made = match self.core.cover(cx, from_stack, old, self.name)? {
+            Step::Done(made) => made,
+            Step::Need(_) | Step::Again => return Ok(false),
+        };
+        match old.vnode.rename(cx, self.name, &new.vnode, self.new_name, RenameFlags::default()) {
+            Ok(()) => Ok(true),
+            Err(e) => {
+                self.core.uncover(cx, old, self.name, made);
+                if self.core.go_left(old.branch, e) { Ok(false) } else { Err(e) }
+            }
+        }
+    }
+
+    /// What remains to be done about what had the new name; nothing of it changes the view.
+    fn tidy_after(&self, cx: &Cx<'_>, to_stack: &[Lower], new: &Lower, there: Probe) -> Result<()> {
+        if there.whiteout == Some(new.branch) {
+            self.core.tidy_whiteout(cx, new, self.new_name);
+        }
+        let mut removed = Vec::new();
+        if self.core.options.delete == Delete::All {
+            removed = self.core.unlink_right(cx, to_stack, self.new_name, new.branch).unwrap_or_default();
+        }
+        if let Hit::Leaf { branch, entry } = there.hit {
+            if removed.contains(&branch) {
+                if let Some(dest) = self.dest {
+                    dest.lost_name(self.to, self.new_name.as_bytes());
+                }
+            } else {
+                self.to.forget_leaf(cx, self.new_name, branch, entry, branch != new.branch)?;
+            }
+        }
+        // Only now: the place that is forgotten above may have been the same.
+        self.source.set_place(Some(self.to.place_of(self.new_name)?));
+        Ok(())
+    }
+
+    /// Both directories have changed.
+    pub(crate) fn moved(&self) {
+        self.from.entries_changed();
+        self.to.entries_changed();
+    }
+
+    /// The instance that shows under that name, if it still leads to that file.
+    pub(crate) fn leaf_at(
+        &self,
+        cx: &Cx<'_>,
+        stack: &[Lower],
+        name: Name<'_>,
+        vnode: &UnionVnode,
+    ) -> Result<Option<(u16, Entry)>> {
+        let Hit::Leaf { branch, entry } = self.core.probe(cx, stack, name)?.hit else { return Ok(None) };
+        let (lower, attr) = self.core.behind_links(cx, branch, entry.clone())?;
+        Ok((self.core.number_of(&lower, &attr)? == vnode.id).then_some((branch, entry)))
+    }
+
+    /// Is what has the new name still what it was?
+    pub(crate) fn is_still(&self, there: &Probe) -> Result<bool> {
+        Ok(match (&there.hit, self.dest) {
+            (Hit::None, None) => true,
+            (Hit::Leaf { .. }, Some(dest)) => dest.dir.is_none(),
+            (Hit::Dir { stack, .. }, Some(dest)) => {
+                dest.dir.is_some() && crate::node::same_stack(stack, &*dest.stack()?)
+            }
+            _ => false,
+        })
+    }
+}

@@ -1,0 +1,220 @@
+//! Renaming directories: never copies their contents.
+
+use crate::branch::Core;
+use crate::lookup::{Hit, Probe};
+use crate::node::{Lower, UnionVnode, same_stack};
+use crate::options::Delete;
+use crate::remove::Step;
+use crate::rename::Rename;
+use crate::rmdir::lock_names;
+use crate::work::entries;
+use std::sync::Arc;
+use vnode::{Cx, Errno, Name, Result};
+
+/// What was added to a directory so that it stays what it is at another place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Marked {
+    Nothing,
+    Opaque,
+    Redirect,
+}
+
+impl Core {
+    /// The path of a directory in the branches right of the leftmost. The caller holds the tree.
+    pub(crate) fn right_path(&self, dir: &Arc<UnionVnode>) -> Result<Vec<u8>> {
+        let mut names = Vec::new();
+        let mut next = dir.clone();
+        let base = loop {
+            if let Some(path) = &*next.dir()?.redirect.lock() {
+                break path.to_vec();
+            }
+            let Some(place) = next.place() else { break Vec::new() };
+            names.push(place.name);
+            next = place.parent;
+        };
+        let path = names.iter().rev().fold(base, |mut path, name| {
+            path.push(b'/');
+            path.extend(name.as_bytes());
+            path
+        });
+        Ok(path)
+    }
+
+    /// Is `dir` the directory `top` or below it? The caller holds the tree.
+    pub(crate) fn is_below(&self, dir: &Arc<UnionVnode>, top: &UnionVnode) -> bool {
+        let mut next = Some(dir.clone());
+        while let Some(dir) = next {
+            if std::ptr::eq(&raw const *dir, top) {
+                return true;
+            }
+            next = dir.place().map(|place| place.parent);
+        }
+        false
+    }
+
+    /// Marks a directory, whose part on the branch of the move is `part`, so that it merges the same at the name `name` of the
+    /// directory `stack`. At its present place the mark changes nothing. The caller holds the tree.
+    pub(crate) fn mark_for_move(
+        &self,
+        cx: &Cx<'_>,
+        dir: &Arc<UnionVnode>,
+        part: &Lower,
+        stack: &[Lower],
+        name: Name<'_>,
+    ) -> Result<Marked> {
+        let merges = dir.stack()?.len() > 1;
+        if merges && dir.dir()?.redirect.lock().is_none() {
+            let path = self.right_path(dir)?;
+            self.write_redirect(cx, part, &path)?;
+            *dir.dir()?.redirect.lock() = Some(path.into());
+            return Ok(Marked::Redirect);
+        }
+        if !merges && self.shows_through(cx, stack, part.branch, name)? && self.make_opaque(cx, part)? {
+            return Ok(Marked::Opaque);
+        }
+        Ok(Marked::Nothing)
+    }
+
+    /// Takes such a mark away again.
+    pub(crate) fn unmark(&self, cx: &Cx<'_>, dir: &UnionVnode, part: &Lower, marked: Marked) {
+        match marked {
+            Marked::Nothing => {}
+            Marked::Opaque => self.undo_opaque(cx, part),
+            Marked::Redirect => {
+                self.undo_redirect(cx, part);
+                if let Some(dir) = &dir.dir {
+                    let old = dir.redirect.lock().take();
+                    drop(old);
+                }
+            }
+        }
+    }
+}
+
+impl Rename<'_> {
+    pub(crate) fn rename_directory(&self, cx: &Cx<'_>) -> Result<bool> {
+        let tree = self.core.tree.lock();
+        if self.core.is_below(self.to, self.source) {
+            return Err(Errno::INVAL);
+        }
+        let bound = self.core.probe(cx, &self.to.stack()?, self.new_name)?.bound();
+        let target = self.directory_target(bound)?;
+        self.core.ensure_part(cx, self.source, target)?;
+        self.core.ensure_part(cx, self.to, target)?;
+        let mut dirs: Vec<&UnionVnode> = vec![self.from, self.to];
+        dirs.extend(self.dest.map(|dest| &**dest));
+        let names = lock_names(&dirs)?;
+        let done = self.rename_directory_locked(cx, target)?;
+        drop(names);
+        drop(tree);
+        if done {
+            self.from.touch(cx, target);
+            self.to.touch(cx, target);
+        }
+        Ok(done)
+    }
+
+    /// A directory that lies on one read-write branch only is renamed there, if it would show; any other on the leftmost.
+    fn directory_target(&self, bound: u16) -> Result<u16> {
+        let stack = self.source.stack()?;
+        match &*stack {
+            [only] if only.branch <= bound && self.core.writable(only.branch) && self.to.can_lie_on(only.branch)? => {
+                Ok(only.branch)
+            }
+            _ => Ok(0),
+        }
+    }
+
+    fn rename_directory_locked(&self, cx: &Cx<'_>, target: u16) -> Result<bool> {
+        let (from_stack, to_stack) = (self.from.stack()?, self.to.stack()?);
+        let here = self.core.probe(cx, &from_stack, self.name)?;
+        let there = self.core.probe(cx, &to_stack, self.new_name)?;
+        let parts = (self.from.part(target)?, self.to.part(target)?, self.source.part(target)?);
+        let (Some(old), Some(new), Some(part)) = parts else { return Ok(false) };
+        if !is_dir_still(&here, self.source)? || !self.is_still(&there)? || there.bound() < target {
+            return Ok(false);
+        }
+        let marked = self.core.mark_for_move(cx, self.source, &part, &to_stack, self.new_name)?;
+        let moved = match self.clear_dest(cx, &to_stack, &new) {
+            Ok(covered) => self.move_covered(cx, &from_stack, &old, &new).map(|moved| (moved, covered)),
+            Err(e) => Err(e),
+        };
+        match moved {
+            Ok((true, covered)) => {
+                self.directory_moved(cx, &to_stack, &new, &there, covered)?;
+                Ok(true)
+            }
+            Ok((false, _)) => Ok(false),
+            Err(e) => {
+                self.core.unmark(cx, self.source, &part, marked);
+                Err(e)
+            }
+        }
+    }
+
+    /// Makes the lower directory that is to be replaced physically empty: it shows nothing, but may hold marks and whiteouts.
+    /// A whiteout beside it first ends its stack, so that nothing comes to show. Answers whether that was made.
+    fn clear_dest(&self, cx: &Cx<'_>, to_stack: &[Lower], new: &Lower) -> Result<bool> {
+        let Some(dest) = self.dest else { return Ok(false) };
+        if !self.core.shows_nothing(cx, &dest.stack()?)? {
+            return Err(Errno::NOTEMPTY);
+        }
+        let Some(part) = dest.part(new.branch)? else { return Ok(false) };
+        if entries(cx, &part.vnode)?.is_empty() {
+            return Ok(false);
+        }
+        let made = match self.core.cover(cx, to_stack, new, self.new_name)? {
+            Step::Done(made) => made,
+            Step::Need(_) | Step::Again => return Err(Errno::ROFS),
+        };
+        match self.core.strip(cx, &part) {
+            Ok(_) => {
+                dest.set_stack([part].into())?;
+                Ok(made)
+            }
+            Err((e, stripped)) => {
+                if stripped {
+                    dest.set_stack([part].into())?;
+                } else {
+                    self.core.uncover(cx, new, self.new_name, made);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Bookkeeping, and what remains to be done; nothing of it changes the view.
+    fn directory_moved(
+        &self,
+        cx: &Cx<'_>,
+        to_stack: &[Lower],
+        new: &Lower,
+        there: &Probe,
+        covered: bool,
+    ) -> Result<()> {
+        if covered || there.whiteout == Some(new.branch) {
+            self.core.tidy_whiteout(cx, new, self.new_name);
+        }
+        self.source.set_place(Some(self.to.place_of(self.new_name)?));
+        self.moved();
+        self.from.count_subdir(-1);
+        if let Some(dest) = self.dest {
+            let inside = dest.stack()?;
+            dest.mark_removed();
+            if self.core.options.delete == Delete::All {
+                self.core.remove_right(cx, to_stack, self.new_name, &inside)?;
+            }
+        } else {
+            self.to.count_subdir(1);
+        }
+        Ok(())
+    }
+}
+
+/// Is what was found that directory?
+pub(crate) fn is_dir_still(probe: &Probe, dir: &UnionVnode) -> Result<bool> {
+    match &probe.hit {
+        Hit::Dir { stack, .. } => Ok(dir.dir.is_some() && same_stack(stack, &*dir.stack()?)),
+        Hit::Leaf { .. } | Hit::None => Ok(false),
+    }
+}

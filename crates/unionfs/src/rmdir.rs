@@ -1,0 +1,190 @@
+//! Removing directories.
+
+use crate::branch::Core;
+use crate::lookup::Hit;
+use crate::marks::is_redirect;
+use crate::node::{Lower, Stack, UnionVnode, same_stack};
+use crate::options::Delete;
+use crate::remove::{Removed, Step};
+use crate::whiteout::{Listed, classify, reserved};
+use crate::work::entries;
+use parking_lot::{RwLock, RwLockWriteGuard};
+use std::sync::Arc;
+use vnode::{Cx, Errno, Kind, Name, Result};
+
+/// More marks and whiteouts than this are not removed on a thread that serves others.
+const QUICK: usize = 256;
+
+/// Locks the names of several directories, in an order that is the same for everybody.
+pub(crate) fn lock_names<'a>(dirs: &[&'a UnionVnode]) -> Result<Vec<RwLockWriteGuard<'a, ()>>> {
+    let mut locks: Vec<&'a RwLock<()>> = Vec::with_capacity(dirs.len());
+    for dir in dirs {
+        locks.push(&dir.dir()?.names);
+    }
+    locks.sort_unstable_by_key(|lock| std::ptr::from_ref::<RwLock<()>>(lock));
+    locks.dedup_by(|a, b| std::ptr::eq(*a, *b));
+    Ok(locks.into_iter().map(RwLock::write).collect())
+}
+
+impl UnionVnode {
+    pub(crate) fn remove_dir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
+        self.dir()?;
+        self.core.require_writable()?;
+        if reserved(name.as_bytes()) {
+            return Err(Errno::NOENT);
+        }
+        let this = self.arc()?;
+        loop {
+            let (victim, _) = self.find(cx, name)?.ok_or(Errno::NOENT)?;
+            if victim.dir.is_none() {
+                return Err(Errno::NOTDIR);
+            }
+            let names = lock_names(&[self, &victim])?;
+            match self.remove_dir_once(cx, name, &victim)? {
+                Step::Done(branch) => {
+                    victim.mark_removed();
+                    self.entries_changed();
+                    self.count_subdir(-1);
+                    drop(names);
+                    self.touch(cx, branch);
+                    return Ok(());
+                }
+                Step::Need(branch) => {
+                    drop(names);
+                    self.core.ensure_part(cx, &this, branch)?;
+                }
+                Step::Again => {}
+            }
+        }
+    }
+
+    fn remove_dir_once(&self, cx: &Cx<'_>, name: Name<'_>, victim: &Arc<UnionVnode>) -> Result<Step<u16>> {
+        let stack = self.stack()?;
+        let Hit::Dir { stack: now, .. } = self.core.probe(cx, &stack, name)?.hit else { return Ok(Step::Again) };
+        let inside = victim.stack()?;
+        if !victim.is_at(self, name.as_bytes()) || !same_stack(&now, &inside) {
+            return Ok(Step::Again);
+        }
+        if !self.core.shows_nothing(cx, &inside)? {
+            return Err(Errno::NOTEMPTY);
+        }
+        match self.core.remove_empty(cx, &stack, name, victim, &inside)? {
+            Step::Done(removed) => Ok(Step::Done(removed.branch)),
+            Step::Need(branch) => Ok(Step::Need(branch)),
+            Step::Again => Ok(Step::Again),
+        }
+    }
+}
+
+impl Core {
+    /// Removes a directory in which nothing shows. `stack`: of its parent; `inside`: its own.
+    fn remove_empty(
+        &self,
+        cx: &Cx<'_>,
+        stack: &[Lower],
+        name: Name<'_>,
+        victim: &UnionVnode,
+        inside: &Stack,
+    ) -> Result<Step<Removed>> {
+        let leftmost = inside.first().ok_or(Errno::IO)?;
+        if !self.writable(leftmost.branch) {
+            return self.hide(cx, stack, name, leftmost.branch);
+        }
+        let part = stack.iter().find(|part| part.branch == leftmost.branch).ok_or(Errno::STALE)?;
+        self.check_litter(cx, inside)?;
+        let made = match self.cover(cx, stack, part, name)? {
+            Step::Done(made) => made,
+            Step::Need(_) | Step::Again => return Ok(Step::Again),
+        };
+        if self.options.delete == Delete::All && made {
+            self.remove_right(cx, stack, name, inside)?;
+        }
+        match self.remove_part(cx, part, name, leftmost) {
+            Ok(()) => {}
+            Err((e, stripped)) => {
+                if stripped {
+                    // The whiteout beside it now does what the removed ones did.
+                    victim.set_stack([leftmost.clone()].into())?;
+                } else {
+                    self.uncover(cx, part, name, made);
+                }
+                return if self.go_left(leftmost.branch, e) { Ok(Step::Again) } else { Err(e) };
+            }
+        }
+        if self.options.delete == Delete::All
+            && made
+            && !self.shows_through(cx, stack, part.branch, name).unwrap_or(true)
+        {
+            self.tidy_whiteout(cx, part, name);
+        }
+        Ok(Step::Done(Removed { branch: part.branch, stays: false }))
+    }
+
+    /// Is there so much to clean in a merged directory that it must not be done on a thread that serves others?
+    fn check_litter(&self, cx: &Cx<'_>, inside: &Stack) -> Result<()> {
+        if cx.may_block || inside.len() < 2 {
+            return Ok(());
+        }
+        for part in inside.iter() {
+            if entries(cx, &part.vnode)?.len() > QUICK {
+                cx.require_blocking()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `delete=all`: removes what the directory merges right of its leftmost part. The whiteout beside that hides it already.
+    pub(crate) fn remove_right(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>, inside: &Stack) -> Result<()> {
+        for part in inside.iter().skip(1).rev().filter(|part| self.writable(part.branch)) {
+            let Some(parent) = stack.iter().find(|p| p.branch == part.branch) else { continue };
+            // Where a redirect led elsewhere, what has this name is not ours.
+            if parent.vnode.lookup(cx, name)?.is_none_or(|found| found.vnode.id() != part.vnode.id()) {
+                continue;
+            }
+            if let Err((errno, _)) = self.remove_part(cx, parent, name, part) {
+                tracing::info!(%name, %errno, "an instance that can't be removed is hidden");
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes one lower directory, with the marks and whiteouts in it. An error says whether any of these went before.
+    fn remove_part(
+        &self,
+        cx: &Cx<'_>,
+        parent: &Lower,
+        name: Name<'_>,
+        part: &Lower,
+    ) -> std::result::Result<(), (Errno, bool)> {
+        match parent.vnode.rmdir(cx, name) {
+            Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+            other => return other.map_err(|e| (e, false)),
+        }
+        let stripped = self.strip(cx, part)?;
+        parent.vnode.rmdir(cx, name).map_err(|e| (e, stripped))
+    }
+
+    /// Removes all marks and whiteouts of a lower directory that has nothing else, and whose stack ends with it by a whiteout
+    /// beside it. Answers whether there were any. An error says whether any went before.
+    pub(crate) fn strip(&self, cx: &Cx<'_>, dir: &Lower) -> std::result::Result<bool, (Errno, bool)> {
+        let fresh = |e| (e, false);
+        let mut found = entries(cx, &dir.vnode).map_err(fresh)?;
+        if found.iter().any(|(name, _)| classify(name) == Listed::Plain) {
+            return Err((Errno::NOTEMPTY, false));
+        }
+        if found.len() > QUICK {
+            cx.require_blocking().map_err(fresh)?;
+        }
+        // Without its redirect the directory merges nothing, and what the whiteouts hid stays hidden.
+        found.sort_by_key(|(name, _)| !is_redirect(name));
+        let server = self.server(cx);
+        for (count, (name, kind)) in found.iter().enumerate() {
+            let removed = Name::new(name).and_then(|name| match kind {
+                Kind::Directory => dir.vnode.rmdir(&server, name),
+                _ => dir.vnode.unlink(&server, name),
+            });
+            removed.map_err(|e| (e, count > 0))?;
+        }
+        Ok(!found.is_empty())
+    }
+}

@@ -1,0 +1,84 @@
+use crate::node::UnionVnode;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, Weak};
+
+const SHARDS: usize = 64;
+
+/// Hashes the numbers of objects: they differ mostly in their low bits.
+#[derive(Default)]
+pub(crate) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        let mixed = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+type Shard = HashMap<u64, Weak<UnionVnode>, BuildHasherDefault<NumberHasher>>;
+
+/// The live vnodes by number. Holds nothing alive: a vnode goes with its last owner.
+#[derive(Debug)]
+pub(crate) struct Table {
+    shards: Box<[Mutex<Shard>]>,
+}
+
+/// What [`Table::intern`] found.
+pub(crate) enum Interned {
+    /// Nothing had the number: made now.
+    New(Arc<UnionVnode>),
+    /// This vnode has the number.
+    Present(Arc<UnionVnode>),
+}
+
+impl Table {
+    pub(crate) fn new() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    fn shard(&self, id: u64) -> Option<&Mutex<Shard>> {
+        let spread = id ^ (id >> 48);
+        self.shards.get(usize::try_from(spread % SHARDS as u64).unwrap_or(0))
+    }
+
+    pub(crate) fn get(&self, id: u64) -> Option<Arc<UnionVnode>> {
+        self.shard(id)?.lock().get(&id)?.upgrade()
+    }
+
+    /// The live vnode of that number, or a new one. No vnode is dropped while the shard is locked: its `Drop` comes here.
+    pub(crate) fn intern(&self, id: u64, make: impl FnOnce() -> Arc<UnionVnode>) -> Interned {
+        let Some(shard) = self.shard(id) else { return Interned::New(make()) };
+        let mut shard = shard.lock();
+        if let Some(live) = shard.get(&id).and_then(Weak::upgrade) {
+            return Interned::Present(live);
+        }
+        let new = make();
+        shard.insert(id, Arc::downgrade(&new));
+        Interned::New(new)
+    }
+
+    /// Called by the vnode at `gone` as it goes. A look-up may have put another one in its place by then.
+    pub(crate) fn forget(&self, id: u64, gone: *const UnionVnode) {
+        let Some(shard) = self.shard(id) else { return };
+        let mut shard = shard.lock();
+        if shard.get(&id).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), gone)) {
+            shard.remove(&id);
+            if shard.capacity() > 256 && shard.len() < shard.capacity() / 4 {
+                let room = shard.len() * 2;
+                shard.shrink_to(room);
+            }
+        }
+    }
+}

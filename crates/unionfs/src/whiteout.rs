@@ -1,0 +1,169 @@
+//! Names that a union keeps for itself, and whiteouts.
+
+use crate::branch::Core;
+use crate::node::Lower;
+use sha2::{Digest, Sha256};
+use vnode::{Cx, Errno, Kind, NAME_MAX, Name, Result};
+
+/// What every reserved name begins with.
+pub(crate) const PREFIX: &[u8] = b".wh.";
+/// What names begin with that are reserved and not whiteouts.
+const META: &[u8] = b".wh..wh.";
+const LONG: &[u8] = b".wh..wh.l.";
+/// An opaque mark as the second unionfs wrote it: looks like a whiteout, but is none.
+pub(crate) const OLD_OPAQUE: &[u8] = b".wh.__dir_opaque";
+
+/// Is that name kept from users?
+pub(crate) fn reserved(name: &[u8]) -> bool {
+    name.starts_with(PREFIX)
+}
+
+/// The name of the whiteout of a name, in a buffer on the stack.
+pub(crate) struct WhiteoutName {
+    bytes: [u8; NAME_MAX],
+    len: usize,
+}
+
+impl WhiteoutName {
+    pub(crate) fn of(name: &[u8]) -> Self {
+        let mut this = Self { bytes: [0; NAME_MAX], len: 0 };
+        if !is_long(name) {
+            this.push(PREFIX);
+            this.push(name);
+        } else {
+            this.push(LONG);
+            this.push(&long_digest(name));
+        }
+        this
+    }
+
+    fn push(&mut self, part: &[u8]) {
+        if let Some(room) = self.bytes.get_mut(self.len..self.len + part.len()) {
+            room.copy_from_slice(part);
+            self.len += part.len();
+        }
+    }
+
+    pub(crate) fn name(&self) -> Result<Name<'_>> {
+        Name::new(self.bytes.get(..self.len).unwrap_or_default())
+    }
+}
+
+/// Does the whiteout of that name have a hashed name? Long names have, and the one whose whiteout would be an opaque mark.
+pub(crate) fn is_long(name: &[u8]) -> bool {
+    PREFIX.len() + name.len() > NAME_MAX || name == b"__dir_opaque"
+}
+
+/// The first 32 hexadecimal digits of the name's SHA-256.
+pub(crate) fn long_digest(name: &[u8]) -> [u8; 32] {
+    let digest = Sha256::digest(name);
+    let mut hex = [b'0'; 32];
+    for (pair, byte) in hex.chunks_exact_mut(2).zip(digest.iter()) {
+        if let [high, low] = pair {
+            *high = hex_digit(byte >> 4);
+            *low = hex_digit(byte & 15);
+        }
+    }
+    hex
+}
+
+fn hex_digit(n: u8) -> u8 {
+    if n < 10 { b'0' + n } else { b'a' + n - 10 }
+}
+
+/// What an entry of a lower directory is to the union.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Listed<'a> {
+    /// A name that users may see.
+    Plain,
+    /// Hides this name to the right.
+    Whiteout(&'a [u8]),
+    /// Hides the name with this digest: see [`is_long`].
+    LongWhiteout(&'a [u8]),
+    /// A mark or a record.
+    Mark,
+}
+
+/// Sorts the names that a lower directory lists.
+pub(crate) fn classify(name: &[u8]) -> Listed<'_> {
+    if let Some(digest) = name.strip_prefix(LONG) {
+        return Listed::LongWhiteout(digest);
+    }
+    if name.starts_with(META) || name == OLD_OPAQUE {
+        return Listed::Mark;
+    }
+    match name.strip_prefix(PREFIX) {
+        Some(hidden) if !hidden.is_empty() => Listed::Whiteout(hidden),
+        Some(_) => Listed::Mark,
+        None => Listed::Plain,
+    }
+}
+
+impl Core {
+    /// Does the lower directory have a whiteout of that name?
+    pub(crate) fn has_whiteout(&self, cx: &Cx<'_>, dir: &Lower, name: Name<'_>) -> Result<bool> {
+        let hidden = WhiteoutName::of(name.as_bytes());
+        Ok(dir.vnode.lookup(cx, hidden.name()?)?.is_some())
+    }
+
+    /// Makes a whiteout in a lower directory; answers false if it was there before.
+    pub(crate) fn make_whiteout(&self, cx: &Cx<'_>, dir: &Lower, name: Name<'_>) -> Result<bool> {
+        let hidden = WhiteoutName::of(name.as_bytes());
+        let mode = Kind::Regular.mode_bits() | 0o444;
+        match dir.vnode.mknod(&self.server(cx), hidden.name()?, mode, 0) {
+            Ok(_) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Removes a whiteout, whatever type somebody gave it; it is no error if there is none.
+    pub(crate) fn remove_whiteout(&self, cx: &Cx<'_>, dir: &Lower, name: Name<'_>) -> Result<()> {
+        let hidden = WhiteoutName::of(name.as_bytes());
+        let hidden = hidden.name()?;
+        let cx = &self.server(cx);
+        match dir.vnode.unlink(cx, hidden) {
+            Err(Errno::ISDIR) => dir.vnode.rmdir(cx, hidden),
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Removes a whiteout that no longer matters: a failure leaves litter that changes nothing.
+    pub(crate) fn tidy_whiteout(&self, cx: &Cx<'_>, dir: &Lower, name: Name<'_>) {
+        if let Err(errno) = self.remove_whiteout(cx, dir, name) {
+            tracing::warn!(%name, %errno, branch = %self.path_of(dir.branch), "a whiteout that hides nothing stays");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_whiteouts() {
+        assert_eq!(WhiteoutName::of(b"f").name().unwrap().as_bytes(), b".wh.f");
+        let longest = [b'n'; 251];
+        assert_eq!(WhiteoutName::of(&longest).name().unwrap().as_bytes().len(), 255);
+        let long = WhiteoutName::of(&[b'n'; 252]);
+        let long = long.name().unwrap().as_bytes().to_vec();
+        assert_eq!(long.len(), 42);
+        assert_eq!(classify(&long), Listed::LongWhiteout(&long_digest(&[b'n'; 252])));
+        assert_ne!(long_digest(&[b'n'; 252]), long_digest(&[b'n'; 253]));
+        // SHA-256("abc"), FIPS 180-4
+        assert_eq!(&long_digest(b"abc"), b"ba7816bf8f01cfea414140de5dae2223");
+    }
+
+    #[test]
+    fn lower_names_are_sorted() {
+        assert_eq!(classify(b"f"), Listed::Plain);
+        assert_eq!(classify(b".wh"), Listed::Plain);
+        assert_eq!(classify(b".wh.f"), Listed::Whiteout(b"f"));
+        assert_eq!(classify(b".wh."), Listed::Mark);
+        assert_eq!(classify(b".wh..wh..opq"), Listed::Mark);
+        assert_eq!(classify(b".wh..wh.work"), Listed::Mark);
+        assert_eq!(classify(b".wh.__dir_opaque"), Listed::Mark);
+        assert_eq!(classify(b".wh..f"), Listed::Whiteout(b".f"));
+    }
+}

@@ -1,0 +1,84 @@
+//! The work directory: where copies are built that can't be built without a name. Emptied at mount.
+
+use crate::branch::Core;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vnode::{Cx, DirEntry, Errno, Kind, Name, Result, Vnode};
+
+const WORK: &[u8] = b".wh..wh.work";
+/// Deeper than anything that a union leaves in a work directory.
+const DEPTH: u32 = 64;
+
+/// A name in a work directory.
+pub(crate) struct WorkName(String);
+
+impl WorkName {
+    pub(crate) fn name(&self) -> Result<Name<'_>> {
+        Name::new(self.0.as_bytes())
+    }
+}
+
+impl Core {
+    /// The work directory of a branch, made when it is first needed.
+    pub(crate) fn work_dir(&self, cx: &Cx<'_>, branch: u16) -> Result<Arc<dyn Vnode>> {
+        let state = self.branch(branch)?;
+        let mut work = state.work.lock();
+        if let Some(dir) = &*work {
+            return Ok(dir.clone());
+        }
+        let dir = self.reserved_dir(cx, &state.root, WORK, true)?.ok_or(Errno::IO)?;
+        *work = Some(dir.clone());
+        Ok(dir)
+    }
+
+    /// A name that nothing in any work directory has.
+    pub(crate) fn work_name(&self) -> WorkName {
+        WorkName(format!("c{}", self.work_number.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// Removes what an interrupted union left in the work directory.
+    pub(crate) fn clean_work(&self, cx: &Cx<'_>, branch: u16) -> Result<()> {
+        let root = &self.branch(branch)?.root;
+        let Some(dir) = self.reserved_dir(cx, root, WORK, false)? else { return Ok(()) };
+        empty(cx, &dir, DEPTH)
+    }
+
+    /// Removes the work directory of a branch again, if it is empty.
+    pub(crate) fn drop_work(&self, cx: &Cx<'_>, branch: u16) {
+        let Ok(state) = self.branch(branch) else { return };
+        if state.work.lock().take().is_some() {
+            let removed = Name::new(WORK).and_then(|name| state.root.rmdir(cx, name));
+            if let Err(errno) = removed {
+                tracing::debug!(%errno, branch = %self.path_of(branch), "the work directory stays");
+            }
+        }
+    }
+}
+
+/// Removes all entries of a directory, and what is in them.
+fn empty(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, depth: u32) -> Result<()> {
+    let depth = depth.checked_sub(1).ok_or(Errno::LOOP)?;
+    for (name, kind) in entries(cx, dir)? {
+        let name = Name::new(&name)?;
+        if kind == Kind::Directory {
+            if let Some(inner) = dir.lookup(cx, name)? {
+                empty(cx, &inner.vnode, depth)?;
+            }
+            dir.rmdir(cx, name)?;
+        } else {
+            dir.unlink(cx, name)?;
+        }
+    }
+    Ok(())
+}
+
+/// The names in a lower directory, with what they are.
+pub(crate) fn entries(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Vec<(Box<[u8]>, Kind)>> {
+    let mut names = Vec::new();
+    let mut sink = |entry: &DirEntry<'_>| {
+        names.push((entry.name.as_bytes().into(), entry.kind));
+        true
+    };
+    dir.readdir(cx, 0, &mut sink)?;
+    Ok(names)
+}

@@ -1,0 +1,42 @@
+//! Extended attributes: those of the leftmost lower object.
+
+use crate::copyup::Keep;
+use crate::node::UnionVnode;
+use vnode::{Cx, Errno, Result, XattrFlags};
+
+impl UnionVnode {
+    pub(crate) fn get_xattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
+        self.on_leaf(cx, |lower| lower.vnode.getxattr(cx, name, out))
+    }
+
+    pub(crate) fn list_xattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
+        self.on_leaf(cx, |lower| lower.vnode.listxattr(cx, out))
+    }
+
+    pub(crate) fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        loop {
+            let lower = self.for_change(cx, Keep::All)?;
+            match lower.vnode.setxattr(cx, name, value, flags) {
+                Err(e) if self.core.go_left(lower.branch, e) => {}
+                Err(Errno::STALE) if self.refresh(cx)? => {}
+                other => return other,
+            }
+        }
+    }
+
+    pub(crate) fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+        self.core.require_writable()?;
+        let lower = self.leaf();
+        if !self.core.writable(lower.branch) {
+            // Nothing is copied for an attribute that is not there.
+            lower.vnode.getxattr(cx, name, &mut [])?;
+        }
+        loop {
+            let lower = self.for_change(cx, Keep::All)?;
+            match lower.vnode.removexattr(cx, name) {
+                Err(e) if self.core.go_left(lower.branch, e) => {}
+                other => return other,
+            }
+        }
+    }
+}

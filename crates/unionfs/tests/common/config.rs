@@ -1,0 +1,409 @@
+//! The sets of branches that tests start from, and the union that they must show: merged here by the rules of
+//! docs/unionfs.md, from plain maps.
+
+use super::op::{Fill, Op};
+use super::path::Path;
+use super::tree::{Body, Id, ROOT, Tree, Who, is_reserved};
+use std::collections::HashMap;
+use vnode::{Kind, RenameFlags, Time, XattrFlags};
+
+/// May the union write to a branch?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// `rw`
+    Rw,
+    /// `ro`
+    Ro,
+}
+
+/// A set of branches and what was done to their union before the test.
+pub struct Config {
+    /// For messages.
+    pub name: &'static str,
+    /// Left to right: access, and the program that fills the branch.
+    pub branches: Vec<(Access, Vec<Op>)>,
+    /// What is then done through the union, in whiteout mode, before it is mounted anew for the test.
+    pub prologue: Vec<Op>,
+}
+
+impl Config {
+    /// The branches' own trees.
+    pub fn branch_trees(&self) -> Vec<Tree> {
+        self.branches.iter().map(|(_, program)| branch_tree(program)).collect()
+    }
+
+    /// The tree that a user of the union starts with.
+    pub fn union_tree(&self) -> Tree {
+        let mut tree = merge(&self.branch_trees());
+        tree.reserve = std::env::var_os("STUB").is_none();
+        tree.read_only = self.branches.iter().all(|(access, _)| *access == Access::Ro);
+        for op in &self.prologue {
+            if let Err(errnos) = tree.apply(Who::ROOT, op) {
+                panic!("{}: prologue {op:?}: {errnos:?}", self.name);
+            }
+        }
+        tree.close_all();
+        tree
+    }
+}
+
+fn branch_tree(program: &[Op]) -> Tree {
+    let mut tree = Tree { reserve: false, ..Tree::new() };
+    for op in program {
+        if let Err(errnos) = tree.apply(Who::ROOT, op) {
+            panic!("a branch's program: {op:?}: {errnos:?}");
+        }
+    }
+    tree
+}
+
+/// The union of branches, left to right.
+pub fn merge(branches: &[Tree]) -> Tree {
+    let mut merger = Merger { branches, union: Tree::new(), files: HashMap::new() };
+    let stack: Vec<_> = (0..branches.len()).map(|branch| (branch, ROOT)).collect();
+    merger.take_attributes(ROOT, stack[0]);
+    merger.directory(ROOT, &stack);
+    for (&(branch, lower), &id) in &merger.files {
+        // A whiteout that no union's log knows of leaves the lower link count: not among these configurations.
+        assert_eq!(merger.union.nlink(id), branches[branch].nlink(lower), "a hard link of a branch is half hidden");
+    }
+    merger.union
+}
+
+struct Merger<'a> {
+    branches: &'a [Tree],
+    union: Tree,
+    /// A branch's file -> the union's.
+    files: HashMap<(usize, Id), Id>,
+}
+
+enum Found {
+    Nothing,
+    File((usize, Id)),
+    Dirs(Vec<(usize, Id)>),
+}
+
+impl Merger<'_> {
+    fn take_attributes(&mut self, id: Id, (branch, lower): (usize, Id)) {
+        let lower = self.branches[branch].node(lower).clone();
+        let entries = self.union.node(id).body.clone();
+        self.union.nodes.insert(id, super::tree::Node { body: entries, ..lower });
+    }
+
+    fn directory(&mut self, id: Id, stack: &[(usize, Id)]) {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        for &(branch, dir) in stack {
+            let entries = self.branches[branch].entries(dir).into_iter().flatten();
+            names.extend(entries.map(|(name, _)| name.clone()).filter(|name| !is_reserved(name)));
+        }
+        names.sort();
+        names.dedup();
+        for name in names {
+            let entry = match self.search(stack, &name) {
+                Found::Nothing => continue,
+                Found::File(lower) => self.file(lower),
+                Found::Dirs(stack) => {
+                    let node = self.branches[stack[0].0].node(stack[0].1).clone();
+                    let new = self.union.add(super::tree::Node { body: Body::Dir(Default::default()), ..node });
+                    self.directory(new, &stack);
+                    new
+                }
+            };
+            self.union.entries_mut(id).insert(name, entry);
+        }
+    }
+
+    fn file(&mut self, lower: (usize, Id)) -> Id {
+        if let Some(&known) = self.files.get(&lower) {
+            return known;
+        }
+        let node = self.branches[lower.0].node(lower.1).clone();
+        let new = self.union.add(node);
+        self.files.insert(lower, new);
+        new
+    }
+
+    /// Entry first, then whiteout, from left to right.
+    fn search(&self, stack: &[(usize, Id)], name: &[u8]) -> Found {
+        let mut dirs = Vec::new();
+        for &(branch, dir) in stack {
+            let tree = &self.branches[branch];
+            let Some(entries) = tree.entries(dir) else { break };
+            if let Some(&entry) = entries.get(name) {
+                let Some(below) = tree.entries(entry) else {
+                    if dirs.is_empty() {
+                        return Found::File((branch, entry));
+                    }
+                    break;
+                };
+                dirs.push((branch, entry));
+                if below.contains_key(&b".wh..wh..opq"[..]) || below.contains_key(&b".wh.__dir_opaque"[..]) {
+                    break;
+                }
+            }
+            if entries.contains_key(&[b".wh.", name].concat()) {
+                break;
+            }
+        }
+        if dirs.is_empty() { Found::Nothing } else { Found::Dirs(dirs) }
+    }
+}
+
+/// Writes a branch's program. Every object gets a time of its own at the end.
+#[derive(Default)]
+pub struct Fills {
+    ops: Vec<Op>,
+    paths: Vec<Path>,
+    seed: u8,
+}
+
+impl Fills {
+    /// Of a branch; files of two branches with two seeds differ.
+    pub fn new(seed: u8) -> Self {
+        Self { ops: Vec::new(), paths: vec![Path::root()], seed }
+    }
+
+    fn path(&mut self, path: &str) -> Path {
+        self.paths.push(path.into());
+        path.into()
+    }
+
+    /// A directory.
+    pub fn dir(mut self, path: &str, mode: u32) -> Self {
+        let path = self.path(path);
+        self.ops.push(Op::Mkdir { path, mode });
+        self
+    }
+
+    /// A file.
+    pub fn file(mut self, path: &str, mode: u32, len: usize) -> Self {
+        let path = self.path(path);
+        self.seed = self.seed.wrapping_add(1);
+        let fill = Fill { seed: self.seed, len };
+        self.ops.push(Op::Create { path: path.clone(), mode });
+        if len > 0 {
+            self.ops.push(Op::Write { path, offset: 0, fill });
+        }
+        self
+    }
+
+    /// A file of `size` bytes with data only at some places.
+    pub fn sparse(mut self, path: &str, size: u64) -> Self {
+        let path = self.path(path);
+        self.ops.push(Op::Create { path: path.clone(), mode: 0o600 });
+        self.ops.push(Op::Truncate { path: path.clone(), size });
+        for offset in [8_192, size / 2 + 17] {
+            self.ops.push(Op::Write { path: path.clone(), offset, fill: Fill { seed: self.seed, len: 300 } });
+        }
+        self
+    }
+
+    /// A whiteout or a mark.
+    pub fn mark(mut self, path: &str) -> Self {
+        let path = self.path(path);
+        self.ops.push(Op::Create { path, mode: 0o444 });
+        self
+    }
+
+    /// A symbolic link.
+    pub fn symlink(mut self, path: &str, target: &str) -> Self {
+        let path = self.path(path);
+        self.ops.push(Op::Symlink { path, target: target.as_bytes().to_vec() });
+        self
+    }
+
+    /// A special file.
+    pub fn special(mut self, path: &str, kind: Kind, rdev: u64) -> Self {
+        let path = self.path(path);
+        self.ops.push(Op::Mknod { path, mode: kind.mode_bits() | 0o640, rdev });
+        self
+    }
+
+    /// A further name.
+    pub fn link(mut self, from: &str, to: &str) -> Self {
+        self.ops.push(Op::Link { from: from.into(), to: to.into() });
+        self
+    }
+
+    /// An owner.
+    pub fn owner(mut self, path: &str, uid: u32, gid: u32) -> Self {
+        self.ops.push(Op::Chown { path: path.into(), uid, gid });
+        self
+    }
+
+    /// An extended attribute.
+    pub fn xattr(mut self, path: &str, name: &'static [u8], len: usize) -> Self {
+        let value = Fill { seed: self.seed, len };
+        self.ops.push(Op::Setxattr { path: path.into(), name, value, flags: XattrFlags::default() });
+        self
+    }
+
+    /// The program.
+    pub fn done(mut self) -> Vec<Op> {
+        for (at, path) in self.paths.into_iter().enumerate() {
+            let mtime =
+                Time { sec: 1_000_000_000 + i64::from(self.seed) * 1000 + at as i64, nsec: 123_456_000 + at as u32 };
+            self.ops.push(Op::Utimes { path, mtime });
+        }
+        self.ops
+    }
+}
+
+/// A name of `len` bytes.
+pub fn long(letter: char, len: usize) -> String {
+    letter.to_string().repeat(len)
+}
+
+/// A full read-only branch.
+fn base() -> Vec<Op> {
+    Fills::new(10)
+        .dir("a", 0o755)
+        .owner("a", 7, 8)
+        .xattr("a", b"user.on-a-dir", 10)
+        .file("a/f", 0o644, 100)
+        .xattr("a/f", b"user.one", 20)
+        .xattr("a/f", b"trusted.two", 0)
+        .owner("a/f", 1000, 100)
+        .dir("a/sub", 0o2750)
+        .owner("a/sub", 1000, 50)
+        .file("a/sub/deep", 0o600, 5000)
+        .symlink("a/sub/link", "../f")
+        .dir("both", 0o755)
+        .file("both/lower", 0o644, 10)
+        .file("both/same", 0o644, 11)
+        .file("both/gone", 0o644, 12)
+        .dir("both/dir", 0o755)
+        .file("both/dir/low", 0o644, 1)
+        .file("x", 0o644, 30)
+        .dir("y", 0o755)
+        .file("y/inside", 0o644, 31)
+        .file("h1", 0o640, 77)
+        .link("h1", "a/h2")
+        .dir("empty", 0o1777)
+        .dir("opq", 0o755)
+        .file("opq/hidden", 0o644, 3)
+        .dir("wd", 0o755)
+        .file("wd/hidden", 0o644, 4)
+        .file("wf", 0o644, 5)
+        .symlink("sym", "a/f")
+        .special("fifo", Kind::Fifo, 0)
+        .special("chr", Kind::CharDevice, 0x103)
+        .sparse("sparse", 60_000)
+        .file("zero", 0o444, 0)
+        .file(&long('m', 252), 0o644, 6)
+        .dir(&long('n', 255), 0o755)
+        .done()
+}
+
+/// Some of the same names, from another hand.
+fn middle() -> Vec<Op> {
+    Fills::new(60)
+        .dir("a", 0o700)
+        .file("a/mid", 0o644, 40)
+        .dir("a/sub", 0o755)
+        .file("a/sub/deep", 0o640, 41)
+        .dir("both", 0o711)
+        .file("both/same", 0o600, 42)
+        .mark("both/.wh.lower")
+        .dir("both/dir", 0o700)
+        .file("both/dir/mid", 0o644, 2)
+        .dir("x", 0o755)
+        .file("x/in", 0o644, 43)
+        .dir("empty", 0o755)
+        .mark("empty/.wh.nothing")
+        .file("m1", 0o644, 44)
+        .link("m1", "m2")
+        .dir("only", 0o755)
+        .dir("only/nested", 0o755)
+        .done()
+}
+
+/// A writable branch that a union has written to before.
+fn upper() -> Vec<Op> {
+    Fills::new(120)
+        .dir("both", 0o750)
+        .file("both/upper", 0o644, 20)
+        .file("both/same", 0o644, 21)
+        .mark("both/.wh.gone")
+        .dir("both/dir", 0o755)
+        .file("both/dir/up", 0o644, 2)
+        .dir("x", 0o755)
+        .file("x/in", 0o644, 22)
+        .file("y", 0o644, 23)
+        .dir("opq", 0o755)
+        .mark("opq/.wh..wh..opq")
+        .file("opq/new", 0o644, 24)
+        .dir("wd", 0o755)
+        .mark(".wh.wd")
+        .mark(".wh.wf")
+        .file("u1", 0o644, 25)
+        .link("u1", "both/u2")
+        .done()
+}
+
+fn prologue() -> Vec<Op> {
+    let rename = |from: &str, to: &str| Op::Rename { from: from.into(), to: to.into(), flags: RenameFlags::default() };
+    vec![
+        // A merged directory that moved: a redirect, and within it another.
+        rename("a", "moved"),
+        rename("moved/sub", "both/sub"),
+        // A directory over a whiteout.
+        Op::Unlink { path: "both/lower".into() },
+        Op::Mkdir { path: "both/lower".into(), mode: 0o755 },
+        // One name of a lower file with two is copied up.
+        Op::Chmod { path: "h1".into(), mode: 0o600 },
+        // Long names hidden.
+        Op::Unlink { path: long('m', 252).as_str().into() },
+        Op::Rmdir { path: long('n', 255).as_str().into() },
+        Op::Append { path: "sparse".into(), fill: Fill { seed: 3, len: 9 } },
+        Op::Rename {
+            from: "y".into(),
+            to: "both/dir".into(),
+            flags: RenameFlags { exchange: true, ..RenameFlags::default() },
+        },
+        Op::Utimes { path: "moved".into(), mtime: Time { sec: 5, nsec: 6 } },
+    ]
+}
+
+/// All sets of branches.
+pub fn configs() -> Vec<Config> {
+    use Access::{Ro, Rw};
+    let config = |name, branches, prologue| Config { name, branches, prologue };
+    vec![
+        config("empty rw, ro", vec![(Rw, Fills::new(0).done()), (Ro, base())], vec![]),
+        config("used rw, ro", vec![(Rw, upper()), (Ro, base())], vec![]),
+        config("rw, rw, ro", vec![(Rw, upper()), (Rw, middle()), (Ro, base())], vec![]),
+        config("rw, ro, ro", vec![(Rw, upper()), (Ro, middle()), (Ro, base())], vec![]),
+        config("rw, ro, rw", vec![(Rw, upper()), (Ro, middle()), (Rw, base())], vec![]),
+        config("rw, rw", vec![(Rw, upper()), (Rw, base())], vec![]),
+        config("redirects", vec![(Rw, Fills::new(0).done()), (Ro, base())], prologue()),
+        config("rw", vec![(Rw, base())], vec![]),
+        config("ro, ro", vec![(Ro, middle()), (Ro, base())], vec![]),
+    ]
+}
+
+/// Branches with a directory `tN` for each of `threads` threads, and `both`, `a` and `s` for all.
+pub fn threads_config(threads: usize) -> Config {
+    let mut low = Fills::new(10).dir("s", 0o755).dir("s/dir", 0o755).file("s/dir/f", 0o644, 20).file("s/f", 0o644, 9);
+    let mut high = Fills::new(90).dir("s", 0o755).dir("s/dir", 0o755).file("s/dir/x", 0o644, 21);
+    for shared in ["both", "a"] {
+        let path = |name: &str| format!("{shared}/{name}");
+        low =
+            low.dir(shared, 0o755).file(&path("f"), 0o644, 30).dir(&path("sub"), 0o755).file(&path("sub/x"), 0o644, 3);
+        high = high.dir(shared, 0o755).file(&path("b"), 0o644, 30).mark(&path(".wh.f"));
+    }
+    for thread in 0..threads {
+        let path = |name: &str| format!("t{thread}{name}");
+        low = low
+            .dir(&path(""), 0o755)
+            .dir(&path("/dir"), 0o755)
+            .file(&path("/dir/f"), 0o644, 300)
+            .dir(&path("/dir/sub"), 0o755)
+            .file(&path("/dir/sub/a"), 0o644, 400)
+            .file(&path("/x"), 0o644, 500)
+            .link(&path("/x"), &path("/dir/x"));
+        high = high.dir(&path(""), 0o755).dir(&path("/dir"), 0o755).file(&path("/dir/b"), 0o644, 100);
+    }
+    let branches = vec![(Access::Rw, high.done()), (Access::Ro, low.done())];
+    Config { name: "for threads", branches, prologue: vec![] }
+}

@@ -1,0 +1,423 @@
+//! A complete walk over a layer, into a form that can be printed and compared; with the checks that hold for every layer.
+
+use super::path::Path;
+use super::tree::{Body, Id, Tree};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use vnode::{Attr, Cx, Entry, Errno, Kind, Layer, Name, OpenFlags, SeekFrom, Time, Vnode};
+
+/// What a user sees of one object.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Object {
+    /// Its number.
+    pub ino: u64,
+    /// Its kind.
+    pub kind: Kind,
+    /// Permission bits.
+    pub perm: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number.
+    pub rdev: u64,
+    /// Names.
+    pub nlink: u32,
+    /// Last change of the data; `None` in a model that can't know it.
+    pub mtime: Option<Time>,
+    /// Data, target, or nothing.
+    pub bytes: Arc<Vec<u8>>,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ino, kind, perm, uid, gid, rdev, nlink, .. } = self;
+        write!(f, "{kind:?} {perm:04o} {uid}:{gid} nlink={nlink} ino={ino:#x}")?;
+        if *rdev != 0 {
+            write!(f, " rdev={rdev:#x}")?;
+        }
+        match self.mtime {
+            Some(t) => write!(f, " mtime={}.{:09}", t.sec, t.nsec)?,
+            None => write!(f, " mtime=?")?,
+        }
+        if *kind != Kind::Directory {
+            write!(f, " {}", Summary(&self.bytes))?;
+        }
+        for (name, value) in &self.xattrs {
+            write!(f, " {}={}", name.escape_ascii(), Summary(value))?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes in short: length, beginning and a sum.
+struct Summary<'a>(&'a [u8]);
+
+impl fmt::Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sum = self.0.iter().fold(0u32, |s, &b| s.wrapping_mul(31).wrapping_add(u32::from(b)));
+        let head = &self.0[..self.0.len().min(12)];
+        write!(f, "{}[{}]{:08x}", self.0.len(), head.escape_ascii(), sum)
+    }
+}
+
+/// A whole tree as it is seen.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct View(pub BTreeMap<Path, Object>);
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (path, object) in &self.0 {
+            writeln!(f, "  /{path:?} {object:?}")?;
+        }
+        Ok(())
+    }
+}
+
+/// How strictly a view is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Walk {
+    /// What users see: no reserved names, link counts right, every cookie tried.
+    User,
+    /// The same, but directories are read only once.
+    Quick,
+    /// A branch as it lies there, with its reserved names.
+    Branch,
+}
+
+/// The context that looking happens in.
+pub fn looker() -> Cx<'static> {
+    Cx::internal(0, 0)
+}
+
+/// Walks the whole layer. An error is a sentence that names the path and what is wrong there.
+pub fn view(layer: &dyn Layer, walk: Walk) -> Result<View, String> {
+    let root = layer.root();
+    let attr = root.getattr(&looker()).map_err(|e| format!("getattr of the root: {e}"))?;
+    let mut walker = Walker { walk, seen: BTreeMap::new(), view: View::default() };
+    walker.visit(&Path::root(), &Entry { vnode: root, attr })?;
+    walker.check_links()?;
+    Ok(walker.view)
+}
+
+struct Walker {
+    walk: Walk,
+    /// Number -> the first path and object it was seen at.
+    seen: BTreeMap<u64, (Path, Arc<dyn Vnode>, u32)>,
+    view: View,
+}
+
+impl Walker {
+    fn visit(&mut self, path: &Path, entry: &Entry) -> Result<(), String> {
+        let object = object(entry).map_err(|e| format!("/{path:?}: {e}"))?;
+        if let Some((first, vnode, count)) = self.seen.get_mut(&object.ino) {
+            if object.kind == Kind::Directory {
+                return Err(format!("directory /{path:?} has the number of /{first:?}"));
+            }
+            if self.walk != Walk::Branch && std::env::var_os("STUB").is_none() && !Arc::ptr_eq(vnode, &entry.vnode) {
+                return Err(format!("/{path:?} and /{first:?} have one number and two vnodes"));
+            }
+            *count += 1;
+        } else {
+            self.seen.insert(object.ino, (path.clone(), Arc::clone(&entry.vnode), 1));
+        }
+        let is_dir = object.kind == Kind::Directory;
+        let nlink = object.nlink;
+        self.view.0.insert(path.clone(), object);
+        if !is_dir {
+            return Ok(());
+        }
+        let mut subdirs = 0;
+        for listed in self.list(&entry.vnode).map_err(|e| format!("/{path:?}: {e}"))? {
+            let child = path.join(&listed.name);
+            let found = self.look(&entry.vnode, &listed).map_err(|e| format!("/{child:?}: {e}"))?;
+            subdirs += u32::from(found.attr.kind() == Kind::Directory);
+            self.visit(&child, &found)?;
+        }
+        if self.walk != Walk::Branch && nlink != 2 + subdirs {
+            return Err(format!("/{path:?}: {nlink} links, but {subdirs} subdirectories"));
+        }
+        Ok(())
+    }
+
+    fn look(&self, dir: &Arc<dyn Vnode>, listed: &Listed) -> Result<Entry, String> {
+        if self.walk != Walk::Branch && listed.name.starts_with(b".wh.") {
+            return Err("a reserved name is listed".into());
+        }
+        let name = Name::new(&listed.name).map_err(|e| format!("listed, but not a name: {e}"))?;
+        let entry = dir.lookup(&looker(), name).map_err(|e| format!("listed, but look-up answers {e}"))?;
+        let entry = entry.ok_or("listed, but not found")?;
+        if entry.attr.kind() != listed.kind {
+            return Err(format!("d_type {:?}, st_mode {:?}", listed.kind, entry.attr.kind()));
+        }
+        if entry.attr.ino != listed.ino {
+            return Err(format!("d_ino {:#x}, st_ino {:#x}", listed.ino, entry.attr.ino));
+        }
+        Ok(entry)
+    }
+
+    fn list(&self, dir: &Arc<dyn Vnode>) -> Result<Vec<Listed>, String> {
+        let all = list(dir, 0, usize::MAX)?;
+        let mut names: Vec<_> = all.iter().map(|l| &l.name).collect();
+        names.sort();
+        if let Some(twice) = names.windows(2).find(|w| w[0] == w[1]) {
+            return Err(format!("\"{}\" is listed twice", twice[0].escape_ascii()));
+        }
+        if self.walk == Walk::User {
+            for (at, listed) in all.iter().enumerate() {
+                if listed.cookie == 0 {
+                    return Err("a cookie is 0".into());
+                }
+                // Reading on after every entry, and in portions of one and of two.
+                if list(dir, listed.cookie, usize::MAX)? != all[at + 1..] {
+                    return Err(format!("reading on after \"{}\" lists something else", listed.name.escape_ascii()));
+                }
+                let cookie = if at == 0 { 0 } else { all[at - 1].cookie };
+                let portion = at % 2 + 1;
+                if list(dir, cookie, portion)? != all[at..(at + portion).min(all.len())] {
+                    return Err(format!("portions from \"{}\" list something else", listed.name.escape_ascii()));
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn check_links(&self) -> Result<(), String> {
+        if self.walk == Walk::Branch {
+            return Ok(());
+        }
+        for (path, _, count) in self.seen.values() {
+            let object = &self.view.0[path];
+            if object.kind != Kind::Directory && object.nlink != *count {
+                return Err(format!("/{path:?}: st_nlink {}, but {count} names", object.nlink));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Listed {
+    cookie: u64,
+    ino: u64,
+    kind: Kind,
+    name: Vec<u8>,
+}
+
+/// Up to `most` entries after `cookie`.
+fn list(dir: &Arc<dyn Vnode>, cookie: u64, most: usize) -> Result<Vec<Listed>, String> {
+    let mut all = Vec::new();
+    dir.readdir(&looker(), cookie, &mut |e| {
+        if all.len() == most {
+            return false;
+        }
+        all.push(Listed { cookie: e.cookie, ino: e.ino, kind: e.kind, name: e.name.as_bytes().to_vec() });
+        true
+    })
+    .map_err(|e| format!("readdir from {cookie:#x}: {e}"))?;
+    Ok(all)
+}
+
+/// Everything of one object, checked against itself.
+pub fn object(entry: &Entry) -> Result<Object, String> {
+    let Entry { vnode, attr } = entry;
+    let again = vnode.getattr(&looker()).map_err(|e| format!("getattr: {e}"))?;
+    if *attr != again {
+        return Err(format!("look-up answers {attr:?}, getattr {again:?}"));
+    }
+    if attr.ino != vnode.id() || attr.kind() != vnode.kind() {
+        return Err(format!("attributes of another object: {attr:?}, id {:#x}, {:?}", vnode.id(), vnode.kind()));
+    }
+    let bytes = match attr.kind() {
+        Kind::Regular => read_all(vnode, attr)?,
+        Kind::Symlink => vnode.readlink(&looker()).map_err(|e| format!("readlink: {e}"))?,
+        _ => Vec::new(),
+    };
+    if attr.kind() == Kind::Symlink && attr.size != bytes.len() as u64 {
+        return Err(format!("st_size {}, target of {} bytes", attr.size, bytes.len()));
+    }
+    Ok(Object {
+        ino: attr.ino,
+        kind: attr.kind(),
+        perm: attr.perm(),
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        nlink: attr.nlink,
+        mtime: Some(attr.mtime),
+        bytes: Arc::new(bytes),
+        xattrs: xattrs(vnode)?,
+    })
+}
+
+fn read_all(vnode: &Arc<dyn Vnode>, attr: &Attr) -> Result<Vec<u8>, String> {
+    let file = vnode.open(&looker(), OpenFlags::RDONLY).map_err(|e| format!("open: {e}"))?;
+    // One byte more than there should be, in two reads.
+    let mut bytes = vec![0xee; attr.size as usize + 1];
+    let half = bytes.len() / 2;
+    let mut got = file.read(&looker(), &mut bytes[..half], 0).map_err(|e| format!("read: {e}"))?;
+    if got != half {
+        return Err(format!("read {got} of {half} bytes in the midst of the file"));
+    }
+    got += file.read(&looker(), &mut bytes[half..], half as u64).map_err(|e| format!("read: {e}"))?;
+    if got as u64 != attr.size {
+        return Err(format!("st_size {}, but {got} bytes can be read", attr.size));
+    }
+    bytes.truncate(got);
+    check_holes(&*file, &bytes)?;
+    Ok(bytes)
+}
+
+/// (Comparing slices is fast without optimization, too.)
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(4096).all(|chunk| *chunk == [0; 4096][..chunk.len()])
+}
+
+/// What is said to be a hole must read as zeros.
+fn check_holes(file: &dyn vnode::OpenFile, bytes: &[u8]) -> Result<(), String> {
+    let size = bytes.len() as u64;
+    let mut at = 0;
+    while at < size {
+        let data = match file.seek(&looker(), at, SeekFrom::Data) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => size,
+            Err(e) => return Err(format!("SEEK_DATA at {at}: {e}")),
+        };
+        if data < at || !is_zero(&bytes[at as usize..data.min(size) as usize]) {
+            return Err(format!("SEEK_DATA at {at} answers {data}, but there is data before"));
+        }
+        if data >= size {
+            break;
+        }
+        let hole = file.seek(&looker(), data, SeekFrom::Hole).map_err(|e| format!("SEEK_HOLE at {data}: {e}"))?;
+        if hole <= data || hole > size {
+            return Err(format!("SEEK_HOLE at {data} answers {hole}, size {size}"));
+        }
+        at = hole;
+    }
+    Ok(())
+}
+
+fn xattrs(vnode: &Arc<dyn Vnode>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
+    let fail = |e: Errno| format!("listxattr: {e}");
+    let size = vnode.listxattr(&looker(), &mut []).map_err(fail)?;
+    let mut names = vec![0; size];
+    let size = if size == 0 { 0 } else { vnode.listxattr(&looker(), &mut names).map_err(fail)? };
+    let mut all = BTreeMap::new();
+    for name in names[..size].split(|&b| b == 0).filter(|n| !n.is_empty()) {
+        let fail = |e: Errno| format!("getxattr {}: {e}", name.escape_ascii());
+        let size = vnode.getxattr(&looker(), name, &mut []).map_err(fail)?;
+        let mut value = vec![0; size];
+        if size > 0 {
+            let got = vnode.getxattr(&looker(), name, &mut value).map_err(fail)?;
+            value.truncate(got);
+        }
+        all.insert(name.to_vec(), value);
+    }
+    Ok(all)
+}
+
+/// The view that the model expects; numbers are the model's own.
+pub fn expected(tree: &Tree) -> View {
+    let paths = tree.paths();
+    // Counting a file's names once for all keeps large trees cheap.
+    let mut names: BTreeMap<Id, u32> = BTreeMap::new();
+    for &id in paths.values() {
+        *names.entry(id).or_default() += 1;
+    }
+    View(paths.into_iter().map(|(path, id)| (path, expected_object(tree, id, names[&id]))).collect())
+}
+
+/// One object as the model expects it, with that many names if it is no directory.
+pub fn expected_object(tree: &Tree, id: Id, names: u32) -> Object {
+    let node = tree.node(id);
+    Object {
+        ino: id,
+        kind: node.kind,
+        perm: node.perm,
+        uid: node.uid,
+        gid: node.gid,
+        rdev: node.rdev,
+        nlink: if node.kind == Kind::Directory { tree.nlink(id) } else { names },
+        mtime: node.mtime,
+        bytes: match &node.body {
+            Body::Data(bytes) => Arc::clone(bytes),
+            Body::Target(bytes) => Arc::new(bytes.clone()),
+            Body::Dir(_) | Body::Special => Arc::default(),
+        },
+        xattrs: node.xattrs.clone(),
+    }
+}
+
+/// Which number each object of the model was seen with: one for one, and the same for ever.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    seen: BTreeMap<Id, u64>,
+}
+
+impl Numbers {
+    /// Notes that the model's object is seen as `ino`.
+    pub fn meet(&mut self, id: Id, ino: u64) -> Result<(), String> {
+        match self.seen.insert(id, ino) {
+            Some(before) if before != ino => Err(format!("was number {before:#x}, is {ino:#x}")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Forgets objects that the model doesn't hold any longer: their numbers may be given again.
+    pub fn retain(&mut self, tree: &Tree) {
+        self.seen.retain(|id, _| tree.nodes.contains_key(id));
+    }
+}
+
+/// How much of the times must be right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Times {
+    /// All that the model knows.
+    All,
+    /// Those of files: after a failure or a crash a directory may have been touched.
+    Files,
+}
+
+/// Compares a view with what the model expects; the answer lists every difference.
+pub fn compare(seen: &View, model: &Tree, numbers: &mut Numbers, times: Times) -> Result<(), String> {
+    let expected = expected(model);
+    let mut wrong = Vec::new();
+    for (path, want) in &expected.0 {
+        let Some(got) = seen.0.get(path) else {
+            wrong.push(format!("/{path:?} is missing: {want:?}"));
+            continue;
+        };
+        if let Err(e) = compare_object(got, want, numbers, times) {
+            wrong.push(format!("/{path:?}: {e}"));
+        }
+    }
+    for (path, got) in &seen.0 {
+        if !expected.0.contains_key(path) {
+            wrong.push(format!("/{path:?} should not be there: {got:?}"));
+        }
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+}
+
+/// Compares one object with what the model expects of it.
+pub fn compare_object(got: &Object, want: &Object, numbers: &mut Numbers, times: Times) -> Result<(), String> {
+    numbers.meet(want.ino, got.ino)?;
+    let mut got_here = Object { ino: want.ino, ..got.clone() };
+    if want.mtime.is_none() || (times == Times::Files && want.kind == Kind::Directory) {
+        got_here.mtime = want.mtime;
+    }
+    if got_here == *want { Ok(()) } else { Err(format!("is  {got:?}\n    not {want:?}")) }
+}
+
+/// Fills in the times that the model can't know.
+pub fn learn_times(seen: &View, model: &mut Tree) {
+    for (path, id) in model.paths() {
+        if let (Some(object), Some(node)) = (seen.0.get(&path), model.nodes.get_mut(&id)) {
+            node.mtime = object.mtime;
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Every operation fails at every step.
+//!
+//! For each operation, the k-th operation on the branches fails, for k = 1, 2, 3, ... until none is left to fail. If the union
+//! then answers an error, its view must be the old one; if it answers success, the new one; never a third. The same must be
+//! found by a remount, with the same numbers, and with no unfinished work on the branches. After a crash at the k-th change the view is
+//! the old or the new one.
+//!
+//! `STRATA_FULL=1` tries every pair of paths for the operations on two.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::bed::{Bed, Start, check};
+use common::config::{Config, configs};
+use common::interesting::{Breadth, on_one_path, on_two_paths};
+use common::op::Op;
+use common::report::{Report, env};
+use common::tree::{Tree, Who};
+use common::view::{Numbers, Times, Walk, compare, learn_times, view};
+use memfs::{Count, Fault, MemOptions, Plan};
+use unionfs::Delete;
+use vnode::Errno;
+
+/// The ways to fail. (Reading can't run out of space, so only changes do.)
+const ERRORS: [(Count, Fault); 4] = [
+    (Count::All, Fault::Error(Errno::IO)),
+    (Count::All, Fault::Errors(Errno::IO)),
+    (Count::Changes, Fault::Errors(Errno::NOSPC)),
+    (Count::Changes, Fault::Error(Errno::ROFS)),
+];
+
+/// A model, and the numbers its objects have.
+type Expected = (Tree, Numbers);
+
+/// What one operation leads to from the start: before, after (or why it is refused).
+struct Case<'a> {
+    start: &'a Start,
+    op: &'a Op,
+    new: Result<Tree, Vec<Errno>>,
+}
+
+impl<'a> Case<'a> {
+    fn new(start: &'a Start, op: &'a Op) -> Self {
+        let mut new = start.tree.clone();
+        let answer = new.apply(Who::USER, op);
+        Self { start, op, new: answer.map(|()| new) }
+    }
+
+    fn old(&self) -> Expected {
+        (self.start.tree.clone(), self.start.numbers.clone())
+    }
+
+    /// Runs with the fault at the k-th operation; answers whether there was a k-th.
+    fn with_error(&self, count: Count, fault: Fault, k: u64) -> Result<bool, String> {
+        let bed = self.start.bed.fork();
+        let mut session = bed.mount()?;
+        bed.faults.arm(Plan { count, at: k, fault });
+        let answer = session.run(Who::USER, self.op);
+        let fired = bed.faults.fired();
+        bed.faults.disarm();
+        let (mut model, mut numbers) = self.expected_after(answer, fault)?;
+        let seen = check(&session, &model, &mut numbers, Times::Files).map_err(|e| format!("{answer:?}, but {e}"))?;
+        learn_times(&seen, &mut model);
+        drop(session);
+        model.close_all();
+        remounted(&bed, &mut model, &mut numbers).map_err(|e| format!("{answer:?}, after a remount: {e}"))?;
+        Ok(fired)
+    }
+
+    fn expected_after(&self, answer: Result<(), Errno>, fault: Fault) -> Result<Expected, String> {
+        let (mut old, numbers) = self.old();
+        match (answer, &self.new) {
+            (Ok(()), Ok(new)) => Ok((new.clone(), numbers)),
+            (Ok(()), Err(refusal)) => Err(format!("succeeds, and should be refused with {refusal:?}")),
+            (Err(e), new) => {
+                let injected = match fault {
+                    Fault::Error(e) | Fault::Errors(e) => e,
+                    Fault::Crash => Errno::IO,
+                };
+                let refused = new.as_ref().is_err_and(|r| r.contains(&e));
+                if e != injected && !refused {
+                    return Err(format!("answers {e:?}, though {injected:?} happened"));
+                }
+                old.slots = [None; common::op::SLOTS];
+                Ok((old, numbers))
+            }
+        }
+    }
+
+    /// Runs with a crash at the k-th change; answers whether there was a k-th.
+    fn with_crash(&self, k: u64) -> Result<bool, String> {
+        let bed = self.start.bed.fork();
+        let mut session = bed.mount()?;
+        bed.faults.arm(Plan { count: Count::Changes, at: k, fault: Fault::Crash });
+        let answer = session.run(Who::USER, self.op);
+        let fired = bed.faults.fired();
+        drop(session);
+        let bed = bed.recover();
+        let session = bed.mount()?;
+        let seen = view(&*session.layer, Walk::Quick).map_err(|e| show(&bed, e))?;
+        let (mut old, mut numbers) = self.old();
+        old.close_all();
+        let as_old = compare(&seen, &old, &mut numbers, Times::Files);
+        let as_new = match &self.new {
+            Ok(new) => {
+                let (mut new, mut numbers) = (new.clone(), self.start.numbers.clone());
+                new.close_all();
+                compare(&seen, &new, &mut numbers, Times::Files)
+            }
+            Err(refusal) => Err(format!("none: it is refused with {refusal:?}")),
+        };
+        match (as_old, as_new) {
+            (_, Ok(())) => {}
+            // Once success was answered, it must be there.
+            (Ok(()), Err(_)) if answer.is_err() => {}
+            (Ok(()), Err(e)) => return Err(show(&bed, format!("{answer:?}, but the old view, not the new:\n{e}"))),
+            (Err(old), Err(new)) => {
+                return Err(show(&bed, format!("{answer:?}, neither the old view:\n{old}\nnor the new:\n{new}")));
+            }
+        }
+        bed.check_litter().map_err(|e| show(&bed, e))?;
+        bed.check_branches()?;
+        Ok(fired)
+    }
+}
+
+fn remounted(bed: &Bed, model: &mut Tree, numbers: &mut Numbers) -> Result<(), String> {
+    let session = bed.mount()?;
+    check(&session, model, numbers, Times::Files).map_err(|e| show(bed, e))?;
+    bed.check_litter().map_err(|e| show(bed, e))?;
+    bed.check_branches()
+}
+
+fn show(bed: &Bed, e: String) -> String {
+    if env("STRATA_DUMP").is_some() { format!("{e}\nbranches:\n{:?}", bed.dump()) } else { e }
+}
+
+/// No operation takes more steps than this on trees of this size.
+const MOST_STEPS: u64 = 2000;
+
+fn every_step(report: &mut Report, what: &str, mut run: impl FnMut(u64) -> Result<bool, String>) {
+    for k in 1..=MOST_STEPS {
+        let outcome = run(k);
+        let more = *outcome.as_ref().unwrap_or(&true);
+        report.note(|| format!("{what}, step {k}"), outcome.map(|_| ()));
+        if !more {
+            return;
+        }
+    }
+    report.note(|| what.to_owned(), Err(format!("takes more than {MOST_STEPS} steps, or fails without a fault")));
+}
+
+fn ops(start: &Start) -> Vec<Op> {
+    let full = env("STRATA_FULL").is_some();
+    let breadth = if full { Breadth::All } else { Breadth::Representative };
+    let mut ops = on_one_path(&start.tree, breadth);
+    ops.extend(on_two_paths(&start.tree, breadth));
+    ops.retain(|op| !matches!(op, Op::Stat { .. }));
+    ops
+}
+
+fn errors(config: &Config) {
+    let mut report = Report::default();
+    for delete in [Delete::Whiteout, Delete::All] {
+        let start = Start::new(config, delete, MemOptions::default());
+        for op in thinned(ops(&start), &start) {
+            let case = Case::new(&start, &op);
+            for (count, fault) in ERRORS {
+                let what = format!("{op:?} {delete:?} {fault:?}");
+                every_step(&mut report, &what, |k| case.with_error(count, fault, k));
+            }
+        }
+    }
+    report.finish(config.name);
+}
+
+fn crashes(config: &Config) {
+    let mut report = Report::default();
+    for delete in [Delete::Whiteout, Delete::All] {
+        let start = Start::new(config, delete, MemOptions::default());
+        for op in thinned(ops(&start), &start) {
+            let case = Case::new(&start, &op);
+            let what = format!("{op:?} {delete:?} crash");
+            every_step(&mut report, &what, |k| case.with_crash(k));
+        }
+    }
+    report.finish(config.name);
+}
+
+/// In a default run, of the operations that the model refuses only every eighth.
+fn thinned(ops: Vec<Op>, start: &Start) -> Vec<Op> {
+    let keep = |(at, op): &(usize, Op)| {
+        env("STRATA_FULL").is_some() || at % 8 == 0 || start.tree.clone().apply(Who::USER, op).is_ok()
+    };
+    ops.into_iter().enumerate().filter(keep).map(|(_, op)| op).collect()
+}
+
+macro_rules! for_each_config {
+    ($($name:ident = $at:expr;)*) => {
+        $(mod $name {
+            #[test]
+            fn errors() {
+                super::errors(&super::configs()[$at]);
+            }
+
+            #[test]
+            fn crashes() {
+                super::crashes(&super::configs()[$at]);
+            }
+        })*
+
+        #[test]
+        fn every_configuration_is_tested() {
+            // All but the one that can't be written.
+            assert_eq!([$($at),*].len() + 1, configs().len());
+        }
+    };
+}
+
+for_each_config! {
+    empty_over_read_only = 0;
+    used_over_read_only = 1;
+    two_writable_over_read_only = 2;
+    writable_over_two_read_only = 3;
+    read_only_between_writable = 4;
+    two_writable = 5;
+    redirects = 6;
+    one_branch = 7;
+}

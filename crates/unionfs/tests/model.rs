@@ -1,0 +1,91 @@
+//! Every operation on every interesting path of every set of branches, in both delete modes, without faults: the answer, the
+//! view and the numbers must be the model's, at once and after a remount.
+//!
+//! `STRATA_FULL=1` tries every pair of paths for the operations on two.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::bed::{Bed, Start, check};
+use common::config::{Config, configs};
+use common::interesting::{Breadth, on_one_path, on_two_paths};
+use common::op::Op;
+use common::report::{Report, env};
+use common::tree::Who;
+use common::view::{Times, learn_times};
+use memfs::MemOptions;
+use unionfs::Delete;
+
+/// One operation by itself: the answer and the view are the model's, live and after a remount.
+fn run(start: &Start, op: &Op) -> Result<(), String> {
+    let bed = start.bed.fork();
+    let mut session = bed.mount()?;
+    let (mut model, mut numbers) = (start.tree.clone(), start.numbers.clone());
+    let got = session.run(Who::USER, op);
+    match (model.apply(Who::USER, op), got) {
+        (Ok(()), Ok(())) => {}
+        (Err(permitted), Err(e)) if permitted.contains(&e) => {}
+        (want, got) => return Err(format!("answers {got:?}, not {want:?}")),
+    }
+    let seen = check(&session, &model, &mut numbers, Times::All).map_err(|e| show(&bed, &e))?;
+    learn_times(&seen, &mut model);
+    remounted(&bed, session, model, numbers)
+}
+
+fn remounted(
+    bed: &Bed,
+    session: common::session::Session,
+    mut model: common::tree::Tree,
+    mut numbers: common::view::Numbers,
+) -> Result<(), String> {
+    drop(session);
+    model.close_all();
+    let session = bed.mount()?;
+    check(&session, &model, &mut numbers, Times::All).map_err(|e| show(bed, &format!("after a remount: {e}")))?;
+    bed.check_litter().map_err(|e| show(bed, &e))?;
+    bed.check_branches()
+}
+
+fn show(bed: &Bed, e: &str) -> String {
+    if env("STRATA_DUMP").is_some() { format!("{e}\nbranches:\n{:?}", bed.dump()) } else { e.to_owned() }
+}
+
+fn all_of(config: &Config) {
+    let breadth = if env("STRATA_FULL").is_some() { Breadth::All } else { Breadth::Representative };
+    let mut report = Report::default();
+    for delete in [Delete::Whiteout, Delete::All] {
+        let start = Start::new(config, delete, MemOptions::default());
+        let mut ops = on_one_path(&start.tree, Breadth::All);
+        ops.extend(on_two_paths(&start.tree, breadth));
+        for op in ops {
+            report.note(|| format!("{op:?} {delete:?}"), run(&start, &op));
+        }
+    }
+    report.finish(config.name);
+}
+
+macro_rules! for_each_config {
+    ($($test:ident = $at:expr;)*) => {
+        $(#[test]
+        fn $test() {
+            all_of(&configs()[$at]);
+        })*
+
+        #[test]
+        fn every_configuration_is_tested() {
+            assert_eq!([$($at),*].len(), configs().len());
+        }
+    };
+}
+
+for_each_config! {
+    empty_over_read_only = 0;
+    used_over_read_only = 1;
+    two_writable_over_read_only = 2;
+    writable_over_two_read_only = 3;
+    read_only_between_writable = 4;
+    two_writable = 5;
+    redirects = 6;
+    one_branch = 7;
+    all_read_only = 8;
+}
