@@ -51,8 +51,21 @@ pub fn long() -> bool {
     std::env::var_os("STRATA_TEST_LONG").is_some_and(|v| v == "1")
 }
 
-/// Whether overlayfs and bind mounts stand in for Strata (`STRATA_STANDIN=1`): how the tests themselves are tried.
+/// What stands in for Strata: how the tests themselves are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StandIn {
+    /// `STRATA_STANDIN=overlay`: overlayfs for unions, bind mounts for the null layer.
+    Overlay,
+    /// `STRATA_STANDIN=native`: all branches copied into the leftmost, and that bind-mounted: what is right natively must be right.
+    Native,
+}
+
+/// What stands in for Strata, if anything does.
 #[must_use]
-pub fn stand_in() -> bool {
-    std::env::var_os("STRATA_STANDIN").is_some_and(|v| v == "1")
+pub fn stand_in() -> Option<StandIn> {
+    match std::env::var("STRATA_STANDIN").as_deref() {
+        Ok("overlay") => Some(StandIn::Overlay),
+        Ok("native") => Some(StandIn::Native),
+        _ => None,
+    }
 }

@@ -100,9 +100,19 @@ impl Spec {
     }
 
     /// What the kernel's own file systems have to offer instead.
-    fn stand_in(self) -> Self {
+    fn stand_in(self, by: crate::StandIn) -> Self {
         match self {
-            Self::Union { branches, .. } => Self::Overlay(branches.into_iter().map(|(dir, _)| dir).collect()),
+            Self::Union { branches, .. } => {
+                let branches: Vec<PathBuf> = branches.into_iter().map(|(dir, _)| dir).collect();
+                let (left, right) = branches.split_first().expect("a branch");
+                if by == crate::StandIn::Overlay {
+                    return Self::Overlay(branches);
+                }
+                for branch in right {
+                    process::sh("cp -an \"$1\"/. \"$2\"", &[branch, left]);
+                }
+                Self::Bind(left.clone())
+            }
             Self::Wrap { lower, .. } => Self::Bind(lower),
             other => other,
         }
@@ -178,7 +188,7 @@ impl Mounted {
     /// # Errors
     /// The command, its exit code and its output.
     pub fn try_new(spec: Spec, dir: &Path, extra: &str) -> Result<Self, String> {
-        let spec = if crate::stand_in() { spec.stand_in() } else { spec };
+        let spec = if let Some(by) = crate::stand_in() { spec.stand_in(by) } else { spec };
         fs::create_dir_all(dir).expect("a directory to mount on");
         let mut mounted = Self { spec, extra: extra.to_owned(), dir: dir.to_owned(), servers: Vec::new(), up: false };
         mounted.mount().map(|()| mounted)

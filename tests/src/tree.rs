@@ -7,8 +7,9 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::hash::Hasher;
 use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Seconds and nanoseconds.
 pub type Time = (i64, u32);
@@ -52,30 +53,36 @@ pub type Tree = BTreeMap<Vec<u8>, Node>;
 pub fn read(root: &Path) -> Tree {
     let mut tree = Tree::new();
     tree.insert(Vec::new(), node(root));
-    walk(root, b"", &mut tree);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(root, flags, Mode::empty()).unwrap_or_else(|e| panic!("open {}: {e}", root.display()));
+    walk(&root, b"", &mut tree);
     tree
 }
 
-fn walk(dir: &Path, prefix: &[u8], tree: &mut Tree) {
-    let fd = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .unwrap_or_else(|e| panic!("open {}: {e}", dir.display()));
-    let entries = rustix::fs::Dir::new(fd).expect("a directory stream");
+/// Reads what is in the directory, which the root reaches by `prefix`. Goes from descriptor to descriptor, since a tree may be deeper
+/// than a path can be long.
+fn walk(dir: &OwnedFd, prefix: &[u8], tree: &mut Tree) {
+    let base = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+    let entries = rustix::fs::Dir::read_from(dir).expect("a directory stream");
     for entry in entries {
-        let entry = entry.unwrap_or_else(|e| panic!("readdir {}: {e}", dir.display()));
+        let entry = entry.unwrap_or_else(|e| panic!("readdir {}: {e}", prefix.escape_ascii()));
         let name = entry.file_name().to_bytes();
         if name == b"." || name == b".." {
             continue;
         }
-        let path = dir.join(OsStr::from_bytes(name));
-        let node = node(&path);
-        let kind = rustix::fs::FileType::from_raw_mode(node.mode);
-        assert_eq!(entry.ino(), node.ino, "d_ino and st_ino of {}", path.display());
-        assert_eq!(entry.file_type(), kind, "d_type and st_mode of {}", path.display());
         let key = if prefix.is_empty() { name.to_vec() } else { [prefix, b"/", name].concat() };
+        let shown = key.escape_ascii();
+        let node = node(&base.join(OsStr::from_bytes(name)));
+        let kind = rustix::fs::FileType::from_raw_mode(node.mode);
+        assert_eq!(entry.ino(), node.ino, "d_ino and st_ino of {shown}");
+        assert_eq!(entry.file_type(), kind, "d_type and st_mode of {shown}");
         if kind.is_dir() {
-            walk(&path, &key, tree);
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let sub =
+                rustix::fs::openat(dir, name, flags, Mode::empty()).unwrap_or_else(|e| panic!("open {shown}: {e}"));
+            walk(&sub, &key, tree);
         }
-        assert!(tree.insert(key, node).is_none(), "{} is listed twice", path.display());
+        assert!(tree.insert(key.clone(), node).is_none(), "{} is listed twice", key.escape_ascii());
     }
 }
 

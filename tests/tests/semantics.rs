@@ -1,0 +1,635 @@
+//! What programs rely on beyond what the suites look at: on a union, files of both branches, both transports.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, XattrFlags, fcntl_lock, flock, inotify};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::mem::MaybeUninit;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use strata_tests::process::{probe, run, sh, try_run};
+use strata_tests::user::{USER, as_user};
+use strata_tests::{Fixture, Rng, Transport, acl, on_both_transports, tree};
+
+fn names(dir: &Path) -> BTreeSet<Vec<u8>> {
+    use std::os::unix::ffi::OsStrExt;
+    fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().as_bytes().to_vec()).collect()
+}
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+/// Names of all 255 bytes that ext4 allows: made, removed from the read-only branch, made again, renamed, over a remount.
+fn names_of_255_bytes(transport: Transport) {
+    let name = |c: char| c.to_string().repeat(255);
+    let (a, b, c) = (name('a'), name('b'), name('c'));
+    let mut fx = Fixture::new(transport, |ro| {
+        fs::write(ro.join(&a), "a").unwrap();
+        fs::create_dir(ro.join(&b)).unwrap();
+        fs::write(ro.join(&b).join(&a), "b/a").unwrap();
+    });
+    assert_eq!(fs::read_to_string(fx.path(&a)).unwrap(), "a");
+    fs::remove_file(fx.path(&a)).unwrap();
+    fx.remount();
+    assert_eq!(names(fx.union.dir()), BTreeSet::from([b.clone().into_bytes()]));
+    fs::write(fx.path(&a), "again").unwrap();
+    fs::rename(fx.path(&b), fx.path(&c)).unwrap();
+    fs::remove_file(fx.path(&c).join(&a)).unwrap();
+    fx.remount();
+    assert_eq!(fs::read_to_string(fx.path(&a)).unwrap(), "again");
+    assert_eq!(names(fx.union.dir()), BTreeSet::from([a.into_bytes(), c.clone().into_bytes()]));
+    assert!(names(&fx.path(&c)).is_empty());
+    assert_eq!(
+        fs::write(fx.path(&"x".repeat(256)), "").unwrap_err().raw_os_error(),
+        Some(Errno::NAMETOOLONG.raw_os_error())
+    );
+}
+
+/// Directories deeper than a path can be long.
+fn deep_directories(transport: Transport) {
+    let component = "directory".repeat(20);
+    let fx = Fixture::new(transport, |ro| {
+        sh(
+            "cd \"$1\"; for i in $(seq 60); do mkdir \"$2\"; cd -P \"$2\"; done; echo bottom > f",
+            &[ro, Path::new(&component)],
+        );
+    });
+    let go = "cd \"$1\"; for i in $(seq 60); do cd \"./$2\" 2>/dev/null; done";
+    let text = sh(
+        &format!("{go}; cat f; echo top > f; cat f; mkdir x; mv f x; cat x/f"),
+        &[fx.union.dir(), Path::new(&component)],
+    );
+    assert_eq!(text, "bottom\ntop\ntop\n");
+}
+
+/// sendfile(2) and splice from and to files of both branches.
+fn sendfile(transport: Transport) {
+    let data = Rng::new(3).bytes(500_000);
+    let fx = Fixture::new(transport, |ro| fs::write(ro.join("from"), &data).unwrap());
+    let to = File::create(fx.path("to")).unwrap();
+    let from = File::open(fx.path("from")).unwrap();
+    let mut sent = 0;
+    while sent < data.len() {
+        sent += rustix::fs::sendfile(&to, &from, None, data.len() - sent).unwrap();
+    }
+    assert!(fs::read(fx.path("to")).unwrap() == data);
+    let (out, input) = rustix::pipe::pipe().unwrap();
+    let moved =
+        rustix::pipe::splice(&from, Some(&mut 1000), &input, None, 4096, rustix::pipe::SpliceFlags::empty()).unwrap();
+    let mut bytes = vec![0; moved];
+    File::from(out).read_exact(&mut bytes).unwrap();
+    assert_eq!(bytes, data[1000..1000 + moved]);
+}
+
+/// A file system in a file of the union, through a loop device: made on one that is new, read from one of the read-only branch.
+fn loop_device(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| {
+        sh(
+            "truncate -s 8M \"$1\"/img; mkfs.ext4 -q \"$1\"/img; mkdir /mnt/in; mount -o loop \"$1\"/img /mnt/in
+             echo inside > /mnt/in/f; umount /mnt/in",
+            &[ro],
+        );
+    });
+    let read_only = "mount -o loop,ro,noload \"$1\"/img /mnt/in; cat /mnt/in/f; umount /mnt/in";
+    assert_eq!(sh(read_only, &[fx.union.dir()]), "inside\n");
+    let writing = "mount -o loop \"$1\"/img /mnt/in; echo more >> /mnt/in/f; umount /mnt/in";
+    sh(writing, &[fx.union.dir()]);
+    assert_eq!(sh(read_only, &[fx.union.dir()]), "inside\nmore\n");
+    let new =
+        "truncate -s 8M \"$1\"/new; mkfs.ext4 -q \"$1\"/new; mount -o loop \"$1\"/new /mnt/in; echo new > /mnt/in/g
+               umount /mnt/in; e2fsck -fn \"$1\"/new >/dev/null";
+    sh(new, &[fx.union.dir()]);
+}
+
+/// Programs of both branches run, and know themselves by the union's path; one that runs can't be written.
+fn exec(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| {
+        fs::copy(probe(), ro.join("old")).unwrap();
+        fs::write(ro.join("script"), "#!/bin/sh\necho \"$0\"\n").unwrap();
+        chmod(&ro.join("script"), 0o755);
+    });
+    fs::copy(probe(), fx.path("new")).unwrap();
+    for name in ["old", "new"] {
+        let said = run(Command::new(fx.path(name)).arg("exe"));
+        assert_eq!(said.trim(), fx.path(name).to_str().unwrap());
+    }
+    assert_eq!(run(&mut Command::new(fx.path("script"))).trim(), fx.path("script").to_str().unwrap());
+    // Copied up while it may still be in memory.
+    chmod(&fx.path("old"), 0o700);
+    assert_eq!(run(Command::new(fx.path("old")).arg("exe")).trim(), fx.path("old").to_str().unwrap());
+    // A program's text that is removed and replaced while it runs goes on running.
+    let text = "cp /bin/sleep \"$1\"/s; \"$1\"/s 5 & sleep 0.1; rm \"$1\"/s; echo x > \"$1\"/s; kill $!; wait $! || true; cat \"$1\"/s";
+    assert_eq!(sh(text, &[fx.union.dir()]), "x\n");
+    // noexec permission bits.
+    chmod(&fx.path("new"), 0o644);
+    assert_eq!(Command::new(fx.path("new")).status().unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+}
+
+/// O_DIRECT reads and writes what others see through the page cache.
+fn o_direct(transport: Transport) {
+    let data = Rng::new(4).bytes(64 * 1024);
+    let fx = Fixture::new(transport, |ro| fs::write(ro.join("f"), &data).unwrap());
+    fs::write(fx.path("mine"), &data).unwrap();
+    for name in ["f", "mine"] {
+        let path = fx.path(name);
+        let cached = File::open(&path).unwrap();
+        let mut seen = vec![0; 4096];
+        cached.read_exact_at(&mut seen, 8192).unwrap();
+        let script = "dd if=\"$1\" iflag=direct bs=4096 count=16 status=none | md5sum
+                      head -c 8192 /dev/zero | tr '\\0' Z | dd of=\"$1\" oflag=direct conv=notrunc bs=4096 seek=2 status=none iflag=fullblock";
+        let sum = sh(script, std::slice::from_ref(&path));
+        assert_eq!(sum.split(' ').next(), sh("md5sum < \"$1\"", &[fx.ro.join("f")]).split(' ').next(), "{name}");
+        cached.read_exact_at(&mut seen, 8192).unwrap();
+        assert!(seen.iter().all(|b| *b == b'Z'), "{name}: what was written past the cache is not seen through it");
+    }
+}
+
+/// inotify on a directory that is merged of two branches tells of what happens in it.
+fn inotify_on_merged_directory(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| {
+        fs::create_dir(ro.join("d")).unwrap();
+        fs::write(ro.join("d/old"), "").unwrap();
+        fs::write(ro.join("d/other"), "").unwrap();
+    });
+    fs::write(fx.path("d/here"), "").unwrap();
+    let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).unwrap();
+    inotify::add_watch(&watch, fx.path("d"), inotify::WatchFlags::ALL_EVENTS).unwrap();
+    fs::write(fx.path("d/new"), "x").unwrap();
+    chmod(&fx.path("d/old"), 0o600);
+    fs::rename(fx.path("d/old"), fx.path("d/renamed")).unwrap();
+    fs::remove_file(fx.path("d/other")).unwrap();
+    let mut seen = BTreeSet::new();
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(&watch, &mut buffer);
+    while let Ok(event) = reader.next() {
+        let name = event.file_name().map(|n| n.to_str().unwrap().to_owned()).unwrap_or_default();
+        for flag in event.events().iter_names() {
+            seen.insert(format!("{} {name}", flag.0));
+        }
+    }
+    for want in [
+        "CREATE new",
+        "MODIFY new",
+        "CLOSE_WRITE new",
+        "ATTRIB old",
+        "MOVED_FROM old",
+        "MOVED_TO renamed",
+        "DELETE other",
+    ] {
+        assert!(seen.contains(want), "no {want} in {seen:?}");
+    }
+    assert!(!seen.iter().any(|s| s.contains(".wh.")), "whiteouts are seen: {seen:?}");
+}
+
+/// flock(2) and POSIX locks between processes, also when the file was copied up between the two opens.
+fn locks_between_processes(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| fs::write(ro.join("f"), "text").unwrap());
+    let ask = |how: &str| run(Command::new(probe()).arg(how).arg(fx.path("f"))).trim().to_owned();
+    let reader = File::open(fx.path("f")).unwrap();
+    flock(&reader, FlockOperation::LockExclusive).unwrap();
+    assert_eq!(ask("flock"), format!("{:?}", Errno::AGAIN));
+    let writer = File::options().read(true).write(true).open(fx.path("f")).unwrap();
+    writer.write_all_at(b"TEXT", 0).unwrap();
+    assert_eq!(ask("flock"), format!("{:?}", Errno::AGAIN));
+    flock(&reader, FlockOperation::Unlock).unwrap();
+    assert_eq!(ask("flock"), "got");
+    fcntl_lock(&writer, FlockOperation::LockExclusive).unwrap();
+    assert_eq!(ask("posix"), format!("{:?}", Errno::AGAIN));
+    assert_eq!(ask("flock"), "got");
+    // POSIX locks go when any descriptor of the file is closed.
+    drop(reader);
+    assert_eq!(ask("posix"), "got");
+}
+
+/// fifos and sockets of both branches can be used.
+fn fifos_and_sockets(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| {
+        sh("mkfifo \"$1\"/old", &[ro]);
+    });
+    sh("mkfifo \"$1\"/new", &[fx.union.dir()]);
+    for name in ["old", "new"] {
+        let script = "(echo through > \"$1\") & read -r word < \"$1\"; wait; echo \"$word\"";
+        assert_eq!(sh(script, &[fx.path(name)]), "through\n", "{name}");
+    }
+    let listener = UnixListener::bind(fx.path("socket")).unwrap();
+    let mut client = UnixStream::connect(fx.path("socket")).unwrap();
+    client.write_all(b"hello").unwrap();
+    drop(client);
+    let mut said = String::new();
+    listener.accept().unwrap().0.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "hello");
+    chmod(&fx.path("socket"), 0o700);
+    UnixStream::connect(fx.path("socket")).unwrap();
+    fs::remove_file(fx.path("old")).unwrap();
+    assert_eq!(names(fx.union.dir()), BTreeSet::from([b"new".to_vec(), b"socket".to_vec()]));
+}
+
+/// statfs(2) tells of the file system that can be filled, and counts two branches on one file system once.
+fn statfs(transport: Transport) {
+    let fx = Fixture::new(transport, |_| {});
+    let [all, rw, ro] = [fx.union.dir(), &fx.rw, &fx.ro].map(|p| rustix::fs::statvfs(p).unwrap());
+    let bytes = |s: &rustix::fs::StatVfs| s.f_blocks * s.f_frsize;
+    assert_eq!(bytes(&all), bytes(&rw) + bytes(&ro), "two file systems are added up");
+    assert_eq!(all.f_namemax, 255);
+    let sandbox = &fx.sandbox;
+    let branches = ["x", "y"].map(|n| fx.rw.with_file_name(n));
+    branches.iter().for_each(|b| fs::create_dir(b).unwrap());
+    let union = strata_tests::Spec::union(&branches[0], &branches[1], transport);
+    let union = strata_tests::Mounted::new(union, &sandbox.path("u2"));
+    let one = rustix::fs::statvfs(union.dir()).unwrap();
+    assert_eq!(bytes(&one), bytes(&rw), "one file system is counted once");
+    // The difference between before and after is what programs look at.
+    let before = rustix::fs::statvfs(fx.union.dir()).unwrap().f_bavail;
+    let file = File::create(fx.path("big")).unwrap();
+    file.write_all_at(&vec![1; 8 << 20], 0).unwrap();
+    file.sync_all().unwrap();
+    let after = rustix::fs::statvfs(fx.union.dir()).unwrap();
+    let used = (before - after.f_bavail) * after.f_frsize;
+    assert!((8 << 20..9 << 20).contains(&used), "8 MiB written, {used} bytes used");
+}
+
+/// All entries from `offset` on, with the offset after each, read with a new open file.
+fn entries_from(dir: &Path, offset: i64) -> Vec<(Vec<u8>, i64)> {
+    let fd = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let mut stream = rustix::fs::Dir::new(fd).unwrap();
+    stream.seek(offset).unwrap();
+    let mut out = Vec::new();
+    while let Some(entry) = stream.read() {
+        let entry = entry.unwrap();
+        out.push((entry.file_name().to_bytes().to_vec(), entry.offset()));
+    }
+    out
+}
+
+/// A directory can be left and taken up again at any offset, with another open file, while others come and go: every name
+/// that is there all the time is seen once.
+fn readdir_resumes(transport: Transport) {
+    let mut fx = Fixture::new(transport, |ro| {
+        fs::create_dir(ro.join("d")).unwrap();
+        (0..300).for_each(|i| fs::write(ro.join(format!("d/old{i}")), "").unwrap());
+    });
+    (0..300).for_each(|i| fs::write(fx.path(&format!("d/new{i}")), "").unwrap());
+    (0..50).for_each(|i| fs::remove_file(fx.path(&format!("d/old{i}"))).unwrap());
+    for pass in 0..2 {
+        let dir = fx.path("d");
+        let all = entries_from(&dir, 0);
+        let unique: BTreeSet<_> = all.iter().map(|e| &e.0).collect();
+        assert_eq!((all.len(), unique.len()), (552, 552), "with . and ..");
+        for cut in [1, 2, 3, 100, 299, 400, 551] {
+            let rest = entries_from(&dir, all[cut - 1].1);
+            assert!(rest == all[cut..], "pass {pass}: from the offset after entry {cut}");
+        }
+        assert!(entries_from(&dir, all[551].1).is_empty());
+        if pass == 0 {
+            fx.remount();
+        }
+    }
+    // What comes and goes meanwhile does not disturb what stays.
+    let dir = fx.path("d");
+    let mut seen = BTreeSet::new();
+    let mut offset = 0;
+    for round in 0.. {
+        let rest = entries_from(&dir, offset);
+        let Some((name, next)) = rest.first().cloned() else { break };
+        assert!(seen.insert(name), "an entry is seen twice");
+        offset = next;
+        if round % 10 == 0 && round < 400 {
+            fs::remove_file(dir.join(format!("new{}", round / 2))).unwrap();
+            fs::write(dir.join(format!("more{round}")), "").unwrap();
+        }
+    }
+    for i in 50..300 {
+        assert!(seen.contains(format!("old{i}").as_bytes()), "old{i}");
+    }
+    for i in (200..300).chain((0..200).filter(|i| i % 5 != 0)) {
+        assert!(seen.contains(format!("new{i}").as_bytes()), "new{i}");
+    }
+}
+
+/// rewinddir shows what was made since.
+fn rewind_shows_changes(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| fs::create_dir(ro.join("d")).unwrap());
+    let fd = rustix::fs::open(fx.path("d"), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let mut stream = rustix::fs::Dir::new(fd).unwrap();
+    let mut count = || {
+        stream.rewind();
+        let mut n = 0;
+        while let Some(entry) = stream.read() {
+            entry.unwrap();
+            n += 1;
+        }
+        n
+    };
+    assert_eq!(count(), 2);
+    fs::write(fx.path("d/f"), "").unwrap();
+    assert_eq!(count(), 3);
+    fs::create_dir(fx.path("d/g")).unwrap();
+    assert_eq!(count(), 4);
+    fs::remove_file(fx.path("d/f")).unwrap();
+    assert_eq!(count(), 3);
+}
+
+/// set-user-id and set-group-id go when an ordinary user writes, on both branches, passed through or not; the superuser's writing
+/// leaves them.
+fn suid_goes_when_an_ordinary_user_writes(transport: Transport) {
+    let make = |path: &Path| {
+        fs::write(path, "program").unwrap();
+        rustix::fs::chown(path, Some(rustix::fs::Uid::from_raw(0)), Some(rustix::fs::Gid::from_raw(1000))).unwrap();
+        chmod(path, 0o6777);
+    };
+    let fx = Fixture::new(transport, |ro| {
+        ["old1", "old2", "old3", "old4"].iter().for_each(|n| make(&ro.join(n)));
+    });
+    ["new1", "new2", "new3", "new4"].iter().for_each(|n| make(&fx.path(n)));
+    for name in ["old", "new"] {
+        let path = |i: u32| fx.path(&format!("{name}{i}"));
+        as_user(USER, || File::options().append(true).open(path(1)).unwrap().write_all(b"+").unwrap());
+        assert_eq!(mode(&path(1)), 0o777, "{name}: written");
+        as_user(USER, || File::options().write(true).open(path(2)).unwrap().set_len(2).unwrap());
+        assert_eq!(mode(&path(2)), 0o777, "{name}: truncated");
+        // By the owner of an open file that was opened by root.
+        let file = File::options().write(true).open(path(3)).unwrap();
+        as_user(USER, || file.write_all_at(b"x", 0).unwrap());
+        assert_eq!(mode(&path(3)), 0o777, "{name}: written through root's descriptor");
+        File::options().append(true).open(path(4)).unwrap().write_all(b"+").unwrap();
+        assert_eq!(mode(&path(4)), 0o6777, "{name}: written by root");
+        // chown takes them away too.
+        rustix::fs::chown(path(4), Some(rustix::fs::Uid::from_raw(1)), None).unwrap();
+        assert_eq!(mode(&path(4)), 0o777, "{name}: given away");
+    }
+}
+
+/// File capabilities work, are copied up with a change of attributes, and go when the file is written.
+fn file_capabilities(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| {
+        for name in ["a", "b"] {
+            fs::copy("/bin/cat", ro.join(name)).unwrap();
+            run(Command::new("setcap").arg("cap_dac_read_search=ep").arg(ro.join(name)));
+        }
+    });
+    let caps = |name: &str| run(Command::new("getcap").arg(fx.path(name)));
+    let secret = fx.sandbox.path("secret");
+    fs::write(&secret, "secret").unwrap();
+    chmod(&secret, 0o600);
+    let read = |name: &str| {
+        let mut command = Command::new(fx.path(name));
+        std::os::unix::process::CommandExt::uid(&mut command, 1000);
+        try_run(command.arg(&secret)).status.success()
+    };
+    assert!(caps("a").contains("cap_dac_read_search=ep") && read("a"));
+    rustix::fs::utimensat(CWD, fx.path("a"), &now(), rustix::fs::AtFlags::empty()).unwrap();
+    assert!(fx.rw.join("a").exists());
+    assert!(caps("a").contains("cap_dac_read_search=ep") && read("a"), "after the copy-up");
+    for name in ["a", "b"] {
+        File::options().append(true).open(fx.path(name)).unwrap().write_all(b"+").unwrap();
+        assert!(caps(name).is_empty(), "{name} was written: {}", caps(name));
+        assert!(!read(name), "{name} was written");
+    }
+    run(Command::new("setcap").arg("cap_dac_read_search=ep").arg(fx.path("b")));
+    assert!(read("b"));
+}
+
+fn now() -> rustix::fs::Timestamps {
+    let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: 0x3fff_ffff };
+    rustix::fs::Timestamps { last_access: now, last_modification: now }
+}
+
+/// set-group-id directories, umask and default ACLs give new entries what they give natively, in directories of both branches.
+fn what_new_entries_inherit(transport: Transport) {
+    let prepare = |dir: &Path| {
+        for name in ["plain", "setgid", "default"] {
+            fs::create_dir(dir.join(name)).unwrap();
+        }
+        rustix::fs::chown(dir.join("setgid"), None, Some(rustix::fs::Gid::from_raw(2000))).unwrap();
+        chmod(&dir.join("setgid"), 0o2777);
+        chmod(&dir.join("plain"), 0o777);
+        let acl = acl::encode(7, 5, 0, 7, (1001, 7), (2000, 5));
+        rustix::fs::setxattr(dir.join("default"), acl::DEFAULT, &acl, XattrFlags::empty()).unwrap();
+        chmod(&dir.join("default"), 0o777);
+    };
+    let fx = Fixture::new(transport, |ro| {
+        fs::create_dir(ro.join("old")).unwrap();
+        prepare(&ro.join("old"));
+    });
+    let native = fx.sandbox.path("rw/native");
+    for dir in [fx.path("new"), native.clone()] {
+        fs::create_dir(&dir).unwrap();
+        prepare(&dir);
+    }
+    let make = |dir: &Path| {
+        let umask = rustix::process::umask(Mode::from_raw_mode(0o027));
+        for sub in ["plain", "setgid", "default"] {
+            as_user(USER, || {
+                let at = |name: &str| dir.join(sub).join(name);
+                fs::write(at("file"), "").unwrap();
+                fs::create_dir(at("dir")).unwrap();
+                fs::create_dir(at("dir/dir")).unwrap();
+                File::options().write(true).create(true).truncate(true).mode(0o6777).open(at("suid")).unwrap();
+                rustix::fs::mknodat(CWD, at("fifo"), rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o666), 0)
+                    .unwrap();
+                symlink("x", at("link")).unwrap();
+            });
+        }
+        rustix::process::umask(umask);
+        let mut seen = tree::read(dir);
+        for node in seen.values_mut() {
+            // Everything else but who has which rights is another matter.
+            *node = tree::Node { ino: 0, btime: (0, 0), mtime: (0, 0), atime: (0, 0), dev: (0, 0), ..node.clone() };
+        }
+        seen
+    };
+    let want = make(&native);
+    for name in ["old", "new"] {
+        let got = make(&fx.path(name));
+        let difference = tree::difference(&want, &got, tree::Times::Exact);
+        assert!(difference.is_empty(), "{name}: {difference}");
+    }
+}
+
+/// A user who may write a file, but not its directory, gets it copied up; one who may not write it does not.
+fn rights_are_the_files(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| {
+        fs::create_dir(ro.join("d")).unwrap();
+        for (name, mode) in [("d/writable", 0o666), ("d/readable", 0o644), ("d/secret", 0o600)] {
+            fs::write(ro.join(name), "old").unwrap();
+            chmod(&ro.join(name), mode);
+        }
+    });
+    as_user(USER, || {
+        let denied = |e: std::io::Error| assert_eq!(e.kind(), std::io::ErrorKind::PermissionDenied);
+        File::options().append(true).open(fx.path("d/writable")).unwrap().write_all(b"+").unwrap();
+        denied(File::options().append(true).open(fx.path("d/readable")).unwrap_err());
+        denied(File::open(fx.path("d/secret")).unwrap_err());
+        denied(fs::write(fx.path("d/new"), "").unwrap_err());
+        denied(fs::remove_file(fx.path("d/writable")).unwrap_err());
+        denied(fs::set_permissions(fx.path("d/readable"), fs::Permissions::from_mode(0o666)).unwrap_err());
+    });
+    assert_eq!(fs::read_to_string(fx.path("d/writable")).unwrap(), "old+");
+    assert_eq!(fs::metadata(fx.rw.join("d/writable")).unwrap().uid(), 0);
+    assert!(!fx.rw.join("d/readable").exists());
+}
+
+/// Files that are unlinked or replaced while open live on for those who have them open.
+fn open_files_outlive_their_names(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| {
+        fs::write(ro.join("old"), "old").unwrap();
+        fs::write(ro.join("victim"), "victim").unwrap();
+        fs::create_dir(ro.join("d")).unwrap();
+    });
+    fs::write(fx.path("new"), "new").unwrap();
+    let open = |name: &str| File::options().read(true).write(true).open(fx.path(name)).unwrap();
+    let reader = File::open(fx.path("old")).unwrap();
+    let (old, new, victim) = (open("old"), open("new"), File::open(fx.path("victim")).unwrap());
+    fs::remove_file(fx.path("old")).unwrap();
+    fs::remove_file(fx.path("new")).unwrap();
+    fs::write(fx.path("fresh"), "fresh").unwrap();
+    fs::rename(fx.path("fresh"), fx.path("victim")).unwrap();
+    old.write_all_at(b"OLD+", 0).unwrap();
+    new.write_all_at(b"NEW+", 0).unwrap();
+    let text = |file: &File| {
+        let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        String::from_utf8(bytes).unwrap()
+    };
+    assert_eq!(
+        (text(&old), text(&reader), text(&new), text(&victim)),
+        ("OLD+".into(), "OLD+".into(), "NEW+".into(), "victim".into())
+    );
+    assert_eq!((old.metadata().unwrap().nlink(), victim.metadata().unwrap().nlink()), (0, 0));
+    old.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(reader.metadata().unwrap().mode() & 0o777, 0o600);
+    assert_eq!(names(fx.union.dir()), BTreeSet::from([b"victim".to_vec(), b"d".to_vec()]));
+    // A directory that is removed while it is open, or somebody's working directory.
+    let dir = File::open(fx.path("d")).unwrap();
+    fs::remove_dir(fx.path("d")).unwrap();
+    let mut stream = rustix::fs::Dir::read_from(&dir).unwrap();
+    assert!(stream.read().is_none());
+    let mode = Mode::from_raw_mode(0o644);
+    assert_eq!(rustix::fs::openat(&dir, "f", OFlags::CREATE | OFlags::WRONLY, mode).map(drop), Err(Errno::NOENT));
+}
+
+/// Times to the nanosecond, before 1970 and after 2038.
+fn times_to_the_nanosecond(transport: Transport) {
+    let mut fx = Fixture::new(transport, |ro| fs::write(ro.join("old"), "").unwrap());
+    fs::write(fx.path("new"), "").unwrap();
+    let cases = [(0, 1), (-86_400, 999_999_999), (4_294_967_296, 123_456_789), (1_700_000_000, 0)];
+    for (i, (sec, nsec)) in cases.into_iter().enumerate() {
+        for name in ["old", "new"] {
+            let time = |s| rustix::fs::Timespec { tv_sec: s, tv_nsec: nsec };
+            let times = rustix::fs::Timestamps { last_access: time(sec + 1), last_modification: time(sec) };
+            rustix::fs::utimensat(CWD, fx.path(name), &times, rustix::fs::AtFlags::empty()).unwrap();
+            for remounted in [false, true] {
+                let m = fs::metadata(fx.path(name)).unwrap();
+                let got = (m.mtime(), m.mtime_nsec(), m.atime(), m.atime_nsec());
+                let nsec = i64::try_from(nsec).unwrap();
+                assert_eq!(got, (sec, nsec, sec + 1, nsec), "case {i} of {name}, remounted: {remounted}");
+                if !remounted {
+                    fx.remount();
+                }
+            }
+        }
+    }
+}
+
+/// SEEK_DATA and SEEK_HOLE, fallocate and holes in files of both branches.
+fn holes(transport: Transport) {
+    let make = |path: &Path| {
+        let file = File::create(path).unwrap();
+        file.write_all_at(&[1; 4096], 0).unwrap();
+        file.write_all_at(&[2; 4096], 1 << 20).unwrap();
+    };
+    let fx = Fixture::new(transport, |ro| make(&ro.join("old")));
+    make(&fx.path("new"));
+    for name in ["old", "new"] {
+        for copied_up in [false, true] {
+            let file = File::open(fx.path(name)).unwrap();
+            let seek = |from| rustix::fs::seek(&file, from);
+            assert_eq!(seek(rustix::fs::SeekFrom::Hole(0)), Ok(4096), "{name}");
+            assert_eq!(seek(rustix::fs::SeekFrom::Data(4096)), Ok(1 << 20), "{name}");
+            assert_eq!(seek(rustix::fs::SeekFrom::Hole(1 << 20)), Ok((1 << 20) + 4096), "{name}");
+            assert_eq!(seek(rustix::fs::SeekFrom::Data((1 << 20) + 4096)), Err(Errno::NXIO), "{name}");
+            drop(file);
+            if !copied_up {
+                chmod(&fx.path(name), 0o600);
+            }
+        }
+        assert_eq!(fs::metadata(fx.path(name)).unwrap().blocks(), 16, "{name}");
+        let file = File::options().read(true).write(true).open(fx.path(name)).unwrap();
+        let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, punch, 0, 4096).unwrap();
+        let mut bytes = [9; 10];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!((bytes, file.metadata().unwrap().blocks()), ([0; 10], 8), "{name}");
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 2 << 20, 4096).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), (2 << 20) + 4096, "{name}");
+    }
+}
+
+/// Two threads in one directory: what one makes, the other sees at once.
+fn two_threads(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| {
+        fs::create_dir(ro.join("d")).unwrap();
+        (0..200).for_each(|i| fs::write(ro.join(format!("d/f{i}")), "old").unwrap());
+    });
+    let work = |n: usize, dir: PathBuf| {
+        for i in (0..200).filter(|i| i % 2 == n) {
+            let path = dir.join(format!("f{i}"));
+            File::options().append(true).open(&path).unwrap().write_all(b"+").unwrap();
+            fs::rename(&path, dir.join(format!("g{i}"))).unwrap();
+            fs::write(dir.join(format!("h{n}-{i}")), "new").unwrap();
+            if i % 4 == n {
+                fs::remove_file(dir.join(format!("g{i}"))).unwrap();
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| work(1, fx.path("d")));
+        work(0, fx.path("d"));
+        other.join().unwrap();
+    });
+    assert_eq!(names(&fx.path("d")).len(), 300);
+    assert!((0..200).filter(|i| i % 4 > 1).all(|i| fs::read_to_string(fx.path(&format!("d/g{i}"))).unwrap() == "old+"));
+}
+
+/// Whoever waits on a descriptor of a file is told that it is ready.
+fn poll_says_ready(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| fs::write(ro.join("f"), "text").unwrap());
+    let file = File::open(fx.path("f")).unwrap();
+    let mut fds = [PollFd::new(&file, PollFlags::IN | PollFlags::OUT)];
+    let wait = Timespec { tv_sec: 5, tv_nsec: 0 };
+    assert_eq!(poll(&mut fds, Some(&wait)), Ok(1));
+    assert!(fds[0].revents().contains(PollFlags::IN));
+}
+
+on_both_transports!(
+    names_of_255_bytes,
+    deep_directories,
+    sendfile,
+    loop_device,
+    exec,
+    o_direct,
+    inotify_on_merged_directory,
+    locks_between_processes,
+    fifos_and_sockets,
+    statfs,
+    readdir_resumes,
+    rewind_shows_changes,
+    suid_goes_when_an_ordinary_user_writes,
+    file_capabilities,
+    what_new_entries_inherit,
+    rights_are_the_files,
+    open_files_outlive_their_names,
+    times_to_the_nanosecond,
+    holes,
+    two_threads,
+    poll_says_ready,
+);
