@@ -1,0 +1,37 @@
+//! A union behaves as any other layer: the suite that every layer passes, on several shapes of a union.
+
+use memfs::MemFs;
+use std::sync::Arc;
+use unionfs::{Branch, Copyup, Delete, Mode, Options, Unionfs};
+use vnode::Layer;
+
+fn union(modes: &[Mode], delete: Delete) -> Arc<dyn Layer> {
+    let branch = |(index, &mode): (usize, &Mode)| Branch { layer: MemFs::new(), path: format!("/b{index}").into(), mode };
+    let branches = modes.iter().enumerate().map(branch).collect();
+    Unionfs::new(branches, Options { delete, copyup: Copyup::Preserve }).unwrap()
+}
+
+#[test]
+fn one_branch() {
+    conformance::run_all(|| union(&[Mode::ReadWrite], Delete::Whiteout));
+}
+
+#[test]
+fn over_a_read_only_branch() {
+    conformance::run_all(|| union(&[Mode::ReadWrite, Mode::ReadOnly], Delete::Whiteout));
+}
+
+#[test]
+fn over_a_read_only_branch_deleting_all() {
+    conformance::run_all(|| union(&[Mode::ReadWrite, Mode::ReadOnly], Delete::All));
+}
+
+#[test]
+fn two_read_write_branches() {
+    conformance::run_all(|| union(&[Mode::ReadWrite, Mode::ReadWrite, Mode::NfsReadOnly], Delete::Whiteout));
+}
+
+#[test]
+fn two_read_write_branches_deleting_all() {
+    conformance::run_all(|| union(&[Mode::ReadWrite, Mode::ReadWrite, Mode::NfsReadOnly], Delete::All));
+}
