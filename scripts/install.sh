@@ -31,7 +31,7 @@ owner() {
 	local name
 	command -v dpkg-query >/dev/null || return 0
 	for name in "$1" "$(other_name "$1")"; do
-		dpkg-query -S "$name" 2>/dev/null | grep -v '^diversion ' | sed -n "s#^\([^:]*\).*: \($name\)\$#\1 \2#p" | head -n 1
+		dpkg-query -S "$name" 2>/dev/null | grep -v '^\(local \)\?diversion ' | sed -n "s#^\([^:]*\).*: \($name\)\$#\1 \2#p" | head -n 1
 	done | head -n 1
 }
 
@@ -52,12 +52,17 @@ check_helper() {
 	fi
 }
 
+# Puts the link in place. Before that, dpkg is told that a package's file of this name goes beside it: one that is there is
+# moved, one that is installed later can't replace ours.
 install_helper() {
 	local helper=$SBINDIR/$1 package name
 	read -r package name <<<"$(owner "$helper")"
-	if [[ -n ${package:-} && $DIVERT == 1 && -z $DESTDIR ]] && ! is_diverted "$name"; then
-		dpkg-divert --local --rename --divert "$name.$package" --add "$name"
-		note "The package $package keeps its helper as $name.$package."
+	name=${name:-$(realpath -m "$SBINDIR")/$1}
+	if [[ -z $DESTDIR && $name == */sbin/mount.unionfs && $name != *local* ]] && command -v dpkg-divert >/dev/null && ! is_diverted "$name"; then
+		local move=--no-rename
+		[[ -z ${package:-} ]] || move=--rename
+		dpkg-divert --quiet --local "$move" --divert "$name.${package:-unionfs-fuse}" --add "$name"
+		note "dpkg keeps the package unionfs-fuse's helper as $name.${package:-unionfs-fuse}, until \`make uninstall\`."
 	fi
 	ln -sfn "$program" "$DESTDIR$helper"
 }
@@ -70,7 +75,7 @@ uninstall_helper() {
 	[[ -z $DESTDIR ]] && command -v dpkg-divert >/dev/null || return 0
 	for name in "$helper" "$(other_name "$helper")"; do
 		if is_diverted "$name"; then
-			dpkg-divert --local --rename --remove "$name"
+			dpkg-divert --quiet --local --rename --remove "$name"
 		fi
 	done
 }

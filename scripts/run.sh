@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 . scripts/common.sh
 
 package=figlet
-suite=$(. /etc/os-release && [[ ${ID:-} == debian ]] && echo "${VERSION_CODENAME:-}" || true)
+suite=$(. /etc/os-release && if [[ ${ID:-} == debian ]]; then echo "${VERSION_CODENAME:-}"; fi)
 suite=${STRATA_SUITE:-${suite:-bookworm}}
 arch=$(dpkg --print-architecture 2>/dev/null || echo amd64)
 cache=cache

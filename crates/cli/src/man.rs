@@ -40,7 +40,7 @@ const UNION: About = About {
             "Programs from a server's export, with local changes on top, mounted over the local /bin.",
         ),
         (
-            r"none /srv/union unionfs dirs=/srv/changes\072=rw:/srv/base=ro,nosuid,nofail 0 0",
+            "none /srv/union unionfs dirs=/srv/changes=rw:/srv/base=ro,nosuid,nofail 0 0",
             "A line of /etc/fstab.",
         ),
         ("mount -o remount,ro /UNIONFS", "Allow no more changes."),

@@ -21,10 +21,10 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  mount -t unionfs -o dirs=/ramdisk=rw:/image=ro none /mnt   mount a union
-  strata stats /mnt                                          which requests the kernel sent to its server
-  strata info /mnt                                           which server it is, and what it holds
-  findmnt -t fuse.unionfs,fuse.wrapfs                        everything of Strata that is mounted
+  mount -t unionfs -o dirs=/changes=rw:/image=ro none /mnt
+  strata stats /mnt                     which requests the kernel sent to its server
+  strata info --json /mnt               which server it is, and what it holds
+  findmnt -t fuse.unionfs,fuse.wrapfs   everything of Strata that is mounted
   umount /mnt
 
 Exit status: 0 success, 1 wrong arguments, 2 a failing system, 32 not a mount of Strata.
