@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use vnode::{Attr, Cx, Entry, Errno, Kind, Layer, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode};
+use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode};
 
 /// The superuser with umask 0.
 pub const ROOT: Cx<'static> = Cx::internal(0, 0);
@@ -88,15 +88,11 @@ pub fn rename(from: &Arc<dyn Vnode>, old: &str, to: &Arc<dyn Vnode>, new: &str) 
     from.rename(&ROOT, name(old), to, name(new), RenameFlags::default())
 }
 
-/// The errno that something that must fail answers.
+/// The errno that something that must fail answers. What it answers instead is dropped.
+#[allow(clippy::needless_pass_by_value)]
 pub fn errno<T>(result: Result<T>) -> Errno {
     match result {
         Ok(_) => panic!("it succeeded"),
         Err(errno) => errno,
     }
-}
-
-/// An empty directory of the layer's, with `vnode`'s operations.
-pub fn root(layer: &dyn Layer) -> Arc<dyn Vnode> {
-    layer.root()
 }

@@ -1,1 +1,64 @@
-//! Random operations.
+//! Random operations, the same on two layers, with every answer and the trees compared.
+//!
+//! The sequence depends on the seed alone. A difference panics with the seed, the step, and the operations before it.
+
+mod ops;
+mod rng;
+mod side;
+
+pub use ops::{Op, Path};
+pub use rng::Rng;
+pub use side::{Answer, Side, Summary};
+
+use crate::fixture::ROOT;
+use memfs::Dump;
+use std::collections::VecDeque;
+use vnode::{Layer, SetAttr};
+
+/// How many operations before a difference are shown.
+const SHOWN: usize = 30;
+
+/// How many operations are done between two comparisons of the whole trees.
+const BETWEEN_DUMPS: u64 = 200;
+
+/// Does `steps` random operations on two empty layers and compares them.
+pub fn compare(seed: u64, steps: u64, a: &dyn Layer, b: &dyn Layer) {
+    let mut rng = Rng::new(seed);
+    for layer in [a, b] {
+        let same = SetAttr { mode: Some(0o755), uid: Some(0), gid: Some(0), ..SetAttr::default() };
+        layer.root().setattr(&ROOT, &same, None).unwrap();
+    }
+    let (mut left, mut right) = (Side::new(a), Side::new(b));
+    let mut last = VecDeque::new();
+    for step in 0..steps {
+        let op = Op::random(&mut rng);
+        if last.len() == SHOWN {
+            last.pop_front();
+        }
+        last.push_back(format!("{step}: {op:?}"));
+        let answers = (left.apply(&op), right.apply(&op));
+        assert!(
+            answers.0 == answers.1,
+            "seed {seed}, step {step}: {op:?}\n  {:?}\n  {:?}\n{}",
+            answers.0,
+            answers.1,
+            shown(&last)
+        );
+        if step % BETWEEN_DUMPS == BETWEEN_DUMPS - 1 {
+            compare_trees(&format!("seed {seed}, after step {step}\n{}", shown(&last)), a, b);
+        }
+    }
+    drop((left, right));
+    compare_trees(&format!("seed {seed}, in the end\n{}", shown(&last)), a, b);
+}
+
+/// Compares two trees: all that must not differ between two file systems.
+pub fn compare_trees(when: &str, a: &dyn Layer, b: &dyn Layer) {
+    let tree = |layer| Dump::of(layer).unwrap().without_ids().without_times();
+    let differences = tree(a).differences(&tree(b));
+    assert!(differences.is_empty(), "{when}\n{differences}");
+}
+
+fn shown(last: &VecDeque<String>) -> String {
+    last.iter().map(|line| format!("    {line}\n")).collect()
+}

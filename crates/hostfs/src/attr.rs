@@ -172,9 +172,9 @@ fn change_mode(fd: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
 }
 
 /// The permission bits without set-user-id, and without set-group-id where the group may execute; `None` if they have
-/// neither, or it is no regular file.
+/// neither, or it is a directory, whose bits mean something else.
 fn without_suidgid(mode: u32) -> Option<u32> {
-    if Kind::from_mode(mode) != Some(Kind::Regular) {
+    if Kind::from_mode(mode) == Some(Kind::Directory) {
         return None;
     }
     let perm = mode & 0o7777;

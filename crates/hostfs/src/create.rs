@@ -93,9 +93,6 @@ impl HostVnode {
     pub(crate) fn make_link(&self, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
         let target = self.same_layer(target)?;
         let dir = self.dir_to_change()?;
-        if target.what() == Kind::Directory {
-            return Err(Errno::PERM);
-        }
         let fd = target.fd()?;
         match rustix::fs::linkat(&fd, c"", &dir, name.as_bytes(), AtFlags::EMPTY_PATH) {
             // Without CAP_DAC_READ_SEARCH the kernel knows no empty path here.

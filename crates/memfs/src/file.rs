@@ -4,6 +4,7 @@ use crate::ops::MemVnode;
 use crate::tree::Inode;
 use std::any::Any;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SeekFrom};
 
 /// How much is copied at a time, in bytes.
@@ -31,6 +32,19 @@ impl MemFile {
     /// `EBADF` unless it was opened for writing.
     fn must_write(&self) -> Result<()> {
         if self.flags.writes() { Ok(()) } else { Err(Errno::BADF) }
+    }
+
+    /// Ranges of one file that overlap can't be copied: `EINVAL`.
+    fn check_overlap(&self, source: &Self, from: u64, to: u64, len: u64) -> Result<()> {
+        if !source.flags.reads() {
+            return Err(Errno::BADF);
+        }
+        if !Arc::ptr_eq(&source.vnode.fs, &self.vnode.fs) || source.vnode.ino != self.vnode.ino {
+            return Ok(());
+        }
+        let size = self.vnode.fs.tree().get(self.vnode.ino)?.data.size();
+        let len = len.min(size.saturating_sub(from));
+        if from.abs_diff(to) < len { Err(Errno::INVAL) } else { Ok(()) }
     }
 
     /// Writes as much as there is space for.
@@ -142,9 +156,8 @@ impl OpenFile for MemFile {
         if self.flags.appends() {
             return Err(Errno::BADF);
         }
-        let same = source.as_any().downcast_ref::<Self>().is_some_and(|source| source.vnode.ino == self.vnode.ino);
-        if same && offset.abs_diff(source_offset) < len {
-            return Err(Errno::INVAL);
+        if let Some(source) = source.as_any().downcast_ref::<Self>() {
+            self.check_overlap(source, source_offset, offset, len)?;
         }
         let mut buffer = vec![0; COPY_STEP.min(usize::try_from(len).unwrap_or(COPY_STEP))];
         let mut done = 0;
@@ -171,7 +184,7 @@ impl OpenFile for MemFile {
             return Err(Errno::OPNOTSUPP);
         }
         let source = source.as_any().downcast_ref::<Self>().ok_or(Errno::XDEV)?;
-        if !std::sync::Arc::ptr_eq(&source.vnode.fs, &self.vnode.fs) {
+        if !Arc::ptr_eq(&source.vnode.fs, &self.vnode.fs) {
             return Err(Errno::XDEV);
         }
         let data = tree.get(source.vnode.ino)?.data.clone();

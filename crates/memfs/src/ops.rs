@@ -229,13 +229,12 @@ impl Vnode for MemVnode {
     fn link(&self, _cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
         let mut tree = self.fs.begin_change(Op::Link)?;
         let target = self.same_layer(target)?.ino;
+        self.check_free(&tree, name)?;
         let inode = tree.get(target)?;
         if inode.kind == Kind::Directory {
             return Err(Errno::PERM);
         }
-        let gone = inode.nlink == 0 && !inode.unnamed;
-        self.check_free(&tree, name)?;
-        if gone {
+        if inode.nlink == 0 && !inode.unnamed {
             return Err(Errno::NOENT);
         }
         tree.get_mut(target)?.unnamed = false;

@@ -10,8 +10,9 @@ impl Tree {
         if flags.no_replace && flags.exchange {
             return Err(Errno::INVAL);
         }
-        let old = self.dir(from.0)?.dir.get(from.1).ok_or(Errno::NOENT)?;
-        let new = self.dir(to.0)?.dir.get(to.1);
+        let (from_dir, to_dir) = (self.dir(from.0)?, self.dir(to.0)?);
+        let old = from_dir.dir.get(from.1).ok_or(Errno::NOENT)?;
+        let new = to_dir.dir.get(to.1);
         if self.dir(to.0)?.nlink == 0 {
             return Err(Errno::NOENT);
         }

@@ -278,9 +278,9 @@ impl Inode {
         }
     }
 
-    /// Takes set-user-id away, and set-group-id where the group may execute, from a regular file.
+    /// Takes set-user-id away, and set-group-id where the group may execute, from anything but a directory.
     pub(crate) fn kill_suidgid(&mut self) {
-        if self.kind == Kind::Regular {
+        if self.kind != Kind::Directory {
             let sgid = if self.perm & 0o010 != 0 { 0o2000 } else { 0 };
             self.perm &= !(0o4000 | sgid);
         }

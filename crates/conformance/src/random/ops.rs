@@ -1,0 +1,151 @@
+use super::rng::Rng;
+use core::fmt;
+use vnode::RenameFlags;
+
+/// Few names, so that operations meet.
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+/// Files that are kept open.
+pub(super) const SLOTS: usize = 4;
+
+const MODES: [u32; 8] = [0o644, 0o600, 0o755, 0o777, 0o2775, 0o4755, 0o1777, 0o2644];
+const OWNERS: [(u32, u32); 4] = [(0, 0), (1000, 1000), (1001, 100), (65534, 65534)];
+const CALLERS: [Caller; 4] = [
+    Caller { uid: 0, gid: 0, umask: 0 },
+    Caller { uid: 0, gid: 0, umask: 0o022 },
+    Caller { uid: 1000, gid: 1000, umask: 0o022 },
+    Caller { uid: 1001, gid: 100, umask: 0o077 },
+];
+const XATTRS: [&str; 3] = ["user.one", "user.two", "trusted.three"];
+const NODES: [(u32, u64); 5] = [(0o100_000, 0), (0o010_000, 0), (0o140_000, 0), (0o020_000, 0x103), (0o060_000, 0x700)];
+const TARGETS: [&str; 4] = ["a", "../b", "/nowhere", "a/b/c"];
+
+/// Names from the root down.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Path(pub Vec<&'static str>);
+
+impl Path {
+    fn random(rng: &mut Rng) -> Self {
+        let depth = rng.pick(&[1, 1, 2, 2, 2, 3, 3, 4]);
+        Self((0..depth).map(|_| rng.pick(&NAMES)).collect())
+    }
+}
+
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{}", self.0.join("/"))
+    }
+}
+
+/// Who does it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// File-system uid.
+    pub uid: u32,
+    /// File-system gid.
+    pub gid: u32,
+    /// Its umask.
+    pub umask: u32,
+}
+
+/// One operation. Slots are open files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Op {
+    Create { at: Path, mode: u32, as_: Caller, slot: Option<usize> },
+    Mkdir { at: Path, mode: u32, as_: Caller },
+    Symlink { at: Path, target: &'static str, as_: Caller },
+    Mknod { at: Path, mode: u32, rdev: u64, as_: Caller },
+    Tmpfile { dir: Path, mode: u32, as_: Caller, slot: usize },
+    Link { from: Path, to: Path },
+    LinkSlot { slot: usize, to: Path },
+    Unlink { at: Path },
+    Rmdir { at: Path },
+    Rename { from: Path, to: Path, flags: RenameFlags },
+    Open { at: Path, flags: u32, slot: usize },
+    Close { slot: usize },
+    Write { slot: usize, offset: u64, len: usize, byte: u8 },
+    Read { slot: usize, offset: u64, len: usize },
+    Punch { slot: usize, offset: u64, len: u64 },
+    Copy { from: usize, from_offset: u64, to: usize, to_offset: u64, len: u64 },
+    TruncateSlot { slot: usize, size: u64 },
+    AttrSlot { slot: usize },
+    Truncate { at: Path, size: u64 },
+    Chmod { at: Path, mode: u32 },
+    Chown { at: Path, uid: Option<u32>, gid: Option<u32> },
+    Times { at: Path, sec: i64, nsec: u32 },
+    KillSuid { at: Path },
+    Setxattr { at: Path, name: &'static str, len: usize, byte: u8 },
+    Removexattr { at: Path, name: &'static str },
+    Look { at: Path },
+    List { at: Path },
+}
+
+impl Op {
+    /// The next one. Makes more than it removes while there is little, and the other way round, by the choice of paths: deep ones
+    /// mostly do not exist.
+    pub fn random(rng: &mut Rng) -> Self {
+        let at = Path::random(rng);
+        let slot = rng.below(SLOTS as u64) as usize;
+        match rng.below(100) {
+            0..=9 => Self::making_file(rng, at, slot),
+            10..=19 => Self::Mkdir { at, mode: rng.pick(&MODES) & 0o1777, as_: rng.pick(&CALLERS) },
+            20..=22 => Self::Symlink { at, target: rng.pick(&TARGETS), as_: rng.pick(&CALLERS) },
+            23..=24 => {
+                let (kind, rdev) = rng.pick(&NODES);
+                Self::Mknod { at, mode: kind | rng.pick(&MODES), rdev, as_: rng.pick(&CALLERS) }
+            }
+            25..=26 => Self::Tmpfile { dir: at, mode: 0o640, as_: rng.pick(&CALLERS), slot },
+            27..=33 => Self::Link { from: at, to: Path::random(rng) },
+            34..=35 => Self::LinkSlot { slot, to: at },
+            36..=42 => Self::Unlink { at },
+            43..=46 => Self::Rmdir { at },
+            47..=59 => Self::renaming(rng, at),
+            60..=63 => Self::Open { at, flags: rng.pick(&[0, 1, 2, 2, 0o1002, 0o2002]), slot },
+            64..=73 => Self::on_slot(rng, slot),
+            74 => Self::Close { slot },
+            75..=76 => Self::Truncate { at, size: rng.below(20_000) },
+            77..=79 => Self::Chmod { at, mode: rng.pick(&MODES) },
+            80..=82 => {
+                let (uid, gid) = rng.pick(&OWNERS);
+                Self::Chown { at, uid: (!rng.one_in(3)).then_some(uid), gid: (!rng.one_in(3)).then_some(gid) }
+            }
+            83..=84 => Self::Times { at, sec: rng.below(1 << 32) as i64 - 1000, nsec: rng.below(1_000_000_000) as u32 },
+            85 => Self::KillSuid { at },
+            86..=88 => {
+                Self::Setxattr { at, name: rng.pick(&XATTRS), len: rng.below(100) as usize, byte: rng.below(256) as u8 }
+            }
+            89 => Self::Removexattr { at, name: rng.pick(&XATTRS) },
+            90..=94 => Self::Look { at },
+            _ => Self::List { at },
+        }
+    }
+
+    fn making_file(rng: &mut Rng, at: Path, slot: usize) -> Self {
+        Self::Create { at, mode: rng.pick(&MODES), as_: rng.pick(&CALLERS), slot: rng.one_in(2).then_some(slot) }
+    }
+
+    fn renaming(rng: &mut Rng, from: Path) -> Self {
+        let flags = match rng.below(6) {
+            0 => RenameFlags { no_replace: true, exchange: false },
+            1 | 2 => RenameFlags { no_replace: false, exchange: true },
+            _ => RenameFlags::default(),
+        };
+        Self::Rename { from, to: Path::random(rng), flags }
+    }
+
+    fn on_slot(rng: &mut Rng, slot: usize) -> Self {
+        let offset = rng.below(20_000);
+        match rng.below(12) {
+            0..=4 => Self::Write { slot, offset, len: rng.below(6000) as usize, byte: rng.below(256) as u8 },
+            5..=6 => Self::Read { slot, offset, len: rng.below(9000) as usize },
+            7 => Self::TruncateSlot { slot, size: offset },
+            8 => Self::AttrSlot { slot },
+            9 => Self::Punch { slot, offset, len: 1 + rng.below(9000) },
+            _ => {
+                let from = rng.below(SLOTS as u64) as usize;
+                Self::Copy { from, from_offset: rng.below(20_000), to: slot, to_offset: offset, len: rng.below(9000) }
+            }
+        }
+    }
+}
