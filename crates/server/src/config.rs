@@ -23,6 +23,6 @@ impl Config {
         let mut mount = fuse::MountOptions::new(mountpoint);
         source.as_bytes().clone_into(&mut mount.source);
         subtype.clone_into(&mut mount.subtype);
-        Self { mount, cache: Duration::from_secs(1), passthrough: true, stack_depth: 1 }
+        Self { mount, cache: Duration::from_secs(10), passthrough: true, stack_depth: 1 }
     }
 }
