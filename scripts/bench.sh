@@ -59,7 +59,7 @@ fetch_openssh() {
 	need /usr/bin/cc gcc /usr/bin/make make /usr/include/zlib.h zlib1g-dev /usr/include/openssl/ssl.h libssl-dev
 	[ -e "$cache/openssh/configure" ] && return
 	say "fetching the source of OpenSSH"
-	need /usr/bin/dpkg-source dpkg-dev
+	need /usr/bin/dpkg-source dpkg-dev /usr/bin/autoreconf autoconf /usr/bin/automake automake
 	apt=$cache/apt
 	rm -rf "$apt"
 	mkdir -p "$apt/lists/partial" "$apt/source"
@@ -72,6 +72,8 @@ fetch_openssh() {
 		apt-get "$@" update >&2
 		apt-get "$@" source openssh >&2
 	)
+	# Debian's patches change what configure is made from.
+	(cd "$apt"/source/openssh-*/ && autoreconf -f -i >&2)
 	rm -rf "$cache/openssh"
 	mv "$apt"/source/openssh-*/ "$cache/openssh"
 	rm -rf "$apt"

@@ -1,12 +1,11 @@
 //! Whole workloads: programs that people run, timed from their start to their end.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 use crate::cli::Options;
@@ -98,24 +97,14 @@ fn postmark(root: &Path, options: &Options, log: &Path) -> Result<()> {
         "set location {}\nset number {files}\nset transactions {transactions}\nset subdirectories 200\nrun\nquit\n",
         dir.display()
     );
-    let out = fs::File::create(log).context("make a log")?;
-    let mut child = Command::new(&program)
-        .stdin(Stdio::piped())
-        .stdout(out)
-        .spawn()
-        .with_context(|| format!("run {}", program.display()))?;
-    child.stdin.take().context("speak to postmark")?.write_all(commands.as_bytes()).context("speak to postmark")?;
-    let status = child.wait().context("wait for postmark")?;
-    let said = fs::read_to_string(log).unwrap_or_default();
-    // It answers 0 whatever happens to it; only its report tells.
-    if !status.success() || said.contains("Error") || !said.contains("transactions per second") && !said.contains("/s")
-    {
-        bail!(
-            "{}: {status}: {}",
-            program.display(),
-            said.lines().find(|line| line.contains("Error")).unwrap_or("no report")
-        );
-    }
+    let script = log.with_extension("commands");
+    fs::write(&script, commands).with_context(|| format!("write {}", script.display()))?;
+    process::run(Command::new(&program).arg(&script), log)?;
+    // It answers 0 whatever happens to it; only what it says tells.
+    let said = fs::read_to_string(log).context("read what postmark said")?;
+    let error = said.lines().find(|line| line.starts_with("Error"));
+    ensure!(error.is_none(), "postmark: {}", error.unwrap_or_default());
+    ensure!(said.contains("seconds of transactions"), "postmark ended without a report");
     Ok(())
 }
 
