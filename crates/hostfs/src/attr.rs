@@ -1,9 +1,9 @@
 use crate::file::HostFile;
 use crate::layer::statx_fd;
-use crate::reach::{proc_path, retry};
+use crate::reach::{Fd, proc_path, retry};
 use crate::sys;
 use crate::vnode_impl::HostVnode;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid,
 };
@@ -46,6 +46,23 @@ fn timespec_of(time: Option<SetTime>) -> Timespec {
     }
 }
 
+/// Through what attributes are changed.
+enum Descriptor<'a> {
+    OfFile(&'a HostFile),
+    Own(OwnedFd),
+    Any(Fd),
+}
+
+impl AsFd for Descriptor<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::OfFile(file) => file.fd(),
+            Self::Own(fd) => fd.as_fd(),
+            Self::Any(fd) => fd.as_fd(),
+        }
+    }
+}
+
 impl HostVnode {
     pub(crate) fn attributes(&self) -> Result<Attr> {
         Ok(attr_of(&statx_fd(self.fd()?)?, self.number()))
@@ -57,25 +74,17 @@ impl HostVnode {
         if set.mode.is_some() && self.what() == Kind::Symlink {
             return Err(Errno::OPNOTSUPP);
         }
+        let fd = match file {
+            Some(file) if set.size.is_none() || file.flags().writes() => Descriptor::OfFile(file),
+            _ if set.size.is_some() => Descriptor::Own(self.open_to_truncate()?),
+            _ => Descriptor::Any(self.fd()?),
+        };
+        let fd = fd.as_fd();
         // The size goes first, since it is what can fail when all else succeeds. It makes no difference to the rest: only a change
         // of owner takes bits away from the mode, and the times come last.
         if let Some(size) = set.size {
-            self.truncate(size, file)?;
+            retry(|| rustix::fs::ftruncate(fd, size))?;
         }
-        if set.uid.is_none() && set.gid.is_none() && set.mode.is_none() && !set.kill_suidgid && no_times(set) {
-            return match file {
-                Some(file) => Ok(attr_of(&statx_fd(file.fd())?, self.number())),
-                None => self.attributes(),
-            };
-        }
-        let own;
-        let fd = match file {
-            Some(file) => file.fd(),
-            None => {
-                own = self.fd()?;
-                own.as_fd()
-            }
-        };
         change_owner(fd, set)?;
         change_mode(fd, set)?;
         if !no_times(set) {
@@ -85,17 +94,12 @@ impl HostVnode {
         Ok(attr_of(&statx_fd(fd)?, self.number()))
     }
 
-    fn truncate(&self, size: u64, file: Option<&HostFile>) -> Result<()> {
+    fn open_to_truncate(&self) -> Result<OwnedFd> {
         match self.what() {
-            Kind::Regular => {}
-            Kind::Directory => return Err(Errno::ISDIR),
-            _ => return Err(Errno::INVAL),
+            Kind::Regular => self.reopen(OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY),
+            Kind::Directory => Err(Errno::ISDIR),
+            _ => Err(Errno::INVAL),
         }
-        if let Some(file) = file.filter(|file| file.flags().writes()) {
-            return retry(|| rustix::fs::ftruncate(file.fd(), size));
-        }
-        let fd = self.reopen(OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
-        retry(|| rustix::fs::ftruncate(&fd, size))
     }
 
     /// The target of a symbolic link.

@@ -11,6 +11,7 @@ use rustix::io::ReadWriteFlags;
 use std::any::Any;
 use std::io::IoSliceMut;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use vnode::{Cx, Errno, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SeekFrom};
 
 /// How much is copied between two looks at whether the caller has given up: some milliseconds' worth.
@@ -71,7 +72,13 @@ impl OpenFile for HostFile {
     }
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
-        if cx.may_block { self.read_waiting(out, offset) } else { self.read_cached(out, offset) }
+        if cx.may_block || self.fs.traits.in_memory {
+            self.read_waiting(out, offset)
+        } else if self.fs.no_nowait.load(Ordering::Relaxed) {
+            Err(MAY_BLOCK)
+        } else {
+            self.read_cached(out, offset)
+        }
     }
 
     fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
@@ -170,8 +177,11 @@ impl HostFile {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
-                // Not in memory, or a file system that can't say.
-                Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS) => return Err(MAY_BLOCK),
+                Err(Errno::AGAIN) => return Err(MAY_BLOCK),
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    self.fs.no_nowait.store(true, Ordering::Relaxed);
+                    return Err(MAY_BLOCK);
+                }
                 Err(errno) if done == 0 => return Err(errno),
                 Err(_) => return Err(MAY_BLOCK),
             }

@@ -9,6 +9,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, Statx, StatxFlags};
 use rustix::mount::OpenTreeFlags;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 use vnode::{Cx, Errno, Layer, Result, Vnode};
 
@@ -80,6 +81,8 @@ pub(crate) struct Shared {
     pub(crate) table: Table,
     pub(crate) dirs: DirCache,
     pub(crate) listings: Listings,
+    /// Does this file system not say whether a read would wait (`RWF_NOWAIT`)? Found out by the first.
+    pub(crate) no_nowait: AtomicBool,
     /// The root's vnode, which holds this.
     pub(crate) root_vnode: OnceLock<Weak<HostVnode>>,
 }
@@ -96,6 +99,8 @@ pub(crate) struct HandleRule {
 pub(crate) struct FsTraits {
     may_hang: bool,
     needs_flush: bool,
+    /// Its data is always in memory: reading never waits for a device.
+    pub(crate) in_memory: bool,
     /// Handles are answered, but can't be relied on.
     no_handles: bool,
     /// `d_ino` of these can differ from `st_ino`.
@@ -130,14 +135,17 @@ impl FsTraits {
         const OCFS2: u64 = 0x7461_636f;
         const OVERLAY: u64 = 0x794c_7630;
         const BTRFS: u64 = 0x9123_683e;
+        const TMPFS: u64 = 0x0102_1994;
+        const RAMFS: u64 = 0x8584_58f6;
         let none = Self::default();
         match magic {
             NFS | SMB | CIFS | SMB2 | AFS | CODA => Self { may_hang: true, needs_flush: true, ..none },
             V9FS | CEPH => Self { may_hang: true, ..none },
             GFS2 | OCFS2 => Self { may_hang: true, ..none },
             // A FUSE file system answers handles even if it can't find a node by one that it has forgotten.
-            FUSE => Self { may_hang: true, needs_flush: true, no_handles: true, vague_d_ino: Vague::All },
+            FUSE => Self { may_hang: true, needs_flush: true, no_handles: true, vague_d_ino: Vague::All, ..none },
             OVERLAY => Self { vague_d_ino: Vague::All, ..none },
+            TMPFS | RAMFS => Self { in_memory: true, ..none },
             BTRFS => Self { vague_d_ino: Vague::Directories, ..none },
             _ => none,
         }
@@ -168,6 +176,7 @@ impl HostFs {
             table: Table::new(options.removed),
             dirs: DirCache::new(options.directories),
             listings: Listings::new(options.listings),
+            no_nowait: AtomicBool::new(false),
             root_vnode: OnceLock::new(),
         };
         Ok(Arc::new(Self { root: HostVnode::new_root(Arc::new(shared)) }))
@@ -276,8 +285,14 @@ impl Layer for HostFs {
         if fs.read_only {
             return Ok(());
         }
-        // syncfs wants a descriptor that is really open; the root's is, unless it could not be read.
-        rustix::fs::syncfs(&*fs.root)
+        match rustix::fs::syncfs(&*fs.root) {
+            // The root could not be opened for reading, only for reference.
+            Err(Errno::BADF) => {
+                rustix::fs::sync();
+                Ok(())
+            }
+            other => other,
+        }
     }
 }
 

@@ -69,14 +69,16 @@ impl Shared {
         self.open_name(dir, name, REFER)
     }
 
+    /// Is an object's vnode number its inode number?
+    pub(crate) fn is_direct(&self, stat: &Statx) -> bool {
+        identity::is_direct(self.root_dev, HostInode { dev: dev_of(stat), ino: stat.stx_ino })
+    }
+
     /// The number of the object that `fd` is open on.
     pub(crate) fn number_of(&self, fd: impl AsFd, stat: &Statx) -> Result<u64> {
         let inode = HostInode { dev: dev_of(stat), ino: stat.stx_ino };
-        let handle = if identity::is_direct(self.root_dev, inode) || self.handles.is_none() {
-            None
-        } else {
-            Some(FileHandle::of_fd(fd.as_fd())?)
-        };
+        let handle =
+            if self.is_direct(stat) || self.handles.is_none() { None } else { Some(FileHandle::of_fd(fd.as_fd())?) };
         Ok(identity::number(self.root_dev, inode, handle.as_ref()))
     }
 }
@@ -136,6 +138,11 @@ impl HostVnode {
             return reopen_fd(&fd, flags);
         }
         self.open_again(flags)
+    }
+
+    /// A descriptor of its own for reference.
+    pub(crate) fn refer(&self) -> Result<OwnedFd> {
+        self.open_again(REFER)
     }
 
     fn pinned(&self) -> Option<Arc<OwnedFd>> {

@@ -1,4 +1,4 @@
-use crate::layer::statx_fd;
+use crate::layer::{WANTED, statx_fd};
 use crate::vnode_impl::HostVnode;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, RenameFlags as HostFlags};
@@ -8,9 +8,8 @@ use vnode::{Errno, Kind, Name, RenameFlags, Result, Vnode};
 /// What a name leads to before it goes, if somebody holds its vnode.
 struct Victim {
     vnode: Arc<HostVnode>,
-    fd: OwnedFd,
-    /// Can it not be reached any more once the name is gone?
-    lost: bool,
+    /// What keeps it, if it can't be reached any more once the name is gone.
+    fd: Option<OwnedFd>,
 }
 
 impl HostVnode {
@@ -59,40 +58,59 @@ impl HostVnode {
         Ok(())
     }
 
-    /// What `name` is before it is removed or replaced.
+    /// What `name` is before it is removed or replaced; `None` if nobody holds its vnode.
     ///
     /// The host frees an object with its last name, unless it is open; who still holds its vnode may ask for its attributes.
     /// A descriptor keeps it for them. It also puts off the freeing itself, which takes long for large files, until the vnode
     /// is dropped.
-    fn victim(&self, dir: &Arc<OwnedFd>, name: Name<'_>) -> Result<Option<Victim>> {
+    fn victim(&self, dir: &OwnedFd, name: Name<'_>) -> Result<Option<Victim>> {
         let fs = self.fs();
-        let fd = match fs.refer_name(dir, name.as_bytes()) {
-            Ok(fd) => fd,
+        let (number, nlink) = match self.number_of_name(dir, name) {
+            Ok(found) => found,
             // It is for the operation itself to say what is wrong.
             Err(Errno::NOENT | Errno::XDEV) => return Ok(None),
             Err(errno) => return Err(errno),
         };
+        let Some(vnode) = fs.table.get(number) else { return Ok(None) };
+        if nlink > 1 && vnode.what() != Kind::Directory && !vnode.is_placed_at(self, name.as_bytes()) {
+            return Ok(Some(Victim { vnode, fd: None }));
+        }
+        // By what is known of the vnode, so that it is this object and no other. One that was removed behind our back is
+        // not there any more.
+        let fd = vnode.refer().ok();
+        Ok(Some(Victim { vnode, fd }))
+    }
+
+    /// Number and link count of what `name` is.
+    fn number_of_name(&self, dir: &OwnedFd, name: Name<'_>) -> Result<(u64, u32)> {
+        let fs = self.fs();
+        if fs.detached {
+            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+            let stat = rustix::fs::statx(dir, name.as_bytes(), flags, WANTED)?;
+            if fs.is_direct(&stat) {
+                return Ok((stat.stx_ino, stat.stx_nlink));
+            }
+        }
+        let fd = fs.refer_name(dir, name.as_bytes())?;
         let stat = statx_fd(&fd)?;
-        let Some(vnode) = fs.table.get(fs.number_of(&fd, &stat)?) else { return Ok(None) };
-        let lost = stat.stx_nlink <= 1 || vnode.what() == Kind::Directory || vnode.is_placed_at(self, name.as_bytes());
-        Ok(Some(Victim { vnode, fd, lost }))
+        Ok((fs.number_of(&fd, &stat)?, stat.stx_nlink))
     }
 
     /// Its name is gone.
     fn bury(&self, victim: Option<Victim>) {
-        let Some(Victim { vnode, fd, lost }) = victim else { return };
+        let Some(Victim { vnode, fd }) = victim else { return };
         let fs = self.fs();
         if vnode.what() == Kind::Directory {
             fs.dirs.remove(vnode.number());
             fs.listings.remove(vnode.number());
         }
-        if lost {
+        if let Some(fd) = fd {
             fs.table.pin(&vnode, fd);
         }
     }
 
     /// A renamed object is where it is now. What can't be found out is found to be stale later.
-    fn note_place(&self, dir: &Arc<OwnedFd>, name: Name<'_>) {
+    fn note_place(&self, dir: &OwnedFd, name: Name<'_>) {
         let fs = self.fs();
         let Ok(fd) = fs.refer_name(dir, name.as_bytes()) else { return };
         let Ok(number) = statx_fd(&fd).and_then(|stat| fs.number_of(&fd, &stat)) else { return };

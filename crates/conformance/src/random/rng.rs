@@ -9,13 +9,13 @@ impl Rng {
         // Zero is the one state that it would never leave.
         let mut rng = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..4 {
-            rng.next();
+            rng.bits();
         }
         rng
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -24,7 +24,7 @@ impl Rng {
 
     /// A number below `end`, which is not 0.
     pub fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 11) % end
+        (self.bits() >> 11) % end
     }
 
     /// True once in `n` times.
