@@ -1,0 +1,114 @@
+#!/bin/sh
+# Boots Debian 12's own kernel (6.1: FUSE protocol 7.38, no passthrough, no io_uring) in qemu, mounts a union and the null
+# layer there and uses them. Needs no KVM: software emulation boots in seconds.
+# usage: scripts/test-old-kernel.sh STRATA_BINARY [FSX_BINARY]
+set -eu
+strata=$(realpath "$1")
+fsx=${2:+$(realpath "$2")}
+cache=$(realpath -m "$(dirname "$0")/../cache/kernel-6.1")
+mkdir -p "$cache"
+
+command -v qemu-system-x86_64 >/dev/null && [ -x /bin/busybox ] && command -v cpio >/dev/null || {
+    echo "old kernel: installing qemu-system-x86, busybox-static and cpio"
+    apt-get install -y --no-install-recommends qemu-system-x86 busybox-static cpio >"$cache/apt.log" 2>&1 ||
+        { cat "$cache/apt.log" >&2; exit 1; }
+}
+if [ ! -e "$cache/vmlinuz" ]; then
+    package=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image/ { print $2; exit }')
+    case $package in
+        linux-image-6.1.*) ;;
+        *) echo "old kernel: this Debian's kernel is ${package:-unknown}, not 6.1: skipped"; exit 0 ;;
+    esac
+    echo "old kernel: unpacking $package (not installed)"
+    (cd "$cache" && apt-get download "$package" >apt.log 2>&1 && dpkg -x linux-image-*.deb tree && rm linux-image-*.deb)
+    cp "$cache"/tree/boot/vmlinuz-* "$cache/vmlinuz"
+    find "$cache/tree" -name fuse.ko -exec cp {} "$cache/" \;
+    rm -rf "$cache/tree"
+fi
+
+root=$(mktemp -d)
+trap 'rm -rf "$root" "$root.gz"' EXIT
+mkdir -p "$root/bin" "$root/sbin" "$root/proc" "$root/sys" "$root/dev" "$root/tmp" "$root/lib64"
+cp /bin/busybox "$root/bin/"
+cp "$cache/fuse.ko" "$root/"
+cp "$strata" "$root/sbin/mount.unionfs"
+cp "$strata" "$root/sbin/mount.wrapfs"
+cp "$strata" "$root/sbin/strata"
+[ -z "$fsx" ] || cp "$fsx" "$root/bin/fsx"
+for program in "$strata" $fsx; do
+    ldd "$program" | grep -o '/[^ ]*' | while read -r lib; do
+        mkdir -p "$root$(dirname "$lib")"
+        cp -L "$lib" "$root$lib"
+    done
+done
+cat >"$root/init" <<'EOF'
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/bin:/sbin
+mount -t proc none /proc
+mount -t sysfs none /sys
+mount -t devtmpfs none /dev
+mkdir -p /dev/shm
+mount -t tmpfs none /tmp
+insmod /fuse.ko
+passed=0 failed=0
+check() {
+    name=$1
+    shift
+    if "$@" >/tmp/out 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAILED: $name"
+        cat /tmp/out
+    fi
+}
+is() { [ "$1" = "$2" ] || { echo "got '$1', wanted '$2'"; return 1; }; }
+uname -r
+mkdir -p /tmp/rw /tmp/ro/dir/sub /tmp/u /tmp/w
+echo original >/tmp/ro/file
+echo two >/tmp/ro/dir/two
+ln /tmp/ro/dir/two /tmp/ro/dir/zwei
+ln -s file /tmp/ro/symlink
+dd if=/dev/urandom of=/tmp/ro/big bs=64k count=64 2>/dev/null
+check 'mount the union' mount.unionfs none /tmp/u -o dirs=/tmp/rw=rw:/tmp/ro=ro
+check 'mount the null layer' mount.wrapfs /tmp/ro/dir /tmp/w
+check 'it is mounted' grep -q 'fuse.unionfs' /proc/mounts
+check 'read' is "$(cat /tmp/u/file)" original
+check 'symbolic link' is "$(cat /tmp/u/symlink)" original
+check 'big file' cmp /tmp/u/big /tmp/ro/big
+echo more >>/tmp/u/file
+check 'copied up' is "$(cat /tmp/u/file | tr '\n' ' ')" 'original more '
+check 'original untouched' is "$(cat /tmp/ro/file)" original
+check 'hard link before' is "$(cat /tmp/u/dir/zwei)" two
+echo drei >>/tmp/u/dir/two
+check 'hard link after' is "$(cat /tmp/u/dir/zwei | tr '\n' ' ')" 'two drei '
+check 'rename a directory' mv /tmp/u/dir /tmp/u/renamed
+check 'its entries' is "$(cd /tmp/u/renamed && echo *)" 'sub two zwei'
+check 'remove' rm /tmp/u/big
+check 'removed' [ ! -e /tmp/u/big ]
+check 'still below' [ -e /tmp/ro/big ]
+check 'write much' dd if=/dev/zero of=/tmp/u/new bs=1M count=20
+check 'size' is "$(stat -c %s /tmp/u/new)" 20971520
+mkdir /tmp/u/many
+i=0; while [ $i -lt 500 ]; do echo $i >/tmp/u/many/$i; i=$((i + 1)); done
+check 'many files' is "$(ls /tmp/u/many | wc -l)" 500
+check 'find' is "$(find /tmp/u -type f | wc -l)" 504
+check 'null layer' is "$(ls /tmp/w | tr '\n' ' ')" 'sub two zwei '
+[ ! -x /bin/fsx ] || check 'fsx on the union' fsx -N 2000 -S 7 /tmp/u/fsx
+[ ! -x /bin/fsx ] || check 'fsx on the null layer' fsx -N 2000 -S 7 /tmp/w/fsx
+check 'no transport but the device' sh -c "strata info /tmp/u | grep -q device"
+check 'unmount' umount /tmp/u
+check 'mount again' mount.unionfs none /tmp/u -o dirs=/tmp/rw=rw:/tmp/ro=ro
+check 'as before' is "$(cat /tmp/u/renamed/zwei | tr '\n' ' ')" 'two drei '
+check 'unmount again' umount /tmp/u
+check 'unmount the null layer' umount /tmp/w
+echo "old-kernel: $passed passed, $failed failed"
+poweroff -f
+EOF
+chmod +x "$root/init"
+(cd "$root" && find . | cpio -o -H newc 2>/dev/null | gzip -1) >"$root.gz"
+timeout 300 qemu-system-x86_64 -accel tcg -m 1024 -smp 2 -kernel "$cache/vmlinuz" -initrd "$root.gz" \
+    -append 'console=ttyS0 quiet panic=-1' -nographic -no-reboot </dev/null >"$cache/console.log" 2>&1 || true
+sed -n '/^6\.1\|FAILED\|passed,/,$p' "$cache/console.log" | tr -d '\r' | grep -v 'Power down' || true
+grep -q 'old-kernel: [0-9]* passed, 0 failed' "$cache/console.log"
