@@ -1,6 +1,7 @@
 //! Making a union of branches.
 
 use crate::branch::{BranchState, Core};
+use crate::copyup::keeping_times;
 use crate::identity::{Identity, Known, ROOT};
 use crate::log::{HEADER, LIMIT, Log, Record, parse, read_all, write_all};
 use crate::marks::MOVED;
@@ -141,7 +142,7 @@ fn write_log(
     }
     let name = Name::new(IDENT)?;
     if end < HEADER.len() as u64 || (all.len() as u64) < end / 2 {
-        return rewrite_log(cx, root, name, &all);
+        return keeping_times(cx, root, || rewrite_log(cx, root, name, &all));
     }
     let entry = root.lookup(cx, name)?.ok_or(Errno::IO)?;
     let file = entry.vnode.open(cx, OpenFlags::RDWR)?;

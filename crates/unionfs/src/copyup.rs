@@ -223,23 +223,13 @@ impl Core {
     }
 
     /// Runs `change` on a lower directory so that its times stay: nothing changes in the view.
-    pub(crate) fn keeping_times(
+    pub(crate) fn keeping_times<T>(
         &self,
         cx: &Cx<'_>,
         dir: &Arc<dyn Vnode>,
-        change: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
-        let before = dir.getattr(cx)?;
-        change()?;
-        let set = SetAttr {
-            atime: Some(SetTime::At(before.atime)),
-            mtime: Some(SetTime::At(before.mtime)),
-            ..SetAttr::default()
-        };
-        if let Err(errno) = dir.setattr(&self.server(cx), &set, None) {
-            tracing::warn!(%errno, "the times of a directory could not be put back");
-        }
-        Ok(())
+        change: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        keeping_times(&self.server(cx), dir, change)
     }
 
     /// Brings the file that `name` leads to in `dir` to that branch, under that name: the view does not change. The caller
@@ -262,5 +252,25 @@ impl Core {
         self.keeping_times(cx, &part.vnode, || part.vnode.link(&server, name, &lower.vnode).map(drop))?;
         self.use_name(cx, vnode.id, entry.attr.nlink, 1);
         Ok(())
+    }
+}
+
+/// Runs `change` on a lower directory so that its times stay.
+pub(crate) fn keeping_times<T>(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, change: impl FnOnce() -> Result<T>) -> Result<T> {
+    let before = dir.getattr(cx)?;
+    let answer = change()?;
+    put_times_back(cx, dir, &before);
+    Ok(answer)
+}
+
+/// Gives a lower directory the times that it had.
+pub(crate) fn put_times_back(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, before: &Attr) {
+    let set = SetAttr {
+        atime: Some(SetTime::At(before.atime)),
+        mtime: Some(SetTime::At(before.mtime)),
+        ..SetAttr::default()
+    };
+    if let Err(errno) = dir.setattr(cx, &set, None) {
+        tracing::warn!(%errno, "the times of a directory could not be put back");
     }
 }

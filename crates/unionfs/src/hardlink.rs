@@ -87,7 +87,7 @@ impl Core {
                 Some(entry) if entry.vnode.kind() == Kind::Directory => return Ok(Some(entry.vnode)),
                 Some(_) => return Err(Errno::NOTDIR),
                 None if !make => return Ok(None),
-                None => match root.mkdir(cx, name, 0o700) {
+                None => match self.keeping_times(cx, root, || root.mkdir(cx, name, 0o700)) {
                     Ok(entry) => return Ok(Some(entry.vnode)),
                     Err(Errno::EXIST) => {}
                     Err(e) => return Err(e),

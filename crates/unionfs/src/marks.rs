@@ -137,7 +137,9 @@ impl Core {
         if branch.moved.load(Ordering::Acquire) {
             return Ok(());
         }
-        match branch.root.mknod(cx, Name::new(MOVED)?, Kind::Regular.mode_bits() | 0o444, 0) {
+        let name = Name::new(MOVED)?;
+        let mode = Kind::Regular.mode_bits() | 0o444;
+        match self.keeping_times(cx, &branch.root, || branch.root.mknod(cx, name, mode, 0)) {
             Ok(_) | Err(Errno::EXIST) => branch.moved.store(true, Ordering::Release),
             Err(e) => return Err(e),
         }

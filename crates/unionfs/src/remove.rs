@@ -1,12 +1,13 @@
 //! Removing names of what is not a directory, and hiding: docs/unionfs.md, "Operations".
 
 use crate::branch::{Core, is_dir};
+use crate::copyup::put_times_back;
 use crate::lookup::Hit;
 use crate::node::{Lower, UnionVnode};
 use crate::options::Delete;
 use crate::whiteout::reserved;
 use std::sync::atomic::Ordering;
-use vnode::{Cx, Entry, Errno, Name, Result};
+use vnode::{Attr, Cx, Entry, Errno, Name, Result};
 
 /// How a step went that may need a part of the directory on a branch where it has none.
 pub(crate) enum Step<T> {
@@ -15,6 +16,22 @@ pub(crate) enum Step<T> {
     Need(u16),
     /// A branch turned out to be read-only: to be tried again.
     Again,
+}
+
+/// A whiteout beside an entry that is about to go.
+pub(crate) struct Cover {
+    /// The directory's attributes before, if the whiteout was made now.
+    made: Option<Attr>,
+}
+
+impl Cover {
+    /// None was needed, or it was there.
+    pub(crate) const NONE: Self = Self { made: None };
+
+    /// Was it made now?
+    pub(crate) fn is_new(&self) -> bool {
+        self.made.is_some()
+    }
 }
 
 /// A name went.
@@ -113,36 +130,37 @@ impl Core {
         if !self.writable(branch) {
             return self.hide(cx, stack, name, branch);
         }
-        let made = match self.cover(cx, stack, part, name)? {
-            Step::Done(made) => made,
+        let cover = match self.cover(cx, stack, part, name)? {
+            Step::Done(cover) => cover,
             Step::Need(_) | Step::Again => return Ok(Step::Again),
         };
         match part.vnode.unlink(cx, name) {
             Ok(()) => Ok(Step::Done(Removed { branch, stays: false })),
             Err(e) => {
-                self.uncover(cx, part, name, made);
+                self.uncover(cx, part, name, &cover);
                 if self.go_left(branch, e) { Ok(Step::Again) } else { Err(e) }
             }
         }
     }
 
     /// Makes a whiteout beside the entry in `part`, if something to the right would show without the entry.
-    /// Answers whether it was made now.
-    pub(crate) fn cover(&self, cx: &Cx<'_>, stack: &[Lower], part: &Lower, name: Name<'_>) -> Result<Step<bool>> {
+    pub(crate) fn cover(&self, cx: &Cx<'_>, stack: &[Lower], part: &Lower, name: Name<'_>) -> Result<Step<Cover>> {
         if !self.shows_through(cx, stack, part.branch, name)? {
-            return Ok(Step::Done(false));
+            return Ok(Step::Done(Cover::NONE));
         }
+        let before = part.vnode.getattr(cx)?;
         match self.make_whiteout(cx, part, name) {
-            Ok(made) => Ok(Step::Done(made)),
+            Ok(made) => Ok(Step::Done(Cover { made: made.then_some(before) })),
             Err(e) if self.go_left(part.branch, e) => Ok(Step::Again),
             Err(e) => Err(e),
         }
     }
 
     /// Takes back what [`Self::cover`] made.
-    pub(crate) fn uncover(&self, cx: &Cx<'_>, part: &Lower, name: Name<'_>, made: bool) {
-        if made {
+    pub(crate) fn uncover(&self, cx: &Cx<'_>, part: &Lower, name: Name<'_>, cover: &Cover) {
+        if let Some(before) = &cover.made {
             self.tidy_whiteout(cx, part, name);
+            put_times_back(&self.server(cx), &part.vnode, before);
         }
     }
 

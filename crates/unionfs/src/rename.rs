@@ -194,14 +194,14 @@ impl Rename<'_> {
 
     /// The whiteout of the old name, then the lower rename, which is the moment.
     pub(crate) fn move_covered(&self, cx: &Cx<'_>, from_stack: &[Lower], old: &Lower, new: &Lower) -> Result<bool> {
-        let made = match self.core.cover(cx, from_stack, old, self.name)? {
-            Step::Done(made) => made,
+        let cover = match self.core.cover(cx, from_stack, old, self.name)? {
+            Step::Done(cover) => cover,
             Step::Need(_) | Step::Again => return Ok(false),
         };
         match old.vnode.rename(cx, self.name, &new.vnode, self.new_name, RenameFlags::default()) {
             Ok(()) => Ok(true),
             Err(e) => {
-                self.core.uncover(cx, old, self.name, made);
+                self.core.uncover(cx, old, self.name, &cover);
                 if self.core.go_left(old.branch, e) { Ok(false) } else { Err(e) }
             }
         }

@@ -65,11 +65,14 @@ impl Core {
         let merges = dir.stack()?.len() > 1;
         if merges && dir.dir()?.redirect.lock().is_none() {
             let path = self.right_path(dir)?;
-            self.write_redirect(cx, part, &path)?;
+            self.keeping_times(cx, &part.vnode, || self.write_redirect(cx, part, &path))?;
             *dir.dir()?.redirect.lock() = Some(path.into());
             return Ok(Marked::Redirect);
         }
-        if !merges && self.shows_through(cx, stack, part.branch, name)? && self.make_opaque(cx, part)? {
+        if !merges
+            && self.shows_through(cx, stack, part.branch, name)?
+            && self.keeping_times(cx, &part.vnode, || self.make_opaque(cx, part))?
+        {
             return Ok(Marked::Opaque);
         }
         Ok(Marked::Nothing)
@@ -77,16 +80,19 @@ impl Core {
 
     /// Takes such a mark away again.
     pub(crate) fn unmark(&self, cx: &Cx<'_>, dir: &UnionVnode, part: &Lower, marked: Marked) {
-        match marked {
-            Marked::Nothing => {}
-            Marked::Opaque => self.undo_opaque(cx, part),
-            Marked::Redirect => {
-                self.undo_redirect(cx, part);
-                if let Some(dir) = &dir.dir {
-                    let old = dir.redirect.lock().take();
-                    drop(old);
-                }
+        let undone = self.keeping_times(cx, &part.vnode, || {
+            match marked {
+                Marked::Nothing => {}
+                Marked::Opaque => self.undo_opaque(cx, part),
+                Marked::Redirect => self.undo_redirect(cx, part),
             }
+            Ok(())
+        });
+        if let Err(errno) = undone {
+            tracing::warn!(%errno, "a mark that changes nothing stays");
+        } else if let (Marked::Redirect, Some(dir)) = (marked, &dir.dir) {
+            let old = dir.redirect.lock().take();
+            drop(old);
         }
     }
 }
@@ -163,20 +169,20 @@ impl Rename<'_> {
         if entries(cx, &part.vnode)?.is_empty() {
             return Ok(false);
         }
-        let made = match self.core.cover(cx, to_stack, new, self.new_name)? {
-            Step::Done(made) => made,
+        let cover = match self.core.cover(cx, to_stack, new, self.new_name)? {
+            Step::Done(cover) => cover,
             Step::Need(_) | Step::Again => return Err(Errno::ROFS),
         };
         match self.core.strip(cx, &part) {
             Ok(_) => {
                 dest.set_stack([part].into())?;
-                Ok(made)
+                Ok(cover.is_new())
             }
             Err((e, stripped)) => {
                 if stripped {
                     dest.set_stack([part].into())?;
                 } else {
-                    self.core.uncover(cx, new, self.new_name, made);
+                    self.core.uncover(cx, new, self.new_name, &cover);
                 }
                 Err(e)
             }

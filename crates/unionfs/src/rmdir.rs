@@ -1,6 +1,7 @@
 //! Removing directories.
 
 use crate::branch::Core;
+use crate::copyup::put_times_back;
 use crate::lookup::Hit;
 use crate::marks::is_redirect;
 use crate::node::{Lower, Stack, UnionVnode, same_stack};
@@ -92,11 +93,11 @@ impl Core {
         }
         let part = stack.iter().find(|part| part.branch == leftmost.branch).ok_or(Errno::STALE)?;
         self.check_litter(cx, inside)?;
-        let made = match self.cover(cx, stack, part, name)? {
-            Step::Done(made) => made,
+        let cover = match self.cover(cx, stack, part, name)? {
+            Step::Done(cover) => cover,
             Step::Need(_) | Step::Again => return Ok(Step::Again),
         };
-        if self.options.delete == Delete::All && made {
+        if self.options.delete == Delete::All && cover.is_new() {
             self.remove_right(cx, stack, name, inside)?;
         }
         match self.remove_part(cx, part, name, leftmost) {
@@ -106,13 +107,13 @@ impl Core {
                     // The whiteout beside it now does what the removed ones did.
                     victim.set_stack([leftmost.clone()].into())?;
                 } else {
-                    self.uncover(cx, part, name, made);
+                    self.uncover(cx, part, name, &cover);
                 }
                 return if self.go_left(leftmost.branch, e) { Ok(Step::Again) } else { Err(e) };
             }
         }
         if self.options.delete == Delete::All
-            && made
+            && cover.is_new()
             && !self.shows_through(cx, stack, part.branch, name).unwrap_or(true)
         {
             self.tidy_whiteout(cx, part, name);
@@ -177,13 +178,17 @@ impl Core {
         }
         // Without its redirect the directory merges nothing, and what the whiteouts hid stays hidden.
         found.sort_by_key(|(name, _)| !is_redirect(name));
+        let before = dir.vnode.getattr(cx).map_err(fresh)?;
         let server = self.server(cx);
         for (count, (name, kind)) in found.iter().enumerate() {
             let removed = Name::new(name).and_then(|name| match kind {
                 Kind::Directory => dir.vnode.rmdir(&server, name),
                 _ => dir.vnode.unlink(&server, name),
             });
-            removed.map_err(|e| (e, count > 0))?;
+            if let Err(e) = removed {
+                put_times_back(&server, &dir.vnode, &before);
+                return Err((e, count > 0));
+            }
         }
         Ok(!found.is_empty())
     }

@@ -47,7 +47,8 @@ impl Core {
     pub(crate) fn drop_work(&self, cx: &Cx<'_>, branch: u16) {
         let Ok(state) = self.branch(branch) else { return };
         if state.work.lock().take().is_some() {
-            let removed = Name::new(WORK).and_then(|name| state.root.rmdir(cx, name));
+            let removed =
+                Name::new(WORK).and_then(|name| self.keeping_times(cx, &state.root, || state.root.rmdir(cx, name)));
             if let Err(errno) = removed {
                 tracing::debug!(%errno, branch = %self.path_of(branch), "the work directory stays");
             }
