@@ -9,9 +9,9 @@ use crate::place::reason;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsString;
-use std::io::{BufRead as _, BufReader, Write as _, stdout};
+use std::io::{self, BufRead as _, BufReader, Write as _, stdout};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 /// The program that runs, wherever it lies.
 const SELF: &str = "/proc/self/exe";
@@ -37,12 +37,17 @@ pub fn start(args: &[OsString]) -> Result<(), Failure> {
             .read_until(b'\n', &mut said)
             .map_err(|error| Failure::system(format!("can't hear from the server: {error}")))?;
     }
-    if said == READY { Ok(()) } else { Err(read_failure(&said).unwrap_or_else(|| ended(&mut child))) }
+    if said == READY {
+        return Ok(());
+    }
+    // Nothing of it is left when the caller hears of the failure.
+    let status = child.wait();
+    Err(read_failure(&said).unwrap_or_else(|| ended(status)))
 }
 
 /// Why a server ended that said nothing.
-fn ended(child: &mut Child) -> Failure {
-    match child.wait() {
+fn ended(status: io::Result<ExitStatus>) -> Failure {
+    match status {
         Ok(status) => {
             let code = status.code().and_then(|code| u8::try_from(code).ok());
             let exit = code.and_then(Exit::from_code).filter(|&exit| exit != Exit::Success).unwrap_or(Exit::Internal);

@@ -75,7 +75,9 @@ fn branch(text: &Text) -> Result<BranchSpec, String> {
         },
     };
     if path.is_empty() {
-        return Err("an empty path among the branches: separate them by one ':' (one in a path is written \\:)".to_owned());
+        return Err(
+            "an empty path among the branches: separate them by one ':' (one in a path is written \\:)".to_owned()
+        );
     }
     Ok(BranchSpec { path: OsString::from_vec(path.bytes()).into(), mode })
 }
@@ -84,7 +86,8 @@ fn branch(text: &Text) -> Result<BranchSpec, String> {
 /// branches.
 #[must_use]
 pub fn is_branch(item: &Text) -> bool {
-    let has_mode = |text: &Text| text.split_last(b'=').is_some_and(|(_, mode)| Mode::from_name(&mode.bytes()).is_some());
+    let has_mode =
+        |text: &Text| text.split_last(b'=').is_some_and(|(_, mode)| Mode::from_name(&mode.bytes()).is_some());
     item.split(b':').iter().any(has_mode) || item.bytes().first().is_some_and(|&b| b == b'/' || b == b'.')
 }
 

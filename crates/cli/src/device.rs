@@ -40,9 +40,9 @@ pub fn check() -> Result<(), Failure> {
 fn has_program(name: &str) -> bool {
     let dirs = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/bin", "/bin"].map(Path::new).map(Path::to_owned);
-    std::env::split_paths(&dirs).chain(usual).any(|dir| {
-        rustix::fs::accessat(CWD, dir.join(name), Access::EXEC_OK, AtFlags::empty()).is_ok()
-    })
+    std::env::split_paths(&dirs)
+        .chain(usual)
+        .any(|dir| rustix::fs::accessat(CWD, dir.join(name), Access::EXEC_OK, AtFlags::empty()).is_ok())
 }
 
 #[cfg(test)]

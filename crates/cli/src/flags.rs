@@ -65,8 +65,8 @@ pub fn effect(name: &str) -> Option<Effect> {
         // Whoever may let others mount does not trust what they mount.
         "user" | "users" => Set(F::NOSUID.union(F::NODEV).union(F::NOEXEC)),
         "owner" | "group" => Set(F::NOSUID.union(F::NODEV)),
-        "auto" | "noauto" | "nouser" | "nousers" | "noowner" | "nogroup" | "_netdev" | "nofail" | "comment" | "uhelper"
-        | "helper" | "mand" | "nomand" | "iversion" | "noiversion" => Nothing,
+        "auto" | "noauto" | "nouser" | "nousers" | "noowner" | "nogroup" | "_netdev" | "nofail" | "comment"
+        | "uhelper" | "helper" | "mand" | "nomand" | "iversion" | "noiversion" => Nothing,
         _ if name.starts_with("x-") || name.starts_with("X-") => Nothing,
         _ => return None,
     })

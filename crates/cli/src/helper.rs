@@ -150,7 +150,9 @@ fn source(kind: Type, cmdline: &Cmdline, options: &Options) -> String {
 fn refused(point: &Place, error: &fuse::MountError) -> Failure {
     let not_permitted = matches!(error.errno(), Some(Errno::PERM | Errno::ACCESS));
     let (exit, way_out) = match not_permitted {
-        true => (Exit::Usage, "; mount as root, in a container with CAP_SYS_ADMIN, or as a user who owns the mount point"),
+        true => {
+            (Exit::Usage, "; mount as root, in a container with CAP_SYS_ADMIN, or as a user who owns the mount point")
+        }
         false => (Exit::Mount, ""),
     };
     Failure { exit, reason: format!("{point}: {error}{way_out}").replace('\n', " ") }

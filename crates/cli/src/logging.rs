@@ -30,7 +30,8 @@ pub fn start(program: &str, level: LevelFilter, file: Option<&Path>, background:
         None => sinks.push(to_terminal().with_filter(level).boxed()),
     }
     if background {
-        let start = layers::layer().event_format(OneLine { program: program.to_owned() }).with_writer(stderr);
+        let start =
+            layers::layer().with_ansi(false).event_format(OneLine { program: program.to_owned() }).with_writer(stderr);
         sinks.push(start.with_filter(level.min(LevelFilter::WARN)).boxed());
     }
     // Somebody else's choice of a subscriber stands: there is none in our own programs.
@@ -51,7 +52,7 @@ fn to_system(program: &str) -> Option<Boxed> {
         return Some(journal.with_syslog_identifier(program.to_owned()).boxed());
     }
     let syslog = Syslog::open(program)?;
-    Some(layers::layer().event_format(OneLine { program: String::new() }).with_writer(syslog).boxed())
+    Some(layers::layer().with_ansi(false).event_format(OneLine { program: String::new() }).with_writer(syslog).boxed())
 }
 
 fn to_terminal() -> Boxed {

@@ -39,10 +39,7 @@ const UNION: About = About {
             "mount -t unionfs none /bin -o dirs=/mnt/persist:/mnt/nfsbins=nfsro",
             "Programs from a server's export, with local changes on top, mounted over the local /bin.",
         ),
-        (
-            "none /srv/union unionfs dirs=/srv/changes=rw:/srv/base=ro,nosuid,nofail 0 0",
-            "A line of /etc/fstab.",
-        ),
+        ("none /srv/union unionfs dirs=/srv/changes=rw:/srv/base=ro,nosuid,nofail 0 0", "A line of /etc/fstab."),
         ("mount -o remount,ro /UNIONFS", "Allow no more changes."),
     ],
 };

@@ -74,8 +74,7 @@ mod tests {
     #[test]
     fn a_line_is_read() {
         let line = br#"36 35 98:0 /sub\040dir /mnt/a\134b"c rw,noatime master:1 - ext3 /dev/root rw"#;
-        let want =
-            Mount { id: 36, device: b"98:0".to_vec(), root: "/sub dir".into(), point: "/mnt/a\\b\"c".into() };
+        let want = Mount { id: 36, device: b"98:0".to_vec(), root: "/sub dir".into(), point: "/mnt/a\\b\"c".into() };
         assert_eq!(parse(line), Some(want));
         for bad in [&b""[..], b"x", b"1 2 3", b"x 2 3 / / rw"] {
             assert_eq!(parse(bad), None);
@@ -84,7 +83,8 @@ mod tests {
 
     #[test]
     fn a_bind_mount_is_seen_through() {
-        let mount = |id, root: &str, point: &str| Mount { id, device: b"8:1".to_vec(), root: root.into(), point: point.into() };
+        let mount =
+            |id, root: &str, point: &str| Mount { id, device: b"8:1".to_vec(), root: root.into(), point: point.into() };
         let at = |mount: &Mount, path: &str| Inside {
             device: mount.device.clone(),
             path: mount.root.join(Path::new(path).strip_prefix(&mount.point).unwrap()),

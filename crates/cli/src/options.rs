@@ -309,7 +309,10 @@ pub const TABLE: &[Spec] = &[
         read: Read::Value("off|error|warn|info|debug|trace", |o, v| {
             use LevelFilter as L;
             let all = [L::OFF, L::ERROR, L::WARN, L::INFO, L::DEBUG, L::TRACE];
-            o.log = one_of(v, &["off", "error", "warn", "info", "debug", "trace"].into_iter().zip(all).collect::<Vec<_>>())?;
+            o.log = one_of(
+                v,
+                &["off", "error", "warn", "info", "debug", "trace"].into_iter().zip(all).collect::<Vec<_>>(),
+            )?;
             Ok(())
         }),
         union_only: false,
@@ -519,7 +522,8 @@ mod tests {
             "defaults,_netdev,noauto,nofail,x-systemd.automount,x-systemd.requires-mounts-for=/a,comment=my union,\
              ro,nosuid,nodev,noexec,noatime,dirs=/a",
         );
-        let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
+        let flags =
+            MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
         assert_eq!(options.flags, flags);
         assert_eq!(union("user=ann,dirs=/a").flags, MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC);
     }
@@ -584,7 +588,8 @@ mod tests {
 
     #[test]
     fn what_the_kernel_shows_comes_back_at_a_remount() {
-        let options = union("rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,max_read=4096,remount,ro");
+        let options =
+            union("rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,max_read=4096,remount,ro");
         assert!(options.remount && options.read_only());
         assert_eq!(options.fixed, None);
         assert_eq!(union("remount,dirs=/a").fixed, Some("dirs"));

@@ -98,7 +98,8 @@ impl Place {
         let mut ids = vec![self.id];
         let mut above = rustix::io::fcntl_dupfd_cloexec(&self.fd, 3)?;
         loop {
-            above = rustix::fs::openat(&above, "..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Perm::empty())?;
+            above =
+                rustix::fs::openat(&above, "..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Perm::empty())?;
             let id = identify(&above)?;
             // The root is above itself.
             if ids.last() == Some(&id) {
@@ -257,8 +258,16 @@ mod tests {
         assert_eq!(apart(&[&a, &b]), Ok(()));
         assert_eq!(apart(&[&b, &inner, &scratch.dir("ab")]), Ok(()));
         assert!(apart(&[&a, &b, &a]).unwrap_err().contains("is the same directory as"));
-        assert!(apart(&[&a, &inner]).unwrap_err().contains(&format!("{} lies inside branch {};", inner.display(), a.display())));
-        assert!(apart(&[&inner, &a]).unwrap_err().contains(&format!("{} lies inside branch {};", inner.display(), a.display())));
+        assert!(apart(&[&a, &inner]).unwrap_err().contains(&format!(
+            "{} lies inside branch {};",
+            inner.display(),
+            a.display()
+        )));
+        assert!(apart(&[&inner, &a]).unwrap_err().contains(&format!(
+            "{} lies inside branch {};",
+            inner.display(),
+            a.display()
+        )));
         let link = scratch.0.join("link");
         symlink(&inner, &link).unwrap();
         assert!(apart(&[&a, &link]).unwrap_err().contains("lies inside"));

@@ -48,7 +48,7 @@ impl Stack {
     /// Names the step and the directory that failed.
     pub fn build(&self, options: &Options) -> Result<Arc<dyn Layer>, Failure> {
         match self {
-            Self::Wrap(lower) => Ok(wrapfs::Wrapfs::new(open(lower, false)?)),
+            Self::Wrap(lower) => Ok(wrapfs::WrapFs::new(open(lower, false)?)),
             Self::Union(branches) => {
                 let branches = branches.iter().map(branch).collect::<Result<_, _>>()?;
                 let union = unionfs::Unionfs::new(branches, union_options(options))

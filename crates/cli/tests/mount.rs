@@ -317,7 +317,11 @@ fn a_first_branch_that_cannot_be_written() {
     let (_, _, at) = stage.union();
     let fixed = stage.dir("fixed");
     mount_fs("fixed", &fixed, "tmpfs", MountFlags::RDONLY, None).unwrap();
-    refused("mount -t unionfs -o dirs=/mnt/fixed=rw:/mnt/ro none /mnt/at", 32, "branch /mnt/fixed: lies on a read-only");
+    refused(
+        "mount -t unionfs -o dirs=/mnt/fixed=rw:/mnt/ro none /mnt/at",
+        32,
+        "branch /mnt/fixed: lies on a read-only",
+    );
     // All of it read-only is another matter.
     quiet("mount -t unionfs -o dirs=/mnt/fixed=ro:/mnt/ro none /mnt/at");
     assert!(findmnt(&at, "OPTIONS").starts_with("ro,"));
@@ -480,7 +484,11 @@ fn an_ordinary_user() {
     quiet(&format!("{user} fusermount3 -u /mnt/home/at"));
     // What a user can't do is said as well.
     fs::set_permissions(&node, fs::Permissions::from_mode(0o600)).unwrap();
-    refused(&format!("{user} /mnt/mount.unionfs none /mnt/home/at -o dirs=/mnt/home/rw"), 1, "/dev/fuse: permission denied");
+    refused(
+        &format!("{user} /mnt/mount.unionfs none /mnt/home/at -o dirs=/mnt/home/rw"),
+        1,
+        "/dev/fuse: permission denied",
+    );
     fs::set_permissions(&node, fs::Permissions::from_mode(0o666)).unwrap();
     refused(&format!("{user} /mnt/mount.unionfs none /mnt/home/at -o dirs=/mnt/ro"), 32, "/mnt/ro");
 }
