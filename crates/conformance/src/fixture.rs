@@ -96,3 +96,9 @@ pub fn errno<T>(result: Result<T>) -> Errno {
         Err(errno) => errno,
     }
 }
+
+/// Does this file system count the names of directories? Some always answer 1, which find(1) and others understand.
+#[must_use]
+pub fn counts_directories(root: &Arc<dyn Vnode>) -> bool {
+    attr(root).nlink >= 2
+}

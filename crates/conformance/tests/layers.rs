@@ -34,7 +34,7 @@ fn on_the_host(options: HostOptions, stack: impl Fn(Arc<HostFs>) -> Arc<dyn Laye
         eprintln!("not run: it makes objects for other users, which takes root");
         return;
     }
-    for place in [std::env::temp_dir(), Path::new("/dev/shm").to_owned(), Path::new("/var/tmp").to_owned()] {
+    for place in [std::env::temp_dir(), Path::new("/dev/shm").to_owned()] {
         if !place.is_dir() {
             continue;
         }

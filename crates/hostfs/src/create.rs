@@ -23,6 +23,7 @@ impl HostVnode {
     ) -> Result<(Entry, Arc<dyn OpenFile>)> {
         let dir = self.dir_to_change()?;
         let open = (host_flags(flags) - OFlags::TRUNC) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let _steady = self.fs().by_names();
         let fd = self
             .fs()
             .server

@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, Statx, StatxFlag
 use rustix::mount::OpenTreeFlags;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use vnode::{Cx, Errno, Layer, Result, Vnode};
 
 /// How a host directory is used.
@@ -81,6 +81,9 @@ pub(crate) struct Shared {
     pub(crate) table: Table,
     pub(crate) dirs: DirCache,
     pub(crate) listings: Listings,
+    /// Where objects are reached by name: held for reading by who goes by names, for writing by who changes them, so that nobody
+    /// meets a name between its change on the host and the note of it here. See [`Shared::by_names`].
+    places: RwLock<()>,
     /// Does this file system not say whether a read would wait (`RWF_NOWAIT`)? Found out by the first.
     pub(crate) no_nowait: AtomicBool,
     /// The root's vnode, which holds this.
@@ -176,6 +179,7 @@ impl HostFs {
             table: Table::new(options.removed),
             dirs: DirCache::new(options.directories),
             listings: Listings::new(options.listings),
+            places: RwLock::new(()),
             no_nowait: AtomicBool::new(false),
             root_vnode: OnceLock::new(),
         };
@@ -248,6 +252,16 @@ impl Shared {
     /// To be asked before anything is changed.
     pub(crate) fn changing(&self) -> Result<()> {
         if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
+    }
+
+    /// To be held while going by the names that are known of objects. Nothing where objects are reached by handle.
+    pub(crate) fn by_names(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        self.handles.is_none().then(|| self.places.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// To be held while names change.
+    pub(crate) fn changing_names(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        self.handles.is_none().then(|| self.places.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

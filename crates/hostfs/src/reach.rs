@@ -140,9 +140,12 @@ impl HostVnode {
         self.open_again(flags)
     }
 
-    /// A descriptor of its own for reference.
-    pub(crate) fn refer(&self) -> Result<OwnedFd> {
-        self.open_again(REFER)
+    /// A descriptor of its own for reference, where this is thought to be `name` in `dir`. Under [`Shared::changing_names`].
+    pub(crate) fn refer_at(&self, dir: &OwnedFd, name: Name<'_>) -> Result<OwnedFd> {
+        match self.reach() {
+            Reach::Place(_, place) => self.fs().refer_verified(dir, name.as_bytes(), place.inode),
+            _ => self.open_again(REFER),
+        }
     }
 
     fn pinned(&self) -> Option<Arc<OwnedFd>> {
@@ -168,6 +171,7 @@ impl HostVnode {
 
     /// Goes down from the nearest directory that is open (or the root) to the object, verifying each step.
     fn walk_to(&self, place: &Place) -> Result<OwnedFd> {
+        let _steady = self.fs().by_names();
         let last = place.snapshot();
         // Directories that are not open, the lowest first.
         let mut closed = Vec::new();
@@ -229,11 +233,13 @@ impl HostVnode {
                 return self.fs().entry_by_handle(&stat, handle);
             }
         }
+        let _steady = fs.by_names();
         let fd = fs.refer_name(dir, name.as_bytes())?;
         self.entry_of_fd(fd.as_fd(), Some(name))
     }
 
-    /// The vnode and attributes of the object that `fd` is open on; `name` is its name in this directory, if it has one.
+    /// The vnode and attributes of the object that `fd` is open on; `name` is its name in this directory, if it has one. Under
+    /// [`Shared::by_names`].
     pub(crate) fn entry_of_fd(&self, fd: BorrowedFd<'_>, name: Option<Name<'_>>) -> Result<Entry> {
         let fs = self.fs();
         let stat = statx_fd(fd)?;

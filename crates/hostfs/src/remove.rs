@@ -15,6 +15,7 @@ struct Victim {
 impl HostVnode {
     pub(crate) fn remove_file(&self, name: Name<'_>) -> Result<()> {
         let dir = self.dir_to_change()?;
+        let _steady = self.fs().changing_names();
         let victim = self.victim(&dir, name)?;
         rustix::fs::unlinkat(&dir, name.as_bytes(), AtFlags::empty())?;
         self.bury(victim);
@@ -23,6 +24,7 @@ impl HostVnode {
 
     pub(crate) fn remove_directory(&self, name: Name<'_>) -> Result<()> {
         let dir = self.dir_to_change()?;
+        let _steady = self.fs().changing_names();
         let victim = self.victim(&dir, name)?;
         rustix::fs::unlinkat(&dir, name.as_bytes(), AtFlags::REMOVEDIR)?;
         self.bury(victim);
@@ -38,11 +40,12 @@ impl HostVnode {
     ) -> Result<()> {
         let target = self.same_layer(new_dir)?;
         let (dir, new) = (self.dir_to_change()?, target.dir_to_change()?);
+        let _steady = self.fs().changing_names();
         let mut host = HostFlags::empty();
         host.set(HostFlags::NOREPLACE, flags.no_replace);
         host.set(HostFlags::EXCHANGE, flags.exchange);
-        let replaces = host.is_empty();
-        let victim = if replaces { target.victim(&new, new_name)? } else { None };
+        let itself = target.number() == self.number() && name == new_name;
+        let victim = if host.is_empty() && !itself { target.victim(&new, new_name)? } else { None };
         if host.is_empty() {
             rustix::fs::renameat(&dir, name.as_bytes(), &new, new_name.as_bytes())?;
         } else {
@@ -77,7 +80,7 @@ impl HostVnode {
         }
         // By what is known of the vnode, so that it is this object and no other. One that was removed behind our back is
         // not there any more.
-        let fd = vnode.refer().ok();
+        let fd = vnode.refer_at(dir, name).ok();
         Ok(Some(Victim { vnode, fd }))
     }
 

@@ -3,8 +3,7 @@ use rustix::fd::OwnedFd;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-const SHARDS: usize = 16;
+use vnode::{SHARDS, shard_of};
 
 /// The live vnodes by number, and the descriptors that keep removed objects alive for those who still hold their vnode.
 ///
@@ -50,9 +49,8 @@ impl Table {
     }
 
     fn shard(&self, id: u64) -> MutexGuard<'_, Shard> {
-        let index = (id ^ (id >> 7)) as usize % SHARDS;
         // The index is always in range; the first shard stands in for what can't be.
-        let shard = self.shards.get(index).unwrap_or(&self.shards[0]);
+        let shard = self.shards.get(shard_of(id)).unwrap_or(&self.shards[0]);
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -66,6 +66,15 @@ impl Dump {
         self
     }
 
+    /// The same without link counts of directories, which some file systems do not keep (btrfs: always 1).
+    #[must_use]
+    pub fn without_directory_counts(mut self) -> Self {
+        for node in self.0.values_mut().filter(|node| node.kind == Kind::Directory) {
+            node.nlink = 0;
+        }
+        self
+    }
+
     /// The differences to another, one line for each path; empty if there are none.
     #[must_use]
     pub fn differences(&self, other: &Self) -> String {

@@ -1,6 +1,6 @@
 //! Renames, with all flags.
 
-use crate::fixture::{ROOT, attr, bytes, dir, errno, file, find, must_find, name, names, rename};
+use crate::fixture::{ROOT, attr, bytes, counts_directories, dir, errno, file, find, must_find, name, names, rename};
 use std::sync::Arc;
 use vnode::{Errno, Layer, RenameFlags, Result, Vnode};
 
@@ -59,7 +59,8 @@ pub fn renames_that_can_not_be(layer: &dyn Layer) {
     assert_eq!(errno(rename(&root, "nothing", &root, "n")), Errno::NOENT);
     assert_eq!(errno(rename(&root, "f", &root, "a")), Errno::ISDIR);
     assert_eq!(errno(rename(&root, "a", &root, "f")), Errno::NOTDIR);
-    assert_eq!(errno(rename(&root, "a", &root, "full")), Errno::NOTEMPTY);
+    // POSIX allows either.
+    assert!(matches!(rename(&root, "a", &root, "full"), Err(Errno::NOTEMPTY | Errno::EXIST)));
     assert_eq!(errno(rename(&root, "a", &a, "c")), Errno::INVAL);
     assert_eq!(errno(rename(&root, "a", &b, "c")), Errno::INVAL);
     assert_eq!(errno(rename(&a, "b", &root, "a")), Errno::NOTEMPTY);
@@ -93,7 +94,9 @@ pub fn rename_exchange(layer: &dyn Layer) {
     rename_with(&a, "f", &b, "d", EXCHANGE).unwrap();
     assert_eq!(names(&must_find(&a, "f").vnode), ["in-d"]);
     assert_eq!(bytes(&must_find(&b, "d").vnode), b"f");
-    assert_eq!((attr(&a).nlink, attr(&b).nlink), (3, 2));
+    if counts_directories(&root) {
+        assert_eq!((attr(&a).nlink, attr(&b).nlink), (3, 2));
+    }
     assert_eq!(errno(rename_with(&a, "f", &b, "nothing", EXCHANGE)), Errno::NOENT);
     assert_eq!(errno(rename_with(&root, "a", &d, "in-d", EXCHANGE)), Errno::INVAL);
     assert_eq!(errno(rename_with(&d, "in-d", &root, "a", EXCHANGE)), Errno::INVAL);

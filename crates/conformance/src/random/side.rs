@@ -25,11 +25,13 @@ impl fmt::Debug for Summary {
     }
 }
 
-impl From<Attr> for Summary {
-    fn from(attr: Attr) -> Self {
+impl Summary {
+    fn of(attr: Attr, count_directories: bool) -> Self {
+        let is_dir = attr.kind() == Kind::Directory;
         // The size of a directory says something about the file system only.
-        let size = if attr.kind() == Kind::Directory { 0 } else { attr.size };
-        Self { mode: attr.mode, uid: attr.uid, gid: attr.gid, nlink: attr.nlink, size, rdev: attr.rdev }
+        let size = if is_dir { 0 } else { attr.size };
+        let nlink = if is_dir && !count_directories { 0 } else { attr.nlink };
+        Self { mode: attr.mode, uid: attr.uid, gid: attr.gid, nlink, size, rdev: attr.rdev }
     }
 }
 
@@ -56,6 +58,7 @@ type Slot = Option<(Arc<dyn Vnode>, Arc<dyn OpenFile>)>;
 pub struct Side {
     root: Arc<dyn Vnode>,
     slots: [Slot; SLOTS],
+    count_directories: bool,
 }
 
 fn caller(caller: Caller) -> Cx<'static> {
@@ -63,15 +66,24 @@ fn caller(caller: Caller) -> Cx<'static> {
 }
 
 impl Side {
-    /// With nothing open.
+    /// With nothing open. `count_directories`: do link counts of directories belong to the answers?
     #[must_use]
-    pub fn new(layer: &dyn Layer) -> Self {
-        Self { root: layer.root(), slots: Default::default() }
+    pub fn new(layer: &dyn Layer, count_directories: bool) -> Self {
+        Self { root: layer.root(), slots: Default::default(), count_directories }
     }
 
     /// Does it.
     pub fn apply(&mut self, op: &Op) -> Answer {
-        self.run(op).unwrap_or_else(Answer::Failed)
+        match (op, self.run(op)) {
+            (_, Ok(answer)) => answer,
+            // POSIX allows either for a directory that is not empty; XFS prefers the other one.
+            (Op::Rename { flags, .. }, Err(Errno::EXIST)) if !flags.no_replace => Answer::Failed(Errno::NOTEMPTY),
+            (_, Err(errno)) => Answer::Failed(errno),
+        }
+    }
+
+    fn attr(&self, attr: Attr) -> Answer {
+        Answer::Attr(Summary::of(attr, self.count_directories))
     }
 
     fn run(&mut self, op: &Op) -> Result<Answer> {
@@ -98,7 +110,7 @@ impl Side {
             | Op::Copy { .. }
             | Op::TruncateSlot { .. }
             | Op::AttrSlot { .. } => self.on_slot(op),
-            Op::Look { at } => Ok(Answer::Attr(self.at(at)?.getattr(&ROOT)?.into())),
+            Op::Look { at } => Ok(self.attr(self.at(at)?.getattr(&ROOT)?)),
             Op::List { at } => self.list(at),
             Op::Setxattr { at, name, len, byte } => {
                 self.at(at)?.setxattr(&ROOT, name.as_bytes(), &vec![*byte; *len], XattrFlags::default())?;
@@ -158,7 +170,7 @@ impl Side {
             }
             _ => return Err(Errno::NOSYS),
         };
-        Ok(Answer::Attr(entry.attr.into()))
+        Ok(self.attr(entry.attr))
     }
 
     fn change_names(&mut self, op: &Op) -> Result<Answer> {
@@ -166,12 +178,12 @@ impl Side {
             Op::Link { from, to } => {
                 let target = self.at(from)?;
                 let (dir, name) = self.parent(to)?;
-                return Ok(Answer::Attr(dir.link(&ROOT, name, &target)?.attr.into()));
+                return Ok(self.attr(dir.link(&ROOT, name, &target)?.attr));
             }
             Op::LinkSlot { slot, to } => {
                 let Some((target, _)) = &self.slots[*slot] else { return Ok(Answer::Idle) };
                 let (dir, name) = self.parent(to)?;
-                return Ok(Answer::Attr(dir.link(&ROOT, name, target)?.attr.into()));
+                return Ok(self.attr(dir.link(&ROOT, name, target)?.attr));
             }
             Op::Unlink { at } => {
                 let (dir, name) = self.parent(at)?;
@@ -224,9 +236,9 @@ impl Side {
             }
             Op::TruncateSlot { size, .. } => {
                 let set = SetAttr { size: Some(*size), ..SetAttr::default() };
-                Answer::Attr(vnode.setattr(&ROOT, &set, Some(&**file))?.into())
+                self.attr(vnode.setattr(&ROOT, &set, Some(&**file))?)
             }
-            _ => Answer::Attr(vnode.getattr(&ROOT)?.into()),
+            _ => self.attr(vnode.getattr(&ROOT)?),
         })
     }
 
@@ -257,7 +269,7 @@ impl Side {
             _ => return Err(Errno::NOSYS),
         };
         let attr = self.at(path)?.setattr(&ROOT, &set, None)?;
-        Ok(if set.mtime.is_some() { Answer::Times(attr.atime, attr.mtime) } else { Answer::Attr(attr.into()) })
+        Ok(if set.mtime.is_some() { Answer::Times(attr.atime, attr.mtime) } else { self.attr(attr) })
     }
 
     fn list(&self, path: &Path) -> Result<Answer> {
