@@ -122,3 +122,121 @@ fn a_vnode_looked_up_twice_is_one() {
         assert_eq!(found.vnode.getxattr(&CX, b"trusted.x", &mut value), Ok(1));
     }
 }
+
+#[test]
+fn descriptors_are_bounded_whatever_the_tree() {
+    for options in both() {
+        let scratch = Scratch::new();
+        let fs = scratch.open(options);
+        let root = fs.root();
+        let mut held = Vec::new();
+        for i in 0..1500 {
+            let dir = root.mkdir(&CX, name(&format!("d{i}")), 0o755).unwrap();
+            dir.vnode.readdir(&CX, 0, &mut |_| true).unwrap();
+            let (file, _) = dir.vnode.create(&CX, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+            dir.vnode.unlink(&CX, name("f")).unwrap();
+            held.push((dir, file));
+        }
+        // Other tests of this process have a few.
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
+        assert!(open < 800, "{open} descriptors");
+        // The host may have given the number of a removed file, that is not kept any more, to another.
+        let (live, pins) = fs.shared().table.counts();
+        assert!((1500..=3000).contains(&live) && pins <= 256, "{live} {pins}");
+        drop(held);
+        assert_eq!(fs.shared().table.counts(), (0, 0));
+    }
+}
+
+#[test]
+fn what_is_mounted_in_it_is_not_entered() {
+    use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not run: mounting takes root");
+        return;
+    }
+    // In a mount namespace of one thread, which goes with it.
+    std::thread::spawn(|| {
+        #[allow(deprecated)]
+        rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).unwrap();
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+        let scratch = Scratch::new();
+        let below = scratch.0.join("d");
+        std::fs::create_dir(&below).unwrap();
+        std::fs::write(below.join("under"), b"").unwrap();
+        mount("tmpfs", &below, "tmpfs", MountFlags::empty(), None).unwrap();
+        std::fs::write(below.join("over"), b"").unwrap();
+
+        let fs = scratch.open(HostOptions::default());
+        assert!(fs.is_detached());
+        let dir = fs.root().lookup(&CX, name("d")).unwrap().unwrap();
+        assert!(dir.vnode.lookup(&CX, name("under")).unwrap().is_some());
+        assert!(dir.vnode.lookup(&CX, name("over")).unwrap().is_none());
+
+        let plain = scratch.open(HostOptions { detach: false, ..HostOptions::default() });
+        assert_eq!(plain.root().lookup(&CX, name("d")).map(|_| ()), Err(Errno::XDEV));
+        let mut listed = 0;
+        plain
+            .root()
+            .readdir(&CX, 0, &mut |_| {
+                listed += 1;
+                true
+            })
+            .unwrap();
+        assert_eq!(listed, 1);
+        unmount(&below, UnmountFlags::empty()).unwrap();
+        assert!(plain.root().lookup(&CX, name("d")).unwrap().is_some());
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn a_read_only_layer_changes_nothing() {
+    let scratch = Scratch::new();
+    std::fs::write(scratch.0.join("f"), b"bytes").unwrap();
+    let fs = scratch.open(HostOptions { read_only: true, ..HostOptions::default() });
+    assert!(fs.read_only());
+    let root = fs.root();
+    let file = root.lookup(&CX, name("f")).unwrap().unwrap().vnode;
+    let refused = [
+        root.mkdir(&CX, name("d"), 0o755).map(|_| ()),
+        root.create(&CX, name("g"), 0o644, OpenFlags::RDWR).map(|_| ()),
+        root.unlink(&CX, name("f")),
+        root.rename(&CX, name("f"), &root, name("g"), RenameFlags::default()),
+        root.link(&CX, name("g"), &file).map(|_| ()),
+        file.setattr(&CX, &SetAttr { mode: Some(0), ..SetAttr::default() }, None).map(|_| ()),
+        file.setxattr(&CX, b"user.x", b"", XattrFlags::default()),
+        file.open(&CX, OpenFlags::RDWR).map(|_| ()),
+        file.open(&CX, OpenFlags::RDONLY.with_trunc()).map(|_| ()),
+    ];
+    assert!(refused.iter().all(|answer| *answer == Err(Errno::ROFS)), "{refused:?}");
+    assert_eq!(file.open(&CX, OpenFlags::RDONLY).unwrap().read(&CX, &mut [0; 9], 0), Ok(5));
+}
+
+#[test]
+fn file_flags_are_passed_on_and_other_ioctls_refused() {
+    let scratch = Scratch::new();
+    let fs = scratch.open(HostOptions::default());
+    let root = fs.root();
+    let (file, _) = root.create(&CX, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+    let mut out = [0; 8];
+    // FS_IOC_GETFLAGS, with the 4 bytes that FUSE asks for and the 8 that its number says.
+    for len in [4, 8] {
+        match file.vnode.ioctl(&CX, 0x8008_6601, &[], &mut out[..len]) {
+            Err(Errno::NOTTY) => return,
+            other => assert_eq!(other.map(|reply| (reply.result, reply.len)), Ok((0, len))),
+        }
+    }
+    // FS_NODUMP_FL
+    file.vnode.ioctl(&CX, 0x4008_6602, &0x40u32.to_ne_bytes(), &mut []).unwrap();
+    file.vnode.ioctl(&CX, 0x8008_6601, &[], &mut out[..4]).unwrap();
+    assert_eq!(out[0] & 0x40, 0x40);
+    // FS_IOC_FSGETXATTR
+    let mut attributes = [0; 28];
+    assert_eq!(root.ioctl(&CX, 0x801c_581f, &[], &mut attributes).map(|reply| reply.len), Ok(28));
+    // TIOCSTI, FICLONE
+    for other in [0x5412, 0x4004_9409] {
+        assert_eq!(file.vnode.ioctl(&CX, other, &[0; 8], &mut out), Err(Errno::NOTTY));
+    }
+}
