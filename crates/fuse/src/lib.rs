@@ -25,10 +25,12 @@ mod error;
 mod filesystem;
 pub mod flags;
 mod fusermount;
+mod heap;
 mod inflight;
 mod init;
 mod mount;
 mod notify;
+pub mod offline;
 mod opcode;
 mod request;
 mod ring;
@@ -36,11 +38,18 @@ mod session;
 mod sys;
 mod workers;
 
+#[cfg(test)]
+extern crate self as fuse;
+#[cfg(test)]
+#[path = "../tests/common/dummy.rs"]
+mod dummy;
+
 pub use backing::BackingId;
 pub use counters::CounterSnapshot;
 pub use dirbuf::DirBuf;
 pub use error::MountError;
 pub use filesystem::{Filesystem, Reply};
+pub use heap::trim_heap;
 pub use init::{Agreed, Wish};
 pub use mount::{Flags, MountOptions, Mounter, Transport};
 pub use notify::Notifier;

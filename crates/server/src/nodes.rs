@@ -2,14 +2,12 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use vnode::{Attr, Entry, Errno, Kind, Result, Vnode};
+use vnode::{Attr, Entry, Errno, Kind, Result, SHARDS, Vnode, shard_of};
 
 /// The node id of the root, fixed by the protocol.
 pub(crate) const ROOT: u64 = 1;
-
-/// Node ids spread over this many locks.
-const SHARDS: usize = 16;
 
 /// One inode that the kernel knows.
 struct Node {
@@ -27,10 +25,16 @@ struct Shard {
     parents: HashMap<u64, u64>,
 }
 
+/// Below this many nodes their memory is not worth giving back.
+const WORTH_TRIMMING: usize = 10_000;
+
 /// Node id -> vnode and look-up count. A node id is the vnode's own number, but for the root.
 pub(crate) struct Nodes {
     root: Arc<dyn Vnode>,
     shards: [Mutex<Shard>; SHARDS],
+    /// How many nodes there are, and how many there have been since memory was last given back.
+    count: AtomicUsize,
+    peak: AtomicUsize,
 }
 
 /// What the kernel is told of a node.
@@ -41,14 +45,12 @@ pub(crate) struct Known {
 
 impl Nodes {
     pub(crate) fn new(root: Arc<dyn Vnode>) -> Self {
-        Self { root, shards: std::array::from_fn(|_| Mutex::default()) }
+        Self { root, shards: std::array::from_fn(|_| Mutex::default()), count: 0.into(), peak: 0.into() }
     }
 
     fn shard(&self, node: u64) -> MutexGuard<'_, Shard> {
-        // Inode numbers of one directory follow each other: the low bits spread them well.
-        let index = usize::try_from(node % SHARDS as u64).unwrap_or(0);
-        // `index` is below SHARDS by construction; a poisoned lock only means that a handler panicked elsewhere.
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        // The index is below SHARDS; a poisoned lock only means that a handler panicked elsewhere.
+        self.shards[shard_of(node)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The vnode of a node id.
@@ -73,6 +75,7 @@ impl Nodes {
             Slot::Vacant(slot) => {
                 let generation = generation_of(&entry.attr);
                 slot.insert(Node { vnode: Arc::clone(&entry.vnode), lookups: 1, generation });
+                self.peak.fetch_max(self.count.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
                 Known { node, generation }
             }
             Slot::Occupied(mut slot) => {
@@ -101,6 +104,7 @@ impl Nodes {
             let left = u64::from(slot.get().lookups).saturating_sub(count);
             if left == 0 {
                 gone = Some(slot.remove());
+                self.count.fetch_sub(1, Ordering::Relaxed);
                 shard.parents.remove(&node);
                 if shard.nodes.len() * 8 < shard.nodes.capacity() {
                     shard.nodes.shrink_to_fit();
@@ -132,7 +136,16 @@ impl Nodes {
 
     /// How many nodes the kernel knows, the root not counted.
     pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|s| s.lock().unwrap_or_else(PoisonError::into_inner).nodes.len()).sum()
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// After a batch was forgotten: if most of many nodes are gone, gives their memory back to the system.
+    pub(crate) fn trim(&self) {
+        let (count, peak) = (self.len(), self.peak.load(Ordering::Relaxed));
+        if peak > WORTH_TRIMMING && count < peak / 4 {
+            self.peak.store(count, Ordering::Relaxed);
+            fuse::trim_heap();
+        }
     }
 }
 

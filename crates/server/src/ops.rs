@@ -144,6 +144,7 @@ impl Filesystem for Server {
         for one in nodes {
             self.nodes.forget(one.nodeid, one.nlookup);
         }
+        self.nodes.trim();
     }
 
     fn getattr(&self, rq: &Request<'_>, node: u64, _arg: &GetattrIn) -> Reply<AttrOut> {

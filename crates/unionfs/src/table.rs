@@ -3,8 +3,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Weak};
-
-const SHARDS: usize = 64;
+use vnode::{SHARDS, shard_of};
 
 /// Hashes the numbers of objects: they differ mostly in their low bits.
 #[derive(Default)]
@@ -49,8 +48,7 @@ impl Table {
     }
 
     fn shard(&self, id: u64) -> Option<&Mutex<Shard>> {
-        let spread = id ^ (id >> 48);
-        self.shards.get(usize::try_from(spread % SHARDS as u64).unwrap_or(0))
+        self.shards.get(shard_of(id))
     }
 
     pub(crate) fn get(&self, id: u64) -> Option<Arc<UnionVnode>> {

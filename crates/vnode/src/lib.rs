@@ -22,6 +22,7 @@ mod attr;
 mod cx;
 mod name;
 mod ops;
+mod shards;
 
 pub use attr::{Attr, Kind, SetAttr, SetTime, StatFs, Time};
 pub use cx::Cx;
@@ -29,6 +30,7 @@ pub use name::{NAME_MAX, Name};
 pub use ops::{
     DirEntry, Entry, IoctlReply, Layer, OpenFile, OpenFlags, RenameFlags, SeekFrom, Vnode, XattrFlags,
 };
+pub use shards::{SHARDS, shard_of};
 
 /// What every operation fails with: an errno of the kernel's.
 pub use rustix::io::Errno;

@@ -1,0 +1,64 @@
+//! Spreading numbers over the shards of a table.
+
+/// How many shards a table of vnodes has.
+pub const SHARDS: usize = 32;
+
+/// `SHARDS`-th root of two, as a fraction of 2^32.
+const STEP: u64 = 4_389_011_187;
+
+/// Where each shard's part of the 32-bit hash space ends: the k-th is 2^(k/SHARDS) times as wide as the first.
+const ENDS: [u32; SHARDS] = ends();
+
+const fn ends() -> [u32; SHARDS] {
+    let mut widths = [0u64; SHARDS];
+    let (mut width, mut total, mut k) = (1u64 << 24, 0u64, 0);
+    while k < SHARDS {
+        widths[k] = width;
+        total += width;
+        width = (width * STEP) >> 32;
+        k += 1;
+    }
+    let mut ends = [u32::MAX; SHARDS];
+    let (mut sum, mut k) = (0u64, 0);
+    while k + 1 < SHARDS {
+        sum += widths[k];
+        ends[k] = ((sum << 32) / total) as u32;
+        k += 1;
+    }
+    ends
+}
+
+/// The shard of a vnode number: below [`SHARDS`].
+///
+/// Shards get unequal parts, each a little larger than the one before. A hash table doubles when it is full; equal shards all
+/// fill at the same time, and just after that half of the memory is empty. Unequal ones double one after the other, so
+/// that what a million vnodes need grows smoothly.
+#[must_use]
+pub fn shard_of(number: u64) -> usize {
+    let mixed = (number ^ (number >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    let hash = u32::try_from(mixed >> 32).unwrap_or(0);
+    ENDS.partition_point(|&end| end <= hash).min(SHARDS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shard_gets_its_part() {
+        let mut counts = [0u32; SHARDS];
+        for number in 0..1_000_000u64 {
+            counts[shard_of((7 << 48) | number)] += 1;
+        }
+        let (first, last) = (f64::from(counts[0]), f64::from(counts[SHARDS - 1]));
+        assert!((1.7..2.2).contains(&(last / first)), "{counts:?}");
+        assert!(counts.iter().all(|&n| n > 15_000), "{counts:?}");
+    }
+
+    #[test]
+    fn extreme_numbers_have_a_shard() {
+        for number in [0, 1, u64::MAX, 1 << 63, u64::from(u32::MAX)] {
+            assert!(shard_of(number) < SHARDS);
+        }
+    }
+}
