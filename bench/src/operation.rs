@@ -163,7 +163,7 @@ impl Operation {
     pub(crate) fn passes(self) -> u32 {
         match self {
             Operation::StatAgain | Operation::MissingAgain => 10,
-            Operation::OpenReadRw | Operation::OpenReadRo | Operation::Chmod => 4,
+            Operation::GetattrForced | Operation::OpenReadRw | Operation::OpenReadRo | Operation::Chmod => 4,
             Operation::Readdir => 25,
             Operation::SeqRead
             | Operation::SeqWrite

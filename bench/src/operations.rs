@@ -5,15 +5,21 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 
 use crate::cli::Options;
 use crate::contender::{Contender, Kind};
 use crate::counters::{self, Requests};
 use crate::layout::{self, Amounts};
 use crate::operation::Operation;
+use crate::process;
 use crate::progress::Progress;
 use crate::stage::{Size, Stage};
 use crate::worker::{self, Outcome, Task};
+
+/// How long a worker may take; the slowest known takes a tenth of it.
+const PATIENCE_SECONDS: i64 = 300;
 
 /// One measurement.
 #[derive(Debug)]
@@ -184,10 +190,25 @@ impl Worker {
         Ok(Self { child, answers })
     }
 
-    /// Waits until the worker has warmed up.
-    fn ready(&mut self) -> Result<()> {
+    /// The next line that it says.
+    ///
+    /// A server that hangs would hang the whole run: so when nothing is heard for too long, the server is ended, which
+    /// fails whatever its users wait for.
+    fn hear(&mut self) -> Result<String> {
+        let limit = Timespec { tv_sec: PATIENCE_SECONDS, tv_nsec: 0 };
+        let ready = poll(&mut [PollFd::new(self.answers.get_ref(), PollFlags::IN)], Some(&limit)).context("wait")?;
+        if ready == 0 {
+            process::end_all();
+            bail!("no answer for {PATIENCE_SECONDS} seconds: every process of the contender was ended");
+        }
         let mut line = String::new();
         self.answers.read_line(&mut line).context("hear the worker")?;
+        Ok(line)
+    }
+
+    /// Waits until the worker has warmed up.
+    fn ready(&mut self) -> Result<()> {
+        let line = self.hear()?;
         if line.trim_end() == worker::READY {
             return Ok(());
         }
@@ -204,8 +225,7 @@ impl Worker {
 
     /// Waits for its end.
     fn outcome(mut self) -> Result<Done> {
-        let mut line = String::new();
-        self.answers.read_line(&mut line).context("hear the worker")?;
+        let line = self.hear()?;
         match serde_json::from_str(&line).context("the worker ended before its time")? {
             Outcome::Done { begun, ended, ops, bytes } => Ok(Done { begun, ended, ops, bytes }),
             Outcome::Failed(why) => bail!(why),

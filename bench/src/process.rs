@@ -63,12 +63,17 @@ pub(crate) fn wait_for_servers() {
             return;
         }
         if begun.elapsed() > Duration::from_secs(10) {
-            for pid in left {
-                // It may have ended between the look and the signal: nothing to do then.
-                let _ = kill_process(pid, Signal::KILL);
-            }
+            end_all();
         }
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Ends every process of this namespace but ourselves, at once.
+pub(crate) fn end_all() {
+    for pid in servers() {
+        // It may have ended between the look and the signal: nothing to do then.
+        let _ = kill_process(pid, Signal::KILL);
     }
 }
 

@@ -6,6 +6,7 @@ use std::fs;
 use anyhow::{Context, Result};
 
 use crate::cli::Options;
+use crate::contender::Kind;
 use crate::operation::Operation;
 use crate::plot;
 use crate::results::{Report, Row, Spread};
@@ -80,17 +81,41 @@ fn ratios(report: &Report, threads: u32) -> String {
     let mut head = vec!["operation".to_owned(), "native rate".to_owned()];
     head.extend(names(report).skip(1));
     head.push("wanted".to_owned());
+    head.push("unionfs / wrapfs".to_owned());
     let body = Operation::ALL.into_iter().filter_map(|operation| {
-        let mut rows = rows_of(report, operation, threads);
-        let native = rows.next()?;
+        let rows: Vec<&Row> = rows_of(report, operation, threads).collect();
+        let (native, others) = rows.split_first()?;
         let mut line = vec![operation.label().to_owned(), rate_text(native, |rate| number(rate.median))];
-        line.extend(
-            rows.map(|row| row.ratio.map_or_else(|| "failed".to_owned(), |ratio| format!("{:.2}", ratio.median))),
-        );
-        line.push(operation.target().map_or_else(String::new, |target| format!("{target:.2}")));
+        let text = |row: &&Row| row.ratio.map_or_else(|| "failed".to_owned(), |ratio| format!("{:.2}", ratio.median));
+        line.extend(others.iter().map(text));
+        line.push(wanted(&rows));
+        line.push(beside_wrapfs(&rows));
         Some(line)
     });
     table(&head, &body.collect::<Vec<_>>())
+}
+
+fn find<'a>(rows: &[&'a Row], kind: Kind) -> Option<&'a Row> {
+    rows.iter().find(|row| row.contender == kind).copied()
+}
+
+/// What is wanted of the union, and whether it is so.
+fn wanted(rows: &[&Row]) -> String {
+    let Some(target) = rows.first().and_then(|row| row.target) else { return String::new() };
+    match find(rows, Kind::Unionfs).and_then(|row| row.ratio) {
+        Some(ratio) if ratio.median >= target => format!("{target:.2}, reached"),
+        Some(_) => format!("{target:.2}, missed"),
+        None => format!("{target:.2}"),
+    }
+}
+
+/// The union's rate as a share of the null layer's.
+fn beside_wrapfs(rows: &[&Row]) -> String {
+    let rate = |kind| Some(find(rows, kind)?.rate?.median);
+    match (rate(Kind::Unionfs), rate(Kind::Wrapfs)) {
+        (Some(unionfs), Some(wrapfs)) => format!("{:.2}", unionfs / wrapfs),
+        _ => String::new(),
+    }
 }
 
 fn rates(report: &Report, threads: u32) -> String {

@@ -122,7 +122,7 @@ fn choose(task: &Task, dir: OwnedFd) -> rustix::io::Result<Timed> {
             let name = c"f000000";
             let look = move || rustix::fs::statx(&dir, name, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
             look()?;
-            let count = task.files;
+            let count = task.files * passes;
             Box::new(move || {
                 for _ in 0..count {
                     black_box(look()?);
