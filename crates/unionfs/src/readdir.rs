@@ -61,9 +61,10 @@ pub(crate) struct Listings {
 
 impl Listings {
     fn remember(&self, dir: &UnionVnode) {
+        let Ok(this) = dir.arc() else { return };
         let forgotten = {
             let mut recent = self.recent.lock();
-            recent.push_back(dir.this.clone());
+            recent.push_back(Arc::downgrade(&this));
             if recent.len() > KEPT { recent.pop_front() } else { None }
         };
         let Some(old) = forgotten.and_then(|weak| weak.upgrade()) else { return };
