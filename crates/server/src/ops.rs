@@ -335,7 +335,11 @@ impl Filesystem for Server {
         if key == b"security.capability" && self.files.is_bare(node) {
             return Err(Errno::NODATA);
         }
-        self.nodes.get(node)?.getxattr(&cx(rq, 0), key, out)
+        match self.nodes.get(node)?.getxattr(&cx(rq, 0), key, out) {
+            // Below there are no ACLs at all. To the kernel's permission check any other error would be a refusal.
+            Err(Errno::OPNOTSUPP) if key.starts_with(b"system.posix_acl_") => Err(Errno::NODATA),
+            answer => answer,
+        }
     }
 
     fn listxattr(&self, rq: &Request<'_>, node: u64, out: &mut [u8]) -> Reply<usize> {
