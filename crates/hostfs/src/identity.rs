@@ -20,6 +20,11 @@ pub(crate) const fn is_direct(root_dev: u64, inode: HostInode) -> bool {
     inode.dev == root_dev && inode.ino > ROOT && inode.ino <= DIRECT_MAX
 }
 
+/// Is this number an inode number of the root's device (or the root's), and no hash?
+pub(crate) const fn is_plain(number: u64) -> bool {
+    number >> 63 == 0
+}
+
 /// The number of a vnode: a pure function of what the host says, so that it is the same after a remount.
 ///
 /// It is the inode number where that is unique and small (it lies on the root's own device, and leaves room for a layer above to

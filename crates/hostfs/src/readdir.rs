@@ -1,6 +1,6 @@
 use crate::dirs::Listing;
 use crate::identity::{self, HostInode};
-use crate::layer::{Shared, Vague, statx_fd};
+use crate::layer::{Vague, statx_fd};
 use crate::vnode_impl::HostVnode;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, RawDir, RawDirEntry, SeekFrom};
@@ -67,25 +67,26 @@ impl HostVnode {
     fn show(&self, fd: &OwnedFd, entry: &RawDirEntry<'_>, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<bool> {
         // `.`, `..`, and anything that the host should not list.
         let Ok(name) = Name::new(entry.file_name().to_bytes()) else { return Ok(true) };
-        let Some((ino, kind)) = self.fs().entry_number(fd, entry, name)? else { return Ok(true) };
+        let Some((ino, kind)) = self.entry_number(fd, entry, name)? else { return Ok(true) };
         Ok(sink(&DirEntry { cookie: entry.next_entry_cookie(), ino, kind, name }))
     }
-}
 
-impl Shared {
     /// Number and kind of an entry; `None` if it is gone already.
     fn entry_number(&self, dir: &OwnedFd, entry: &RawDirEntry<'_>, name: Name<'_>) -> Result<Option<(u64, Kind)>> {
         let kind = kind_of(entry.file_type());
-        let vague = match self.traits.vague_d_ino {
+        let fs = self.fs();
+        let vague = match fs.traits.vague_d_ino {
             Vague::None => false,
             Vague::Directories => kind == Some(Kind::Directory),
             Vague::All => true,
         };
-        let direct = identity::is_direct(self.root_dev, HostInode { dev: self.root_dev, ino: entry.ino() });
+        // What is in a directory on the root's device is there too, or it is the vague case.
+        let on_root_dev = identity::is_plain(self.number());
+        let direct = on_root_dev && identity::is_direct(fs.root_dev, HostInode { dev: fs.root_dev, ino: entry.ino() });
         if let (Some(kind), false, true) = (kind, vague, direct) {
             return Ok(Some((entry.ino(), kind)));
         }
-        let fd = match self.refer_name(dir, name.as_bytes()) {
+        let fd = match fs.refer_name(dir, name.as_bytes()) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(None),
             // Something is mounted there; it can't be looked up either.
@@ -93,7 +94,7 @@ impl Shared {
             Err(errno) => return Err(errno),
         };
         let stat = statx_fd(fd.as_fd())?;
-        Ok(Some((self.number_of(&fd, &stat)?, crate::attr::kind_of(&stat))))
+        Ok(Some((fs.number_of(&fd, &stat)?, crate::attr::kind_of(&stat))))
     }
 }
 

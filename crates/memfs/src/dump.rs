@@ -1,7 +1,7 @@
 use core::fmt;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use vnode::{Cx, Kind, Layer, Name, OpenFlags, Result, Time, Vnode};
+use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, Result, Time, Vnode};
 
 /// A whole tree as a value that can be compared and printed. Keys are paths from the root, without a leading `/`; the root's is
 /// empty.
@@ -162,7 +162,11 @@ fn contents(vnode: &Arc<dyn Vnode>, size: u64) -> Result<Vec<u8>> {
 fn xattrs(vnode: &Arc<dyn Vnode>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let cx = Cx::internal(0, 0);
     let mut names = vec![0; 65536];
-    let len = vnode.listxattr(&cx, &mut names)?;
+    let len = match vnode.listxattr(&cx, &mut names) {
+        // A file system without any.
+        Err(Errno::OPNOTSUPP) => 0,
+        other => other?,
+    };
     names.truncate(len);
     let mut found = BTreeMap::new();
     for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
