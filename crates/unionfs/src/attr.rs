@@ -80,7 +80,7 @@ impl UnionVnode {
             }
             let this = self.arc()?;
             if self.dir.is_some() {
-                let target = self.core.target(&self.stack()?, lower.branch)?;
+                let target = self.core.target(&self.stack()?)?;
                 self.core.ensure_part(cx, &this, target)?;
             } else {
                 self.core.copy_up(cx, &this, None, keep)?;

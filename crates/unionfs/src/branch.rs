@@ -142,14 +142,11 @@ impl Core {
         self.read_only || index == 0
     }
 
-    /// The branch where something new is made in a directory of this stack, not right of `bound`: the leftmost read-write
-    /// one that has the directory, else the nearest read-write one left of the stack.
-    pub(crate) fn target(&self, stack: &[Lower], bound: u16) -> Result<u16> {
-        if let Some(part) = stack.iter().find(|part| part.branch <= bound && self.writable(part.branch)) {
-            return Ok(part.branch);
-        }
+    /// The branch where something new is made in a directory of this stack: that of its leftmost part, from which what is
+    /// made inherits group and ACLs, else the nearest read-write one to the left, where a copy of that part is made.
+    pub(crate) fn target(&self, stack: &[Lower]) -> Result<u16> {
         let leftmost = stack.first().ok_or(Errno::NOENT)?.branch;
-        (0..leftmost).rev().find(|&b| self.writable(b)).ok_or(Errno::ROFS)
+        (0..=leftmost).rev().find(|&b| self.writable(b)).ok_or(Errno::ROFS)
     }
 
     /// The number of a lower object that is not a directory's leftmost part nor an aliased file.

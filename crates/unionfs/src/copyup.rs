@@ -56,9 +56,18 @@ impl Core {
         let left = from.checked_sub(1).ok_or(Errno::ROFS)?;
         match (to, place) {
             (Some(to), _) if self.writable(to) => Ok(to),
-            (_, Some(place)) => self.target(&place.parent.stack()?, left),
+            (_, Some(place)) => self.copy_target_in(&place.parent.stack()?, left),
             (_, None) => (0..from).rev().find(|&b| self.writable(b)).ok_or(Errno::ROFS),
         }
+    }
+
+    /// The leftmost read-write branch up to `bound` that has a part of the directory, else the nearest left of all parts.
+    fn copy_target_in(&self, stack: &[Lower], bound: u16) -> Result<u16> {
+        if let Some(part) = stack.iter().find(|part| part.branch <= bound && self.writable(part.branch)) {
+            return Ok(part.branch);
+        }
+        let leftmost = stack.first().ok_or(Errno::NOENT)?.branch;
+        (0..leftmost).rev().find(|&b| self.writable(b)).ok_or(Errno::ROFS)
     }
 
     /// Builds the copy and publishes it. `EAGAIN` if the file was renamed meanwhile.
@@ -159,7 +168,7 @@ impl Core {
         if vnode.place().is_some() != at {
             return Err(Errno::AGAIN);
         }
-        let several = attr.nlink > 1 && from.vnode.kind() != Kind::Directory && !self.writable(from.branch);
+        let several = attr.nlink > 1 && from.vnode.kind() != Kind::Directory;
         if at || several {
             let copied = copy.vnode.getattr(cx)?;
             self.identity.append(&self.server(cx), self.alias_record(&copy, &copied, vnode.id)?)?;

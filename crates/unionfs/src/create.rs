@@ -49,7 +49,7 @@ impl UnionVnode {
         if !matches!(probe.hit, Hit::None) {
             return Err(Errno::EXIST);
         }
-        let branch = self.core.target(stack, probe.bound())?;
+        let branch = self.core.target(stack)?;
         Ok(Slot { branch, whiteout: probe.whiteout == Some(branch) })
     }
 
@@ -173,7 +173,7 @@ impl UnionVnode {
         loop {
             self.check_alive()?;
             let stack = self.stack()?;
-            let branch = self.core.target(&stack, u16::MAX)?;
+            let branch = self.core.target(&stack)?;
             let Some(part) = stack.iter().find(|part| part.branch == branch) else {
                 self.core.ensure_part(cx, &this, branch)?;
                 continue;
@@ -236,11 +236,10 @@ impl UnionVnode {
 
     /// The branch where another name of a file on `from` goes: the file's own, if the name would show there.
     fn link_branch(&self, stack: &[Lower], probe: &Probe, from: u16) -> Result<u16> {
-        let has_part = stack.iter().any(|part| part.branch == from);
-        let may_have = stack.first().is_some_and(|first| from < first.branch);
-        if self.core.writable(from) && from <= probe.bound() && (has_part || may_have) {
+        if self.core.writable(from) && from <= probe.bound() && self.can_lie_on(from)? {
             return Ok(from);
         }
-        self.core.target(stack, probe.bound().min(from))
+        let leftmost = stack.first().ok_or(Errno::NOENT)?.branch;
+        (0..=leftmost.min(from)).rev().find(|&b| self.core.writable(b)).ok_or(Errno::ROFS)
     }
 }

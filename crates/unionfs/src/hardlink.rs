@@ -134,7 +134,9 @@ impl Core {
     /// The file that a lower name leads to: the copy that was made of it under another name, else itself.
     pub(crate) fn behind_links(&self, cx: &Cx<'_>, branch: u16, entry: Entry) -> Result<(Lower, Attr)> {
         let own = Lower { vnode: entry.vnode, branch };
-        if entry.attr.nlink < 2 || self.links.len.load(Ordering::Acquire) == 0 {
+        // On a branch that can be written the other names may be gone.
+        let single = entry.attr.nlink < 2 && !self.writable(branch);
+        if single || self.links.len.load(Ordering::Acquire) == 0 {
             return Ok((own, entry.attr));
         }
         let number = self.number_of(&own, &entry.attr)?;
@@ -206,7 +208,7 @@ impl Core {
         let number = self.number_of(lower, attr)?;
         let indexed = self.links.branch(number);
         let own = indexed.is_none_or(|at| at == lower.branch);
-        if attr.nlink > 1 && (stays || !own) {
+        if !own || (attr.nlink > 1 && stays) {
             self.use_name(cx, number, attr.nlink, 1);
         }
         let left = match indexed {

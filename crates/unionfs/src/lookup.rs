@@ -2,7 +2,7 @@
 
 use crate::branch::{Core, is_dir};
 use crate::marks::Onward;
-use crate::node::{Lower, Place, UnionVnode};
+use crate::node::{Dir, Lower, Place, UnionVnode};
 use crate::whiteout::reserved;
 use std::sync::Arc;
 use vnode::{Attr, Cx, Entry, Errno, Name, Result};
@@ -168,24 +168,6 @@ impl Core {
         Ok(false)
     }
 
-    /// The vnode for what was found in `place`.
-    pub(crate) fn present_hit(
-        self: &Arc<Self>,
-        cx: &Cx<'_>,
-        place: Place,
-        hit: Hit,
-    ) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
-        match hit {
-            Hit::None => Ok(None),
-            Hit::Leaf { branch, entry } => self.present_leaf(cx, place, branch, entry).map(Some),
-            Hit::Dir { stack, attr, redirect } => {
-                let vnode = self.intern_dir(place, stack.into(), redirect)?;
-                let attr = vnode.dir_attr(cx, attr)?;
-                Ok(Some((vnode, attr)))
-            }
-        }
-    }
-
     /// The vnode for a lower file: of its copy, where it is a name of a file that was copied up under another one.
     pub(crate) fn present_leaf(
         self: &Arc<Self>,
@@ -223,19 +205,20 @@ impl UnionVnode {
         }
     }
 
-    fn find_once(
-        &self,
-        cx: &Cx<'_>,
-        dir: &crate::node::Dir,
-        name: Name<'_>,
-    ) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
-        let _names = dir.names.read();
+    fn find_once(&self, cx: &Cx<'_>, dir: &Dir, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
+        let names = dir.names.read();
         let stack = self.stack()?;
-        let hit = self.core.probe(cx, &stack, name)?.hit;
-        if matches!(hit, Hit::None) {
-            return Ok(None);
+        match self.core.probe(cx, &stack, name)?.hit {
+            Hit::None => Ok(None),
+            Hit::Leaf { branch, entry } => self.core.present_leaf(cx, self.place_of(name)?, branch, entry).map(Some),
+            Hit::Dir { stack, attr, redirect } => {
+                let vnode = self.core.intern_dir(self.place_of(name)?, stack.into(), redirect)?;
+                // Its link count may have to be counted, under its own lock.
+                drop(names);
+                let attr = vnode.dir_attr(cx, attr)?;
+                Ok(Some((vnode, attr)))
+            }
         }
-        self.core.present_hit(cx, self.place_of(name)?, hit)
     }
 
     /// A branch was changed behind our back, and what this vnode stood for is gone: looks again by name. Answers false where

@@ -6,8 +6,8 @@ use crate::shortname::ShortName;
 use crate::table::Interned;
 use parking_lot::{Mutex, RwLock};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vnode::{Errno, Kind, Name, Result, Vnode};
 
 /// A vnode of a branch.

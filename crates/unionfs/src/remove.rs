@@ -182,22 +182,35 @@ impl Core {
     /// `delete=all`: unlinks the instances right of `branch` that would show, from the right. What can't be unlinked is left,
     /// to be hidden. They are all behind the one that shows, so the view stays. Answers the branches where one went.
     pub(crate) fn unlink_right(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>, branch: u16) -> Result<Vec<u16>> {
+        let instances = self.instances(cx, stack, name, branch)?;
         let mut removed = Vec::new();
-        for part in self.instances(cx, stack, name, branch)?.iter().rev() {
-            let Some(entry) = part.vnode.lookup(cx, name)? else { continue };
-            if is_dir(&entry.vnode) || !self.writable(part.branch) {
+        if instances.is_empty() {
+            return Ok(removed);
+        }
+        let shown = self.shown_number(cx, stack, name, branch)?;
+        for part in instances.iter().rev().filter(|part| self.writable(part.branch)) {
+            let Some(entry) = part.vnode.lookup(cx, name)?.filter(|entry| !is_dir(&entry.vnode)) else { continue };
+            if let Err(errno) = part.vnode.unlink(cx, name) {
+                tracing::info!(%name, %errno, "an instance that can't be removed is hidden");
                 continue;
             }
-            match part.vnode.unlink(cx, name) {
-                Ok(()) => {
-                    let lower = Lower { vnode: entry.vnode, branch: part.branch };
-                    self.name_went(cx, &lower, &entry.attr, false)?;
-                    removed.push(part.branch);
-                }
-                Err(errno) => tracing::info!(%name, %errno, "an instance that can't be removed is hidden"),
+            removed.push(part.branch);
+            let lower = Lower { vnode: entry.vnode, branch: part.branch };
+            // The original of the copy that shows: its name was counted as used up when the copy was made.
+            if shown != Some(self.number_of(&lower, &entry.attr)?) {
+                self.name_went(cx, &lower, &entry.attr, false)?;
             }
         }
         Ok(removed)
+    }
+
+    /// The number of the file that a name leads to on that branch.
+    fn shown_number(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>, branch: u16) -> Result<Option<u64>> {
+        let Some(part) = stack.iter().find(|part| part.branch == branch) else { return Ok(None) };
+        match part.vnode.lookup(cx, name)? {
+            Some(entry) => self.number_of(&Lower { vnode: entry.vnode, branch }, &entry.attr).map(Some),
+            None => Ok(None),
+        }
     }
 
     /// The directories right of `branch` whose entries of that name would show one after the other.
