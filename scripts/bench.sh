@@ -23,6 +23,13 @@ if [ "$(id -u)" != 0 ]; then
 	exit 1
 fi
 
+# Refreshes apt's lists before the first package is asked for; a machine may never have had any.
+updated=no
+update() {
+	[ $updated = yes ] || apt-get update -q >&2 || say "apt-get update failed: going on with the lists there are"
+	updated=yes
+}
+
 # Installs the packages of which the named programs or files are missing: pairs of file and package.
 need() {
 	missing=
@@ -32,6 +39,7 @@ need() {
 	done
 	[ -z "$missing" ] && return
 	say "installing$missing"
+	update
 	# shellcheck disable=SC2086 # a list of packages
 	apt-get install -y -q --no-install-recommends $missing >&2
 }
@@ -40,6 +48,7 @@ need() {
 fetch_peers() {
 	[ -e "$cache/peers/versions" ] && return
 	say "fetching the peers from Debian's archive"
+	update
 	rm -rf "$cache/debs" "$cache/peers"
 	mkdir -p "$cache/debs" "$cache/peers"
 	for package in $peers $libraries; do

@@ -60,6 +60,9 @@ fn coordinate() -> anyhow::Result<()> {
     }
     let progress = progress::Progress::new();
     let mut report = results::Report::new(&options, &present, absent);
+    if let Some(load) = report.machine.load_before.filter(|load| *load > 0.5) {
+        eprintln!("strata-bench: the machine is busy (load {load:.1}): expect figures that vary");
+    }
     if !options.no_operations {
         report.rows = results::rows(&operations::run(&options, &present, &progress)?, &present);
     }

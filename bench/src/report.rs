@@ -33,10 +33,11 @@ fn markdown(report: &Report) -> String {
     let machine = &report.machine;
     let _ = writeln!(
         text,
-        "Linux {}, {} CPUs ({}); {} repetitions, {} files per operation, large files of {} MiB.\n",
+        "Linux {}, {} CPUs ({}), load {} before the run; {} repetitions, {} files per operation, large files of {} MiB.\n",
         machine.kernel,
         machine.cpus,
         machine.processor,
+        machine.load_before.map_or_else(|| "unknown".to_owned(), |load| format!("{load:.1}")),
         report.repetitions,
         report.files,
         report.large_bytes >> 20

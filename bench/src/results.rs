@@ -29,6 +29,8 @@ pub(crate) struct Machine {
     pub(crate) kernel: String,
     pub(crate) processor: String,
     pub(crate) cpus: usize,
+    /// The load average of the minute before the run: what others were doing.
+    pub(crate) load_before: Option<f64>,
 }
 
 /// A contender that took part.
@@ -126,8 +128,13 @@ impl Machine {
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             processor,
             cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            load_before: load(),
         }
     }
+}
+
+fn load() -> Option<f64> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
 }
 
 impl Measured {
