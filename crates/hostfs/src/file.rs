@@ -81,8 +81,7 @@ impl OpenFile for HostFile {
         }
     }
 
-    fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
-        cx.check()?;
+    fn write(&self, _cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
         let mut done = 0;
         while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
             match rustix::io::pwrite(&self.fd, rest, offset.saturating_add(done as u64)) {
