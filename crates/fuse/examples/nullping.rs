@@ -27,11 +27,8 @@ fn main() {
     std::fs::create_dir(&place).unwrap();
     let fs = Arc::new(memory::Memory::new());
     fs.add_file(b"file", b"");
-    let options = MountOptions {
-        transport,
-        flags: Flags { noatime: true, ..Flags::default() },
-        ..MountOptions::new(&place)
-    };
+    let options =
+        MountOptions { transport, flags: Flags { noatime: true, ..Flags::default() }, ..MountOptions::new(&place) };
     let session = Session::mount(&options, fs).unwrap();
     println!("agreed: {:?}", session.agreed().unwrap());
     let end = Instant::now() + Duration::from_secs(seconds);

@@ -110,13 +110,13 @@ impl CounterSnapshot {
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut json = String::from("{");
-        let transports: [(&str, fn(&(Opcode, u64, u64)) -> u64); 2] = [("ring", |r| r.1), ("device", |r| r.2)];
-        for (transport, pick) in transports {
-            let counts = self.requests.iter().filter(|r| pick(r) != 0).map(|r| (r.0.name(), pick(r)));
-            let _infallible = write!(json, "\"{transport}\":");
-            object(&mut json, counts);
-            json.push(',');
-        }
+        let by_ring = self.requests.iter().map(|r| (r.0.name(), r.1));
+        let by_device = self.requests.iter().map(|r| (r.0.name(), r.2));
+        json.push_str("\"ring\":");
+        object(&mut json, by_ring);
+        json.push_str(",\"device\":");
+        object(&mut json, by_device);
+        json.push(',');
         let singles = [
             ("passthrough_opens", self.passthrough_opens),
             ("backing_opens", self.backing_opens),
@@ -137,7 +137,7 @@ impl CounterSnapshot {
 
 fn object<'a>(json: &mut String, members: impl Iterator<Item = (&'a str, u64)>) {
     json.push('{');
-    for (i, (name, value)) in members.enumerate() {
+    for (i, (name, value)) in members.filter(|m| m.1 != 0).enumerate() {
         let comma = if i == 0 { "" } else { "," };
         let _infallible = write!(json, "{comma}\"{name}\":{value}");
     }

@@ -2,7 +2,7 @@
 
 use crate::abi::{InHeader, InterruptIn, OutHeader};
 use crate::core::Core;
-use crate::dispatch::{Frame, Outcome};
+use crate::dispatch::Outcome;
 use crate::inflight::{InFlight, Slot};
 use crate::request::parse;
 use crate::sys::Mapping;
@@ -27,8 +27,6 @@ const MAX_IDLE: usize = 4;
 /// How long FORGETs may gather while requests come by the ring, so that removing a tree costs a wake-up per batch
 /// rather than per file.
 const GATHER: Duration = Duration::from_millis(2);
-/// The largest first argument of any opcode fits.
-const FIRST_MAX: usize = 128;
 
 /// Opens the device, unconnected.
 pub(crate) fn open() -> Result<OwnedFd, Errno> {
@@ -204,34 +202,14 @@ impl Reader {
     }
 
     fn serve(&mut self, core: &Core, header: InHeader, opcode: Opcode, len: usize) {
-        let at = size_of::<InHeader>();
-        let first_len = core.dispatcher.first_argument_len(opcode);
-        let payload_at = at + first_len;
-        let buffer = self.buffer.bytes();
-        let mut first = [0; FIRST_MAX];
-        let argument = buffer.get(at..payload_at.min(len)).and_then(|from| Some((from, first.get_mut(..from.len())?)));
-        if let Some((from, to)) = argument {
-            to.copy_from_slice(from);
-        }
-        let complete = len == header.len as usize && payload_at <= len;
-        let payload = buffer.get_mut(payload_at..).unwrap_or_default();
         core.session.inflight.begin(&self.slot, header.unique);
-        let mut frame = Frame {
-            header,
-            opcode,
-            first: first.get(..first_len).unwrap_or_default(),
-            payload,
-            len: len.saturating_sub(payload_at),
-            may_block: true,
-            cancelled: self.slot.cancelled(),
-        };
-        let outcome = if complete {
-            core.dispatcher.run(&mut frame, &core.session.counters)
-        } else if opcode.is_oneway() {
-            Outcome::Nothing
-        } else {
-            Outcome::Error(Errno::IO)
-        };
+        let (outcome, payload_at) = core.dispatcher.run_message(
+            self.buffer.bytes(),
+            len,
+            (header, opcode),
+            self.slot.cancelled(),
+            &core.session.counters,
+        );
         InFlight::end(&self.slot);
         match outcome {
             Outcome::Reply(len) => {

@@ -2,6 +2,7 @@
 
 use crate::abi::{self, CopyFileRangeIn, CopyFileRangeOut, EntryOut, ForgetOne, InHeader, OpenOut, RenameFlags2};
 use crate::counters::Counters;
+use crate::notify::KICK;
 use crate::request::{first_argument_len, parse, split_name};
 use crate::{Errno, Filesystem, MAY_BLOCK, Opcode, Request, flags};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,9 @@ const READLINK_MAX: usize = 4095;
 const COPY_MAX: u64 = 0xffff_f000;
 /// How many forgotten nodes are handed over at once.
 const FORGET_CHUNK: usize = 64;
+
+/// The largest first argument of any opcode fits.
+const FIRST_MAX: usize = 128;
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +84,34 @@ impl Dispatcher {
                 Outcome::Error(Errno::IO)
             }
         }
+    }
+
+    /// Runs the handler of a request that stands in one piece at the start of `buffer`, as the device delivers it. Answers
+    /// also where in `buffer` a reply's body starts.
+    pub(crate) fn run_message(
+        &self,
+        buffer: &mut [u8],
+        len: usize,
+        (header, opcode): (InHeader, Opcode),
+        cancelled: &AtomicBool,
+        counters: &Counters,
+    ) -> (Outcome, usize) {
+        let at = size_of::<InHeader>();
+        let payload_at = at + self.first_argument_len(opcode);
+        let mut copy = [0; FIRST_MAX];
+        let first = buffer.get(at..payload_at).and_then(|from| {
+            let to = copy.get_mut(..from.len())?;
+            to.copy_from_slice(from);
+            Some(&*to)
+        });
+        let (Some(first), Some(payload)) = (first, buffer.get_mut(payload_at..)) else {
+            return (incomplete(opcode), at);
+        };
+        let Some(payload_len) = len.checked_sub(payload_at).filter(|_| len == header.len as usize) else {
+            return (incomplete(opcode), at);
+        };
+        let mut frame = Frame { header, opcode, first, payload, len: payload_len, may_block: true, cancelled };
+        (self.run(&mut frame, counters), payload_at)
     }
 
     fn handle(&self, frame: &mut Frame<'_>, counters: &Counters) -> Result<usize, Errno> {
@@ -203,6 +235,7 @@ impl Dispatcher {
                 put(payload, &CopyFileRangeOut { bytes_copied })
             }
             Opcode::Syncfs => fs.syncfs(&rq, node).map(|()| 0),
+            Opcode::NotifyReply if header.unique == KICK => Ok(0),
             Opcode::NotifyReply => {
                 let data = payload.get(..len).unwrap_or_default();
                 let arg: abi::NotifyRetrieveIn = parse(data)?;
@@ -271,6 +304,11 @@ impl Dispatcher {
             ..EntryOut::default()
         })
     }
+}
+
+/// How a request ends that is shorter than it must be.
+const fn incomplete(opcode: Opcode) -> Outcome {
+    if opcode.is_oneway() { Outcome::Nothing } else { Outcome::Error(Errno::IO) }
 }
 
 /// The kernel takes errors from 1 to 511 only.

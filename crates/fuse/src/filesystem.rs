@@ -1,7 +1,7 @@
 use crate::abi::{
-    AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut, Kstatfs,
-    LkIn, LkOut, LseekIn, MknodIn, OpenOut, ReadIn, ReleaseIn, RenameFlags2, SetattrIn, SetxattrIn, StatxIn, StatxOut,
-    WriteIn,
+    AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut,
+    Kstatfs, LkIn, LkOut, LseekIn, MknodIn, OpenOut, ReadIn, ReleaseIn, RenameFlags2, SetattrIn, SetxattrIn, StatxIn,
+    StatxOut, WriteIn,
 };
 use crate::{Errno, Request, Session};
 use std::sync::Arc;
@@ -103,7 +103,14 @@ pub trait Filesystem: Send + Sync + 'static {
     /// bmap, only for fuseblk.
     fn bmap(&self, rq: &Request<'_>, node: u64, block: u64, blocksize: u32) -> Reply<u64>;
     /// A restricted ioctl. Answers the structure and how much of `out` was filled.
-    fn ioctl(&self, rq: &Request<'_>, node: u64, arg: &IoctlIn, input: &[u8], out: &mut [u8]) -> Reply<(IoctlOut, usize)>;
+    fn ioctl(
+        &self,
+        rq: &Request<'_>,
+        node: u64,
+        arg: &IoctlIn,
+        input: &[u8],
+        out: &mut [u8],
+    ) -> Reply<(IoctlOut, usize)>;
     /// poll(2): the events that are ready.
     fn poll(&self, rq: &Request<'_>, node: u64, fh: u64, kh: u64, flags: u32, events: u32) -> Reply<u32>;
     /// fallocate(2)

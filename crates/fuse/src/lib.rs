@@ -42,6 +42,7 @@ mod workers;
 extern crate self as fuse;
 #[cfg(test)]
 #[path = "../tests/common/dummy.rs"]
+#[allow(unreachable_pub, reason = "shared with the integration tests")]
 mod dummy;
 
 pub use backing::BackingId;

@@ -162,12 +162,8 @@ impl MountOptions {
             }
         }
         let flags = &self.flags;
-        let attributes = [
-            ("nosuid", flags.nosuid),
-            ("nodev", flags.nodev),
-            ("noexec", flags.noexec),
-            ("noatime", flags.noatime),
-        ];
+        let attributes =
+            [("nosuid", flags.nosuid), ("nodev", flags.nodev), ("noexec", flags.noexec), ("noatime", flags.noatime)];
         let attributes = attributes.into_iter().filter_map(|(name, on)| on.then_some(name));
         for name in self.switches().chain(attributes) {
             options.push(b',');

@@ -11,6 +11,9 @@ use zerocopy::IntoBytes;
 /// Numbers of retrievals start here, where the kernel's own never come.
 static NEXT_RETRIEVAL: AtomicU64 = AtomicU64::new(1 << 62);
 
+/// The number of retrievals that are made for their answer's sake only.
+pub(crate) const KICK: u64 = 1 << 61;
+
 /// Tells the kernel what changed behind its back. Cheap to clone; made by [`Session::notifier`].
 ///
 /// # Never from a handler
@@ -106,6 +109,13 @@ impl Notifier {
         let unique = NEXT_RETRIEVAL.fetch_add(2, Ordering::Relaxed);
         let out = NotifyRetrieveOut { notify_unique: unique, nodeid: node, offset, size, padding: 0 };
         self.send(abi::NOTIFY_RETRIEVE, &[out.as_bytes()]).map(|()| unique)
+    }
+
+    /// Has the kernel send an empty NOTIFY_REPLY numbered [`KICK`] to the queue of the CPU that this runs on. Takes no lock
+    /// that a handler could be waiting under: the range is empty.
+    pub(crate) fn kick(&self) -> Result<(), Errno> {
+        let out = NotifyRetrieveOut { notify_unique: KICK, nodeid: abi::ROOT_ID, offset: 0, size: 0, padding: 0 };
+        self.send(abi::NOTIFY_RETRIEVE, &[out.as_bytes()])
     }
 
     /// Requests that were read from the device and not answered are delivered again. Only with

@@ -1,4 +1,4 @@
-use crate::abi::{ExtHeader, EXT_GROUPS, InHeader, MAX_NR_SECCTX, SecctxHeader};
+use crate::abi::{EXT_GROUPS, ExtHeader, InHeader, MAX_NR_SECCTX, SecctxHeader};
 use crate::{Errno, Opcode};
 use core::sync::atomic::AtomicBool;
 use zerocopy::FromBytes;

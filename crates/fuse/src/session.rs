@@ -58,28 +58,29 @@ impl Session {
             Mounter::Direct => true,
             Mounter::Fusermount => false,
         };
-        if direct { Self::mount_direct(options, mountpoint, fs) } else { Self::mount_as_user(options, mountpoint, fs) }
+        if direct {
+            Self::mount_direct(options, mountpoint, &fs)
+        } else {
+            Self::mount_as_user(options, mountpoint, &fs)
+        }
     }
 
     fn mount_direct(
         options: &MountOptions,
         mountpoint: PathBuf,
-        fs: Arc<dyn Filesystem>,
+        fs: &Arc<dyn Filesystem>,
     ) -> Result<Arc<Self>, MountError> {
         let device = device::open().map_err(|error| MountError::new("opening /dev/fuse", error))?;
         // Since Linux 6.18: the call that makes the superblock waits for INIT, and reports its failure.
         let synchronous = sys::sync_init(device.as_fd()).is_ok();
         let session = Self::new(options, device, mountpoint, Attached::Direct);
-        let early = if synchronous { Some(session.serve(&fs)?) } else { None };
-        let prepared = mount::prepare(options, &session.mountpoint, &session.device);
-        let started = match (early, &prepared) {
-            // The server's own reason is the better one.
-            (Some(started), Err(_)) => return Err(started.try_recv().ok().and_then(Result::err).or(prepared.err()).unwrap_or_else(unknown)),
-            (Some(started), Ok(_)) => started,
-            (None, Err(_)) => return Err(prepared.err().unwrap_or_else(unknown)),
-            (None, Ok(_)) => session.serve(&fs)?,
+        let early = if synchronous { Some(session.serve(fs)?) } else { None };
+        let prepared = match mount::prepare(options, &session.mountpoint, &session.device) {
+            Ok(prepared) => prepared,
+            // If it was the server that refused, its own reason is the better one.
+            Err(error) => return Err(early.and_then(|early| refusal(&early)).unwrap_or(error)),
         };
-        let prepared = prepared?;
+        let started = early.map_or_else(|| session.serve(fs), Ok)?;
         let attached = await_start(&started).and_then(|()| mount::attach(&prepared, &session.mountpoint));
         if attached.is_err() && matches!(prepared, Prepared::Done) {
             let _gone = mount::abort(&session.mountpoint);
@@ -90,11 +91,11 @@ impl Session {
     fn mount_as_user(
         options: &MountOptions,
         mountpoint: PathBuf,
-        fs: Arc<dyn Filesystem>,
+        fs: &Arc<dyn Filesystem>,
     ) -> Result<Arc<Self>, MountError> {
         let device = fusermount::mount(options, &mountpoint)?;
         let session = Self::new(options, device, mountpoint, Attached::Fusermount);
-        let result = session.serve(&fs).and_then(|started| await_start(&started));
+        let result = session.serve(fs).and_then(|started| await_start(&started));
         if result.is_err() {
             let _gone = fusermount::unmount(&session.mountpoint, true);
         }
@@ -115,6 +116,12 @@ impl Session {
             ended: Mutex::new(false),
             end: Condvar::new(),
         })
+    }
+
+    /// A session without a kernel.
+    #[cfg(test)]
+    pub(crate) fn unmounted(options: &MountOptions, device: OwnedFd) -> Arc<Self> {
+        Self::new(options, device, options.mountpoint.clone(), Attached::Direct)
     }
 
     /// Starts the thread that answers INIT and then reads the device. It reports when the file system can be used.
@@ -312,6 +319,12 @@ fn ring_is_switched_off() -> bool {
 
 fn await_start(started: &Receiver<Result<(), MountError>>) -> Result<(), MountError> {
     started.recv().unwrap_or_else(|_| Err(unknown()))
+}
+
+/// Why the server did not answer INIT. If it was not even asked, it says nothing (and its thread waits for INIT until the
+/// program ends: there is no way to wake it without a connection).
+fn refusal(started: &Receiver<Result<(), MountError>>) -> Option<MountError> {
+    started.recv_timeout(Duration::from_millis(500)).ok()?.err()
 }
 
 fn unknown() -> MountError {

@@ -2,6 +2,7 @@ use crate::abi::{InHeader, OutHeader, UringReqHeader};
 use crate::core::Core;
 use crate::dispatch::{Frame, Outcome};
 use crate::inflight::{InFlight, Slot};
+use crate::notify::KICK;
 use crate::sys::Mapping;
 use crate::{Errno, Opcode};
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub(super) struct Entry {
     pub(super) index: usize,
     /// Is the kernel yet to accept it (as opposed to a reply in it)?
     pub(super) registering: bool,
+    /// The queue's round in which it was committed last.
+    pub(super) committed_in: u64,
 }
 
 // SAFETY: the pointers in `iovecs` point into `memory`, which the entry owns.
@@ -54,6 +57,7 @@ impl Entry {
             high: 0,
             index,
             registering: true,
+            committed_in: 0,
         }))
     }
 
@@ -84,6 +88,11 @@ impl Entry {
         self.high = self.high.max(self.payload_len);
         inflight.begin(&self.slot, self.request.unique);
         self.opcode
+    }
+
+    /// Is it the answer to [`crate::Notifier::kick`], of which the file system knows nothing?
+    pub(super) fn is_kick(&self) -> bool {
+        self.opcode == Some(Opcode::NotifyReply) && self.request.unique == KICK
     }
 
     /// Runs the handler and leaves the reply in the memory. False: it wants a thread that may wait.
@@ -133,6 +142,67 @@ impl Entry {
         if self.is_large() {
             self.memory.give_back(PAYLOAD_AT + KEEP..PAYLOAD_AT + self.high.next_multiple_of(4096));
             self.high = KEEP;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::UringEntInOut;
+    use crate::dispatch::Dispatcher;
+    use crate::dummy::Dummy;
+    use crate::{MountOptions, Session};
+    use core::time::Duration;
+    use proptest::prelude::*;
+
+    fn core() -> Core {
+        let nothing = std::fs::File::open("/dev/null").unwrap().into();
+        let session = Session::unmounted(&MountOptions::new("/"), nothing);
+        let dispatcher = Dispatcher::new(Arc::new(Dummy { shy: true }), u64::MAX, Duration::ZERO);
+        Core { session, dispatcher }
+    }
+
+    proptest! {
+        /// Whatever stands in an entry, it gets a reply, refused by a thread that must not wait or not.
+        #[test]
+        fn any_bytes_are_answered(
+            in_out in prop::collection::vec(any::<u8>(), 128),
+            opcode in 0_u32..64,
+            first in prop::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 128),
+            payload in prop::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 0..500),
+            payload_sz in prop_oneof![0_u32..600, any::<u32>()],
+        ) {
+            let core = core();
+            let mut entry = Entry::new(0, 8192, core.session.inflight.add_slot()).unwrap();
+            let header = UringReqHeader {
+                in_out: in_out.try_into().unwrap(),
+                op_in: first.try_into().unwrap(),
+                ring_ent_in_out: UringEntInOut { commit_id: 77, payload_sz, ..UringEntInOut::default() },
+            };
+            let bytes = entry.memory.bytes();
+            header.write_to_prefix(bytes).unwrap();
+            bytes[4..8].copy_from_slice(&opcode.to_ne_bytes());
+            bytes[PAYLOAD_AT..PAYLOAD_AT + payload.len()].copy_from_slice(&payload);
+            let sent = bytes[PAYLOAD_AT..].to_vec();
+            prop_assert_eq!(entry.accept(&core.session.inflight), Opcode::new(opcode));
+            prop_assert_eq!(entry.commit_id(), 77);
+            if !entry.serve(&core, false) {
+                // What the handler will read again is as it was.
+                let used = match Opcode::new(opcode) {
+                    Some(Opcode::Getxattr) => sent.iter().position(|&b| b == 0).unwrap() + 1,
+                    Some(Opcode::Ioctl) => u32::from_ne_bytes(entry.memory.bytes()[128 + 24..][..4].try_into().unwrap()) as usize,
+                    Some(Opcode::Read | Opcode::Readdir | Opcode::Readdirplus | Opcode::Readlink | Opcode::Listxattr) => 0,
+                    _ => sent.len(),
+                };
+                prop_assert!(entry.memory.bytes()[PAYLOAD_AT..][..used] == sent[..used]);
+                prop_assert!(entry.serve(&core, true));
+            }
+            let (reply, _) = UringReqHeader::read_from_prefix(entry.memory.bytes()).unwrap();
+            let (out, _) = OutHeader::read_from_prefix(&reply.in_out).unwrap();
+            prop_assert!((-511..=0).contains(&out.error));
+            prop_assert_eq!(out.len, reply.ring_ent_in_out.payload_sz + 16);
+            prop_assert!(reply.ring_ent_in_out.payload_sz <= 8192);
         }
     }
 }

@@ -29,6 +29,12 @@ pub(super) struct Queue {
     submitted: usize,
     /// Entries that workers have.
     held: usize,
+    /// Requests may be waiting in the kernel for an entry, because at some moment all were held.
+    starved: bool,
+    /// Counts the turns of the loop: entries remember in which they were committed.
+    round: u64,
+    /// Entries committed in this round.
+    committed: usize,
     /// The connection is gone.
     down: bool,
     /// Some entry holds more memory than an idle one should.
@@ -41,6 +47,7 @@ pub(super) struct Queue {
 
 /// Where workers bring entries back to.
 struct Home {
+    #[expect(clippy::vec_box, reason = "entries stay where they are while they change hands")]
     returned: Mutex<Vec<Box<Entry>>>,
     /// The queue's thread was woken and has not looked yet.
     woken: AtomicBool,
@@ -88,6 +95,9 @@ impl Queue {
             entries: Vec::new(),
             submitted: 0,
             held: 0,
+            starved: false,
+            round: 1,
+            committed: 0,
             down: false,
             large: false,
             session: session.clone(),
@@ -142,6 +152,10 @@ impl Queue {
     }
 
     fn complete_all(&mut self, core: &Arc<Core>) {
+        let committed = std::mem::take(&mut self.committed);
+        let mut served = 0;
+        let mut idle = self.submitted;
+        // Nothing completes while we are here: the kernel does its part within our own call to it.
         while let Some(completion) = self.next_completion() {
             if completion.user_data() == WATCH {
                 if !cqueue::more(completion.flags()) && !self.down {
@@ -149,8 +163,29 @@ impl Queue {
                 }
                 self.take_back();
             } else {
-                self.complete(usize::try_from(completion.user_data()).unwrap_or(usize::MAX), completion.result(), core);
+                let index = usize::try_from(completion.user_data()).unwrap_or(usize::MAX);
+                let entry = self.entries.get(index).and_then(Option::as_ref);
+                served += usize::from(entry.is_some_and(|entry| entry.committed_in == self.round));
+                idle = idle.saturating_sub(1);
+                self.complete(index, completion.result(), core);
             }
+        }
+        // An entry that was committed and got nothing is proof that nothing waits.
+        self.starved = idle == 0 || (self.starved && served == committed);
+        self.round += 1;
+        if self.starved && self.committed == 0 && self.submitted > 0 && !self.down {
+            self.kick();
+        }
+    }
+
+    /// Requests that came while all entries were held wait in the kernel until an entry is *committed*; a newly registered
+    /// one does not fetch them. So, where there is nothing else to commit, this makes the kernel send us something: the
+    /// (empty) answer to a retrieval, which lands in this CPU's queue.
+    fn kick(&mut self) {
+        let result = self.ring.submit().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO));
+        let result = result.and_then(|_| self.session.notifier().kick());
+        if let Err(error) = result {
+            tracing::debug!(cpu = self.cpu, %error, "no kick");
         }
     }
 
@@ -171,6 +206,7 @@ impl Queue {
             counters.count(opcode);
         }
         let slow = self.session.options.may_hang || opcode.is_some_and(crate::Opcode::usually_blocks);
+        let slow = slow && !entry.is_kick();
         if !slow && entry.serve(core, false) {
             self.commit(index);
         } else {
@@ -183,6 +219,11 @@ impl Queue {
         let Some(Some(entry)) = self.entries.get_mut(index) else { return };
         match error {
             Errno::NOTCONN | Errno::CANCELED => self.down = true,
+            // With a synchronous INIT the thread that mounts takes in our answer: the kernel may not be there yet.
+            Errno::AGAIN if entry.registering => {
+                std::thread::sleep(std::time::Duration::from_micros(50));
+                return self.register(index);
+            }
             _ if entry.registering => {
                 tracing::warn!(cpu = self.cpu, %error, "the kernel does not take a ring entry; the device serves");
                 self.session.ring_failed();
@@ -241,11 +282,13 @@ impl Queue {
     }
 
     fn commit(&mut self, index: usize) {
-        let Some(Some(entry)) = self.entries.get(index) else { return };
+        let Some(Some(entry)) = self.entries.get_mut(index) else { return };
         self.large |= entry.is_large();
+        entry.committed_in = self.round + 1;
         let sqe = sqe::commit(self.cpu, entry.commit_id(), index as u64);
         if self.submit(&sqe) {
             self.submitted += 1;
+            self.committed += 1;
         }
     }
 

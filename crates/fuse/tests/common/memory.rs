@@ -56,7 +56,7 @@ impl Memory {
             | flags::NO_OPENDIR_SUPPORT;
         let mut wish = Wish::default();
         wish.flags |= wished;
-        let root = Node { mode: 0o40_755, nlink: 2, ..Node::default() };
+        let root = Node { mode: 0o40_777, nlink: 2, ..Node::default() };
         Self {
             nodes: Mutex::new(HashMap::from([(ROOT_ID, root)])),
             next: AtomicU64::new(2),
@@ -270,7 +270,9 @@ impl Filesystem for Memory {
         new_name: &[u8],
         flags: RenameFlags2,
     ) -> Reply<()> {
-        if flags.contains(RenameFlags2::NOREPLACE) && self.with(new_parent, |d| Ok(d.children.contains_key(new_name)))? {
+        if flags.contains(RenameFlags2::NOREPLACE)
+            && self.with(new_parent, |d| Ok(d.children.contains_key(new_name)))?
+        {
             return Err(Errno::EXIST);
         }
         let id = self.with(parent, |dir| dir.children.remove(name).ok_or(Errno::NOENT))?;
@@ -295,6 +297,10 @@ impl Filesystem for Memory {
             }
             Ok(n.name.clone())
         })?;
+        if name.starts_with(HANG) {
+            // So that reads are the caller's own, and can be interrupted.
+            return Ok(OpenOut { open_flags: FOPEN_DIRECT_IO, ..OpenOut::default() });
+        }
         if !name.starts_with(BACKED) {
             return Ok(OpenOut { fh: node, ..OpenOut::default() });
         }

@@ -1,0 +1,141 @@
+//! What the mounted tests stand on.
+
+#![allow(dead_code, unreachable_pub)]
+
+pub mod memory;
+
+use fuse::{Errno, Filesystem, MountOptions, Session, Transport};
+use memory::Memory;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// The kernels that are imitated: the ring, the device, and Linux 6.1 (protocol 7.38).
+pub const KERNELS: [(Transport, u32); 3] = [(Transport::Ring, 45), (Transport::Device, 45), (Transport::Auto, 38)];
+
+/// A mount in a mount namespace of its own.
+pub struct Mounted {
+    pub session: Arc<Session>,
+    pub fs: Arc<Memory>,
+    pub path: PathBuf,
+}
+
+/// Gives the calling thread a mount namespace of its own, from which nothing gets out. False, with a word, if the tests
+/// can't mount here.
+pub fn sandbox() -> bool {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: mounting needs root");
+        return false;
+    }
+    // SAFETY: only the mount namespace and the working directory of this thread change.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0);
+    rustix::mount::mount_change(
+        "/",
+        rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC,
+    )
+    .unwrap();
+    true
+}
+
+/// A new empty directory.
+pub fn temporary_dir() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("fuse-test-{}-{number}", std::process::id()));
+    std::fs::create_dir(&path).unwrap();
+    path
+}
+
+impl Mounted {
+    pub fn new(fs: Memory, adjust: impl FnOnce(&mut MountOptions)) -> Self {
+        let path = temporary_dir();
+        let mut options = MountOptions { allow_other: true, ..MountOptions::new(&path) };
+        adjust(&mut options);
+        let fs = Arc::new(fs);
+        let session = Session::mount(&options, fs.clone() as Arc<dyn Filesystem>).unwrap_or_else(|e| panic!("{e}"));
+        watch(Arc::downgrade(&session));
+        Self { session, fs, path }
+    }
+
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.fs.release();
+        // Fails where the test itself has unmounted.
+        let _gone = self.session.stop();
+        self.session.wait();
+        std::fs::remove_dir(&self.path).unwrap();
+    }
+}
+
+/// Runs `test` on each of [`KERNELS`] that this system has.
+pub fn on_each(test: impl Fn(&dyn Fn(Memory) -> Mounted)) {
+    if !sandbox() {
+        return;
+    }
+    for (transport, minor) in KERNELS {
+        if transport == Transport::Ring && !ring_is_on() {
+            eprintln!("skipped on the ring: it is switched off");
+            continue;
+        }
+        test(&|fs| {
+            Mounted::new(fs, |options| {
+                options.transport = transport;
+                options.max_minor = minor;
+            })
+        });
+    }
+}
+
+pub fn ring_is_on() -> bool {
+    std::fs::read("/sys/module/fuse/parameters/enable_uring").is_ok_and(|v| v.starts_with(b"Y"))
+}
+
+/// A test that hangs on its own mount could not even be killed: breaks the connection after a while.
+fn watch(session: Weak<Session>) {
+    std::thread::spawn(move || {
+        let end = Instant::now() + Duration::from_secs(100);
+        while Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(200));
+            if session.strong_count() == 0 {
+                return;
+            }
+        }
+        if let Some(session) = session.upgrade() {
+            eprintln!("the test hangs; counters: {}", session.counters().to_json());
+            let _gone = session.abort();
+        }
+    });
+}
+
+/// Waits until `condition` holds.
+pub fn until(what: &str, condition: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Keeps the calling thread on one CPU.
+pub fn pin(cpu: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set).unwrap();
+}
+
+pub fn errno(error: &std::io::Error) -> Option<Errno> {
+    Errno::from_io_error(error)
+}
+
+/// Names of this process' threads.
+pub fn threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let name = |path: &Path| std::fs::read_to_string(path.join("comm")).unwrap_or_default().trim().to_owned();
+    tasks.flatten().map(|task| name(&task.path())).collect()
+}
