@@ -1,7 +1,7 @@
 //! Who competes, and how each is mounted.
 //!
-//! Peers run with the fastest settings that their own documentation recommends and that keep what they promise; each
-//! setting stands here with its reason, and in the report.
+//! Peers run with the settings that are known to make them fast and that keep what they promise; each stands here with its
+//! reason, and in the report.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
