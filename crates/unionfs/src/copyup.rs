@@ -85,6 +85,8 @@ impl Core {
         let published = self.publish(cx, vnode, from, &attr, place, to, &built);
         if published.is_err() {
             self.discard(cx, &built);
+            // Its number may be given to another file.
+            self.identity.unalias(&self.server(cx), self.branch(to)?.tag, built.entry.vnode.id());
         }
         published
     }

@@ -45,12 +45,18 @@ impl UnionVnode {
             // Nothing can hide it nor show through: the lower file system knows whether the name is free.
             return Ok(Slot { branch: only.branch, whiteout: false });
         }
-        let probe = self.core.probe(cx, stack, name)?;
-        if !matches!(probe.hit, Hit::None) {
-            return Err(Errno::EXIST);
-        }
+        let whiteout = match self.known_absent(name) {
+            Some(whiteout) => whiteout,
+            None => {
+                let probe = self.core.probe(cx, stack, name)?;
+                if !matches!(probe.hit, Hit::None) {
+                    return Err(Errno::EXIST);
+                }
+                probe.whiteout
+            }
+        };
         let branch = self.core.target(stack)?;
-        Ok(Slot { branch, whiteout: probe.whiteout == Some(branch) })
+        Ok(Slot { branch, whiteout: whiteout == Some(branch) })
     }
 
     /// Makes an entry with `make`, which is called with the lower directory where it goes.
@@ -225,6 +231,7 @@ impl UnionVnode {
                     drop(names);
                     self.touch(cx, branch);
                     target.set_place(Some(self.place_of(name)?));
+                    target.gone.store(false, Ordering::Release);
                     let attr = target.leaf_attr(cx, entry.attr);
                     return Ok(Entry { vnode: target, attr });
                 }

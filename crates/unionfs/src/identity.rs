@@ -110,14 +110,12 @@ impl Identity {
         }
     }
 
-    /// The number that a lower file is known as, if that is not its natural one.
-    pub(crate) fn alias(&self, tag: u16, lower: u64, born: Option<Time>) -> Option<u64> {
+    /// What a lower file is known as, if that is not its natural number.
+    pub(crate) fn alias(&self, tag: u16, lower: u64) -> Option<Alias> {
         if self.aliases.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let alias = *self.known.read().aliases.get(&(tag, lower))?;
-        // Without a birth time in the attributes (in a listing) the lower number must do.
-        born.is_none_or(|born| born == alias.born).then_some(alias.number)
+        self.known.read().aliases.get(&(tag, lower)).copied()
     }
 
     /// Does any file have an alias?

@@ -2,10 +2,16 @@
 
 use crate::branch::{Core, is_dir};
 use crate::marks::Onward;
-use crate::node::{Dir, Lower, Place, UnionVnode};
+use crate::node::{Absent, Dir, Lower, Place, UnionVnode};
+use crate::shortname::ShortName;
 use crate::whiteout::reserved;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use vnode::{Attr, Cx, Entry, Errno, Name, Result};
+
+/// A branch that is changed behind our back is seen after this time at the latest.
+const BELIEVED: Duration = Duration::from_secs(1);
 
 /// Bounds the work that redirects made by somebody else can cause in one look-up.
 pub(crate) struct Walk {
@@ -187,8 +193,13 @@ impl Core {
     pub(crate) fn number_of(&self, lower: &Lower, attr: &Attr) -> Result<u64> {
         let tag = self.branch(lower.branch)?.tag;
         let born = attr.btime.unwrap_or_default();
-        let alias = self.identity.alias(tag, lower.vnode.id(), Some(born));
-        Ok(alias.unwrap_or_else(|| self.natural_number(lower.branch, lower.vnode.id())))
+        match self.identity.alias(tag, lower.vnode.id()) {
+            Some(alias) if alias.born == born => return Ok(alias.number),
+            // Another file has the number of one that went without our knowing.
+            Some(_) if !self.read_only => self.identity.unalias(&self.own(), tag, lower.vnode.id()),
+            _ => {}
+        }
+        Ok(self.natural_number(lower.branch, lower.vnode.id()))
     }
 }
 
@@ -208,8 +219,12 @@ impl UnionVnode {
     fn find_once(&self, cx: &Cx<'_>, dir: &Dir, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
         let names = dir.names.read();
         let stack = self.stack()?;
-        match self.core.probe(cx, &stack, name)?.hit {
-            Hit::None => Ok(None),
+        let probe = self.core.probe(cx, &stack, name)?;
+        match probe.hit {
+            Hit::None => {
+                self.remember_absent(dir, &stack, name, probe.whiteout);
+                Ok(None)
+            }
             Hit::Leaf { branch, entry } => self.core.present_leaf(cx, self.place_of(name)?, branch, entry).map(Some),
             Hit::Dir { stack, attr, redirect } => {
                 let vnode = self.core.intern_dir(self.place_of(name)?, stack.into(), redirect)?;
@@ -219,6 +234,31 @@ impl UnionVnode {
                 Ok(Some((vnode, attr)))
             }
         }
+    }
+
+    /// A look-up that finds nothing is often followed at once by making the name.
+    fn remember_absent(&self, dir: &Dir, stack: &[Lower], name: Name<'_>, whiteout: Option<u16>) {
+        if stack.len() > 1 && !self.core.read_only {
+            let absent = Absent {
+                name: ShortName::new(name.as_bytes()),
+                changes: dir.changes.load(Ordering::Acquire),
+                whiteout,
+                at: Instant::now(),
+            };
+            let old = dir.absent.lock().replace(absent);
+            drop(old);
+        }
+    }
+
+    /// The answer of the last look-up, if that was for this name, found nothing, and nothing has changed since: the branch of
+    /// the whiteout that ended it.
+    pub(crate) fn known_absent(&self, name: Name<'_>) -> Option<Option<u16>> {
+        let dir = self.dir.as_ref()?;
+        let absent = dir.absent.lock().take()?;
+        let fresh = absent.name.as_bytes() == name.as_bytes()
+            && absent.changes == dir.changes.load(Ordering::Acquire)
+            && absent.at.elapsed() < BELIEVED;
+        fresh.then_some(absent.whiteout)
     }
 
     /// A branch was changed behind our back, and what this vnode stood for is gone: looks again by name. Answers false where

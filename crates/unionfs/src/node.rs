@@ -8,6 +8,7 @@ use parking_lot::{Mutex, RwLock};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
 use vnode::{Errno, Kind, Name, Result, Vnode};
 
 /// A vnode of a branch.
@@ -46,6 +47,18 @@ pub(crate) struct Dir {
     /// Subdirectories of a merged directory.
     pub(crate) subdirs: AtomicU32,
     pub(crate) listing: Mutex<Option<Arc<Listing>>>,
+    /// The last name that was looked for and not found.
+    pub(crate) absent: Mutex<Option<Absent>>,
+}
+
+/// A name that was not there.
+pub(crate) struct Absent {
+    pub(crate) name: ShortName,
+    /// [`Dir::changes`] at that time.
+    pub(crate) changes: u64,
+    /// The branch of the whiteout that hid it.
+    pub(crate) whiteout: Option<u16>,
+    pub(crate) at: Instant,
 }
 
 struct State {
@@ -118,6 +131,7 @@ impl UnionVnode {
                     changes: AtomicU64::new(0),
                     subdirs: AtomicU32::new(UNCOUNTED),
                     listing: Mutex::new(None),
+                    absent: Mutex::new(None),
                 })
             }),
             moves: AtomicU32::new(0),

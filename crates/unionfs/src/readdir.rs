@@ -214,8 +214,8 @@ impl Core {
 
     /// The number of a listed file.
     fn listed_number(&self, branch: u16, lower: u64) -> u64 {
-        let alias = self.branch(branch).ok().and_then(|b| self.identity.alias(b.tag, lower, None));
-        alias.unwrap_or_else(|| self.natural_number(branch, lower))
+        let alias = self.branch(branch).ok().and_then(|b| self.identity.alias(b.tag, lower));
+        alias.map_or_else(|| self.natural_number(branch, lower), |alias| alias.number)
     }
 
     /// The number of an entry that was first seen in part `part`.
