@@ -1,7 +1,7 @@
 //! Who competes, and how each is mounted.
 //!
-//! Peers run with the settings that are known to make them fast and that keep what they promise; each stands here with its
-//! reason, and in the report.
+//! Peers run with settings chosen for speed among those that keep what they promise; each stands here with its reason, and
+//! in the report.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -151,7 +151,7 @@ impl Kind {
             // ff: make new files on the first branch that may be written, without asking each for its free space.
             // minfreespace: its 4 GiB by default are more than the file system has.
             // auto-full, writeback, readdir, symlinks: every cache that it has. security_capability=false spares a look-up
-            // of an attribute on every write, as its documentation recommends where nothing has file capabilities.
+            // of an attribute on every write; nothing here has file capabilities.
             Kind::Mergerfs => vec![
                 o,
                 join(&[
