@@ -10,6 +10,7 @@ suite=${STRATA_SUITE:-${suite:-bookworm}}
 arch=$(dpkg --print-architecture 2>/dev/null || echo amd64)
 cache=cache
 image=$cache/debian-$suite-$arch.squashfs
+bin=$(realpath -m "${CARGO_TARGET_DIR:-target}")/release
 uring=/sys/module/fuse/parameters/enable_uring
 
 need_root run
@@ -87,7 +88,7 @@ offer_helpers() {
 	mount -t tmpfs -o size=4m,mode=755 helpers "$sbin"
 	local name
 	for name in "$dir"/sbin/*; do ln -s "$name" "$sbin/"; done
-	for name in mount.unionfs mount.fuse.unionfs; do ln -sfn "$PWD/${CARGO_TARGET_DIR:-target}/release/strata" "$sbin/$name"; done
+	for name in mount.unionfs mount.fuse.unionfs; do ln -sfn "$bin/strata" "$sbin/$name"; done
 }
 
 switch_ring_on() {
@@ -107,7 +108,6 @@ inside() { chroot "$dir/union" /usr/bin/env -i HOME=/root TERM="${TERM:-dumb}" P
 # One line for each thing that the writable branch holds, and what it means.
 list_changes() {
 	local path name parent
-	(cd "$dir/changes" && find . -mindepth 1 -printf '%P\0%y\0%s\0') | sort -z -t/ >/dev/null
 	while IFS= read -r -d '' path; do
 		name=${path##*/} parent=${path%"$name"}
 		case $name in
@@ -117,7 +117,8 @@ list_changes() {
 			;;
 		*)
 			if [[ -d $dir/changes/$path && ! -L $dir/changes/$path ]]; then
-				continue
+				# A directory that both have is merged; its copy here holds nothing but what is listed after it.
+				[[ -d $dir/image/$path ]] || printf '    %s+ /%s/%s\n' "$green" "$path" "$plain"
 			elif [[ -e $dir/image/$path || -L $dir/image/$path ]]; then
 				printf '    %s~ /%s%s\n' "$yellow" "$path" "$plain"
 			else
@@ -162,8 +163,10 @@ story() {
 	cp /etc/hosts "$dir/union/etc/hosts" 2>/dev/null || true
 	note "chroot: apt, dpkg and the shell that run now are the image's own."
 	note "${bold}\$ apt-get update && apt-get install $package$plain"
-	inside apt-get -q update 2>&1 | sed 's/^/      /'
-	inside apt-get -q install -y --no-install-recommends "$package" 2>&1 | sed 's/^/      /'
+	# Without fancy progress: one line for each step.
+	inside apt-get -q -o APT::Update::Error-Mode=any update 2>&1 | sed 's/^/      /'
+	inside apt-get -q -o Dpkg::Use-Pty=0 -o Dpkg::Progress-Fancy=0 install -y --no-install-recommends "$package" 2>&1 |
+		sed 's/.*\r//; /^debconf: delaying/d; s/^/      /'
 	note "${bold}\$ $package Strata$plain"
 	inside "$package" Strata | sed "s/^/      $green/; s/\$/$plain/"
 	note "Now a file of the image is edited, and another removed."
@@ -178,8 +181,11 @@ story() {
 	note "$(find "$dir/changes" -type f ! -name '.wh.*' | wc -l) files, $(du -sh "$dir/changes" | cut -f1), over an image of $(find "$dir/image" -xdev -type f | wc -l) files."
 	note "It is an ordinary directory: with it kept on a disk, the union would be there again tomorrow; without it, all is as before."
 
-	step "What it cost"
-	shown "${CARGO_TARGET_DIR:-target}/release/strata" info "$dir/union"
+	step "The server behind it"
+	shown "$bin/strata" info "$dir/union"
+	local server
+	server=$("$bin/strata" info --json "$dir/union" | sed -n 's/.*"pid":\([0-9]*\).*/\1/p')
+	note "It uses $(awk '/^VmRSS/ {print $2}' "/proc/$server/status") KiB of memory."
 
 	step "Leaving"
 	umount -R "$dir/union/dev"

@@ -4,34 +4,15 @@ use crate::text::Text;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
+use unionfs::Mode;
 
-/// What a union may do to a branch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Changes go here.
-    ReadWrite,
-    /// Never changed.
-    ReadOnly,
-    /// Never changed, on an NFS export that the server keeps read-only while the mount says it is writable.
-    NfsReadOnly,
-}
+/// The modes, as they are written.
+const MODES: [(&str, Mode); 3] = [("rw", Mode::ReadWrite), ("ro", Mode::ReadOnly), ("nfsro", Mode::NfsReadOnly)];
 
-impl Mode {
-    /// As it is written.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ReadWrite => "rw",
-            Self::ReadOnly => "ro",
-            Self::NfsReadOnly => "nfsro",
-        }
-    }
-
-    /// The mode of that name.
-    #[must_use]
-    pub fn from_name(name: &[u8]) -> Option<Self> {
-        [Self::ReadWrite, Self::ReadOnly, Self::NfsReadOnly].into_iter().find(|mode| mode.name().as_bytes() == name)
-    }
+/// The mode of that name.
+fn mode_of(name: &Text) -> Option<Mode> {
+    let name = name.bytes();
+    MODES.iter().find(|(known, _)| known.as_bytes() == name).map(|&(_, mode)| mode)
 }
 
 /// A branch as it is written in the options.
@@ -63,7 +44,7 @@ pub fn parse(text: &Text) -> Result<Vec<BranchSpec>, String> {
 fn branch(text: &Text) -> Result<BranchSpec, String> {
     let (path, mode) = match text.split_last(b'=') {
         None => (text.clone(), None),
-        Some((path, mode)) => match Mode::from_name(&mode.bytes()) {
+        Some((path, mode)) => match mode_of(&mode) {
             Some(known) => (path, Some(known)),
             None => {
                 return Err(format!(
@@ -86,8 +67,7 @@ fn branch(text: &Text) -> Result<BranchSpec, String> {
 /// branches.
 #[must_use]
 pub fn is_branch(item: &Text) -> bool {
-    let has_mode =
-        |text: &Text| text.split_last(b'=').is_some_and(|(_, mode)| Mode::from_name(&mode.bytes()).is_some());
+    let has_mode = |text: &Text| text.split_last(b'=').is_some_and(|(_, mode)| mode_of(&mode).is_some());
     item.split(b':').iter().any(has_mode) || item.bytes().first().is_some_and(|&b| b == b'/' || b == b'.')
 }
 
@@ -155,15 +135,16 @@ mod tests {
         fn any_path_can_be_written(
             paths in proptest::collection::vec((proptest::collection::vec(1u8.., 1..20), 0usize..4), 1..6),
         ) {
-            let modes = [None, Some(Mode::ReadWrite), Some(Mode::ReadOnly), Some(Mode::NfsReadOnly)];
-            let line: Vec<_> = paths.iter().map(|(path, mode)| {
-                modes[*mode].map_or(escape(path), |mode| format!("{}={}", escape(path), mode.name()))
-            }).collect();
+            let written = |path: &[u8], mode: usize| match MODES.get(mode) {
+                Some((name, _)) => format!("{}={name}", escape(path)),
+                None => escape(path),
+            };
+            let line: Vec<_> = paths.iter().map(|(path, mode)| written(path, *mode)).collect();
             let read = parse(&Text::read(line.join(":").as_bytes()).unwrap()).unwrap();
             prop_assert_eq!(read.len(), paths.len());
             for (branch, (path, mode)) in read.iter().zip(&paths) {
                 prop_assert_eq!(branch.path.as_os_str().as_bytes(), path);
-                prop_assert_eq!(branch.mode, modes[*mode]);
+                prop_assert_eq!(branch.mode, MODES.get(*mode).map(|m| m.1));
             }
         }
     }

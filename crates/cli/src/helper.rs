@@ -99,7 +99,7 @@ fn say(text: &str) -> Result<(), Failure> {
 struct Plan {
     kind: Type,
     options: Options,
-    source: String,
+    source: OsString,
     stack: Stack,
     point: Place,
 }
@@ -139,12 +139,9 @@ impl Plan {
 }
 
 /// What df(1) and findmnt(8) show as the source.
-fn source(kind: Type, cmdline: &Cmdline, options: &Options) -> String {
+fn source(kind: Type, cmdline: &Cmdline, options: &Options) -> OsString {
     let given = options.fsname.as_ref().unwrap_or(&cmdline.spec);
-    match given.to_str() {
-        Some("none" | "") => kind.name().to_owned(),
-        _ => given.to_string_lossy().into_owned(),
-    }
+    if given.is_empty() || given == "none" { kind.name().into() } else { given.clone() }
 }
 
 fn refused(point: &Place, error: &fuse::MountError) -> Failure {

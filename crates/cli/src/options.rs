@@ -5,11 +5,13 @@ use crate::exit::Failure;
 use crate::flags;
 use crate::text::Text;
 use core::time::Duration;
+use fuse::Transport;
 use rustix::mount::MountFlags;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use tracing::level_filters::LevelFilter;
+use unionfs::Delete;
 
 /// A file system that can be mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,16 +41,6 @@ impl Type {
     }
 }
 
-/// What happens to the instances of a name on branches further right when it is removed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Delete {
-    /// They are hidden.
-    #[default]
-    Whiteout,
-    /// They are removed too, where the branch is read-write.
-    All,
-}
-
 /// Who owns a copied-up file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Copyup {
@@ -59,18 +51,6 @@ pub enum Copyup {
     CurrentUser,
     /// What `copyupuid=`, `copyupgid=`, `copyupmode=` say.
     Mounter,
-}
-
-/// How requests travel between the kernel and the server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Transport {
-    /// The ring where the kernel offers it.
-    #[default]
-    Auto,
-    /// Only FUSE over `io_uring`.
-    Ring,
-    /// Only /dev/fuse.
-    Device,
 }
 
 /// Everything that the options say.
@@ -264,7 +244,7 @@ pub const TABLE: &[Spec] = &[
         union_only: false,
         help: "How long the kernel may trust names and attributes without asking again, fractions allowed. What is changed through \
                the mount is seen at once; what is changed on a branch behind its back is seen after this long. \
-               Default 1; 0 for branches that others change all the time.",
+               Default 10; 0 for branches that others change all the time.",
     },
     Spec {
         name: "transport",
@@ -463,9 +443,9 @@ fn seconds(value: &Text) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::branches::Mode;
     use crate::exit::Exit;
     use proptest::prelude::*;
+    use unionfs::Mode;
 
     fn union(options: &str) -> Options {
         parse(options.as_bytes(), Type::Union, false).unwrap_or_else(|failure| panic!("{options}: {failure}"))

@@ -1,12 +1,12 @@
 //! Directories that a mount needs, and whether they can be what they are meant to be.
 
-use crate::branches::Mode;
 use crate::exit::Failure;
 use crate::mountinfo::{self, Inside};
 use rustix::fs::{Access, AtFlags, CWD, Mode as Perm, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use unionfs::Mode;
 
 /// What a directory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,15 +1,16 @@
 //! From options to layers, and how they are served.
 
-use crate::branches::Mode;
 use crate::cmdline::Cmdline;
 use crate::exit::Failure;
-use crate::options::{Copyup, Delete, Options, Transport, Type};
+use crate::options::{Copyup, Options, Type};
 use crate::place::{self, Place, Role};
 use hostfs::{HostFs, HostOptions};
 use rustix::mount::MountFlags;
 use server::Config;
+use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
+use unionfs::Mode;
 use vnode::Layer;
 
 /// The directories at the bottom of a stack, checked.
@@ -60,18 +61,15 @@ impl Stack {
 
     /// How it is served.
     #[must_use]
-    pub fn config(&self, options: &Options, point: &Place, source: &str, kind: Type) -> Config {
-        let mut config = Config::new(point.real.clone(), source, kind.name());
+    pub fn config(&self, options: &Options, point: &Place, source: &OsStr, kind: Type) -> Config {
+        let mut config = Config::new(point.real.clone(), kind.name(), kind.name());
+        config.mount.source = source.as_encoded_bytes().to_vec();
         if let Some(cache) = options.cache {
             config.cache = cache;
         }
         config.passthrough = options.passthrough;
         config.stack_depth = if self.places().any(is_stacked) { 2 } else { 1 };
-        config.mount.transport = match options.transport {
-            Transport::Auto => fuse::Transport::Auto,
-            Transport::Ring => fuse::Transport::Ring,
-            Transport::Device => fuse::Transport::Device,
-        };
+        config.mount.transport = options.transport;
         let root = rustix::process::geteuid().is_root();
         config.mount.allow_other = options.allow_other.unwrap_or(root);
         config.mount.flags = mount_flags(options.flags);
@@ -113,15 +111,7 @@ fn check_branches(options: &Options) -> Result<Vec<(Place, Mode)>, Failure> {
 }
 
 fn branch((place, mode): &(Place, Mode)) -> Result<unionfs::Branch, Failure> {
-    Ok(unionfs::Branch {
-        layer: open(place, *mode != Mode::ReadWrite)?,
-        path: place.real.clone(),
-        mode: match mode {
-            Mode::ReadWrite => unionfs::Mode::ReadWrite,
-            Mode::ReadOnly => unionfs::Mode::ReadOnly,
-            Mode::NfsReadOnly => unionfs::Mode::NfsReadOnly,
-        },
-    })
+    Ok(unionfs::Branch { layer: open(place, *mode != Mode::ReadWrite)?, path: place.real.clone(), mode: *mode })
 }
 
 fn open(place: &Place, read_only: bool) -> Result<Arc<HostFs>, Failure> {
@@ -131,10 +121,7 @@ fn open(place: &Place, read_only: bool) -> Result<Arc<HostFs>, Failure> {
 
 fn union_options(options: &Options) -> unionfs::Options {
     unionfs::Options {
-        delete: match options.delete {
-            Delete::Whiteout => unionfs::Delete::Whiteout,
-            Delete::All => unionfs::Delete::All,
-        },
+        delete: options.delete,
         copyup: match options.copyup {
             Copyup::Preserve => unionfs::Copyup::Preserve,
             Copyup::CurrentUser => unionfs::Copyup::CurrentUser,
