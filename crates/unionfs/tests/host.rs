@@ -1,0 +1,136 @@
+//! The union over directories of the host: the conformance suite, and copy-up of everything a host file can have.
+
+use hostfs::{HostFs, HostOptions};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use unionfs::{Branch, Mode, Options, Unionfs};
+use vnode::{Cx, Layer, Name, OpenFlags, SetAttr, Vnode, XattrFlags};
+
+/// A directory that is removed in the end.
+struct Scratch(PathBuf);
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+impl Scratch {
+    fn new() -> Self {
+        let unique = format!("unionfs-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(unique);
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn dir(&self, name: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn branch(path: &Path, mode: Mode) -> Branch {
+    let options = HostOptions { read_only: mode != Mode::ReadWrite, ..HostOptions::default() };
+    Branch { layer: HostFs::open(path, options).unwrap(), path: path.to_owned(), mode }
+}
+
+fn union(scratch: &Scratch) -> Arc<Unionfs> {
+    let branches = vec![branch(&scratch.dir("rw"), Mode::ReadWrite), branch(&scratch.dir("ro"), Mode::ReadOnly)];
+    Unionfs::new(branches, Options::default()).unwrap()
+}
+
+const CX: Cx<'static> = Cx::internal(0, 0);
+
+fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn walk(union: &Unionfs, path: &str) -> Arc<dyn Vnode> {
+    path.split('/').fold(union.root(), |dir, part| dir.lookup(&CX, name(part)).unwrap().unwrap().vnode)
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn conformance() {
+    if !is_root() {
+        return;
+    }
+    let mut keep = Vec::new();
+    conformance::run_all(|| {
+        let scratch = Scratch::new();
+        let union = union(&scratch);
+        keep.push(scratch);
+        union
+    });
+}
+
+#[test]
+fn copies_everything_up() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let ro = scratch.dir("ro");
+    fs::create_dir_all(ro.join("a/b")).unwrap();
+    fs::write(ro.join("a/b/f"), vec![7; 300_000]).unwrap();
+    fs::set_permissions(ro.join("a/b/f"), fs::Permissions::from_mode(0o4751)).unwrap();
+    fs::set_permissions(ro.join("a"), fs::Permissions::from_mode(0o2750)).unwrap();
+    std::os::unix::fs::symlink("over/there", ro.join("a/b/l")).unwrap();
+    let times = fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH + std::time::Duration::new(1, 5));
+    fs::File::options().write(true).open(ro.join("a/b/f")).unwrap().set_times(times).unwrap();
+    let before = fs::metadata(ro.join("a/b/f")).unwrap();
+
+    let mounted = union(&scratch);
+    let file = walk(&mounted, "a/b/f");
+    let number = file.id();
+    file.setxattr(&CX, b"user.note", b"value", XattrFlags::default()).unwrap();
+    let attr = file.getattr(&CX).unwrap();
+    assert_eq!((attr.ino, attr.perm(), attr.size), (number, 0o4751, 300_000));
+    assert_eq!((attr.mtime.sec, attr.mtime.nsec), (1, 5));
+
+    let copy = scratch.dir("rw").join("a/b/f");
+    let meta = fs::metadata(&copy).unwrap();
+    assert_eq!((meta.mode(), meta.uid(), meta.gid()), (before.mode(), before.uid(), before.gid()));
+    assert_eq!(fs::read(&copy).unwrap(), vec![7; 300_000]);
+    assert_eq!(fs::metadata(scratch.dir("rw").join("a")).unwrap().mode() & 0o7777, 0o2750);
+
+    let link = walk(&mounted, "a/b/l");
+    link.setattr(&CX, &SetAttr { uid: Some(5), ..SetAttr::default() }, None).unwrap();
+    assert_eq!(fs::read_link(scratch.dir("rw").join("a/b/l")).unwrap(), Path::new("over/there"));
+    drop((file, link, mounted));
+
+    let again = union(&scratch);
+    assert_eq!(walk(&again, "a/b/f").id(), number, "the number stays over a remount");
+    let mut value = [0; 16];
+    assert_eq!(walk(&again, "a/b/f").getxattr(&CX, b"user.note", &mut value).unwrap(), 5);
+    assert!(!scratch.dir("rw").join(".wh..wh.work").exists());
+}
+
+#[test]
+fn a_reader_follows_the_copy_and_nothing_reaches_the_read_only_branch() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    fs::write(scratch.dir("ro").join("f"), b"old").unwrap();
+    let union = union(&scratch);
+    let file = walk(&union, "f");
+    let reader = file.open(&CX, OpenFlags::RDONLY).unwrap();
+    assert!(reader.backing().is_none(), "it may still be copied up");
+    let writer = file.open(&CX, OpenFlags(0o2001)).unwrap();
+    assert!(writer.backing().is_some(), "it stays on the leftmost branch");
+    assert_eq!(writer.write(&CX, b" and new", 0).unwrap(), 8);
+    let mut out = [0; 32];
+    assert_eq!(reader.read(&CX, &mut out, 0).unwrap(), 11);
+    assert_eq!(&out[..11], b"old and new");
+    assert_eq!(fs::read(scratch.dir("ro").join("f")).unwrap(), b"old");
+}
