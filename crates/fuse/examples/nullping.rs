@@ -3,7 +3,7 @@
 //!
 //! `nullping [ring|device] [seconds] [threads] [pin]`, as root, in a mount namespace of its own (`unshare -m`).
 
-#![allow(missing_docs, clippy::unwrap_used, dead_code, unreachable_pub)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub)]
 
 #[path = "../tests/common/memory.rs"]
 mod memory;

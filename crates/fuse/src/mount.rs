@@ -110,7 +110,7 @@ impl MountOptions {
             max_read: None,
             transport: Transport::Auto,
             mounter: Mounter::Auto,
-            depth: 8,
+            depth: 16,
             max_threads: 64,
             max_workers: 128,
             may_hang: false,

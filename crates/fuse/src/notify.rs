@@ -111,10 +111,10 @@ impl Notifier {
         self.send(abi::NOTIFY_RETRIEVE, &[out.as_bytes()]).map(|()| unique)
     }
 
-    /// Has the kernel send an empty NOTIFY_REPLY numbered [`KICK`] to the queue of the CPU that this runs on. Takes no lock
-    /// that a handler could be waiting under: the range is empty.
-    pub(crate) fn kick(&self) -> Result<(), Errno> {
-        let out = NotifyRetrieveOut { notify_unique: KICK, nodeid: abi::ROOT_ID, offset: 0, size: 0, padding: 0 };
+    /// Has the kernel send an empty NOTIFY_REPLY numbered [`KICK`] to the queue of the CPU that this runs on. `file` is a
+    /// regular file that the kernel knows. Takes no lock that a handler could be waiting under: the range is empty.
+    pub(crate) fn kick(&self, file: u64) -> Result<(), Errno> {
+        let out = NotifyRetrieveOut { notify_unique: KICK, nodeid: file, offset: 0, size: 0, padding: 0 };
         self.send(abi::NOTIFY_RETRIEVE, &[out.as_bytes()])
     }
 

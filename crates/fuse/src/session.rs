@@ -49,6 +49,7 @@ impl Session {
     ///
     /// # Errors
     /// The step that failed and why. Nothing stays mounted then.
+    #[expect(clippy::needless_pass_by_value, reason = "the session keeps it until its end")]
     pub fn mount(options: &MountOptions, fs: Arc<dyn Filesystem>) -> Result<Arc<Self>, MountError> {
         let mountpoint = std::fs::canonicalize(&options.mountpoint).map_err(|error| {
             MountError::new("finding the mount point", error).with_detail(options.mountpoint.display().to_string())

@@ -1,6 +1,6 @@
 //! Whatever bytes arrive as a request, there is an answer, and it is one that the kernel takes.
 
-#![allow(missing_docs, unreachable_pub)]
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "common/dummy.rs"]
 mod dummy;

@@ -1,7 +1,7 @@
 //! When a file system is unmounted or its connection breaks, nothing of it stays. One test, because it counts the
 //! threads of the whole process.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! Mounting as an ordinary user, through fusermount3. The test runs itself again as that user.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 

@@ -90,6 +90,11 @@ impl Entry {
         self.opcode
     }
 
+    /// The request's header.
+    pub(super) const fn request(&self) -> &InHeader {
+        &self.request
+    }
+
     /// Is it the answer to [`crate::Notifier::kick`], of which the file system knows nothing?
     pub(super) fn is_kick(&self) -> bool {
         self.opcode == Some(Opcode::NotifyReply) && self.request.unique == KICK
@@ -117,6 +122,16 @@ impl Entry {
         if outcome == Outcome::MayBlock {
             return false;
         }
+        self.answer(outcome);
+        true
+    }
+
+    /// Leaves an error in the memory, without asking a handler.
+    pub(super) fn refuse(&mut self) {
+        self.answer(Outcome::Error(Errno::AGAIN));
+    }
+
+    fn answer(&mut self, outcome: Outcome) {
         InFlight::end(&self.slot);
         let (len, error) = match outcome {
             Outcome::Reply(len) => (len, 0),
@@ -127,9 +142,10 @@ impl Entry {
         self.high = self.high.max(len);
         let len = u32::try_from(len).unwrap_or(0);
         let out = OutHeader { len: len + size_of::<OutHeader>() as u32, error, unique: self.request.unique };
-        let _fits = out.write_to_prefix(&mut header.in_out);
-        header.ring_ent_in_out.payload_sz = len;
-        true
+        if let Ok((header, _)) = UringReqHeader::mut_from_prefix(self.memory.bytes()) {
+            let _fits = out.write_to_prefix(&mut header.in_out);
+            header.ring_ent_in_out.payload_sz = len;
+        }
     }
 
     /// Does the entry hold more memory than an idle one should?

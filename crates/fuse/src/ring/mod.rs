@@ -11,6 +11,7 @@
 //! that slow requests never keep the others waiting.
 
 mod entry;
+mod kick;
 mod queue;
 mod sqe;
 

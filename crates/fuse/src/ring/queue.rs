@@ -1,4 +1,5 @@
 use super::entry::Entry;
+use super::kick::Kicker;
 use super::{Plan, sqe};
 use crate::core::Core;
 use crate::workers::{Job, Workers};
@@ -13,7 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// How many entries a queue may have: with all of them held by slow requests it stands still.
-const MAX_ENTRIES: usize = 256;
+const MAX_ENTRIES: usize = 511;
 /// How long a queue keeps the memory of large transfers after its last request.
 const KEEP_MEMORY: Timespec = Timespec::new().sec(1);
 /// The completion of the eventfd's watch, as opposed to entries by their index.
@@ -43,6 +44,7 @@ pub(super) struct Queue {
     plan: Plan,
     workers: Arc<Workers<Offloaded>>,
     home: Arc<Home>,
+    kicker: Kicker,
 }
 
 /// Where workers bring entries back to.
@@ -85,7 +87,7 @@ impl Queue {
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
-            .build(u32::try_from(MAX_ENTRIES + 1).unwrap_or(512).next_power_of_two())?;
+            .build(u32::try_from(MAX_ENTRIES + 1).unwrap_or(512))?;
         ring.submitter().register_files(&[plan.device.as_raw_fd()])?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let home = Arc::new(Home { returned: Mutex::new(Vec::new()), woken: AtomicBool::new(false), bell });
@@ -104,6 +106,7 @@ impl Queue {
             plan: plan.clone(),
             workers,
             home,
+            kicker: Kicker::new(session.clone(), cpu),
         };
         for _ in 0..plan.depth.clamp(1, MAX_ENTRIES) {
             queue.add_entry()?;
@@ -178,15 +181,13 @@ impl Queue {
         }
     }
 
-    /// Requests that came while all entries were held wait in the kernel until an entry is *committed*; a newly registered
-    /// one does not fetch them. So, where there is nothing else to commit, this makes the kernel send us something: the
-    /// (empty) answer to a retrieval, which lands in this CPU's queue.
-    fn kick(&mut self) {
-        let result = self.ring.submit().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO));
-        let result = result.and_then(|_| self.session.notifier().kick());
-        if let Err(error) = result {
-            tracing::debug!(cpu = self.cpu, %error, "no kick");
+    /// Makes the kernel send something: see [`Kicker`].
+    fn kick(&self) {
+        // The new entries must be with the kernel by then.
+        if let Err(error) = self.ring.submit() {
+            tracing::debug!(cpu = self.cpu, %error, "could not submit before a kick");
         }
+        self.kicker.kick();
     }
 
     fn next_completion(&mut self) -> Option<cqueue::Entry> {
@@ -204,6 +205,13 @@ impl Queue {
         let opcode = entry.accept(&self.session.inflight);
         if let Some((counters, opcode)) = self.session.counters.ring.get(usize::from(self.cpu)).zip(opcode) {
             counters.count(opcode);
+        }
+        if let Some(opcode) = opcode {
+            self.kicker.saw(opcode, entry.request().nodeid);
+        }
+        if self.kicker.is_ours(entry.request()) {
+            entry.refuse();
+            return self.commit(index);
         }
         let slow = self.session.options.may_hang || opcode.is_some_and(crate::Opcode::usually_blocks);
         let slow = slow && !entry.is_kick();
@@ -249,8 +257,8 @@ impl Queue {
         self.held += 1;
         self.session.counters.offloads.fetch_add(1, Ordering::Relaxed);
         self.workers.submit(Offloaded { entry, home: self.home.clone(), core: core.clone() });
-        let free = self.entries.iter().flatten().count();
-        if free < self.plan.depth.div_ceil(2) && self.entries.len() < MAX_ENTRIES {
+        let free = self.entries.len() - self.held;
+        if free < self.plan.depth && self.entries.len() < MAX_ENTRIES {
             match self.add_entry() {
                 Ok(index) => self.register(index),
                 Err(error) => tracing::warn!(cpu = self.cpu, %error, "no memory for another ring entry"),

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 /// Attributes of nodes whose name starts like this...
 pub const HANG: &[u8] = b"hang"; // reading waits until interrupted or `release` is called
+pub const SLOW: &[u8] = b"slow"; // looking it up waits in the same way
 pub const LATER: &[u8] = b"later"; // every operation wants a thread that may wait
 pub const PANIC: &[u8] = b"panic"; // reading panics
 pub const LIE: &[u8] = b"lie"; // reading answers more than there is room for
@@ -186,7 +187,10 @@ impl Filesystem for Memory {
         self.destroyed.store(true, Ordering::SeqCst);
     }
 
-    fn lookup(&self, _: &Request<'_>, parent: u64, name: &[u8]) -> Reply<Option<EntryOut>> {
+    fn lookup(&self, rq: &Request<'_>, parent: u64, name: &[u8]) -> Reply<Option<EntryOut>> {
+        if name.starts_with(SLOW) {
+            self.hang(rq)?;
+        }
         let found = self.with(parent, |dir| Ok(dir.children.get(name).copied()))?;
         found.map(|id| self.entry(id)).transpose()
     }
