@@ -18,6 +18,9 @@ if [[ -w $uring && $(<"$uring") == N ]]; then
 	trap 'echo N >"$uring"' EXIT
 fi
 
+step "The suites of others"
+scripts/test-tools.sh
+
 # Not optimised: the assertions of our own invariants are part of the test.
 step "Building what the tests mount"
 as_builder cargo build --locked -p cli
@@ -25,6 +28,9 @@ step "Tests"
 as_builder cargo test --locked --workspace --exclude strata-tests --exclude cli "$@"
 # These mount, as root.
 PATH="$builder_home/.cargo/bin:$PATH" HOME="$builder_home" cargo test --locked -p cli -p strata-tests "$@"
+# The same program on an older kernel, in qemu.
+step "On Debian's 6.1 kernel, without passthrough and io_uring"
+scripts/test-old-kernel.sh "${CARGO_TARGET_DIR:-target}/debug/strata" "${STRATA_TOOLS:-cache/tools}/bin/fsx"
 if [[ $builder != root ]]; then
 	chown -R "$builder:" "${CARGO_TARGET_DIR:-target}"
 fi
