@@ -8,11 +8,13 @@ fsx=${2:+$(realpath "$2")}
 cache=$(realpath -m "$(dirname "$0")/../cache/kernel-6.1")
 mkdir -p "$cache"
 
-command -v qemu-system-x86_64 >/dev/null && [ -x /bin/busybox ] && command -v cpio >/dev/null || {
+if ! command -v qemu-system-x86_64 >/dev/null || [ ! -x /bin/busybox ] || ! command -v cpio >/dev/null; then
     echo "old kernel: installing qemu-system-x86, busybox-static and cpio"
-    apt-get install -y --no-install-recommends qemu-system-x86 busybox-static cpio >"$cache/apt.log" 2>&1 ||
-        { cat "$cache/apt.log" >&2; exit 1; }
-}
+    if ! apt-get install -y --no-install-recommends qemu-system-x86 busybox-static cpio >"$cache/apt.log" 2>&1; then
+        cat "$cache/apt.log" >&2
+        exit 1
+    fi
+fi
 if [ ! -e "$cache/vmlinuz" ]; then
     package=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image/ { print $2; exit }')
     case $package in
