@@ -23,10 +23,10 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// A new sandbox, with five minutes' time for the test.
+    /// A new sandbox, with two minutes for the test.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_time(Duration::from_secs(300))
+        Self::with_time(Duration::from_secs(120))
     }
 
     /// A new sandbox for a test that takes at most `time`; after that its mounts are cut and the test fails.

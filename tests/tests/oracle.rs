@@ -8,8 +8,10 @@ use strata_tests::oracle::Oracle;
 use strata_tests::oracle::population::{Item, build, divide, population};
 use strata_tests::{Branch, Delete, Mode, Mounted, Sandbox, Spec, Transport, long};
 
-/// Steps between two comparisons of the whole trees.
-const STRIDE: u64 = 150;
+/// Steps between two comparisons of the whole trees: `STRATA_TEST_STRIDE`, to find the step that makes the difference.
+fn stride() -> u64 {
+    std::env::var("STRATA_TEST_STRIDE").map_or(150, |n| n.parse().expect("STRATA_TEST_STRIDE is a number"))
+}
 
 fn seeds(default: &[u64]) -> Vec<u64> {
     if let Ok(seed) = std::env::var("STRATA_TEST_SEED") {
@@ -85,8 +87,10 @@ fn check(layout: Layout, transport: Transport, delete: Delete, default: &[u64]) 
         let mut mounted = Mounted::new(spec, &sandbox.path("m"));
         let mut oracle = Oracle::new(seed, native.dir(), mounted.dir());
         for round in 1..=if long() { 30 } else { 10 } {
-            oracle.steps(STRIDE);
-            oracle.compare(&format!("in round {round}"));
+            for _ in 0..150_u64.div_ceil(stride()) {
+                oracle.steps(stride());
+                oracle.compare(&format!("in round {round}"));
+            }
             if round % 2 == 0 {
                 oracle.close_all();
                 mounted.remount();

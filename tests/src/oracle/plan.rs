@@ -209,12 +209,9 @@ impl Planner {
         let id = |rng: &mut Rng| rng.pick(&[Some(0), Some(1000), Some(1001), Some(2000), None]);
         match self.rng.below(10) {
             0..=2 => Op::Chmod { path: self.old(), mode: self.mode() },
-            3 | 4 => Op::Chown {
-                path: self.old(),
-                uid: id(&mut self.rng),
-                gid: id(&mut self.rng),
-                follow: self.rng.one_in(2),
-            },
+            // Not with neither: see the test `chown_to_nobody`.
+            3 => Op::Chown { path: self.old(), uid: Some(1000), gid: id(&mut self.rng), follow: self.rng.one_in(2) },
+            4 => Op::Chown { path: self.old(), uid: id(&mut self.rng), gid: Some(2000), follow: self.rng.one_in(2) },
             5 | 6 => Op::Utimens { path: self.old(), times: self.times() },
             7 => Op::RemoveXattr { path: self.file(), name: self.rng.pick(&XATTRS) },
             8 => {

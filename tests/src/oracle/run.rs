@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 /// How many of the last steps are printed when something differs.
-const REMEMBERED: usize = 40;
+const REMEMBERED: usize = 20;
 
 /// The native tree and the other one, side by side.
 #[derive(Debug)]

@@ -1,0 +1,365 @@
+//! Copy-up: what it costs, what it keeps, what is left when it is interrupted or the disk is full, or the server dies.
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use strata_tests::process::{run, sh};
+use strata_tests::tree::{self, Times, Tree};
+use strata_tests::{Delete, Fixture, Mounted, Rng, Sandbox, Spec, Transport, on_both_transports};
+
+fn append(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    File::options().append(true).open(path)?.write_all(bytes)
+}
+
+/// Everything on a branch but the union's own files.
+fn users_files(branch: &Path) -> Vec<Vec<u8>> {
+    let tree = tree::read(branch);
+    tree.into_keys().filter(|path| !path.is_empty() && !path.starts_with(b".wh.")).collect()
+}
+
+/// What is left on a branch of unfinished work.
+fn litter(branch: &Path) -> Vec<Vec<u8>> {
+    let work = branch.join(".wh..wh.work");
+    if work.exists() { tree::read(&work).into_keys().filter(|p| !p.is_empty()).collect() } else { Vec::new() }
+}
+
+/// A big file with much nothing in it is copied up as it is, quickly and without filling the disk.
+fn holes_are_kept(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| {
+        let file = File::create(ro.join("sparse")).unwrap();
+        file.set_len(64 << 30).unwrap();
+        file.write_all_at(b"in the middle", 32 << 30).unwrap();
+        file.write_all_at(b"first", 0).unwrap();
+    });
+    append(&fx.path("sparse"), b"end").unwrap();
+    let meta = fs::metadata(fx.rw.join("sparse")).unwrap();
+    assert_eq!(meta.len(), (64 << 30) + 3);
+    assert!(meta.blocks() * 512 <= 128 * 1024, "{} blocks", meta.blocks());
+    let file = File::open(fx.path("sparse")).unwrap();
+    let mut bytes = [0; 13];
+    file.read_exact_at(&mut bytes, 32 << 30).unwrap();
+    assert_eq!(&bytes, b"in the middle");
+    assert_eq!(fs::metadata(fx.path("sparse")).unwrap().blocks(), meta.blocks());
+}
+
+/// Truncating or opening with O_TRUNC copies only what is kept.
+fn truncating_copies_what_is_kept(transport: Transport) {
+    let data = Rng::new(1).bytes(30 << 20);
+    let fx = Fixture::new(transport, |ro| {
+        ["a", "b", "c"].iter().for_each(|name| fs::write(ro.join(name), &data).unwrap());
+    });
+    let free = || rustix::fs::statvfs(&fx.rw).unwrap().f_bfree * 4096;
+    let before = free();
+    fs::write(fx.path("a"), "short").unwrap();
+    File::options().write(true).open(fx.path("b")).unwrap().set_len(1000).unwrap();
+    assert_eq!(fs::read(fx.path("a")).unwrap(), b"short");
+    assert!(fs::read(fx.path("b")).unwrap() == data[..1000]);
+    rustix::fs::sync();
+    let used = before.saturating_sub(free());
+    assert!(used < 1 << 20, "{used} bytes were used");
+    append(&fx.path("c"), b"+").unwrap();
+    assert!(fs::read(fx.path("c")).unwrap()[..data.len()] == data);
+}
+
+/// Parents are made when they are needed, and are like the originals.
+fn parents_are_like_the_originals(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| {
+        sh(
+            "cd \"$1\"; mkdir -p a/b/c untouched/x; echo f > a/b/c/f; chmod 2751 a; chown 1000:2000 a; chmod 700 a/b
+             setfattr -n user.x -v y a/b; setfacl -m u:1001:rx -d -m g:2000:rwx a/b/c; touch -d 2001-01-01 a/b/c a/b a",
+            &[ro],
+        );
+    });
+    let before = tree::read(fx.union.dir());
+    append(&fx.path("a/b/c/f"), b"+").unwrap();
+    let on_rw = tree::read(&fx.rw);
+    for dir in [&b"a"[..], b"a/b", b"a/b/c"] {
+        let (want, got) = (&before[dir], &on_rw[dir]);
+        assert_eq!((want.mode, want.owner, want.mtime), (got.mode, got.owner, got.mtime), "{}", dir.escape_ascii());
+        assert_eq!(want.xattrs, got.xattrs, "{}", dir.escape_ascii());
+    }
+    assert!(!on_rw.contains_key(&b"untouched"[..]), "a parent was made that nobody needs");
+    let mut after = tree::read(fx.union.dir());
+    let file = &b"a/b/c/f"[..];
+    assert_eq!(after[file].size, 3);
+    after.insert(file.to_vec(), before[file].clone());
+    assert_eq!(tree::difference(&before, &after, Times::Exact), "");
+}
+
+/// Starting a process that appends to `file`, to be interrupted.
+fn appending(file: &Path) -> std::process::Child {
+    let mut command = Command::new("bash");
+    command.args(["-c", "trap - INT; echo x >> \"$1\"", "bash"]).arg(file).stdin(Stdio::null());
+    command.spawn().unwrap()
+}
+
+/// A copy-up of a large file that is interrupted leaves nothing, and the file is as it was.
+///
+/// Whether the signal comes in time is up to the machine: the file grows until it does.
+fn interrupting_leaves_nothing(transport: Transport) {
+    let mut fx = Fixture::with(Sandbox::new(), 3000, transport, Delete::Whiteout, |ro| {
+        let block = Rng::new(2).bytes(16 << 20);
+        for mib in [256_u64, 1024] {
+            let file = File::create(ro.join(mib.to_string())).unwrap();
+            (0..mib / 16).for_each(|i| file.write_all_at(&block, i * (16 << 20)).unwrap());
+        }
+    });
+    let mut interrupted = 0;
+    for name in ["256", "1024"] {
+        for wait in [5, 20, 60] {
+            let before = fs::metadata(fx.path(name)).unwrap();
+            let mut child = appending(&fx.path(name));
+            std::thread::sleep(Duration::from_millis(wait));
+            kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), Signal::INT).unwrap();
+            let ended = child.wait().unwrap();
+            if ended.signal().is_none() || fx.rw.join(name).exists() {
+                // It was faster.
+                continue;
+            }
+            interrupted += 1;
+            let after = fs::metadata(fx.path(name)).unwrap();
+            assert_eq!(
+                (after.len(), after.ino(), after.mtime_nsec()),
+                (before.len(), before.ino(), before.mtime_nsec())
+            );
+            assert_eq!(users_files(&fx.rw), Vec::<Vec<u8>>::new(), "left on the read-write branch");
+            assert_eq!(litter(&fx.rw), Vec::<Vec<u8>>::new(), "left in the work directory");
+        }
+    }
+    assert!(interrupted > 0, "six copy-ups were sent a signal, and none was interrupted by it");
+    // It can be copied up all the same.
+    append(&fx.path("256"), b"+").unwrap();
+    fx.remount();
+    run(Command::new("cmp").args(["-n", "268435456"]).arg(fx.path("256")).arg(fx.ro.join("256")));
+}
+
+/// chmod of a large file does not make its readers wait for the copying: they go on reading the old bytes.
+fn readers_do_not_wait(transport: Transport) {
+    let block = Rng::new(3).bytes(16 << 20);
+    let fx = Fixture::with(Sandbox::new(), 1500, transport, Delete::Whiteout, |ro| {
+        let file = File::create(ro.join("f")).unwrap();
+        (0..40).for_each(|i| file.write_all_at(&block, i * (16 << 20)).unwrap());
+    });
+    let reader = File::open(fx.path("f")).unwrap();
+    let path = fx.path("f");
+    let changing = std::thread::spawn(move || fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap());
+    let mut reads_meanwhile = 0;
+    let mut bytes = vec![0; 4096];
+    let mut rng = Rng::new(4);
+    while !changing.is_finished() {
+        let at = rng.below((16 << 20) - 4096);
+        reader.read_exact_at(&mut bytes, at + (rng.below(40) << 24)).unwrap();
+        let at = usize::try_from(at).unwrap();
+        assert!(bytes == block[at..at + 4096]);
+        // stat and look-up must not wait either.
+        assert_eq!(fs::metadata(fx.path("f")).unwrap().len(), 40 << 24);
+        reads_meanwhile += 1;
+    }
+    changing.join().unwrap();
+    assert!(reads_meanwhile > 3, "{reads_meanwhile} reads while 640 MiB were copied");
+    assert_eq!(fs::metadata(fx.path("f")).unwrap().mode() & 0o777, 0o600);
+}
+
+/// Does what should fail, which must change nothing that can be seen; or it succeeds, if it can.
+fn fails_or_not(fx: &Fixture, what: &str, allowed: &[Errno], action: impl FnOnce() -> std::io::Result<()>) -> bool {
+    let before = tree::read(fx.union.dir());
+    let Err(error) = action() else { return true };
+    let errno = Errno::from_io_error(&error).unwrap();
+    assert!(allowed.contains(&errno), "{what}: {errno:?}");
+    let after = tree::read(fx.union.dir());
+    assert_eq!(tree::difference(&before, &after, Times::Exact), "", "{what} failed and left a trace");
+    false
+}
+
+/// A small read-write branch that is full: what can't be done fails with ENOSPC, and nothing is lost or changed.
+fn no_space(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let mut fx = Fixture::with(sandbox, 12, transport, Delete::Whiteout, |ro| {
+        fs::write(ro.join("big"), Rng::new(5).bytes(4 << 20)).unwrap();
+        fs::create_dir_all(ro.join("dir/sub")).unwrap();
+        (0..40).for_each(|i| fs::write(ro.join(format!("dir/{i}")), Rng::new(i).bytes(3000)).unwrap());
+        fs::hard_link(ro.join("dir/1"), ro.join("dir/link")).unwrap();
+    });
+    // Fill it.
+    let filler = File::create(fx.path("filler")).unwrap();
+    let block = vec![7; 64 * 1024];
+    let mut at = 0;
+    let full = loop {
+        match filler.write_at(&block, at) {
+            Ok(n) => at += n as u64,
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(full.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+    filler.sync_all().unwrap();
+    drop(filler);
+    let nospc = &[Errno::NOSPC];
+    let mut done = 0;
+    let mut attempt = |what: &str, action: &dyn Fn() -> std::io::Result<()>| {
+        done += u32::from(fails_or_not(&fx, what, nospc, action));
+    };
+    attempt("append to a big file", &|| append(&fx.path("big"), b"+"));
+    attempt("chmod of a big file", &|| fs::set_permissions(fx.path("big"), fs::Permissions::from_mode(0o600)));
+    for i in 0..40 {
+        let name = fx.path(&format!("dir/{i}"));
+        match i % 5 {
+            0 => attempt("append", &|| append(&name, b"+")),
+            1 => attempt("unlink", &|| fs::remove_file(&name)),
+            2 => attempt("rename", &|| fs::rename(&name, fx.path(&format!("r{i}")))),
+            3 => attempt("link", &|| fs::hard_link(&name, fx.path(&format!("l{i}")))),
+            _ => attempt("create", &|| fs::write(fx.path(&format!("dir/new{i}")), "").map(drop)),
+        }
+    }
+    attempt("rename of a directory", &|| fs::rename(fx.path("dir"), fx.path("moved")));
+    attempt("symlink", &|| symlink("x".repeat(1000), fx.path("s")));
+    assert!(done < 40, "nothing failed on a full branch");
+    assert_eq!(litter(&fx.rw), Vec::<Vec<u8>>::new(), "left in the work directory");
+    fx.remount();
+    // With room again, all goes.
+    fs::remove_file(fx.path("filler")).unwrap();
+    append(&fx.path("big"), b"+").unwrap();
+    assert_eq!(fs::metadata(fx.path("big")).unwrap().len(), (4 << 20) + 1);
+}
+
+/// No inode is left on the read-write branch.
+fn no_inodes(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| {
+        fs::create_dir(ro.join("dir")).unwrap();
+        (0..20).for_each(|i| fs::write(ro.join(format!("dir/{i}")), "text").unwrap());
+        fs::write(ro.join("f"), "text").unwrap();
+    });
+    let mut n = 0;
+    while File::create(fx.rw.with_file_name(format!("filler{n}"))).is_ok() {
+        n += 1;
+        assert!(n < 1_000_000);
+    }
+    let nospc = &[Errno::NOSPC];
+    assert!(!fails_or_not(&fx, "create", nospc, || fs::write(fx.path("new"), "")));
+    assert!(!fails_or_not(&fx, "mkdir", nospc, || fs::create_dir(fx.path("newdir"))));
+    assert!(!fails_or_not(&fx, "append", nospc, || append(&fx.path("f"), b"+")));
+    assert!(!fails_or_not(&fx, "unlink", nospc, || fs::remove_file(fx.path("dir/1"))));
+    assert!(!fails_or_not(&fx, "rename", nospc, || fs::rename(fx.path("f"), fx.path("g"))));
+    assert!(!fails_or_not(&fx, "rename of a directory", nospc, || fs::rename(fx.path("dir"), fx.path("moved"))));
+    (0..10).for_each(|i| fs::remove_file(fx.rw.with_file_name(format!("filler{i}"))).unwrap());
+    append(&fx.path("f"), b"+").unwrap();
+    fs::remove_file(fx.path("dir/1")).unwrap();
+}
+
+/// The file system of the read-write branch turns read-only: EROFS, and nothing changes.
+fn read_only_file_system(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| {
+        fs::create_dir(ro.join("dir")).unwrap();
+        fs::write(ro.join("dir/f"), "text").unwrap();
+        fs::write(ro.join("g"), "text").unwrap();
+    });
+    fs::write(fx.path("mine"), "text").unwrap();
+    rustix::fs::sync();
+    fx.sandbox.read_only(fx.rw.parent().unwrap());
+    let rofs = &[Errno::ROFS];
+    assert!(!fails_or_not(&fx, "create", rofs, || fs::write(fx.path("new"), "")));
+    assert!(!fails_or_not(&fx, "mkdir", rofs, || fs::create_dir(fx.path("newdir"))));
+    assert!(!fails_or_not(&fx, "append", rofs, || append(&fx.path("dir/f"), b"+")));
+    assert!(!fails_or_not(&fx, "append to its own", rofs, || append(&fx.path("mine"), b"+")));
+    assert!(!fails_or_not(&fx, "unlink", rofs, || fs::remove_file(fx.path("dir/f"))));
+    assert!(!fails_or_not(&fx, "rename", rofs, || fs::rename(fx.path("g"), fx.path("h"))));
+    assert!(!fails_or_not(&fx, "rename of a directory", rofs, || fs::rename(fx.path("dir"), fx.path("moved"))));
+    assert!(!fails_or_not(&fx, "chmod", rofs, || fs::set_permissions(fx.path("g"), fs::Permissions::from_mode(0o600))));
+    assert_eq!(fs::read_to_string(fx.path("mine")).unwrap(), "text");
+}
+
+/// Mounted with `ro`, a union that could write does not.
+fn mounted_read_only(transport: Transport) {
+    let mut fx = Fixture::new(transport, |ro| fs::write(ro.join("f"), "text").unwrap());
+    fs::write(fx.path("mine"), "text").unwrap();
+    fx.union.unmount();
+    let before = tree::read(&fx.rw);
+    let union = Mounted::with_options(Spec::union(&fx.rw, &fx.ro, transport), &fx.sandbox.path("r"), "ro");
+    for name in ["f", "mine"] {
+        assert_eq!(fs::read_to_string(union.path(name)).unwrap(), "text");
+        let error = append(&union.path(name), b"+").unwrap_err();
+        assert_eq!(Errno::from_io_error(&error), Some(Errno::ROFS));
+    }
+    drop(union);
+    assert_eq!(tree::difference(&before, &tree::read(&fx.rw), Times::Exact), "", "the branch was written");
+    fx.union.mount_again();
+}
+
+/// What is the same in every file of the crash test below: either of these contents, never anything between.
+fn check_all_or_nothing(tree: &Tree, old: u64, new: u64, files: usize) {
+    let mut seen = 0;
+    for (path, node) in tree.iter().filter(|(_, node)| rustix::fs::FileType::from_raw_mode(node.mode).is_file()) {
+        assert!(
+            [old, new].contains(&node.content),
+            "{} is neither old nor new ({} bytes)",
+            path.escape_ascii(),
+            node.size
+        );
+        seen += 1;
+    }
+    assert_eq!(seen, files, "files were lost or doubled");
+}
+
+/// The server is killed in the middle of copy-ups and renames: each file is the old one or the new one, and all are there.
+fn server_killed(transport: Transport) {
+    const FILES: usize = 60;
+    let old = Rng::new(6).bytes(400_000);
+    let new = [&b"NEW"[..], &old[3..]].concat();
+    for round in 0..if strata_tests::long() { 40 } else { 6_u64 } {
+        let mut fx = Fixture::with(Sandbox::new(), 128, transport, Delete::Whiteout, |ro| {
+            for dir in 0..6 {
+                fs::create_dir(ro.join(format!("d{dir}"))).unwrap();
+                (0..FILES / 6).for_each(|i| fs::write(ro.join(format!("d{dir}/{i}")), &old).unwrap());
+            }
+        });
+        let root = fx.union.dir().to_owned();
+        let work = std::thread::spawn(move || {
+            // Until it fails: overwrite the first bytes (which copies the file up), rename files and directories.
+            let mut rng = Rng::new(round);
+            for step in 0..100_000_u64 {
+                let dirs: Vec<_> = fs::read_dir(&root)?.collect::<Result<_, _>>()?;
+                let dir = rng.pick(&dirs.iter().map(fs::DirEntry::path).collect::<Vec<_>>());
+                let files: Vec<_> = fs::read_dir(&dir)?.collect::<Result<_, _>>()?;
+                let Some(file) = files.get(usize::try_from(rng.below(files.len() as u64)).unwrap()) else { continue };
+                match rng.below(4) {
+                    0 => File::options().write(true).open(file.path())?.write_all_at(b"NEW", 0)?,
+                    1 => fs::rename(file.path(), dir.join(format!("f{step}")))?,
+                    2 => fs::rename(&dir, root.join(format!("e{step}")))?,
+                    _ => fs::set_permissions(file.path(), fs::Permissions::from_mode(0o600))?,
+                }
+            }
+            Ok::<(), std::io::Error>(())
+        });
+        std::thread::sleep(Duration::from_millis(10 + 17 * round));
+        fx.union.crash();
+        let outcome = work.join().unwrap();
+        assert!(outcome.is_err(), "the server was killed, and nobody noticed");
+        fx.union.mount_again();
+        let tree = tree::read(fx.union.dir());
+        check_all_or_nothing(&tree, tree::hash(&old), tree::hash(&new), FILES);
+        assert_eq!(litter(&fx.rw), Vec::<Vec<u8>>::new(), "the next mount left unfinished work");
+        // It goes on working.
+        append(&fx.path("new"), b"").unwrap_err();
+        fs::write(fx.path("new"), "new").unwrap();
+        fx.remount();
+        assert_eq!(tree::read(fx.union.dir()).len(), tree.len() + 1);
+    }
+}
+
+on_both_transports!(
+    holes_are_kept,
+    truncating_copies_what_is_kept,
+    parents_are_like_the_originals,
+    interrupting_leaves_nothing,
+    readers_do_not_wait,
+    no_space,
+    no_inodes,
+    read_only_file_system,
+    mounted_read_only,
+    server_killed,
+);

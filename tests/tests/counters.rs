@@ -1,0 +1,199 @@
+//! Which requests the kernel sends: proofs that what need not be asked is not asked, and that large reading and writing
+//! pass the server by.
+
+use rustix::mm::{MapFlags, ProtFlags};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use strata_tests::mapping::Mapping;
+use strata_tests::{Fixture, Mounted, Rng, Sandbox, Spec, Transport, on_both_transports};
+
+/// The null layer over a directory with `fill`ed contents, for what does not concern branches.
+fn wrap(sandbox: &Sandbox, transport: Transport, fill: impl FnOnce(&Path)) -> Mounted {
+    let lower = sandbox.ext4("lower", 256);
+    fill(&lower);
+    Mounted::new(Spec::wrap(&lower, transport), &sandbox.path("m"))
+}
+
+/// Does `what` once, and again: the second time costs no request.
+fn free_the_second_time(mounted: &Mounted, name: &str, what: impl Fn()) {
+    what();
+    let sent = mounted.during(what);
+    assert_eq!(sent.total(), 0, "{name}, asked again: {sent:?}");
+}
+
+fn check_remembered(mounted: &Mounted) {
+    let dir = mounted.path("d");
+    free_the_second_time(mounted, "stat", || {
+        (0..100).for_each(|i| drop(fs::metadata(dir.join(i.to_string())).unwrap()))
+    });
+    free_the_second_time(mounted, "stat of missing names", || {
+        (0..100).for_each(|i| assert!(fs::metadata(dir.join(format!("missing{i}"))).is_err()));
+    });
+    free_the_second_time(mounted, "readdir", || assert_eq!(fs::read_dir(&dir).unwrap().count(), 102));
+    free_the_second_time(mounted, "readlink", || drop(fs::read_link(dir.join("link")).unwrap()));
+    free_the_second_time(mounted, "access", || {
+        rustix::fs::access(dir.join("1"), rustix::fs::Access::WRITE_OK | rustix::fs::Access::READ_OK).unwrap();
+    });
+}
+
+fn fill(dir: &Path) {
+    fs::create_dir(dir.join("d")).unwrap();
+    (0..100).for_each(|i| fs::write(dir.join(format!("d/{i}")), "text").unwrap());
+    std::os::unix::fs::symlink("1", dir.join("d/link")).unwrap();
+    fs::create_dir(dir.join("d/sub")).unwrap();
+}
+
+/// What was asked once is not asked again, on the null layer and on a directory of the read-only branch.
+fn what_is_known_is_not_asked(transport: Transport) {
+    let sandbox = Sandbox::new();
+    check_remembered(&wrap(&sandbox, transport, fill));
+    drop(sandbox);
+    let fx = Fixture::new(transport, fill);
+    check_remembered(&fx.union);
+    fs::write(fx.path("d/new"), "").unwrap();
+    fs::remove_file(fx.path("d/new")).unwrap();
+    check_remembered(&fx.union);
+}
+
+/// After readdir with attributes, stat of what was listed costs nothing (`ls -l`).
+fn stat_after_readdir(transport: Transport) {
+    let fx = Fixture::new(transport, fill);
+    let names: Vec<_> = fs::read_dir(fx.path("d")).unwrap().map(|e| e.unwrap().path()).collect();
+    let sent = fx.union.during(|| names.iter().for_each(|n| drop(fs::symlink_metadata(n).unwrap())));
+    assert!(sent.total() <= 10, "{sent:?} for 102 names that readdir has told");
+}
+
+/// Large reading and writing on the read-write branch, mapped too, sends neither READ nor WRITE.
+fn data_passes_the_server_by(transport: Transport) {
+    let data = Rng::new(1).bytes(8 << 20);
+    let fx = Fixture::new(transport, |_| {});
+    let path = fx.path("big");
+    let sent = fx.union.during(|| {
+        let mut file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        for chunk in data.chunks(64 * 1024) {
+            file.write_all(chunk).unwrap();
+        }
+        let mut back = vec![0; data.len()];
+        file.read_exact_at(&mut back, 0).unwrap();
+        assert!(back == data);
+    });
+    assert_eq!((sent.get("READ"), sent.get("WRITE")), (0, 0), "{sent:?}");
+    let sent = fx.union.during(|| {
+        let mut bytes = Vec::new();
+        File::open(&path).unwrap().read_to_end(&mut bytes).unwrap();
+        assert!(bytes == data);
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let mut map = Mapping::new(&file, data.len(), ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).unwrap();
+        map.write(5 << 20, b"mapped");
+        assert_eq!(map.get(100), data[100]);
+        map.sync().unwrap();
+    });
+    assert_eq!((sent.get("READ"), sent.get("WRITE")), (0, 0), "{sent:?}");
+    assert_eq!(&fs::read(fx.rw.join("big")).unwrap()[5 << 20..(5 << 20) + 6], b"mapped");
+}
+
+/// A file of the read-only branch that was read once is not read again, and changes to passthrough once it is copied up and closed.
+fn read_once_then_copied_up(transport: Transport) {
+    let data = Rng::new(2).bytes(1 << 20);
+    let fx = Fixture::new(transport, |ro| fs::write(ro.join("f"), &data).unwrap());
+    let path = fx.path("f");
+    let read = || assert_eq!(fs::read(&path).unwrap().len() >= data.len(), true);
+    let first = fx.union.during(read);
+    assert!(first.get("READ") > 0, "{first:?}");
+    let again = fx.union.during(read);
+    assert_eq!(again.get("READ"), 0, "it is in the page cache: {again:?}");
+    let mut appending = File::options().append(true).open(&path).unwrap();
+    appending.write_all(b"+").unwrap();
+    drop(appending);
+    let sent = fx.union.during(|| {
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        file.write_all_at(&data, 0).unwrap();
+        read();
+    });
+    assert_eq!((sent.get("READ"), sent.get("WRITE")), (0, 0), "copied up, closed, opened again: {sent:?}");
+}
+
+/// create + write + close sends what it must: a look-up, the create, one question for the file's capabilities, and the release.
+fn creating_costs_little(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let wrapped = wrap(&sandbox, transport, fill);
+    let check = |mounted: &Mounted| {
+        // The directory is known.
+        let _ = fs::metadata(mounted.path("d"));
+        let sent = mounted.during(|| {
+            for i in 0..100 {
+                File::create(mounted.path(format!("d/new{i}"))).unwrap().write_all(&[1; 4096]).unwrap();
+            }
+        });
+        assert!(sent.get("LOOKUP") <= 100 && sent.get("CREATE") == 100 && sent.get("GETXATTR") <= 100, "{sent:?}");
+        let rest = sent.except(&["LOOKUP", "CREATE", "GETXATTR"]);
+        assert!(rest.total() <= 2, "for 100 files also: {rest:?}");
+    };
+    check(&wrapped);
+    drop(wrapped);
+    drop(sandbox);
+    check(&Fixture::new(transport, fill).union);
+}
+
+/// Writing often to one open file asks for its capabilities once, not at every write, and closing does not flush.
+fn writing_asks_nothing(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| fs::write(ro.join("old"), "text").unwrap());
+    fs::write(fx.path("new"), "").unwrap();
+    for name in ["new", "old"] {
+        let mut file = File::options().append(true).open(fx.path(name)).unwrap();
+        file.write_all(b"first").unwrap();
+        let sent = fx.union.during(|| (0..100).for_each(|_| file.write_all(b"again").unwrap()));
+        assert!(sent.get("GETXATTR") <= 1, "100 writes to {name}: {sent:?}");
+        assert_eq!(sent.except(&["WRITE", "GETXATTR"]).total(), 0, "100 writes to {name}: {sent:?}");
+        let sent = fx.union.during(move || drop(file));
+        assert_eq!(sent.get("FLUSH"), 0, "{name}: {sent:?}");
+    }
+}
+
+/// Opening and reading small files again and again costs one request each time: the open (the release comes later).
+fn opening_costs_one_request(transport: Transport) {
+    let fx = Fixture::new(transport, fill);
+    let read = || (0..100).for_each(|i| assert_eq!(fs::read(fx.path(&format!("d/{i}"))).unwrap(), b"text"));
+    read();
+    let sent = fx.union.during(read);
+    assert!(
+        sent.get("OPEN") <= 100 && sent.except(&["OPEN"]).total() == 0,
+        "100 files of the read-only branch read again: {sent:?}"
+    );
+    (0..100).for_each(|i| fs::write(fx.path(&format!("d/{i}")), "text").unwrap());
+    read();
+    let sent = fx.union.during(read);
+    // Reading through passthrough may have changed the time of access, which read(2) to the end asks for.
+    assert!(sent.get("READ") == 0 && sent.except(&["OPEN", "GETATTR"]).total() == 0, "the same, copied up: {sent:?}");
+}
+
+/// Removing and renaming cost a look-up and the operation.
+fn removing_costs_little(transport: Transport) {
+    let fx = Fixture::new(transport, fill);
+    (0..100).for_each(|i| fs::write(fx.path(&format!("d/new{i}")), "").unwrap());
+    let sent = fx.union.during(|| (0..50).for_each(|i| fs::remove_file(fx.path(&format!("d/new{i}"))).unwrap()));
+    assert!(sent.get("UNLINK") == 50 && sent.total() <= 102, "50 unlinks: {sent:?}");
+    let sent = fx.union.during(|| {
+        (50..100).for_each(|i| fs::rename(fx.path(&format!("d/new{i}")), fx.path(&format!("d/moved{i}"))).unwrap());
+    });
+    assert!(sent.total() <= 153, "50 renames: {sent:?}");
+    let sent = fx.union.during(|| {
+        (0..100).for_each(|i| {
+            rustix::fs::chmod(fx.path(&format!("d/{i}")), rustix::fs::Mode::from_raw_mode(0o600)).unwrap()
+        });
+    });
+    assert!(sent.get("SETATTR") == 100 && sent.total() <= 210, "100 chmods: {sent:?}");
+}
+
+on_both_transports!(
+    what_is_known_is_not_asked,
+    stat_after_readdir,
+    data_passes_the_server_by,
+    read_once_then_copied_up,
+    creating_costs_little,
+    writing_asks_nothing,
+    opening_costs_one_request,
+    removing_costs_little,
+);
