@@ -5,6 +5,7 @@ use crate::core::Core;
 use crate::workers::{Job, Workers};
 use crate::{Errno, Session};
 use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
 use io_uring::squeue::Entry128;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue};
@@ -17,6 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 const MAX_ENTRIES: usize = 511;
 /// How long a queue keeps the memory of large transfers after its last request.
 const KEEP_MEMORY: Timespec = Timespec::new().sec(1);
+/// When to try again what came too early.
+const REGISTER_AGAIN: Duration = Duration::from_micros(50);
 /// The completion of the eventfd's watch, as opposed to entries by their index.
 const WATCH: u64 = u64::MAX;
 
@@ -227,6 +230,11 @@ impl Queue {
         let Some(Some(entry)) = self.entries.get_mut(index) else { return };
         match error {
             Errno::NOTCONN | Errno::CANCELED => self.down = true,
+            // INIT is answered, but the thread that mounts has not read the answer yet (where mounting waits for INIT).
+            Errno::AGAIN if entry.registering => {
+                std::thread::sleep(REGISTER_AGAIN);
+                return self.register(index);
+            }
             // With a synchronous INIT the thread that mounts takes in our answer: the kernel may not be there yet.
             Errno::AGAIN if entry.registering => {
                 std::thread::sleep(std::time::Duration::from_micros(50));

@@ -1,0 +1,21 @@
+//! Mounting many times in a row: what depends on who is faster, the mounting thread or the queues.
+
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::memory::Memory;
+use common::on_each;
+use std::fs;
+
+#[test]
+fn every_mount_can_be_used() {
+    on_each(|mount| {
+        for _ in 0..200 {
+            let m = mount(Memory::new());
+            fs::write(m.at("f"), b"x").unwrap();
+            let ring = m.session.ring_is_up();
+            assert_eq!(m.session.counters().by_ring() > 0, ring);
+        }
+    });
+}
