@@ -170,28 +170,15 @@ impl Core {
         if vnode.place().is_some() != at {
             return Err(Errno::AGAIN);
         }
-        let several = attr.nlink > 1 && from.vnode.kind() != Kind::Directory;
+        let several = attr.nlink > 1;
         if at || several {
             let copied = copy.vnode.getattr(cx)?;
             self.identity.append(&self.server(cx), self.alias_record(&copy, &copied, vnode.id)?)?;
         }
-        if several {
-            self.publish_index(cx, vnode, attr, &copy)?;
-        }
-        if let (true, Some(place)) = (at, place)
-            && let Err(e) = self.publish_name(cx, place, &copy, built)
-            && !several
-        {
-            return Err(e);
-        } else if at && several {
-            self.use_name(cx, vnode.id, attr.nlink, 1);
-        }
-        if !at
-            && !several
-            && let Some(open) = &built.open
-        {
-            vnode.gone.store(true, Ordering::Release);
-            self.movers.keep_orphan(vnode.id, open.clone());
+        match (several, place.filter(|_| at)) {
+            (true, place) => self.publish_index(cx, vnode, attr, place, &copy, built)?,
+            (false, Some(place)) => self.publish_name(cx, place, &copy, built)?,
+            (false, None) => self.publish_orphan(vnode, built),
         }
         vnode.set_leaf(copy);
         if let Some(place) = place {
@@ -216,9 +203,34 @@ impl Core {
         Ok(there)
     }
 
-    fn publish_index(&self, cx: &Cx<'_>, vnode: &UnionVnode, attr: &Attr, copy: &Lower) -> Result<()> {
+    /// A file of several names: from its index entry on every lower name leads to the copy.
+    fn publish_index(
+        &self,
+        cx: &Cx<'_>,
+        vnode: &UnionVnode,
+        attr: &Attr,
+        place: Option<&Place>,
+        copy: &Lower,
+        built: &Built,
+    ) -> Result<()> {
         self.use_name(cx, vnode.id, attr.nlink, 0);
-        self.add_to_index(cx, vnode.id, copy)
+        self.add_to_index(cx, vnode.id, copy)?;
+        let named = place.map_or(Err(Errno::NOENT), |place| self.publish_name(cx, place, copy, built));
+        if named.is_ok() {
+            self.use_name(cx, vnode.id, attr.nlink, 1);
+        } else {
+            // It is reached by its index entry.
+            self.discard(cx, built);
+        }
+        Ok(())
+    }
+
+    /// A file whose last known name is gone lives as long as its vnode.
+    fn publish_orphan(&self, vnode: &UnionVnode, built: &Built) {
+        if let Some(open) = &built.open {
+            vnode.gone.store(true, Ordering::Release);
+            self.movers.keep_orphan(vnode.id, open.clone());
+        }
     }
 
     fn publish_name(&self, cx: &Cx<'_>, place: &Place, copy: &Lower, built: &Built) -> Result<()> {

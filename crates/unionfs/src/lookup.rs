@@ -109,14 +109,9 @@ impl Core {
             let more = index + 1 < stack.len();
             match part.vnode.lookup(cx, name)? {
                 Some(entry) if is_dir(&entry.vnode) => {
-                    if self.merge(
-                        cx,
-                        &mut merge,
-                        Lower { vnode: entry.vnode, branch: part.branch },
-                        entry.attr,
-                        more,
-                        walk,
-                    )? {
+                    let found = Lower { vnode: entry.vnode, branch: part.branch };
+                    let last = self.merge(cx, &mut merge, found, entry.attr, more, walk)?;
+                    if last {
                         return Ok(merge.done(None));
                     }
                 }
@@ -184,7 +179,7 @@ impl Core {
     ) -> Result<(Arc<UnionVnode>, Attr)> {
         let (lower, attr) = self.behind_links(cx, branch, entry)?;
         let number = self.number_of(&lower, &attr)?;
-        let vnode = self.intern_leaf(number, place, lower);
+        let vnode = self.intern_leaf(number, place, &lower);
         let attr = vnode.leaf_attr(cx, attr);
         Ok((vnode, attr))
     }

@@ -281,14 +281,14 @@ impl Drop for UnionVnode {
 
 impl Core {
     /// The live vnode of a file, or a new one.
-    pub(crate) fn intern_leaf(self: &Arc<Self>, id: u64, place: Place, lower: Lower) -> Arc<UnionVnode> {
+    pub(crate) fn intern_leaf(self: &Arc<Self>, id: u64, place: Place, lower: &Lower) -> Arc<UnionVnode> {
         let mut id = id;
         loop {
             let new = || UnionVnode::new(self, id, Some(place.clone()), lower.clone(), None);
             match self.table.intern(id, new) {
                 Interned::New(vnode) => return vnode,
                 Interned::Present(live)
-                    if live.dir.is_none() && live.leaf().is(&lower) && live.kind == lower.vnode.kind() =>
+                    if live.dir.is_none() && live.leaf().is(lower) && live.kind == lower.vnode.kind() =>
                 {
                     if !self.stays(lower.branch) && !live.is_at(&place.parent, place.name.as_bytes()) {
                         live.set_place(Some(place));
@@ -331,7 +331,7 @@ impl Core {
                 }
                 Interned::Present(live) if live.dir.is_some() => {
                     let here = live.is_at(&place.parent, place.name.as_bytes());
-                    if same_stack(&*live.stack()?, &stack) {
+                    if same_stack(&live.stack()?, &stack) {
                         if !here {
                             live.set_place(Some(place));
                         }

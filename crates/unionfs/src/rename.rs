@@ -255,7 +255,7 @@ impl Rename<'_> {
             (Hit::None, None) => true,
             (Hit::Leaf { .. }, Some(dest)) => dest.dir.is_none(),
             (Hit::Dir { stack, .. }, Some(dest)) => {
-                dest.dir.is_some() && crate::node::same_stack(stack, &*dest.stack()?)
+                dest.dir.is_some() && crate::node::same_stack(stack, &dest.stack()?)
             }
             _ => false,
         })

@@ -220,7 +220,7 @@ impl Rename<'_> {
 /// Is what was found that directory?
 pub(crate) fn is_dir_still(probe: &Probe, dir: &UnionVnode) -> Result<bool> {
     match &probe.hit {
-        Hit::Dir { stack, .. } => Ok(dir.dir.is_some() && same_stack(stack, &*dir.stack()?)),
+        Hit::Dir { stack, .. } => Ok(dir.dir.is_some() && same_stack(stack, &dir.stack()?)),
         Hit::Leaf { .. } | Hit::None => Ok(false),
     }
 }
