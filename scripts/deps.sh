@@ -55,7 +55,8 @@ if [[ $need_rust == yes ]]; then
 	elif new_enough "$(candidate cargo-web)"; then
 		missing+=(rustc-web cargo-web)
 	else
-		die "no Rust $(wanted_rust) or newer in this Debian: install it from https://rustup.rs, then go on"
+		die "no Rust $(wanted_rust) or newer among this Debian's packages (Debian 12 has it as cargo-web in bookworm-security: is
+       that in /etc/apt/sources.list?); or install it from https://rustup.rs, then go on"
 	fi
 fi
 note "${missing[*]}"
