@@ -56,8 +56,21 @@ fn main() {
     let count: u64 = clients.into_iter().map(|c| c.join().unwrap()).sum();
     let rate = count / seconds;
     println!("{rate} getattr/s, {:.2} us each per thread", 1e6 * threads as f64 / rate as f64);
+    println!("{}", resident());
+    let large = place.join("large");
+    std::fs::write(&large, vec![7; 64 << 20]).unwrap();
+    std::fs::OpenOptions::new().write(true).truncate(true).open(&large).unwrap();
+    println!("{} right after large transfers", resident());
+    std::thread::sleep(Duration::from_millis(1500));
+    println!("{} a while later", resident());
     session.stop().unwrap();
     session.wait();
     println!("{}", session.counters().to_json());
     std::fs::remove_dir(&place).unwrap();
+}
+
+fn resident() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap_or_default();
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -15,6 +15,8 @@ use zerocopy::{FromZeros, Immutable, IntoBytes};
 const READLINK_MAX: usize = 4095;
 /// What one COPY_FILE_RANGE may copy: its reply has 32 bits, and the kernel wants whole pages.
 const COPY_MAX: u64 = 0xffff_f000;
+/// The longest name of an extended attribute.
+const XATTR_NAME_MAX: usize = 255;
 /// How many forgotten nodes are handed over at once.
 const FORGET_CHUNK: usize = 64;
 
@@ -391,7 +393,7 @@ fn getxattr(
 ) -> Result<usize, Errno> {
     let arg: abi::GetxattrIn = parse(first)?;
     // The value is written where the name stands.
-    let mut copy = [0; 256];
+    let mut copy = [0; XATTR_NAME_MAX];
     let name = name(payload, len)?;
     let place = copy.get_mut(..name.len()).ok_or(Errno::RANGE)?;
     place.copy_from_slice(name);

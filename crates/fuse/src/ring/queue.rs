@@ -132,6 +132,8 @@ impl Queue {
         }
         while self.submitted > 0 || (self.held > 0 && !self.down) {
             match self.wait() {
+                // The time is also up where something was submitted and then nothing came.
+                Ok(()) if self.large && self.ring.completion().is_empty() => self.shrink(),
                 Ok(()) => self.complete_all(core),
                 Err(Errno::TIME) => self.shrink(),
                 Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}

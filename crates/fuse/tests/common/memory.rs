@@ -297,7 +297,7 @@ impl Filesystem for Memory {
     fn open(&self, _: &Request<'_>, node: u64, flags: u32) -> Reply<OpenOut> {
         let name = self.with(node, |n| {
             if flags & 0o1000 != 0 {
-                n.data.clear();
+                n.data = Vec::new();
             }
             Ok(n.name.clone())
         })?;
