@@ -315,6 +315,15 @@ impl Mounted {
         self.mount().unwrap_or_else(|said| panic!("{said}"));
     }
 
+    /// Kills the server, as a crash would, after `time`, whatever it is doing then; [`Self::crash`] has to follow.
+    pub fn kill_after(&self, time: Duration) {
+        let pid = self.server();
+        std::thread::spawn(move || {
+            std::thread::sleep(time);
+            watchdog::kill(pid);
+        });
+    }
+
     /// Kills the server, as a crash would, takes the dead mount away, and answers when both are gone.
     pub fn crash(&mut self) {
         for pid in &self.servers {

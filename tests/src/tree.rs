@@ -230,7 +230,7 @@ pub fn difference(want: &Tree, got: &Tree, times: Times) -> String {
 ///
 /// An object of the native tree is known by its number and its time of birth, since ext4 uses numbers again. As long as it
 /// lives, whatever is done to it, the object that stands for it in the other tree must keep one number, which no other has.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Identities(HashMap<(u64, Time), u64>);
 
 impl Identities {

@@ -251,7 +251,7 @@ fn no_inodes(transport: Transport) {
     fs::remove_file(fx.path("dir/1")).unwrap();
 }
 
-/// The file system of the read-write branch turns read-only: EROFS, and nothing changes.
+/// The file system of the read-write branch turns read-only, as ext4 does after an error: EROFS, and nothing changes.
 fn read_only_file_system(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         fs::create_dir(ro.join("dir")).unwrap();
@@ -260,7 +260,9 @@ fn read_only_file_system(transport: Transport) {
     });
     fs::write(fx.path("mine"), "text").unwrap();
     rustix::fs::sync();
-    fx.sandbox.read_only(fx.rw.parent().unwrap());
+    let script = "mount -o remount,errors=remount-ro \"$1\"; device=$(findmnt -no SOURCE \"$1\")
+                  echo 1 > /sys/fs/ext4/${device##*/}/trigger_fs_error; ! touch \"$1\"/f 2>/dev/null";
+    sh(script, &[fx.rw.parent().unwrap()]);
     let rofs = &[Errno::ROFS];
     assert!(!fails_or_not(&fx, "create", rofs, || fs::write(fx.path("new"), "")));
     assert!(!fails_or_not(&fx, "mkdir", rofs, || fs::create_dir(fx.path("newdir"))));
@@ -323,7 +325,12 @@ fn server_killed(transport: Transport) {
             let mut rng = Rng::new(round);
             for step in 0..100_000_u64 {
                 let dirs: Vec<_> = fs::read_dir(&root)?.collect::<Result<_, _>>()?;
-                let dir = rng.pick(&dirs.iter().map(fs::DirEntry::path).collect::<Vec<_>>());
+                let paths: Vec<_> = dirs.iter().map(fs::DirEntry::path).collect();
+                if paths.is_empty() {
+                    // It was unmounted: this is the directory that it was mounted on.
+                    return Err(std::io::Error::other("gone"));
+                }
+                let dir = rng.pick(&paths);
                 let files: Vec<_> = fs::read_dir(&dir)?.collect::<Result<_, _>>()?;
                 let Some(file) = files.get(usize::try_from(rng.below(files.len() as u64)).unwrap()) else { continue };
                 match rng.below(4) {

@@ -1,6 +1,7 @@
 //! Which requests the kernel sends: proofs that what need not be asked is not asked, and that large reading and writing
 //! pass the server by.
 
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -16,24 +17,29 @@ fn wrap(sandbox: &Sandbox, transport: Transport, fill: impl FnOnce(&Path)) -> Mo
     Mounted::new(Spec::wrap(&lower, transport), &sandbox.path("m"))
 }
 
-/// Does `what` once, and again: the second time costs no request.
-fn free_the_second_time(mounted: &Mounted, name: &str, what: impl Fn()) {
+/// Does `what`, and again: that costs no request. (Reading from the server makes the kernel doubt the time of access, and glibc's
+/// opendir asks for all attributes: so it is done twice before.)
+fn free_when_known(mounted: &Mounted, name: &str, what: impl Fn()) {
+    what();
     what();
     let sent = mounted.during(what);
     assert_eq!(sent.total(), 0, "{name}, asked again: {sent:?}");
 }
 
+/// stat(2), as most programs use it: std's asks for the time of birth too, which comes with no listing.
+fn stat(path: &Path) -> Result<(), Errno> {
+    rustix::fs::lstat(path).map(drop)
+}
+
 fn check_remembered(mounted: &Mounted) {
     let dir = mounted.path("d");
-    free_the_second_time(mounted, "stat", || {
-        (0..100).for_each(|i| drop(fs::metadata(dir.join(i.to_string())).unwrap()))
+    free_when_known(mounted, "stat", || (0..100).for_each(|i| stat(&dir.join(i.to_string())).unwrap()));
+    free_when_known(mounted, "stat of missing names", || {
+        (0..100).for_each(|i| assert_eq!(stat(&dir.join(format!("missing{i}"))), Err(Errno::NOENT)));
     });
-    free_the_second_time(mounted, "stat of missing names", || {
-        (0..100).for_each(|i| assert!(fs::metadata(dir.join(format!("missing{i}"))).is_err()));
-    });
-    free_the_second_time(mounted, "readdir", || assert_eq!(fs::read_dir(&dir).unwrap().count(), 102));
-    free_the_second_time(mounted, "readlink", || drop(fs::read_link(dir.join("link")).unwrap()));
-    free_the_second_time(mounted, "access", || {
+    free_when_known(mounted, "readdir", || assert_eq!(fs::read_dir(&dir).unwrap().count(), 102));
+    free_when_known(mounted, "readlink", || drop(fs::read_link(dir.join("link")).unwrap()));
+    free_when_known(mounted, "access", || {
         rustix::fs::access(dir.join("1"), rustix::fs::Access::WRITE_OK | rustix::fs::Access::READ_OK).unwrap();
     });
 }
@@ -61,7 +67,7 @@ fn what_is_known_is_not_asked(transport: Transport) {
 fn stat_after_readdir(transport: Transport) {
     let fx = Fixture::new(transport, fill);
     let names: Vec<_> = fs::read_dir(fx.path("d")).unwrap().map(|e| e.unwrap().path()).collect();
-    let sent = fx.union.during(|| names.iter().for_each(|n| drop(fs::symlink_metadata(n).unwrap())));
+    let sent = fx.union.during(|| names.iter().for_each(|n| stat(n).unwrap()));
     assert!(sent.total() <= 10, "{sent:?} for 102 names that readdir has told");
 }
 
@@ -115,7 +121,8 @@ fn read_once_then_copied_up(transport: Transport) {
     assert_eq!((sent.get("READ"), sent.get("WRITE")), (0, 0), "copied up, closed, opened again: {sent:?}");
 }
 
-/// create + write + close sends what it must: a look-up, the create, one question for the file's capabilities, and the release.
+/// create + write + close sends what it must: a look-up, the create, one question for the file's capabilities, and the release. And
+/// the directory's attributes: the kernel forgets them at each change in it, and checks rights by them.
 fn creating_costs_little(transport: Transport) {
     let sandbox = Sandbox::new();
     let wrapped = wrap(&sandbox, transport, fill);
@@ -128,7 +135,8 @@ fn creating_costs_little(transport: Transport) {
             }
         });
         assert!(sent.get("LOOKUP") <= 100 && sent.get("CREATE") == 100 && sent.get("GETXATTR") <= 100, "{sent:?}");
-        let rest = sent.except(&["LOOKUP", "CREATE", "GETXATTR"]);
+        assert!(sent.get("GETATTR") <= 100, "{sent:?}");
+        let rest = sent.except(&["LOOKUP", "CREATE", "GETXATTR", "GETATTR"]);
         assert!(rest.total() <= 2, "for 100 files also: {rest:?}");
     };
     check(&wrapped);
@@ -155,18 +163,22 @@ fn writing_asks_nothing(transport: Transport) {
 /// Opening and reading small files again and again costs one request each time: the open (the release comes later).
 fn opening_costs_one_request(transport: Transport) {
     let fx = Fixture::new(transport, fill);
-    let read = || (0..100).for_each(|i| assert_eq!(fs::read(fx.path(&format!("d/{i}"))).unwrap(), b"text"));
+    let read = || {
+        let mut bytes = [0; 100];
+        for i in 0..100 {
+            assert_eq!(File::open(fx.path(&format!("d/{i}"))).unwrap().read(&mut bytes).unwrap(), 4);
+        }
+    };
     read();
     let sent = fx.union.during(read);
     assert!(
         sent.get("OPEN") <= 100 && sent.except(&["OPEN"]).total() == 0,
         "100 files of the read-only branch read again: {sent:?}"
     );
-    (0..100).for_each(|i| fs::write(fx.path(&format!("d/{i}")), "text").unwrap());
+    (0..100).for_each(|i| fs::write(fx.path(&format!("d/{i}")), "TEXT").unwrap());
     read();
     let sent = fx.union.during(read);
-    // Reading through passthrough may have changed the time of access, which read(2) to the end asks for.
-    assert!(sent.get("READ") == 0 && sent.except(&["OPEN", "GETATTR"]).total() == 0, "the same, copied up: {sent:?}");
+    assert!(sent.get("OPEN") <= 100 && sent.except(&["OPEN"]).total() == 0, "the same, copied up: {sent:?}");
 }
 
 /// Removing and renaming cost a look-up and the operation.
@@ -174,11 +186,11 @@ fn removing_costs_little(transport: Transport) {
     let fx = Fixture::new(transport, fill);
     (0..100).for_each(|i| fs::write(fx.path(&format!("d/new{i}")), "").unwrap());
     let sent = fx.union.during(|| (0..50).for_each(|i| fs::remove_file(fx.path(&format!("d/new{i}"))).unwrap()));
-    assert!(sent.get("UNLINK") == 50 && sent.total() <= 102, "50 unlinks: {sent:?}");
+    assert!(sent.get("UNLINK") == 50 && sent.except(&["GETATTR"]).total() <= 102, "50 unlinks: {sent:?}");
     let sent = fx.union.during(|| {
         (50..100).for_each(|i| fs::rename(fx.path(&format!("d/new{i}")), fx.path(&format!("d/moved{i}"))).unwrap());
     });
-    assert!(sent.total() <= 153, "50 renames: {sent:?}");
+    assert!(sent.except(&["GETATTR"]).total() <= 153, "50 renames: {sent:?}");
     let sent = fx.union.during(|| {
         (0..100).for_each(|i| {
             rustix::fs::chmod(fx.path(&format!("d/{i}")), rustix::fs::Mode::from_raw_mode(0o600)).unwrap()

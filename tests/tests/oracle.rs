@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use strata_tests::oracle::Oracle;
 use strata_tests::oracle::population::{Item, build, divide, population};
-use strata_tests::{Branch, Delete, Mode, Mounted, Sandbox, Spec, Transport, long};
+use strata_tests::{Branch, Delete, Mode, Mounted, Rng, Sandbox, Spec, Transport, long};
 
 /// Steps between two comparisons of the whole trees: `STRATA_TEST_STRIDE`, to find the step that makes the difference.
 fn stride() -> u64 {
@@ -73,16 +73,40 @@ fn spec(sandbox: &Sandbox, items: &[Item], layout: Layout, transport: Transport,
     Spec::Union { branches: branches(sandbox, items, modes, &contents), delete, transport }
 }
 
+/// The server is killed again and again at some moment: whatever it was doing is done or not done, and all before it is done.
+fn check_crashes(layout: Layout, transport: Transport, delete: Delete, default: &[u64]) {
+    for seed in seeds(default) {
+        let sandbox = Sandbox::with_time(Duration::from_secs(180));
+        let items = population(seed);
+        let native = native(&sandbox, &items);
+        let spec = spec(&sandbox, &items, layout, transport, delete, seed);
+        let mut mounted = Mounted::new(spec, &sandbox.path("m"));
+        let mut oracle = Oracle::new(seed, native.dir(), mounted.dir());
+        let mut rng = Rng::new(seed);
+        for _ in 0..if long() { 60 } else { 12 } {
+            mounted.kill_after(Duration::from_micros(1000 + rng.below(60_000)));
+            let interrupted = oracle.steps_until_dead();
+            mounted.crash();
+            oracle.close_all();
+            mounted.mount_again();
+            oracle.settle(interrupted);
+        }
+    }
+}
+
+/// The native tree of these items, mounted, since the root of a mount can't be renamed or removed.
+fn native(sandbox: &Sandbox, items: &[Item]) -> Mounted {
+    let dir = sandbox.ext4("disk", 512).join("native");
+    std::fs::create_dir(&dir).unwrap();
+    build(&dir, items);
+    Mounted::new(Spec::Bind(dir), &sandbox.path("native"))
+}
+
 fn check(layout: Layout, transport: Transport, delete: Delete, default: &[u64]) {
     for seed in seeds(default) {
         let sandbox = Sandbox::with_time(Duration::from_secs(180));
-        let disk = sandbox.ext4("disk", 512);
         let items = population(seed);
-        let dir = disk.join("native");
-        std::fs::create_dir(&dir).unwrap();
-        build(&dir, &items);
-        // The root of a mount, as the other one is: it can't be renamed or removed.
-        let native = Mounted::new(Spec::Bind(dir), &sandbox.path("native"));
+        let native = native(&sandbox, &items);
         let spec = spec(&sandbox, &items, layout, transport, delete, seed);
         let mut mounted = Mounted::new(spec, &sandbox.path("m"));
         let mut oracle = Oracle::new(seed, native.dir(), mounted.dir());
@@ -158,4 +182,19 @@ fn null_layer_ring() {
 #[test]
 fn null_layer_device() {
     check(Layout::Null, Transport::Device, Delete::Whiteout, &[20]);
+}
+
+#[test]
+fn killed_ring() {
+    check_crashes(RW_RO, Transport::Ring, Delete::Whiteout, &[21, 22]);
+}
+
+#[test]
+fn killed_device() {
+    check_crashes(RW_RO, Transport::Device, Delete::All, &[23]);
+}
+
+#[test]
+fn killed_three_branches() {
+    check_crashes(RW_RW_RO, Transport::Ring, Delete::Whiteout, &[24]);
 }

@@ -11,4 +11,5 @@ mod plan;
 pub mod population;
 mod run;
 
+pub use op::Step;
 pub use run::Oracle;

@@ -207,13 +207,26 @@ impl Data {
 
 /// Something that somebody does.
 #[derive(Clone, Debug)]
-pub(super) struct Step {
+pub struct Step {
     /// Who.
     pub(super) who: Who,
     /// With which umask.
     pub(super) umask: u32,
     /// What.
     pub(super) op: Op,
+}
+
+impl Step {
+    /// What is left to do, part by part, where the step is several system calls of which some may have been done.
+    pub(super) fn parts(&self) -> Vec<Self> {
+        let Op::Write { path, flags, mode, offset, data } = &self.op else { return vec![self.clone()] };
+        let part = |flags: OFlags, len: usize| {
+            let data = Data { seed: data.seed, len };
+            let op = Op::Write { path: path.clone(), flags, mode: *mode, offset: *offset, data };
+            Self { op, ..self.clone() }
+        };
+        vec![part(*flags, 0), part(*flags - OFlags::EXCL, data.len)]
+    }
 }
 
 /// What came of it: what a program would have been told.

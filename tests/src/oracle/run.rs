@@ -1,6 +1,7 @@
 use super::op::{Outcome, Side, Step};
 use super::plan::{Planner, SLOTS};
 use crate::tree::{self, Identities, Time, Times};
+use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -50,13 +51,9 @@ impl Oracle {
             let got = self.other.perform(&step);
             self.steps += 1;
             let same = want == got;
-            let shown = format!("{got:?}");
-            if self.last.len() == REMEMBERED {
-                self.last.pop_front();
-            }
-            self.last.push_back((step, want));
+            self.remember(step, want);
             if !same {
-                self.fail(&format!("natively {:?}, here {shown}", self.last.back().expect("just pushed").1));
+                self.fail(&format!("natively {:?}, here {got:?}", self.last.back().expect("just pushed").1));
             }
         }
     }
@@ -69,13 +66,67 @@ impl Oracle {
 
     /// Compares the two trees.
     pub fn compare(&mut self, when: &str) {
+        let difference = self.difference();
+        if !difference.is_empty() {
+            self.fail(&format!("{when} the trees differ:\n{difference}"));
+        }
+    }
+
+    /// How the trees differ. If they don't, the numbers of the objects are remembered.
+    fn difference(&mut self) -> String {
         let want = tree::read(&self.native.root);
         let got = tree::read(&self.other.root);
-        let difference = tree::difference(&want, &got, Times::Since(self.start));
-        let identity = self.identities.check(&want, &got);
-        if !difference.is_empty() || !identity.is_empty() {
-            self.fail(&format!("{when} the trees differ:\n{difference}{identity}"));
+        let mut identities = self.identities.clone();
+        let difference = tree::difference(&want, &got, Times::Since(self.start)) + &identities.check(&want, &got);
+        if difference.is_empty() {
+            self.identities = identities;
         }
+        difference
+    }
+
+    /// Does steps until the other file system's server is dead. What was done until then was done natively too; the last step,
+    /// of which nobody knows how far it got, was not: see [`Self::settle`].
+    pub fn steps_until_dead(&mut self) -> Step {
+        loop {
+            let step = self.planner.next(&self.native.root);
+            let got = self.other.perform(&step);
+            self.steps += 1;
+            if matches!(got, Err(Errno::NOTCONN | Errno::CONNABORTED)) {
+                return step;
+            }
+            let want = self.native.perform(&step);
+            let same = want == got;
+            self.remember(step, want);
+            if !same {
+                self.fail(&format!("natively {:?}, here {got:?}", self.last.back().expect("just pushed").1));
+            }
+        }
+    }
+
+    /// The server is back: the step that was interrupted must have been done, or not at all, or (if it was several system calls)
+    /// up to one of them.
+    pub fn settle(&mut self, interrupted: Step) {
+        let not_at_all = self.difference();
+        if not_at_all.is_empty() {
+            return;
+        }
+        for part in interrupted.parts() {
+            let _ = self.native.perform(&part);
+            if self.difference().is_empty() {
+                return;
+            }
+        }
+        let done = self.difference();
+        let text =
+            format!("killed in {interrupted:?}; now the tree is neither as before:\n{not_at_all}nor as after:\n{done}");
+        self.fail(&text);
+    }
+
+    fn remember(&mut self, step: Step, outcome: Outcome) {
+        if self.last.len() == REMEMBERED {
+            self.last.pop_front();
+        }
+        self.last.push_back((step, outcome));
     }
 
     fn fail(&self, what: &str) -> ! {
