@@ -368,6 +368,21 @@ fn suid_goes_when_an_ordinary_user_writes(transport: Transport) {
     }
 }
 
+/// chown to nobody in particular, chown(-1, -1), by somebody who may not even write the file, takes no set-user-ID bit away.
+fn chown_to_nobody(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| {
+        fs::copy("/bin/true", ro.join("old")).unwrap();
+        chmod(&ro.join("old"), 0o4755);
+    });
+    fs::copy("/bin/true", fx.path("new")).unwrap();
+    chmod(&fx.path("new"), 0o4755);
+    for name in ["old", "new"] {
+        // Natively this is EPERM; it may succeed if it changes nothing.
+        let _ = as_user(USER, || rustix::fs::chown(fx.path(name), None, None));
+        assert_eq!(mode(&fx.path(name)), 0o4755, "{name}");
+    }
+}
+
 /// File capabilities work, are copied up with a change of attributes, and go when the file is written.
 fn file_capabilities(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
@@ -624,6 +639,7 @@ on_both_transports!(
     readdir_resumes,
     rewind_shows_changes,
     suid_goes_when_an_ordinary_user_writes,
+    chown_to_nobody,
     file_capabilities,
     what_new_entries_inherit,
     rights_are_the_files,

@@ -26,6 +26,7 @@ fn repository(dir: &Path) {
 fn git(transport: Transport) {
     let mut fx = fixture(transport, 256, repository);
     let script = "export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
+        export GIT_AUTHOR_NAME=n GIT_AUTHOR_EMAIL=e GIT_COMMITTER_NAME=n GIT_COMMITTER_EMAIL=e
         cd \"$1\"/src; test -z \"$(git status --porcelain)\"
         git checkout -q other; git mv crates moved; git commit -q -m moved; git checkout -q main; test -d crates; test ! -e moved
         git gc -q --prune=now; git fsck --full --strict
