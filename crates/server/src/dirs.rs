@@ -12,6 +12,15 @@ const AFTER_DOT: u64 = 0x7fff_ffff_0000_0001;
 /// Offset after `..`: where the layer's own entries begin.
 const AFTER_DOTDOT: u64 = 0x7fff_ffff_0000_0002;
 
+/// The answer to a listing that took the buffer from `before` bytes to `now`. An error after some entries waits until the
+/// rest is asked for: the look-ups of these entries are counted, and only a kernel that is told of them will forget them.
+fn as_far_as_it_came(read: Reply<()>, before: usize, now: usize) -> Reply<usize> {
+    match read {
+        Err(error) if now == before => Err(error),
+        _ => Ok(now),
+    }
+}
+
 impl Server {
     /// READDIR: names only.
     pub(crate) fn list(&self, rq: &Request<'_>, node: u64, offset: u64, out: &mut [u8]) -> Reply<usize> {
@@ -22,8 +31,10 @@ impl Server {
         else {
             return Ok(buf.len());
         };
-        vnode.readdir(&cx(rq, 0), cookie, &mut |e| buf.push(e.ino, e.cookie, e.kind.d_type(), e.name.as_bytes()))?;
-        Ok(buf.len())
+        let before = buf.len();
+        let read =
+            vnode.readdir(&cx(rq, 0), cookie, &mut |e| buf.push(e.ino, e.cookie, e.kind.d_type(), e.name.as_bytes()));
+        as_far_as_it_came(read, before, buf.len())
     }
 
     /// READDIRPLUS: names with attributes, each counted as a look-up.
@@ -37,8 +48,9 @@ impl Server {
         }) else {
             return Ok(buf.len());
         };
-        vnode.readdir(&cx, cookie, &mut |e| self.push_plus(&cx, node, &*vnode, e, &mut buf))?;
-        Ok(buf.len())
+        let before = buf.len();
+        let read = vnode.readdir(&cx, cookie, &mut |e| self.push_plus(&cx, node, &*vnode, e, &mut buf));
+        as_far_as_it_came(read, before, buf.len())
     }
 
     /// One entry of a READDIRPLUS. An entry that is gone by now, or can't be looked up, goes without attributes:
@@ -68,5 +80,19 @@ impl Server {
     /// The inode number that a node shows.
     fn number(&self, node: u64) -> u64 {
         if node == ROOT { self.layer.root().id() } else { node }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vnode::Errno;
+
+    #[test]
+    fn what_was_listed_is_answered_before_an_error() {
+        assert_eq!(as_far_as_it_came(Ok(()), 0, 0), Ok(0));
+        assert_eq!(as_far_as_it_came(Ok(()), 64, 128), Ok(128));
+        assert_eq!(as_far_as_it_came(Err(Errno::IO), 64, 128), Ok(128));
+        assert_eq!(as_far_as_it_came(Err(Errno::IO), 64, 64), Err(Errno::IO));
     }
 }

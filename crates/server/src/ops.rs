@@ -251,11 +251,14 @@ impl Filesystem for Server {
 
     fn write(&self, rq: &Request<'_>, node: u64, arg: &WriteIn, data: &[u8]) -> Reply<u32> {
         let cx = cx(rq, 0);
-        let written = self.files.get(arg.fh)?.write(&cx, data, arg.offset)?;
+        let file = self.files.get(arg.fh)?;
         if arg.write_flags & fuse::abi::WRITE_KILL_SUIDGID != 0 {
+            // Before the write, as the kernel does it on a file system of its own. After it, an answer of MAY_BLOCK would have
+            // the data written a second time.
             let kill = SetAttr { kill_suidgid: true, ..SetAttr::default() };
             self.nodes.get(node)?.setattr(&cx, &kill, None)?;
         }
+        let written = file.write(&cx, data, arg.offset)?;
         u32::try_from(written).map_err(|_| Errno::IO)
     }
 
@@ -412,5 +415,32 @@ impl Filesystem for Server {
 
     fn notify_reply(&self, _rq: &Request<'_>, _node: u64, _unique: u64, _offset: u64, _data: &[u8]) {
         // Nothing here asks the kernel for its pages.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuse::Opcode;
+    use fuse::abi::InHeader;
+    use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
+    use vnode::MAY_BLOCK;
+
+    #[test]
+    fn a_write_that_has_to_wait_has_written_nothing() {
+        const O_RDWR_APPEND: u32 = 0o2002;
+        let faults = Faults::new();
+        let fs = MemFs::with(MemOptions::default(), &faults);
+        let server = Server::new(fs, &Config::new("/".into(), "none", "test"));
+        let cancelled = AtomicBool::new(false);
+        let rq = |may_block| Request::new(&InHeader::default(), Opcode::Write, may_block, &cancelled, &[]);
+        let make = CreateIn { flags: O_RDWR_APPEND, mode: 0o104_755, ..CreateIn::default() };
+        let (entry, open) = server.create(&rq(true), ROOT, &make, b"f").unwrap();
+        faults.arm(Plan { count: Count::Only(Op::Setattr), at: 1, fault: Fault::Error(MAY_BLOCK) });
+        let write = WriteIn { fh: open.fh, write_flags: fuse::abi::WRITE_KILL_SUIDGID, ..WriteIn::default() };
+        assert_eq!(server.write(&rq(false), entry.nodeid, &write, b"once"), Err(MAY_BLOCK));
+        assert_eq!(server.write(&rq(true), entry.nodeid, &write, b"once"), Ok(4));
+        let attr = server.getattr(&rq(true), entry.nodeid, &GetattrIn::default()).unwrap().attr;
+        assert_eq!((attr.size, attr.mode & 0o7777), (4, 0o755));
     }
 }

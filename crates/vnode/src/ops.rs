@@ -349,14 +349,7 @@ pub trait OpenFile: Any + Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// As copy_file_range(2).
-    fn copy_from(
-        &self,
-        cx: &Cx<'_>,
-        offset: u64,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        len: u64,
-    ) -> Result<u64>;
+    fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64>;
 
     /// Makes this file share all of `source`'s data (`FICLONE`).
     ///
