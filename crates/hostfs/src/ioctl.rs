@@ -5,10 +5,8 @@ use vnode::{Errno, IoctlReply, Result};
 
 /// An ioctl that is passed on: its argument is a plain structure.
 struct Known {
-    /// The number, without the size of the argument that is part of it.
+    /// The number, with the size of the argument that is part of it.
     number: u32,
-    /// What the host knows it by.
-    host: u32,
     /// Bytes that the host reads.
     reads: usize,
     /// Bytes that the host writes.
@@ -16,33 +14,34 @@ struct Known {
     changes: bool,
 }
 
+/// The numbers must be exactly these. What has one of them, only the kernel can send: it has checked that the caller owns the
+/// file and may change such flags. With another size in it a number reaches us from any program that could open the file, and
+/// nobody has checked anything.
+///
 /// Flags and version of a file are declared as `long` and handled as `int`: FUSE sends 4 bytes of them, or 8.
 const KNOWN: [Known; 5] = [
     // FS_IOC_GETFLAGS
-    Known { number: 0x8000_6601, host: 0x8008_6601, reads: 0, writes: 4, changes: false },
+    Known { number: 0x8008_6601, reads: 0, writes: 4, changes: false },
     // FS_IOC_SETFLAGS
-    Known { number: 0x4000_6602, host: 0x4008_6602, reads: 4, writes: 0, changes: true },
+    Known { number: 0x4008_6602, reads: 4, writes: 0, changes: true },
     // FS_IOC_GETVERSION
-    Known { number: 0x8000_7601, host: 0x8008_7601, reads: 0, writes: 4, changes: false },
+    Known { number: 0x8008_7601, reads: 0, writes: 4, changes: false },
     // FS_IOC_FSGETXATTR: struct fsxattr, 28 bytes
-    Known { number: 0x8000_581f, host: 0x801c_581f, reads: 0, writes: 28, changes: false },
+    Known { number: 0x801c_581f, reads: 0, writes: 28, changes: false },
     // FS_IOC_FSSETXATTR
-    Known { number: 0x4000_5820, host: 0x401c_5820, reads: 28, writes: 0, changes: true },
+    Known { number: 0x401c_5820, reads: 28, writes: 0, changes: true },
 ];
-
-/// The bits of an ioctl's number that say how large its argument is.
-const SIZE_BITS: u32 = 0x3fff << 16;
 
 impl HostVnode {
     pub(crate) fn control(&self, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
-        let known = KNOWN.iter().find(|known| known.number == cmd & !SIZE_BITS).ok_or(Errno::NOTTY)?;
+        let known = KNOWN.iter().find(|known| known.number == cmd).ok_or(Errno::NOTTY)?;
         if known.changes {
             self.fs().changing()?;
         }
         let Some(fd) = self.glance()? else { return Err(Errno::NOTTY) };
         let mut buffer = [0u64; 8];
         fill(&mut buffer, input.get(..known.reads).ok_or(Errno::INVAL)?);
-        let result = sys::ioctl(fd.as_fd(), known.host, &mut buffer)?;
+        let result = sys::ioctl(fd.as_fd(), known.number, &mut buffer)?;
         let bytes = buffer.map(u64::to_ne_bytes);
         // Where 8 bytes are wanted of a 4 byte value, the rest is zero.
         let len = out.len().min(known.writes.next_multiple_of(8));
