@@ -16,7 +16,7 @@ use vnode::{Cx, Errno, Layer, Result, Vnode};
 /// How a host directory is used.
 #[derive(Clone, Copy, Debug)]
 pub struct HostOptions {
-    /// Never change anything through this layer, even where the host would allow it.
+    /// Never change anything through this layer, even where the host would allow it: on a private mount not even access times.
     pub read_only: bool,
     /// How many descriptors of recently used directories are kept.
     pub directories: usize,
@@ -162,7 +162,7 @@ impl HostFs {
     /// The step that failed, and on what.
     pub fn open(path: &Path, options: HostOptions) -> core::result::Result<Arc<Self>, OpenError> {
         let at = |step: &'static str| move |errno| OpenError { step, path: path.to_owned(), errno };
-        let (root, detached) = open_root(path, options.detach).map_err(at("open it"))?;
+        let (root, detached) = open_root(path, &options).map_err(at("open it"))?;
         let stat = statx_fd(&root).map_err(at("read its attributes"))?;
         let figures = rustix::fs::fstatfs(&root).map_err(at("read its file system's figures"))?;
         let flags = rustix::fs::fstatvfs(&root).map_err(at("read its file system's figures"))?.f_flag;
@@ -205,14 +205,21 @@ impl HostFs {
 }
 
 /// The directory, on a private clone of its mount if that can be had.
-fn open_root(path: &Path, detach: bool) -> Result<(OwnedFd, bool)> {
+fn open_root(path: &Path, options: &HostOptions) -> Result<(OwnedFd, bool)> {
     let readable = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    if detach {
+    if options.detach {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         match rustix::mount::open_tree(CWD, path, flags) {
             // What open_tree answers can't be used for everything (handles): a descriptor opened from it can, and keeps
             // the private mount alive.
-            Ok(tree) => return Ok((rustix::fs::openat(&tree, c".", readable, Mode::empty())?, true)),
+            Ok(tree) => {
+                if options.read_only {
+                    // The kernel then refuses changes as well, and reading leaves no access times. Without it (not permitted)
+                    // it is this layer alone that refuses.
+                    let _enforced = crate::sys::make_mount_read_only(tree.as_fd());
+                }
+                return Ok((rustix::fs::openat(&tree, c".", readable, Mode::empty())?, true));
+            }
             Err(errno @ (Errno::NOENT | Errno::LOOP | Errno::NAMETOOLONG)) => return Err(errno),
             // Not permitted, or a mount that may not be cloned.
             Err(_) => {}

@@ -86,6 +86,32 @@ pub(crate) fn set_fs_gid(gid: u32) -> bool {
     }
 }
 
+/// mount_setattr(2): nothing can be changed any more through `mount`, the root of a mount that is ours alone: not even the time
+/// of the last access.
+pub(crate) fn make_mount_read_only(mount: BorrowedFd<'_>) -> Result<()> {
+    /// `struct mount_attr`
+    #[repr(C)]
+    struct MountAttr {
+        set: u64,
+        clear: u64,
+        propagation: u64,
+        userns_fd: u64,
+    }
+    let attr = MountAttr { set: libc::MOUNT_ATTR_RDONLY, clear: 0, propagation: 0, userns_fd: 0 };
+    // SAFETY: the kernel reads an empty, terminated string and a structure of the size that it is told.
+    answer(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    })?;
+    Ok(())
+}
+
 /// Gives this thread a umask and working directory of its own.
 pub(crate) fn unshare_fs() -> Result<()> {
     // SAFETY: only CLONE_FS is given up, which concerns umask, root and working directory, and no memory or descriptors.
