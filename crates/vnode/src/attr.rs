@@ -123,8 +123,8 @@ pub enum SetTime {
 
 /// Attributes to change; what is `None` stays.
 ///
-/// Applied in the order owner, mode, size, times, so that an owner's change doesn't take away a mode's bits that are set by
-/// the same call.
+/// The owner is set before the mode, so that its change doesn't take away bits that are set by the same call, and the times
+/// last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits (`07777`).
