@@ -5,7 +5,8 @@
 //! found by a remount, with the same numbers, and with no unfinished work on the branches. After a crash at the k-th change the view is
 //! the old or the new one.
 //!
-//! `STRATA_FULL=1` tries every pair of paths for the operations on two.
+//! A default run tries a part of the operations, chosen by a hash, at every step. `STRATA_PART=1`, `2`, ... try other parts,
+//! `STRATA_THIN=n` makes the part one in n, and `STRATA_FULL=1` tries everything (use `--release`: it is millions of runs).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -14,7 +15,7 @@ use common::bed::{Bed, Start, check};
 use common::config::{Config, configs};
 use common::interesting::{Breadth, on_one_path, on_two_paths};
 use common::op::Op;
-use common::report::{Report, env};
+use common::report::{Report, chosen, env};
 use common::tree::{Tree, Who};
 use common::view::{Numbers, Times, Walk, compare, learn_times, view};
 use memfs::{Count, Fault, MemOptions, Plan};
@@ -118,7 +119,7 @@ impl<'a> Case<'a> {
                 return Err(show(&bed, format!("{answer:?}, neither the old view:\n{old}\nnor the new:\n{new}")));
             }
         }
-        bed.check_litter().map_err(|e| show(&bed, e))?;
+        bed.check_litter(&seen).map_err(|e| show(&bed, e))?;
         bed.check_branches()?;
         Ok(fired)
     }
@@ -126,8 +127,8 @@ impl<'a> Case<'a> {
 
 fn remounted(bed: &Bed, model: &mut Tree, numbers: &mut Numbers) -> Result<(), String> {
     let session = bed.mount()?;
-    check(&session, model, numbers, Times::Files).map_err(|e| show(bed, e))?;
-    bed.check_litter().map_err(|e| show(bed, e))?;
+    let seen = check(&session, model, numbers, Times::Files).map_err(|e| show(bed, e))?;
+    bed.check_litter(&seen).map_err(|e| show(bed, e))?;
     bed.check_branches()
 }
 
@@ -151,23 +152,30 @@ fn every_step(report: &mut Report, what: &str, mut run: impl FnMut(u64) -> Resul
 }
 
 fn ops(start: &Start) -> Vec<Op> {
-    let full = env("STRATA_FULL").is_some();
-    let breadth = if full { Breadth::All } else { Breadth::Representative };
+    let breadth = if env("STRATA_FULL").is_some() { Breadth::All } else { Breadth::Representative };
     let mut ops = on_one_path(&start.tree, breadth);
     ops.extend(on_two_paths(&start.tree, breadth));
     ops.retain(|op| !matches!(op, Op::Stat { .. }));
     ops
 }
 
+/// Is the operation tried in this run? One that the model refuses less often: its faults tell less.
+fn is_tried(case: &Case<'_>, what: &str, n: u64) -> bool {
+    chosen(what, &format!("{:?}", case.op), if case.new.is_ok() { n } else { 8 * n })
+}
+
 fn errors(config: &Config) {
     let mut report = Report::default();
     for delete in [Delete::Whiteout, Delete::All] {
         let start = Start::new(config, delete, MemOptions::default());
-        for op in thinned(ops(&start), &start) {
+        for op in ops(&start) {
             let case = Case::new(&start, &op);
             for (count, fault) in ERRORS {
-                let what = format!("{op:?} {delete:?} {fault:?}");
-                every_step(&mut report, &what, |k| case.with_error(count, fault, k));
+                let salt = format!("{} {delete:?} {fault:?}", config.name);
+                if is_tried(&case, &salt, 128) {
+                    let what = format!("{op:?} {delete:?} {fault:?}");
+                    every_step(&mut report, &what, |k| case.with_error(count, fault, k));
+                }
             }
         }
     }
@@ -178,21 +186,15 @@ fn crashes(config: &Config) {
     let mut report = Report::default();
     for delete in [Delete::Whiteout, Delete::All] {
         let start = Start::new(config, delete, MemOptions::default());
-        for op in thinned(ops(&start), &start) {
+        for op in ops(&start) {
             let case = Case::new(&start, &op);
-            let what = format!("{op:?} {delete:?} crash");
-            every_step(&mut report, &what, |k| case.with_crash(k));
+            if is_tried(&case, &format!("{} {delete:?} crash", config.name), 32) {
+                let what = format!("{op:?} {delete:?} crash");
+                every_step(&mut report, &what, |k| case.with_crash(k));
+            }
         }
     }
     report.finish(config.name);
-}
-
-/// In a default run, of the operations that the model refuses only every eighth.
-fn thinned(ops: Vec<Op>, start: &Start) -> Vec<Op> {
-    let keep = |(at, op): &(usize, Op)| {
-        env("STRATA_FULL").is_some() || at % 8 == 0 || start.tree.clone().apply(Who::USER, op).is_ok()
-    };
-    ops.into_iter().enumerate().filter(keep).map(|(_, op)| op).collect()
 }
 
 macro_rules! for_each_config {

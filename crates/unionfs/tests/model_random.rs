@@ -47,6 +47,7 @@ impl Run {
     }
 
     fn step(&mut self, step: &Step) -> Result<(), String> {
+        let mounted = matches!(step, Step::Remount(_));
         let times = match step {
             Step::Do(who, op) => {
                 let got = self.session.run(*who, op);
@@ -76,6 +77,9 @@ impl Run {
             }
         };
         let seen = check(&self.session, &self.model, &mut self.numbers, times)?;
+        if mounted {
+            self.bed.check_litter(&seen)?;
+        }
         self.settle(&seen)
     }
 
@@ -90,7 +94,7 @@ impl Run {
         let nothing = memfs::MemFs::new();
         self.session = Session::new(nothing);
         self.session = self.bed.mount()?;
-        self.bed.check_litter()
+        Ok(())
     }
 
     fn crash(&mut self, op: &Op, at: u64) -> Result<(), String> {
@@ -116,6 +120,7 @@ impl Run {
                 }
             }
         }
+        self.bed.check_litter(&seen)?;
         self.settle(&seen)
     }
 }
@@ -215,10 +220,10 @@ fn shorten(start: &Start, mut program: Vec<Step>, mut failed: (usize, String)) -
 
 fn random(at: usize) {
     let config: &Config = &configs()[at];
-    let steps = env("STRATA_STEPS").unwrap_or(250) as usize;
+    let steps = env("STRATA_STEPS").unwrap_or(200) as usize;
     let seeds: Vec<u64> = match env("STRATA_SEED") {
         Some(seed) => vec![seed],
-        None => (1..=env("STRATA_SEEDS").unwrap_or(4)).map(|n| n * 1000 + at as u64).collect(),
+        None => (1..=env("STRATA_SEEDS").unwrap_or(2)).map(|n| n * 1000 + at as u64).collect(),
     };
     for delete in [Delete::Whiteout, Delete::All] {
         let start = Start::new(config, delete, MemOptions::default());

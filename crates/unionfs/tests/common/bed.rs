@@ -2,9 +2,10 @@
 
 use super::config::{Access, Config};
 use super::session::Session;
-use super::tree::{Tree, Who};
+use super::tree::{ROOT, Tree, Who};
 use super::view::{Numbers, Times, View, Walk, compare, compare_object, expected_object, view};
 use memfs::{Dump, Faults, MemFs, MemOptions};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use unionfs::{Branch, Delete, Mode, Options, Unionfs};
 use vnode::Layer;
@@ -47,8 +48,11 @@ impl Start {
         let mut tree = config.union_tree();
         let before = Tree { read_only: tree.read_only, ..super::config::merge(&config.branch_trees()) };
         let mut numbers = bed.prologue(config, before);
+        // The first mount puts the identity log into the root of the leftmost branch.
+        tree.nodes.entry(ROOT).and_modify(|root| root.mtime = None);
         let session = bed.mount().unwrap_or_else(|e| panic!("{}: {e}", config.name));
-        let seen = check(&session, &tree, &mut numbers, Times::All)
+        let times = if config.prologue.is_empty() { Times::All } else { Times::Files };
+        let seen = check(&session, &tree, &mut numbers, times)
             .unwrap_or_else(|e| panic!("{}, after mounting:\n{e}", config.name));
         super::view::learn_times(&seen, &mut tree);
         drop(session);
@@ -70,7 +74,7 @@ impl Bed {
             let name = config.name;
             session.run(Who::ROOT, op).unwrap_or_else(|e| panic!("{name}: prologue {op:?}: {e}"));
             tree.apply(Who::ROOT, op).unwrap_or_else(|e| panic!("{name}: prologue {op:?}: {e:?}"));
-            check(&session, &tree, &mut numbers, Times::All)
+            check(&session, &tree, &mut numbers, Times::Files)
                 .unwrap_or_else(|e| panic!("{name}: after the prologue's {op:?}:\n{e}"));
         }
         numbers.retain(&tree);
@@ -131,12 +135,13 @@ impl Bed {
         Ok(())
     }
 
-    /// Nothing unfinished is left on the writable branches, as after a mount.
-    pub fn check_litter(&self) -> Result<(), String> {
+    /// Nothing is left on the writable branches that has no use in the union that is seen, as after a mount.
+    pub fn check_litter(&self, seen: &View) -> Result<(), String> {
+        let numbers: BTreeSet<u64> = seen.0.values().map(|object| object.ino).collect();
         for (at, (access, disk)) in self.disks.iter().enumerate() {
             if *access == Access::Rw {
                 let lies = view(&*disk.calm(), Walk::Branch).map_err(|e| format!("branch {at}: {e}"))?;
-                litter(&lies).map_err(|e| format!("branch {at}: {e}"))?;
+                litter(&lies, &numbers).map_err(|e| format!("branch {at}: {e}"))?;
             }
         }
         Ok(())
@@ -148,20 +153,20 @@ impl Bed {
     }
 }
 
-fn litter(lies: &View) -> Result<(), String> {
+fn litter(lies: &View, numbers: &BTreeSet<u64>) -> Result<(), String> {
     for (path, object) in &lies.0 {
         let names: Vec<&[u8]> = path.components().collect();
         match names.as_slice() {
             [b".wh..wh.work", _, ..] => return Err(format!("unfinished work: /{path:?} {object:?}")),
             [b".wh..wh.links", name] => {
-                let right = name.len() == 16 && name.iter().all(u8::is_ascii_hexdigit);
-                if !right || object.nlink < 2 {
+                let number = std::str::from_utf8(name).ok().and_then(|hex| u64::from_str_radix(hex, 16).ok());
+                if !number.is_some_and(|number| numbers.contains(&number)) {
                     return Err(format!("an index entry of nothing: /{path:?} {object:?}"));
                 }
             }
-            [b".wh..wh.work" | b".wh..wh.links" | b".wh..wh.ident"] => {}
+            [b".wh..wh.work" | b".wh..wh.links" | b".wh..wh.ident" | b".wh..wh.moved"] => {}
             [.., last] if last.starts_with(b".wh..wh.") => {
-                let known = [&b".wh..wh..opq"[..], b".wh..wh..redirect"].contains(last)
+                let known = [&b".wh..wh..opq"[..], b".wh..wh..redirect", b".wh..wh.redirect"].contains(last)
                     || last.strip_prefix(b".wh..wh.l.").is_some_and(|hex| hex.len() == 32);
                 if !known {
                     return Err(format!("of no known kind: /{path:?} {object:?}"));

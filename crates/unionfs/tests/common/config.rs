@@ -35,7 +35,6 @@ impl Config {
     /// The tree that a user of the union starts with.
     pub fn union_tree(&self) -> Tree {
         let mut tree = merge(&self.branch_trees());
-        tree.reserve = std::env::var_os("STUB").is_none();
         tree.read_only = self.branches.iter().all(|(access, _)| *access == Access::Ro);
         for op in &self.prologue {
             if let Err(errnos) = tree.apply(Who::ROOT, op) {

@@ -1,5 +1,8 @@
 //! What the tests over memory share: a model of a POSIX tree, programs of operations, and complete views.
 
+// Each test program uses a part of it.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 pub mod bed;
 pub mod config;
 pub mod interesting;

@@ -89,6 +89,14 @@ pub enum Op {
 }
 
 impl Op {
+    /// Is it on an open file?
+    pub fn uses_slot(&self) -> bool {
+        matches!(
+            self,
+            Self::LinkSlot { .. } | Self::WriteSlot { .. } | Self::TruncateSlot { .. } | Self::ChmodSlot { .. }
+        )
+    }
+
     /// Does it only look?
     pub fn is_read(&self) -> bool {
         match self {

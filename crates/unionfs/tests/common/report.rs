@@ -28,16 +28,16 @@ impl Report {
         if self.failures.is_empty() {
             return;
         }
-        let mut by_beginning: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut kinds: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for failure in &self.failures {
-            *by_beginning.entry(failure.split(['{', '\n']).next().unwrap_or_default()).or_default() += 1;
+            kinds.entry(shape(failure)).or_default().push(failure);
         }
-        for (beginning, count) in by_beginning {
-            println!("{count:6} x {beginning}");
-        }
-        let step = self.failures.len().div_ceil(SHOWN);
-        for failure in self.failures.iter().step_by(step) {
-            println!("--- {failure}");
+        let mut kinds: Vec<_> = kinds.into_values().collect();
+        kinds.sort_by_key(|of_kind| std::cmp::Reverse(of_kind.len()));
+        for of_kind in kinds.iter().take(SHOWN) {
+            // The shortest is the easiest to understand.
+            let shortest = of_kind.iter().min_by_key(|failure| failure.len());
+            println!("--- {} like this: {}", of_kind.len(), shortest.unwrap_or(&""));
         }
         panic!("{test}: {} of {} runs failed", self.failures.len(), self.runs);
     }
@@ -48,4 +48,30 @@ pub fn env(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
     let parsed = value.strip_prefix("0x").map_or_else(|| value.parse(), |hex| u64::from_str_radix(hex, 16));
     Some(parsed.unwrap_or_else(|_| panic!("{name} must be a number")))
+}
+
+/// What a failure is like: the operation's name, and its message's first line without names and numbers.
+fn shape(failure: &str) -> String {
+    let mut lines = failure.lines();
+    let operation = lines.next().unwrap_or_default().split([' ', '{']).next().unwrap_or_default();
+    let mut message = String::new();
+    let mut quoted = false;
+    for c in lines.next().unwrap_or_default().chars() {
+        match c {
+            '"' => quoted = !quoted,
+            _ if quoted || c.is_ascii_hexdigit() && !c.is_ascii_lowercase() => {}
+            _ => message.push(c),
+        }
+    }
+    format!("{operation} {message}")
+}
+
+/// Is this one of those that a default run tries? One in `n` is, another for each `salt`; `STRATA_THIN` sets `n` for all,
+/// `STRATA_FULL` makes it 1.
+pub fn chosen(salt: &str, what: &str, n: u64) -> bool {
+    let n = if env("STRATA_FULL").is_some() { 1 } else { env("STRATA_THIN").unwrap_or(n) };
+    // FNV-1a: the same everywhere, so that a run can be repeated.
+    let hash = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
+    let sum = salt.bytes().chain(what.bytes()).fold(0xcbf2_9ce4_8422_2325, hash);
+    (sum >> 20) % n.max(1) == env("STRATA_PART").unwrap_or(0) % n.max(1)
 }

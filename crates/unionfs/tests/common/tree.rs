@@ -308,7 +308,7 @@ impl Tree {
                     Err(errnos)
                 }
                 // An operation on an open file that there is none of.
-                Ok(()) if next == *self => Ok(()),
+                Ok(()) if next == *self && op.uses_slot() => Ok(()),
                 Ok(()) => refuse(Errno::ROFS),
             };
         }
