@@ -27,13 +27,20 @@ impl UnionVnode {
 
     /// A directory's attributes as users see them.
     pub(crate) fn dir_attr(&self, cx: &Cx<'_>, mut attr: Attr) -> Result<Attr> {
+        attr.nlink = self.dir_links(cx)?.unwrap_or(attr.nlink);
         attr.ino = self.id;
-        if self.gone.load(Ordering::Acquire) {
-            attr.nlink = 0;
-        } else if self.stack()?.len() > 1 {
-            attr.nlink = self.count_subdirs(cx)?.saturating_add(2);
-        }
         Ok(attr)
+    }
+
+    /// A directory's link count where it is not that of the lower directory.
+    fn dir_links(&self, cx: &Cx<'_>) -> Result<Option<u32>> {
+        if self.gone.load(Ordering::Acquire) {
+            Ok(Some(0))
+        } else if self.stack()?.len() > 1 {
+            Ok(Some(self.count_subdirs(cx)?.saturating_add(2)))
+        } else {
+            Ok(None)
+        }
     }
 
     fn count_subdirs(&self, cx: &Cx<'_>) -> Result<u32> {
@@ -61,8 +68,15 @@ impl UnionVnode {
                 Some(file) => Some(file.lower(cx)?),
                 None => None,
             };
+            // What can fail comes before the change: once it is made, the answer is success.
+            let links = if self.dir.is_some() { Some(self.dir_links(cx)?) } else { None };
             match lower.vnode.setattr(cx, set, open.as_deref()) {
-                Ok(attr) => return self.shown_attr(cx, attr),
+                Ok(attr) => {
+                    return Ok(match links {
+                        Some(links) => Attr { ino: self.id, nlink: links.unwrap_or(attr.nlink), ..attr },
+                        None => self.leaf_attr(cx, attr),
+                    });
+                }
                 Err(e) if self.core.go_left(lower.branch, e) => {}
                 Err(Errno::STALE) if self.refresh(cx)? => {}
                 Err(e) => return Err(e),

@@ -15,12 +15,13 @@ use common::bed::{Bed, Start, check};
 use common::config::{Config, configs};
 use common::interesting::{Breadth, on_one_path, on_two_paths};
 use common::op::Op;
+use common::path::Path;
 use common::report::{Report, chosen, env};
 use common::tree::{Tree, Who};
-use common::view::{Numbers, Times, Walk, compare, learn_times, view};
+use common::view::{Numbers, Times, View, Walk, compare, learn_times, view};
 use memfs::{Count, Fault, MemOptions, Plan};
 use unionfs::Delete;
-use vnode::Errno;
+use vnode::{Errno, RenameFlags};
 
 /// The ways to fail. (Reading can't run out of space, so only changes do.)
 const ERRORS: [(Count, Fault); 4] = [
@@ -139,16 +140,19 @@ fn show(bed: &Bed, e: String) -> String {
 /// No operation takes more steps than this on trees of this size.
 const MOST_STEPS: u64 = 2000;
 
+/// Tries every step; gives up on an operation that goes on failing, perhaps also without a fault.
 fn every_step(report: &mut Report, what: &str, mut run: impl FnMut(u64) -> Result<bool, String>) {
+    let mut failing = 0;
     for k in 1..=MOST_STEPS {
         let outcome = run(k);
         let more = *outcome.as_ref().unwrap_or(&true);
+        failing = if outcome.is_err() { failing + 1 } else { 0 };
         report.note(|| format!("{what}, step {k}"), outcome.map(|_| ()));
-        if !more {
+        if !more || failing == 100 {
             return;
         }
     }
-    report.note(|| what.to_owned(), Err(format!("takes more than {MOST_STEPS} steps, or fails without a fault")));
+    report.note(|| what.to_owned(), Err(format!("takes more than {MOST_STEPS} steps")));
 }
 
 fn ops(start: &Start) -> Vec<Op> {
@@ -195,6 +199,116 @@ fn crashes(config: &Config) {
         }
     }
     report.finish(config.name);
+}
+
+/// The crash that an operation leaves work for, and then a mount that fails at its j-th step: the next mount finds the old or the
+/// new view all the same.
+fn interrupted_recovery(case: &Case<'_>, k: u64, j: u64) -> Result<(bool, bool), String> {
+    let bed = case.start.bed.fork();
+    let mut session = bed.mount()?;
+    bed.faults.arm(Plan { count: Count::Changes, at: k, fault: Fault::Crash });
+    // Whether it succeeds does not matter here.
+    let _ = session.run(Who::USER, case.op);
+    let crashed = bed.faults.fired();
+    drop(session);
+    let bed = bed.recover();
+    bed.faults.arm(Plan { count: Count::All, at: j, fault: Fault::Crash });
+    let _ = bed.mount();
+    let interrupted = bed.faults.fired();
+    let bed = bed.recover();
+    let session = bed.mount()?;
+    let seen = view(&*session.layer, Walk::Quick).map_err(|e| show(&bed, e))?;
+    case.is_old_or_new(&seen).map_err(|e| show(&bed, e))?;
+    bed.check_litter(&seen).map_err(|e| show(&bed, e))?;
+    Ok((crashed, interrupted))
+}
+
+impl Case<'_> {
+    fn is_old_or_new(&self, seen: &View) -> Result<(), String> {
+        let one = |mut tree: Tree| {
+            tree.close_all();
+            compare(seen, &tree, &mut self.start.numbers.clone(), Times::Files)
+        };
+        let (old, new) =
+            (one(self.start.tree.clone()), one(self.new.clone().unwrap_or_else(|_| self.start.tree.clone())));
+        match (old, new) {
+            (Err(old), Err(new)) => Err(format!("neither the old view:\n{old}\nnor the new:\n{new}")),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn recovery_can_be_interrupted() {
+    let rename = |from: &str, to: &str, exchange| Op::Rename {
+        from: from.into(),
+        to: to.into(),
+        flags: RenameFlags { exchange, no_replace: false },
+    };
+    let ops = [
+        // Onto a directory that is only logically empty: exchanged under a record.
+        rename("a", "empty", false),
+        rename("opq", "both", true),
+        Op::Rmdir { path: "empty".into() },
+        Op::Mkdir { path: "wf".into(), mode: 0o700 },
+        Op::Chmod { path: "a/f".into(), mode: 0o600 },
+    ];
+    let mut report = Report::default();
+    // The second has whiteouts in its empty directory.
+    for at in [1, 3] {
+        let start = Start::new(&configs()[at], Delete::Whiteout, MemOptions::default());
+        for op in &ops {
+            let case = Case::new(&start, op);
+            let (mut k, mut crashed) = (1, true);
+            while crashed {
+                let (mut j, mut interrupted) = (1, true);
+                while interrupted && j < MOST_STEPS {
+                    let outcome = interrupted_recovery(&case, k, j);
+                    (crashed, interrupted) = *outcome.as_ref().unwrap_or(&(true, true));
+                    report.note(|| format!("{op:?} crash {k}, then {j}"), outcome.map(|_| ()));
+                    j += 1;
+                }
+                k += 1;
+            }
+        }
+    }
+    report.finish("recovery");
+}
+
+/// A copy that was published is whole on the disk: the user wrote nothing that could be lost.
+#[test]
+fn copies_survive_a_power_failure() {
+    let options = MemOptions { lose_data: true, ..MemOptions::default() };
+    let start = Start::new(&configs()[0], Delete::Whiteout, options);
+    let to = |to: &str| (Path::from("a/sub/deep"), Path::from(to));
+    let flags = RenameFlags::default();
+    let ops = [
+        Op::Chmod { path: "a/f".into(), mode: 0o600 },
+        Op::Chown { path: "sparse".into(), uid: 5, gid: 5 },
+        Op::Rename { from: to("new").0, to: to("new").1, flags },
+        Op::Link { from: to("both/new").0, to: to("both/new").1 },
+        Op::Unlink { path: "both/same".into() },
+    ];
+    let mut report = Report::default();
+    for op in &ops {
+        let case = Case::new(&start, op);
+        every_step(&mut report, &format!("{op:?} power failure"), |k| {
+            let bed = start.bed.fork();
+            let mut session = bed.mount()?;
+            bed.faults.arm(Plan { count: Count::Changes, at: k, fault: Fault::Crash });
+            let _ = session.run(Who::USER, op);
+            let fired = bed.faults.fired();
+            drop(session);
+            let bed = bed.recover();
+            let session = bed.mount()?;
+            let seen = view(&*session.layer, Walk::Quick).map_err(|e| show(&bed, e))?;
+            // The identity log may have lost its end, and with it a number.
+            let fresh = Start { bed: bed.fork(), tree: start.tree.clone(), numbers: Numbers::default() };
+            let case = Case { start: &fresh, op, new: case.new.clone() };
+            case.is_old_or_new(&seen).map_err(|e| show(&bed, e)).map(|()| fired)
+        });
+    }
+    report.finish("power failure");
 }
 
 macro_rules! for_each_config {

@@ -44,6 +44,10 @@ impl Start {
             }
             bed.disks.push((*access, disk));
         }
+        // Nothing of the start is lost in a crash.
+        for (_, disk) in &bed.disks {
+            disk.sync(&super::view::looker()).unwrap_or_else(|e| panic!("{}: sync: {e}", config.name));
+        }
         bed.freeze();
         let mut tree = config.union_tree();
         let before = Tree { read_only: tree.read_only, ..super::config::merge(&config.branch_trees()) };
