@@ -347,15 +347,17 @@ fn suid_goes_when_an_ordinary_user_writes(transport: Transport) {
         chmod(path, 0o6777);
     };
     let fx = Fixture::new(transport, |ro| {
-        ["old1", "old2", "old3", "old4"].iter().for_each(|n| make(&ro.join(n)));
+        ["old1", "old2", "old3", "old4", "old5"].iter().for_each(|n| make(&ro.join(n)));
     });
-    ["new1", "new2", "new3", "new4"].iter().for_each(|n| make(&fx.path(n)));
+    ["new1", "new2", "new3", "new4", "new5"].iter().for_each(|n| make(&fx.path(n)));
     for name in ["old", "new"] {
         let path = |i: u32| fx.path(&format!("{name}{i}"));
         as_user(USER, || File::options().append(true).open(path(1)).unwrap().write_all(b"+").unwrap());
         assert_eq!(mode(&path(1)), 0o777, "{name}: written");
         as_user(USER, || File::options().write(true).open(path(2)).unwrap().set_len(2).unwrap());
         assert_eq!(mode(&path(2)), 0o777, "{name}: truncated");
+        as_user(USER, || drop(File::options().write(true).truncate(true).open(path(5)).unwrap()));
+        assert_eq!(mode(&path(5)), 0o777, "{name}: emptied while opening");
         // By the owner of an open file that was opened by root.
         let file = File::options().write(true).open(path(3)).unwrap();
         as_user(USER, || file.write_all_at(b"x", 0).unwrap());

@@ -118,6 +118,29 @@ pub(crate) fn open_flags(flags: u32) -> vnode::OpenFlags {
     vnode::OpenFlags(flags & !LOOKUP_ONLY)
 }
 
+/// Does an open(2) with these `O_*` bits cut the file?
+pub(crate) fn truncates(flags: u32) -> bool {
+    const O_TRUNC: u32 = 0o1000;
+    flags & O_TRUNC != 0
+}
+
+/// The longest list of names of extended attributes that Linux knows, in bytes.
+pub(crate) const XATTR_LIST_MAX: usize = 65536;
+
+/// Of a list of names, each with a NUL after it, those that ordinary users may see: not `trusted.*`. Each file system has to
+/// leave these out by itself, and the one below saw the server ask. Answers the length; with an empty `out` that is all.
+pub(crate) fn ordinary_xattrs(list: &[u8], out: &mut [u8]) -> Result<usize> {
+    let mut len = 0;
+    for name in list.split_inclusive(|&b| b == 0).filter(|name| !name.starts_with(b"trusted.")) {
+        let end = len + name.len();
+        if !out.is_empty() {
+            out.get_mut(len..end).ok_or(Errno::RANGE)?.copy_from_slice(name);
+        }
+        len = end;
+    }
+    Ok(len)
+}
+
 /// `EACCES` and others pass as they are; only what never may reach a program is looked at.
 pub(crate) fn rename_flags(flags: u32) -> Result<vnode::RenameFlags> {
     const NOREPLACE: u32 = 1;
@@ -139,6 +162,18 @@ mod tests {
         for kernel in [0u32, 1, 0xff, 0x100, 0xfff00, 0x0010_0000, 0xfff0_0000, 0xffff_ffff, 0x1234_5678] {
             assert_eq!(rdev_to_kernel(rdev_from_kernel(kernel)), kernel);
         }
+    }
+
+    #[test]
+    fn ordinary_users_see_no_trusted_attributes() {
+        let list = b"trusted.a\0user.b\0trusted.c\0security.d\0";
+        let seen = b"user.b\0security.d\0";
+        let mut out = [0; 64];
+        assert_eq!(ordinary_xattrs(list, &mut out), Ok(seen.len()));
+        assert_eq!(&out[..seen.len()], seen);
+        assert_eq!(ordinary_xattrs(list, &mut []), Ok(seen.len()));
+        assert_eq!(ordinary_xattrs(list, &mut [0; 18]), Err(Errno::RANGE));
+        assert_eq!(ordinary_xattrs(b"trusted.a\0", &mut [0; 1]), Ok(0));
     }
 
     #[test]

@@ -96,6 +96,11 @@ fn kernel_does_it<T>() -> Reply<T> {
     Err(Errno::NOSYS)
 }
 
+/// May the caller do what the host lets only root do, to the host's knowledge? Requests say nothing of capabilities.
+fn is_root(rq: &Request<'_>) -> bool {
+    rq.uid == 0
+}
+
 impl Filesystem for Server {
     fn init(&self, session: &Arc<Session>, _offer: &InitIn) -> Wish {
         let _ = self.session.set(Arc::clone(session));
@@ -226,7 +231,14 @@ impl Filesystem for Server {
     }
 
     fn open(&self, rq: &Request<'_>, node: u64, flags: u32) -> Reply<OpenOut> {
-        let file = self.nodes.get(node)?.open(&cx(rq, 0), convert::open_flags(flags))?;
+        let vnode = self.nodes.get(node)?;
+        let cx = cx(rq, 0);
+        let file = vnode.open(&cx, convert::open_flags(flags))?;
+        if convert::truncates(flags) && !is_root(rq) {
+            // HANDLE_KILLPRIV_V2: the kernel leaves this to us. To the host it was the server who cut the file.
+            let kill = SetAttr { kill_suidgid: true, ..SetAttr::default() };
+            vnode.setattr(&cx, &kill, Some(&*file))?;
+        }
         Ok(self.open_out(node, file, Origin::Opened))
     }
 
@@ -346,7 +358,13 @@ impl Filesystem for Server {
     }
 
     fn listxattr(&self, rq: &Request<'_>, node: u64, out: &mut [u8]) -> Reply<usize> {
-        self.nodes.get(node)?.listxattr(&cx(rq, 0), out)
+        let vnode = self.nodes.get(node)?;
+        if is_root(rq) {
+            return vnode.listxattr(&cx(rq, 0), out);
+        }
+        let mut all = vec![0; convert::XATTR_LIST_MAX];
+        let len = vnode.listxattr(&cx(rq, 0), &mut all)?;
+        convert::ordinary_xattrs(all.get(..len).ok_or(Errno::RANGE)?, out)
     }
 
     fn removexattr(&self, rq: &Request<'_>, node: u64, key: &[u8]) -> Reply<()> {
