@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# Brings what the mounted tests need and the workspace does not hold: two third-party suites from crates.io, built into
-# cache/tools/bin (STRATA_TOOLS chooses another place), and Debian packages. Does nothing where all is there already.
+# Brings what the mounted tests need and the workspace does not hold. Does nothing where all is there already.
+#
+#   test-tools.sh packages    Debian packages (root)
+#   test-tools.sh crates      two third-party suites from crates.io, into cache/tools/bin (or where STRATA_TOOLS says)
+#   test-tools.sh             both
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,34 +13,55 @@ fsx_version=0.3.2
 
 # crate NAME VERSION: installs it unless that very version is there.
 crate() {
-    local stamp=$tools/.$1-$2
-    [ -e "$stamp" ] && [ -x "$tools/bin/$1" ] && return 0
-    cargo install --quiet --locked --root "$tools" --target-dir "$tools/build" --version "$2" "$1"
-    touch "$stamp"
+	local stamp=$tools/.$1-$2
+	[[ -e $stamp && -x $tools/bin/$1 ]] && return 0
+	echo "installing $1 $2 from crates.io"
+	cargo install --quiet --locked --root "$tools" --target-dir "$tools/build" --version "$2" "$1"
+	touch "$stamp"
 }
 
-mkdir -p "$tools"
-crate pjdfstest "$pjdfstest_version"
-crate fsx "$fsx_version"
-rm -rf "$tools/build"
+crates() {
+	mkdir -p "$tools"
+	crate pjdfstest "$pjdfstest_version"
+	crate fsx "$fsx_version"
+	rm -rf "$tools/build"
+}
 
-packages=()
-need() { command -v "$1" >/dev/null || [ -x "${3:-/nonexistent}" ] || packages+=("$2"); }
-need losetup mount
-need mkfs.ext4 e2fsprogs
-need setfacl acl
-need setfattr attr
-need setcap libcap2-bin
-need rsync rsync
-need sqlite3 sqlite3
-need git git
-need gcc gcc
-need make make
-need perl perl
-need initdb postgresql-15 /usr/lib/postgresql/15/bin/initdb
-if [ ${#packages[@]} -gt 0 ]; then
-    echo "installing for the tests: ${packages[*]}"
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq
-    apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
-fi
+wanted=()
+# need PROGRAM PACKAGE
+need() { compgen -c -X "!$1" >/dev/null || wanted+=("$2"); }
+
+packages() {
+	need losetup mount
+	need mkfs.ext4 e2fsprogs
+	need setfacl acl
+	need setfattr attr
+	need setcap libcap2-bin
+	need rsync rsync
+	need sqlite3 sqlite3
+	need git git
+	need gcc gcc
+	need runuser util-linux
+	if ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; then
+		wanted+=(postgresql)
+		# The tests make their own cluster; Debian need not make and start one.
+		mkdir -p /etc/postgresql-common
+		[[ -e /etc/postgresql-common/createcluster.conf ]] ||
+			echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf
+	fi
+	((${#wanted[@]} == 0)) && return 0
+	echo "installing for the tests: ${wanted[*]}"
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get -qq update
+	apt-get -qq install -y --no-install-recommends "${wanted[@]}" >/dev/null
+}
+
+case ${1:-both} in
+packages) packages ;;
+crates) crates ;;
+both) packages && crates ;;
+*)
+	echo "usage: $0 [packages|crates]" >&2
+	exit 2
+	;;
+esac
