@@ -55,6 +55,7 @@ impl Unionfs {
         for index in 0..=core.last_branch() {
             prepare(&core, &cx, index)?;
         }
+        core.complete_names(&cx).map_err(step("counting the names of files"))?;
         let root = make_root(&core).map_err(step("making the root"))?;
         Ok(Arc::new(Self { core, root }))
     }

@@ -176,7 +176,7 @@ impl Core {
             self.identity.append(&self.server(cx), self.alias_record(&copy, &copied, vnode.id)?)?;
         }
         match (several, place.filter(|_| at)) {
-            (true, place) => self.publish_index(cx, vnode, attr, place, &copy, built)?,
+            (true, place) => self.publish_index(cx, vnode, (from, attr), place, &copy, built)?,
             (false, Some(place)) => self.publish_name(cx, place, &copy, built)?,
             (false, None) => self.publish_orphan(vnode, built),
         }
@@ -208,18 +208,22 @@ impl Core {
         &self,
         cx: &Cx<'_>,
         vnode: &UnionVnode,
-        attr: &Attr,
+        (from, attr): (&Lower, &Attr),
         place: Option<&Place>,
         copy: &Lower,
         built: &Built,
     ) -> Result<()> {
         self.use_name(cx, vnode.id, attr.nlink, 0);
         self.add_to_index(cx, vnode.id, copy)?;
-        let named = place.map_or(Err(Errno::NOENT), |place| self.publish_name(cx, place, copy, built));
+        let named = place.map_or(Err(Errno::NOENT), |place| {
+            self.going_to_use(cx, &place.parent, place.name()?, from, attr)?;
+            self.publish_name(cx, place, copy, built)
+        });
         if named.is_ok() {
             self.use_name(cx, vnode.id, attr.nlink, 1);
         } else {
             // It is reached by its index entry.
+            self.kept_name(cx, from, attr);
             self.discard(cx, built);
         }
         Ok(())
@@ -272,7 +276,13 @@ impl Core {
         }
         let part = dir.part(lower.branch)?.ok_or(Errno::AGAIN)?;
         let server = self.server(cx);
-        self.keeping_times(cx, &part.vnode, || part.vnode.link(&server, name, &lower.vnode).map(drop))?;
+        let old = Lower { vnode: entry.vnode.clone(), branch: shown };
+        self.going_to_use(cx, dir, name, &old, &entry.attr)?;
+        let linked = self.keeping_times(cx, &part.vnode, || part.vnode.link(&server, name, &lower.vnode).map(drop));
+        if let Err(e) = linked {
+            self.kept_name(cx, &old, &entry.attr);
+            return Err(e);
+        }
         self.use_name(cx, vnode.id, entry.attr.nlink, 1);
         Ok(())
     }

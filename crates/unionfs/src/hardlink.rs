@@ -1,8 +1,12 @@
 //! Files of several names: docs/unionfs.md, "Hard links".
 
 use crate::branch::Core;
+use crate::identity::Using;
 use crate::log::Record;
+use crate::lookup::Hit;
+use crate::marks::components;
 use crate::node::{Lower, UnionVnode};
+use crate::shortname::ShortName;
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -181,6 +185,64 @@ impl Core {
         self.links.set(number, None);
     }
 
+    /// Is that a name of a file whose link count is kept in the log, or will be once the name is used up?
+    fn counts(&self, lower: &Lower, attr: &Attr) -> Result<Option<u64>> {
+        let number = self.number_of(lower, attr)?;
+        let counted = match self.links.branch(number) {
+            Some(at) => at != lower.branch,
+            None => attr.nlink > 1 && !self.writable(lower.branch),
+        };
+        Ok(counted.then_some(number))
+    }
+
+    /// To be called before a name of a lower file is hidden, replaced or removed: after a crash the next mount finds out what
+    /// came of it. What [`Self::name_went`] or [`Self::use_name`] writes later, or [`Self::kept_name`], ends this.
+    pub(crate) fn going_to_use(
+        &self,
+        cx: &Cx<'_>,
+        dir: &UnionVnode,
+        name: Name<'_>,
+        lower: &Lower,
+        attr: &Attr,
+    ) -> Result<()> {
+        let Some(number) = self.counts(lower, attr)? else { return Ok(()) };
+        let tag = self.branch(lower.branch)?.tag;
+        let record = Record::Using { tag, number, first: attr.nlink, path: dir.path_to(name) };
+        self.identity.append(&self.server(cx), record)
+    }
+
+    /// The name was not used up after all.
+    pub(crate) fn kept_name(&self, cx: &Cx<'_>, lower: &Lower, attr: &Attr) {
+        if let Ok(Some(number)) = self.counts(lower, attr) {
+            self.use_name(cx, number, attr.nlink, 0);
+        }
+    }
+
+    /// Completes the counting of names that a crash interrupted.
+    pub(crate) fn complete_names(&self, cx: &Cx<'_>) -> Result<()> {
+        for (number, using) in self.identity.in_use() {
+            let kept = self.still_leads(cx, number, &using)?;
+            self.use_name(cx, number, using.first, i32::from(!kept));
+        }
+        Ok(())
+    }
+
+    /// Does the lower name still show?
+    fn still_leads(&self, cx: &Cx<'_>, number: u64, using: &Using) -> Result<bool> {
+        let mut stack = self.roots_from(0);
+        for name in components(&using.path) {
+            match self.probe(cx, &stack, name?)?.hit {
+                Hit::None => return Ok(false),
+                Hit::Dir { stack: next, .. } => stack = next,
+                Hit::Leaf { branch, entry } => {
+                    let lower = Lower { vnode: entry.vnode, branch };
+                    return Ok(self.branch(branch)?.tag == using.tag && self.number_of(&lower, &entry.attr)? == number);
+                }
+            }
+        }
+        Ok(false)
+    }
+
     /// Counts one of the names of a lower file with `first` names as used up.
     pub(crate) fn use_name(&self, cx: &Cx<'_>, number: u64, first: u32, by: i32) {
         let mut names = self.identity.names(number).unwrap_or(crate::identity::Names { first, used: 0 });
@@ -257,6 +319,21 @@ impl Core {
 }
 
 impl UnionVnode {
+    /// The path of an entry of this directory in the union.
+    pub(crate) fn path_to(&self, name: Name<'_>) -> Vec<u8> {
+        let mut names = vec![ShortName::new(name.as_bytes())];
+        let mut next = self.place();
+        while let Some(place) = next {
+            names.push(place.name.clone());
+            next = place.parent.place();
+        }
+        names.iter().rev().fold(Vec::new(), |mut path, name| {
+            path.push(b'/');
+            path.extend(name.as_bytes());
+            path
+        })
+    }
+
     /// A file's attributes as users see them, from those of its lower file.
     pub(crate) fn leaf_attr(&self, _cx: &Cx<'_>, mut attr: Attr) -> Attr {
         attr.ino = self.id;

@@ -51,6 +51,19 @@ pub(crate) struct Known {
     pub(crate) tags: HashMap<Vec<u8>, u16>,
     pub(crate) aliases: HashMap<(u16, u64), Alias>,
     pub(crate) names: HashMap<u64, Names>,
+    /// Names that were about to be used up, by number.
+    pub(crate) using: HashMap<u64, Vec<Using>>,
+}
+
+/// A name that was about to be used up when the log ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Using {
+    /// Tag of the branch with the lower file.
+    pub(crate) tag: u16,
+    /// How many names that had.
+    pub(crate) first: u32,
+    /// The name's path in the union.
+    pub(crate) path: Vec<u8>,
 }
 
 impl Known {
@@ -66,10 +79,15 @@ impl Known {
             Record::Unalias { tag, lower } => {
                 self.aliases.remove(&(tag, lower));
             }
+            Record::Using { tag, number, first, path } => {
+                self.using.entry(number).or_default().push(Using { tag, first, path });
+            }
             Record::Names { number, first: 0, .. } => {
+                self.using.remove(&number);
                 self.names.remove(&number);
             }
             Record::Names { number, first, used } => {
+                self.using.remove(&number);
                 self.names.insert(number, Names { first, used });
             }
         }
@@ -85,7 +103,10 @@ impl Known {
             number: alias.number,
         });
         let names = self.names.iter().map(|(&number, n)| Record::Names { number, first: n.first, used: n.used });
-        tags.chain(aliases).chain(names)
+        let using = self.using.iter().flat_map(|(&number, list)| {
+            list.iter().map(move |u| Record::Using { tag: u.tag, number, first: u.first, path: u.path.clone() })
+        });
+        tags.chain(aliases).chain(names).chain(using)
     }
 }
 
@@ -154,6 +175,12 @@ impl Identity {
             self.aliases.store(known.aliases.len(), Ordering::Release);
             self.names.store(known.names.len(), Ordering::Release);
         }
+    }
+
+    /// The names that were about to be used up.
+    pub(crate) fn in_use(&self) -> Vec<(u64, Using)> {
+        let known = self.known.read();
+        known.using.iter().flat_map(|(&number, list)| list.iter().map(move |u| (number, u.clone()))).collect()
     }
 
     /// Forgets the alias of a lower file, if it has one.

@@ -20,6 +20,9 @@ pub(crate) enum Record {
     Unalias { tag: u16, lower: u64 },
     /// How many names a lower file had at first (0: forget it), and how many of them are used up.
     Names { number: u64, first: u32, used: u32 },
+    /// The name at this path of the union, which leads to a lower file of `first` names on the branch with that tag, is about
+    /// to be used up. The next [`Record::Names`] of the number says what came of it.
+    Using { tag: u16, number: u64, first: u32, path: Vec<u8> },
 }
 
 impl Record {
@@ -50,6 +53,13 @@ impl Record {
                 payload.extend(first.to_le_bytes());
                 payload.extend(used.to_le_bytes());
                 4
+            }
+            Self::Using { tag, number, first, path } => {
+                payload.extend(tag.to_le_bytes());
+                payload.extend(number.to_le_bytes());
+                payload.extend(first.to_le_bytes());
+                payload.extend(path);
+                5
             }
         };
         let mut bytes = u16::try_from(payload.len()).map_err(|_| Errno::NAMETOOLONG)?.to_le_bytes().to_vec();
@@ -89,6 +99,12 @@ impl Record {
                 number: u64::from_le_bytes(take(payload)?),
                 first: u32::from_le_bytes(take(payload)?),
                 used: u32::from_le_bytes(take(payload)?),
+            },
+            5 => Self::Using {
+                tag: u16::from_le_bytes(take(payload)?),
+                number: u64::from_le_bytes(take(payload)?),
+                first: u32::from_le_bytes(take(payload)?),
+                path: std::mem::take(payload).to_vec(),
             },
             _ => return None,
         })
@@ -204,8 +220,10 @@ mod tests {
         log.extend(Record::Alias { tag: 1, lower: 3, born, number: 4 }.encode().unwrap());
         log.extend(Record::Unalias { tag: 1, lower: 3 }.encode().unwrap());
         log.extend(Record::Names { number: 4, first: 5, used: 6 }.encode().unwrap());
+        let using = Record::Using { tag: 7, number: 4, first: 5, path: b"/d/n".to_vec() };
+        log.extend(using.encode().unwrap());
         assert_eq!(log, include_bytes!("../tests/fixtures/ident-1"));
-        assert_eq!(parse(&log).0.len(), 4);
+        assert_eq!(parse(&log).0.len(), 5);
         assert_eq!(parse(&log).1, log.len());
     }
 
@@ -217,6 +235,8 @@ mod tests {
                 |(tag, lower, sec, nsec, number)| Record::Alias { tag, lower, born: Time { sec, nsec }, number }
             ),
             (any::<u16>(), any::<u64>()).prop_map(|(tag, lower)| Record::Unalias { tag, lower }),
+            (any::<u16>(), any::<u64>(), any::<u32>(), proptest::collection::vec(any::<u8>(), 0..300))
+                .prop_map(|(tag, number, first, path)| Record::Using { tag, number, first, path }),
             (any::<u64>(), any::<u32>(), any::<u32>()).prop_map(|(number, first, used)| Record::Names {
                 number,
                 first,

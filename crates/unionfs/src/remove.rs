@@ -87,7 +87,13 @@ impl UnionVnode {
             Hit::Dir { .. } => return Err(Errno::ISDIR),
             Hit::Leaf { branch, entry } => (branch, entry),
         };
-        let removed = match core.remove_leaf(cx, &stack, name, branch)? {
+        let lower = Lower { vnode: entry.vnode.clone(), branch };
+        core.going_to_use(cx, self, name, &lower, &entry.attr)?;
+        let removed = core.remove_leaf(cx, &stack, name, branch);
+        if !matches!(removed, Ok(Step::Done(_))) {
+            core.kept_name(cx, &lower, &entry.attr);
+        }
+        let removed = match removed? {
             Step::Done(removed) => removed,
             Step::Need(branch) => return Ok(Step::Need(branch)),
             Step::Again => return Ok(Step::Again),

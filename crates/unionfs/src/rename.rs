@@ -184,8 +184,19 @@ impl Rename<'_> {
         if self.core.options.delete == Delete::All {
             self.core.unlink_right(cx, &from_stack, self.name, target)?;
         }
-        if !self.move_covered(cx, &from_stack, &old, &new)? {
-            return Ok(false);
+        let replaced = match &there.hit {
+            Hit::Leaf { branch, entry } => Some((Lower { vnode: entry.vnode.clone(), branch: *branch }, entry.attr)),
+            Hit::None | Hit::Dir { .. } => None,
+        };
+        if let Some((lower, attr)) = &replaced {
+            self.core.going_to_use(cx, self.to, self.new_name, lower, attr)?;
+        }
+        let moved = self.move_covered(cx, &from_stack, &old, &new);
+        if !matches!(moved, Ok(true)) {
+            if let Some((lower, attr)) = &replaced {
+                self.core.kept_name(cx, lower, attr);
+            }
+            return moved;
         }
         self.moved();
         self.tidy_after(cx, &to_stack, &new, there)?;
