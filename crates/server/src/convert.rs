@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(ordinary_xattrs(list, &mut out), Ok(seen.len()));
         assert_eq!(&out[..seen.len()], seen);
         assert_eq!(ordinary_xattrs(list, &mut []), Ok(seen.len()));
-        assert_eq!(ordinary_xattrs(list, &mut [0; 18]), Err(Errno::RANGE));
+        assert_eq!(ordinary_xattrs(list, &mut [0; 17]), Err(Errno::RANGE));
         assert_eq!(ordinary_xattrs(b"trusted.a\0", &mut [0; 1]), Ok(0));
     }
 
