@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 /// How long an interrupt waits for its request to be seen. The kernel sends one only after it has handed the request over,
 /// so that a thread of ours will take it up within moments; what waits longer was answered meanwhile.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Until then every request takes a lock, so it must not be long.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The place of one request at a time: a ring entry, a thread that reads the device.
 #[derive(Debug, Default)]

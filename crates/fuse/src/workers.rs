@@ -1,6 +1,7 @@
 use core::time::Duration;
 use rustix::thread::CpuSet;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// How long a worker without work stays.
@@ -72,7 +73,10 @@ impl<J: Job> Workers<J> {
             let _pinned = rustix::thread::sched_setaffinity(None, cpus);
         }
         while let Some(job) = self.next() {
-            job.run();
+            // A worker that dies of a panic would be waited for at the end.
+            if catch_unwind(AssertUnwindSafe(|| job.run())).is_err() {
+                tracing::error!("a worker's job panicked");
+            }
         }
     }
 
@@ -131,6 +135,16 @@ mod tests {
         fn run(self) {
             (self.0)();
         }
+    }
+
+    #[test]
+    fn a_panic_ends_no_worker() {
+        let workers = Workers::new(1, None);
+        let (done, results) = mpsc::channel();
+        workers.submit(Call(Box::new(|| panic!("expected"))));
+        workers.submit(Call(Box::new(move || done.send(()).unwrap())));
+        results.recv().unwrap();
+        assert!(workers.close(Duration::from_secs(60)));
     }
 
     #[test]

@@ -267,7 +267,8 @@ impl Queue {
         self.held += 1;
         self.session.counters.offloads.fetch_add(1, Ordering::Relaxed);
         self.workers.submit(Offloaded { entry, home: self.home.clone(), core: core.clone() });
-        let free = self.entries.len() - self.held;
+        // Neither with a worker nor lost.
+        let free = self.entries.iter().flatten().count();
         if free < self.plan.depth && self.entries.len() < MAX_ENTRIES {
             match self.add_entry() {
                 Ok(index) => self.register(index),
