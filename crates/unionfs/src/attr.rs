@@ -1,6 +1,6 @@
 //! Attributes.
 
-use crate::copyup::Keep;
+use crate::copyup::Change;
 use crate::file::UnionFile;
 use crate::node::{Lower, UNCOUNTED, UnionVnode};
 use std::sync::atomic::Ordering;
@@ -60,9 +60,12 @@ impl UnionVnode {
 
     pub(crate) fn set_attr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
         self.core.require_writable()?;
-        let keep = set.size.map_or(Keep::All, Keep::UpTo);
+        let mut change = set.size.map(|_| Change::truncate(set));
         loop {
-            let lower = self.for_change(cx, keep)?;
+            let lower = self.for_change(cx, change.as_mut())?;
+            if let Some(changed) = change.as_mut().and_then(|change| change.done.take()) {
+                return Ok(self.changed_attr(cx, &lower, changed.attr));
+            }
             let _writing = self.guard_write(cx, &lower)?;
             let open = match file.and_then(|f| f.as_any().downcast_ref::<UnionFile>()) {
                 Some(file) => Some(file.lower(cx)?),
@@ -84,8 +87,14 @@ impl UnionVnode {
         }
     }
 
+    /// The attributes after a change that came with a copy-up: now with a name, if that can be found out.
+    fn changed_attr(&self, cx: &Cx<'_>, lower: &Lower, changed: Attr) -> Attr {
+        let attr = lower.vnode.getattr(cx).unwrap_or(Attr { nlink: 1, ..changed });
+        self.leaf_attr(cx, attr)
+    }
+
     /// The lower object where changes of this one go: copies it up if need be.
-    pub(crate) fn for_change(&self, cx: &Cx<'_>, keep: Keep) -> Result<Lower> {
+    pub(crate) fn for_change(&self, cx: &Cx<'_>, mut change: Option<&mut Change>) -> Result<Lower> {
         self.core.require_writable()?;
         loop {
             let lower = self.leaf();
@@ -97,7 +106,7 @@ impl UnionVnode {
                 let target = self.core.target(&self.stack()?)?;
                 self.core.ensure_part(cx, &this, target)?;
             } else {
-                self.core.copy_up(cx, &this, None, keep)?;
+                self.core.copy_up(cx, &this, None, change.as_deref_mut())?;
             }
         }
     }
@@ -109,7 +118,7 @@ impl UnionVnode {
         }
         let set = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
         let server = self.core.server(cx);
-        let touched = self.for_change(cx, Keep::All).and_then(|lower| lower.vnode.setattr(&server, &set, None));
+        let touched = self.for_change(cx, None).and_then(|lower| lower.vnode.setattr(&server, &set, None));
         if let Err(errno) = touched {
             tracing::warn!(%errno, dir = ?self, "the times of a changed directory could not be set");
         }

@@ -1,14 +1,12 @@
 //! What a copy takes over from its original: data, then owner, mode, extended attributes, times last.
 
 use crate::branch::Core;
-use crate::copyup::Keep;
+use crate::copyup::Change;
 use crate::node::Lower;
 use crate::options::Copyup;
 use std::sync::Arc;
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SeekFrom, SetAttr, SetTime, Vnode, XattrFlags};
 
-/// Copies of no more than this are made on any thread.
-const QUICK: u64 = 128 * 1024;
 /// Between chunks of this size the caller's signal is noticed.
 const CHUNK: u64 = 4 << 20;
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
@@ -17,21 +15,13 @@ const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default
 pub(crate) struct Amount;
 
 impl Amount {
-    /// Must the caller be on a thread that may wait, because the copy is surely a long one? Small ones and those that share
-    /// data are found out later.
-    pub(crate) fn check(cx: &Cx<'_>, from: &Lower, keep: Keep) -> Result<()> {
+    /// Must the caller be on a thread that may wait? A copy of data is made durable, which takes long.
+    pub(crate) fn check(cx: &Cx<'_>, from: &Lower, change: Option<&Change>) -> Result<()> {
         if cx.may_block || from.vnode.kind() != Kind::Regular {
             return Ok(());
         }
         let size = from.vnode.getattr(cx)?.size;
-        if kept(size, keep) > QUICK { cx.require_blocking() } else { Ok(()) }
-    }
-}
-
-fn kept(size: u64, keep: Keep) -> u64 {
-    match keep {
-        Keep::All => size,
-        Keep::UpTo(bytes) => size.min(bytes),
+        if Change::kept(change, size) > 0 { cx.require_blocking() } else { Ok(()) }
     }
 }
 
@@ -44,23 +34,23 @@ impl Core {
         attr: &Attr,
         to: &dyn OpenFile,
         copy: &dyn Vnode,
-        keep: Keep,
+        change: Option<&Change>,
     ) -> Result<()> {
-        let size = kept(attr.size, keep);
+        let size = Change::kept(change, attr.size);
         if size == 0 {
             return Ok(());
         }
         let server = self.server(cx);
+        cx.require_blocking()?;
         let source = from.vnode.open(&server, OpenFlags::RDONLY)?;
-        if size == attr.size && to.reflink_from(&server, &*source).is_ok() {
-            return Ok(());
+        let shared = size == attr.size && to.reflink_from(&server, &*source).is_ok();
+        if !shared {
+            copy_extents(&server, &*source, to, size)?;
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            copy.setattr(&server, &set, Some(to))?;
         }
-        if size > QUICK {
-            cx.require_blocking()?;
-        }
-        copy_extents(&server, &*source, to, size)?;
-        let set = SetAttr { size: Some(size), ..SetAttr::default() };
-        copy.setattr(&server, &set, Some(to)).map(drop)
+        // Its name may be durable before its data are otherwise, and a power failure would show half a file.
+        to.fsync(&server, true)
     }
 
     /// Owner, mode, extended attributes, times.

@@ -7,12 +7,46 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode};
 
-/// How much of a file's data its copy needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keep {
-    All,
-    /// Only so many bytes: the file is about to be truncated.
-    UpTo(u64),
+/// A change that comes with a copy-up: made on the copy before anybody sees it, so that both come in one step.
+pub(crate) struct Change {
+    /// A truncation, and what else changes with it.
+    set: SetAttr,
+    /// Open the copy too.
+    open: Option<OpenFlags>,
+    /// What came of it; `None` as long as no copy was made.
+    pub(crate) done: Option<Changed>,
+}
+
+/// The copy after the change.
+pub(crate) struct Changed {
+    pub(crate) attr: Attr,
+    pub(crate) file: Option<Arc<dyn OpenFile>>,
+}
+
+impl Change {
+    /// `set` has a size.
+    pub(crate) fn truncate(set: &SetAttr) -> Self {
+        // The copy never has the old size, so that truncating it may seem to be no change.
+        Self { set: SetAttr { mtime: set.mtime.or(Some(SetTime::Now)), ..*set }, open: None, done: None }
+    }
+
+    /// An open that empties the file.
+    pub(crate) fn open(flags: OpenFlags) -> Self {
+        let set = SetAttr { size: Some(0), ..SetAttr::default() };
+        Self { open: Some(flags.without_trunc()), ..Self::truncate(&set) }
+    }
+
+    /// How many bytes of the original's data are needed.
+    pub(crate) fn kept(change: Option<&Self>, size: u64) -> u64 {
+        change.and_then(|change| change.set.size).map_or(size, |kept| kept.min(size))
+    }
+
+    fn apply(&mut self, cx: &Cx<'_>, built: &Built) -> Result<()> {
+        let attr = built.entry.vnode.setattr(cx, &self.set, built.open.as_deref())?;
+        let file = self.open.map(|flags| built.entry.vnode.open(cx, flags)).transpose()?;
+        self.done = Some(Changed { attr, file });
+        Ok(())
+    }
 }
 
 /// A copy that nobody sees yet.
@@ -27,7 +61,13 @@ impl Core {
     /// Copies a file up to `to`, or to the branch where it belongs.
     ///
     /// Nothing that readers need is locked while data is copied.
-    pub(crate) fn copy_up(&self, cx: &Cx<'_>, vnode: &Arc<UnionVnode>, to: Option<u16>, keep: Keep) -> Result<()> {
+    pub(crate) fn copy_up(
+        &self,
+        cx: &Cx<'_>,
+        vnode: &Arc<UnionVnode>,
+        to: Option<u16>,
+        mut change: Option<&mut Change>,
+    ) -> Result<()> {
         self.require_writable()?;
         let _job = self.jobs.start(cx, vnode.id)?;
         let from = vnode.leaf();
@@ -40,10 +80,10 @@ impl Core {
             let place = vnode.place();
             let target = self.copy_target(to, place.as_ref(), from.branch)?;
             if let Some(place) = &place {
-                Amount::check(cx, &from, keep)?;
+                Amount::check(cx, &from, change.as_deref())?;
                 self.ensure_part(cx, &place.parent, target)?;
             }
-            match self.copy_to(cx, vnode, &from, place.as_ref(), target, keep) {
+            match self.copy_to(cx, vnode, &from, place.as_ref(), target, change.as_deref_mut()) {
                 Err(Errno::AGAIN) => cx.check()?,
                 Err(e) if self.go_left(target, e) => {}
                 other => return other,
@@ -78,10 +118,10 @@ impl Core {
         from: &Lower,
         place: Option<&Place>,
         to: u16,
-        keep: Keep,
+        change: Option<&mut Change>,
     ) -> Result<()> {
         let attr = from.vnode.getattr(cx)?;
-        let built = self.build(cx, from, &attr, to, keep)?;
+        let built = self.build(cx, from, &attr, to, change)?;
         let published = self.publish(cx, vnode, from, &attr, place, to, &built);
         if published.is_err() {
             self.discard(cx, &built);
@@ -92,18 +132,19 @@ impl Core {
     }
 
     /// Makes a copy aside, with all that belongs to it.
-    fn build(&self, cx: &Cx<'_>, from: &Lower, attr: &Attr, to: u16, keep: Keep) -> Result<Built> {
+    fn build(&self, cx: &Cx<'_>, from: &Lower, attr: &Attr, to: u16, change: Option<&mut Change>) -> Result<Built> {
         let built = match from.vnode.kind() {
             Kind::Regular => self.build_file(cx, to)?,
             Kind::Directory => return Err(Errno::ISDIR),
             kind => self.build_special(cx, from, attr, to, kind)?,
         };
         let filled = match &built.open {
-            Some(open) => self.copy_data(cx, from, attr, &**open, &*built.entry.vnode, keep),
+            Some(open) => self.copy_data(cx, from, attr, &**open, &*built.entry.vnode, change.as_deref()),
             None => Ok(()),
         };
         let dressed = filled.and_then(|()| self.copy_attributes(cx, &from.vnode, attr, &built.entry.vnode));
-        if let Err(e) = dressed {
+        let changed = dressed.and_then(|()| change.map_or(Ok(()), |change| change.apply(cx, &built)));
+        if let Err(e) = changed {
             self.discard(cx, &built);
             return Err(e);
         }

@@ -1,7 +1,6 @@
 //! Making new objects.
 
 use crate::branch::same_layer;
-use crate::copyup::Keep;
 use crate::file::UnionFile;
 use crate::lookup::{Hit, Probe};
 use crate::node::{Lower, Place, UnionVnode};
@@ -220,7 +219,7 @@ impl UnionVnode {
             let (Some(part), true) = (part, branch == from.branch) else {
                 drop(names);
                 self.core.ensure_part(cx, &this, branch)?;
-                self.core.copy_up(cx, &target, Some(branch), Keep::All)?;
+                self.core.copy_up(cx, &target, Some(branch), None)?;
                 continue;
             };
             let made = part.vnode.link(cx, name, &from.vnode);

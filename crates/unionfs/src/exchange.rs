@@ -1,6 +1,5 @@
 //! `RENAME_EXCHANGE`: both are brought to one branch and marked as for a move, then one lower exchange.
 
-use crate::copyup::Keep;
 use crate::node::{Lower, UnionVnode};
 use crate::rename::Rename;
 use crate::rename_dir::{Marked, is_dir_still};
@@ -56,7 +55,7 @@ impl Rename<'_> {
         if side.vnode.dir.is_some() {
             return self.core.ensure_part(cx, side.vnode, target);
         }
-        self.core.copy_up(cx, side.vnode, Some(target), Keep::All)?;
+        self.core.copy_up(cx, side.vnode, Some(target), None)?;
         self.core.ensure_part(cx, side.dir, target)
     }
 

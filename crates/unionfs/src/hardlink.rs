@@ -266,7 +266,7 @@ impl Core {
 
     /// Bookkeeping after a name of a file went. `lower`, `attr`: what the name led to on its own branch, with the attributes
     /// from before; `stays`: the lower name is still there, hidden.
-    pub(crate) fn name_went(&self, cx: &Cx<'_>, lower: &Lower, attr: &Attr, stays: bool) -> Result<()> {
+    fn name_went(&self, cx: &Cx<'_>, lower: &Lower, attr: &Attr, stays: bool) -> Result<()> {
         let number = self.number_of(lower, attr)?;
         let indexed = self.links.branch(number);
         let own = indexed.is_none_or(|at| at == lower.branch);
@@ -282,6 +282,13 @@ impl Core {
             self.last_name_went(cx, number, lower)?;
         }
         Ok(())
+    }
+
+    /// The same after the moment of an operation, when it can't fail any more: at worst a link count is not right.
+    pub(crate) fn note_name_went(&self, cx: &Cx<'_>, lower: &Lower, attr: &Attr, stays: bool) {
+        if let Err(errno) = self.name_went(cx, lower, attr, stays) {
+            tracing::warn!(%errno, "the names of a file could not be counted");
+        }
     }
 
     /// How many names still lead to an indexed file.

@@ -273,8 +273,13 @@ impl Drop for UnionVnode {
         }
         // A chain of parents that nobody else holds goes one by one, not recursively: a tree may be very deep.
         let mut next = self.state.get_mut().parent.take();
-        while let Some(mut last) = next.and_then(Arc::into_inner) {
-            next = last.state.get_mut().parent.take();
+        while let Some(parent) = next.take() {
+            let at = Arc::as_ptr(&parent);
+            if let Some(mut last) = Arc::into_inner(parent) {
+                // It was moved out of its place, by which the table knows it: its own drop can't take it out.
+                last.core.table.forget(last.id, at);
+                next = last.state.get_mut().parent.take();
+            }
         }
     }
 }
@@ -287,6 +292,7 @@ impl Core {
             let new = || UnionVnode::new(self, id, Some(place.clone()), lower.clone(), None);
             match self.table.intern(id, new) {
                 Interned::New(vnode) => return vnode,
+                Interned::Present(live) if self.is_dead(&live, lower) => self.table.forget(id, Arc::as_ptr(&live)),
                 Interned::Present(live)
                     if live.dir.is_none() && live.leaf().is(lower) && live.kind == lower.vnode.kind() =>
                 {
@@ -301,12 +307,25 @@ impl Core {
         }
     }
 
+    /// Is `live` the vnode of an object that is gone for good, whose number a branch has given to `found`?
+    ///
+    /// File systems give a number away again at once, while the kernel has not yet forgotten the old object. A bottom that
+    /// knows its live vnodes answers the same one for the same object; otherwise the old one itself is asked.
+    fn is_dead(&self, live: &UnionVnode, found: &Lower) -> bool {
+        let leaf = live.leaf();
+        if Arc::ptr_eq(&leaf.vnode, &found.vnode) {
+            return false;
+        }
+        matches!(leaf.vnode.getattr(&self.own()), Err(Errno::STALE | Errno::NOENT))
+    }
+
     /// The vnode of a new file without a name.
     pub(crate) fn intern_unnamed(self: &Arc<Self>, number: u64, lower: &Lower) -> Arc<UnionVnode> {
         let mut id = number;
         loop {
             match self.table.intern(id, || UnionVnode::new(self, id, None, lower.clone(), None)) {
                 Interned::New(vnode) => return vnode,
+                Interned::Present(live) if self.is_dead(&live, lower) => self.table.forget(id, Arc::as_ptr(&live)),
                 Interned::Present(live) if live.dir.is_none() && live.leaf().is(lower) => return live,
                 Interned::Present(_) => id = crate::identity::next_free(id),
             }
@@ -328,6 +347,9 @@ impl Core {
                 Interned::New(vnode) => {
                     *vnode.dir()?.redirect.lock() = redirect;
                     return Ok(vnode);
+                }
+                Interned::Present(live) if self.is_dead(&live, &leftmost) => {
+                    self.table.forget(id, Arc::as_ptr(&live));
                 }
                 Interned::Present(live) if live.dir.is_some() => {
                     let here = live.is_at(&place.parent, place.name.as_bytes());

@@ -98,25 +98,19 @@ impl UnionVnode {
             Step::Need(branch) => return Ok(Step::Need(branch)),
             Step::Again => return Ok(Step::Again),
         };
-        self.forget_leaf(cx, name, branch, entry, removed.stays)?;
+        self.forget_leaf(cx, name, branch, entry, removed.stays);
         Ok(Step::Done(removed.branch))
     }
 
     /// Bookkeeping after a name of a file on `branch` went.
-    pub(crate) fn forget_leaf(
-        &self,
-        cx: &Cx<'_>,
-        name: Name<'_>,
-        branch: u16,
-        entry: Entry,
-        stays: bool,
-    ) -> Result<()> {
+    pub(crate) fn forget_leaf(&self, cx: &Cx<'_>, name: Name<'_>, branch: u16, entry: Entry, stays: bool) {
         let lower = Lower { vnode: entry.vnode, branch };
-        let number = self.core.number_of(&lower, &entry.attr)?;
-        if let Some(vnode) = self.core.table.get(number) {
+        if let Ok(number) = self.core.number_of(&lower, &entry.attr)
+            && let Some(vnode) = self.core.table.get(number)
+        {
             vnode.lost_name(self, name.as_bytes());
         }
-        self.core.name_went(cx, &lower, &entry.attr, stays)
+        self.core.note_name_went(cx, &lower, &entry.attr, stays);
     }
 }
 
@@ -204,7 +198,7 @@ impl Core {
             let lower = Lower { vnode: entry.vnode, branch: part.branch };
             // The original of the copy that shows: its name was counted as used up when the copy was made.
             if shown != Some(self.number_of(&lower, &entry.attr)?) {
-                self.name_went(cx, &lower, &entry.attr, false)?;
+                self.note_name_went(cx, &lower, &entry.attr, false);
             }
         }
         Ok(removed)

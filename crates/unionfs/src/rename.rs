@@ -1,7 +1,6 @@
 //! Renaming: docs/unionfs.md, "Operations". Files here, directories in `rename_dir`, exchanges in `exchange`.
 
 use crate::branch::{Core, is_dir, same_layer};
-use crate::copyup::Keep;
 use crate::lookup::{Hit, Probe};
 use crate::node::{Lower, UnionVnode};
 use crate::options::Delete;
@@ -158,7 +157,7 @@ impl Rename<'_> {
     fn rename_file(&self, cx: &Cx<'_>) -> Result<bool> {
         let bound = self.core.probe(cx, &self.to.stack()?, self.new_name)?.bound();
         let target = self.target(bound)?;
-        self.core.copy_up(cx, self.source, Some(target), Keep::All)?;
+        self.core.copy_up(cx, self.source, Some(target), None)?;
         self.core.ensure_part(cx, self.from, target)?;
         self.core.ensure_part(cx, self.to, target)?;
         let names = lock_names(&[self.from, self.to])?;
@@ -233,7 +232,7 @@ impl Rename<'_> {
                     dest.lost_name(self.to, self.new_name.as_bytes());
                 }
             } else {
-                self.to.forget_leaf(cx, self.new_name, branch, entry, branch != new.branch)?;
+                self.to.forget_leaf(cx, self.new_name, branch, entry, branch != new.branch);
             }
         }
         // Only now: the place that is forgotten above may have been the same.

@@ -207,8 +207,10 @@ impl Rename<'_> {
         if let Some(dest) = self.dest {
             let inside = dest.stack()?;
             dest.mark_removed();
-            if self.core.options.delete == Delete::All {
-                self.core.remove_right(cx, to_stack, self.new_name, &inside)?;
+            if self.core.options.delete == Delete::All
+                && let Err(errno) = self.core.remove_right(cx, to_stack, self.new_name, &inside)
+            {
+                tracing::info!(%errno, "what a replaced directory merged stays, hidden");
             }
         } else {
             self.to.count_subdir(1);

@@ -1,6 +1,6 @@
 //! The union's vnode operations: each in the file of its concept.
 
-use crate::copyup::Keep;
+use crate::copyup::Change;
 use crate::file::UnionFile;
 use crate::node::UnionVnode;
 use std::any::Any;
@@ -120,7 +120,7 @@ impl Vnode for UnionVnode {
 
     fn ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
         // What brings data may change the file: that goes to a copy on a read-write branch.
-        let lower = if input.is_empty() || self.core.read_only { self.leaf() } else { self.for_change(cx, Keep::All)? };
+        let lower = if input.is_empty() || self.core.read_only { self.leaf() } else { self.for_change(cx, None)? };
         if !input.is_empty() && !self.core.writable(lower.branch) {
             return Err(Errno::ROFS);
         }
@@ -134,12 +134,15 @@ impl UnionVnode {
             return Err(Errno::ISDIR);
         }
         let changes = flags.writes() || flags.truncates();
-        let keep = if flags.truncates() { Keep::UpTo(0) } else { Keep::All };
+        let mut change = flags.truncates().then(|| Change::open(flags));
         loop {
             if changes {
-                self.for_change(cx, keep)?;
+                self.for_change(cx, change.as_mut())?;
             }
             let (lower, moves) = self.leaf_and_moves();
+            if let Some(file) = change.as_mut().and_then(|change| change.done.take()).and_then(|done| done.file) {
+                return Ok(UnionFile::new(self.arc()?, flags, lower.branch, moves, file));
+            }
             let _writing = if changes { self.guard_branch(cx, lower.branch)? } else { None };
             match lower.vnode.open(cx, flags) {
                 Ok(file) => return Ok(UnionFile::new(self.arc()?, flags, lower.branch, moves, file)),

@@ -1,6 +1,5 @@
 //! Extended attributes: those of the leftmost lower object.
 
-use crate::copyup::Keep;
 use crate::node::UnionVnode;
 use vnode::{Cx, Errno, Result, XattrFlags};
 
@@ -15,7 +14,7 @@ impl UnionVnode {
 
     pub(crate) fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         loop {
-            let lower = self.for_change(cx, Keep::All)?;
+            let lower = self.for_change(cx, None)?;
             match lower.vnode.setxattr(cx, name, value, flags) {
                 Err(e) if self.core.go_left(lower.branch, e) => {}
                 Err(Errno::STALE) if self.refresh(cx)? => {}
@@ -32,7 +31,7 @@ impl UnionVnode {
             lower.vnode.getxattr(cx, name, &mut [])?;
         }
         loop {
-            let lower = self.for_change(cx, Keep::All)?;
+            let lower = self.for_change(cx, None)?;
             match lower.vnode.removexattr(cx, name) {
                 Err(e) if self.core.go_left(lower.branch, e) => {}
                 other => return other,
