@@ -1,5 +1,8 @@
 //! Copy-up: what it costs, what it keeps, what is left when it is interrupted or the disk is full, or the server dies.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};

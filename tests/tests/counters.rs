@@ -1,6 +1,9 @@
 //! Which requests the kernel sends: proofs that what need not be asked is not asked, and that large reading and writing
 //! pass the server by.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::fs::{self, File};
@@ -105,7 +108,7 @@ fn read_once_then_copied_up(transport: Transport) {
     let data = Rng::new(2).bytes(1 << 20);
     let fx = Fixture::new(transport, |ro| fs::write(ro.join("f"), &data).unwrap());
     let path = fx.path("f");
-    let read = || assert_eq!(fs::read(&path).unwrap().len() >= data.len(), true);
+    let read = || assert!(fs::read(&path).unwrap().len() >= data.len());
     let first = fx.union.during(read);
     assert!(first.get("READ") > 0, "{first:?}");
     let again = fx.union.during(read);
@@ -193,7 +196,7 @@ fn removing_costs_little(transport: Transport) {
     assert!(sent.except(&["GETATTR"]).total() <= 153, "50 renames: {sent:?}");
     let sent = fx.union.during(|| {
         (0..100).for_each(|i| {
-            rustix::fs::chmod(fx.path(&format!("d/{i}")), rustix::fs::Mode::from_raw_mode(0o600)).unwrap()
+            rustix::fs::chmod(fx.path(&format!("d/{i}")), rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         });
     });
     assert!(sent.get("SETATTR") == 100 && sent.total() <= 210, "100 chmods: {sent:?}");

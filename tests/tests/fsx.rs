@@ -1,5 +1,8 @@
 //! fsx: random reading, writing, mapping, truncating, punching and copying of one file, checked byte by byte.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::path::Path;
 use std::time::Duration;
 use strata_tests::suite::fsx;

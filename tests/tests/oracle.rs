@@ -2,6 +2,9 @@
 //!
 //! `STRATA_TEST_SEED=N` runs that seed only.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::path::PathBuf;
 use std::time::Duration;
 use strata_tests::oracle::Oracle;
@@ -89,7 +92,7 @@ fn check_crashes(layout: Layout, transport: Transport, delete: Delete, default: 
             mounted.crash();
             oracle.close_all();
             mounted.mount_again();
-            oracle.settle(interrupted);
+            oracle.settle(&interrupted);
         }
     }
 }

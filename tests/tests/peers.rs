@@ -1,5 +1,8 @@
 //! Faults that were seen in other unions, each with the number under which docs/testing.md describes it.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use rustix::fs::{CWD, FileType, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};

@@ -1,5 +1,8 @@
 //! pjdfstest, a POSIX test suite of others, on the native file system and on ours: no case that passes there fails here.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use strata_tests::oracle::population::{build, population};

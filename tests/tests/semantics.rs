@@ -1,5 +1,8 @@
 //! What programs rely on beyond what the suites look at: on a union, files of both branches, both transports.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, XattrFlags, fcntl_lock, flock, inotify};
 use rustix::io::Errno;
@@ -385,6 +388,42 @@ fn chown_to_nobody(transport: Transport) {
     }
 }
 
+/// A program that runs can't be written, nor truncated by opening it.
+fn running_programs_are_not_changed(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| drop(fs::copy("/bin/sleep", ro.join("old")).unwrap()));
+    fs::copy("/bin/sleep", fx.path("new")).unwrap();
+    for name in ["old", "new"] {
+        let mut child = Command::new(fx.path(name)).arg("60").spawn().unwrap();
+        for flags in [OFlags::WRONLY, OFlags::RDWR, OFlags::RDONLY | OFlags::TRUNC, OFlags::WRONLY | OFlags::TRUNC] {
+            let opened = rustix::fs::open(fx.path(name), flags, Mode::empty()).map(drop);
+            assert_eq!(opened, Err(Errno::TXTBSY), "{name}: {flags:?}");
+            assert!(fs::metadata(fx.path(name)).unwrap().len() > 10_000, "{name} was truncated by {flags:?}");
+        }
+        assert!(child.try_wait().unwrap().is_none(), "{name} has ended");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+/// Who sets the default ACL of a directory of a group that he is not in keeps its set-group-id bit; the access ACL takes it away.
+fn acls_and_setgid(transport: Transport) {
+    let make = |dir: &Path| {
+        fs::create_dir(dir).unwrap();
+        rustix::fs::chown(dir, Some(rustix::fs::Uid::from_raw(1000)), Some(rustix::fs::Gid::from_raw(2000))).unwrap();
+        chmod(dir, 0o2777);
+    };
+    let fx = Fixture::new(transport, |ro| make(&ro.join("old")));
+    make(&fx.path("new"));
+    let acl = acl::encode(7, 5, 4, 7, (1001, 7), (2000, 5));
+    for name in ["old", "new"] {
+        let set = |which: &str| {
+            as_user(USER, || rustix::fs::setxattr(fx.path(name), which, &acl, XattrFlags::empty()).unwrap());
+            mode(&fx.path(name)) & 0o7000
+        };
+        assert_eq!((set(acl::DEFAULT), set(acl::ACCESS)), (0o2000, 0), "{name}");
+    }
+}
+
 /// File capabilities work, are copied up with a change of attributes, and go when the file is written.
 fn file_capabilities(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
@@ -547,7 +586,6 @@ fn times_to_the_nanosecond(transport: Transport) {
             for remounted in [false, true] {
                 let m = fs::metadata(fx.path(name)).unwrap();
                 let got = (m.mtime(), m.mtime_nsec(), m.atime(), m.atime_nsec());
-                let nsec = i64::try_from(nsec).unwrap();
                 assert_eq!(got, (sec, nsec, sec + 1, nsec), "case {i} of {name}, remounted: {remounted}");
                 if !remounted {
                     fx.remount();
@@ -642,6 +680,8 @@ on_both_transports!(
     rewind_shows_changes,
     suid_goes_when_an_ordinary_user_writes,
     chown_to_nobody,
+    running_programs_are_not_changed,
+    acls_and_setgid,
     file_capabilities,
     what_new_entries_inherit,
     rights_are_the_files,

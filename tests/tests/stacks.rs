@@ -1,5 +1,8 @@
 //! File systems of ours on file systems of ours, mount over mount, and others' on ours.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
 use std::fs::{self, File};

@@ -1,5 +1,8 @@
 //! Programs that people use, doing what they do: git, cargo, SQLite, PostgreSQL, rsync, tar.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -91,7 +91,7 @@ impl Oracle {
             let step = self.planner.next(&self.native.root);
             let got = self.other.perform(&step);
             self.steps += 1;
-            if matches!(got, Err(Errno::NOTCONN | Errno::CONNABORTED)) {
+            if matches!(got, Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)) {
                 return step;
             }
             let want = self.native.perform(&step);
@@ -105,7 +105,7 @@ impl Oracle {
 
     /// The server is back: the step that was interrupted must have been done, or not at all, or (if it was several system calls)
     /// up to one of them.
-    pub fn settle(&mut self, interrupted: Step) {
+    pub fn settle(&mut self, interrupted: &Step) {
         let not_at_all = self.difference();
         if not_at_all.is_empty() {
             return;
