@@ -19,7 +19,8 @@ pub(crate) struct Lower {
 }
 
 impl Lower {
-    fn is(&self, other: &Self) -> bool {
+    /// Is that the same lower object?
+    pub(crate) fn is(&self, other: &Self) -> bool {
         self.branch == other.branch && self.vnode.id() == other.vnode.id()
     }
 }

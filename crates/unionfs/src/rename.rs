@@ -255,8 +255,9 @@ impl Rename<'_> {
         vnode: &UnionVnode,
     ) -> Result<Option<(u16, Entry)>> {
         let Hit::Leaf { branch, entry } = self.core.probe(cx, stack, name)?.hit else { return Ok(None) };
-        let (lower, attr) = self.core.behind_links(cx, branch, entry.clone())?;
-        Ok((self.core.number_of(&lower, &attr)? == vnode.id).then_some((branch, entry)))
+        let (lower, _) = self.core.behind_links(cx, branch, entry.clone())?;
+        // The object, not its number: that one may be of the hashed range.
+        Ok(vnode.leaf().is(&lower).then_some((branch, entry)))
     }
 
     /// Is what has the new name still what it was?
