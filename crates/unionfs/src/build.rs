@@ -200,6 +200,9 @@ fn make_root(core: &Arc<Core>) -> Result<Arc<UnionVnode>> {
 impl Drop for Unionfs {
     fn drop(&mut self) {
         let cx = self.core.own();
+        if let Err(errno) = self.core.identity.flush(&cx) {
+            tracing::warn!(%errno, "the end of the identity log is lost: some numbers and link counts of files change");
+        }
         for index in (0..=self.core.last_branch()).filter(|&index| self.core.writable(index)) {
             self.core.drop_work(&cx, index);
         }
@@ -224,6 +227,7 @@ impl Layer for Unionfs {
     }
 
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
+        self.core.identity.flush(&self.core.server(cx))?;
         for branch in self.core.branches.iter().filter(|b| b.mode == Mode::ReadWrite) {
             branch.layer.sync(cx)?;
         }

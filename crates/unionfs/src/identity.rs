@@ -118,7 +118,15 @@ pub(crate) struct Identity {
     aliases: AtomicUsize,
     /// The same for link counts.
     names: AtomicUsize,
-    log: Mutex<Option<Log>>,
+    log: Mutex<Option<Journal>>,
+}
+
+/// The log of a union that writes.
+#[derive(Debug)]
+struct Journal {
+    log: Log,
+    /// What is still to be written, the oldest first.
+    late: Vec<Record>,
 }
 
 impl Identity {
@@ -127,7 +135,7 @@ impl Identity {
             aliases: known.aliases.len().into(),
             names: known.names.len().into(),
             known: RwLock::new(known),
-            log: Mutex::new(log),
+            log: Mutex::new(log.map(|log| Journal { log, late: Vec::new() })),
         }
     }
 
@@ -154,27 +162,43 @@ impl Identity {
 
     /// Writes a record, then takes it in.
     pub(crate) fn append(&self, cx: &Cx<'_>, record: Record) -> Result<()> {
-        let mut log = self.log.lock();
-        if let Some(log) = log.as_mut() {
-            log.append(cx, &record)?;
+        self.write(cx, Some(&record))?;
+        self.take_in(record);
+        Ok(())
+    }
+
+    /// The same after the moment of an operation, when it can't fail any more: a record that can't be written now is written
+    /// with a later one, or when the union ends.
+    pub(crate) fn note(&self, cx: &Cx<'_>, record: Record) {
+        if let Err(errno) = self.write(cx, Some(&record)) {
+            tracing::warn!(%errno, "the identity log could not be written");
+            if let Some(journal) = self.log.lock().as_mut() {
+                journal.late.push(record.clone());
+            }
         }
+        self.take_in(record);
+    }
+
+    /// Writes what could not be written before.
+    pub(crate) fn flush(&self, cx: &Cx<'_>) -> Result<()> {
+        self.write(cx, None)
+    }
+
+    fn write(&self, cx: &Cx<'_>, record: Option<&Record>) -> Result<()> {
+        let mut journal = self.log.lock();
+        let Some(journal) = journal.as_mut() else { return Ok(()) };
+        while let Some(late) = journal.late.first() {
+            journal.log.append(cx, late)?;
+            journal.late.remove(0);
+        }
+        record.map_or(Ok(()), |record| journal.log.append(cx, record))
+    }
+
+    fn take_in(&self, record: Record) {
         let mut known = self.known.write();
         known.apply(record);
         self.aliases.store(known.aliases.len(), Ordering::Release);
         self.names.store(known.names.len(), Ordering::Release);
-        Ok(())
-    }
-
-    /// The same where failing loses no more than a number after the next mount.
-    pub(crate) fn note(&self, cx: &Cx<'_>, record: Record) {
-        let kept = record.clone();
-        if let Err(errno) = self.append(cx, record) {
-            tracing::warn!(%errno, "the identity log could not be written");
-            let mut known = self.known.write();
-            known.apply(kept);
-            self.aliases.store(known.aliases.len(), Ordering::Release);
-            self.names.store(known.names.len(), Ordering::Release);
-        }
     }
 
     /// The names that were about to be used up.
