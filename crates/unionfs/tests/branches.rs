@@ -1,0 +1,287 @@
+//! What operations leave in the branches, what they cost there, and how the union is configured.
+
+use memfs::{Faults, MemFs, MemOptions};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use unionfs::{Branch, BuildError, Copyup, Delete, Mode, Options, Unionfs};
+use vnode::{Cx, Errno, Layer, MAY_BLOCK, Name, OpenFlags, RenameFlags, SetAttr, Vnode};
+
+const CX: Cx<'static> = Cx::internal(0, 0);
+
+fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn walk(layer: &dyn Layer, path: &str) -> Option<Arc<dyn Vnode>> {
+    let parts = path.split('/').filter(|part| !part.is_empty());
+    let mut at = layer.root();
+    for part in parts {
+        at = at.lookup(&CX, name(part)).unwrap()?.vnode;
+    }
+    Some(at)
+}
+
+fn at(layer: &dyn Layer, path: &str) -> Arc<dyn Vnode> {
+    walk(layer, path).unwrap_or_else(|| panic!("{path} is not there"))
+}
+
+fn write(layer: &dyn Layer, path: &str, data: &[u8]) {
+    let (dir, file) = path.rsplit_once('/').unwrap_or(("", path));
+    let (_, open) = at(layer, dir).create(&CX, name(file), 0o640, OpenFlags::RDWR).unwrap();
+    open.write(&CX, data, 0).unwrap();
+}
+
+fn read(layer: &dyn Layer, path: &str) -> Vec<u8> {
+    let mut out = vec![0; 1 << 20];
+    let got = at(layer, path).open(&CX, OpenFlags::RDONLY).unwrap().read(&CX, &mut out, 0).unwrap();
+    out.truncate(got);
+    out
+}
+
+fn list(layer: &dyn Layer, path: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    at(layer, path)
+        .readdir(&CX, 0, &mut |entry| {
+            names.push(entry.name.to_string());
+            true
+        })
+        .unwrap();
+    names.sort();
+    names
+}
+
+struct Bed {
+    faults: Faults,
+    branches: Vec<(Arc<MemFs>, Mode)>,
+}
+
+impl Bed {
+    fn new(modes: &[Mode]) -> Self {
+        let faults = Faults::new();
+        let branches = modes.iter().map(|&mode| (MemFs::with(MemOptions::default(), &faults), mode)).collect();
+        Self { faults, branches }
+    }
+
+    /// `d` with a file and a directory on the right branch, which is read-only.
+    fn usual() -> Self {
+        let bed = Self::new(&[Mode::ReadWrite, Mode::ReadOnly]);
+        let lower = bed.branch(1);
+        lower.root().mkdir(&CX, name("d"), 0o755).unwrap();
+        at(lower, "d").mkdir(&CX, name("sub"), 0o755).unwrap();
+        write(lower, "d/f", b"lower");
+        write(lower, "d/sub/x", b"x");
+        bed
+    }
+
+    fn branch(&self, index: usize) -> &MemFs {
+        &self.branches[index].0
+    }
+
+    fn union(&self, options: Options) -> Arc<Unionfs> {
+        let branch = |(index, (layer, mode)): (usize, &(Arc<MemFs>, Mode))| Branch {
+            layer: layer.clone(),
+            path: format!("/b{index}").into(),
+            mode: *mode,
+        };
+        Unionfs::new(self.branches.iter().enumerate().map(branch).collect(), options).unwrap()
+    }
+}
+
+#[test]
+fn whiteouts_and_opaque_marks() {
+    let bed = Bed::usual();
+    let union = bed.union(Options::default());
+    at(&*union, "d").unlink(&CX, name("f")).unwrap();
+    assert_eq!(list(bed.branch(0), "d"), [".wh.f"]);
+    assert_eq!(list(&*union, "d"), ["sub"]);
+    assert_eq!(at(&*union, "d/sub").unlink(&CX, name("x")), Ok(()));
+    at(&*union, "d").rmdir(&CX, name("sub")).unwrap();
+    assert_eq!(list(bed.branch(0), "d"), [".wh.f", ".wh.sub"]);
+    at(&*union, "d").mkdir(&CX, name("sub"), 0o755).unwrap();
+    assert_eq!(list(bed.branch(0), "d"), [".wh.f", "sub"]);
+    assert_eq!(list(bed.branch(0), "d/sub"), [".wh..wh..opq"]);
+    assert_eq!(list(&*union, "d/sub"), [""; 0]);
+    write(&*union, "d/f", b"new");
+    assert_eq!(list(bed.branch(0), "d"), ["f", "sub"]);
+    assert_eq!(read(bed.branch(1), "d/f"), b"lower");
+}
+
+#[test]
+fn delete_all_removes_every_instance_that_it_can() {
+    let bed = Bed::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
+    for branch in 0..3 {
+        write(bed.branch(branch), "f", b"f");
+    }
+    write(bed.branch(1), "g", b"g");
+    let union = bed.union(Options { delete: Delete::All, ..Options::default() });
+    union.root().unlink(&CX, name("f")).unwrap();
+    union.root().unlink(&CX, name("g")).unwrap();
+    assert_eq!(list(bed.branch(0), ""), [".wh..wh.ident", ".wh.f"]);
+    assert_eq!(list(bed.branch(1), ""), [""; 0]);
+    assert_eq!(list(bed.branch(2), ""), ["f"]);
+    assert_eq!(list(&*union, ""), [""; 0]);
+}
+
+#[test]
+fn a_renamed_directory_is_not_copied() {
+    let bed = Bed::usual();
+    let number;
+    {
+        let union = bed.union(Options::default());
+        number = at(&*union, "d").id();
+        union.root().rename(&CX, name("d"), &union.root(), name("e"), RenameFlags::default()).unwrap();
+        assert_eq!(list(bed.branch(0), "e"), [".wh..wh.redirect"]);
+        assert_eq!(read(bed.branch(0), "e/.wh..wh.redirect"), b"strata-redirect 1\n/d\n");
+        assert!(walk(&*union, "d").is_none());
+    }
+    let union = bed.union(Options::default());
+    assert_eq!(read(&*union, "e/sub/x"), b"x");
+    assert_eq!(at(&*union, "e").id(), number);
+    assert!(walk(&*union, "d").is_none());
+}
+
+#[test]
+fn hostile_redirects_end_somewhere() {
+    let bed = Bed::usual();
+    let upper = bed.branch(0);
+    write(upper, ".wh..wh.moved", b"");
+    for (dir, target) in [("up", "/"), ("file", "/d/f"), ("gone", "/nowhere"), ("d", "/d/sub"), ("junk", "")] {
+        upper.root().mkdir(&CX, name(dir), 0o755).unwrap();
+        write(upper, &format!("{dir}/.wh..wh.redirect"), format!("strata-redirect 1\n{target}\n").as_bytes());
+    }
+    upper.root().mkdir(&CX, name("odd"), 0o755).unwrap();
+    at(upper, "odd").mkdir(&CX, name(".wh..wh.redirect"), 0o755).unwrap();
+    at(upper, "odd").mkdir(&CX, name(".wh.hidden"), 0o755).unwrap();
+    let union = bed.union(Options::default());
+    for dir in ["up", "file", "gone", "junk", "odd"] {
+        assert_eq!(list(&*union, dir), [""; 0], "{dir}");
+    }
+    assert_eq!(list(&*union, "d"), ["x"]);
+}
+
+#[test]
+fn reserved_names_are_refused() {
+    let bed = Bed::usual();
+    let union = bed.union(Options::default());
+    let (root, hidden) = (union.root(), name(".wh.f"));
+    assert!(root.lookup(&CX, name(".wh..wh.ident")).unwrap().is_none());
+    assert_eq!(root.create(&CX, hidden, 0o644, OpenFlags::RDWR).unwrap_err(), Errno::PERM);
+    assert_eq!(root.mkdir(&CX, hidden, 0o755).unwrap_err(), Errno::PERM);
+    assert_eq!(root.symlink(&CX, hidden, b"t").unwrap_err(), Errno::PERM);
+    assert_eq!(root.link(&CX, hidden, &at(&*union, "d/f")).unwrap_err(), Errno::PERM);
+    assert_eq!(root.rename(&CX, name("d"), &root, hidden, RenameFlags::default()).unwrap_err(), Errno::PERM);
+    assert_eq!(root.unlink(&CX, name(".wh..wh.ident")).unwrap_err(), Errno::NOENT);
+}
+
+#[test]
+fn names_of_every_length_can_be_hidden() {
+    let bed = Bed::usual();
+    let long = "n".repeat(255);
+    for text in [long.as_str(), &long[..252], &long[..251], "__dir_opaque"] {
+        write(bed.branch(1), &format!("d/{text}"), b"");
+    }
+    let union = bed.union(Options::default());
+    for text in [long.as_str(), &long[..252], &long[..251], "__dir_opaque"] {
+        at(&*union, "d").unlink(&CX, name(text)).unwrap();
+        assert!(at(&*union, "d").lookup(&CX, name(text)).unwrap().is_none());
+    }
+    assert_eq!(list(&*union, "d"), ["f", "sub"]);
+}
+
+#[test]
+fn who_owns_copies() {
+    let chmod = |copyup| {
+        let bed = Bed::usual();
+        let lower = SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() };
+        at(bed.branch(1), "d/f").setattr(&CX, &lower, None).unwrap();
+        let union = bed.union(Options { copyup, ..Options::default() });
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        let user = Cx::new(1000, 100, 1, 0o027, true, &NEVER);
+        at(&*union, "d/f").open(&user, OpenFlags::RDWR).unwrap();
+        let attr = at(bed.branch(0), "d/f").getattr(&CX).unwrap();
+        (attr.uid, attr.gid, attr.perm(), at(bed.branch(0), "d").getattr(&CX).unwrap().perm())
+    };
+    assert_eq!(chmod(Copyup::Preserve), (7, 8, 0o640, 0o755));
+    assert_eq!(chmod(Copyup::CurrentUser), (1000, 100, 0o640, 0o750));
+    assert_eq!(chmod(Copyup::Mounter { uid: 5, gid: 6, mode: 0o600 }), (5, 6, 0o600, 0o700));
+}
+
+#[test]
+fn long_work_asks_for_another_thread_before_it_changes_anything() {
+    let bed = Bed::usual();
+    let union = bed.union(Options::default());
+    static NEVER: AtomicBool = AtomicBool::new(false);
+    let hasty = Cx::new(0, 0, 0, 0, false, &NEVER);
+    assert_eq!(at(&*union, "d/f").open(&hasty, OpenFlags::RDWR).unwrap_err(), MAY_BLOCK);
+    assert_eq!(list(bed.branch(0), ""), [".wh..wh.ident"]);
+    static GONE: AtomicBool = AtomicBool::new(true);
+    let gone = Cx::new(0, 0, 0, 0, true, &GONE);
+    assert_eq!(at(&*union, "d/f").open(&gone, OpenFlags::RDWR).unwrap_err(), Errno::INTR);
+    assert_eq!(read(&*union, "d/f"), b"lower");
+}
+
+#[test]
+fn in_a_directory_on_one_branch_each_operation_is_one() {
+    let bed = Bed::usual();
+    let union = bed.union(Options::default());
+    let dir = union.root().mkdir(&CX, name("new"), 0o755).unwrap().vnode;
+    let cost = |run: &mut dyn FnMut()| {
+        bed.faults.reset();
+        run();
+        bed.faults.operations()
+    };
+    assert_eq!(cost(&mut || drop(dir.lookup(&CX, name("f")).unwrap())), 1);
+    assert_eq!(cost(&mut || drop(dir.create(&CX, name("f"), 0o644, OpenFlags::RDWR).unwrap())), 1);
+    assert_eq!(cost(&mut || drop(dir.lookup(&CX, name("f")).unwrap())), 1);
+    assert_eq!(cost(&mut || dir.rename(&CX, name("f"), &dir, name("g"), RenameFlags::default()).unwrap()), 2);
+    assert_eq!(cost(&mut || dir.unlink(&CX, name("g")).unwrap()), 1);
+    assert_eq!(cost(&mut || drop(union.root().lookup(&CX, name("none")).unwrap())), 3, "entry, whiteout, entry");
+    assert_eq!(cost(&mut || drop(union.root().create(&CX, name("none"), 0o644, OpenFlags::RDWR).unwrap())), 1);
+}
+
+#[test]
+fn the_memory_comes_back() {
+    let bed = Bed::usual();
+    let union = bed.union(Options::default());
+    let weak = Arc::downgrade(&at(&*union, "d/sub/x"));
+    assert!(weak.upgrade().is_none());
+    let deep = (0..5000).fold(union.root(), |dir, _| dir.mkdir(&CX, name("d1"), 0o755).unwrap().vnode);
+    drop(deep);
+}
+
+#[test]
+fn a_branch_that_refuses_is_left_alone() {
+    let bed = Bed::new(&[Mode::ReadWrite, Mode::ReadWrite]);
+    write(bed.branch(1), "f", b"old");
+    let union = bed.union(Options::default());
+    bed.branch(1).set_read_only(true);
+    at(&*union, "f").open(&CX, OpenFlags::RDWR).unwrap();
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    assert_eq!(at(&*union, "f").setattr(&CX, &set, None).unwrap().perm(), 0o600);
+    assert_eq!(read(bed.branch(0), "f"), b"old");
+    bed.branch(0).set_read_only(true);
+    assert_eq!(union.root().mkdir(&CX, name("n"), 0o755).unwrap_err(), Errno::ROFS);
+}
+
+#[test]
+fn an_all_read_only_union_is_read_only() {
+    let bed = Bed::usual();
+    let branches = |modes: [Mode; 2]| {
+        let branch = |(index, mode): (usize, Mode)| Branch {
+            layer: bed.branches[index].0.clone(),
+            path: format!("/b{index}").into(),
+            mode,
+        };
+        modes.into_iter().enumerate().map(branch).collect::<Vec<_>>()
+    };
+    let union = Unionfs::new(branches([Mode::ReadOnly, Mode::NfsReadOnly]), Options::default()).unwrap();
+    assert!(union.read_only() && union.may_hang());
+    assert_eq!(union.root().mkdir(&CX, name("n"), 0o755).unwrap_err(), Errno::ROFS);
+    assert_eq!(list(bed.branch(0), ""), [""; 0]);
+    let refused = Unionfs::new(branches([Mode::ReadOnly, Mode::ReadWrite]), Options::default()).unwrap_err();
+    assert_eq!(refused, BuildError::LeftmostReadOnly("/b0".into()));
+    bed.branch(0).set_read_only(true);
+    let refused = Unionfs::new(branches([Mode::ReadWrite, Mode::ReadOnly]), Options::default()).unwrap_err();
+    assert_eq!(refused, BuildError::NotWritable("/b0".into(), Errno::ROFS));
+    assert_eq!(Unionfs::new(Vec::new(), Options::default()).unwrap_err(), BuildError::NoBranches);
+}
