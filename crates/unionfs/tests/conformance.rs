@@ -6,7 +6,8 @@ use unionfs::{Branch, Copyup, Delete, Mode, Options, Unionfs};
 use vnode::Layer;
 
 fn union(modes: &[Mode], delete: Delete) -> Arc<dyn Layer> {
-    let branch = |(index, &mode): (usize, &Mode)| Branch { layer: MemFs::new(), path: format!("/b{index}").into(), mode };
+    let branch =
+        |(index, &mode): (usize, &Mode)| Branch { layer: MemFs::new(), path: format!("/b{index}").into(), mode };
     let branches = modes.iter().enumerate().map(branch).collect();
     Unionfs::new(branches, Options { delete, copyup: Copyup::Preserve }).unwrap()
 }
