@@ -1,4 +1,6 @@
 //! What operations leave in the branches, what they cost there, and how the union is configured.
+// Helpers of tests: a failed expectation is a panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use memfs::{Faults, MemFs, MemOptions};
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! The union over directories of the host: the conformance suite, and copy-up of everything a host file can have.
+// Helpers of tests: a failed expectation is a panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use hostfs::{HostFs, HostOptions};
 use std::fs;
