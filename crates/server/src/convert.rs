@@ -56,6 +56,11 @@ pub(crate) fn attr_out(a: &Attr, valid: Duration) -> abi::AttrOut {
     abi::AttrOut { attr_valid: valid.as_secs(), attr_valid_nsec: valid.subsec_nanos(), dummy: 0, attr: attr(a) }
 }
 
+/// Does a SETATTR name no attribute at all?
+pub(crate) fn changes_nothing(arg: &SetattrIn) -> bool {
+    arg.valid & !(abi::FATTR_FH | abi::FATTR_LOCKOWNER) == 0
+}
+
 /// What a SETATTR asks for.
 pub(crate) fn set_attr(arg: &SetattrIn) -> SetAttr {
     let has = |bit: u32| arg.valid & bit != 0;
@@ -74,7 +79,7 @@ pub(crate) fn set_attr(arg: &SetattrIn) -> SetAttr {
         atime: time(abi::FATTR_ATIME, abi::FATTR_ATIME_NOW, arg.atime, arg.atimensec),
         mtime: time(abi::FATTR_MTIME, abi::FATTR_MTIME_NOW, arg.mtime, arg.mtimensec),
         // Passthrough: the kernel says that set-user-id must go by asking for no change at all.
-        kill_suidgid: has(abi::FATTR_KILL_SUIDGID) || arg.valid & !(abi::FATTR_FH | abi::FATTR_LOCKOWNER) == 0,
+        kill_suidgid: has(abi::FATTR_KILL_SUIDGID) || changes_nothing(arg),
     }
 }
 
@@ -115,7 +120,15 @@ pub(crate) fn statx_out(a: &Attr, valid: Duration) -> abi::StatxOut {
 pub(crate) fn open_flags(flags: u32) -> vnode::OpenFlags {
     // O_CREAT, O_EXCL, O_NOCTTY, O_NOFOLLOW, O_DIRECTORY, O_CLOEXEC; O_DIRECT, since requests come with buffers of any alignment.
     const LOOKUP_ONLY: u32 = 0o100 | 0o200 | 0o400 | 0o400_000 | 0o200_000 | 0o2_000_000 | 0o40_000;
-    vnode::OpenFlags(flags & !LOOKUP_ONLY)
+    vnode::OpenFlags(flags & !(LOOKUP_ONLY | FMODE_EXEC))
+}
+
+/// The kernel's own mark, among the `O_*` bits, of a file that is opened to be run.
+const FMODE_EXEC: u32 = 0x20;
+
+/// Is the file opened to be run?
+pub(crate) fn executes(flags: u32) -> bool {
+    flags & FMODE_EXEC != 0
 }
 
 /// Does an open(2) with these `O_*` bits cut the file?

@@ -16,6 +16,9 @@ use vnode::{Errno, OpenFile, Result};
 /// An inode with open files.
 struct OpenInode {
     opens: u32,
+    writers: u32,
+    /// Open files that are programs being run: execve(2) keeps them open.
+    programs: u32,
     way: Way,
     /// Made by this server's CREATE and no extended attribute set since: the kernel's question for
     /// `security.capability` before the first write has a known answer.
@@ -31,6 +34,7 @@ enum Way {
 
 struct Handle {
     node: u64,
+    use_: Use,
     file: Arc<dyn OpenFile>,
 }
 
@@ -48,11 +52,15 @@ struct Slab {
     free: Vec<usize>,
 }
 
-/// How a file was come by, for [`Files::add`].
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
-    Opened,
-    Created,
+/// What a file was opened for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Use {
+    /// It was made by the same request.
+    pub(crate) creates: bool,
+    /// It may be written.
+    pub(crate) writes: bool,
+    /// It is a program to be run.
+    pub(crate) executes: bool,
 }
 
 impl Files {
@@ -66,7 +74,7 @@ impl Files {
         &self,
         node: u64,
         file: Arc<dyn OpenFile>,
-        origin: Origin,
+        use_: Use,
         keep_flush: bool,
         register: impl FnOnce(BorrowedFd<'_>) -> Option<BackingId>,
     ) -> OpenOut {
@@ -78,10 +86,12 @@ impl Files {
                 Slot::Occupied(slot) => slot.into_mut(),
                 Slot::Vacant(slot) => {
                     let way = file.backing().and_then(register).map_or(Way::Cached, Way::Passthrough);
-                    slot.insert(OpenInode { opens: 0, way, bare: origin == Origin::Created })
+                    slot.insert(OpenInode { opens: 0, writers: 0, programs: 0, way, bare: use_.creates })
                 }
             };
-            inode.opens = inode.opens.saturating_add(1);
+            inode.opens += 1;
+            inode.writers += u32::from(use_.writes);
+            inode.programs += u32::from(use_.executes);
             match &inode.way {
                 Way::Passthrough(id) => {
                     open_flags |= fuse::abi::FOPEN_PASSTHROUGH;
@@ -93,7 +103,7 @@ impl Files {
                 Way::Cached => {}
             }
         }
-        let fh = self.insert(Handle { node, file });
+        let fh = self.insert(Handle { node, use_, file });
         OpenOut { fh, open_flags, backing_id }
     }
 
@@ -132,12 +142,24 @@ impl Files {
         if let Slot::Occupied(mut slot) = self.inodes().entry(handle.node) {
             let inode = slot.get_mut();
             inode.opens -= 1;
+            inode.writers -= u32::from(handle.use_.writes);
+            inode.programs -= u32::from(handle.use_.executes);
             if inode.opens == 0 {
                 gone = Some(slot.remove());
             }
         }
         // Closing the backing id and the file takes system calls: not under the lock.
         drop(gone);
+    }
+
+    /// Does anybody have the file open for writing?
+    pub(crate) fn is_written(&self, node: u64) -> bool {
+        self.inodes().get(&node).is_some_and(|inode| inode.writers > 0)
+    }
+
+    /// Is the file a running program?
+    pub(crate) fn is_run(&self, node: u64) -> bool {
+        self.inodes().get(&node).is_some_and(|inode| inode.programs > 0)
     }
 
     /// Is it known that this inode has no extended attributes?
@@ -175,7 +197,7 @@ mod tests {
     #[test]
     fn a_file_without_a_host_file_keeps_its_pages() {
         let files = Files::default();
-        let out = files.add(7, file(), Origin::Opened, false, |_| None);
+        let out = files.add(7, file(), Use::default(), false, |_| None);
         assert_eq!(out.open_flags, fuse::abi::FOPEN_NOFLUSH | fuse::abi::FOPEN_KEEP_CACHE);
         assert!(files.get(out.fh).is_ok());
         assert_eq!(files.count(), (1, 0));
@@ -190,26 +212,38 @@ mod tests {
     #[test]
     fn handles_are_used_again_and_inodes_counted() {
         let files = Files::default();
-        let first = files.add(7, file(), Origin::Opened, true, |_| None);
-        let second = files.add(7, file(), Origin::Opened, true, |_| None);
+        let first = files.add(7, file(), Use::default(), true, |_| None);
+        let second = files.add(7, file(), Use::default(), true, |_| None);
         assert_ne!(first.fh, second.fh);
         assert_eq!(first.open_flags & fuse::abi::FOPEN_NOFLUSH, 0);
         assert_eq!(files.count(), (2, 0));
         files.release(first.fh);
-        assert_eq!(files.add(8, file(), Origin::Opened, true, |_| None).fh, first.fh);
+        assert_eq!(files.add(8, file(), Use::default(), true, |_| None).fh, first.fh);
         assert_eq!(files.count(), (2, 0));
+    }
+
+    #[test]
+    fn writers_and_programs_are_counted() {
+        let files = Files::default();
+        let writer = files.add(7, file(), Use { writes: true, ..Use::default() }, true, |_| None);
+        let program = files.add(7, file(), Use { executes: true, ..Use::default() }, true, |_| None);
+        assert!(files.is_written(7) && files.is_run(7) && !files.is_written(8) && !files.is_run(8));
+        files.release(writer.fh);
+        assert!(!files.is_written(7) && files.is_run(7));
+        files.release(program.fh);
+        assert!(!files.is_run(7));
     }
 
     #[test]
     fn a_new_file_is_known_to_be_bare_until_an_attribute_is_set() {
         let files = Files::default();
-        let out = files.add(7, file(), Origin::Created, false, |_| None);
+        let out = files.add(7, file(), Use { creates: true, ..Use::default() }, false, |_| None);
         assert!(files.is_bare(7));
         assert!(!files.is_bare(8));
         files.not_bare(7);
         assert!(!files.is_bare(7));
         files.release(out.fh);
-        let out = files.add(7, file(), Origin::Opened, false, |_| None);
+        let out = files.add(7, file(), Use::default(), false, |_| None);
         assert!(!files.is_bare(7));
         files.release(out.fh);
     }

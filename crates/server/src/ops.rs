@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::convert::{self, cx, name};
-use crate::files::{Files, Origin};
+use crate::files::{Files, Use};
 use crate::nodes::{Nodes, ROOT};
 use crate::virtuals;
 use fuse::abi::{
@@ -58,8 +58,8 @@ impl Server {
     }
 
     /// Takes in an open file, by passthrough if the layers and the kernel allow it.
-    fn open_out(&self, node: u64, file: Arc<dyn OpenFile>, origin: Origin) -> OpenOut {
-        self.files.add(node, file, origin, self.keep_flush, |fd| self.register(fd))
+    fn open_out(&self, node: u64, file: Arc<dyn OpenFile>, use_: Use) -> OpenOut {
+        self.files.add(node, file, use_, self.keep_flush, |fd| self.register(fd))
     }
 
     /// A directory that came from elsewhere has another `..` now.
@@ -69,6 +69,15 @@ impl Server {
         {
             self.nodes.moved(entry.vnode.id(), parent);
         }
+    }
+
+    /// A SETATTR that changes nothing takes set-user-id away. The kernel sends it when somebody writes, by passthrough; but also for
+    /// a chown(2) that changes nothing, without a check of whose file it is.
+    fn check_loss_of_suid(&self, rq: &Request<'_>, node: u64, vnode: &dyn Vnode, arg: &SetattrIn) -> Reply<()> {
+        if !convert::changes_nothing(arg) || rq.uid == 0 || self.files.is_written(node) {
+            return Ok(());
+        }
+        if vnode.getattr(&cx(rq, 0))?.uid == rq.uid { Ok(()) } else { Err(Errno::PERM) }
     }
 
     fn register(&self, fd: BorrowedFd<'_>) -> Option<fuse::BackingId> {
@@ -159,6 +168,7 @@ impl Filesystem for Server {
 
     fn setattr(&self, rq: &Request<'_>, node: u64, arg: &SetattrIn) -> Reply<AttrOut> {
         let vnode = self.nodes.get(node)?;
+        self.check_loss_of_suid(rq, node, &*vnode, arg)?;
         let file = if arg.valid & fuse::abi::FATTR_FH != 0 { self.files.get(arg.fh).ok() } else { None };
         let attr = vnode.setattr(&cx(rq, 0), &convert::set_attr(arg), file.as_deref())?;
         Ok(convert::attr_out(&attr, self.cache))
@@ -233,13 +243,19 @@ impl Filesystem for Server {
     fn open(&self, rq: &Request<'_>, node: u64, flags: u32) -> Reply<OpenOut> {
         let vnode = self.nodes.get(node)?;
         let cx = cx(rq, 0);
-        let file = vnode.open(&cx, convert::open_flags(flags))?;
+        let wanted = convert::open_flags(flags);
+        if wanted.truncates() && !wanted.writes() && self.files.is_run(node) {
+            // The kernel refuses to cut a running program, but for a reader it looks only after this request.
+            return Err(Errno::TXTBSY);
+        }
+        let file = vnode.open(&cx, wanted)?;
         if convert::truncates(flags) && !is_root(rq) {
             // HANDLE_KILLPRIV_V2: the kernel leaves this to us. To the host it was the server who cut the file.
             let kill = SetAttr { kill_suidgid: true, ..SetAttr::default() };
             vnode.setattr(&cx, &kill, Some(&*file))?;
         }
-        Ok(self.open_out(node, file, Origin::Opened))
+        let use_ = Use { creates: false, writes: wanted.writes(), executes: convert::executes(flags) };
+        Ok(self.open_out(node, file, use_))
     }
 
     fn create(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn, bytes: &[u8]) -> Reply<(EntryOut, OpenOut)> {
@@ -247,14 +263,14 @@ impl Filesystem for Server {
         let dir = self.nodes.get(parent)?;
         let (entry, file) = dir.create(&cx(rq, arg.umask), name(bytes)?, arg.mode & 0o7777, flags)?;
         let out = self.entry_out(parent, &entry);
-        Ok((out, self.open_out(out.nodeid, file, Origin::Created)))
+        Ok((out, self.open_out(out.nodeid, file, Use { creates: true, writes: flags.writes(), executes: false })))
     }
 
     fn tmpfile(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn) -> Reply<(EntryOut, OpenOut)> {
         let flags = convert::open_flags(arg.flags);
         let (entry, file) = self.nodes.get(parent)?.tmpfile(&cx(rq, arg.umask), arg.mode & 0o7777, flags)?;
         let out = self.entry_out(parent, &entry);
-        Ok((out, self.open_out(out.nodeid, file, Origin::Created)))
+        Ok((out, self.open_out(out.nodeid, file, Use { creates: true, writes: flags.writes(), executes: false })))
     }
 
     fn read(&self, rq: &Request<'_>, _node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize> {
@@ -333,7 +349,8 @@ impl Filesystem for Server {
         self.files.not_bare(node);
         let how = XattrFlags { create: arg.flags & CREATE != 0, replace: arg.flags & REPLACE != 0 };
         vnode.setxattr(&cx(rq, 0), key, value, how)?;
-        if arg.setxattr_flags & fuse::abi::SETXATTR_ACL_KILL_SGID != 0 {
+        // The kernel says so for both ACLs; only the one that stands for the mode is meant.
+        if arg.setxattr_flags & fuse::abi::SETXATTR_ACL_KILL_SGID != 0 && key == b"system.posix_acl_access" {
             let cx = cx(rq, 0);
             let mode = vnode.getattr(&cx)?.perm();
             if mode & 0o2000 != 0 {
