@@ -41,6 +41,16 @@ impl Links {
     }
 }
 
+/// What became of a name of a lower file.
+enum Fate {
+    /// It leads to the file as before.
+    Shows,
+    /// It is there, but something hides it.
+    Hidden,
+    /// It is not there any more.
+    Removed,
+}
+
 /// The name of an index entry: 16 hexadecimal digits.
 struct IndexName([u8; 16]);
 
@@ -190,7 +200,8 @@ impl Core {
         let number = self.number_of(lower, attr)?;
         let counted = match self.links.branch(number) {
             Some(at) => at != lower.branch,
-            None => attr.nlink > 1 && !self.writable(lower.branch),
+            // On the leftmost branch nothing hides a name.
+            None => attr.nlink > 1 && lower.branch > 0,
         };
         Ok(counted.then_some(number))
     }
@@ -214,33 +225,59 @@ impl Core {
     /// The name was not used up after all.
     pub(crate) fn kept_name(&self, cx: &Cx<'_>, lower: &Lower, attr: &Attr) {
         if let Ok(Some(number)) = self.counts(lower, attr) {
-            self.use_name(cx, number, attr.nlink, 0);
+            self.end_using(cx, number, 0);
         }
+    }
+
+    /// No name was used up; `removed` names of the lower file are gone for good.
+    fn end_using(&self, cx: &Cx<'_>, number: u64, removed: u32) {
+        let names = self.identity.names(number).unwrap_or_default();
+        let first = names.first.saturating_sub(removed);
+        self.identity.note(&self.server(cx), Record::Names { number, first, used: names.used.min(first) });
     }
 
     /// Completes the counting of names that a crash interrupted.
     pub(crate) fn complete_names(&self, cx: &Cx<'_>) -> Result<()> {
         for (number, using) in self.identity.in_use() {
-            let kept = self.still_leads(cx, number, &using)?;
-            self.use_name(cx, number, using.first, i32::from(!kept));
+            match self.fate(cx, number, &using)? {
+                Fate::Shows => self.end_using(cx, number, 0),
+                Fate::Hidden => self.use_name(cx, number, using.first, 1),
+                Fate::Removed if self.links.branch(number).is_some() => self.use_name(cx, number, using.first, 1),
+                Fate::Removed => self.end_using(cx, number, 1),
+            }
         }
         Ok(())
     }
 
-    /// Does the lower name still show?
-    fn still_leads(&self, cx: &Cx<'_>, number: u64, using: &Using) -> Result<bool> {
+    /// What became of a lower name?
+    fn fate(&self, cx: &Cx<'_>, number: u64, using: &Using) -> Result<Fate> {
         let mut stack = self.roots_from(0);
+        let mut fate = Fate::Removed;
         for name in components(&using.path) {
-            match self.probe(cx, &stack, name?)?.hit {
-                Hit::None => return Ok(false),
+            let name = name?;
+            fate = self.fate_in(cx, &stack, name, number, using.tag)?;
+            match self.probe(cx, &stack, name)?.hit {
                 Hit::Dir { stack: next, .. } => stack = next,
-                Hit::Leaf { branch, entry } => {
-                    let lower = Lower { vnode: entry.vnode, branch };
-                    return Ok(self.branch(branch)?.tag == using.tag && self.number_of(&lower, &entry.attr)? == number);
-                }
+                Hit::None | Hit::Leaf { .. } => break,
             }
         }
-        Ok(false)
+        Ok(fate)
+    }
+
+    fn fate_in(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>, number: u64, tag: u16) -> Result<Fate> {
+        for part in stack {
+            if self.branch(part.branch)?.tag != tag {
+                continue;
+            }
+            let Some(entry) = part.vnode.lookup(cx, name)? else { break };
+            let lower = Lower { vnode: entry.vnode, branch: part.branch };
+            if self.number_of(&lower, &entry.attr)? != number {
+                break;
+            }
+            let shows = self.probe(cx, stack, name)?.branch() == Some(part.branch);
+            return Ok(if shows { Fate::Shows } else { Fate::Hidden });
+        }
+        Ok(Fate::Removed)
     }
 
     /// Counts one of the names of a lower file with `first` names as used up.
@@ -272,6 +309,8 @@ impl Core {
         let own = indexed.is_none_or(|at| at == lower.branch);
         if !own || (attr.nlink > 1 && stays) {
             self.use_name(cx, number, attr.nlink, 1);
+        } else if indexed.is_none() && attr.nlink > 1 && lower.branch > 0 {
+            self.end_using(cx, number, 1);
         }
         let left = match indexed {
             Some(_) => self.names_left(cx, number, lower, attr, own && !stays)?,
