@@ -24,10 +24,10 @@ impl HostVnode {
         let dir = self.dir_to_change()?;
         let open = (host_flags(flags) - OFlags::TRUNC) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let _steady = self.fs().by_names();
-        let fd = self
-            .fs()
-            .server
-            .create_as(cx, mode & 0o7777, |mode| retry(|| rustix::fs::openat(&dir, name.as_bytes(), open, mode)))?;
+        let fd = self.fs().with_room(|| {
+            let make = |mode| retry(|| rustix::fs::openat(&dir, name.as_bytes(), open, mode));
+            self.fs().server.create_as(cx, mode & 0o7777, make)
+        })?;
         let entry = self.entry_of_fd(fd.as_fd(), Some(name))?;
         Ok((entry, self.opened(fd, flags)))
     }
@@ -73,21 +73,26 @@ impl HostVnode {
             },
         };
         let dir = self.dir_to_change()?;
-        self.fs()
-            .server
-            .create_as(cx, mode & 0o7777, |mode| rustix::fs::mknodat(&dir, name.as_bytes(), kind, mode, rdev))?;
+        self.fs().with_room(|| {
+            let make = |mode| rustix::fs::mknodat(&dir, name.as_bytes(), kind, mode, rdev);
+            self.fs().server.create_as(cx, mode & 0o7777, make)
+        })?;
         self.entry_of_name(&dir, name)
     }
 
     pub(crate) fn make_directory(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
         let dir = self.dir_to_change()?;
-        self.fs().server.create_as(cx, mode & 0o7777, |mode| rustix::fs::mkdirat(&dir, name.as_bytes(), mode))?;
+        self.fs().with_room(|| {
+            self.fs().server.create_as(cx, mode & 0o7777, |mode| rustix::fs::mkdirat(&dir, name.as_bytes(), mode))
+        })?;
         self.entry_of_name(&dir, name)
     }
 
     pub(crate) fn make_symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
         let dir = self.dir_to_change()?;
-        self.fs().server.create_as(cx, 0o777, |_| rustix::fs::symlinkat(target, &dir, name.as_bytes()))?;
+        self.fs().with_room(|| {
+            self.fs().server.create_as(cx, 0o777, |_| rustix::fs::symlinkat(target, &dir, name.as_bytes()))
+        })?;
         self.entry_of_name(&dir, name)
     }
 

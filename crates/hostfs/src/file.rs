@@ -84,7 +84,8 @@ impl OpenFile for HostFile {
     fn write(&self, _cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
         let mut done = 0;
         while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
-            match rustix::io::pwrite(&self.fd, rest, offset.saturating_add(done as u64)) {
+            let at = offset.saturating_add(done as u64);
+            match self.fs.with_room(|| rustix::io::pwrite(&self.fd, rest, at)) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
@@ -107,7 +108,8 @@ impl OpenFile for HostFile {
     fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
         cx.require_blocking()?;
         self.fs.changing()?;
-        retry(|| rustix::fs::fallocate(&self.fd, FallocateFlags::from_bits_retain(mode), offset, len))
+        let mode = FallocateFlags::from_bits_retain(mode);
+        self.fs.with_room(|| retry(|| rustix::fs::fallocate(&self.fd, mode, offset, len)))
     }
 
     fn seek(&self, _cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
@@ -128,9 +130,11 @@ impl OpenFile for HostFile {
         while done < len {
             let (from, to) = (source_offset.saturating_add(done), offset.saturating_add(done));
             let step = (len - done).min(COPY_STEP);
-            let copied = cx.check().and_then(|()| match by_host {
-                Some(host) => self.copy_step_by_host(host, from, to, step),
-                None => self.copy_step_by_hand(cx, source, from, to, step),
+            let copied = cx.check().and_then(|()| {
+                self.fs.with_room(|| match by_host {
+                    Some(host) => self.copy_step_by_host(host, from, to, step),
+                    None => self.copy_step_by_hand(cx, source, from, to, step),
+                })
             });
             match copied {
                 Ok(0) => break,

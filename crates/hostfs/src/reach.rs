@@ -48,6 +48,15 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
 }
 
 impl Shared {
+    /// Does what needs room, again if there was none and removed files were still kept for those who hold their vnodes: a file's room is
+    /// free once it is removed and closed.
+    pub(crate) fn with_room<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
+        match call() {
+            Err(Errno::NOSPC | Errno::DQUOT) if self.handles.is_some() && self.table.release_files() => call(),
+            other => other,
+        }
+    }
+
     /// Opens `name` in `dir`. Where the mount is not ours alone, what is mounted there is not entered (`EXDEV`): it may be
     /// our own FUSE mount, which would wait for this very thread.
     pub(crate) fn open_name(&self, dir: impl AsFd, name: &[u8], flags: OFlags) -> Result<OwnedFd> {

@@ -107,6 +107,22 @@ impl Table {
         drop((longest, same));
     }
 
+    /// Lets go of the removed regular files, so that the host frees those that nobody has open. Answers whether there were any.
+    pub(crate) fn release_files(&self) -> bool {
+        let is_file = |fd: &OwnedFd| {
+            rustix::fs::fstat(fd).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
+        };
+        let mut any = false;
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let (gone, kept) = std::mem::take(&mut shard.pins).into_iter().partition(|(_, fd)| is_file(fd));
+            shard.pins = kept;
+            drop(shard);
+            any |= !VecDeque::is_empty(&gone);
+        }
+        any
+    }
+
     /// The object has a name again.
     pub(crate) fn unpin(&self, vnode: &HostVnode) {
         let mut shard = self.shard(vnode.number());
