@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use vnode::{Attr, Entry, Errno, Kind, Result, SHARDS, Vnode, shard_of};
+use vnode::{Attr, Cx, Entry, Errno, Kind, Result, SHARDS, Vnode, shard_of};
 
 /// The node id of the root, fixed by the protocol.
 pub(crate) const ROOT: u64 = 1;
@@ -67,28 +67,43 @@ impl Nodes {
             return Known { node: ROOT, generation: 0 };
         }
         let node = entry.vnode.id();
-        let mut shard = self.shard(node);
-        if entry.vnode.kind() == Kind::Directory {
-            shard.parents.insert(node, parent);
-        }
-        match shard.nodes.entry(node) {
-            Slot::Vacant(slot) => {
-                let generation = generation_of(&entry.attr);
-                slot.insert(Node { vnode: Arc::clone(&entry.vnode), lookups: 1, generation });
-                self.peak.fetch_max(self.count.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-                Known { node, generation }
+        // Whether the object known by this number is gone; asked for at most once, and not under the lock.
+        let mut gone = None;
+        loop {
+            let mut shard = self.shard(node);
+            if entry.vnode.kind() == Kind::Directory {
+                shard.parents.insert(node, parent);
             }
-            Slot::Occupied(mut slot) => {
-                let known = slot.get_mut();
-                if !Arc::ptr_eq(&known.vnode, &entry.vnode) {
-                    // Either another vnode of the same object (the null layer has no table), or a new object that was
-                    // given the number of one that is gone, whose FORGET is still on its way.
-                    known.generation = generation_of(&entry.attr);
-                    known.vnode = Arc::clone(&entry.vnode);
+            let known = match shard.nodes.entry(node) {
+                Slot::Vacant(slot) => {
+                    let generation = generation_of(&entry.attr);
+                    slot.insert(Node { vnode: Arc::clone(&entry.vnode), lookups: 1, generation });
+                    self.peak.fetch_max(self.count.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    return Known { node, generation };
                 }
-                known.lookups = known.lookups.saturating_add(1);
-                Known { node, generation: known.generation }
+                Slot::Occupied(slot) => slot.into_mut(),
+            };
+            if !Arc::ptr_eq(&known.vnode, &entry.vnode) {
+                // Either another vnode of the same object (the null layer has no table), or a new object that was given the
+                // number of one that is gone, whose FORGET is still on its way. The kernel must be told: by another
+                // generation. But not if a union below has copied the object up, which changes its birth, too.
+                let generation = generation_of(&entry.attr);
+                if generation != known.generation {
+                    match gone {
+                        None => {
+                            let old = Arc::clone(&known.vnode);
+                            drop(shard);
+                            gone = Some(is_gone(&*old));
+                            continue;
+                        }
+                        Some(true) => known.generation = generation,
+                        Some(false) => {}
+                    }
+                }
+                known.vnode = Arc::clone(&entry.vnode);
             }
+            known.lookups = known.lookups.saturating_add(1);
+            return Known { node, generation: known.generation };
         }
     }
 
@@ -149,6 +164,14 @@ impl Nodes {
     }
 }
 
+/// Has the object no name any more, or is it gone altogether?
+fn is_gone(vnode: &dyn Vnode) -> bool {
+    match vnode.getattr(&Cx::internal(0, 0)) {
+        Ok(attr) => attr.nlink == 0,
+        Err(errno) => errno == Errno::STALE || errno == Errno::NOENT,
+    }
+}
+
 /// A number for the object, the same at each look-up: its birth, where the bottom keeps it.
 fn generation_of(attr: &Attr) -> u32 {
     attr.btime.map_or(0, |t| {
@@ -162,7 +185,7 @@ fn generation_of(attr: &Attr) -> u32 {
 mod tests {
     use super::*;
     use memfs::MemFs;
-    use vnode::{Cx, Layer, Name};
+    use vnode::{Layer, Name};
 
     fn tree() -> (Arc<MemFs>, Nodes) {
         let fs = MemFs::new();
@@ -201,19 +224,32 @@ mod tests {
         assert!(nodes.get(node).is_err());
     }
 
+    /// An entry of another file system that has the same number as `entry`, and was born later.
+    fn namesake(entry: &Entry) -> Entry {
+        let fs = MemFs::new();
+        let mut other = make(&fs, "x");
+        other.attr.btime = make(&fs, "y").attr.btime;
+        assert_eq!(entry.vnode.id(), other.vnode.id());
+        assert_ne!(entry.attr.btime, other.attr.btime);
+        other
+    }
+
     #[test]
     fn a_number_that_is_given_anew_is_another_generation() {
         let (fs, nodes) = tree();
-        let mut entry = make(&fs, "a");
+        let entry = make(&fs, "a");
         let before = nodes.remember(ROOT, &entry);
-        // Another object (born later) with the same number, while the kernel has not yet forgotten the first.
-        let other = make(&fs, "b");
-        entry.attr.btime = other.attr.btime;
-        assert_ne!(entry.attr.btime, None);
-        entry.vnode =
-            MemFs::new().root().mknod(&Cx::internal(0, 0), Name::new(b"x").unwrap(), 0o100_644, 0).unwrap().vnode;
-        assert_eq!(entry.vnode.id(), before.node);
-        assert_ne!(nodes.remember(ROOT, &entry).generation, before.generation);
+        fs.root().unlink(&Cx::internal(0, 0), Name::new(b"a").unwrap()).unwrap();
+        assert_ne!(nodes.remember(ROOT, &namesake(&entry)).generation, before.generation);
+    }
+
+    #[test]
+    fn an_object_that_still_is_keeps_its_generation() {
+        let (fs, nodes) = tree();
+        let entry = make(&fs, "a");
+        let before = nodes.remember(ROOT, &entry);
+        // As when a union below has copied it up: another birth, the same object.
+        assert_eq!(nodes.remember(ROOT, &namesake(&entry)).generation, before.generation);
     }
 
     #[test]
