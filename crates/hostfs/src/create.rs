@@ -39,8 +39,10 @@ impl HostVnode {
         let open = (access - OFlags::TRUNC) | OFlags::TMPFILE;
         let fd = self
             .fs()
-            .server
-            .create_as(cx, mode & 0o7777, |mode| retry(|| rustix::fs::openat(&dir, c".", open, mode)))
+            .with_room(|| {
+                let make = |mode| retry(|| rustix::fs::openat(&dir, c".", open, mode));
+                self.fs().server.create_as(cx, mode & 0o7777, make)
+            })
             .map_err(|errno| if errno == Errno::ISDIR { Errno::OPNOTSUPP } else { errno })?;
         let entry = self.entry_of_fd(fd.as_fd(), None)?;
         self.keep_unnamed(&entry, &fd)?;
@@ -100,7 +102,7 @@ impl HostVnode {
         let target = self.same_layer(target)?;
         let dir = self.dir_to_change()?;
         let fd = target.fd()?;
-        match rustix::fs::linkat(&fd, c"", &dir, name.as_bytes(), AtFlags::EMPTY_PATH) {
+        match self.fs().with_room(|| rustix::fs::linkat(&fd, c"", &dir, name.as_bytes(), AtFlags::EMPTY_PATH)) {
             // Without CAP_DAC_READ_SEARCH the kernel knows no empty path here.
             Err(Errno::NOENT) => {
                 rustix::fs::linkat(CWD, proc_path(&fd), &dir, name.as_bytes(), AtFlags::SYMLINK_FOLLOW)?;

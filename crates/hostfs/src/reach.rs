@@ -48,11 +48,15 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
 }
 
 impl Shared {
-    /// Does what needs room, again if there was none and removed files were still kept for those who hold their vnodes: a file's room is
-    /// free once it is removed and closed.
+    /// Does what needs room, a second time if there was none: a file's room is free once it is removed and closed, but removed files
+    /// are kept for those who still hold their vnodes, or are just being freed.
     pub(crate) fn with_room<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
         match call() {
-            Err(Errno::NOSPC | Errno::DQUOT) if self.handles.is_some() && self.table.release_files() => call(),
+            Err(Errno::NOSPC | Errno::DQUOT) if self.handles.is_some() => {
+                self.table.release_files();
+                self.table.wait_for_room();
+                call()
+            }
             other => other,
         }
     }

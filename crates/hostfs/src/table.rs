@@ -2,7 +2,9 @@ use crate::vnode_impl::HostVnode;
 use rustix::fd::OwnedFd;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 use vnode::{SHARDS, shard_of};
 
 /// The live vnodes by number, and the descriptors that keep removed objects alive for those who still hold their vnode.
@@ -14,6 +16,8 @@ use vnode::{SHARDS, shard_of};
 pub(crate) struct Table {
     shards: [Mutex<Shard>; SHARDS],
     pins_per_shard: usize,
+    /// Descriptors of removed objects that are being closed right now: freeing a large file takes a while.
+    closing: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -45,7 +49,7 @@ impl Hasher for NumberHasher {
 
 impl Table {
     pub(crate) fn new(pins: usize) -> Self {
-        Self { shards: Default::default(), pins_per_shard: (pins / SHARDS).max(1) }
+        Self { shards: Default::default(), pins_per_shard: (pins / SHARDS).max(1), closing: AtomicUsize::new(0) }
     }
 
     fn shard(&self, id: u64) -> MutexGuard<'_, Shard> {
@@ -92,8 +96,22 @@ impl Table {
         }
         let pin = if vnode.is_pinned() { shard.take_pin(id) } else { None };
         // Closing may free the object on the host: not under the lock.
-        drop(shard);
-        drop(pin);
+        if pin.is_some() {
+            self.closing.fetch_add(1, Ordering::SeqCst);
+            drop(shard);
+            drop(pin);
+            self.closing.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Waits, a second at most, for removed objects that another thread is freeing.
+    pub(crate) fn wait_for_room(&self) {
+        for _ in 0..1000 {
+            if self.closing.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Keeps a removed object for as long as its vnode lives.
@@ -107,20 +125,18 @@ impl Table {
         drop((longest, same));
     }
 
-    /// Lets go of the removed regular files, so that the host frees those that nobody has open. Answers whether there were any.
-    pub(crate) fn release_files(&self) -> bool {
+    /// Lets go of the removed regular files, so that the host frees those that nobody has open.
+    pub(crate) fn release_files(&self) {
         let is_file = |fd: &OwnedFd| {
             rustix::fs::fstat(fd).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
         };
-        let mut any = false;
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let (gone, kept) = std::mem::take(&mut shard.pins).into_iter().partition(|(_, fd)| is_file(fd));
             shard.pins = kept;
             drop(shard);
-            any |= !VecDeque::is_empty(&gone);
+            drop::<VecDeque<_>>(gone);
         }
-        any
     }
 
     /// The object has a name again.
