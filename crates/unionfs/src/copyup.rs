@@ -254,8 +254,7 @@ impl Core {
         copy: &Lower,
         built: &Built,
     ) -> Result<()> {
-        self.use_name(cx, vnode.id, attr.nlink, 0);
-        self.add_to_index(cx, vnode.id, copy)?;
+        self.index_copy(cx, vnode.id, (from, attr), copy)?;
         let named = place.map_or(Err(Errno::NOENT), |place| {
             self.going_to_use(cx, &place.parent, place.name()?, from, attr)?;
             self.publish_name(cx, place, copy, built)

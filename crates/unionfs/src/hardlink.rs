@@ -127,7 +127,14 @@ impl Core {
 
     fn load_link(&self, cx: &Cx<'_>, branch: u16, dir: &Arc<dyn Vnode>, number: u64) -> Result<()> {
         let Some(entry) = dir.lookup(cx, IndexName::of(number).name()?)? else { return Ok(()) };
-        if entry.vnode.kind() == Kind::Directory || self.links.branch(number).is_some() {
+        if entry.vnode.kind() == Kind::Directory {
+            return Ok(());
+        }
+        if self.links.branch(number).is_some() {
+            // The file moved on to the left.
+            if !self.read_only && self.writable(branch) {
+                self.unlink_index(cx, number, branch);
+            }
             return Ok(());
         }
         let lower = Lower { vnode: entry.vnode, branch };
@@ -183,6 +190,12 @@ impl Core {
     /// Takes a copy out of the index.
     pub(crate) fn remove_from_index(&self, cx: &Cx<'_>, number: u64) {
         let Some(branch) = self.links.branch(number) else { return };
+        self.unlink_index(cx, number, branch);
+        self.links.set(number, None);
+    }
+
+    /// Removes an index entry that nothing needs any more.
+    pub(crate) fn unlink_index(&self, cx: &Cx<'_>, number: u64, branch: u16) {
         let removed = self.links_dir(cx, branch, false).and_then(|dir| match dir {
             Some(dir) => dir.unlink(&self.server(cx), IndexName::of(number).name()?),
             None => Ok(()),
@@ -192,7 +205,33 @@ impl Core {
         {
             tracing::warn!(%errno, branch = %self.path_of(branch), "a file without names stays in the index");
         }
-        self.links.set(number, None);
+    }
+
+    /// Gives a copy its index entry. The names that the file has where it lay so far are from then on names that lead to it.
+    pub(crate) fn index_copy(&self, cx: &Cx<'_>, number: u64, from: (&Lower, &Attr), copy: &Lower) -> Result<()> {
+        let (old, attr) = from;
+        if self.links.branch(number) != Some(old.branch) {
+            self.use_name(cx, number, attr.nlink, 0);
+            return self.add_to_index(cx, number, copy);
+        }
+        // A copy that moves on. After a crash the next mount sees by the index whether it did.
+        let tag = self.branch(old.branch)?.tag;
+        let record = Record::Using { tag, number, first: attr.nlink, path: Vec::new() };
+        self.identity.append(&self.server(cx), record)?;
+        if let Err(e) = self.add_to_index(cx, number, copy) {
+            self.end_using(cx, number, 0);
+            return Err(e);
+        }
+        self.index_moved(cx, number, attr.nlink);
+        self.unlink_index(cx, number, old.branch);
+        Ok(())
+    }
+
+    /// An index entry came to another branch: the `nlink` names of the file on the old one lead to it, but for the old entry.
+    fn index_moved(&self, cx: &Cx<'_>, number: u64, nlink: u32) {
+        let names = self.identity.names(number).unwrap_or_default();
+        let first = names.first.saturating_add(nlink.saturating_sub(1));
+        self.identity.note(&self.server(cx), Record::Names { number, first, used: names.used });
     }
 
     /// Is that a name of a file whose link count is kept in the log, or will be once the name is used up?
@@ -232,13 +271,40 @@ impl Core {
     /// No name was used up; `removed` names of the lower file are gone for good.
     fn end_using(&self, cx: &Cx<'_>, number: u64, removed: u32) {
         let names = self.identity.names(number).unwrap_or_default();
-        let first = names.first.saturating_sub(removed);
-        self.identity.note(&self.server(cx), Record::Names { number, first, used: names.used.min(first) });
+        let first = match self.links.branch(number) {
+            Some(_) => names.first,
+            // Nothing is hidden, nothing to be remembered.
+            None if names.used == 0 => 0,
+            None => names.first.saturating_sub(removed).max(names.used),
+        };
+        self.identity.note(&self.server(cx), Record::Names { number, first, used: names.used });
+    }
+
+    /// Bookkeeping after a name was removed that something had hidden: it was counted as used up when that came.
+    pub(crate) fn hidden_name_went(&self, cx: &Cx<'_>, lower: &Lower, attr: &Attr) {
+        let Ok(number) = self.number_of(lower, attr) else { return };
+        // Of a copy's original it goes on being one of the first names, and used up.
+        let counted = self.links.branch(number).is_none_or(|at| at == lower.branch);
+        if counted && attr.nlink > 1 && self.identity.names(number).is_some_and(|names| names.used > 0) {
+            self.use_name(cx, number, attr.nlink.saturating_sub(1), -1);
+        }
+        if attr.nlink < 2
+            && let Ok(state) = self.branch(lower.branch)
+        {
+            self.identity.unalias(&self.server(cx), state.tag, lower.vnode.id());
+        }
     }
 
     /// Completes the counting of names that a crash interrupted.
     pub(crate) fn complete_names(&self, cx: &Cx<'_>) -> Result<()> {
         for (number, using) in self.identity.in_use() {
+            if using.path.is_empty() {
+                match self.links.branch(number) {
+                    Some(at) if self.branch(at)?.tag != using.tag => self.index_moved(cx, number, using.first),
+                    _ => self.end_using(cx, number, 0),
+                }
+                continue;
+            }
             match self.fate(cx, number, &using)? {
                 Fate::Shows => self.end_using(cx, number, 0),
                 Fate::Hidden => self.use_name(cx, number, using.first, 1),
@@ -280,10 +346,15 @@ impl Core {
         Ok(Fate::Removed)
     }
 
-    /// Counts one of the names of a lower file with `first` names as used up.
+    /// Counts one of the names of a lower file with `first` names as used up. Once the file is in the index, the names that it
+    /// had then stay what is counted from.
     pub(crate) fn use_name(&self, cx: &Cx<'_>, number: u64, first: u32, by: i32) {
-        let mut names = self.identity.names(number).unwrap_or(crate::identity::Names { first, used: 0 });
-        names.used = names.used.saturating_add_signed(by).min(names.first);
+        let fresh = crate::identity::Names { first, used: 0 };
+        let mut names = self.identity.names(number).unwrap_or(fresh);
+        if self.links.branch(number).is_none() {
+            names.first = first.max(1);
+        }
+        names.used = names.used.saturating_add_signed(by);
         let cx = &self.server(cx);
         self.identity.note(cx, Record::Names { number, first: names.first, used: names.used });
     }
@@ -295,7 +366,8 @@ impl Core {
             return lower;
         }
         match self.identity.names(number) {
-            Some(names) if indexed => lower.saturating_sub(1) + names.first.saturating_sub(names.used),
+            // A name on the copy's own branch may be hidden too.
+            Some(names) if indexed => lower.saturating_sub(1).saturating_add(names.first).saturating_sub(names.used),
             Some(names) => lower.saturating_sub(names.used),
             None => lower.saturating_sub(u32::from(indexed)),
         }
@@ -314,8 +386,10 @@ impl Core {
         }
         let left = match indexed {
             Some(_) => self.names_left(cx, number, lower, attr, own && !stays)?,
-            None if stays => attr.nlink.saturating_sub(self.identity.names(number).map_or(0, |n| n.used)),
-            None => attr.nlink.saturating_sub(1),
+            None => {
+                let used = self.identity.names(number).map_or(0, |names| names.used);
+                attr.nlink.saturating_sub(u32::from(!stays)).saturating_sub(used)
+            }
         };
         if left == 0 || (attr.nlink < 2 && indexed.is_none()) {
             self.last_name_went(cx, number, lower)?;

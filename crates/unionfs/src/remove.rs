@@ -125,7 +125,7 @@ impl Core {
     ) -> Result<Step<Removed>> {
         let Some(part) = stack.iter().find(|part| part.branch == branch) else { return Err(Errno::STALE) };
         if self.options.delete == Delete::All {
-            self.unlink_right(cx, stack, name, branch)?;
+            self.unlink_right(cx, stack, name, branch, None)?;
         }
         if !self.writable(branch) {
             return self.hide(cx, stack, name, branch);
@@ -180,14 +180,18 @@ impl Core {
     }
 
     /// `delete=all`: unlinks the instances right of `branch` that would show, from the right. What can't be unlinked is left,
-    /// to be hidden. They are all behind the one that shows, so the view stays. Answers the branches where one went.
-    pub(crate) fn unlink_right(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>, branch: u16) -> Result<Vec<u16>> {
+    /// to be hidden. They are all behind the one that shows, so the view stays. `replaced`: the branch of the instance that
+    /// showed until now; the others have long been hidden. Answers the branches where one went.
+    pub(crate) fn unlink_right(
+        &self,
+        cx: &Cx<'_>,
+        stack: &[Lower],
+        name: Name<'_>,
+        branch: u16,
+        replaced: Option<u16>,
+    ) -> Result<Vec<u16>> {
         let instances = self.instances(cx, stack, name, branch)?;
         let mut removed = Vec::new();
-        if instances.is_empty() {
-            return Ok(removed);
-        }
-        let shown = self.shown_number(cx, stack, name, branch)?;
         for part in instances.iter().rev().filter(|part| self.writable(part.branch)) {
             let Some(entry) = part.vnode.lookup(cx, name)?.filter(|entry| !is_dir(&entry.vnode)) else { continue };
             if let Err(errno) = part.vnode.unlink(cx, name) {
@@ -196,21 +200,13 @@ impl Core {
             }
             removed.push(part.branch);
             let lower = Lower { vnode: entry.vnode, branch: part.branch };
-            // The original of the copy that shows: its name was counted as used up when the copy was made.
-            if shown != Some(self.number_of(&lower, &entry.attr)?) {
+            if replaced == Some(part.branch) {
                 self.note_name_went(cx, &lower, &entry.attr, false);
+            } else {
+                self.hidden_name_went(cx, &lower, &entry.attr);
             }
         }
         Ok(removed)
-    }
-
-    /// The number of the file that a name leads to on that branch.
-    fn shown_number(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>, branch: u16) -> Result<Option<u64>> {
-        let Some(part) = stack.iter().find(|part| part.branch == branch) else { return Ok(None) };
-        match part.vnode.lookup(cx, name)? {
-            Some(entry) => self.number_of(&Lower { vnode: entry.vnode, branch }, &entry.attr).map(Some),
-            None => Ok(None),
-        }
     }
 
     /// The directories right of `branch` whose entries of that name would show one after the other.

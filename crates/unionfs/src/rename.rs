@@ -181,7 +181,7 @@ impl Rename<'_> {
         }
         self.core.name_on(cx, self.source, self.from, self.name, (shown.0, &shown.1))?;
         if self.core.options.delete == Delete::All {
-            self.core.unlink_right(cx, &from_stack, self.name, target)?;
+            self.core.unlink_right(cx, &from_stack, self.name, target, None)?;
         }
         let replaced = match &there.hit {
             Hit::Leaf { branch, entry } => Some((Lower { vnode: entry.vnode.clone(), branch: *branch }, entry.attr)),
@@ -224,7 +224,8 @@ impl Rename<'_> {
         }
         let mut removed = Vec::new();
         if self.core.options.delete == Delete::All {
-            removed = self.core.unlink_right(cx, to_stack, self.new_name, new.branch).unwrap_or_default();
+            let replaced = there.branch();
+            removed = self.core.unlink_right(cx, to_stack, self.new_name, new.branch, replaced).unwrap_or_default();
         }
         if let Hit::Leaf { branch, entry } = there.hit {
             if removed.contains(&branch) {
