@@ -43,12 +43,15 @@ impl Rename<'_> {
         Ok(done)
     }
 
-    /// The branch on which both lie already, and nowhere else; else the leftmost.
+    /// The branch on which both lie already, and nowhere else. Of two files, that of the left one if both directories can have
+    /// a part there: a file that is open may not be able to move. Else the leftmost.
     fn exchange_target(&self, dest: &UnionVnode) -> Result<u16> {
-        let branch = self.source.branch();
+        let branch = self.source.branch().min(dest.branch());
         let alone = |vnode: &UnionVnode| -> Result<bool> { Ok(vnode.dir.is_none() || vnode.stack()?.len() == 1) };
-        let same = branch == dest.branch() && self.core.writable(branch) && alone(self.source)? && alone(dest)?;
-        Ok(if same { branch } else { 0 })
+        let files = self.source.dir.is_none() && dest.dir.is_none();
+        let same = self.source.branch() == dest.branch() && alone(self.source)? && alone(dest)?;
+        let there = same || (files && self.from.can_lie_on(branch)? && self.to.can_lie_on(branch)?);
+        Ok(if there && self.core.writable(branch) { branch } else { 0 })
     }
 
     fn bring(&self, cx: &Cx<'_>, side: &Side<'_>, target: u16) -> Result<()> {
