@@ -211,7 +211,9 @@ impl Core {
         if vnode.place().is_some() != at {
             return Err(Errno::AGAIN);
         }
-        let several = attr.nlink > 1;
+        // A name that is not known, but there: the known one of several went.
+        let unknown = !at && attr.nlink > 0 && self.writable(from.branch) && !vnode.gone.load(Ordering::Acquire);
+        let several = attr.nlink > 1 || unknown;
         if at || several {
             let copied = copy.vnode.getattr(cx)?;
             self.identity.append(&self.server(cx), self.alias_record(&copy, &copied, vnode.id)?)?;

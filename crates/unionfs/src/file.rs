@@ -21,8 +21,6 @@ pub(crate) struct UnionFile {
     vnode: Arc<UnionVnode>,
     flags: OpenFlags,
     current: Current,
-    /// The file is kept from moving while this is open.
-    pinned: bool,
 }
 
 impl std::fmt::Debug for UnionFile {
@@ -40,15 +38,14 @@ impl UnionFile {
         moves: u32,
         file: Arc<dyn OpenFile>,
     ) -> Arc<Self> {
-        let core = &vnode.core;
-        let stays = core.stays(branch);
-        let pinned = !stays && core.writable(branch) && file.backing().is_some() && core.movers.pin(vnode.id);
-        let current = if (stays || pinned) && vnode.moves() == moves {
+        // A file on another read-write branch than the leftmost may have to move to the left, by a rename or a link: its host file
+        // is not handed out, so that it always can.
+        let current = if vnode.core.stays(branch) && vnode.moves() == moves {
             Current::Fixed(file)
         } else {
             Current::Follows(RwLock::new((moves, file)))
         };
-        Arc::new(Self { flags, current, pinned, vnode })
+        Arc::new(Self { flags, current, vnode })
     }
 
     /// The open file of the branch where the file is now.
@@ -101,14 +98,6 @@ impl UnionVnode {
     /// The same for an attribute change of `lower`.
     pub(crate) fn guard_write(&self, cx: &Cx<'_>, lower: &Lower) -> Result<Option<Writing<'_>>> {
         if self.dir.is_some() { Ok(None) } else { self.guard_branch(cx, lower.branch) }
-    }
-}
-
-impl Drop for UnionFile {
-    fn drop(&mut self) {
-        if self.pinned {
-            self.vnode.core.movers.unpin(self.vnode.id);
-        }
     }
 }
 

@@ -10,14 +10,12 @@ use vnode::{Cx, Errno, OpenFile, Result};
 #[derive(Debug, Default)]
 struct Traffic {
     writers: u32,
-    /// Open files whose host file was handed out: they can't follow a move.
-    pins: u32,
     moving: bool,
 }
 
 impl Traffic {
     fn is_idle(&self) -> bool {
-        self.writers == 0 && self.pins == 0 && !self.moving
+        self.writers == 0 && !self.moving
     }
 }
 
@@ -49,11 +47,11 @@ impl Movers {
         Ok(Writing(self, id))
     }
 
-    /// The file is to move: new writes wait, and this waits for those in flight. `EBUSY` where its host file was handed out.
+    /// The file is to move: new writes wait, and this waits for those in flight.
     pub(crate) fn start_move(&self, cx: &Cx<'_>, id: u64) -> Result<Moving<'_>> {
         let mut traffic = self.traffic.lock();
         let state = traffic.entry(id).or_default();
-        if state.pins > 0 || state.moving {
+        if state.moving {
             return Err(Errno::BUSY);
         }
         state.moving = true;
@@ -68,21 +66,6 @@ impl Movers {
             self.changed.wait_for(&mut traffic, Duration::from_millis(20));
         }
         Ok(moving)
-    }
-
-    /// The host file is handed out. False while the file moves.
-    pub(crate) fn pin(&self, id: u64) -> bool {
-        let mut traffic = self.traffic.lock();
-        let state = traffic.entry(id).or_default();
-        if !state.moving {
-            state.pins += 1;
-        }
-        !state.moving
-    }
-
-    /// The open file that [`Self::pin`] was for is closed.
-    pub(crate) fn unpin(&self, id: u64) {
-        self.end(id, |t| t.pins = t.pins.saturating_sub(1));
     }
 
     fn end(&self, id: u64, change: impl FnOnce(&mut Traffic)) {
