@@ -56,6 +56,17 @@ pub(crate) fn attr_out(a: &Attr, valid: Duration) -> abi::AttrOut {
     abi::AttrOut { attr_valid: valid.as_secs(), attr_valid_nsec: valid.subsec_nanos(), dummy: 0, attr: attr(a) }
 }
 
+/// Is that one of the supplementary groups of a process? No, where that can't be found out.
+pub(crate) fn has_group(pid: u32, gid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| names_group(&status, gid))
+}
+
+/// The same, of what /proc says of it.
+fn names_group(status: &str, gid: u32) -> bool {
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+    groups.split_whitespace().any(|group| group.parse() == Ok(gid))
+}
+
 /// Does a SETATTR name no attribute at all?
 pub(crate) fn changes_nothing(arg: &SetattrIn) -> bool {
     arg.valid & !(abi::FATTR_FH | abi::FATTR_LOCKOWNER) == 0
@@ -187,6 +198,13 @@ mod tests {
         assert_eq!(ordinary_xattrs(list, &mut []), Ok(seen.len()));
         assert_eq!(ordinary_xattrs(list, &mut [0; 17]), Err(Errno::RANGE));
         assert_eq!(ordinary_xattrs(b"trusted.a\0", &mut [0; 1]), Ok(0));
+    }
+
+    #[test]
+    fn supplementary_groups_are_read() {
+        let status = "Name:\tcat\nGid:\t7\t7\t7\t7\nGroups:\t4 24 1000 \nVmRSS:\t1 kB\n";
+        assert!(names_group(status, 24) && names_group(status, 1000));
+        assert!(!names_group(status, 7) && !names_group(status, 2) && !names_group("", 0));
     }
 
     #[test]

@@ -100,6 +100,21 @@ impl Server {
     }
 }
 
+/// What a change of `vnode` takes away, exactly: a set-group-id bit where the group may not execute goes, too, unless the caller is of
+/// the group. The kernel's request does not say so.
+fn kill_for(rq: &Request<'_>, cx: &Cx<'_>, vnode: &dyn Vnode, set: SetAttr) -> Reply<SetAttr> {
+    const SGID: u32 = 0o2000;
+    const GROUP_EXEC: u32 = 0o010;
+    if !set.kill_suidgid || set.mode.is_some() || rq.uid == 0 {
+        return Ok(set);
+    }
+    let attr = vnode.getattr(cx)?;
+    if attr.mode & (SGID | GROUP_EXEC) != SGID || rq.gid == attr.gid || convert::has_group(rq.pid, attr.gid) {
+        return Ok(set);
+    }
+    Ok(SetAttr { mode: Some(attr.perm() & !0o6000), kill_suidgid: false, ..set })
+}
+
 /// What the kernel is to do by itself from now on: it remembers this answer for the life of the connection.
 fn kernel_does_it<T>() -> Reply<T> {
     Err(Errno::NOSYS)
@@ -170,7 +185,9 @@ impl Filesystem for Server {
         let vnode = self.nodes.get(node)?;
         self.check_loss_of_suid(rq, node, &*vnode, arg)?;
         let file = if arg.valid & fuse::abi::FATTR_FH != 0 { self.files.get(arg.fh).ok() } else { None };
-        let attr = vnode.setattr(&cx(rq, 0), &convert::set_attr(arg), file.as_deref())?;
+        let cx = cx(rq, 0);
+        let set = kill_for(rq, &cx, &*vnode, convert::set_attr(arg))?;
+        let attr = vnode.setattr(&cx, &set, file.as_deref())?;
         Ok(convert::attr_out(&attr, self.cache))
     }
 
@@ -252,6 +269,7 @@ impl Filesystem for Server {
         if convert::truncates(flags) && !is_root(rq) {
             // HANDLE_KILLPRIV_V2: the kernel leaves this to us. To the host it was the server who cut the file.
             let kill = SetAttr { kill_suidgid: true, ..SetAttr::default() };
+            let kill = kill_for(rq, &cx, &*vnode, kill)?;
             vnode.setattr(&cx, &kill, Some(&*file))?;
         }
         let use_ = Use { creates: false, writes: wanted.writes(), executes: convert::executes(flags) };
@@ -283,8 +301,10 @@ impl Filesystem for Server {
         if arg.write_flags & fuse::abi::WRITE_KILL_SUIDGID != 0 {
             // Before the write, as the kernel does it on a file system of its own. After it, an answer of MAY_BLOCK would have
             // the data written a second time.
+            let vnode = self.nodes.get(node)?;
             let kill = SetAttr { kill_suidgid: true, ..SetAttr::default() };
-            self.nodes.get(node)?.setattr(&cx, &kill, None)?;
+            let kill = kill_for(rq, &cx, &*vnode, kill)?;
+            vnode.setattr(&cx, &kill, None)?;
         }
         let written = file.write(&cx, data, arg.offset)?;
         u32::try_from(written).map_err(|_| Errno::IO)
