@@ -1,11 +1,10 @@
 use crate::vnode_impl::HostVnode;
 use rustix::fd::OwnedFd;
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-use vnode::{SHARDS, shard_of};
+use vnode::{NumberMap, SHARDS, shard_of};
 
 /// The live vnodes by number, and the descriptors that keep removed objects alive for those who still hold their vnode.
 ///
@@ -22,29 +21,8 @@ pub(crate) struct Table {
 
 #[derive(Debug, Default)]
 struct Shard {
-    live: HashMap<u64, Weak<HostVnode>, BuildHasherDefault<NumberHasher>>,
+    live: NumberMap<Weak<HostVnode>>,
     pins: VecDeque<(u64, Arc<OwnedFd>)>,
-}
-
-/// Vnode numbers are spread well enough by one multiplication.
-#[derive(Debug, Default)]
-pub(crate) struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(self.0.rotate_left(8) ^ u64::from(byte));
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        let product = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = product ^ (product >> 32);
-    }
 }
 
 impl Table {

@@ -1,32 +1,9 @@
 use crate::node::UnionVnode;
 use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Weak};
-use vnode::{SHARDS, shard_of};
+use vnode::{NumberMap, SHARDS, shard_of};
 
-/// Hashes the numbers of objects: they differ mostly in their low bits.
-#[derive(Default)]
-pub(crate) struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        let mixed = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ (mixed >> 32);
-    }
-}
-
-type Shard = HashMap<u64, Weak<UnionVnode>, BuildHasherDefault<NumberHasher>>;
+type Shard = NumberMap<Weak<UnionVnode>>;
 
 /// The live vnodes by number. Holds nothing alive: a vnode goes with its last owner.
 #[derive(Debug)]

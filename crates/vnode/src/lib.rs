@@ -28,7 +28,7 @@ pub use attr::{Attr, Kind, SetAttr, SetTime, StatFs, Time};
 pub use cx::Cx;
 pub use name::{NAME_MAX, Name};
 pub use ops::{DirEntry, Entry, IoctlReply, Layer, OpenFile, OpenFlags, RenameFlags, SeekFrom, Vnode, XattrFlags};
-pub use shards::{SHARDS, shard_of};
+pub use shards::{NumberHasher, NumberMap, SHARDS, shard_of};
 
 /// What every operation fails with: an errno of the kernel's.
 pub use rustix::io::Errno;

@@ -1,4 +1,7 @@
-//! Spreading numbers over the shards of a table.
+//! Tables by vnode number: spreading numbers over shards, and hashing them within one.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// How many shards a table of vnodes has.
 pub const SHARDS: usize = 32;
@@ -38,6 +41,30 @@ pub fn shard_of(number: u64) -> usize {
     let mixed = (number ^ (number >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     let hash = u32::try_from(mixed >> 32).unwrap_or(0);
     ENDS.partition_point(|&end| end <= hash).min(SHARDS - 1)
+}
+
+/// A map by vnode number.
+pub type NumberMap<V> = HashMap<u64, V, BuildHasherDefault<NumberHasher>>;
+
+/// Hashes vnode numbers, which differ mostly in their low bits: one multiplication spreads them well enough.
+#[derive(Debug, Default)]
+pub struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        let mixed = (self.0.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
 }
 
 #[cfg(test)]
