@@ -3,6 +3,7 @@
 use crate::copyup::Change;
 use crate::file::UnionFile;
 use crate::node::{Lower, UNCOUNTED, UnionVnode};
+use crate::retry::Tries;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Cx, Errno, OpenFile, Result, SetAttr, SetTime, StatFs};
 
@@ -61,6 +62,7 @@ impl UnionVnode {
     pub(crate) fn set_attr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
         self.core.require_writable()?;
         let mut change = set.size.map(|_| Change::truncate(set));
+        let mut tries = Tries::new();
         loop {
             let lower = self.for_change(cx, change.as_mut())?;
             if let Some(changed) = change.as_mut().and_then(|change| change.done.take()) {
@@ -80,8 +82,8 @@ impl UnionVnode {
                         None => self.leaf_attr(cx, attr),
                     });
                 }
-                Err(e) if self.core.go_left(lower.branch, e) => {}
-                Err(Errno::STALE) if self.refresh(cx)? => {}
+                Err(e) if self.core.go_left(lower.branch, e) => tries.again()?,
+                Err(Errno::STALE) if self.refresh(cx)? => tries.again()?,
                 Err(e) => return Err(e),
             }
         }

@@ -3,6 +3,7 @@
 use crate::branch::Core;
 use crate::copydata::Amount;
 use crate::node::{Lower, Place, UnionVnode};
+use crate::retry::Tries;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode};
@@ -76,6 +77,7 @@ impl Core {
             return Ok(());
         }
         let _moving = if movable { Some(self.movers.start_move(cx, vnode.id)?) } else { None };
+        let mut tries = Tries::new();
         loop {
             let place = vnode.place();
             let target = self.copy_target(to, place.as_ref(), from.branch)?;
@@ -88,6 +90,7 @@ impl Core {
                 Err(e) if self.go_left(target, e) => {}
                 other => return other,
             }
+            tries.again()?;
         }
     }
 

@@ -4,6 +4,7 @@ use crate::branch::same_layer;
 use crate::file::UnionFile;
 use crate::lookup::{Hit, Probe};
 use crate::node::{Lower, Place, UnionVnode};
+use crate::retry::Tries;
 use crate::whiteout::reserved;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -67,6 +68,7 @@ impl UnionVnode {
     ) -> Result<Made<T>> {
         self.check_new_name(name)?;
         let this = self.arc()?;
+        let mut tries = Tries::new();
         loop {
             let names = self.dir()?.names.write();
             self.check_alive()?;
@@ -75,6 +77,7 @@ impl UnionVnode {
             let Some(part) = stack.iter().find(|part| part.branch == slot.branch) else {
                 drop(names);
                 self.core.ensure_part(cx, &this, slot.branch)?;
+                tries.again()?;
                 continue;
             };
             match make(part) {
@@ -86,7 +89,7 @@ impl UnionVnode {
                     let place = self.place_of(name)?;
                     return Ok(Made { lower, attr: entry.attr, place, rest });
                 }
-                Err(e) if self.core.go_left(slot.branch, e) => {}
+                Err(e) if self.core.go_left(slot.branch, e) => tries.again()?,
                 Err(e) => return Err(e),
             }
         }
@@ -175,12 +178,14 @@ impl UnionVnode {
     pub(crate) fn make_tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
         self.core.require_writable()?;
         let this = self.arc()?;
+        let mut tries = Tries::new();
         loop {
             self.check_alive()?;
             let stack = self.stack()?;
             let branch = self.core.target(&stack)?;
             let Some(part) = stack.iter().find(|part| part.branch == branch) else {
                 self.core.ensure_part(cx, &this, branch)?;
+                tries.again()?;
                 continue;
             };
             match part.vnode.tmpfile(cx, mode, flags) {
@@ -192,7 +197,7 @@ impl UnionVnode {
                     let open = UnionFile::new(vnode.clone(), flags, branch, vnode.moves(), file);
                     return Ok((Entry { vnode, attr }, open));
                 }
-                Err(e) if self.core.go_left(branch, e) => {}
+                Err(e) if self.core.go_left(branch, e) => tries.again()?,
                 Err(e) => return Err(e),
             }
         }
@@ -205,6 +210,7 @@ impl UnionVnode {
             return Err(Errno::PERM);
         }
         let this = self.arc()?;
+        let mut tries = Tries::new();
         loop {
             let names = self.dir()?.names.write();
             self.check_alive()?;
@@ -220,6 +226,7 @@ impl UnionVnode {
                 drop(names);
                 self.core.ensure_part(cx, &this, branch)?;
                 self.core.copy_up(cx, &target, Some(branch), None)?;
+                tries.again()?;
                 continue;
             };
             let made = part.vnode.link(cx, name, &from.vnode);
@@ -234,7 +241,7 @@ impl UnionVnode {
                     let attr = target.leaf_attr(cx, entry.attr);
                     return Ok(Entry { vnode: target, attr });
                 }
-                Err(e) if self.core.go_left(branch, e) => {}
+                Err(e) if self.core.go_left(branch, e) => tries.again()?,
                 Err(e) => return Err(e),
             }
         }

@@ -15,6 +15,7 @@
 //! | attributes, extended attributes, open files | `attr`, `xattr`, `file` |
 //! | copy-up | `copyup`, `copydata`, `parents` (of directories), `jobs` and `movers` (who waits for whom) |
 //! | making, removing, renaming | `create`, `remove`, `rmdir`, `rename`, `rename_dir`, `exchange` |
+//! | beginning anew when overtaken | `retry` |
 //! | files of several names | `hardlink` |
 //! | numbers that stay | `identity`, `log` |
 //! | what is unfinished | `work` |
@@ -43,6 +44,7 @@ mod readdir;
 mod remove;
 mod rename;
 mod rename_dir;
+mod retry;
 mod rmdir;
 mod shortname;
 mod table;

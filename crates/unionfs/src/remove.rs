@@ -5,18 +5,10 @@ use crate::copyup::put_times_back;
 use crate::lookup::Hit;
 use crate::node::{Lower, UnionVnode};
 use crate::options::Delete;
+use crate::retry::Step;
 use crate::whiteout::reserved;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Cx, Entry, Errno, Name, Result};
-
-/// How a step went that may need a part of the directory on a branch where it has none.
-pub(crate) enum Step<T> {
-    Done(T),
-    /// The directory is needed there: to be made without its names locked, then all is to be tried again.
-    Need(u16),
-    /// A branch turned out to be read-only: to be tried again.
-    Again,
-}
 
 /// A whiteout beside an entry that is about to go.
 pub(crate) struct Cover {
@@ -49,23 +41,16 @@ impl UnionVnode {
         if reserved(name.as_bytes()) {
             return Err(Errno::NOENT);
         }
-        let this = self.arc()?;
-        loop {
-            let names = self.dir()?.names.write();
-            match self.unlink_once(cx, name)? {
-                Step::Done(branch) => {
-                    self.entries_changed();
-                    drop(names);
-                    self.touch(cx, branch);
-                    return Ok(());
-                }
-                Step::Need(branch) => {
-                    drop(names);
-                    self.core.ensure_part(cx, &this, branch)?;
-                }
-                Step::Again => {}
+        let branch = self.until_done(cx, || {
+            let _names = self.dir()?.names.write();
+            let step = self.unlink_once(cx, name)?;
+            if matches!(step, Step::Done(_)) {
+                self.entries_changed();
             }
-        }
+            Ok(step)
+        })?;
+        self.touch(cx, branch);
+        Ok(())
     }
 
     fn unlink_once(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Step<u16>> {

@@ -4,7 +4,7 @@ use crate::branch::{Core, is_dir, same_layer};
 use crate::lookup::{Hit, Probe};
 use crate::node::{Lower, UnionVnode};
 use crate::options::Delete;
-use crate::remove::Step;
+use crate::retry::{Step, Tries};
 use crate::rmdir::lock_names;
 use crate::whiteout::reserved;
 use std::sync::Arc;
@@ -51,6 +51,7 @@ impl UnionVnode {
         if !flags.exchange && matches!(from.rename_quickly(cx, name, &to, new_name, flags)?, Quick::Done) {
             return Ok(());
         }
+        let mut tries = Tries::new();
         loop {
             let (source, _) = from.find(cx, name)?.ok_or(Errno::NOENT)?;
             let dest = to.find(cx, new_name)?.map(|(vnode, _)| vnode);
@@ -70,6 +71,7 @@ impl UnionVnode {
                 return Ok(());
             }
             cx.check()?;
+            tries.again()?;
         }
     }
 

@@ -6,7 +6,8 @@ use crate::lookup::Hit;
 use crate::marks::is_redirect;
 use crate::node::{Lower, Stack, UnionVnode, same_stack};
 use crate::options::Delete;
-use crate::remove::{Removed, Step};
+use crate::remove::Removed;
+use crate::retry::Step;
 use crate::whiteout::{Listed, classify, reserved};
 use crate::work::entries;
 use parking_lot::{RwLock, RwLockWriteGuard};
@@ -34,29 +35,22 @@ impl UnionVnode {
         if reserved(name.as_bytes()) {
             return Err(Errno::NOENT);
         }
-        let this = self.arc()?;
-        loop {
+        let branch = self.until_done(cx, || {
             let (victim, _) = self.find(cx, name)?.ok_or(Errno::NOENT)?;
             if victim.dir.is_none() {
                 return Err(Errno::NOTDIR);
             }
-            let names = lock_names(&[self, &victim])?;
-            match self.remove_dir_once(cx, name, &victim)? {
-                Step::Done(branch) => {
-                    victim.mark_removed();
-                    self.entries_changed();
-                    self.count_subdir(-1);
-                    drop(names);
-                    self.touch(cx, branch);
-                    return Ok(());
-                }
-                Step::Need(branch) => {
-                    drop(names);
-                    self.core.ensure_part(cx, &this, branch)?;
-                }
-                Step::Again => {}
+            let _names = lock_names(&[self, &victim])?;
+            let step = self.remove_dir_once(cx, name, &victim)?;
+            if matches!(step, Step::Done(_)) {
+                victim.mark_removed();
+                self.entries_changed();
+                self.count_subdir(-1);
             }
-        }
+            Ok(step)
+        })?;
+        self.touch(cx, branch);
+        Ok(())
     }
 
     fn remove_dir_once(&self, cx: &Cx<'_>, name: Name<'_>, victim: &Arc<UnionVnode>) -> Result<Step<u16>> {

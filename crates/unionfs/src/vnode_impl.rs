@@ -3,6 +3,7 @@
 use crate::copyup::Change;
 use crate::file::UnionFile;
 use crate::node::UnionVnode;
+use crate::retry::Tries;
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
@@ -135,6 +136,7 @@ impl UnionVnode {
         }
         let changes = flags.writes() || flags.truncates();
         let mut change = flags.truncates().then(|| Change::open(flags));
+        let mut tries = Tries::new();
         loop {
             if changes {
                 self.for_change(cx, change.as_mut())?;
@@ -146,8 +148,8 @@ impl UnionVnode {
             let _writing = if changes { self.guard_branch(cx, lower.branch)? } else { None };
             match lower.vnode.open(cx, flags) {
                 Ok(file) => return Ok(UnionFile::new(self.arc()?, flags, lower.branch, moves, file)),
-                Err(e) if changes && self.core.go_left(lower.branch, e) => {}
-                Err(Errno::STALE) if self.refresh(cx)? => {}
+                Err(e) if changes && self.core.go_left(lower.branch, e) => tries.again()?,
+                Err(Errno::STALE) if self.refresh(cx)? => tries.again()?,
                 Err(e) => return Err(e),
             }
         }

@@ -1,6 +1,7 @@
 //! Extended attributes: those of the leftmost lower object.
 
 use crate::node::UnionVnode;
+use crate::retry::Tries;
 use vnode::{Cx, Errno, Result, XattrFlags};
 
 impl UnionVnode {
@@ -13,11 +14,12 @@ impl UnionVnode {
     }
 
     pub(crate) fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        let mut tries = Tries::new();
         loop {
             let lower = self.for_change(cx, None)?;
             match lower.vnode.setxattr(cx, name, value, flags) {
-                Err(e) if self.core.go_left(lower.branch, e) => {}
-                Err(Errno::STALE) if self.refresh(cx)? => {}
+                Err(e) if self.core.go_left(lower.branch, e) => tries.again()?,
+                Err(Errno::STALE) if self.refresh(cx)? => tries.again()?,
                 other => return other,
             }
         }
@@ -30,10 +32,11 @@ impl UnionVnode {
             // Nothing is copied for an attribute that is not there.
             lower.vnode.getxattr(cx, name, &mut [])?;
         }
+        let mut tries = Tries::new();
         loop {
             let lower = self.for_change(cx, None)?;
             match lower.vnode.removexattr(cx, name) {
-                Err(e) if self.core.go_left(lower.branch, e) => {}
+                Err(e) if self.core.go_left(lower.branch, e) => tries.again()?,
                 other => return other,
             }
         }

@@ -1,0 +1,85 @@
+//! Beginning anew: an operation looks, then locks, and what it saw may have changed between.
+
+use crate::node::UnionVnode;
+use vnode::{Cx, Errno, Result};
+
+/// Nothing is overtaken so often: a branch answers differently each time.
+const TRIES: u32 = 1000;
+
+/// How a step went that may need a part of the directory on a branch where it has none.
+pub(crate) enum Step<T> {
+    Done(T),
+    /// The directory is needed there: to be made without its names locked, then all is to be tried again.
+    Need(u16),
+    /// A branch turned out to be read-only, or something was changed meanwhile: to be tried again.
+    Again,
+}
+
+/// How often an operation may still begin anew.
+pub(crate) struct Tries(u32);
+
+impl Tries {
+    pub(crate) fn new() -> Self {
+        Self(TRIES)
+    }
+
+    /// To be asked before each new beginning: `ESTALE` after too many.
+    pub(crate) fn again(&mut self) -> Result<()> {
+        self.0 = self.0.checked_sub(1).ok_or(Errno::STALE)?;
+        Ok(())
+    }
+}
+
+impl UnionVnode {
+    /// Runs `once`, which keeps no locks, until it is done. Makes the parts of this directory that turn out to be needed.
+    pub(crate) fn until_done<T>(&self, cx: &Cx<'_>, mut once: impl FnMut() -> Result<Step<T>>) -> Result<T> {
+        let mut tries = Tries::new();
+        loop {
+            match once()? {
+                Step::Done(answer) => return Ok(answer),
+                Step::Need(branch) => self.core.ensure_part(cx, &self.arc()?, branch)?,
+                Step::Again => {}
+            }
+            tries.again()?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Branch, Mode, Options, Unionfs};
+    use memfs::{Faults, MemFs, MemOptions};
+    use std::cell::Cell;
+    use vnode::Layer;
+
+    #[test]
+    fn no_operation_begins_anew_for_ever() {
+        let branch = Branch {
+            layer: MemFs::with(MemOptions::default(), &Faults::new()),
+            path: "/b".into(),
+            mode: Mode::ReadWrite,
+        };
+        let union = Unionfs::new(vec![branch], Options::default()).unwrap();
+        let root = union.root();
+        let root = root.as_any().downcast_ref::<UnionVnode>().unwrap();
+        let cx = Cx::internal(0, 0);
+        let calls = Cell::new(0);
+        let answers = |last: Option<u32>| {
+            calls.set(0);
+            root.until_done(&cx, || {
+                calls.set(calls.get() + 1);
+                // The root has a part on its only branch: that need is met at once, and changes nothing.
+                Ok(match calls.get() {
+                    n if Some(n) == last => Step::Done(n),
+                    n if n % 2 == 0 => Step::Need(0),
+                    _ => Step::Again,
+                })
+            })
+        };
+        assert_eq!(answers(Some(1)), Ok(1));
+        assert_eq!(answers(Some(900)), Ok(900));
+        assert_eq!(answers(None), Err(Errno::STALE));
+        assert_eq!(calls.get(), TRIES + 1);
+    }
+}
