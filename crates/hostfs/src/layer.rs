@@ -296,6 +296,10 @@ impl Layer for HostFs {
         self.root.fs().traits.may_hang
     }
 
+    fn checks_permissions(&self) -> bool {
+        false
+    }
+
     fn needs_flush(&self) -> bool {
         self.root.fs().traits.needs_flush
     }

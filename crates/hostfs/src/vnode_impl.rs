@@ -270,6 +270,10 @@ impl Vnode for HostVnode {
         self.xattr_remove(name)
     }
 
+    fn access(&self, _cx: &Cx<'_>, _mask: u32) -> Result<()> {
+        Ok(())
+    }
+
     fn statfs(&self, _cx: &Cx<'_>) -> Result<StatFs> {
         self.figures()
     }

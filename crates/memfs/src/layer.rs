@@ -189,6 +189,10 @@ impl Layer for MemFs {
         self.fs.options.may_hang
     }
 
+    fn checks_permissions(&self) -> bool {
+        false
+    }
+
     fn needs_flush(&self) -> bool {
         false
     }

@@ -293,6 +293,10 @@ impl Vnode for MemVnode {
         tree.touch(self.ino)
     }
 
+    fn access(&self, _cx: &Cx<'_>, _mask: u32) -> Result<()> {
+        Ok(())
+    }
+
     fn statfs(&self, _cx: &Cx<'_>) -> Result<StatFs> {
         let tree = self.fs.begin(Op::Statfs)?;
         Ok(self.fs.figures(&tree))

@@ -222,6 +222,10 @@ impl Layer for Unionfs {
         self.core.branches.iter().any(|b| b.mode == Mode::NfsReadOnly || b.layer.may_hang())
     }
 
+    fn checks_permissions(&self) -> bool {
+        false
+    }
+
     fn needs_flush(&self) -> bool {
         self.core.branches.iter().any(|b| b.layer.needs_flush())
     }

@@ -107,6 +107,10 @@ impl Vnode for UnionVnode {
         self.remove_xattr(cx, name)
     }
 
+    fn access(&self, _cx: &Cx<'_>, _mask: u32) -> Result<()> {
+        Ok(())
+    }
+
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
         self.stat_fs(cx)
     }

@@ -31,6 +31,10 @@ impl Layer for WrapFs {
         self.lower.may_hang()
     }
 
+    fn checks_permissions(&self) -> bool {
+        self.lower.checks_permissions()
+    }
+
     fn needs_flush(&self) -> bool {
         self.lower.needs_flush()
     }

@@ -10,11 +10,15 @@
 //!   that the layer below sees objects of its own.
 #![forbid(unsafe_code)]
 
+mod declare;
 mod file;
+pub mod hooks;
 mod layer;
 mod vnode_impl;
 
+pub use declare::{Build, LayerType, OptionSpec, Settings};
 pub use layer::WrapFs;
+pub use vnode;
 
 #[cfg(test)]
 mod tests;

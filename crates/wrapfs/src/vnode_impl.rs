@@ -126,6 +126,10 @@ impl Vnode for WrapVnode {
         self.lower.removexattr(cx, name)
     }
 
+    fn access(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
+        self.lower.access(cx, mask)
+    }
+
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
         self.lower.statfs(cx)
     }

@@ -1,0 +1,121 @@
+//! What a layer says of itself, so that it can be named in a mount option, explained by `--help` and put on another.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use vnode::Layer;
+
+/// A kind of layer over one other.
+///
+/// ```
+/// # use wrapfs::{LayerType, WrapFs};
+/// /// Adds nothing.
+/// pub const LAYER: LayerType = LayerType {
+///     name: "null",
+///     about: "forwards everything",
+///     options: &[],
+///     build: &|lower, _settings| Ok(WrapFs::new(lower)),
+/// };
+/// ```
+#[derive(Clone, Copy)]
+pub struct LayerType {
+    /// The name in a stack: letters, digits, `-` and `_`.
+    pub name: &'static str,
+    /// One line for the list of layers, without a full stop.
+    pub about: &'static str,
+    /// The options that it takes.
+    pub options: &'static [OptionSpec],
+    /// Puts one on the layer below. The error is a sentence for the person who mounts.
+    pub build: &'static Build,
+}
+
+/// See [`LayerType::build`].
+pub type Build = dyn Fn(Arc<dyn Layer>, &Settings) -> Result<Arc<dyn Layer>, String> + Send + Sync;
+
+impl core::fmt::Debug for LayerType {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("LayerType").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// An option of a layer, as it stands in a mount's options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionSpec {
+    /// Its name.
+    pub name: &'static str,
+    /// How its value is shown in the help (`"N"`, `"random|hash"`); `None`: it has none.
+    pub value: Option<&'static str>,
+    /// What it does, in sentences, with the default.
+    pub help: &'static str,
+}
+
+/// The options that a layer was given. Only options that it declared get here, each at most once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings(BTreeMap<String, Vec<u8>>);
+
+impl Settings {
+    /// No options.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an option; one without a value has an empty one. Answers false if it was there already.
+    pub fn insert(&mut self, name: &str, value: &[u8]) -> bool {
+        self.0.insert(name.to_owned(), value.to_vec()).is_none()
+    }
+
+    /// Was the option given?
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// An option's value, as it was given: names of files need not be text.
+    #[must_use]
+    pub fn bytes(&self, name: &str) -> Option<&[u8]> {
+        self.0.get(name).map(Vec::as_slice)
+    }
+
+    /// An option's value as text.
+    ///
+    /// # Errors
+    /// A sentence that names the option, if the value is no UTF-8.
+    pub fn text(&self, name: &str) -> Result<Option<&str>, String> {
+        let text = |bytes| core::str::from_utf8(bytes).map_err(|_| format!("{name}=: the value is not text"));
+        self.bytes(name).map(text).transpose()
+    }
+
+    /// An option's value as anything that text can be parsed as: numbers, addresses.
+    ///
+    /// # Errors
+    /// A sentence that names the option and what is wrong with the value.
+    pub fn parse<T: core::str::FromStr>(&self, name: &str) -> Result<Option<T>, String>
+    where
+        T::Err: core::fmt::Display,
+    {
+        let parse = |text: &str| text.parse().map_err(|error| format!("{name}={text}: {error}"));
+        self.text(name)?.map(parse).transpose()
+    }
+
+    /// All of them, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_slice()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read() {
+        let mut settings = Settings::new();
+        assert!(settings.insert("size", b"12") && settings.insert("name", b"\xff") && settings.insert("flag", b""));
+        assert!(!settings.insert("flag", b""));
+        assert_eq!(settings.parse::<u32>("size"), Ok(Some(12)));
+        assert_eq!(settings.parse::<u32>("none"), Ok(None));
+        assert!(settings.parse::<u8>("flag").is_err_and(|why| why.starts_with("flag=")));
+        assert!(settings.text("name").is_err());
+        assert_eq!(settings.bytes("name"), Some(&b"\xff"[..]));
+    }
+}
