@@ -1,13 +1,16 @@
 //! The branches of a union and what all its vnodes share.
 
-use crate::hardlink::Links;
+use crate::hardlink::{LINKS, Links};
 use crate::identity::Identity;
 use crate::jobs::Jobs;
+use crate::marks::Complaints;
 use crate::movers::Movers;
 use crate::node::{Lower, UnionVnode};
 use crate::options::{Branch, Mode, Options};
+use crate::ownfiles::{Own, OwnDir};
 use crate::readdir::Listings;
 use crate::table::Table;
+use crate::work::WORK;
 use parking_lot::Mutex;
 use std::path::Display;
 use std::sync::Arc;
@@ -27,10 +30,10 @@ pub(crate) struct BranchState {
     refuses: AtomicBool,
     /// May directories on it have redirects?
     pub(crate) moved: AtomicBool,
-    /// Its work directory, once it was needed.
-    pub(crate) work: Mutex<Option<Arc<dyn Vnode>>>,
-    /// Its directory of hard links, once it was needed.
-    pub(crate) links: Mutex<Option<Arc<dyn Vnode>>>,
+    /// Where copies are built.
+    work: OwnDir,
+    /// The index of copied-up files with several names.
+    links: OwnDir,
 }
 
 impl BranchState {
@@ -43,8 +46,16 @@ impl BranchState {
             tag,
             refuses: AtomicBool::new(false),
             moved: AtomicBool::new(false),
-            work: Mutex::new(None),
-            links: Mutex::new(None),
+            work: OwnDir::new(WORK),
+            links: OwnDir::new(LINKS),
+        }
+    }
+
+    /// A directory of the union's own.
+    pub(crate) fn own(&self, which: Own) -> &OwnDir {
+        match which {
+            Own::Work => &self.work,
+            Own::Links => &self.links,
         }
     }
 }
@@ -64,6 +75,7 @@ pub(crate) struct Core {
     pub(crate) jobs: Jobs,
     pub(crate) movers: Movers,
     pub(crate) listings: Listings,
+    pub(crate) complaints: Complaints,
     /// Held while a directory is renamed: where directories lie does not change for anybody else.
     pub(crate) tree: Mutex<()>,
     /// Numbers the names in work directories.
@@ -84,6 +96,7 @@ impl Core {
             jobs: Jobs::default(),
             movers: Movers::default(),
             listings: Listings::default(),
+            complaints: Complaints::default(),
             tree: Mutex::new(()),
             work_number: AtomicU64::new(0),
         }

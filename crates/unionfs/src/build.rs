@@ -7,9 +7,11 @@ use crate::log::{HEADER, LIMIT, Log, Record, parse, read_all, write_all};
 use crate::marks::MOVED;
 use crate::node::{Lower, UnionVnode};
 use crate::options::{Branch, BuildError, Mode, Options};
+use crate::ownfiles::move_aside;
 use crate::table::Interned;
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, Result, Vnode};
@@ -45,7 +47,7 @@ impl Unionfs {
         let (mut known, end, len) = load(&cx, &root).map_err(step("reading the identity log"))?;
         let (tags, fresh) = tag(&branches, &mut known);
         let log = if writes {
-            let log = write_log(&cx, &root, &known, (end, len), fresh);
+            let log = write_log(&cx, (&root, &path), &known, (end, len), fresh);
             Some(log.map_err(|errno| BuildError::NotWritable(path.clone(), errno))?)
         } else {
             None
@@ -132,7 +134,7 @@ fn tag(branches: &[Branch], known: &mut Known) -> (Vec<u16>, Vec<Record>) {
 /// Opens the log for appending. Where it has no good beginning, or more than half of it is out of date, it is written anew.
 fn write_log(
     cx: &Cx<'_>,
-    root: &Arc<dyn Vnode>,
+    (root, path): (&Arc<dyn Vnode>, &Path),
     known: &Known,
     (end, len): (u64, u64),
     fresh: Vec<Record>,
@@ -143,7 +145,7 @@ fn write_log(
     }
     let name = Name::new(IDENT)?;
     if end < HEADER.len() as u64 || (all.len() as u64) < end / 2 {
-        return keeping_times(cx, root, || rewrite_log(cx, root, name, &all));
+        return keeping_times(cx, root, || rewrite_log(cx, (root, path), name, &all));
     }
     let entry = root.lookup(cx, name)?.ok_or(Errno::IO)?;
     let file = entry.vnode.open(cx, OpenFlags::RDWR)?;
@@ -159,11 +161,16 @@ fn write_log(
 }
 
 /// Writes the log aside and renames it into place.
-fn rewrite_log(cx: &Cx<'_>, root: &Arc<dyn Vnode>, name: Name<'_>, bytes: &[u8]) -> Result<Log> {
+fn rewrite_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), name: Name<'_>, bytes: &[u8]) -> Result<Log> {
     let aside = Name::new(b".wh..wh.ident.new")?;
-    match root.unlink(cx, aside) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(e) => return Err(e),
+    // A log, whole or not, can go. Nothing else of these names is ours.
+    for old in [name, aside] {
+        let found = root.lookup(cx, old)?;
+        if found.as_ref().is_some_and(|entry| entry.vnode.kind() != Kind::Regular) {
+            move_aside(cx, root, old, path)?;
+        } else if found.is_some() && old == aside {
+            root.unlink(cx, old)?;
+        }
     }
     let (_, file) = root.create(cx, aside, 0o600, OpenFlags::RDWR)?;
     write_all(&*file, cx, bytes, 0)?;

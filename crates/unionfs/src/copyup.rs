@@ -159,8 +159,8 @@ impl Core {
         match self.branch(to)?.root.tmpfile(&server, 0o600, OpenFlags::RDWR) {
             Ok((entry, open)) => Ok(Built { entry, work: None, open: Some(open) }),
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
-                let (dir, name) = (self.work_dir(cx, to)?, self.work_name());
-                let (entry, open) = dir.create(&server, name.name()?, 0o600, OpenFlags::RDWR)?;
+                let make = |dir: &Arc<dyn Vnode>, name: Name<'_>| dir.create(&server, name, 0o600, OpenFlags::RDWR);
+                let (dir, name, (entry, open)) = self.begin_work(cx, to, make)?;
                 Ok(Built { entry, work: Some((dir, name)), open: Some(open) })
             }
             Err(e) => Err(e),
@@ -169,12 +169,11 @@ impl Core {
 
     fn build_special(&self, cx: &Cx<'_>, from: &Lower, attr: &Attr, to: u16, kind: Kind) -> Result<Built> {
         let server = self.server(cx);
-        let (dir, name) = (self.work_dir(cx, to)?, self.work_name());
-        let entry = if kind == Kind::Symlink {
-            dir.symlink(&server, name.name()?, &from.vnode.readlink(cx)?)?
-        } else {
-            dir.mknod(&server, name.name()?, kind.mode_bits() | 0o600, attr.rdev)?
-        };
+        let link = if kind == Kind::Symlink { Some(from.vnode.readlink(cx)?) } else { None };
+        let (dir, name, entry) = self.begin_work(cx, to, |dir, name| match &link {
+            Some(target) => dir.symlink(&server, name, target),
+            None => dir.mknod(&server, name, kind.mode_bits() | 0o600, attr.rdev),
+        })?;
         Ok(Built { entry, work: Some((dir, name)), open: None })
     }
 

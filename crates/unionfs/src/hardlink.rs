@@ -6,6 +6,7 @@ use crate::log::Record;
 use crate::lookup::Hit;
 use crate::marks::components;
 use crate::node::{Lower, UnionVnode};
+use crate::ownfiles::Own;
 use crate::shortname::ShortName;
 use parking_lot::RwLock;
 use std::collections::HashMap;
@@ -13,7 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vnode::{Attr, Cx, DirEntry, Entry, Errno, Kind, Name, Result, Vnode};
 
-const LINKS: &[u8] = b".wh..wh.links";
+/// The name of the index in the root of a branch.
+pub(crate) const LINKS: &[u8] = b".wh..wh.links";
 
 /// The copied-up files that had several names: number to the branch with the copy.
 #[derive(Debug, Default)]
@@ -75,44 +77,14 @@ impl IndexName {
 }
 
 impl Core {
-    /// The directory of index entries of a branch, made if it is to be.
-    fn links_dir(&self, cx: &Cx<'_>, branch: u16, make: bool) -> Result<Option<Arc<dyn Vnode>>> {
-        let state = self.branch(branch)?;
-        if let Some(dir) = &*state.links.lock() {
-            return Ok(Some(dir.clone()));
-        }
-        let dir = self.reserved_dir(cx, &state.root, LINKS, make)?;
-        state.links.lock().clone_from(&dir);
-        Ok(dir)
-    }
-
-    /// A directory of the union's own in a branch's root.
-    pub(crate) fn reserved_dir(
-        &self,
-        cx: &Cx<'_>,
-        root: &Arc<dyn Vnode>,
-        name: &[u8],
-        make: bool,
-    ) -> Result<Option<Arc<dyn Vnode>>> {
-        let name = Name::new(name)?;
-        let cx = &self.server(cx);
-        loop {
-            match root.lookup(cx, name)? {
-                Some(entry) if entry.vnode.kind() == Kind::Directory => return Ok(Some(entry.vnode)),
-                Some(_) => return Err(Errno::NOTDIR),
-                None if !make => return Ok(None),
-                None => match self.keeping_times(cx, root, || root.mkdir(cx, name, 0o700)) {
-                    Ok(entry) => return Ok(Some(entry.vnode)),
-                    Err(Errno::EXIST) => {}
-                    Err(e) => return Err(e),
-                },
-            }
-        }
+    /// The directory of index entries of a branch, if it is there.
+    fn links_dir(&self, cx: &Cx<'_>, branch: u16) -> Result<Option<Arc<dyn Vnode>>> {
+        self.own_dir(cx, branch, Own::Links)
     }
 
     /// Reads the index of a branch at mount.
     pub(crate) fn load_links(&self, cx: &Cx<'_>, branch: u16) -> Result<()> {
-        let Some(dir) = self.links_dir(cx, branch, false)? else { return Ok(()) };
+        let Some(dir) = self.links_dir(cx, branch)? else { return Ok(()) };
         let mut numbers = Vec::new();
         let mut sink = |entry: &DirEntry<'_>| {
             numbers.extend(IndexName::parse(entry.name.as_bytes()));
@@ -162,7 +134,7 @@ impl Core {
         }
         let number = self.number_of(&own, &entry.attr)?;
         let Some(at) = self.links.branch(number).filter(|&at| at < branch) else { return Ok((own, entry.attr)) };
-        let Some(dir) = self.links_dir(cx, at, false)? else { return Ok((own, entry.attr)) };
+        let Some(dir) = self.links_dir(cx, at)? else { return Ok((own, entry.attr)) };
         match dir.lookup(cx, IndexName::of(number).name()?)? {
             Some(copy) if copy.vnode.kind() == own.vnode.kind() => {
                 Ok((Lower { vnode: copy.vnode, branch: at }, copy.attr))
@@ -173,16 +145,15 @@ impl Core {
 
     /// Puts a copy into the index: from then on all lower names lead to it.
     pub(crate) fn add_to_index(&self, cx: &Cx<'_>, number: u64, copy: &Lower) -> Result<()> {
-        let dir = self.links_dir(cx, copy.branch, true)?.ok_or(Errno::IO)?;
-        match dir.link(&self.server(cx), IndexName::of(number).name()?, &copy.vnode) {
-            Ok(_) => {}
+        let (server, name) = (self.server(cx), IndexName::of(number));
+        self.in_own_dir(cx, copy.branch, Own::Links, |dir| match dir.link(&server, name.name()?, &copy.vnode) {
             Err(Errno::EXIST) => {
                 // Left behind by an operation that was not finished: nothing leads to it.
-                dir.unlink(&self.server(cx), IndexName::of(number).name()?)?;
-                dir.link(&self.server(cx), IndexName::of(number).name()?, &copy.vnode)?;
+                dir.unlink(&server, name.name()?)?;
+                dir.link(&server, name.name()?, &copy.vnode)
             }
-            Err(e) => return Err(e),
-        }
+            other => other,
+        })?;
         self.links.set(number, Some(copy.branch));
         Ok(())
     }
@@ -196,7 +167,7 @@ impl Core {
 
     /// Removes an index entry that nothing needs any more.
     pub(crate) fn unlink_index(&self, cx: &Cx<'_>, number: u64, branch: u16) {
-        let removed = self.links_dir(cx, branch, false).and_then(|dir| match dir {
+        let removed = self.links_dir(cx, branch).and_then(|dir| match dir {
             Some(dir) => dir.unlink(&self.server(cx), IndexName::of(number).name()?),
             None => Ok(()),
         });
@@ -410,7 +381,7 @@ impl Core {
             attr.nlink.saturating_sub(1)
         } else {
             let branch = self.links.branch(number).unwrap_or(lower.branch);
-            match self.links_dir(cx, branch, false)? {
+            match self.links_dir(cx, branch)? {
                 Some(dir) => dir.lookup(cx, IndexName::of(number).name()?)?.map_or(1, |copy| copy.attr.nlink),
                 None => 1,
             }
@@ -421,7 +392,7 @@ impl Core {
     fn last_name_went(&self, cx: &Cx<'_>, number: u64, lower: &Lower) -> Result<()> {
         let cx = &self.server(cx);
         if let Some(branch) = self.links.branch(number)
-            && let Some(dir) = self.links_dir(cx, branch, false)?
+            && let Some(dir) = self.links_dir(cx, branch)?
             && let Some(copy) = dir.lookup(cx, IndexName::of(number).name()?)?
         {
             self.identity.unalias(cx, self.branch(branch)?.tag, copy.vnode.id());

@@ -19,6 +19,7 @@
 //! | files of several names | `hardlink` |
 //! | numbers that stay | `identity`, `log` |
 //! | what is unfinished | `work` |
+//! | the union's own names in a branch's root | `ownfiles` |
 //!
 //! How it decides, and its locks: docs/unionfs.md. What it writes into branches: docs/formats/union-branch.md.
 
@@ -39,6 +40,7 @@ mod marks;
 mod movers;
 mod node;
 mod options;
+mod ownfiles;
 mod parents;
 mod readdir;
 mod remove;

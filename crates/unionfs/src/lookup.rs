@@ -141,13 +141,17 @@ impl Core {
         let onward = self.onward(cx, &part, more, walk)?;
         let branch = part.branch;
         let leftmost = merge.stack.is_empty();
+        let elsewhere = match &onward {
+            Onward::Redirected(path) => self.resolve(cx, &part, path, walk)?,
+            Onward::ByName | Onward::Opaque => Vec::new(),
+        };
         merge.stack.push(part);
         merge.attr.get_or_insert(attr);
         match onward {
             Onward::ByName => Ok(false),
             Onward::Opaque => Ok(true),
             Onward::Redirected(path) => {
-                merge.stack.extend(self.resolve(cx, branch, &path, walk)?);
+                merge.stack.extend(elsewhere);
                 if leftmost && branch == 0 {
                     merge.redirect = Some(path);
                 }

@@ -5,6 +5,8 @@ use crate::log::{read_all, write_all};
 use crate::lookup::{Hit, Walk};
 use crate::node::Lower;
 use crate::whiteout::OLD_OPAQUE;
+use parking_lot::Mutex;
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use vnode::{Cx, Errno, Kind, Name, OpenFlags, Result};
 
@@ -43,6 +45,21 @@ pub(crate) fn is_redirect(name: &[u8]) -> bool {
 /// The components of a redirect's path.
 pub(crate) fn components(path: &[u8]) -> impl Iterator<Item = Result<Name<'_>>> {
     path.split(|&b| b == b'/').filter(|part| !part.is_empty()).map(Name::new)
+}
+
+/// The directories with bad marks that were warned of.
+#[derive(Debug, Default)]
+pub(crate) struct Complaints(Mutex<HashSet<(u16, u64)>>);
+
+impl Complaints {
+    /// After so many warnings nobody reads more.
+    const MOST: usize = 1000;
+
+    /// Is it the first complaint of this directory?
+    fn is_new(&self, dir: &Lower) -> bool {
+        let mut seen = self.0.lock();
+        seen.len() < Self::MOST && seen.insert((dir.branch, dir.vnode.id()))
+    }
 }
 
 impl Core {
@@ -102,16 +119,24 @@ impl Core {
         let Some(entry) = dir.vnode.lookup(cx, Name::new(REDIRECT)?)? else { return Ok(None) };
         let limit = (HEADER.len() + PATH_MAX + 1) as u64;
         if entry.vnode.kind() != Kind::Regular || entry.attr.size > limit {
-            tracing::warn!(branch = %self.path_of(dir.branch), "a redirect that is no small file is ignored");
+            self.complain(dir, "a redirect that is no small file is ignored");
             return Ok(None);
         }
         let file = entry.vnode.open(&self.server(cx), OpenFlags::RDONLY)?;
         let bytes = read_all(&*file, cx, limit + 1)?;
         let path = parse_redirect(&bytes).map(Into::into);
         if path.is_none() {
-            tracing::warn!(branch = %self.path_of(dir.branch), "a damaged redirect is ignored");
+            self.complain(dir, "a damaged redirect is ignored");
         }
         Ok(path)
+    }
+
+    /// Warns of a bad mark in a directory of a branch, not at every look-up of it.
+    fn complain(&self, dir: &Lower, what: &str) {
+        if self.complaints.is_new(dir) {
+            let inode = dir.vnode.id();
+            tracing::warn!(branch = %self.path_of(dir.branch), inode, "{what}");
+        }
     }
 
     /// Writes a redirect into a directory that has none.
@@ -146,14 +171,14 @@ impl Core {
         Ok(())
     }
 
-    /// The directories at `path` in the branches right of `branch`; none if there is no directory there.
-    pub(crate) fn resolve(&self, cx: &Cx<'_>, branch: u16, path: &[u8], walk: &mut Walk) -> Result<Vec<Lower>> {
-        let mut stack = self.roots_from(branch.saturating_add(1));
+    /// The directories at `path`, to which `part` is redirected, in the branches to its right; none if there is no directory there.
+    pub(crate) fn resolve(&self, cx: &Cx<'_>, part: &Lower, path: &[u8], walk: &mut Walk) -> Result<Vec<Lower>> {
+        let mut stack = self.roots_from(part.branch.saturating_add(1));
         for name in components(path) {
             match self.probe_with(cx, &stack, name?, walk)?.hit {
                 Hit::Dir { stack: next, .. } => stack = next,
                 Hit::None | Hit::Leaf { .. } => {
-                    tracing::warn!(path = %path.escape_ascii(), "a redirect leads nowhere");
+                    self.complain(part, "a redirect leads nowhere");
                     return Ok(Vec::new());
                 }
             }

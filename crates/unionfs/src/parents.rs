@@ -54,8 +54,8 @@ impl Core {
     ) -> Result<Arc<dyn Vnode>> {
         let server = self.server(cx);
         let attr: Attr = original.vnode.getattr(cx)?;
-        let (work, name) = (self.work_dir(cx, parent.branch)?, self.work_name());
-        let copy = work.mkdir(&server, name.name()?, 0o700)?.vnode;
+        let (work, name, made) = self.begin_work(cx, parent.branch, |work, name| work.mkdir(&server, name, 0o700))?;
+        let copy = made.vnode;
         let published = self.copy_attributes(cx, &original.vnode, &attr, &copy).and_then(|()| {
             self.keeping_times(cx, &parent.vnode, || {
                 let flags = RenameFlags { no_replace: true, exchange: false };

@@ -1,11 +1,13 @@
 //! The work directory: where copies are built that can't be built without a name. Emptied at mount.
 
 use crate::branch::Core;
+use crate::ownfiles::Own;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Cx, DirEntry, Errno, Kind, Name, Result, Vnode};
 
-const WORK: &[u8] = b".wh..wh.work";
+/// The name of the work directory in the root of a branch.
+pub(crate) const WORK: &[u8] = b".wh..wh.work";
 /// Deeper than anything that a union leaves in a work directory.
 const DEPTH: u32 = 64;
 
@@ -19,34 +21,31 @@ impl WorkName {
 }
 
 impl Core {
-    /// The work directory of a branch, made when it is first needed.
-    pub(crate) fn work_dir(&self, cx: &Cx<'_>, branch: u16) -> Result<Arc<dyn Vnode>> {
-        let state = self.branch(branch)?;
-        let mut work = state.work.lock();
-        if let Some(dir) = &*work {
-            return Ok(dir.clone());
-        }
-        let dir = self.reserved_dir(cx, &state.root, WORK, true)?.ok_or(Errno::IO)?;
-        *work = Some(dir.clone());
-        Ok(dir)
-    }
-
-    /// A name that nothing in any work directory has.
-    pub(crate) fn work_name(&self) -> WorkName {
-        WorkName(format!("c{}", self.work_number.fetch_add(1, Ordering::Relaxed)))
+    /// Begins a copy in the work directory of a branch: `make` is called with that and a name that nothing in it has. Both are
+    /// answered, too.
+    pub(crate) fn begin_work<T>(
+        &self,
+        cx: &Cx<'_>,
+        branch: u16,
+        make: impl Fn(&Arc<dyn Vnode>, Name<'_>) -> Result<T>,
+    ) -> Result<(Arc<dyn Vnode>, WorkName, T)> {
+        self.in_own_dir(cx, branch, Own::Work, |dir| {
+            let name = WorkName(format!("c{}", self.work_number.fetch_add(1, Ordering::Relaxed)));
+            let made = make(dir, name.name()?)?;
+            Ok((dir.clone(), name, made))
+        })
     }
 
     /// Removes what an interrupted union left in the work directory.
     pub(crate) fn clean_work(&self, cx: &Cx<'_>, branch: u16) -> Result<()> {
-        let root = &self.branch(branch)?.root;
-        let Some(dir) = self.reserved_dir(cx, root, WORK, false)? else { return Ok(()) };
+        let Some(dir) = self.own_dir(cx, branch, Own::Work)? else { return Ok(()) };
         empty(cx, &dir, DEPTH)
     }
 
     /// Removes the work directory of a branch again, if it is empty.
     pub(crate) fn drop_work(&self, cx: &Cx<'_>, branch: u16) {
         let Ok(state) = self.branch(branch) else { return };
-        if state.work.lock().take().is_some() {
+        if state.own(Own::Work).forget() {
             let removed =
                 Name::new(WORK).and_then(|name| self.keeping_times(cx, &state.root, || state.root.rmdir(cx, name)));
             if let Err(errno) = removed {

@@ -4,9 +4,9 @@
 
 use memfs::{Faults, MemFs, MemOptions};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use unionfs::{Branch, BuildError, Copyup, Delete, Mode, Options, Unionfs};
-use vnode::{Cx, Errno, Layer, MAY_BLOCK, Name, OpenFlags, RenameFlags, SetAttr, Vnode};
+use vnode::{Cx, Errno, Kind, Layer, MAY_BLOCK, Name, OpenFlags, RenameFlags, SetAttr, Vnode};
 
 const CX: Cx<'static> = Cx::internal(0, 0);
 
@@ -159,6 +159,132 @@ fn hostile_redirects_end_somewhere() {
         assert_eq!(list(&*union, dir), [""; 0], "{dir}");
     }
     assert_eq!(list(&*union, "d"), ["x"]);
+}
+
+/// The warnings of this crate while `run` runs, in this thread.
+fn warnings(run: impl FnOnce()) -> usize {
+    struct Counter(AtomicUsize);
+    impl tracing::Subscriber for Counter {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            *metadata.level() == tracing::Level::WARN
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+    let counter = Arc::new(Counter(AtomicUsize::new(0)));
+    tracing::subscriber::with_default(counter.clone(), run);
+    counter.0.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_bad_redirect_is_warned_of_once() {
+    let bed = Bed::usual();
+    let upper = bed.branch(0);
+    write(upper, ".wh..wh.moved", b"");
+    for (dir, content) in [("junk", "strata-redirect 9\n"), ("gone", "strata-redirect 1\n/nowhere\n")] {
+        upper.root().mkdir(&CX, name(dir), 0o755).unwrap();
+        write(upper, &format!("{dir}/.wh..wh.redirect"), content.as_bytes());
+    }
+    let union = bed.union(Options::default());
+    let look = || {
+        for dir in ["junk", "gone"].repeat(3) {
+            assert_eq!(list(&*union, dir), [""; 0]);
+        }
+    };
+    assert_eq!(warnings(look), 2);
+    assert_eq!(warnings(look), 0);
+}
+
+/// Puts something that is not the union's at one of its names.
+fn intrude(branch: &MemFs, own: &str, what: Kind) {
+    let root = branch.root();
+    match what {
+        Kind::Symlink => drop(root.symlink(&CX, name(own), b"victim").unwrap()),
+        Kind::Directory => {
+            root.mkdir(&CX, name(own), 0o755).unwrap();
+            write(branch, &format!("{own}/kept"), b"");
+        }
+        kind => drop(root.mknod(&CX, name(own), kind.mode_bits() | 0o644, 0).unwrap()),
+    }
+}
+
+#[test]
+fn foreign_objects_at_the_names_of_the_union_are_in_nobodys_way() {
+    const DIRECTORIES: [&str; 2] = [".wh..wh.work", ".wh..wh.links"];
+    const FILES: [&str; 3] = [".wh..wh.ident", ".wh..wh.ident.new", ".wh..wh.moved"];
+    let intruders = DIRECTORIES
+        .iter()
+        .flat_map(|own| [Kind::Symlink, Kind::Fifo, Kind::Regular].map(|kind| (*own, kind)))
+        .chain(FILES.iter().flat_map(|own| [Kind::Symlink, Kind::Fifo, Kind::Directory].map(|kind| (*own, kind))));
+    for (own, kind) in intruders {
+        let bed = Bed::usual();
+        let lower = bed.branch(1);
+        lower.root().link(&CX, name("second"), &at(lower, "d/f")).unwrap();
+        for index in 0..2 {
+            bed.branch(index).root().mkdir(&CX, name("victim"), 0o755).unwrap();
+            write(bed.branch(index), "victim/own", b"");
+            intrude(bed.branch(index), own, kind);
+        }
+        let mut number = None;
+        for _ in 0..2 {
+            let union = bed.union(Options::default());
+            // A copy of a file with several names, in a directory that is copied too.
+            let open = at(&*union, "d/f").open(&CX, OpenFlags::RDWR).unwrap();
+            open.write(&CX, b"upper", 0).unwrap();
+            assert_eq!(read(&*union, "second"), b"upper", "{own} {kind:?}");
+            let id = at(&*union, "second").id();
+            assert_eq!(*number.get_or_insert(id), id, "{own} {kind:?}: a number changed");
+        }
+        assert_eq!(list(bed.branch(0), "victim"), ["own"], "{own} {kind:?}");
+        let aside: Vec<String> =
+            list(bed.branch(0), "").into_iter().filter(|name| name.starts_with(".wh..wh.aside")).collect();
+        if own == ".wh..wh.moved" {
+            assert_eq!(aside, [""; 0], "that it is there is all it says");
+        } else {
+            assert_eq!(aside, [".wh..wh.aside0"], "{own} {kind:?}");
+            assert_eq!(at(bed.branch(0), ".wh..wh.aside0").kind(), kind);
+        }
+        assert_eq!(at(lower, own).kind(), kind, "a read-only branch is not touched");
+    }
+}
+
+#[test]
+fn directories_of_the_union_that_somebody_removes_are_made_again() {
+    for replaced in [false, true] {
+        let bed = Bed::usual();
+        let lower = bed.branch(1);
+        for dir in ["e", "g"] {
+            lower.root().mkdir(&CX, name(dir), 0o755).unwrap();
+            write(lower, &format!("{dir}/f"), b"lower");
+            lower.root().link(&CX, name(&format!("second-{dir}")), &at(lower, &format!("{dir}/f"))).unwrap();
+        }
+        let union = bed.union(Options::default());
+        let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        at(&*union, "e/f").setattr(&CX, &set, None).unwrap();
+        let root = bed.branch(0).root();
+        let links = list(bed.branch(0), ".wh..wh.links");
+        assert_eq!(links.len(), 1);
+        at(bed.branch(0), ".wh..wh.links").unlink(&CX, name(&links[0])).unwrap();
+        for own in [".wh..wh.work", ".wh..wh.links"] {
+            root.rmdir(&CX, name(own)).unwrap();
+            if replaced {
+                root.symlink(&CX, name(own), b"e").unwrap();
+            }
+        }
+        at(&*union, "g/f").setattr(&CX, &set, None).unwrap();
+        assert_eq!(at(&*union, "second-g").getattr(&CX).unwrap().perm(), 0o600);
+        assert_eq!(list(bed.branch(0), "e"), ["f"]);
+        drop(union);
+        assert!(walk(bed.branch(0), ".wh..wh.work").is_none(), "nothing is left in it");
+    }
 }
 
 #[test]
