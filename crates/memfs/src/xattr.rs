@@ -78,7 +78,11 @@ impl Inode {
 
     pub(crate) fn xattr_remove(&mut self, name: &[u8]) -> Result<()> {
         self.check_name(name, true)?;
-        self.xattrs.remove(name).map(|_| ()).ok_or(Errno::NODATA)
+        match self.xattrs.remove(name) {
+            // As on the file systems of the kernel: who takes an ACL away wants what the mode says.
+            None if name != acl::ACCESS && name != acl::DEFAULT => Err(Errno::NODATA),
+            _ => Ok(()),
+        }
     }
 }
 

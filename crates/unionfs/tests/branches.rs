@@ -317,6 +317,17 @@ fn names_of_every_length_can_be_hidden() {
 }
 
 #[test]
+fn nothing_is_copied_for_an_attribute_that_is_not_there() {
+    let bed = Bed::usual();
+    let union = bed.union(Options::default());
+    let file = at(&*union, "d/f");
+    assert_eq!(file.removexattr(&CX, b"user.none"), Err(Errno::NODATA));
+    assert_eq!(file.removexattr(&CX, b"system.posix_acl_access"), Ok(()));
+    assert_eq!(at(&*union, "d").removexattr(&CX, b"system.posix_acl_default"), Ok(()));
+    assert!(walk(bed.branch(0), "d").is_none());
+}
+
+#[test]
 fn who_owns_copies() {
     let chmod = |copyup| {
         let bed = Bed::usual();
