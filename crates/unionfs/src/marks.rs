@@ -7,8 +7,9 @@ use crate::node::Lower;
 use crate::whiteout::OLD_OPAQUE;
 use parking_lot::Mutex;
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vnode::{Cx, Errno, Kind, Name, OpenFlags, Result};
+use vnode::{Cx, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
 
 /// The opaque mark of OCI layers and aufs.
 const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -139,21 +140,31 @@ impl Core {
         }
     }
 
-    /// Writes a redirect into a directory that has none.
+    /// Puts a redirect into a directory that has none, or one that is damaged: an interrupted union of an earlier version may have
+    /// left an empty one.
+    ///
+    /// It is made aside and durable first: a directory that was moved and whose redirect is cut off would have lost all that it
+    /// merges.
     pub(crate) fn write_redirect(&self, cx: &Cx<'_>, dir: &Lower, path: &[u8]) -> Result<()> {
-        let cx = &self.server(cx);
         if path.len() > PATH_MAX {
             return Err(Errno::NAMETOOLONG);
         }
+        // It is going to wait for the disk.
+        cx.require_blocking()?;
+        let cx = &self.server(cx);
         self.announce_moves(cx, dir.branch)?;
-        let name = Name::new(REDIRECT)?;
-        let (_, file) = dir.vnode.create(cx, name, 0o444, OpenFlags::WRONLY)?;
+        let make = |work: &Arc<dyn Vnode>, name: Name<'_>| work.create(cx, name, 0o444, OpenFlags::WRONLY);
+        let (work, name, (_, file)) = self.begin_work(cx, dir.branch, make)?;
         let bytes = [HEADER, path, b"\n"].concat();
-        let written = write_all(&*file, cx, &bytes, 0);
-        if written.is_err() {
-            self.undo_redirect(cx, dir);
+        let published = write_all(&*file, cx, &bytes, 0)
+            .and_then(|()| file.fsync(cx, true))
+            .and_then(|()| work.rename(cx, name.name()?, &dir.vnode, Name::new(REDIRECT)?, RenameFlags::default()));
+        if published.is_err()
+            && let Err(errno) = work.unlink(cx, name.name()?)
+        {
+            tracing::warn!(%errno, "an unfinished redirect stays in the work directory");
         }
-        written
+        published
     }
 
     /// From now on look-ups in that branch look for redirects, also after the next mount.

@@ -143,6 +143,21 @@ fn a_renamed_directory_is_not_copied() {
 }
 
 #[test]
+fn a_damaged_redirect_is_replaced() {
+    let bed = Bed::usual();
+    let upper = bed.branch(0);
+    // As a union that was killed while it wrote a redirect in place has left it.
+    write(upper, ".wh..wh.moved", b"");
+    upper.root().mkdir(&CX, name("d"), 0o755).unwrap();
+    write(upper, "d/.wh..wh.redirect", b"");
+    let union = bed.union(Options::default());
+    assert_eq!(list(&*union, "d"), ["f", "sub"]);
+    union.root().rename(&CX, name("d"), &union.root(), name("e"), RenameFlags::default()).unwrap();
+    assert_eq!(list(&*union, "e"), ["f", "sub"]);
+    assert_eq!(read(upper, "e/.wh..wh.redirect"), b"strata-redirect 1\n/d\n");
+}
+
+#[test]
 fn hostile_redirects_end_somewhere() {
     let bed = Bed::usual();
     let upper = bed.branch(0);

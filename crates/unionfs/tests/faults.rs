@@ -17,6 +17,7 @@ use common::interesting::{Breadth, on_one_path, on_two_paths};
 use common::op::Op;
 use common::path::Path;
 use common::report::{Report, chosen, env};
+use common::session::Session;
 use common::tree::{Tree, Who};
 use common::view::{Numbers, Times, View, Walk, compare, learn_times, view};
 use memfs::{Count, Fault, MemOptions, Plan};
@@ -98,7 +99,7 @@ impl<'a> Case<'a> {
         let fired = bed.faults.fired();
         drop(session);
         let bed = bed.recover();
-        let session = bed.mount()?;
+        let mut session = bed.mount()?;
         let seen = view(&*session.layer, Walk::Quick).map_err(|e| show(&bed, e))?;
         let (mut old, mut numbers) = self.old();
         old.close_all();
@@ -111,7 +112,7 @@ impl<'a> Case<'a> {
             }
             Err(refusal) => Err(format!("none: it is refused with {refusal:?}")),
         };
-        match (as_old, as_new) {
+        match (&as_old, as_new) {
             (_, Ok(())) => {}
             // Once success was answered, it must be there.
             (Ok(()), Err(_)) if answer.is_err() => {}
@@ -121,8 +122,29 @@ impl<'a> Case<'a> {
             }
         }
         bed.check_litter(&seen).map_err(|e| show(&bed, e))?;
+        if as_old.is_ok() {
+            self.again(&mut session).map_err(|e| show(&bed, e))?;
+        }
         bed.check_branches()?;
         Ok(fired)
+    }
+
+    /// What a crash has left behind is in the way of nothing: the operation goes as if it had never been tried.
+    fn again(&self, session: &mut Session) -> Result<(), String> {
+        let (mut model, mut numbers) = self.old();
+        model.close_all();
+        let want = model.apply(Who::USER, self.op);
+        let got = session.run(Who::USER, self.op);
+        let same = match (&want, &got) {
+            (Ok(()), got) => got.is_ok(),
+            (Err(refusals), Err(e)) => refusals.contains(e),
+            (Err(_), Ok(())) => false,
+        };
+        if !same {
+            return Err(format!("tried again after the crash it answers {got:?}, should {want:?}"));
+        }
+        check(session, &model, &mut numbers, Times::Files).map_err(|e| format!("tried again after the crash: {e}"))?;
+        Ok(())
     }
 }
 
@@ -275,7 +297,8 @@ fn recovery_can_be_interrupted() {
     report.finish("recovery");
 }
 
-/// A copy that was published is whole on the disk: the user wrote nothing that could be lost.
+/// A copy that was published is whole on the disk, and so is the redirect of a directory that was moved: the user wrote nothing
+/// that could be lost.
 #[test]
 fn copies_survive_a_power_failure() {
     let options = MemOptions { lose_data: true, ..MemOptions::default() };
@@ -288,6 +311,8 @@ fn copies_survive_a_power_failure() {
         Op::Rename { from: to("new").0, to: to("new").1, flags },
         Op::Link { from: to("both/new").0, to: to("both/new").1 },
         Op::Unlink { path: "both/same".into() },
+        Op::Rename { from: "a".into(), to: "moved".into(), flags },
+        Op::Rename { from: "a".into(), to: "both".into(), flags: RenameFlags { exchange: true, ..flags } },
     ];
     let mut report = Report::default();
     for op in &ops {
