@@ -296,7 +296,7 @@ impl Layer for HostFs {
         self.root.fs().traits.may_hang
     }
 
-    fn checks_permissions(&self) -> bool {
+    fn watches_refusals(&self) -> bool {
         false
     }
 

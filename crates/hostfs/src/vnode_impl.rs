@@ -270,7 +270,7 @@ impl Vnode for HostVnode {
         self.xattr_remove(name)
     }
 
-    fn access(&self, _cx: &Cx<'_>, _mask: u32) -> Result<()> {
+    fn refused(&self, _cx: &Cx<'_>, _mask: u32) -> Result<()> {
         Ok(())
     }
 

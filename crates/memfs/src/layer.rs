@@ -189,7 +189,7 @@ impl Layer for MemFs {
         self.fs.options.may_hang
     }
 
-    fn checks_permissions(&self) -> bool {
+    fn watches_refusals(&self) -> bool {
         false
     }
 

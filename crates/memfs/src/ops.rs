@@ -293,7 +293,7 @@ impl Vnode for MemVnode {
         tree.touch(self.ino)
     }
 
-    fn access(&self, _cx: &Cx<'_>, _mask: u32) -> Result<()> {
+    fn refused(&self, _cx: &Cx<'_>, _mask: u32) -> Result<()> {
         Ok(())
     }
 

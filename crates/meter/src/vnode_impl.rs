@@ -141,8 +141,8 @@ impl Vnode for MeterVnode {
         self.begin(Operation::Removexattr).end(self.lower.removexattr(cx, name))
     }
 
-    fn access(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
-        self.begin(Operation::Access).end(self.lower.access(cx, mask))
+    fn refused(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
+        self.begin(Operation::Access).end(self.lower.refused(cx, mask))
     }
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {

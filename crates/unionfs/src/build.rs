@@ -229,7 +229,7 @@ impl Layer for Unionfs {
         self.core.branches.iter().any(|b| b.mode == Mode::NfsReadOnly || b.layer.may_hang())
     }
 
-    fn checks_permissions(&self) -> bool {
+    fn watches_refusals(&self) -> bool {
         false
     }
 

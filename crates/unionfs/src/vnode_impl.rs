@@ -107,7 +107,7 @@ impl Vnode for UnionVnode {
         self.remove_xattr(cx, name)
     }
 
-    fn access(&self, _cx: &Cx<'_>, _mask: u32) -> Result<()> {
+    fn refused(&self, _cx: &Cx<'_>, _mask: u32) -> Result<()> {
         Ok(())
     }
 

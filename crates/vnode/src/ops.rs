@@ -137,9 +137,9 @@ pub trait Layer: Send + Sync + fmt::Debug {
     /// [`OpenFile::flush`], which costs a request for each.
     fn needs_flush(&self) -> bool;
 
-    /// Does this layer, or one below, check the permissions of callers itself ([`Vnode::access`]), so that it sees what is denied? Then
-    /// the kernel doesn't check, and remembers only names that everybody may look up.
-    fn checks_permissions(&self) -> bool;
+    /// Does this layer, or one below, want to know what callers are refused, and each look-up of a name that is missing? Then the server
+    /// arranges that it learns of them ([`Vnode::refused`], [`Vnode::lookup`]), which costs more look-ups.
+    fn watches_refusals(&self) -> bool;
 
     /// Makes everything durable that was done before.
     ///
@@ -149,8 +149,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
 }
 
 /// An object of a layer: file, directory, symbolic link or special file. Every operation is that of the system call of the
-/// same name, on the object itself: symbolic links are not followed, permissions are checked only where
-/// [`Layer::checks_permissions`].
+/// same name, on the object itself: symbolic links are not followed, permissions not checked.
 pub trait Vnode: Any + Send + Sync + fmt::Debug {
     /// For a layer that takes vnodes of its own as arguments ([`Vnode::link`], [`Vnode::rename`]).
     fn as_any(&self) -> &dyn Any;
@@ -285,12 +284,12 @@ pub trait Vnode: Any + Send + Sync + fmt::Debug {
     /// As lremovexattr(2).
     fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()>;
 
-    /// May the caller read (4), write (2), execute or search (1) the object; 0: may it be reached at all? Asked for access(2), chdir(2)
-    /// and the opening of directories, and only where [`Layer::checks_permissions`].
+    /// A word for layers that [want to know](Layer::watches_refusals): the kernel has refused the caller one or more of `mask`: to read
+    /// (4) the object, to write it (2), to execute or search it (1). What is answered changes nothing.
     ///
     /// # Errors
-    /// `EACCES`.
-    fn access(&self, cx: &Cx<'_>, mask: u32) -> Result<()>;
+    /// [`crate::MAY_BLOCK`], and whatever kept the layer from taking notice.
+    fn refused(&self, cx: &Cx<'_>, mask: u32) -> Result<()>;
 
     /// Figures of the file system that the object lies on.
     ///

@@ -31,8 +31,8 @@ impl Layer for WrapFs {
         self.lower.may_hang()
     }
 
-    fn checks_permissions(&self) -> bool {
-        self.lower.checks_permissions()
+    fn watches_refusals(&self) -> bool {
+        self.lower.watches_refusals()
     }
 
     fn needs_flush(&self) -> bool {

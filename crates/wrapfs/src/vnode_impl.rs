@@ -126,8 +126,8 @@ impl Vnode for WrapVnode {
         self.lower.removexattr(cx, name)
     }
 
-    fn access(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
-        self.lower.access(cx, mask)
+    fn refused(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
+        self.lower.refused(cx, mask)
     }
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {

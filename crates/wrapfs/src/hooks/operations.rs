@@ -110,6 +110,12 @@ operations! {
     Listxattr { #[doc = "Of what."] file: &'a Object<'a> },
     /// An extended attribute is removed.
     Removexattr { #[doc = "Of what."] file: &'a Object<'a>, #[doc = "Which."] name: &'a [u8] },
+    /// The kernel has refused the caller something. Seen after the fact: what is answered changes nothing. A layer whose set has this
+    /// one costs more look-ups, since the server then has the kernel ask again where it would remember.
+    Refused {
+        #[doc = "What was to be used."] file: &'a Object<'a>,
+        #[doc = "One or more of these were refused: read (4), write (2), execute or search (1)."] mask: u32
+    },
     /// Figures of the file system are asked for.
     Statfs { #[doc = "Through what."] file: &'a Object<'a> },
     /// A file or a directory is made durable.
