@@ -1,6 +1,7 @@
 //! The transport over /dev/fuse, and what the kernel sends there even when the ring is in use: FORGET and INTERRUPT.
 
 use crate::abi::{InHeader, InterruptIn, OutHeader};
+use crate::backlog::{Backlog, Waiting};
 use crate::core::Core;
 use crate::dispatch::Outcome;
 use crate::inflight::{InFlight, Slot};
@@ -33,12 +34,23 @@ pub(crate) fn open() -> Result<OwnedFd, Errno> {
     rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Threads that read the device: one always, more while it is busy.
+/// Threads that read the device: one always, more while it is busy. Once there may be no more, one of them only reads.
 pub(crate) struct Readers {
     core: Arc<Core>,
     idle: AtomicUsize,
+    backlog: Backlog,
     threads: Mutex<Threads>,
     ended: Condvar,
+}
+
+/// Who reads the device while a request is served.
+enum Next {
+    /// A new thread.
+    Other,
+    /// The one that was to serve it: others are busy, and will be free.
+    Caller,
+    /// There is but one thread.
+    Nobody,
 }
 
 #[derive(Default)]
@@ -49,7 +61,13 @@ struct Threads {
 
 impl Readers {
     pub(crate) fn new(core: Arc<Core>) -> Arc<Self> {
-        Arc::new(Self { core, idle: AtomicUsize::new(0), threads: Mutex::default(), ended: Condvar::new() })
+        Arc::new(Self {
+            core,
+            idle: AtomicUsize::new(0),
+            backlog: Backlog::default(),
+            threads: Mutex::default(),
+            ended: Condvar::new(),
+        })
     }
 
     /// Reads and serves in the calling thread, until the connection is gone; then waits for the other threads, at most so
@@ -71,11 +89,11 @@ impl Readers {
         true
     }
 
-    /// All threads are busy: makes another one, if it may.
-    fn grow(self: &Arc<Self>) {
+    /// All threads are busy: makes another one, if it may. Answers who reads on.
+    fn grow(self: &Arc<Self>) -> Next {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         if threads.living + 1 >= self.core.session.options.max_threads {
-            return;
+            return if threads.living > 0 { Next::Caller } else { Next::Nobody };
         }
         threads.living += 1;
         threads.born += 1;
@@ -94,7 +112,14 @@ impl Readers {
         if let Err(error) = std::thread::Builder::new().name(name).spawn(run) {
             tracing::warn!(%error, "no further thread for the device");
             self.left();
+            return if self.others() { Next::Caller } else { Next::Nobody };
         }
+        Next::Other
+    }
+
+    /// Is there any thread but the first?
+    fn others(&self) -> bool {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).living > 0
     }
 
     fn left(&self) {
@@ -138,6 +163,14 @@ impl Reader {
     fn run(&mut self, may_end: bool) {
         loop {
             let idle = self.readers.idle.fetch_add(1, Ordering::SeqCst);
+            // Whoever finds somebody reading may serve. One of two threads that come here finds the other.
+            if idle > 0
+                && let Some(waiting) = self.readers.backlog.take()
+            {
+                self.readers.idle.fetch_sub(1, Ordering::SeqCst);
+                self.serve_waiting(&waiting);
+                continue;
+            }
             if may_end && idle >= MAX_IDLE {
                 self.readers.idle.fetch_sub(1, Ordering::SeqCst);
                 return;
@@ -189,10 +222,16 @@ impl Reader {
                 }
             }
             Some(opcode) => {
-                if last && !opcode.is_oneway() {
-                    self.readers.grow();
+                if last
+                    && !opcode.is_oneway()
+                    && matches!(self.readers.grow(), Next::Caller)
+                    && self.put_off(header, len)
+                {
+                    return;
                 }
-                self.serve(&core, header, opcode, len);
+                let (slot, device) = (self.slot.clone(), self.device.clone());
+                session.inflight.begin(&slot, header.unique);
+                self.serve(&core, (header, opcode), len, &slot, device.as_fd());
                 if session.ring_is_up() && opcode.is_oneway() {
                     std::thread::sleep(GATHER);
                 }
@@ -201,23 +240,58 @@ impl Reader {
         }
     }
 
-    fn serve(&mut self, core: &Core, header: InHeader, opcode: Opcode, len: usize) {
-        core.session.inflight.begin(&self.slot, header.unique);
+    /// Leaves the request that was just read to the first thread that is free, to read on: only who reads hears of interrupts.
+    /// Answers false if it is to be served here after all.
+    fn put_off(&mut self, header: InHeader, len: usize) -> bool {
+        let backlog = &self.readers.backlog;
+        // Who is idle reads.
+        if self.readers.idle.load(Ordering::SeqCst) > 0 || !backlog.has_room() {
+            return false;
+        }
+        let message = self.buffer.bytes().get(..len).unwrap_or_default();
+        let device = self.device.clone();
+        backlog.put(Waiting::new(&self.readers.core.session.inflight, header.unique, message, device));
+        true
+    }
+
+    /// Serves a request that was put off.
+    fn serve_waiting(&mut self, waiting: &Waiting) {
+        let core = self.readers.core.clone();
+        let (message, len) = (waiting.message(), waiting.message().len());
+        if let (Ok(header), Some(buffer)) = (parse::<InHeader>(message), self.buffer.bytes().get_mut(..len))
+            && let Some(opcode) = Opcode::new(header.opcode)
+        {
+            buffer.copy_from_slice(message);
+            self.high = self.high.max(len);
+            self.serve(&core, (header, opcode), len, &waiting.slot, waiting.device.as_fd());
+        }
+        core.session.inflight.remove_slot(&waiting.slot);
+    }
+
+    /// Serves the request of `len` bytes in the buffer, which was read from `device`.
+    fn serve(
+        &mut self,
+        core: &Core,
+        (header, opcode): (InHeader, Opcode),
+        len: usize,
+        slot: &Slot,
+        device: BorrowedFd<'_>,
+    ) {
         let (outcome, payload_at) = core.dispatcher.run_message(
             self.buffer.bytes(),
             len,
             (header, opcode),
-            self.slot.cancelled(),
+            slot.cancelled(),
             &core.session.counters,
         );
-        InFlight::end(&self.slot);
+        InFlight::end(slot);
         match outcome {
             Outcome::Reply(len) => {
                 self.high = self.high.max(payload_at + len);
                 let body = self.buffer.bytes().get(payload_at..payload_at + len).unwrap_or_default();
-                reply(self.device.as_fd(), header.unique, Ok(body));
+                reply(device, header.unique, Ok(body));
             }
-            Outcome::Error(errno) => reply(self.device.as_fd(), header.unique, Err(errno)),
+            Outcome::Error(errno) => reply(device, header.unique, Err(errno)),
             Outcome::Nothing | Outcome::MayBlock => {}
         }
     }

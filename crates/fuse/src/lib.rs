@@ -16,6 +16,7 @@
 
 pub mod abi;
 mod backing;
+mod backlog;
 mod core;
 mod counters;
 mod device;

@@ -182,6 +182,43 @@ fn an_interrupted_caller_gets_away() {
 }
 
 #[test]
+fn with_all_threads_busy_interrupts_are_heard_and_who_waits_is_served() {
+    const THREADS: usize = 4;
+    const CALLERS: usize = 10;
+    if !sandbox() {
+        return;
+    }
+    for threads in [2, THREADS] {
+        let m = Mounted::new(Memory::new(), |options| {
+            options.transport = Transport::Device;
+            options.max_threads = threads;
+        });
+        m.fs.add_file(b"good", b"y");
+        let mut callers: Vec<_> = (0..CALLERS)
+            .map(|i| {
+                m.fs.add_file(format!("hang{i}").as_bytes(), b"x");
+                Command::new("cat").arg(m.at(&format!("hang{i}"))).stdout(Stdio::null()).spawn().unwrap()
+            })
+            .collect();
+        until("all that can be are served", || m.fs.hanging.load(Ordering::SeqCst) == threads - 1);
+        std::thread::scope(|scope| {
+            // It comes last, and is served although those before it never end by themselves.
+            let good = scope.spawn(|| fs::read(m.at("good")).unwrap());
+            for caller in &mut callers {
+                let pid = rustix::process::Pid::from_child(caller);
+                rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+            }
+            for caller in &mut callers {
+                assert_eq!(caller.wait().unwrap().signal(), Some(libc::SIGTERM));
+            }
+            assert_eq!(good.join().unwrap(), b"y");
+        });
+        assert_eq!(m.fs.hanging.load(Ordering::SeqCst), 0);
+        assert_eq!(fs::read(m.at("good")).unwrap(), b"y");
+    }
+}
+
+#[test]
 fn slow_requests_do_not_stop_fast_ones() {
     const SLOW: usize = 64;
     if !sandbox() {
