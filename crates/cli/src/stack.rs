@@ -49,9 +49,9 @@ impl Stack {
     /// Names the step and the directory that failed.
     pub fn build(&self, options: &Options) -> Result<Arc<dyn Layer>, Failure> {
         match self {
-            Self::Wrap(lower) => Ok(wrapfs::WrapFs::new(open(lower, false)?)),
+            Self::Wrap(lower) => Ok(wrapfs::WrapFs::new(open(lower, false, options)?)),
             Self::Union(branches) => {
-                let branches = branches.iter().map(branch).collect::<Result<_, _>>()?;
+                let branches = branches.iter().map(|b| branch(b, options)).collect::<Result<_, _>>()?;
                 let union = unionfs::Unionfs::new(branches, union_options(options))
                     .map_err(|error| Failure::mount(format!("can't make the union: {error}")))?;
                 Ok(union)
@@ -110,13 +110,19 @@ fn check_branches(options: &Options) -> Result<Vec<(Place, Mode)>, Failure> {
     Ok(branches)
 }
 
-fn branch((place, mode): &(Place, Mode)) -> Result<unionfs::Branch, Failure> {
-    Ok(unionfs::Branch { layer: open(place, *mode != Mode::ReadWrite)?, path: place.real.clone(), mode: *mode })
+fn branch((place, mode): &(Place, Mode), options: &Options) -> Result<unionfs::Branch, Failure> {
+    Ok(unionfs::Branch {
+        layer: open(place, *mode != Mode::ReadWrite, options)?,
+        path: place.real.clone(),
+        mode: *mode,
+    })
 }
 
-fn open(place: &Place, read_only: bool) -> Result<Arc<HostFs>, Failure> {
-    let options = HostOptions { read_only, ..HostOptions::default() };
-    HostFs::open(&place.real, options).map_err(|error| Failure::mount(error.to_string()))
+fn open(place: &Place, read_only: bool, options: &Options) -> Result<Arc<HostFs>, Failure> {
+    let host = HostOptions { read_only, ..HostOptions::default() };
+    // Whoever wants to see at once what others change below wants no cache here either.
+    let believed = options.cache.map_or(host.believed, |cache| cache.min(host.believed));
+    HostFs::open(&place.real, HostOptions { believed, ..host }).map_err(|error| Failure::mount(error.to_string()))
 }
 
 fn union_options(options: &Options) -> unionfs::Options {

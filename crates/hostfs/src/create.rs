@@ -28,6 +28,7 @@ impl HostVnode {
             let make = |mode| retry(|| rustix::fs::openat(&dir, name.as_bytes(), open, mode));
             self.fs().server.create_as(cx, mode & 0o7777, make)
         })?;
+        self.fs().names.came(self.number(), name);
         let entry = self.entry_of_fd(fd.as_fd(), Some(name))?;
         Ok((entry, self.opened(fd, flags)))
     }
@@ -79,6 +80,7 @@ impl HostVnode {
             let make = |mode| rustix::fs::mknodat(&dir, name.as_bytes(), kind, mode, rdev);
             self.fs().server.create_as(cx, mode & 0o7777, make)
         })?;
+        self.fs().names.came(self.number(), name);
         self.entry_of_name(&dir, name)
     }
 
@@ -87,6 +89,7 @@ impl HostVnode {
         self.fs().with_room(|| {
             self.fs().server.create_as(cx, mode & 0o7777, |mode| rustix::fs::mkdirat(&dir, name.as_bytes(), mode))
         })?;
+        self.fs().names.came(self.number(), name);
         self.entry_of_name(&dir, name)
     }
 
@@ -95,6 +98,7 @@ impl HostVnode {
         self.fs().with_room(|| {
             self.fs().server.create_as(cx, 0o777, |_| rustix::fs::symlinkat(target, &dir, name.as_bytes()))
         })?;
+        self.fs().names.came(self.number(), name);
         self.entry_of_name(&dir, name)
     }
 
@@ -109,6 +113,7 @@ impl HostVnode {
             }
             other => other?,
         }
+        self.fs().names.came(self.number(), name);
         // A removed object would answer ENOENT; an unnamed one has a name from now on.
         let entry = self.entry_of_name(&dir, name)?;
         if target.is_pinned() {

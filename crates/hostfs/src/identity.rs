@@ -45,6 +45,11 @@ pub(crate) fn number(root_dev: u64, inode: HostInode, handle: Option<&FileHandle
     mix(hash) | 1 << 63
 }
 
+/// A hash of a name.
+pub(crate) fn hash(name: &[u8]) -> u64 {
+    mix(fold(OFFSET, name))
+}
+
 // FNV-1a, 64 bits.
 const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;

@@ -2,6 +2,7 @@ use crate::caller::Server;
 use crate::dirs::{DirCache, Listings};
 use crate::handle::FileHandle;
 use crate::identity;
+use crate::names::Names;
 use crate::table::Table;
 use crate::vnode_impl::{HostVnode, Reach};
 use core::fmt;
@@ -11,6 +12,7 @@ use rustix::mount::OpenTreeFlags;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::time::Duration;
 use vnode::{Cx, Errno, Layer, Result, Vnode};
 
 /// How a host directory is used.
@@ -24,6 +26,8 @@ pub struct HostOptions {
     pub listings: usize,
     /// How many descriptors are kept for objects that were removed while their vnode is held.
     pub removed: usize,
+    /// How long a name that was missing may be believed to be missing still without asking the host. Zero: always ask.
+    pub believed: Duration,
     /// Reach objects by file handle where the host allows it. Without, by parent and name.
     pub handles: bool,
     /// Use a private clone of the mount where that is permitted.
@@ -32,7 +36,15 @@ pub struct HostOptions {
 
 impl Default for HostOptions {
     fn default() -> Self {
-        Self { read_only: false, directories: 256, listings: 64, removed: 256, handles: true, detach: true }
+        Self {
+            read_only: false,
+            directories: 256,
+            listings: 64,
+            removed: 256,
+            believed: Duration::from_secs(1),
+            handles: true,
+            detach: true,
+        }
     }
 }
 
@@ -81,6 +93,10 @@ pub(crate) struct Shared {
     pub(crate) table: Table,
     pub(crate) dirs: DirCache,
     pub(crate) listings: Listings,
+    /// The names of recently searched directories.
+    pub(crate) names: Names,
+    /// Are they to be used?
+    known_names: bool,
     /// Where objects are reached by name: held for reading by who goes by names, for writing by who changes them, so that nobody
     /// meets a name between its change on the host and the note of it here. See [`Shared::by_names`].
     places: RwLock<()>,
@@ -106,6 +122,8 @@ pub(crate) struct FsTraits {
     pub(crate) in_memory: bool,
     /// Handles are answered, but can't be relied on.
     no_handles: bool,
+    /// Whatever name is found in a directory is also listed there.
+    lists_all_names: bool,
     /// `d_ino` of these can differ from `st_ino`.
     pub(crate) vague_d_ino: Vague,
 }
@@ -140,6 +158,7 @@ impl FsTraits {
         const BTRFS: u64 = 0x9123_683e;
         const TMPFS: u64 = 0x0102_1994;
         const RAMFS: u64 = 0x8584_58f6;
+        const EXT4: u64 = 0xef53;
         let none = Self::default();
         match magic {
             NFS | SMB | CIFS | SMB2 | AFS | CODA => Self { may_hang: true, needs_flush: true, ..none },
@@ -148,8 +167,9 @@ impl FsTraits {
             // A FUSE file system answers handles even if it can't find a node by one that it has forgotten.
             FUSE => Self { may_hang: true, needs_flush: true, no_handles: true, vague_d_ino: Vague::All, ..none },
             OVERLAY => Self { vague_d_ino: Vague::All, ..none },
-            TMPFS | RAMFS => Self { in_memory: true, ..none },
-            BTRFS => Self { vague_d_ino: Vague::Directories, ..none },
+            EXT4 => Self { lists_all_names: true, ..none },
+            TMPFS | RAMFS => Self { in_memory: true, lists_all_names: true, ..none },
+            BTRFS => Self { vague_d_ino: Vague::Directories, lists_all_names: true, ..none },
             _ => none,
         }
     }
@@ -179,6 +199,8 @@ impl HostFs {
             table: Table::new(options.removed),
             dirs: DirCache::new(options.directories),
             listings: Listings::new(options.listings),
+            names: Names::new(options.believed),
+            known_names: handles.is_some() && traits.lists_all_names && !options.believed.is_zero(),
             places: RwLock::new(()),
             no_nowait: AtomicBool::new(false),
             root_vnode: OnceLock::new(),
@@ -259,6 +281,11 @@ impl Shared {
     /// To be asked before anything is changed.
     pub(crate) fn changing(&self) -> Result<()> {
         if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
+    }
+
+    /// Can it be told from a listing which names a directory lacks?
+    pub(crate) fn names_can_be_known(&self) -> bool {
+        self.known_names
     }
 
     /// To be held while going by the names that are known of objects. Nothing where objects are reached by handle.

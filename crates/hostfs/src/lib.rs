@@ -8,13 +8,15 @@
 //!   verified at each use. Which of the two, is found out once, by trying, when the layer is opened.
 //! * **A bounded number of descriptors**: recently used directories, listings that may be continued, and objects that were
 //!   removed while somebody still holds their vnode (see [`HostOptions`]).
+//! * **What is missing is known**: a directory in which names were looked for in vain is listed once, so that the next costs no
+//!   system call. What others make there is seen after [`HostOptions::believed`].
 //! * **The caller owns what it makes**: file-system uid and gid of the thread are switched for the one system call that
 //!   makes an object, and its umask is applied by the host, so that default ACLs work as they do natively. Each thread that
 //!   makes objects leaves the process's shared file-system context (`CLONE_FS`) for that: its umask is its own from then on.
 //!
 //! Where to find what: [`HostFs::open`] in `layer`, handles and numbers in `handle` and `identity`, live vnodes and removed
-//! ones in `table`, descriptors in `dirs` and `reach`, the caller in `caller`, and the operations in `attr`, `create`, `remove`,
-//! `readdir`, `xattr`, `ioctl` and `file`. `sys` is the only module with `unsafe`: system calls that rustix has no safe form of.
+//! ones in `table`, descriptors in `dirs` and `reach`, names that are missing in `names`, the caller in `caller`, and the operations in
+//! `attr`, `create`, `remove`, `readdir`, `xattr`, `ioctl` and `file`. `sys` is the only module with `unsafe`: system calls that rustix has no safe form of.
 #![deny(unsafe_code)]
 
 mod attr;
@@ -26,6 +28,7 @@ mod handle;
 mod identity;
 mod ioctl;
 mod layer;
+mod names;
 mod reach;
 mod readdir;
 mod remove;

@@ -226,9 +226,15 @@ impl HostVnode {
     /// The vnode and attributes of what `name` in this directory is; `None` if there is nothing.
     pub(crate) fn find(&self, name: Name<'_>) -> Result<Option<Entry>> {
         let dir = self.dir_fd()?;
+        if self.surely_lacks(&dir, name) {
+            return Ok(None);
+        }
         match self.entry_of_name(&dir, name) {
             Ok(entry) => Ok(Some(entry)),
-            Err(Errno::NOENT) => Ok(None),
+            Err(Errno::NOENT) => {
+                self.missed_name(&dir);
+                Ok(None)
+            }
             Err(errno) => Err(errno),
         }
     }

@@ -51,6 +51,7 @@ impl HostVnode {
         } else {
             rustix::fs::renameat_with(&dir, name.as_bytes(), &new, new_name.as_bytes(), host)?;
         }
+        self.fs().names.came(target.number(), new_name);
         if self.fs().handles.is_none() {
             target.note_place(&new, new_name);
             if flags.exchange {
@@ -68,6 +69,9 @@ impl HostVnode {
     /// is dropped.
     fn victim(&self, dir: &OwnedFd, name: Name<'_>) -> Result<Option<Victim>> {
         let fs = self.fs();
+        if self.surely_lacks(dir, name) {
+            return Ok(None);
+        }
         let (number, nlink) = match self.number_of_name(dir, name) {
             Ok(found) => found,
             // It is for the operation itself to say what is wrong.
@@ -106,6 +110,7 @@ impl HostVnode {
         if vnode.what() == Kind::Directory {
             fs.dirs.remove(vnode.number());
             fs.listings.remove(vnode.number());
+            fs.names.remove(vnode.number());
         }
         if let Some(fd) = fd {
             fs.table.pin(&vnode, fd);

@@ -5,6 +5,7 @@ use crate::{HostFs, HostOptions};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, SetAttr, SetTime, Time, XattrFlags};
 
 /// A directory that goes with the test.
@@ -260,4 +261,68 @@ fn file_flags_are_passed_on_and_other_ioctls_refused() {
     for other in [0x5412, 0x4004_9409, 0x4004_6602, 0x4000_6602, 0x4020_5820] {
         assert_eq!(file.vnode.ioctl(&CX, other, &[0; 8], &mut out), Err(Errno::NOTTY));
     }
+}
+
+/// Looks for names that are not there until the directory's names are known.
+fn miss_many(dir: &Arc<dyn vnode::Vnode>) {
+    for number in 0..64 {
+        assert!(dir.lookup(&CX, name(&format!("missing-{number}"))).unwrap().is_none());
+    }
+}
+
+#[test]
+fn a_name_that_was_missing_is_found_once_it_is_made() {
+    let scratch = Scratch::new();
+    let fs = scratch.open(HostOptions { believed: Duration::from_secs(3600), ..HostOptions::default() });
+    let dir = fs.root().mkdir(&CX, name("d"), 0o755).unwrap().vnode;
+    let other = fs.root().mkdir(&CX, name("other"), 0o755).unwrap().vnode;
+    miss_many(&dir);
+    dir.create(&CX, name("created"), 0o644, OpenFlags::RDWR).unwrap();
+    dir.mknod(&CX, name("made"), 0o100_644, 0).unwrap();
+    dir.mkdir(&CX, name("directory"), 0o755).unwrap();
+    dir.symlink(&CX, name("symlink"), b"x").unwrap();
+    let (entry, _open) = dir.tmpfile(&CX, 0o644, OpenFlags::RDWR).unwrap();
+    dir.link(&CX, name("linked"), &entry.vnode).unwrap();
+    other.mknod(&CX, name("x"), 0o100_644, 0).unwrap();
+    other.rename(&CX, name("x"), &dir, name("renamed"), RenameFlags::default()).unwrap();
+    for made in ["created", "made", "directory", "symlink", "linked", "renamed"] {
+        assert!(dir.lookup(&CX, name(made)).unwrap().is_some(), "{made}");
+    }
+    // What is removed may come again, also a directory in the place of another.
+    dir.unlink(&CX, name("made")).unwrap();
+    assert!(dir.lookup(&CX, name("made")).unwrap().is_none());
+    dir.mknod(&CX, name("made"), 0o100_644, 0).unwrap();
+    assert!(dir.lookup(&CX, name("made")).unwrap().is_some());
+    miss_many(&other);
+    fs.root().rmdir(&CX, name("other")).unwrap();
+    let other = fs.root().mkdir(&CX, name("other"), 0o755).unwrap().vnode;
+    std::fs::write(scratch.0.join("other/f"), b"").unwrap();
+    assert!(other.lookup(&CX, name("f")).unwrap().is_some());
+}
+
+#[test]
+fn what_others_make_is_seen_in_time() {
+    let scratch = Scratch::new();
+    let asks = scratch.open(HostOptions { believed: Duration::ZERO, ..HostOptions::default() });
+    let believes = scratch.open(HostOptions { believed: Duration::from_millis(50), ..HostOptions::default() });
+    miss_many(&asks.root());
+    miss_many(&believes.root());
+    for round in 0..3 {
+        let made = format!("f{round}");
+        std::fs::write(scratch.0.join(&made), b"").unwrap();
+        assert!(asks.root().lookup(&CX, name(&made)).unwrap().is_some());
+        std::thread::sleep(Duration::from_millis(60));
+        assert!(believes.root().lookup(&CX, name(&made)).unwrap().is_some());
+        miss_many(&believes.root());
+    }
+}
+
+#[test]
+fn learning_names_leaves_no_access_time() {
+    let scratch = Scratch::new();
+    let fs = scratch.open(HostOptions::default());
+    let old = SetAttr { atime: Some(SetTime::At(Time { sec: 1000, nsec: 7 })), ..SetAttr::default() };
+    let before = fs.root().setattr(&CX, &old, None).unwrap().atime;
+    miss_many(&fs.root());
+    assert_eq!(fs.root().getattr(&CX).unwrap().atime, before);
 }
