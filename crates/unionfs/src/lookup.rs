@@ -83,6 +83,8 @@ struct Merge {
     stack: Vec<Lower>,
     attr: Option<Attr>,
     redirect: Option<Box<[u8]>>,
+    /// Whether the rightmost part found so far is opaque was not asked: it matters only if there is more to the right.
+    unasked: bool,
 }
 
 impl Merge {
@@ -109,8 +111,11 @@ impl Core {
             let more = index + 1 < stack.len();
             match part.vnode.lookup(cx, name)? {
                 Some(entry) if is_dir(&entry.vnode) => {
+                    if self.is_closed(cx, &mut merge)? {
+                        return Ok(merge.done(None));
+                    }
                     let found = Lower { vnode: entry.vnode, branch: part.branch };
-                    let last = self.merge(cx, &mut merge, found, entry.attr, more, walk)?;
+                    let last = self.merge(cx, &mut merge, found, entry.attr, walk)?;
                     if last {
                         return Ok(merge.done(None));
                     }
@@ -122,33 +127,38 @@ impl Core {
                 None => {}
             }
             if more && self.has_whiteout(cx, part, name)? {
-                return Ok(merge.done(Some(part.branch)));
+                let whiteout = if self.is_closed(cx, &mut merge)? { None } else { Some(part.branch) };
+                return Ok(merge.done(whiteout));
             }
         }
         Ok(merge.done(None))
     }
 
+    /// Does the directory end with its rightmost part found so far?
+    fn is_closed(&self, cx: &Cx<'_>, merge: &mut Merge) -> Result<bool> {
+        match merge.stack.last() {
+            Some(part) if std::mem::take(&mut merge.unasked) => self.is_opaque(cx, part),
+            _ => Ok(false),
+        }
+    }
+
     /// Adds a part to a directory. Answers true if it is the last one.
-    fn merge(
-        &self,
-        cx: &Cx<'_>,
-        merge: &mut Merge,
-        part: Lower,
-        attr: Attr,
-        more: bool,
-        walk: &mut Walk,
-    ) -> Result<bool> {
-        let onward = self.onward(cx, &part, more, walk)?;
+    fn merge(&self, cx: &Cx<'_>, merge: &mut Merge, part: Lower, attr: Attr, walk: &mut Walk) -> Result<bool> {
+        let onward = self.onward(cx, &part, walk)?;
         let branch = part.branch;
         let leftmost = merge.stack.is_empty();
         let elsewhere = match &onward {
             Onward::Redirected(path) => self.resolve(cx, &part, path, walk)?,
-            Onward::ByName | Onward::Opaque => Vec::new(),
+            Onward::ByName | Onward::Unasked | Onward::Opaque => Vec::new(),
         };
         merge.stack.push(part);
         merge.attr.get_or_insert(attr);
         match onward {
             Onward::ByName => Ok(false),
+            Onward::Unasked => {
+                merge.unasked = true;
+                Ok(false)
+            }
             Onward::Opaque => Ok(true),
             Onward::Redirected(path) => {
                 merge.stack.extend(elsewhere);
@@ -162,15 +172,29 @@ impl Core {
 
     /// Would anything of that name show if the part on `branch` had nothing of it, neither an entry nor a whiteout?
     pub(crate) fn shows_through(&self, cx: &Cx<'_>, stack: &[Lower], branch: u16, name: Name<'_>) -> Result<bool> {
+        let last = stack.last().map_or(0, |part| part.branch);
         for part in stack.iter().filter(|part| part.branch > branch) {
             if part.vnode.lookup(cx, name)?.is_some() {
                 return Ok(true);
             }
-            if self.has_whiteout(cx, part, name)? {
+            if part.branch < last && self.has_whiteout(cx, part, name)? {
                 return Ok(false);
             }
         }
         Ok(false)
+    }
+
+    /// Does the name concern only branch 0, in a directory with this stack? Then a change of it is one of that branch, where files
+    /// stay and need no bookkeeping: its part of the directory.
+    pub(crate) fn only_leftmost<'a>(
+        &self,
+        cx: &Cx<'_>,
+        stack: &'a [Lower],
+        name: Name<'_>,
+    ) -> Result<Option<&'a Lower>> {
+        let Some(first) = stack.first().filter(|first| first.branch == 0) else { return Ok(None) };
+        let alone = self.writable(0) && !self.identity.has_aliases() && !self.shows_through(cx, stack, 0, name)?;
+        Ok(alone.then_some(first))
     }
 
     /// The vnode for a lower file: of its copy, where it is a name of a file that was copied up under another one.

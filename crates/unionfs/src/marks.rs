@@ -24,6 +24,8 @@ const PATH_MAX: usize = 4096;
 pub(crate) enum Onward {
     /// At the same name.
     ByName,
+    /// At the same name, unless it is opaque: to be asked if there is anything of that name.
+    Unasked,
     /// Not at all.
     Opaque,
     /// At this path from the root.
@@ -64,23 +66,23 @@ impl Complaints {
 }
 
 impl Core {
-    /// Where the stack goes on right of `part`. `more`: is there anything of the same name to the right?
-    pub(crate) fn onward(&self, cx: &Cx<'_>, part: &Lower, more: bool, walk: &mut Walk) -> Result<Onward> {
+    /// Where the stack goes on right of `part`.
+    pub(crate) fn onward(&self, cx: &Cx<'_>, part: &Lower, walk: &mut Walk) -> Result<Onward> {
         let moved = part.branch < self.last_branch() && self.branch(part.branch)?.moved.load(Ordering::Acquire);
-        if !more && !moved {
-            return Ok(Onward::ByName);
+        if !moved {
+            return Ok(Onward::Unasked);
         }
         walk.step()?;
         if self.is_opaque(cx, part)? {
             return Ok(Onward::Opaque);
         }
-        if moved && let Some(path) = self.read_redirect(cx, part)? {
+        if let Some(path) = self.read_redirect(cx, part)? {
             return Ok(Onward::Redirected(path));
         }
         Ok(Onward::ByName)
     }
 
-    fn is_opaque(&self, cx: &Cx<'_>, dir: &Lower) -> Result<bool> {
+    pub(crate) fn is_opaque(&self, cx: &Cx<'_>, dir: &Lower) -> Result<bool> {
         for mark in [OPAQUE, OLD_OPAQUE] {
             if dir.vnode.lookup(cx, Name::new(mark)?)?.is_some() {
                 return Ok(true);

@@ -56,16 +56,9 @@ impl UnionVnode {
     fn unlink_once(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Step<u16>> {
         let core = &self.core;
         let stack = self.stack()?;
-        if let [only] = &*stack
-            && core.writable(only.branch)
-            && !core.identity.has_aliases()
-            && core.stays(only.branch)
-        {
+        if let Some(part) = core.only_leftmost(cx, &stack, name)? {
             // No bookkeeping: files of the leftmost branch never need their name again.
-            return match only.vnode.unlink(cx, name) {
-                Ok(()) => Ok(Step::Done(only.branch)),
-                Err(e) => Err(e),
-            };
+            return part.vnode.unlink(cx, name).map(|()| Step::Done(part.branch));
         }
         let (branch, entry) = match core.probe(cx, &stack, name)?.hit {
             Hit::None => return Err(Errno::NOENT),
@@ -197,11 +190,12 @@ impl Core {
     /// The directories right of `branch` whose entries of that name would show one after the other.
     pub(crate) fn instances(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>, branch: u16) -> Result<Vec<Lower>> {
         let mut found = Vec::new();
+        let last = stack.last().map_or(0, |part| part.branch);
         for part in stack.iter().filter(|part| part.branch > branch) {
             if part.vnode.lookup(cx, name)?.is_some() {
                 found.push(part.clone());
             }
-            if self.has_whiteout(cx, part, name)? {
+            if part.branch < last && self.has_whiteout(cx, part, name)? {
                 break;
             }
         }

@@ -75,7 +75,7 @@ impl UnionVnode {
         }
     }
 
-    /// Within directories that lie on the leftmost branch only, a file's rename is one of that branch.
+    /// Where both names concern only the leftmost branch, a file's rename is one of that branch.
     fn rename_quickly(
         &self,
         cx: &Cx<'_>,
@@ -86,9 +86,10 @@ impl UnionVnode {
     ) -> Result<Quick> {
         let names = lock_names(&[self, to])?;
         let (here, there) = (self.stack()?, to.stack()?);
-        let ([old], [new]) = (&*here, &*there) else { return Ok(Quick::No) };
         let core = &self.core;
-        if old.branch != 0 || new.branch != 0 || !core.writable(0) || core.identity.has_aliases() {
+        let Some(old) = core.only_leftmost(cx, &here, name)? else { return Ok(Quick::No) };
+        let Some(new) = core.only_leftmost(cx, &there, new_name)? else { return Ok(Quick::No) };
+        if there.len() > 1 && core.has_whiteout(cx, new, new_name)? {
             return Ok(Quick::No);
         }
         let source = old.vnode.lookup(cx, name)?.ok_or(Errno::NOENT)?;

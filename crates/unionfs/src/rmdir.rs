@@ -55,6 +55,9 @@ impl UnionVnode {
 
     fn remove_dir_once(&self, cx: &Cx<'_>, name: Name<'_>, victim: &Arc<UnionVnode>) -> Result<Step<u16>> {
         let stack = self.stack()?;
+        if let Some(branch) = self.remove_dir_quickly(cx, &stack, name, victim)? {
+            return Ok(Step::Done(branch));
+        }
         let Hit::Dir { stack: now, .. } = self.core.probe(cx, &stack, name)?.hit else { return Ok(Step::Again) };
         let inside = victim.stack()?;
         if !victim.is_at(self, name.as_bytes()) || !same_stack(&now, &inside) {
@@ -67,6 +70,27 @@ impl UnionVnode {
             Step::Done(removed) => Ok(Step::Done(removed.branch)),
             Step::Need(branch) => Ok(Step::Need(branch)),
             Step::Again => Ok(Step::Again),
+        }
+    }
+}
+
+impl UnionVnode {
+    /// Where the name concerns only the leftmost branch, an empty directory is removed there, and that it is empty is known there.
+    /// Answers that branch, if it is done.
+    fn remove_dir_quickly(
+        &self,
+        cx: &Cx<'_>,
+        stack: &[Lower],
+        name: Name<'_>,
+        victim: &UnionVnode,
+    ) -> Result<Option<u16>> {
+        let alone = matches!(&*victim.stack()?, [only] if only.branch == 0) && victim.is_at(self, name.as_bytes());
+        let Some(part) = self.core.only_leftmost(cx, stack, name)?.filter(|_| alone) else { return Ok(None) };
+        match part.vnode.rmdir(cx, name) {
+            Ok(()) => Ok(Some(part.branch)),
+            // Marks and whiteouts, perhaps.
+            Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(None),
+            Err(e) => Err(e),
         }
     }
 }

@@ -394,6 +394,25 @@ fn in_a_directory_on_one_branch_each_operation_is_one() {
 }
 
 #[test]
+fn what_concerns_only_the_leftmost_branch_is_done_there() {
+    let bed = Bed::usual();
+    let union = bed.union(Options::default());
+    let root = union.root();
+    root.create(&CX, name("new"), 0o644, OpenFlags::RDWR).unwrap();
+    root.mkdir(&CX, name("newdir"), 0o755).unwrap();
+    let cost = |run: &mut dyn FnMut()| {
+        bed.faults.reset();
+        run();
+        bed.faults.operations()
+    };
+    let rename = &mut || root.rename(&CX, name("new"), &root, name("moved"), RenameFlags::default()).unwrap();
+    assert_eq!(cost(rename), 5, "does either name show to the right, is there a whiteout of the new one; find, rename");
+    assert_eq!(cost(&mut || root.unlink(&CX, name("moved")).unwrap()), 2, "does it show to the right; unlink");
+    assert_eq!(cost(&mut || root.rmdir(&CX, name("newdir")).unwrap()), 5, "find: entry, whiteout, entry; the same");
+    assert_eq!(list(bed.branch(0), ""), [".wh..wh.ident"]);
+}
+
+#[test]
 fn the_memory_comes_back() {
     let bed = Bed::usual();
     let union = bed.union(Options::default());
