@@ -1,3 +1,4 @@
+use crate::template::TemplateFile;
 use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -18,13 +19,20 @@ impl WrapFile {
     pub(crate) fn lower_of(file: &dyn OpenFile) -> &dyn OpenFile {
         file.as_any().downcast_ref::<Self>().map_or(file, |wrapped| &*wrapped.lower)
     }
+}
 
-    /// The file under any number of null layers: a source of data may come from a stack of another height.
-    fn bottom_of(mut file: &dyn OpenFile) -> &dyn OpenFile {
-        while let Some(wrapped) = file.as_any().downcast_ref::<Self>() {
-            file = &*wrapped.lower;
+/// The file under any number of layers that leave its data alone: a source of data may come from a stack of another height.
+pub(crate) fn look_through(mut file: &dyn OpenFile) -> &dyn OpenFile {
+    loop {
+        let any = file.as_any();
+        let below = match any.downcast_ref::<WrapFile>() {
+            Some(wrapped) => Some(&*wrapped.lower),
+            None => any.downcast_ref::<TemplateFile>().and_then(TemplateFile::transparent),
+        };
+        match below {
+            Some(below) => file = below,
+            None => return file,
         }
-        file
     }
 }
 
@@ -62,10 +70,10 @@ impl OpenFile for WrapFile {
     }
 
     fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
-        self.lower.copy_from(cx, offset, Self::bottom_of(source), source_offset, len)
+        self.lower.copy_from(cx, offset, look_through(source), source_offset, len)
     }
 
     fn reflink_from(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
-        self.lower.reflink_from(cx, Self::bottom_of(source))
+        self.lower.reflink_from(cx, look_through(source))
     }
 }

@@ -14,10 +14,12 @@ mod declare;
 mod file;
 pub mod hooks;
 mod layer;
+mod template;
 mod vnode_impl;
 
 pub use declare::{Build, LayerType, OptionSpec, Settings};
 pub use layer::WrapFs;
+pub use template::Template;
 pub use vnode;
 
 #[cfg(test)]

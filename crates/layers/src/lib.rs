@@ -1,0 +1,10 @@
+//! Small layers made with the template: each is one file, and shows one kind of hook.
+#![forbid(unsafe_code)]
+
+pub mod rot13;
+pub mod worldread;
+
+use wrapfs::LayerType;
+
+/// All of them.
+pub const ALL: &[LayerType] = &[rot13::LAYER, worldread::LAYER];

@@ -1,0 +1,35 @@
+//! Names with their letters moved by 13 places: the example of a layer that changes names.
+
+use wrapfs::hooks::{Names, Object};
+use wrapfs::vnode::{Cx, Result};
+use wrapfs::{LayerType, Template};
+
+/// The layer.
+pub const LAYER: LayerType = LayerType {
+    name: "rot13",
+    about: "stores names with their letters moved by 13 places",
+    options: &[],
+    build: &|lower, _settings| Ok(Template::over(lower).names(Rot13).build()),
+};
+
+#[derive(Debug)]
+struct Rot13;
+
+impl Names for Rot13 {
+    fn encode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(rotated(name))
+    }
+
+    fn decode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(rotated(name))
+    }
+}
+
+fn rotated(name: &[u8]) -> Vec<u8> {
+    let rotate = |&byte: &u8| match byte {
+        b'a'..=b'm' | b'A'..=b'M' => byte + 13,
+        b'n'..=b'z' | b'N'..=b'Z' => byte - 13,
+        other => other,
+    };
+    name.iter().map(rotate).collect()
+}

@@ -1,0 +1,37 @@
+//! Everything is readable by everybody, whatever the umask of who made it: for directories that a web server serves (Wrapfs paper,
+//! section 2.1). The example of a layer that changes attributes.
+
+use wrapfs::hooks::{Attributes, Object};
+use wrapfs::vnode::{Attr, Cx, Kind, Result};
+use wrapfs::{LayerType, Template};
+
+/// The layer.
+pub const LAYER: LayerType = LayerType {
+    name: "worldread",
+    about: "makes files and directories readable by everybody",
+    options: &[],
+    build: &|lower, _settings| Ok(Template::over(lower).attributes(WorldRead).build()),
+};
+
+#[derive(Debug)]
+struct WorldRead;
+
+impl Attributes for WorldRead {
+    fn decode_attr(&self, _cx: &Cx<'_>, _file: &Object<'_>, attr: &mut Attr) -> Result<()> {
+        attr.mode |= readable(attr.kind());
+        Ok(())
+    }
+
+    fn encode_mode(&self, _cx: &Cx<'_>, _dir: &Object<'_>, kind: Kind, mode: u32) -> Result<u32> {
+        Ok(mode | readable(kind))
+    }
+}
+
+/// The permission bits that let everybody read it.
+const fn readable(kind: Kind) -> u32 {
+    match kind {
+        Kind::Regular => 0o444,
+        Kind::Directory => 0o555,
+        _ => 0,
+    }
+}

@@ -1,0 +1,64 @@
+//! Attributes on their way up and down.
+
+use super::core::Core;
+use super::guard::guard;
+use super::node::TemplateVnode;
+use crate::hooks::Object;
+use vnode::{Attr, Cx, Kind, OpenFile, Result, SetAttr, Vnode};
+
+impl Core {
+    /// Attributes of an object of the layer below as they are shown.
+    pub(crate) fn shown(&self, cx: &Cx<'_>, lower: &dyn Vnode, mut attr: Attr) -> Result<Attr> {
+        if self.names.is_some() && lower.kind() == Kind::Symlink {
+            self.measure_target(cx, lower, &mut attr);
+        }
+        self.decoded(cx, lower, attr)
+    }
+
+    /// The same, where the size is already that of the target that is shown.
+    pub(crate) fn decoded(&self, cx: &Cx<'_>, lower: &dyn Vnode, mut attr: Attr) -> Result<Attr> {
+        if let Some(hook) = &self.attributes {
+            guard("decode_attr", || hook.decode_attr(cx, &Object::new(lower), &mut attr))?;
+            fix_identity(lower, &mut attr);
+        }
+        Ok(attr)
+    }
+
+    /// The size of a symbolic link is the length of its target. One that can't be read keeps the size that it has below.
+    fn measure_target(&self, cx: &Cx<'_>, lower: &dyn Vnode, attr: &mut Attr) {
+        if let Ok(target) = lower.readlink(cx).and_then(|stored| self.decode_target(cx, stored)) {
+            attr.size = target.len() as u64;
+        }
+    }
+}
+
+/// What an object is does not change, and neither does its number.
+pub(crate) fn fix_identity(lower: &dyn Vnode, attr: &mut Attr) {
+    attr.ino = lower.id();
+    attr.mode = (attr.mode & !Kind::MASK) | lower.kind().mode_bits();
+}
+
+impl TemplateVnode {
+    /// The mode for something new in this directory. Type bits stay.
+    pub(crate) fn mode_below(&self, cx: &Cx<'_>, kind: Kind, mode: u32) -> Result<u32> {
+        let Some(hook) = &self.core.attributes else { return Ok(mode) };
+        let bits = guard("encode_mode", || hook.encode_mode(cx, &self.object(), kind, mode & 0o7777))?;
+        Ok((mode & Kind::MASK) | (bits & 0o7777))
+    }
+
+    pub(crate) fn show(&self, cx: &Cx<'_>) -> Result<Attr> {
+        self.core.shown(cx, &*self.lower, self.lower.getattr(cx)?)
+    }
+
+    pub(crate) fn change(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
+        let mut below = *set;
+        if let Some(hook) = &self.core.attributes {
+            guard("encode_attr", || hook.encode_attr(cx, &self.object(), &mut below))?;
+            if below.is_empty() && !set.is_empty() {
+                return self.show(cx);
+            }
+        }
+        let attr = self.lower.setattr(cx, &below, file.map(super::file::lower_of))?;
+        self.core.shown(cx, &*self.lower, attr)
+    }
+}

@@ -1,0 +1,111 @@
+use super::core::Core;
+use super::node::TemplateVnode;
+use super::watch::Watch;
+use crate::WrapFs;
+use crate::hooks::{Attributes, Ioctls, Names, OpKind, Operations};
+use std::sync::Arc;
+use vnode::{Cx, Layer, Result, Vnode};
+
+/// Builds a layer out of hooks: each that is not given is the identity, and costs nothing.
+///
+/// ```
+/// use wrapfs::Template;
+/// use wrapfs::hooks::Attributes;
+/// use vnode::Layer;
+/// use std::sync::Arc;
+///
+/// #[derive(Debug)]
+/// struct AsItIs;
+/// impl Attributes for AsItIs {}
+///
+/// fn layer(lower: Arc<dyn Layer>) -> Arc<dyn Layer> {
+///     Template::over(lower).attributes(AsItIs).build()
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use]
+pub struct Template {
+    core: Core,
+}
+
+impl Template {
+    /// A layer over `lower`, without hooks.
+    pub fn over(lower: Arc<dyn Layer>) -> Self {
+        Self { core: Core::new(lower) }
+    }
+
+    /// Names are changed.
+    pub fn names(mut self, hook: impl Names + 'static) -> Self {
+        self.core.names = Some(Box::new(hook));
+        self
+    }
+
+    /// Attributes are changed.
+    pub fn attributes(mut self, hook: impl Attributes + 'static) -> Self {
+        self.core.attributes = Some(Box::new(hook));
+        self
+    }
+
+    /// Operations are seen.
+    pub fn operations(mut self, hook: impl Operations + 'static) -> Self {
+        self.core.watch = Some(Watch::new(Box::new(hook)));
+        self
+    }
+
+    /// There are ioctls of its own.
+    pub fn ioctls(mut self, hook: impl Ioctls + 'static) -> Self {
+        self.core.ioctls = Some(Box::new(hook));
+        self
+    }
+
+    /// The layer; the null layer if there are no hooks.
+    #[must_use]
+    pub fn build(self) -> Arc<dyn Layer> {
+        let core = self.core;
+        if core.has_no_hooks() {
+            return WrapFs::new(core.lower);
+        }
+        let core = Arc::new(core);
+        let root = Arc::new(TemplateVnode::over(&core, core.lower.root()));
+        Arc::new(TemplateFs { core, root })
+    }
+}
+
+impl Core {
+    fn has_no_hooks(&self) -> bool {
+        self.names.is_none() && self.attributes.is_none() && self.ioctls.is_none() && self.watch.is_none()
+    }
+}
+
+/// A layer made with the template.
+#[derive(Debug)]
+struct TemplateFs {
+    core: Arc<Core>,
+    root: Arc<TemplateVnode>,
+}
+
+impl Layer for TemplateFs {
+    fn root(&self) -> Arc<dyn Vnode> {
+        self.root.clone()
+    }
+
+    fn read_only(&self) -> bool {
+        self.core.lower.read_only()
+    }
+
+    fn may_hang(&self) -> bool {
+        self.core.lower.may_hang()
+    }
+
+    fn needs_flush(&self) -> bool {
+        self.core.lower.needs_flush()
+    }
+
+    fn watches_refusals(&self) -> bool {
+        self.core.watch(OpKind::Refused).is_some() || self.core.lower.watches_refusals()
+    }
+
+    fn sync(&self, cx: &Cx<'_>) -> Result<()> {
+        self.core.lower.sync(cx)
+    }
+}

@@ -1,0 +1,44 @@
+use super::long::Locks;
+use super::watch::Watch;
+use crate::hooks::{Attributes, Ioctls, Names, OpKind};
+use std::sync::Arc;
+use vnode::{Cx, Layer};
+
+/// What all vnodes of a layer made with the template share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) lower: Arc<dyn Layer>,
+    pub(crate) names: Option<Box<dyn Names>>,
+    pub(crate) attributes: Option<Box<dyn Attributes>>,
+    pub(crate) ioctls: Option<Box<dyn Ioctls>>,
+    pub(crate) watch: Option<Watch>,
+    pub(crate) long: Locks,
+    /// The user that the server runs as: owner of what the template keeps for itself.
+    uid: u32,
+    gid: u32,
+}
+
+impl Core {
+    pub(crate) fn new(lower: Arc<dyn Layer>) -> Self {
+        Self {
+            lower,
+            names: None,
+            attributes: None,
+            ioctls: None,
+            watch: None,
+            long: Locks::default(),
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+        }
+    }
+
+    /// The caller's interruption and patience, as the server's user.
+    pub(crate) fn server<'a>(&self, cx: &Cx<'a>) -> Cx<'a> {
+        cx.as_server(self.uid, self.gid)
+    }
+
+    /// Who wants to see operations of this kind, if anybody does.
+    pub(crate) fn watch(&self, kind: OpKind) -> Option<&Watch> {
+        self.watch.as_ref().filter(|watch| watch.sees(kind))
+    }
+}

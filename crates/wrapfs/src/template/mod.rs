@@ -1,0 +1,21 @@
+//! The template: every operation of the interface, with the author's hooks at the right places (Wrapfs paper, sections 2 and 3).
+//!
+//! Each concept is a file: `names` (what a name is below), `long` (names that are too long there), `entries` (what is found, made, removed
+//! and moved), `attributes`, `watch` (before and after), `vnode_impl` and `file` (the interface), `guard` (around every hook).
+
+mod attributes;
+mod build;
+mod core;
+mod entries;
+mod file;
+mod guard;
+mod long;
+mod names;
+mod node;
+mod readdir;
+mod sweep;
+mod vnode_impl;
+mod watch;
+
+pub use build::Template;
+pub(crate) use file::TemplateFile;

@@ -1,0 +1,98 @@
+//! What a name is in the layer below.
+
+use super::core::Core;
+use super::guard::guard;
+use super::long::{self, Long};
+use crate::hooks::{Names, Object};
+use vnode::{Cx, Errno, NAME_MAX, Name, Result, Vnode};
+
+/// Where the entry of a name is in the directory below.
+pub(crate) enum Place<'a> {
+    /// At the same name.
+    Same(Name<'a>),
+    /// At another.
+    Encoded(Vec<u8>),
+    /// At a short name that stands for it.
+    Long(Long),
+}
+
+impl Place<'_> {
+    /// The name there.
+    pub(crate) fn name(&self) -> Result<Name<'_>> {
+        match self {
+            Self::Same(name) => Ok(*name),
+            Self::Encoded(bytes) => Name::new(bytes),
+            Self::Long(long) => Name::new(long.object()),
+        }
+    }
+
+    pub(crate) fn long(&self) -> Option<&Long> {
+        if let Self::Long(long) = self { Some(long) } else { None }
+    }
+}
+
+impl Core {
+    /// Where an entry of that name is, or would be; `None` if one there would not be seen.
+    pub(crate) fn place<'a>(&self, cx: &Cx<'_>, dir: &dyn Vnode, name: Name<'a>) -> Result<Option<Place<'a>>> {
+        let Some(hook) = &self.names else { return Ok(Some(Place::Same(name))) };
+        let encoded = encode(&**hook, cx, dir, name.as_bytes())?;
+        let seen = match decode(&**hook, cx, dir, &encoded)? {
+            None => false,
+            Some(decoded) => decoded == name.as_bytes() || leads_back(&**hook, cx, dir, &decoded, &encoded)?,
+        };
+        Ok(seen
+            .then(|| if long::is_long(&encoded) { Place::Long(Long::new(encoded)) } else { Place::Encoded(encoded) }))
+    }
+
+    /// The name that an encoded name is shown as; `None` if it is not.
+    pub(crate) fn shown_name(&self, cx: &Cx<'_>, dir: &dyn Vnode, encoded: &[u8]) -> Result<Option<Vec<u8>>> {
+        let Some(hook) = &self.names else { return Ok(Some(encoded.to_vec())) };
+        let Some(name) = decode(&**hook, cx, dir, encoded)? else { return Ok(None) };
+        Ok(if leads_back(&**hook, cx, dir, &name, encoded)? { Some(name) } else { None })
+    }
+
+    pub(crate) fn encode_target(&self, cx: &Cx<'_>, target: &[u8]) -> Result<Vec<u8>> {
+        match &self.names {
+            Some(hook) => guard("encode_target", || hook.encode_target(cx, target)),
+            None => Ok(target.to_vec()),
+        }
+    }
+
+    pub(crate) fn decode_target(&self, cx: &Cx<'_>, stored: Vec<u8>) -> Result<Vec<u8>> {
+        match &self.names {
+            Some(hook) => guard("decode_target", || hook.decode_target(cx, &stored)),
+            None => Ok(stored),
+        }
+    }
+}
+
+fn encode(hook: &dyn Names, cx: &Cx<'_>, dir: &dyn Vnode, name: &[u8]) -> Result<Vec<u8>> {
+    let encoded = guard("encode_filename", || hook.encode_filename(cx, &Object::new(dir), name))?;
+    if encoded.len() > long::LONGEST {
+        return Err(Errno::NAMETOOLONG);
+    }
+    let is_dots = encoded == b"." || encoded == b"..";
+    if encoded.is_empty() || is_dots || encoded.iter().any(|&b| b == b'/' || b == 0) {
+        tracing::error!("encode_filename made a name that can't be one: \"{}\"", encoded.escape_ascii());
+        return Err(Errno::IO);
+    }
+    Ok(encoded)
+}
+
+/// `None`: it stands for no name.
+fn decode(hook: &dyn Names, cx: &Cx<'_>, dir: &dyn Vnode, encoded: &[u8]) -> Result<Option<Vec<u8>>> {
+    match guard("decode_filename", || hook.decode_filename(cx, &Object::new(dir), encoded)) {
+        Ok(name) if name.len() <= NAME_MAX && Name::new(&name).is_ok() => Ok(Some(name)),
+        Ok(_) | Err(Errno::INVAL) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Is that the encoded name of `name`? Else two names below could be shown as one.
+fn leads_back(hook: &dyn Names, cx: &Cx<'_>, dir: &dyn Vnode, name: &[u8], encoded: &[u8]) -> Result<bool> {
+    match encode(hook, cx, dir, name) {
+        Ok(again) => Ok(again == encoded),
+        Err(Errno::INVAL | Errno::NAMETOOLONG) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}

@@ -1,0 +1,204 @@
+//! The interface: each operation as the hooks that want to see it see it.
+
+use super::file::TemplateFile;
+use super::guard::guard;
+use super::node::TemplateVnode;
+use crate::hooks::{Object, Op, OpKind};
+use std::any::Any;
+use std::sync::Arc;
+use vnode::{
+    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr,
+    StatFs, Vnode, XattrFlags,
+};
+
+/// Does an operation, seen by the hook if it wants to see operations of this kind.
+macro_rules! seen {
+    ($self:ident, $cx:ident, $kind:ident { $object:ident $(, $field:ident $(: $value:expr)?)* }, $act:expr) => {
+        match $self.core.watch(OpKind::$kind) {
+            None => $act,
+            Some(watch) => {
+                let object = $self.object();
+                let op = Op::$kind { $object: &object $(, $field $(: $value)?)* };
+                watch.around($cx, &op, || $act)
+            }
+        }
+    };
+}
+
+impl Vnode for TemplateVnode {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> u64 {
+        self.lower.id()
+    }
+
+    fn kind(&self) -> Kind {
+        self.lower.kind()
+    }
+
+    fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
+        seen!(self, cx, Getattr { file }, self.show(cx))
+    }
+
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
+        seen!(self, cx, Setattr { file, set }, self.change(cx, set, file))
+    }
+
+    fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
+        seen!(self, cx, Lookup { dir, name }, self.find(cx, name))
+    }
+
+    fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        seen!(self, cx, Readlink { file }, self.core.decode_target(cx, self.lower.readlink(cx)?))
+    }
+
+    fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+        seen!(self, cx, Readdir { dir }, self.list(cx, cookie, sink))
+    }
+
+    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        seen!(self, cx, Open { file, flags }, self.open_file(cx, flags))
+    }
+
+    fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        seen!(self, cx, Create { dir, name, mode, flags }, self.create_file(cx, name, mode, flags))
+    }
+
+    fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        seen!(self, cx, Tmpfile { dir, mode, flags }, self.create_unnamed(cx, mode, flags))
+    }
+
+    fn mknod(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
+        seen!(self, cx, Mknod { dir, name, mode, rdev }, {
+            let below = self.mode_below(cx, Kind::from_mode(mode).unwrap_or(Kind::Regular), mode)?;
+            self.make(cx, name, |name| self.lower.mknod(cx, name, below, rdev))
+        })
+    }
+
+    fn mkdir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
+        seen!(self, cx, Mkdir { dir, name, mode }, {
+            let below = self.mode_below(cx, Kind::Directory, mode)?;
+            self.make(cx, name, |name| self.lower.mkdir(cx, name, below))
+        })
+    }
+
+    fn symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
+        seen!(self, cx, Symlink { dir, name, target }, {
+            let below = self.core.encode_target(cx, target)?;
+            self.make(cx, name, |name| self.lower.symlink(cx, name, &below))
+        })
+    }
+
+    fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
+        let below = self.same_layer(target)?;
+        let object = Object::new(&*below.lower);
+        seen!(
+            self,
+            cx,
+            Link { dir, name, target: &object },
+            self.make(cx, name, |name| self.lower.link(cx, name, &below.lower))
+        )
+    }
+
+    fn unlink(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
+        seen!(self, cx, Unlink { dir, name }, self.remove_file(cx, name))
+    }
+
+    fn rmdir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
+        seen!(self, cx, Rmdir { dir, name }, self.remove_dir(cx, name))
+    }
+
+    fn rename(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        new_dir: &Arc<dyn Vnode>,
+        new_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let to = self.same_layer(new_dir)?;
+        let object = to.object();
+        seen!(
+            self,
+            cx,
+            Rename { dir, name, new_dir: &object, new_name, flags },
+            self.move_entry(cx, name, to, new_name, flags)
+        )
+    }
+
+    fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
+        let Some(watch) = self.core.watch(OpKind::Getxattr) else { return self.lower.getxattr(cx, name, out) };
+        let op = Op::Getxattr { file: &self.object(), name };
+        watch.around_bytes(cx, &op, out, |out| self.lower.getxattr(cx, name, out))
+    }
+
+    fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        seen!(self, cx, Setxattr { file, name, value, flags }, self.lower.setxattr(cx, name, value, flags))
+    }
+
+    fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
+        let Some(watch) = self.core.watch(OpKind::Listxattr) else { return self.lower.listxattr(cx, out) };
+        watch.around_bytes(cx, &Op::Listxattr { file: &self.object() }, out, |out| self.lower.listxattr(cx, out))
+    }
+
+    fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+        seen!(self, cx, Removexattr { file, name }, self.lower.removexattr(cx, name))
+    }
+
+    fn refused(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
+        seen!(self, cx, Refused { file, mask }, self.lower.refused(cx, mask))
+    }
+
+    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
+        seen!(self, cx, Statfs { file }, self.lower.statfs(cx))
+    }
+
+    fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
+        seen!(self, cx, Fsync { file, data_only }, self.lower.fsync(cx, data_only))
+    }
+
+    fn ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
+        seen!(self, cx, Ioctl { file, cmd, input }, self.control(cx, cmd, input, out))
+    }
+}
+
+impl TemplateVnode {
+    fn open_file(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        Ok(TemplateFile::over(self, self.lower.open(cx, flags)?))
+    }
+
+    fn create_file(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        let below = self.mode_below(cx, Kind::Regular, mode)?;
+        let (entry, file) = self.make_with(cx, name, |name| self.lower.create(cx, name, below, flags))?;
+        self.with_file(entry, file)
+    }
+
+    fn create_unnamed(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        let below = self.mode_below(cx, Kind::Regular, mode)?;
+        let (entry, file) = self.lower.tmpfile(cx, below, flags)?;
+        self.with_file(self.raise_unnamed(cx, entry)?, file)
+    }
+
+    fn with_file(&self, entry: Entry, file: Arc<dyn OpenFile>) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        let file = TemplateFile::over(self.same_layer(&entry.vnode)?, file);
+        Ok((entry, file))
+    }
+
+    /// An ioctl: of the layer's own, or of the layer below.
+    fn control(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
+        if let Some(hook) = &self.core.ioctls
+            && let Some(reply) = guard("ioctl", || hook.ioctl(cx, &self.object(), cmd, input, out))?
+        {
+            return if reply.len <= out.len() { Ok(reply) } else { Err(Errno::IO) };
+        }
+        self.lower.ioctl(cx, cmd, input, out)
+    }
+}

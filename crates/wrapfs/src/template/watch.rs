@@ -1,0 +1,256 @@
+//! Operations seen before and after they are done.
+
+use super::attributes::fix_identity;
+use super::guard::guard;
+use super::node::TemplateVnode;
+use crate::hooks::{Answer, Instead, Object, Op, OpKind, OpSet, Operations, Reply, Verdict};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vnode::{Attr, Cx, Entry, Errno, IoctlReply, MAY_BLOCK, OpenFile, Result, StatFs};
+
+/// An [`Operations`] hook in use.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    hook: Box<dyn Operations>,
+    interest: OpSet,
+    /// It was said once that an answer was of the wrong kind.
+    complained: AtomicBool,
+}
+
+impl Watch {
+    pub(crate) fn new(hook: Box<dyn Operations>) -> Self {
+        // One that can't say sees everything, rather than that what it would refuse is done.
+        let interest = guard("interest", || Ok(hook.interest())).unwrap_or(OpSet::ALL);
+        Self { hook, interest, complained: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn sees(&self, kind: OpKind) -> bool {
+        self.interest.has(kind)
+    }
+
+    /// Does an operation unless the hook refuses or answers it, and lets the hook see the result.
+    pub(crate) fn around<T: Outcome>(&self, cx: &Cx<'_>, op: &Op<'_>, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        if let Some(reply) = self.before(cx, op)? {
+            return T::of(reply, op).ok_or_else(|| self.complain(op));
+        }
+        let result = act();
+        let instead = match &result {
+            Ok(value) => value.tell(|answer| self.after(cx, op, Ok(answer))),
+            Err(errno) => self.after(cx, op, Err(*errno)),
+        };
+        match instead {
+            Ok(None) => result,
+            Ok(Some(reply)) => T::of(reply, op).ok_or_else(|| self.complain(op)),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// The same for operations that fill a buffer.
+    pub(crate) fn around_bytes(
+        &self,
+        cx: &Cx<'_>,
+        op: &Op<'_>,
+        out: &mut [u8],
+        act: impl FnOnce(&mut [u8]) -> Result<usize>,
+    ) -> Result<usize> {
+        if let Some(reply) = self.before(cx, op)? {
+            return self.fill(op, reply, out);
+        }
+        let result = act(out);
+        let instead = match result {
+            Ok(len) => {
+                let bytes = out.get(..len).filter(|_| !out.is_empty());
+                self.after(cx, op, Ok(bytes.map_or(Answer::Count(len as u64), Answer::Bytes)))
+            }
+            Err(errno) => self.after(cx, op, Err(errno)),
+        };
+        match instead {
+            Ok(None) => result,
+            Ok(Some(reply)) => self.fill(op, reply, out),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn before(&self, cx: &Cx<'_>, op: &Op<'_>) -> Result<Option<Reply>> {
+        match guard("before", || self.hook.before(cx, op))? {
+            Verdict::Proceed => Ok(None),
+            Verdict::Answer(reply) => Ok(Some(reply)),
+        }
+    }
+
+    /// What takes the place of a result, if something does. What is done is done: then nothing can.
+    fn after(&self, cx: &Cx<'_>, op: &Op<'_>, result: Result<Answer<'_>>) -> Result<Option<Reply>> {
+        if result.is_err_and(|errno| errno == MAY_BLOCK) {
+            // It was not done at all, and will be, by a thread that may wait.
+            return Ok(None);
+        }
+        let instead = guard("after", || Ok(self.hook.after(cx, op, result)));
+        if !op.kind().only_looks() {
+            return Ok(None);
+        }
+        match instead? {
+            Instead::Keep => Ok(None),
+            Instead::Of(Ok(reply)) => Ok(Some(reply)),
+            Instead::Of(Err(errno)) => Err(errno),
+        }
+    }
+
+    /// A reply in place of bytes that the layer below would have put into `out`.
+    fn fill(&self, op: &Op<'_>, reply: Reply, out: &mut [u8]) -> Result<usize> {
+        match (reply, op) {
+            (Reply::Bytes(bytes), Op::Read { .. }) => {
+                let len = bytes.len().min(out.len());
+                copy(&bytes, out.get_mut(..len));
+                Ok(len)
+            }
+            (Reply::Bytes(bytes), _) if out.is_empty() => Ok(bytes.len()),
+            (Reply::Bytes(bytes), _) => {
+                let room = out.get_mut(..bytes.len()).ok_or(Errno::RANGE)?;
+                copy(&bytes, Some(room));
+                Ok(bytes.len())
+            }
+            _ => Err(self.complain(op)),
+        }
+    }
+
+    fn complain(&self, op: &Op<'_>) -> Errno {
+        if !self.complained.swap(true, Ordering::Relaxed) {
+            tracing::error!(hook = ?self.hook, "{:?} can't be answered like that by a hook", op.kind());
+        }
+        Errno::IO
+    }
+}
+
+fn copy(bytes: &[u8], room: Option<&mut [u8]>) {
+    if let Some(room) = room {
+        let len = room.len();
+        room.copy_from_slice(bytes.get(..len).unwrap_or_default());
+    }
+}
+
+/// What an operation answers, as a hook sees it, and made of what a hook says.
+pub(crate) trait Outcome: Sized {
+    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R;
+    fn of(reply: Reply, op: &Op<'_>) -> Option<Self>;
+}
+
+impl Outcome for () {
+    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+        see(Answer::Done)
+    }
+
+    fn of(reply: Reply, _op: &Op<'_>) -> Option<Self> {
+        (reply == Reply::Done).then_some(())
+    }
+}
+
+impl Outcome for Option<Entry> {
+    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+        match self {
+            Some(entry) => entry.tell(see),
+            None => see(Answer::Missing),
+        }
+    }
+
+    fn of(reply: Reply, _op: &Op<'_>) -> Option<Self> {
+        (reply == Reply::Missing).then_some(None)
+    }
+}
+
+impl Outcome for Entry {
+    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+        // Every vnode that this layer answers is one of its own.
+        let own = self.vnode.as_any().downcast_ref::<TemplateVnode>();
+        let lower = own.map_or(&self.vnode, |own| &own.lower);
+        see(Answer::Object(&Object::new(&**lower), &self.attr))
+    }
+
+    fn of(_reply: Reply, _op: &Op<'_>) -> Option<Self> {
+        None
+    }
+}
+
+impl Outcome for (Entry, Arc<dyn OpenFile>) {
+    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+        self.0.tell(see)
+    }
+
+    fn of(_reply: Reply, _op: &Op<'_>) -> Option<Self> {
+        None
+    }
+}
+
+impl Outcome for Arc<dyn OpenFile> {
+    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+        see(Answer::Done)
+    }
+
+    fn of(_reply: Reply, _op: &Op<'_>) -> Option<Self> {
+        None
+    }
+}
+
+impl Outcome for Attr {
+    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+        see(Answer::Attr(self))
+    }
+
+    fn of(reply: Reply, op: &Op<'_>) -> Option<Self> {
+        let (Op::Getattr { file } | Op::Setattr { file, .. }) = op else { return None };
+        let Reply::Attr(mut attr) = reply else { return None };
+        fix_identity(file.lower(), &mut attr);
+        Some(attr)
+    }
+}
+
+impl Outcome for Vec<u8> {
+    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+        see(Answer::Bytes(self))
+    }
+
+    fn of(reply: Reply, _op: &Op<'_>) -> Option<Self> {
+        if let Reply::Bytes(bytes) = reply { Some(bytes) } else { None }
+    }
+}
+
+impl Outcome for u64 {
+    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+        see(Answer::Count(*self))
+    }
+
+    fn of(reply: Reply, _op: &Op<'_>) -> Option<Self> {
+        if let Reply::Count(count) = reply { Some(count) } else { None }
+    }
+}
+
+impl Outcome for usize {
+    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+        see(Answer::Count(*self as u64))
+    }
+
+    /// No more was written than there was.
+    fn of(reply: Reply, op: &Op<'_>) -> Option<Self> {
+        let (Reply::Count(count), Op::Write { data, .. }) = (reply, op) else { return None };
+        Self::try_from(count).ok().filter(|&count| count <= data.len())
+    }
+}
+
+impl Outcome for StatFs {
+    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+        see(Answer::Done)
+    }
+
+    fn of(_reply: Reply, _op: &Op<'_>) -> Option<Self> {
+        None
+    }
+}
+
+impl Outcome for IoctlReply {
+    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+        see(Answer::Done)
+    }
+
+    fn of(_reply: Reply, _op: &Op<'_>) -> Option<Self> {
+        None
+    }
+}
