@@ -1,0 +1,155 @@
+//! The rules against the kernel's own: random objects of the host, random callers, access(2). Needs root, and a directory on a file system with ACLs.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use access::{ACL_ACCESS, Caller, READ, SEARCH, WRITE};
+use hostfs::{HostFs, HostOptions};
+use rustix::fs::{Access, AtFlags, CWD, Gid, Mode, Uid, XattrFlags};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::channel;
+use vnode::{Cx, Layer, Name, Vnode};
+
+const OBJECTS: usize = 150;
+const CALLERS: usize = 60;
+/// Few ids, so that owners, members and strangers are all met.
+const IDS: u32 = 5;
+const FIRST: u32 = 7000;
+
+/// xorshift64*
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u32) -> u32 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        u32::try_from(self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33).unwrap() % n
+    }
+
+    fn id(&mut self) -> u32 {
+        FIRST + self.below(IDS)
+    }
+}
+
+fn entry(tag: u8, perm: u32, id: u32) -> Vec<u8> {
+    [&[tag, 0, u8::try_from(perm).unwrap(), 0][..], &id.to_le_bytes()].concat()
+}
+
+/// A valid ACL: the kernel wants entries in order of tag and id.
+fn acl(dice: &mut Dice) -> Vec<u8> {
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    let named = |dice: &mut Dice, tag: u8, bytes: &mut Vec<u8>| {
+        let mut some = false;
+        for id in FIRST..FIRST + IDS {
+            if dice.below(3) == 0 {
+                bytes.extend(entry(tag, dice.below(8), id));
+                some = true;
+            }
+        }
+        some
+    };
+    bytes.extend(entry(0x01, dice.below(8), u32::MAX));
+    let users = named(dice, 0x02, &mut bytes);
+    bytes.extend(entry(0x04, dice.below(8), u32::MAX));
+    let groups = named(dice, 0x08, &mut bytes);
+    if users || groups || dice.below(2) == 0 {
+        bytes.extend(entry(0x10, dice.below(8), u32::MAX));
+    }
+    bytes.extend(entry(0x20, dice.below(8), u32::MAX));
+    bytes
+}
+
+/// Removes its directory at the end.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn make(dir: &Path, name: &str, dice: &mut Dice) {
+    let path = dir.join(name);
+    let mode = Mode::from_raw_mode(dice.below(0o1000));
+    match dice.below(3) {
+        0 => std::fs::create_dir(&path).unwrap(),
+        1 => rustix::fs::mknodat(CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap(),
+        _ => drop(std::fs::File::create(&path).unwrap()),
+    }
+    std::os::unix::fs::chown(&path, Some(dice.id()), Some(dice.id())).unwrap();
+    rustix::fs::chmod(&path, mode).unwrap();
+    if dice.below(2) == 0 {
+        let name = core::str::from_utf8(ACL_ACCESS).unwrap();
+        rustix::fs::setxattr(&path, name, &acl(dice), XattrFlags::empty()).unwrap();
+    }
+}
+
+/// What access(2) refuses this thread, for each set of rights: a bit for each of the eight.
+fn native(path: &Path) -> u8 {
+    let may = |mask: u32| {
+        let mode = Access::from_bits_truncate(mask);
+        rustix::fs::accessat(CWD, path, mode, AtFlags::EACCESS).is_ok()
+    };
+    (1..8).filter(|&mask| !may(mask)).map(|mask| 1 << mask).sum()
+}
+
+fn refused(cx: &Cx<'_>, vnode: &dyn Vnode) -> u8 {
+    (1..8).filter(|&mask| access::refused(cx, vnode, mask).unwrap() != 0).map(|mask| 1u8 << mask).sum()
+}
+
+#[test]
+fn the_rules_are_the_kernels() {
+    assert!(rustix::process::geteuid().is_root(), "needs root: it acts as other users");
+    let seed = std::env::var("SEED").map_or(0x5EED_1234_5678, |seed| seed.parse().unwrap());
+    let mut dice = Dice(seed);
+    let scratch = Scratch(std::env::temp_dir().join(format!("access-{}", std::process::id())));
+    std::fs::create_dir(&scratch.0).unwrap();
+    rustix::fs::chmod(&scratch.0, Mode::from_raw_mode(0o755)).unwrap();
+    let names: Vec<String> = (0..OBJECTS).map(|n| n.to_string()).collect();
+    names.iter().for_each(|name| make(&scratch.0, name, &mut dice));
+    let host = HostFs::open(&scratch.0, HostOptions::default()).unwrap();
+    let server = Cx::internal(0, 0);
+    let vnodes: Vec<Arc<dyn Vnode>> = names
+        .iter()
+        .map(|name| host.root().lookup(&server, Name::new(name.as_bytes()).unwrap()).unwrap().unwrap().vnode)
+        .collect();
+    let never = AtomicBool::new(false);
+    let mut seen = [0usize; 2];
+    for _ in 0..CALLERS {
+        let root = dice.below(20) == 0;
+        let (uid, gid) = if root { (0, 0) } else { (dice.id(), dice.id()) };
+        let groups: Vec<u32> = (FIRST..FIRST + IDS).filter(|_| dice.below(3) == 0).collect();
+        let (paths, raw) = (names.iter().map(|name| scratch.0.join(name)).collect::<Vec<_>>(), groups.clone());
+        let (tell, told) = channel();
+        let (done, wait) = channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let groups: Vec<Gid> = raw.into_iter().map(Gid::from_raw).collect();
+            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+            rustix::thread::set_thread_groups(&groups).unwrap();
+            rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            let answers: Vec<u8> = paths.iter().map(|path| native(path)).collect();
+            tell.send((rustix::thread::gettid().as_raw_nonzero().get(), answers)).unwrap();
+            let _ = wait.recv();
+        });
+        let (tid, answers) = told.recv().unwrap();
+        let cx = Cx::new(uid, gid, tid.unsigned_abs(), 0, true, &never);
+        assert_eq!(Caller::of(&cx), Caller { uid, gid, groups: groups.clone() });
+        for ((name, vnode), native) in names.iter().zip(&vnodes).zip(answers) {
+            let ours = refused(&cx, &**vnode);
+            seen[usize::from(ours == 0)] += 1;
+            assert_eq!(
+                ours,
+                native,
+                "seed {seed}: object {name} {:?} by {uid}:{gid} {groups:?}: of {READ} read, {WRITE} write, {SEARCH} search",
+                vnode.getattr(&server).unwrap()
+            );
+        }
+        drop(done);
+        thread.join().unwrap();
+    }
+    assert!(seen.iter().all(|&n| n > 100), "allowed and refused: {seen:?}");
+}
