@@ -1,0 +1,264 @@
+//! Calls that are made on one replica after the other until one answers.
+
+use crate::blame::{Blame, blame};
+use crate::health::{Set, only};
+use crate::layer::Shared;
+use crate::node::Node;
+use crate::pool::NoAnswer;
+use crate::replica::{Opened, Replica};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use vnode::{Cx, Errno, Result, Vnode};
+
+/// Why a replica gave no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The operation failed.
+    Errno(Errno),
+    /// There is no such object on this replica, or one of another kind.
+    Missing,
+}
+
+/// What one replica answers.
+pub(crate) type Outcome<T> = core::result::Result<T, Fault>;
+
+/// An answer, and whose it is.
+pub(crate) struct Answer<T> {
+    pub(crate) value: T,
+    pub(crate) replica: usize,
+    pub(crate) opened: Arc<Opened>,
+}
+
+/// A caller, as far as a thread that may outlive the request can know it.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller {
+    uid: u32,
+    gid: u32,
+    pid: u32,
+}
+
+/// Nobody gives up a call on a thread of a replica but the deadline.
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+impl Caller {
+    pub(crate) fn of(cx: &Cx<'_>) -> Self {
+        Self { uid: cx.uid, gid: cx.gid, pid: cx.pid }
+    }
+
+    pub(crate) fn cx(self) -> Cx<'static> {
+        Cx::new(self.uid, self.gid, self.pid, 0, true, &NEVER)
+    }
+}
+
+/// The way of one request from replica to replica.
+pub(crate) struct Way<'a> {
+    fs: &'a Shared,
+    number: u64,
+    prefer: Option<usize>,
+    tried: Set,
+    /// What the last replica failed with.
+    errno: Errno,
+    /// Until when a replica to come back is waited for.
+    until: Option<Instant>,
+}
+
+impl<'a> Way<'a> {
+    /// For the file of that number, which belongs to the replica `prefer`.
+    pub(crate) fn new(fs: &'a Shared, number: u64, prefer: Option<usize>) -> Self {
+        Self { fs, number, prefer, tried: 0, errno: Errno::IO, until: None }
+    }
+
+    /// The next replica to ask.
+    ///
+    /// # Errors
+    /// What the last one failed with, if there is none left. If none is up at all, that is waited for until the deadline.
+    pub(crate) fn next(&mut self, cx: &Cx<'_>) -> Result<usize> {
+        loop {
+            if let Some(replica) = self.fs.pick(self.number, self.prefer, self.tried) {
+                return Ok(replica);
+            }
+            if self.fs.board.up() != 0 {
+                return Err(self.errno);
+            }
+            cx.require_blocking()?;
+            let until = *self.until.get_or_insert_with(|| Instant::now() + self.fs.options.timeout);
+            if !self.fs.board.wait_for_any(until) {
+                return Err(self.errno);
+            }
+            self.tried = 0;
+        }
+    }
+
+    /// That one failed.
+    pub(crate) fn failed(&mut self, replica: usize, errno: Errno) {
+        self.tried |= only(replica);
+        self.errno = errno;
+        // Who has waited in vain for an answer has waited long enough.
+        if errno == Errno::TIMEDOUT {
+            self.until.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// That one has not what is asked for.
+    pub(crate) fn lacks(&mut self, replica: usize) {
+        self.tried |= only(replica);
+    }
+}
+
+impl Node {
+    /// Does `op` on the replica that the object belongs to; if that fails because of the replica, on others.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        cx: &Cx<'_>,
+        op: impl Fn(&Arc<dyn Vnode>, &Cx<'_>) -> Result<T> + Clone + Send + 'static,
+    ) -> Result<T> {
+        let prefer = self.choice();
+        let answer = self.ask_for(cx, self.path().number(), prefer, op)?;
+        if prefer != Some(answer.replica) {
+            self.choose(answer.replica);
+        }
+        Ok(answer.value)
+    }
+
+    /// Does `op` for the file of that number, on the replica `prefer` if that is up.
+    pub(crate) fn ask_for<T: Send + 'static>(
+        &self,
+        cx: &Cx<'_>,
+        number: u64,
+        prefer: Option<usize>,
+        op: impl Fn(&Arc<dyn Vnode>, &Cx<'_>) -> Result<T> + Clone + Send + 'static,
+    ) -> Result<Answer<T>> {
+        let mut way = Way::new(&self.fs, number, prefer);
+        loop {
+            let replica = way.next(cx)?;
+            match self.attempt(cx, replica, &op) {
+                Ok((value, opened)) => return Ok(Answer { value, replica, opened }),
+                // Another replica may have it, but this one is right until it fails. The kernel walks the path again.
+                Err(Fault::Missing) => return Err(Errno::STALE),
+                Err(Fault::Errno(errno)) if blame(errno) == Blame::Nobody => return Err(errno),
+                Err(Fault::Errno(errno)) => way.failed(replica, errno),
+            }
+        }
+    }
+
+    /// Does `op` on one replica, at most until the deadline.
+    pub(crate) fn attempt<T: Send + 'static>(
+        &self,
+        cx: &Cx<'_>,
+        replica: usize,
+        op: &(impl Fn(&Arc<dyn Vnode>, &Cx<'_>) -> Result<T> + Clone + Send + 'static),
+    ) -> Outcome<(T, Arc<Opened>)> {
+        let Some(opened) = self.fs.replicas.get(replica).and_then(Replica::opened) else {
+            return Err(Fault::Errno(Errno::NOTCONN));
+        };
+        if opened.pool.is_some() {
+            cx.require_blocking().map_err(Fault::Errno)?;
+        }
+        let call = self.fs.begin(replica, opened.pool.is_some());
+        let done = match &opened.pool {
+            None => self.perform(replica, &opened, cx, op),
+            Some(pool) => {
+                let node = self.me().map_err(Fault::Errno)?;
+                let (caller, opened, op) = (Caller::of(cx), Arc::clone(&opened), op.clone());
+                let work = move || node.perform(replica, &opened, &caller.cx(), &op);
+                pool.call(self.fs.options.timeout, work).unwrap_or_else(|none| Err(Fault::Errno(errno_of(none))))
+            }
+        };
+        self.fs.end(call, &opened, done.as_ref().err().copied());
+        done.map(|value| (value, opened))
+    }
+}
+
+/// What a call failed with that was not answered.
+pub(crate) const fn errno_of(none: NoAnswer) -> Errno {
+    match none {
+        NoAnswer::Late | NoAnswer::Full => Errno::TIMEDOUT,
+        NoAnswer::Panicked => Errno::IO,
+    }
+}
+
+/// A call that is under way.
+pub(crate) struct Call {
+    replica: usize,
+    began: Option<Instant>,
+}
+
+/// One of so many calls that take a microsecond or two is timed.
+const TIMED: u64 = 8;
+
+impl Shared {
+    /// A replica to ask for the file of that number, not one of `tried`; `None`: none is left.
+    pub(crate) fn pick(&self, number: u64, prefer: Option<usize>, tried: Set) -> Option<usize> {
+        let up = self.board.up() & !tried;
+        if let Some(prefer) = prefer.filter(|prefer| up & only(*prefer) != 0) {
+            return Some(prefer);
+        }
+        if up == 0 {
+            return self.chooser.choose(self.board.suspects() & !tried, number, &self.replicas);
+        }
+        let key = self.chooser.goes_by_number().then_some(number);
+        let admitted = self.board.admitted(up, key, Instant::now);
+        self.chooser.choose(if admitted == 0 { up } else { admitted }, number, &self.replicas)
+    }
+
+    /// A call is made.
+    pub(crate) fn begin(&self, replica: usize, always_timed: bool) -> Call {
+        let mut began = None;
+        if let Some(replica) = self.replicas.get(replica) {
+            let nth = replica.stats.requests.fetch_add(1, Ordering::Relaxed);
+            self.chooser.used(replica);
+            if always_timed || nth.is_multiple_of(TIMED) {
+                began = Some(Instant::now());
+            }
+        }
+        Call { replica, began }
+    }
+
+    /// It came to an end, with that fault if any.
+    #[expect(clippy::needless_pass_by_value, reason = "a call ends once")]
+    pub(crate) fn end(&self, call: Call, opened: &Opened, fault: Option<Fault>) {
+        let Some(replica) = self.replicas.get(call.replica) else { return };
+        let blamed = match fault {
+            Some(Fault::Errno(errno)) => blame(errno),
+            Some(Fault::Missing) | None => Blame::Nobody,
+        };
+        if blamed == Blame::Nobody {
+            replica.trust();
+            if let Some(began) = call.began {
+                replica.stats.took(began.elapsed());
+            }
+            return;
+        }
+        replica.stats.failures.fetch_add(1, Ordering::Relaxed);
+        let Some(Fault::Errno(errno)) = fault else { return };
+        if errno == Errno::TIMEDOUT {
+            replica.stats.timeouts.fetch_add(1, Ordering::Relaxed);
+        }
+        let at_fault = blamed == Blame::Replica || replica.doubt();
+        if at_fault && replica.is_current(opened.number) && self.board.failed(call.replica, Instant::now()) {
+            tracing::warn!("replica {} is left alone: {errno}", replica.name);
+        }
+    }
+
+    /// A read is not timed: it takes as long as it is large.
+    pub(crate) fn begin_read(&self, replica: usize) -> Call {
+        Call { began: None, ..self.begin(replica, false) }
+    }
+
+    /// Is nothing to be expected of that replica, so that it is not even asked?
+    pub(crate) fn is_hopeless(&self, replica: usize) -> bool {
+        let up = self.board.up();
+        up & only(replica) == 0 && (up != 0 || self.board.suspects() & only(replica) == 0)
+    }
+
+    /// Any of a set.
+    pub(crate) fn any_of(&self, set: Set) -> Option<usize> {
+        self.any.choose(set, 0, &self.replicas)
+    }
+
+    /// Is there a replica that may hang, so that open files will have to move sooner or later?
+    pub(crate) fn may_move(&self) -> bool {
+        self.replicas.iter().any(|replica| replica.opened().is_none_or(|opened| opened.pool.is_some()))
+    }
+}

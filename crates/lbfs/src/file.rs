@@ -1,0 +1,232 @@
+use crate::blame::{Blame, blame};
+use crate::failover::{Caller, Fault, Way, errno_of};
+use crate::node::{Node, Version};
+use crate::pool::Pool;
+use crate::replica::Opened;
+use parking_lot::RwLock;
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SeekFrom, Vnode};
+
+/// An open file: open on one replica, and moved to another when that fails.
+#[derive(Debug)]
+pub(crate) struct LbFile {
+    node: Arc<Node>,
+    /// What was opened. It only moves to the same.
+    version: Version,
+    flags: OpenFlags,
+    current: RwLock<Arc<Place>>,
+    /// The file whose host file was handed out: it stays where it is.
+    handed_out: Option<Arc<Place>>,
+}
+
+/// Where it is open.
+#[derive(Debug)]
+struct Place {
+    replica: usize,
+    opened: Arc<Opened>,
+    /// `None` only while this is dropped.
+    file: Option<Arc<dyn OpenFile>>,
+}
+
+impl Place {
+    fn file(&self) -> Result<&Arc<dyn OpenFile>> {
+        self.file.as_ref().ok_or(Errno::BADF)
+    }
+
+    fn pool(&self) -> Option<&Arc<Pool>> {
+        self.opened.pool.as_ref()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Closing may hang.
+        if let (Some(pool), Some(file)) = (&self.opened.pool, self.file.take()) {
+            pool.dispose(file);
+        }
+    }
+}
+
+/// A file opened on a replica, with its attributes if they were asked for.
+type OpenedFile = (Arc<dyn OpenFile>, Option<Attr>);
+
+/// The opening of a file; with its attributes at that moment, if so wanted.
+fn opening(
+    flags: OpenFlags,
+    with_attr: bool,
+) -> impl Fn(&Arc<dyn Vnode>, &Cx<'_>) -> Result<OpenedFile> + Clone + Send + 'static {
+    move |vnode, cx| {
+        let file = vnode.open(cx, flags)?;
+        let attr = if with_attr { Some(vnode.getattr(cx)?) } else { None };
+        Ok((file, attr))
+    }
+}
+
+impl Node {
+    pub(crate) fn open_regular(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        match self.kind_of() {
+            Kind::Regular => {}
+            Kind::Directory => return Err(Errno::ISDIR),
+            _ => return Err(Errno::INVAL),
+        }
+        if flags.writes() || flags.truncates() {
+            return Err(Errno::ROFS);
+        }
+        let prefer = self.choice();
+        // Of a file that may well have to move, it is known exactly what was opened; of others as it was looked up.
+        let exactly = self.fs.may_move();
+        let answer = self.ask_for(cx, self.path().number(), prefer, opening(flags, exactly))?;
+        self.choose(answer.replica);
+        let (file, attr) = answer.value;
+        if let Some(attr) = &attr {
+            self.saw(attr);
+        }
+        let version = attr.map_or_else(|| self.seen(), |attr| Version::of(&attr));
+        let place = Arc::new(Place { replica: answer.replica, opened: answer.opened, file: Some(file) });
+        let handed_out = (self.fs.options.passthrough && place.pool().is_none()).then(|| Arc::clone(&place));
+        let node = self.me()?;
+        Ok(Arc::new(LbFile { node, version, flags, current: RwLock::new(place), handed_out }))
+    }
+}
+
+impl LbFile {
+    /// Does `op` where the file is open; if that fails because of the replica, moves it and does it there.
+    fn follow<T>(&self, cx: &Cx<'_>, mut op: impl FnMut(&Arc<Place>) -> Result<T>) -> Result<T> {
+        let mut way = Way::new(&self.node.fs, self.node.path().number(), None);
+        loop {
+            let place = Arc::clone(&self.current.read());
+            let errno = if self.node.fs.is_hopeless(place.replica) {
+                Errno::NOTCONN
+            } else {
+                match op(&place) {
+                    Err(errno) if blame(errno) != Blame::Nobody => errno,
+                    answer => return answer,
+                }
+            };
+            way.failed(place.replica, errno);
+            self.move_on(cx, &mut way, &place)?;
+        }
+    }
+
+    /// Moves it from `former` to a replica that has the same file.
+    fn move_on(&self, cx: &Cx<'_>, way: &mut Way<'_>, former: &Arc<Place>) -> Result<()> {
+        loop {
+            if !Arc::ptr_eq(&self.current.read(), former) {
+                // Somebody else has moved it.
+                return Ok(());
+            }
+            let replica = way.next(cx)?;
+            match self.node.attempt(cx, replica, &opening(self.flags, true)) {
+                Ok(((file, attr), opened)) => {
+                    let place = Arc::new(Place { replica, opened, file: Some(file) });
+                    if attr.is_none_or(|attr| Version::of(&attr) != self.version) {
+                        self.node.differs_on(replica, former.replica);
+                        way.lacks(replica);
+                        continue;
+                    }
+                    self.node.choose(replica);
+                    *self.current.write() = place;
+                    return Ok(());
+                }
+                Err(Fault::Missing) => {
+                    self.node.differs_on(replica, former.replica);
+                    way.lacks(replica);
+                }
+                Err(Fault::Errno(vnode::MAY_BLOCK)) => return Err(vnode::MAY_BLOCK),
+                Err(Fault::Errno(errno)) if blame(errno) == Blame::Nobody => way.lacks(replica),
+                Err(Fault::Errno(errno)) => way.failed(replica, errno),
+            }
+        }
+    }
+
+    /// Does `op` on the file of a replica that may hang.
+    fn isolated<T: Send + 'static>(
+        &self,
+        place: &Arc<Place>,
+        pool: &Arc<Pool>,
+        op: impl FnOnce(&dyn OpenFile) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let work = {
+            let place = Arc::clone(place);
+            move || op(&**place.file()?)
+        };
+        let done = pool.call(self.node.fs.options.timeout, work);
+        done.unwrap_or_else(|none| Err(errno_of(none)))
+    }
+
+    /// Counts a call.
+    fn counted<T>(&self, place: &Place, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        let begun = self.node.fs.begin_read(place.replica);
+        let done = call();
+        self.node.fs.end(begun, &place.opened, done.as_ref().err().map(|errno| Fault::Errno(*errno)));
+        done
+    }
+}
+
+impl OpenFile for LbFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn backing(&self) -> Option<BorrowedFd<'_>> {
+        self.handed_out.as_ref()?.file.as_ref()?.backing()
+    }
+
+    fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
+        self.follow(cx, |place| {
+            let Some(pool) = place.pool() else {
+                return self.counted(place, || place.file()?.read(cx, out, offset));
+            };
+            cx.require_blocking()?;
+            let (caller, len) = (Caller::of(cx), out.len());
+            // The buffer of the request may be gone before a stuck call comes back.
+            let read = move |file: &dyn OpenFile| {
+                let mut bytes = vec![0; len];
+                let done = file.read(&caller.cx(), &mut bytes, offset)?;
+                bytes.truncate(done);
+                Ok(bytes)
+            };
+            let bytes = self.counted(place, || self.isolated(place, pool, read))?;
+            out.get_mut(..bytes.len()).ok_or(Errno::IO)?.copy_from_slice(&bytes);
+            Ok(bytes.len())
+        })
+    }
+
+    fn write(&self, _cx: &Cx<'_>, _data: &[u8], _offset: u64) -> Result<usize> {
+        Err(Errno::BADF)
+    }
+
+    fn flush(&self, _cx: &Cx<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn fsync(&self, _cx: &Cx<'_>, _data_only: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn fallocate(&self, _cx: &Cx<'_>, _mode: u32, _offset: u64, _len: u64) -> Result<()> {
+        Err(Errno::BADF)
+    }
+
+    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+        self.follow(cx, |place| {
+            let Some(pool) = place.pool() else {
+                return self.counted(place, || place.file()?.seek(cx, offset, whence));
+            };
+            cx.require_blocking()?;
+            let caller = Caller::of(cx);
+            let seek = move |file: &dyn OpenFile| file.seek(&caller.cx(), offset, whence);
+            self.counted(place, || self.isolated(place, pool, seek))
+        })
+    }
+
+    fn copy_from(&self, _cx: &Cx<'_>, _to: u64, _source: &dyn OpenFile, _from: u64, _len: u64) -> Result<u64> {
+        Err(Errno::BADF)
+    }
+
+    fn reflink_from(&self, _cx: &Cx<'_>, _source: &dyn OpenFile) -> Result<()> {
+        Err(Errno::BADF)
+    }
+}

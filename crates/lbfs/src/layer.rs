@@ -1,0 +1,193 @@
+use crate::chooser::Chooser;
+use crate::compare::Differences;
+use crate::health::{Board, Times};
+use crate::keeper;
+use crate::links::Links;
+use crate::listing::Listings;
+use crate::node::Node;
+use crate::options::{Options, Policy};
+use crate::replica::{MAX_REPLICAS, Replica, Source};
+use crate::table::Table;
+use core::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Instant;
+use vnode::{Cx, Errno, Layer, Result, Vnode};
+
+/// The load-balancing layer.
+#[derive(Debug)]
+pub struct LbFs {
+    fs: Arc<Shared>,
+    root: Arc<Node>,
+    may_hang: bool,
+    watches_refusals: bool,
+}
+
+/// What all vnodes share.
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) replicas: Box<[Replica]>,
+    pub(crate) board: Board,
+    pub(crate) chooser: Chooser,
+    /// Chooses any, whatever the policy is.
+    pub(crate) any: Chooser,
+    pub(crate) table: Table,
+    pub(crate) links: Links,
+    pub(crate) listings: Listings,
+    pub(crate) differences: Differences,
+    /// See [`vnode::StatFs::fsid`].
+    pub(crate) fsid: u64,
+}
+
+/// Why there is no layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MakeError {
+    /// No replica at all, or more than [`MAX_REPLICAS`].
+    Count(usize),
+    /// None of them could be opened: the name and the reason of each.
+    NoneOpens(Vec<(String, Errno)>),
+    /// No thread for the probes.
+    Thread(String),
+}
+
+impl fmt::Display for MakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(0) => f.write_str("no replicas: name their directories, separated by ':'"),
+            Self::Count(count) => write!(f, "{count} replicas are more than the {MAX_REPLICAS} that can be"),
+            Self::NoneOpens(all) => {
+                let all: Vec<String> = all.iter().map(|(name, errno)| format!("{name}: {errno}")).collect();
+                write!(f, "no replica can be reached ({})", all.join("; "))
+            }
+            Self::Thread(why) => write!(f, "can't start a thread for probes: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for MakeError {}
+
+impl LbFs {
+    /// Opens the replicas, each for at most the options' `timeout`. Those that can't be opened count as down, and are tried
+    /// again.
+    ///
+    /// # Errors
+    /// [`MakeError`]
+    pub fn new(sources: Vec<Source>, options: Options) -> core::result::Result<Arc<Self>, MakeError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0x6c62_6673_0000_0000);
+        if sources.is_empty() || sources.len() > MAX_REPLICAS {
+            return Err(MakeError::Count(sources.len()));
+        }
+        let replicas: Box<[Replica]> =
+            sources.into_iter().map(|source| Replica::new(source, options.isolate, options.threads)).collect();
+        let times = Times { timeout: options.timeout, probe: options.probe, ramp: options.ramp };
+        let fs = Arc::new(Shared {
+            options,
+            board: Board::new(replicas.len(), times, Instant::now()),
+            chooser: Chooser::new(options.policy),
+            any: Chooser::new(Policy::Random),
+            table: Table::new(),
+            links: Links::default(),
+            listings: Listings::default(),
+            differences: Differences::default(),
+            fsid: NEXT.fetch_add(1, Ordering::Relaxed),
+            replicas,
+        });
+        let refused = open_all(&fs);
+        if refused.len() == fs.replicas.len() {
+            let named = fs.replicas.iter().zip(refused).map(|(replica, (_, errno))| (replica.name.clone(), errno));
+            return Err(MakeError::NoneOpens(named.collect()));
+        }
+        for (i, errno) in refused {
+            let name = fs.replicas.get(i).map_or("", |replica| &replica.name);
+            tracing::warn!("replica {name} can't be reached: {errno}");
+            fs.board.failed(i, Instant::now());
+        }
+        keeper::start(&fs).map_err(|error| MakeError::Thread(error.to_string()))?;
+        let opened: Vec<_> = fs.replicas.iter().map(Replica::opened).collect();
+        let layers = || opened.iter().flatten().filter_map(|opened| opened.layer().ok());
+        Ok(Arc::new(Self {
+            // One that is away may be of any kind.
+            may_hang: opened.iter().any(|opened| opened.as_ref().is_none_or(|opened| opened.pool.is_some()))
+                || layers().any(|layer| layer.may_hang()),
+            watches_refusals: layers().any(|layer| layer.watches_refusals()),
+            root: Node::root(&fs),
+            fs,
+        }))
+    }
+
+    /// The text of [`crate::REPLICAS_XATTR`].
+    #[must_use]
+    pub fn statistics(&self) -> String {
+        crate::stats::text(&self.fs)
+    }
+
+    /// How many objects are known at the moment, the root not counted.
+    #[cfg(test)]
+    pub(crate) fn known(&self) -> usize {
+        self.fs.table.len()
+    }
+}
+
+/// Opens all replicas at the same time. Answers those that can't be opened, by number.
+fn open_all(fs: &Arc<Shared>) -> Vec<(usize, Errno)> {
+    let deadline = Instant::now() + fs.options.timeout;
+    let (answer, answers) = mpsc::channel();
+    for (i, replica) in fs.replicas.iter().enumerate() {
+        let (fs, answer) = (Arc::downgrade(fs), answer.clone());
+        let open = move || {
+            let result = fs.upgrade().map(|fs| fs.replicas.get(i).map_or(Err(Errno::IO), |one| one.open_anew(0)));
+            // Nobody waits any more: then a probe finds it open.
+            let _late = answer.send((i, result.unwrap_or(Err(Errno::IO))));
+        };
+        replica.probes.submit(Box::new(open));
+    }
+    let mut refused: Vec<(usize, Errno)> = (0..fs.replicas.len()).map(|i| (i, Errno::TIMEDOUT)).collect();
+    for _ in 0..fs.replicas.len() {
+        let Ok((i, result)) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) else { break };
+        match result {
+            Ok(()) => refused.retain(|(one, _)| *one != i),
+            Err(errno) => refused.iter_mut().filter(|(one, _)| *one == i).for_each(|(_, why)| *why = errno),
+        }
+    }
+    refused
+}
+
+impl Layer for LbFs {
+    fn root(&self) -> Arc<dyn Vnode> {
+        self.root.clone()
+    }
+
+    fn read_only(&self) -> bool {
+        true
+    }
+
+    fn may_hang(&self) -> bool {
+        self.may_hang
+    }
+
+    fn needs_flush(&self) -> bool {
+        // Nothing is written.
+        false
+    }
+
+    fn watches_refusals(&self) -> bool {
+        self.watches_refusals
+    }
+
+    fn sync(&self, _cx: &Cx<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.board.bell().close();
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LbFs").field("options", &self.options).field("replicas", &self.replicas).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,71 @@
+use crate::identity::PathKey;
+use crate::node::Node;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::{Arc, Weak};
+use vnode::{NumberMap, SHARDS, shard_of};
+
+/// The vnodes that somebody holds, by path: so that the same file stays with its replica, and has one number, for as long as it is
+/// known.
+#[derive(Debug)]
+pub(crate) struct Table {
+    shards: [Mutex<NumberMap<Weak<Node>>>; SHARDS],
+}
+
+impl Table {
+    pub(crate) fn new() -> Self {
+        Self { shards: core::array::from_fn(|_| Mutex::default()) }
+    }
+
+    fn shard(&self, number: u64) -> MutexGuard<'_, NumberMap<Weak<Node>>> {
+        // The index is always in range; the first shard stands in for what can't be.
+        self.shards.get(shard_of(number)).unwrap_or(&self.shards[0]).lock()
+    }
+
+    /// The vnode known of a path.
+    pub(crate) fn get(&self, path: PathKey) -> Option<Arc<Node>> {
+        let number = path.number();
+        let node = self.shard(number).get(&number).and_then(Weak::upgrade);
+        node.filter(|node| node.path() == path)
+    }
+
+    /// From now on `node` is what is known of its path. Answers what another thread has put there in the meantime, instead of
+    /// `former`, if it has; then that stays.
+    pub(crate) fn insert(&self, node: &Arc<Node>, former: Option<&Arc<Node>>) -> Option<Arc<Node>> {
+        let number = node.path().number();
+        let mut shard = self.shard(number);
+        let there = shard.get(&number).and_then(Weak::upgrade);
+        if let Some(there) = &there
+            && there.path() == node.path()
+            && there.kind_of() == node.kind_of()
+            && former.is_none_or(|former| !Arc::ptr_eq(former, there))
+        {
+            let there = Arc::clone(there);
+            drop(shard);
+            return Some(there);
+        }
+        shard.insert(number, Arc::downgrade(node));
+        drop(shard);
+        // May be the last that holds it, and dropping it takes the lock.
+        drop(there);
+        None
+    }
+
+    /// Called when a vnode is dropped.
+    pub(crate) fn forget(&self, node: &Node) {
+        let number = node.path().number();
+        let mut shard = self.shard(number);
+        // Not by address: see the vnode's Drop, which moves those above it.
+        if shard.get(&number).is_some_and(|weak| weak.strong_count() == 0) {
+            shard.remove(&number);
+            if shard.capacity() > 64 && shard.len() < shard.capacity() / 8 {
+                let room = shard.len() * 2;
+                shard.shrink_to(room);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+}

@@ -1,0 +1,179 @@
+use crate::node::Node;
+use crate::stats::{self, REPLICAS_XATTR};
+use std::any::Any;
+use std::sync::Arc;
+use vnode::{
+    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr,
+    StatFs, Vnode, XattrFlags,
+};
+
+/// What an ioctl may ask without changing anything: `FS_IOC_GETFLAGS`, `FS_IOC_FSGETXATTR`, `FS_IOC_GETVERSION`.
+const ASKING: [u32; 3] = [0x8008_6601, 0x801c_581f, 0x8008_7601];
+/// What changes: `FS_IOC_SETFLAGS`, `FS_IOC_FSSETXATTR`, `FS_IOC_SETVERSION`.
+const CHANGING: [u32; 3] = [0x4008_6602, 0x401c_5820, 0x4008_7602];
+
+/// An answer of a replica that fills `out`; where `out` is empty, its length.
+fn fill((len, bytes): (usize, Vec<u8>), out: &mut [u8]) -> Result<usize> {
+    if !out.is_empty() {
+        out.get_mut(..len).ok_or(Errno::RANGE)?.copy_from_slice(bytes.get(..len).ok_or(Errno::IO)?);
+    }
+    Ok(len)
+}
+
+/// Each operation is in the file of its concept; all that would change something is refused.
+impl Vnode for Node {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> u64 {
+        self.number()
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind_of()
+    }
+
+    fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
+        let attr = self.ask(cx, |lower, cx| lower.getattr(cx))?;
+        self.saw(&attr);
+        Ok(self.present(attr))
+    }
+
+    fn setattr(&self, _cx: &Cx<'_>, _set: &SetAttr, _file: Option<&dyn OpenFile>) -> Result<Attr> {
+        Err(Errno::ROFS)
+    }
+
+    fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
+        self.find(cx, name)
+    }
+
+    fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        if self.kind_of() != Kind::Symlink {
+            return Err(Errno::INVAL);
+        }
+        self.ask(cx, |lower, cx| lower.readlink(cx))
+    }
+
+    fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+        self.list(cx, cookie, sink)
+    }
+
+    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        self.open_regular(cx, flags)
+    }
+
+    fn create(
+        &self,
+        _cx: &Cx<'_>,
+        _name: Name<'_>,
+        _mode: u32,
+        _flags: OpenFlags,
+    ) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        Err(Errno::ROFS)
+    }
+
+    fn tmpfile(&self, _cx: &Cx<'_>, _mode: u32, _flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        Err(Errno::ROFS)
+    }
+
+    fn mknod(&self, _cx: &Cx<'_>, _name: Name<'_>, _mode: u32, _rdev: u64) -> Result<Entry> {
+        Err(Errno::ROFS)
+    }
+
+    fn mkdir(&self, _cx: &Cx<'_>, _name: Name<'_>, _mode: u32) -> Result<Entry> {
+        Err(Errno::ROFS)
+    }
+
+    fn symlink(&self, _cx: &Cx<'_>, _name: Name<'_>, _target: &[u8]) -> Result<Entry> {
+        Err(Errno::ROFS)
+    }
+
+    fn link(&self, _cx: &Cx<'_>, _name: Name<'_>, _target: &Arc<dyn Vnode>) -> Result<Entry> {
+        Err(Errno::ROFS)
+    }
+
+    fn unlink(&self, _cx: &Cx<'_>, _name: Name<'_>) -> Result<()> {
+        Err(Errno::ROFS)
+    }
+
+    fn rmdir(&self, _cx: &Cx<'_>, _name: Name<'_>) -> Result<()> {
+        Err(Errno::ROFS)
+    }
+
+    fn rename(
+        &self,
+        _cx: &Cx<'_>,
+        _name: Name<'_>,
+        _new_dir: &Arc<dyn Vnode>,
+        _new_name: Name<'_>,
+        _flags: RenameFlags,
+    ) -> Result<()> {
+        Err(Errno::ROFS)
+    }
+
+    fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
+        if self.is_root() && name == REPLICAS_XATTR {
+            let text = stats::text(&self.fs).into_bytes();
+            // The counters grow between the question for the size and the question for the text.
+            let room = if out.is_empty() { 64 * (self.fs.replicas.len() + 1) } else { 0 };
+            return fill((text.len(), text), out).map(|len| len + room);
+        }
+        let (name, room): (Arc<[u8]>, _) = (name.into(), out.len());
+        let get = move |lower: &Arc<dyn Vnode>, cx: &Cx<'_>| {
+            let mut value = vec![0; room];
+            let len = lower.getxattr(cx, &name, &mut value)?;
+            Ok((len, value))
+        };
+        fill(self.ask(cx, get)?, out)
+    }
+
+    fn setxattr(&self, _cx: &Cx<'_>, _name: &[u8], _value: &[u8], _flags: XattrFlags) -> Result<()> {
+        Err(Errno::ROFS)
+    }
+
+    fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
+        let room = out.len();
+        let list = move |lower: &Arc<dyn Vnode>, cx: &Cx<'_>| {
+            let mut names = vec![0; room];
+            let len = lower.listxattr(cx, &mut names)?;
+            Ok((len, names))
+        };
+        fill(self.ask(cx, list)?, out)
+    }
+
+    fn removexattr(&self, _cx: &Cx<'_>, _name: &[u8]) -> Result<()> {
+        Err(Errno::ROFS)
+    }
+
+    fn refused(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
+        self.ask(cx, move |lower, cx| lower.refused(cx, mask))
+    }
+
+    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
+        let figures = self.ask(cx, |lower, cx| lower.statfs(cx))?;
+        Ok(StatFs { fsid: self.fs.fsid, ..figures })
+    }
+
+    fn fsync(&self, _cx: &Cx<'_>, _data_only: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
+        if CHANGING.contains(&cmd) {
+            return Err(Errno::ROFS);
+        }
+        if !ASKING.contains(&cmd) {
+            return Err(Errno::NOTTY);
+        }
+        let (input, room): (Arc<[u8]>, _) = (input.into(), out.len());
+        let ask = move |lower: &Arc<dyn Vnode>, cx: &Cx<'_>| {
+            let mut answer = vec![0; room];
+            let reply = lower.ioctl(cx, cmd, &input, &mut answer)?;
+            Ok((reply, answer))
+        };
+        let (reply, answer) = self.ask(cx, ask)?;
+        out.get_mut(..reply.len).ok_or(Errno::IO)?.copy_from_slice(answer.get(..reply.len).ok_or(Errno::IO)?);
+        Ok(reply)
+    }
+}

@@ -1,0 +1,343 @@
+//! Replicas that fail and hang when a test says so.
+#![allow(dead_code, unreachable_pub)]
+
+use lbfs::{LbFs, Options, Source};
+use memfs::{Faults, MemFs};
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+use vnode::{
+    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Layer, Name, OpenFile, OpenFlags, RenameFlags, Result,
+    SeekFrom, SetAttr, StatFs, Vnode, XattrFlags,
+};
+
+pub const CX: Cx<'static> = Cx::internal(0, 0);
+
+/// What happens to every call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mood {
+    /// It is made.
+    #[default]
+    Well,
+    /// It fails.
+    Fails(Errno),
+    /// It waits until the mood is another.
+    Hangs,
+}
+
+/// What is between a test and a replica.
+#[derive(Debug, Default)]
+pub struct Gate {
+    mood: Mutex<Mood>,
+    changed: Condvar,
+    pub calls: AtomicU64,
+    pub reads: AtomicU64,
+    pub opened: AtomicU64,
+}
+
+impl Gate {
+    pub fn set(&self, mood: Mood) {
+        *self.mood.lock().unwrap() = mood;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) -> Result<()> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        let mut mood = self.mood.lock().unwrap();
+        while *mood == Mood::Hangs {
+            mood = self.changed.wait(mood).unwrap();
+        }
+        match *mood {
+            Mood::Fails(errno) => Err(errno),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::SeqCst)
+    }
+}
+
+/// A layer behind a gate.
+#[derive(Debug)]
+pub struct Shaky {
+    pub lower: Arc<dyn Layer>,
+    pub gate: Arc<Gate>,
+    pub may_hang: bool,
+}
+
+#[derive(Debug)]
+struct ShakyVnode(Arc<dyn Vnode>, Arc<Gate>);
+
+#[derive(Debug)]
+struct ShakyFile(Arc<dyn OpenFile>, Arc<Gate>);
+
+impl Layer for Shaky {
+    fn root(&self) -> Arc<dyn Vnode> {
+        Arc::new(ShakyVnode(self.lower.root(), Arc::clone(&self.gate)))
+    }
+    fn read_only(&self) -> bool {
+        true
+    }
+    fn may_hang(&self) -> bool {
+        self.may_hang
+    }
+    fn needs_flush(&self) -> bool {
+        false
+    }
+    fn watches_refusals(&self) -> bool {
+        false
+    }
+    fn sync(&self, _cx: &Cx<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Vnode for ShakyVnode {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn id(&self) -> u64 {
+        self.0.id()
+    }
+    fn kind(&self) -> Kind {
+        self.0.kind()
+    }
+    fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
+        self.1.pass()?;
+        self.0.getattr(cx)
+    }
+    fn setattr(&self, _cx: &Cx<'_>, _set: &SetAttr, _file: Option<&dyn OpenFile>) -> Result<Attr> {
+        panic!("a replica is changed")
+    }
+    fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
+        self.1.pass()?;
+        let wrap = |e: Entry| Entry { vnode: Arc::new(ShakyVnode(e.vnode, Arc::clone(&self.1))), attr: e.attr };
+        Ok(self.0.lookup(cx, name)?.map(wrap))
+    }
+    fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        self.1.pass()?;
+        self.0.readlink(cx)
+    }
+    fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+        self.1.pass()?;
+        self.0.readdir(cx, cookie, sink)
+    }
+    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        self.1.pass()?;
+        self.1.opened.fetch_add(1, Ordering::SeqCst);
+        Ok(Arc::new(ShakyFile(self.0.open(cx, flags)?, Arc::clone(&self.1))))
+    }
+    fn create(&self, _: &Cx<'_>, _: Name<'_>, _: u32, _: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        panic!("a replica is changed")
+    }
+    fn tmpfile(&self, _: &Cx<'_>, _: u32, _: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        panic!("a replica is changed")
+    }
+    fn mknod(&self, _: &Cx<'_>, _: Name<'_>, _: u32, _: u64) -> Result<Entry> {
+        panic!("a replica is changed")
+    }
+    fn mkdir(&self, _: &Cx<'_>, _: Name<'_>, _: u32) -> Result<Entry> {
+        panic!("a replica is changed")
+    }
+    fn symlink(&self, _: &Cx<'_>, _: Name<'_>, _: &[u8]) -> Result<Entry> {
+        panic!("a replica is changed")
+    }
+    fn link(&self, _: &Cx<'_>, _: Name<'_>, _: &Arc<dyn Vnode>) -> Result<Entry> {
+        panic!("a replica is changed")
+    }
+    fn unlink(&self, _: &Cx<'_>, _: Name<'_>) -> Result<()> {
+        panic!("a replica is changed")
+    }
+    fn rmdir(&self, _: &Cx<'_>, _: Name<'_>) -> Result<()> {
+        panic!("a replica is changed")
+    }
+    fn rename(&self, _: &Cx<'_>, _: Name<'_>, _: &Arc<dyn Vnode>, _: Name<'_>, _: RenameFlags) -> Result<()> {
+        panic!("a replica is changed")
+    }
+    fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
+        self.1.pass()?;
+        self.0.getxattr(cx, name, out)
+    }
+    fn setxattr(&self, _: &Cx<'_>, _: &[u8], _: &[u8], _: XattrFlags) -> Result<()> {
+        panic!("a replica is changed")
+    }
+    fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
+        self.1.pass()?;
+        self.0.listxattr(cx, out)
+    }
+    fn removexattr(&self, _: &Cx<'_>, _: &[u8]) -> Result<()> {
+        panic!("a replica is changed")
+    }
+    fn refused(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
+        self.1.pass()?;
+        self.0.refused(cx, mask)
+    }
+    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
+        self.1.pass()?;
+        self.0.statfs(cx)
+    }
+    fn fsync(&self, _cx: &Cx<'_>, _data_only: bool) -> Result<()> {
+        Ok(())
+    }
+    fn ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
+        self.1.pass()?;
+        self.0.ioctl(cx, cmd, input, out)
+    }
+}
+
+impl OpenFile for ShakyFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn backing(&self) -> Option<BorrowedFd<'_>> {
+        self.0.backing()
+    }
+    fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
+        self.1.reads.fetch_add(1, Ordering::SeqCst);
+        self.1.pass()?;
+        self.0.read(cx, out, offset)
+    }
+    fn write(&self, _: &Cx<'_>, _: &[u8], _: u64) -> Result<usize> {
+        panic!("a replica is changed")
+    }
+    fn flush(&self, _cx: &Cx<'_>) -> Result<()> {
+        Ok(())
+    }
+    fn fsync(&self, _cx: &Cx<'_>, _data_only: bool) -> Result<()> {
+        Ok(())
+    }
+    fn fallocate(&self, _: &Cx<'_>, _: u32, _: u64, _: u64) -> Result<()> {
+        panic!("a replica is changed")
+    }
+    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+        self.1.pass()?;
+        self.0.seek(cx, offset, whence)
+    }
+    fn copy_from(&self, _: &Cx<'_>, _: u64, _: &dyn OpenFile, _: u64, _: u64) -> Result<u64> {
+        panic!("a replica is changed")
+    }
+    fn reflink_from(&self, _: &Cx<'_>, _: &dyn OpenFile) -> Result<()> {
+        panic!("a replica is changed")
+    }
+}
+
+impl Drop for ShakyFile {
+    fn drop(&mut self) {
+        // Closing a file of a network file system may hang, too.
+        let _ = self.1.pass();
+        self.1.opened.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+type One<'a> = ((&'a Arc<MemFs>, &'a Arc<Gate>), &'a Arc<AtomicU64>);
+
+/// Replicas of one tree in memory, each behind a gate.
+pub struct Replicas {
+    pub trees: Vec<Arc<MemFs>>,
+    pub gates: Vec<Arc<Gate>>,
+    /// How often each was opened.
+    pub openings: Vec<Arc<AtomicU64>>,
+    may_hang: bool,
+}
+
+impl Replicas {
+    /// So many, of a tree that `build` makes.
+    pub fn new(count: usize, may_hang: bool, build: impl FnOnce(&Arc<dyn Vnode>)) -> Self {
+        let first = MemFs::new();
+        build(&first.root());
+        let mut trees: Vec<_> = (1..count).map(|_| first.fork(&Faults::new())).collect();
+        trees.insert(0, first);
+        let gates = (0..count).map(|_| Arc::default()).collect();
+        Self { trees, gates, openings: (0..count).map(|_| Arc::default()).collect(), may_hang }
+    }
+
+    pub fn sources(&self) -> Vec<Source> {
+        let all = self.trees.iter().zip(&self.gates).zip(&self.openings).enumerate();
+        let source = |(i, one): (usize, One<'_>)| {
+            let ((tree, gate), openings) = one;
+            let (tree, gate, openings) = (Arc::clone(tree), Arc::clone(gate), Arc::clone(openings));
+            let may_hang = self.may_hang;
+            let open = move || {
+                gate.pass()?;
+                openings.fetch_add(1, Ordering::SeqCst);
+                let shaky: Arc<dyn Layer> = Arc::new(Shaky { lower: tree.calm(), gate: Arc::clone(&gate), may_hang });
+                Ok(shaky)
+            };
+            Source { name: format!("r{i}"), open: Box::new(open) }
+        };
+        all.map(source).collect()
+    }
+
+    pub fn mount(&self, options: Options) -> Arc<LbFs> {
+        LbFs::new(self.sources(), options).unwrap()
+    }
+
+    pub fn all(&self, mood: Mood) {
+        self.gates.iter().for_each(|gate| gate.set(mood));
+    }
+}
+
+impl Drop for Replicas {
+    fn drop(&mut self) {
+        // Lets go of threads that hang.
+        self.all(Mood::Fails(Errno::IO));
+    }
+}
+
+/// Options for tests: nothing takes long, nothing is left to chance.
+pub fn quick() -> Options {
+    Options {
+        timeout: Duration::from_millis(300),
+        ramp: Duration::ZERO,
+        probe: Duration::from_millis(500),
+        compare: 0,
+        policy: lbfs::Policy::RoundRobin,
+        ..Options::default()
+    }
+}
+
+pub fn name(bytes: &str) -> Name<'_> {
+    Name::new(bytes.as_bytes()).unwrap()
+}
+
+/// Waits until it is so.
+pub fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let patience = Instant::now() + Duration::from_secs(20);
+    while !so() {
+        assert!(Instant::now() < patience, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The statistics.
+pub fn statistics(fs: &LbFs) -> serde_json::Value {
+    serde_json::from_str(&fs.statistics()).unwrap()
+}
+
+/// What is believed of the replicas.
+pub fn states(fs: &LbFs) -> Vec<String> {
+    let all = statistics(fs);
+    all["replicas"].as_array().unwrap().iter().map(|one| one["state"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Walks to a vnode.
+pub fn walk(fs: &LbFs, path: &str) -> Result<Entry> {
+    let root = fs.root();
+    let mut here = Entry { attr: root.getattr(&CX)?, vnode: root };
+    for part in path.split('/') {
+        here = here.vnode.lookup(&CX, name(part))?.ok_or(Errno::NOENT)?;
+    }
+    Ok(here)
+}
+
+/// All bytes of a file.
+pub fn read(fs: &LbFs, path: &str) -> Result<Vec<u8>> {
+    let file = walk(fs, path)?.vnode.open(&CX, OpenFlags::RDONLY)?;
+    let mut out = vec![0; 1 << 20];
+    let len = file.read(&CX, &mut out, 0)?;
+    out.truncate(len);
+    Ok(out)
+}

@@ -1,0 +1,561 @@
+//! Replicas that fail, hang, come back and differ.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{CX, Mood, Replicas, name, quick, read, states, statistics, until, walk};
+use lbfs::{LbFs, MakeError, Options, Policy};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use vnode::{Cx, Errno, Kind, Layer, OpenFlags, RenameFlags, SetAttr, SetTime, Time, Vnode, XattrFlags};
+
+const FILES: usize = 60;
+
+/// Directories with files whose bytes are their names.
+fn tree(root: &Arc<dyn Vnode>) {
+    for dir in ["a", "b"] {
+        let dir = root.mkdir(&CX, name(dir), 0o755).unwrap().vnode;
+        for i in 0..FILES {
+            let bytes = format!("file {i}");
+            let (_, file) = dir.create(&CX, name(&format!("f{i}")), 0o644, OpenFlags::RDWR).unwrap();
+            file.write(&CX, bytes.as_bytes(), 0).unwrap();
+        }
+        dir.symlink(&CX, name("link"), b"f0").unwrap();
+    }
+}
+
+fn replicas(count: usize, may_hang: bool) -> Replicas {
+    Replicas::new(count, may_hang, tree)
+}
+
+/// Everything can be read.
+fn all_is_there(fs: &LbFs) {
+    for i in 0..FILES {
+        assert_eq!(read(fs, &format!("a/f{i}")).unwrap(), format!("file {i}").as_bytes());
+    }
+    assert_eq!(names(fs, "b").len(), FILES + 1);
+    assert_eq!(walk(fs, "b/link").unwrap().vnode.readlink(&CX).unwrap(), b"f0");
+    assert!(walk(fs, "b/nothing").is_err_and(|errno| errno == Errno::NOENT));
+    assert!(fs.root().statfs(&CX).is_ok());
+}
+
+fn names(fs: &LbFs, dir: &str) -> HashSet<Vec<u8>> {
+    let mut names = HashSet::new();
+    let dir = walk(fs, dir).unwrap().vnode;
+    dir.readdir(&CX, 0, &mut |entry| names.insert(entry.name.as_bytes().to_vec())).unwrap();
+    names
+}
+
+fn counter(fs: &LbFs, replica: usize, which: &str) -> u64 {
+    statistics(fs)["replicas"][replica][which].as_u64().unwrap()
+}
+
+#[test]
+fn both_kinds_of_replicas_are_read_and_share_the_files() {
+    for may_hang in [false, true] {
+        let replicas = replicas(3, may_hang);
+        let fs = replicas.mount(quick());
+        assert_eq!(fs.may_hang(), may_hang);
+        all_is_there(&fs);
+        for i in 0..3 {
+            assert!(counter(&fs, i, "requests") > 10);
+            assert_eq!(counter(&fs, i, "failures"), 0);
+        }
+        assert_eq!(states(&fs), ["up"; 3]);
+    }
+}
+
+#[test]
+fn every_error_of_a_replica_is_hidden_at_every_call() {
+    let errnos = [Errno::IO, Errno::STALE, Errno::NOTCONN, Errno::TIMEDOUT, Errno::HOSTDOWN, Errno::CONNABORTED];
+    for may_hang in [false, true] {
+        for errno in errnos {
+            let replicas = replicas(2, may_hang);
+            let fs = replicas.mount(quick());
+            // Files that are open, known and unknown when it begins.
+            let open: Vec<_> = (0..6).map(|i| walk(&fs, &format!("a/f{i}")).unwrap()).collect();
+            let open: Vec<_> = open.iter().map(|e| e.vnode.open(&CX, OpenFlags::RDONLY).unwrap()).collect();
+            replicas.gates[1].set(Mood::Fails(errno));
+            for (i, file) in open.iter().enumerate() {
+                let mut out = [0; 64];
+                assert_eq!(file.read(&CX, &mut out, 5), Ok(format!("file {i}").len() - 5), "{errno}");
+            }
+            all_is_there(&fs);
+            assert!(counter(&fs, 1, "failures") > 0, "{errno}");
+        }
+    }
+}
+
+#[test]
+fn answers_are_no_failures() {
+    let replicas = replicas(2, false);
+    let fs = replicas.mount(quick());
+    let file = walk(&fs, "a/f0").unwrap().vnode;
+    replicas.all(Mood::Fails(Errno::ACCESS));
+    assert_eq!(file.getattr(&CX), Err(Errno::ACCESS));
+    replicas.all(Mood::Well);
+    assert_eq!(file.getxattr(&CX, b"user.none", &mut []), Err(Errno::NODATA));
+    assert_eq!((counter(&fs, 0, "failures"), counter(&fs, 1, "failures")), (0, 0));
+    assert_eq!(states(&fs), ["up"; 2]);
+}
+
+#[test]
+fn one_bad_file_does_not_condemn_its_replica() {
+    let replicas = replicas(2, false);
+    let fs = replicas.mount(quick());
+    let file = walk(&fs, "a/f0").unwrap().vnode;
+    for gate in &replicas.gates {
+        gate.set(Mood::Fails(Errno::IO));
+        let other = replicas.gates.iter().find(|other| !Arc::ptr_eq(other, gate)).unwrap();
+        other.set(Mood::Well);
+        assert!(file.getattr(&CX).is_ok());
+        replicas.all(Mood::Well);
+        assert!(file.getattr(&CX).is_ok());
+    }
+    assert_eq!(states(&fs), ["up"; 2]);
+}
+
+#[test]
+fn a_file_stays_with_its_replica() {
+    let replicas = replicas(2, false);
+    let fs = replicas.mount(quick());
+    let file = walk(&fs, "a/f0").unwrap().vnode;
+    let before: Vec<u64> = replicas.gates.iter().map(|gate| gate.calls()).collect();
+    for _ in 0..50 {
+        file.getattr(&CX).unwrap();
+        let same = walk(&fs, "a/f0").unwrap().vnode;
+        assert!(Arc::ptr_eq(&same, &file));
+    }
+    let after: Vec<u64> = replicas.gates.iter().map(|gate| gate.calls()).collect();
+    // The look-ups of the directory and in it are spread, the file's own operations are not.
+    let added: Vec<u64> = after.iter().zip(&before).map(|(a, b)| a - b).collect();
+    assert!(added.iter().any(|n| *n >= 100), "{added:?}");
+}
+
+#[test]
+fn by_hash_each_mount_chooses_the_same() {
+    let replicas = replicas(3, false);
+    let options = Options { policy: Policy::Hash, ..quick() };
+    let who = |fs: &LbFs, i: usize| {
+        let before: Vec<_> = replicas.gates.iter().map(|gate| gate.reads.load(Ordering::SeqCst)).collect();
+        read(fs, &format!("a/f{i}")).unwrap();
+        let read = |(gate, before): (&Arc<common::Gate>, &u64)| gate.reads.load(Ordering::SeqCst) > *before;
+        replicas.gates.iter().zip(&before).position(read).unwrap()
+    };
+    let (first, second) = (replicas.mount(options), replicas.mount(options));
+    let homes: Vec<usize> = (0..FILES).map(|i| who(&first, i)).collect();
+    assert_eq!(homes, (0..FILES).map(|i| who(&second, i)).collect::<Vec<_>>());
+    assert_eq!(homes.iter().collect::<HashSet<_>>().len(), 3);
+    // Only the files of the one that is away go elsewhere, and they come home.
+    replicas.gates[0].set(Mood::Fails(Errno::NOTCONN));
+    for (i, home) in homes.iter().enumerate() {
+        let now = who(&first, i);
+        assert!(now == *home || *home == 0);
+    }
+    replicas.gates[0].set(Mood::Well);
+    until("the replica is back", || states(&first)[0] == "up");
+    assert_eq!(homes, (0..FILES).map(|i| who(&first, i)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_replica_that_hangs_stalls_nobody() {
+    let replicas = replicas(2, true);
+    let options = Options { threads: 4, ..quick() };
+    let fs = replicas.mount(options);
+    all_is_there(&fs);
+    let files: Vec<_> = (0..20).map(|i| walk(&fs, &format!("a/f{i}")).unwrap().vnode).collect();
+    let open: Vec<_> = files.iter().map(|file| file.open(&CX, OpenFlags::RDONLY).unwrap()).collect();
+    replicas.gates[0].set(Mood::Hangs);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for (i, file) in open.iter().enumerate() {
+            scope.spawn(move || {
+                let mut out = [0; 64];
+                let len = file.read(&CX, &mut out, 0).unwrap();
+                assert_eq!(&out[..len], format!("file {i}").as_bytes());
+            });
+        }
+    });
+    // Each waited for the deadline at most once.
+    assert!(began.elapsed() < options.timeout * 5, "{:?}", began.elapsed());
+    // From then on nothing is sent there but probes, and nothing waits.
+    let (timeouts, calls) = (counter(&fs, 0, "timeouts"), replicas.gates[0].calls());
+    for _ in 0..10 {
+        all_is_there(&fs);
+    }
+    assert_eq!(counter(&fs, 0, "timeouts"), timeouts);
+    assert!(replicas.gates[0].calls() - calls < 6);
+    assert!(counter(&fs, 0, "stuck_threads") >= 1 && counter(&fs, 0, "timeouts") >= 1);
+    // It answers again: its threads come back, and so does it.
+    replicas.gates[0].set(Mood::Well);
+    until("the replica is back", || states(&fs) == ["up"; 2] && counter(&fs, 0, "stuck_threads") == 0);
+    let calls = replicas.gates[0].calls();
+    drop((files, open));
+    all_is_there(&fs);
+    assert!(replicas.gates[0].calls() > calls + 50);
+}
+
+#[test]
+fn the_layer_goes_away_while_a_replica_hangs() {
+    let replicas = replicas(2, true);
+    let fs = replicas.mount(quick());
+    let open: Vec<_> =
+        (0..8).map(|i| walk(&fs, &format!("a/f{i}")).unwrap().vnode.open(&CX, OpenFlags::RDONLY)).collect();
+    replicas.gates[1].set(Mood::Hangs);
+    for file in open.iter().flatten() {
+        file.read(&CX, &mut [0; 9], 0).unwrap();
+    }
+    let began = Instant::now();
+    // Closing files there hangs as well.
+    drop(open);
+    drop(fs);
+    assert!(began.elapsed() < quick().timeout, "{:?}", began.elapsed());
+    replicas.gates[1].set(Mood::Well);
+    until("all files are closed", || replicas.gates.iter().all(|gate| gate.opened.load(Ordering::SeqCst) == 0));
+}
+
+#[test]
+fn all_go_down_and_come_back() {
+    for (may_hang, mood) in [(false, Mood::Fails(Errno::NOTCONN)), (true, Mood::Fails(Errno::IO)), (true, Mood::Hangs)]
+    {
+        let replicas = replicas(2, may_hang);
+        let fs = replicas.mount(quick());
+        let file = walk(&fs, "a/f7").unwrap().vnode.open(&CX, OpenFlags::RDONLY).unwrap();
+        replicas.all(mood);
+        let began = Instant::now();
+        // Errors that may be the file's take some tries to be the replica's.
+        for _ in 0..4 {
+            assert!(file.read(&CX, &mut [0; 9], 0).is_err(), "{mood:?}");
+        }
+        assert!(began.elapsed() < quick().timeout * 20, "{:?}", began.elapsed());
+        until("both are down", || states(&fs) == ["down"; 2]);
+        let began = Instant::now();
+        assert!(walk(&fs, "a/f9").is_err());
+        let waited = began.elapsed();
+        assert!(waited > quick().timeout / 2 && waited < quick().timeout * 3, "{waited:?}");
+        // Who asks while they are away waits for them, as long as the deadline is.
+        let waiting = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                loop {
+                    match read(&fs, "a/f9") {
+                        Ok(bytes) => return bytes,
+                        Err(_) => std::thread::yield_now(),
+                    }
+                }
+            });
+            replicas.all(Mood::Well);
+            waiting.join().unwrap()
+        });
+        assert_eq!(waiting, b"file 9");
+        let mut out = [0; 9];
+        assert_eq!(file.read(&CX, &mut out, 0), Ok(6), "the file that was open all the time: {mood:?}");
+        until("both are back", || states(&fs) == ["up"; 2]);
+        all_is_there(&fs);
+    }
+}
+
+#[test]
+fn what_was_mounted_anew_is_opened_anew() {
+    let replicas = replicas(2, true);
+    let mut sources = replicas.sources();
+    // Each opening is behind a gate of its own, as each mount of a network file system is.
+    let gates: Arc<[Arc<common::Gate>; 2]> = Arc::default();
+    let (tree, count) = (Arc::clone(&replicas.trees[0]), Arc::new(AtomicUsize::new(0)));
+    let (opened, behind) = (Arc::clone(&count), Arc::clone(&gates));
+    sources[0].open = Box::new(move || {
+        let gate = Arc::clone(&behind[opened.fetch_add(1, Ordering::SeqCst)]);
+        Ok(Arc::new(common::Shaky { lower: tree.calm(), gate, may_hang: true }))
+    });
+    let fs = LbFs::new(sources, quick()).unwrap();
+    all_is_there(&fs);
+    let file = walk(&fs, "a/f0").unwrap().vnode;
+    gates[0].set(Mood::Fails(Errno::NOTCONN));
+    all_is_there(&fs);
+    until("it is back", || count.load(Ordering::SeqCst) == 2 && states(&fs)[0] == "up");
+    let calls = gates[1].calls();
+    all_is_there(&fs);
+    assert!(gates[1].calls() > calls + 10);
+    assert!(file.getattr(&CX).is_ok());
+}
+
+#[test]
+fn a_replica_that_is_away_at_the_beginning_is_taken_in_later() {
+    for mood in [Mood::Fails(Errno::NOTCONN), Mood::Hangs] {
+        let replicas = replicas(3, true);
+        replicas.gates[1].set(mood);
+        let fs = replicas.mount(quick());
+        all_is_there(&fs);
+        assert_ne!(states(&fs)[1], "up");
+        replicas.gates[1].set(Mood::Well);
+        until("it is there", || states(&fs)[1] == "up");
+        all_is_there(&fs);
+        assert!(counter(&fs, 1, "requests") > 10);
+    }
+}
+
+#[test]
+fn without_any_replica_there_is_no_layer() {
+    assert_eq!(LbFs::new(Vec::new(), quick()).err(), Some(MakeError::Count(0)));
+    let replicas = replicas(2, true);
+    replicas.gates[0].set(Mood::Fails(Errno::NOTCONN));
+    replicas.gates[1].set(Mood::Hangs);
+    let why = LbFs::new(replicas.sources(), quick()).unwrap_err();
+    assert_eq!(why, MakeError::NoneOpens(vec![("r0".into(), Errno::NOTCONN), ("r1".into(), Errno::TIMEDOUT)]));
+    assert!(why.to_string().contains("r1"));
+}
+
+#[test]
+fn numbers_are_the_same_on_all_replicas_and_over_mounts() {
+    // The same tree, made in another order, so that the replicas number it otherwise.
+    let mut replicas = replicas(1, false);
+    let other = memfs::MemFs::new();
+    other.root().mkdir(&CX, name("zzz"), 0o755).unwrap();
+    other.root().rmdir(&CX, name("zzz")).unwrap();
+    let b = other.root().mkdir(&CX, name("b"), 0o755).unwrap();
+    tree_again(&other.root(), &b.vnode);
+    replicas.trees.push(other);
+    replicas.gates.push(Arc::default());
+    replicas.openings.push(Arc::default());
+    let numbers = |fs: &LbFs| -> Vec<u64> {
+        (0..FILES)
+            .map(|i| walk(fs, &format!("a/f{i}")).unwrap().attr.ino)
+            .chain([walk(fs, "b").unwrap().attr.ino])
+            .collect()
+    };
+    let fs = replicas.mount(quick());
+    let all = numbers(&fs);
+    assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
+    for away in 0..2 {
+        replicas.gates[away].set(Mood::Fails(Errno::NOTCONN));
+        assert_eq!(numbers(&fs), all);
+        assert_eq!(numbers(&replicas.mount(quick())), all);
+        // Listings show them, too.
+        let dir = walk(&fs, "a").unwrap().vnode;
+        dir.readdir(&CX, 0, &mut |entry| {
+            assert_eq!(entry.ino, dir.lookup(&CX, entry.name).unwrap().unwrap().vnode.id());
+            true
+        })
+        .unwrap();
+        replicas.gates[away].set(Mood::Well);
+        until("it is back", || states(&fs)[away] == "up");
+    }
+}
+
+/// As [`tree`], in another order.
+fn tree_again(root: &Arc<dyn Vnode>, b: &Arc<dyn Vnode>) {
+    let a = root.mkdir(&CX, name("a"), 0o755).unwrap().vnode;
+    for dir in [b, &a] {
+        dir.symlink(&CX, name("link"), b"f0").unwrap();
+        for i in (0..FILES).rev() {
+            let bytes = format!("file {i}");
+            let (_, file) = dir.create(&CX, name(&format!("f{i}")), 0o644, OpenFlags::RDWR).unwrap();
+            file.write(&CX, bytes.as_bytes(), 0).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_file_with_several_names_is_one() {
+    let replicas = Replicas::new(2, false, |root| {
+        tree(root);
+        let a = root.lookup(&CX, name("a")).unwrap().unwrap().vnode;
+        let f1 = a.lookup(&CX, name("f1")).unwrap().unwrap().vnode;
+        root.link(&CX, name("second name"), &f1).unwrap();
+    });
+    let fs = replicas.mount(quick());
+    let (one, other) = (walk(&fs, "a/f1").unwrap(), walk(&fs, "second name").unwrap());
+    assert_eq!((one.vnode.id(), one.attr.nlink), (other.vnode.id(), 2));
+    assert_ne!(one.vnode.id(), walk(&fs, "a/f2").unwrap().vnode.id());
+    // It stays so while the first replica, which knows, is away.
+    replicas.gates[0].set(Mood::Fails(Errno::NOTCONN));
+    assert_eq!(walk(&fs, "a/f1").unwrap().attr.ino, one.attr.ino);
+    assert_eq!(walk(&fs, "second name").unwrap().attr.ino, one.attr.ino);
+    replicas.gates[0].set(Mood::Well);
+    let again = replicas.mount(quick());
+    for _ in 0..4 {
+        assert_eq!(walk(&again, "a/f1").unwrap().attr.ino, one.attr.ino);
+    }
+}
+
+#[test]
+fn listings_go_on_on_another_replica() {
+    let replicas = replicas(2, false);
+    let fs = replicas.mount(quick());
+    let dir = walk(&fs, "a").unwrap().vnode;
+    let mut seen = Vec::new();
+    let (mut cookie, mut turn) = (0, 0);
+    loop {
+        let before = seen.len();
+        dir.readdir(&CX, cookie, &mut |entry| {
+            if seen.len() == before + 7 {
+                return false;
+            }
+            seen.push(entry.name.as_bytes().to_vec());
+            cookie = entry.cookie;
+            true
+        })
+        .unwrap();
+        if seen.len() == before {
+            break;
+        }
+        // The other one fails, and the listing that was begun is not kept for ever either.
+        replicas.gates[turn % 2].set(Mood::Fails(Errno::NOTCONN));
+        replicas.gates[(turn + 1) % 2].set(Mood::Well);
+        turn += 1;
+        until("one is up", || states(&fs)[turn % 2] == "up");
+        for i in 0..70 {
+            let other = walk(&fs, "b").unwrap().vnode;
+            if i % 2 == 0 {
+                other.readdir(&CX, 0, &mut |_| false).unwrap();
+            }
+        }
+    }
+    assert_eq!(seen.len(), FILES + 1);
+    assert_eq!(seen.iter().collect::<HashSet<_>>().len(), FILES + 1);
+}
+
+#[test]
+fn an_open_file_does_not_move_to_another_version() {
+    let replicas = replicas(2, false);
+    let fs = replicas.mount(quick());
+    let found = walk(&fs, "a/f3").unwrap();
+    let file = found.vnode.open(&CX, OpenFlags::RDONLY).unwrap();
+    // Changed on both, in the same way; then the one that it is open on fails.
+    for tree in &replicas.trees {
+        let vnode = tree.root().lookup(&CX, name("a")).unwrap().unwrap().vnode;
+        let vnode = vnode.lookup(&CX, name("f3")).unwrap().unwrap().vnode;
+        vnode.open(&CX, OpenFlags::RDWR).unwrap().write(&CX, b"longer than before", 0).unwrap();
+    }
+    let home = (0..2).find(|i| replicas.gates[*i].opened.load(Ordering::SeqCst) > 0).unwrap();
+    replicas.gates[home].set(Mood::Fails(Errno::NOTCONN));
+    assert_eq!(file.read(&CX, &mut [0; 9], 0), Err(Errno::NOTCONN));
+    assert_eq!(statistics(&fs)["diverging"], 1);
+    // Whoever opens it now gets the new one.
+    assert_eq!(read(&fs, "a/f3").unwrap(), b"longer than before");
+}
+
+#[test]
+fn what_replaced_a_file_in_use_is_another_file() {
+    let replicas = replicas(2, false);
+    let fs = replicas.mount(quick());
+    let before = walk(&fs, "a/f3").unwrap();
+    let open = before.vnode.open(&CX, OpenFlags::RDONLY).unwrap();
+    for tree in &replicas.trees {
+        let dir = tree.root().lookup(&CX, name("a")).unwrap().unwrap().vnode;
+        let (_, new) = dir.create(&CX, name("new"), 0o644, OpenFlags::RDWR).unwrap();
+        new.write(&CX, b"something else", 0).unwrap();
+        dir.rename(&CX, name("new"), &dir, name("f3"), RenameFlags::default()).unwrap();
+    }
+    let after = walk(&fs, "a/f3").unwrap();
+    assert_ne!(after.vnode.id(), before.vnode.id());
+    assert_eq!(read(&fs, "a/f3").unwrap(), b"something else");
+    let mut out = [0; 64];
+    assert_eq!((open.read(&CX, &mut out, 0), &out[..6]), (Ok(6), &b"file 3"[..]));
+    // Once nobody holds the former one, the path has its number again.
+    drop((open, before));
+    drop(after);
+    let path_number = replicas.mount(quick());
+    assert_eq!(walk(&fs, "a/f3").unwrap().vnode.id(), walk(&path_number, "a/f3").unwrap().vnode.id());
+}
+
+#[test]
+fn differences_are_noticed() {
+    let replicas = replicas(2, false);
+    let at = |tree: &Arc<memfs::MemFs>, path: &str| tree.root().lookup(&CX, name(path)).unwrap().unwrap().vnode;
+    let other = at(&replicas.trees[1], "a");
+    let vnode = |n: &str| other.lookup(&CX, name(n)).unwrap().unwrap().vnode;
+    vnode("f0").open(&CX, OpenFlags::RDWR).unwrap().write(&CX, b"longer than before", 0).unwrap();
+    let old = SetAttr { mtime: Some(SetTime::At(Time { sec: 77, nsec: 0 })), ..SetAttr::default() };
+    vnode("f1").setattr(&CX, &old, None).unwrap();
+    other.unlink(&CX, name("f2")).unwrap();
+    other.unlink(&CX, name("f3")).unwrap();
+    other.mkdir(&CX, name("f3"), 0o755).unwrap();
+    other.unlink(&CX, name("link")).unwrap();
+    other.symlink(&CX, name("link"), b"f9").unwrap();
+    let fs = replicas.mount(Options { compare: 1, ..quick() });
+    let everything = || {
+        for i in 0..FILES {
+            let _found = walk(&fs, &format!("a/f{i}"));
+            let _found = walk(&fs, "a/link");
+        }
+    };
+    until("five differences are found", || {
+        everything();
+        statistics(&fs)["diverging"] == 5
+    });
+    assert!(statistics(&fs)["compared"].as_u64().unwrap() > 5);
+    vnode("f1").setattr(&CX, &SetAttr { mtime: Some(SetTime::At(mtime(&replicas, "f1"))), ..old }, None).unwrap();
+    until("one is gone", || {
+        everything();
+        statistics(&fs)["diverging"] == 4
+    });
+}
+
+fn mtime(replicas: &Replicas, file: &str) -> Time {
+    let dir = replicas.trees[0].root().lookup(&CX, name("a")).unwrap().unwrap().vnode;
+    dir.lookup(&CX, name(file)).unwrap().unwrap().attr.mtime
+}
+
+#[test]
+fn nothing_can_be_changed() {
+    let replicas = replicas(2, false);
+    let fs = replicas.mount(quick());
+    assert!(fs.read_only() && !fs.needs_flush());
+    let root = fs.root();
+    let file = walk(&fs, "a/f0").unwrap().vnode;
+    let refused = [
+        root.mkdir(&CX, name("d"), 0o755).map(|_| ()),
+        root.create(&CX, name("g"), 0o644, OpenFlags::RDWR).map(|_| ()),
+        root.tmpfile(&CX, 0o644, OpenFlags::RDWR).map(|_| ()),
+        root.mknod(&CX, name("n"), 0o010_644, 0).map(|_| ()),
+        root.symlink(&CX, name("s"), b"x").map(|_| ()),
+        root.unlink(&CX, name("a")),
+        root.rmdir(&CX, name("a")),
+        root.rename(&CX, name("a"), &root, name("g"), RenameFlags::default()),
+        root.link(&CX, name("g"), &file).map(|_| ()),
+        file.setattr(&CX, &SetAttr { mode: Some(0), ..SetAttr::default() }, None).map(|_| ()),
+        file.setxattr(&CX, b"user.x", b"", XattrFlags::default()),
+        file.removexattr(&CX, b"user.x"),
+        file.open(&CX, OpenFlags::RDWR).map(|_| ()),
+        file.open(&CX, OpenFlags::RDONLY.with_trunc()).map(|_| ()),
+    ];
+    assert!(refused.iter().all(|answer| *answer == Err(Errno::ROFS)), "{refused:?}");
+    let open = file.open(&CX, OpenFlags::RDONLY).unwrap();
+    assert_eq!(open.write(&CX, b"x", 0), Err(Errno::BADF));
+    assert!(open.fsync(&CX, false).is_ok() && fs.sync(&CX).is_ok());
+}
+
+#[test]
+fn threads_that_must_not_wait_are_not_made_to() {
+    let never = std::sync::atomic::AtomicBool::new(false);
+    let hasty = Cx::new(0, 0, 0, 0, false, &never);
+    let replicas = replicas(2, true);
+    let fs = replicas.mount(quick());
+    let root = fs.root();
+    assert_eq!(root.lookup(&hasty, name("a")).map(|_| ()), Err(vnode::MAY_BLOCK));
+    let file = walk(&fs, "a/f0").unwrap().vnode.open(&CX, OpenFlags::RDONLY).unwrap();
+    assert_eq!(file.read(&hasty, &mut [0; 9], 0), Err(vnode::MAY_BLOCK));
+    assert_eq!(file.read(&CX, &mut [0; 9], 0), Ok(6));
+    assert_eq!(states(&fs), ["up"; 2]);
+}
+
+#[test]
+fn the_root_tells_of_the_replicas() {
+    let replicas = replicas(2, true);
+    let fs = replicas.mount(quick());
+    all_is_there(&fs);
+    let root = fs.root();
+    let len = root.getxattr(&CX, lbfs::REPLICAS_XATTR, &mut []).unwrap();
+    let mut out = vec![0; len];
+    let len = root.getxattr(&CX, lbfs::REPLICAS_XATTR, &mut out).unwrap();
+    let told: serde_json::Value = serde_json::from_slice(&out[..len]).unwrap();
+    assert_eq!(told["policy"], "roundrobin");
+    assert_eq!(told["replicas"][1]["name"], "r1");
+    assert!(told["replicas"][1]["latency_us"].as_f64().unwrap() > 0.0);
+    assert_eq!(root.getxattr(&CX, lbfs::REPLICAS_XATTR, &mut [0; 4]), Err(Errno::RANGE));
+    let file = walk(&fs, "a/f0").unwrap().vnode;
+    assert_eq!(file.getxattr(&CX, lbfs::REPLICAS_XATTR, &mut []), Err(Errno::NODATA));
+    assert_eq!(root.kind(), Kind::Directory);
+}
