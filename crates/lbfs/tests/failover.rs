@@ -8,7 +8,7 @@ use lbfs::{LbFs, MakeError, Options, Policy};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use vnode::{Cx, Errno, Kind, Layer, OpenFlags, RenameFlags, SetAttr, SetTime, Time, Vnode, XattrFlags};
 
 const FILES: usize = 60;
