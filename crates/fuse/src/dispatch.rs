@@ -163,7 +163,7 @@ impl Dispatcher {
                 put(payload, &entry)
             }
             Opcode::Open => {
-                let out = fs.open(&rq, node, parse::<abi::OpenIn>(first)?.flags)?;
+                let out = fs.open(&rq, node, &parse(first)?)?;
                 count_passthrough(counters, &out);
                 put(payload, &out)
             }

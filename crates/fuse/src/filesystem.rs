@@ -1,7 +1,7 @@
 use crate::abi::{
     AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut,
-    Kstatfs, LkIn, LkOut, LseekIn, MknodIn, OpenOut, ReadIn, ReleaseIn, RenameFlags2, SetattrIn, SetxattrIn, StatxIn,
-    StatxOut, WriteIn,
+    Kstatfs, LkIn, LkOut, LseekIn, MknodIn, OpenIn, OpenOut, ReadIn, ReleaseIn, RenameFlags2, SetattrIn, SetxattrIn,
+    StatxIn, StatxOut, WriteIn,
 };
 use crate::{Errno, Request, Session};
 use std::sync::Arc;
@@ -58,8 +58,8 @@ pub trait Filesystem: Send + Sync + 'static {
     ) -> Reply<()>;
     /// link(2)
     fn link(&self, rq: &Request<'_>, node: u64, new_parent: u64, new_name: &[u8]) -> Reply<EntryOut>;
-    /// open(2) of an existing file. `flags` are the `O_*` bits.
-    fn open(&self, rq: &Request<'_>, node: u64, flags: u32) -> Reply<OpenOut>;
+    /// open(2) of an existing file. `arg.flags` are the `O_*` bits; `arg.open_flags` may have `OPEN_KILL_SUIDGID`.
+    fn open(&self, rq: &Request<'_>, node: u64, arg: &OpenIn) -> Reply<OpenOut>;
     /// open(2) with `O_CREAT` of a name that does not exist.
     fn create(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn, name: &[u8]) -> Reply<(EntryOut, OpenOut)>;
     /// open(2) with `O_TMPFILE`.

@@ -142,12 +142,6 @@ pub(crate) fn executes(flags: u32) -> bool {
     flags & FMODE_EXEC != 0
 }
 
-/// Does an open(2) with these `O_*` bits cut the file?
-pub(crate) fn truncates(flags: u32) -> bool {
-    const O_TRUNC: u32 = 0o1000;
-    flags & O_TRUNC != 0
-}
-
 /// The longest list of names of extended attributes that Linux knows, in bytes.
 pub(crate) const XATTR_LIST_MAX: usize = 65536;
 

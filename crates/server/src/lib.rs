@@ -18,6 +18,7 @@ mod files;
 mod mount;
 mod nodes;
 mod ops;
+mod suid;
 mod virtuals;
 
 pub use config::Config;

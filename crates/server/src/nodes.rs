@@ -1,10 +1,9 @@
 //! The nodes that the kernel knows.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use vnode::{Attr, Cx, Entry, Errno, Kind, Result, SHARDS, Vnode, shard_of};
+use vnode::{Attr, Cx, Entry, Errno, Kind, NumberMap, Result, SHARDS, Vnode, shard_of};
 
 /// The node id of the root, fixed by the protocol.
 pub(crate) const ROOT: u64 = 1;
@@ -20,9 +19,28 @@ struct Node {
 
 #[derive(Default)]
 struct Shard {
-    nodes: HashMap<u64, Node>,
+    nodes: NumberMap<Node>,
     /// The parents of directories, for `..` in listings.
-    parents: HashMap<u64, u64>,
+    parents: NumberMap<u64>,
+    /// How many directories have this one for a parent. Counted after the change of `parents`: below zero for moments.
+    directories: NumberMap<i32>,
+}
+
+/// From which directory a directory came, and where it is now.
+#[derive(Clone, Copy, Default)]
+struct Moved {
+    from: Option<u64>,
+    to: Option<u64>,
+}
+
+impl Shard {
+    /// An entry was looked up in the directory `parent`.
+    fn adopt(&mut self, parent: u64, entry: &Entry) -> Moved {
+        if entry.vnode.kind() != Kind::Directory {
+            return Moved::default();
+        }
+        Moved { from: self.parents.insert(entry.vnode.id(), parent), to: Some(parent) }
+    }
 }
 
 /// Below this many nodes their memory is not worth giving back.
@@ -66,20 +84,23 @@ impl Nodes {
         if Arc::ptr_eq(&entry.vnode, &self.root) {
             return Known { node: ROOT, generation: 0 };
         }
+        let (known, moved) = self.count_lookup(parent, entry);
+        self.count_directories(moved);
+        known
+    }
+
+    fn count_lookup(&self, parent: u64, entry: &Entry) -> (Known, Moved) {
         let node = entry.vnode.id();
         // Whether the object known by this number is gone; asked for at most once, and not under the lock.
         let mut gone = None;
         loop {
             let mut shard = self.shard(node);
-            if entry.vnode.kind() == Kind::Directory {
-                shard.parents.insert(node, parent);
-            }
             let known = match shard.nodes.entry(node) {
                 Slot::Vacant(slot) => {
                     let generation = generation_of(&entry.attr);
                     slot.insert(Node { vnode: Arc::clone(&entry.vnode), lookups: 1, generation });
                     self.peak.fetch_max(self.count.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-                    return Known { node, generation };
+                    return (Known { node, generation }, shard.adopt(parent, entry));
                 }
                 Slot::Occupied(slot) => slot.into_mut(),
             };
@@ -103,7 +124,8 @@ impl Nodes {
                 known.vnode = Arc::clone(&entry.vnode);
             }
             known.lookups = known.lookups.saturating_add(1);
-            return Known { node, generation: known.generation };
+            let generation = known.generation;
+            return (Known { node, generation }, shard.adopt(parent, entry));
         }
     }
 
@@ -114,16 +136,18 @@ impl Nodes {
         }
         // Dropped after the lock is gone: the last reference of a vnode may do work.
         let mut gone = None;
+        let mut moved = Moved::default();
         let mut shard = self.shard(node);
         if let Slot::Occupied(mut slot) = shard.nodes.entry(node) {
             let left = u64::from(slot.get().lookups).saturating_sub(count);
             if left == 0 {
                 gone = Some(slot.remove());
                 self.count.fetch_sub(1, Ordering::Relaxed);
-                shard.parents.remove(&node);
+                moved.from = shard.parents.remove(&node);
                 if shard.nodes.len() * 8 < shard.nodes.capacity() {
                     shard.nodes.shrink_to_fit();
                     shard.parents.shrink_to_fit();
+                    shard.directories.shrink_to_fit();
                 }
             } else {
                 slot.get_mut().lookups = u32::try_from(left).unwrap_or(u32::MAX);
@@ -131,6 +155,7 @@ impl Nodes {
         }
         drop(shard);
         drop(gone);
+        self.count_directories(moved);
     }
 
     /// The node id of a directory's parent, as far as it is known; the directory itself for the root.
@@ -143,9 +168,30 @@ impl Nodes {
 
     /// A directory was moved.
     pub(crate) fn moved(&self, node: u64, new_parent: u64) {
-        let mut shard = self.shard(node);
-        if let Some(parent) = shard.parents.get_mut(&node) {
-            *parent = new_parent;
+        let mut moved = Moved::default();
+        if let Some(parent) = self.shard(node).parents.get_mut(&node) {
+            moved = Moved { from: Some(std::mem::replace(parent, new_parent)), to: Some(new_parent) };
+        }
+        self.count_directories(moved);
+    }
+
+    /// Does the kernel know any directory in this one?
+    pub(crate) fn has_directories(&self, node: u64) -> bool {
+        self.shard(node).directories.get(&node).is_some_and(|&count| count > 0)
+    }
+
+    fn count_directories(&self, moved: Moved) {
+        if moved.from == moved.to {
+            return;
+        }
+        for (parent, by) in [(moved.from, -1), (moved.to, 1)] {
+            let Some(parent) = parent else { continue };
+            let mut shard = self.shard(parent);
+            let count = shard.directories.entry(parent).or_default();
+            *count += by;
+            if *count == 0 {
+                shard.directories.remove(&parent);
+            }
         }
     }
 
@@ -261,7 +307,15 @@ mod tests {
         let d = nodes.remember(ROOT, &dir).node;
         let s = nodes.remember(d, &sub).node;
         assert_eq!((nodes.parent_of(ROOT), nodes.parent_of(d), nodes.parent_of(s)), (ROOT, ROOT, d));
+        assert!(nodes.has_directories(ROOT) && nodes.has_directories(d) && !nodes.has_directories(s));
         nodes.moved(s, ROOT);
         assert_eq!(nodes.parent_of(s), ROOT);
+        assert!(nodes.has_directories(ROOT) && !nodes.has_directories(d));
+        // As the kernel looks it up again, and forgets all.
+        nodes.remember(ROOT, &sub);
+        nodes.forget(s, 2);
+        assert!(nodes.has_directories(ROOT));
+        nodes.forget(d, 1);
+        assert!(!nodes.has_directories(ROOT));
     }
 }

@@ -4,11 +4,12 @@ use crate::config::Config;
 use crate::convert::{self, cx, name};
 use crate::files::{Files, Use};
 use crate::nodes::{Nodes, ROOT};
+use crate::suid::{self, is_root};
 use crate::virtuals;
 use fuse::abi::{
     AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut,
-    Kstatfs, LkIn, LkOut, LseekIn, MknodIn, OpenOut, ReadIn, ReleaseIn, RenameFlags2, SetattrIn, SetxattrIn, StatxIn,
-    StatxOut, WriteIn,
+    Kstatfs, LkIn, LkOut, LseekIn, MknodIn, OpenIn, OpenOut, ReadIn, ReleaseIn, RenameFlags2, SetattrIn, SetxattrIn,
+    StatxIn, StatxOut, WriteIn,
 };
 use fuse::{Filesystem, Reply, Request, Session, Wish, flags};
 use std::os::fd::BorrowedFd;
@@ -62,22 +63,15 @@ impl Server {
         self.files.add(node, file, use_, self.keep_flush, |fd| self.register(fd))
     }
 
-    /// A directory that came from elsewhere has another `..` now.
-    fn note_moved(&self, cx: &Cx<'_>, dir: &dyn Vnode, name: Name<'_>, parent: u64) {
-        if let Ok(Some(entry)) = dir.lookup(cx, name)
+    /// What came from the directory `old` has another `..` now, if it is a directory. Whoever moves one has looked it up before:
+    /// where the kernel knows no directory in `old`, it is none.
+    fn note_moved(&self, cx: &Cx<'_>, old: u64, (dir, parent): (&dyn Vnode, u64), name: Name<'_>) {
+        if self.nodes.has_directories(old)
+            && let Ok(Some(entry)) = dir.lookup(cx, name)
             && entry.vnode.kind() == Kind::Directory
         {
             self.nodes.moved(entry.vnode.id(), parent);
         }
-    }
-
-    /// A SETATTR that changes nothing takes set-user-id away. The kernel sends it when somebody writes, by passthrough; but also for
-    /// a chown(2) that changes nothing, without a check of whose file it is.
-    fn check_loss_of_suid(&self, rq: &Request<'_>, node: u64, vnode: &dyn Vnode, arg: &SetattrIn) -> Reply<()> {
-        if !convert::changes_nothing(arg) || rq.uid == 0 || self.files.is_written(node) {
-            return Ok(());
-        }
-        if vnode.getattr(&cx(rq, 0))?.uid == rq.uid { Ok(()) } else { Err(Errno::PERM) }
     }
 
     fn register(&self, fd: BorrowedFd<'_>) -> Option<fuse::BackingId> {
@@ -100,29 +94,9 @@ impl Server {
     }
 }
 
-/// What a change of `vnode` takes away, exactly: a set-group-id bit where the group may not execute goes, too, unless the caller is of
-/// the group. The kernel's request does not say so.
-fn kill_for(rq: &Request<'_>, cx: &Cx<'_>, vnode: &dyn Vnode, set: SetAttr) -> Reply<SetAttr> {
-    const SGID: u32 = 0o2000;
-    const GROUP_EXEC: u32 = 0o010;
-    if !set.kill_suidgid || set.mode.is_some() || rq.uid == 0 {
-        return Ok(set);
-    }
-    let attr = vnode.getattr(cx)?;
-    if attr.mode & (SGID | GROUP_EXEC) != SGID || rq.gid == attr.gid || convert::has_group(rq.pid, attr.gid) {
-        return Ok(set);
-    }
-    Ok(SetAttr { mode: Some(attr.perm() & !0o6000), kill_suidgid: false, ..set })
-}
-
 /// What the kernel is to do by itself from now on: it remembers this answer for the life of the connection.
 fn kernel_does_it<T>() -> Reply<T> {
     Err(Errno::NOSYS)
-}
-
-/// May the caller do what the host lets only root do, to the host's knowledge? Requests say nothing of capabilities.
-fn is_root(rq: &Request<'_>) -> bool {
-    rq.uid == 0
 }
 
 impl Filesystem for Server {
@@ -186,7 +160,7 @@ impl Filesystem for Server {
         self.check_loss_of_suid(rq, node, &*vnode, arg)?;
         let file = if arg.valid & fuse::abi::FATTR_FH != 0 { self.files.get(arg.fh).ok() } else { None };
         let cx = cx(rq, 0);
-        let set = kill_for(rq, &cx, &*vnode, convert::set_attr(arg))?;
+        let set = suid::exactly(rq, &cx, &*vnode, convert::set_attr(arg))?;
         let attr = vnode.setattr(&cx, &set, file.as_deref())?;
         Ok(convert::attr_out(&attr, self.cache))
     }
@@ -243,9 +217,9 @@ impl Filesystem for Server {
         let (old, new) = (name(bytes)?, name(new_bytes)?);
         from.rename(&cx, old, &to, new, flags)?;
         if parent != new_parent {
-            self.note_moved(&cx, &*to, new, new_parent);
+            self.note_moved(&cx, parent, (&*to, new_parent), new);
             if flags.exchange {
-                self.note_moved(&cx, &*from, old, parent);
+                self.note_moved(&cx, new_parent, (&*from, parent), old);
             }
         }
         Ok(())
@@ -257,22 +231,20 @@ impl Filesystem for Server {
         Ok(self.entry_out(new_parent, &entry))
     }
 
-    fn open(&self, rq: &Request<'_>, node: u64, flags: u32) -> Reply<OpenOut> {
+    fn open(&self, rq: &Request<'_>, node: u64, arg: &OpenIn) -> Reply<OpenOut> {
         let vnode = self.nodes.get(node)?;
         let cx = cx(rq, 0);
-        let wanted = convert::open_flags(flags);
+        let wanted = convert::open_flags(arg.flags);
         if wanted.truncates() && !wanted.writes() && self.files.is_run(node) {
             // The kernel refuses to cut a running program, but for a reader it looks only after this request.
             return Err(Errno::TXTBSY);
         }
         let file = vnode.open(&cx, wanted)?;
-        if convert::truncates(flags) && !is_root(rq) {
-            // HANDLE_KILLPRIV_V2: the kernel leaves this to us. To the host it was the server who cut the file.
-            let kill = SetAttr { kill_suidgid: true, ..SetAttr::default() };
-            let kill = kill_for(rq, &cx, &*vnode, kill)?;
-            vnode.setattr(&cx, &kill, Some(&*file))?;
+        if arg.open_flags & fuse::abi::OPEN_KILL_SUIDGID != 0 {
+            // To the host it was the server who cut the file.
+            suid::strip(rq, &cx, &*vnode, Some(&*file))?;
         }
-        let use_ = Use { creates: false, writes: wanted.writes(), executes: convert::executes(flags) };
+        let use_ = Use { creates: false, writes: wanted.writes(), executes: convert::executes(arg.flags) };
         Ok(self.open_out(node, file, use_))
     }
 
@@ -301,10 +273,7 @@ impl Filesystem for Server {
         if arg.write_flags & fuse::abi::WRITE_KILL_SUIDGID != 0 {
             // Before the write, as the kernel does it on a file system of its own. After it, an answer of MAY_BLOCK would have
             // the data written a second time.
-            let vnode = self.nodes.get(node)?;
-            let kill = SetAttr { kill_suidgid: true, ..SetAttr::default() };
-            let kill = kill_for(rq, &cx, &*vnode, kill)?;
-            vnode.setattr(&cx, &kill, None)?;
+            suid::strip(rq, &cx, &*self.nodes.get(node)?, None)?;
         }
         let written = file.write(&cx, data, arg.offset)?;
         u32::try_from(written).map_err(|_| Errno::IO)
@@ -480,6 +449,49 @@ mod tests {
     use fuse::abi::InHeader;
     use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
     use vnode::MAY_BLOCK;
+
+    fn request(uid: u32, opcode: Opcode, run: impl FnOnce(&Request<'_>)) {
+        let cancelled = AtomicBool::new(false);
+        let header = InHeader { uid, gid: uid, ..InHeader::default() };
+        run(&Request::new(&header, opcode, true, &cancelled, &[]));
+    }
+
+    #[test]
+    fn the_kernel_says_whether_opening_takes_set_user_id_away() {
+        const O_WRONLY_TRUNC: u32 = 0o1001;
+        let server = Server::new(MemFs::new(), &Config::new("/".into(), "none", "test"));
+        let mut node = 0;
+        request(0, Opcode::Create, |rq| {
+            let make = CreateIn { mode: 0o106_775, ..CreateIn::default() };
+            node = server.create(rq, ROOT, &make, b"f").unwrap().0.nodeid;
+        });
+        // User 0 may have lost the capability, and another one may have it.
+        for (uid, open_flags, left) in [(7, 0, 0o6775), (0, fuse::abi::OPEN_KILL_SUIDGID, 0o775)] {
+            request(uid, Opcode::Open, |rq| {
+                server.open(rq, node, &OpenIn { flags: O_WRONLY_TRUNC, open_flags }).unwrap();
+                let attr = server.getattr(rq, node, &GetattrIn::default()).unwrap().attr;
+                assert_eq!(attr.mode & 0o7777, left, "user {uid}");
+            });
+        }
+    }
+
+    #[test]
+    fn moving_files_costs_no_lookup_of_them() {
+        let faults = Faults::new();
+        let fs = MemFs::with(MemOptions::default(), &faults);
+        let server = Server::new(fs, &Config::new("/".into(), "none", "test"));
+        request(0, Opcode::Rename, |rq| {
+            let a = server.mkdir(rq, ROOT, 0o755, 0, b"a").unwrap().nodeid;
+            let b = server.mkdir(rq, ROOT, 0o755, 0, b"b").unwrap().nodeid;
+            server.mknod(rq, a, &MknodIn { mode: 0o100_644, ..MknodIn::default() }, b"f").unwrap();
+            faults.record();
+            server.rename(rq, a, b"f", b, b"f", RenameFlags2(0)).unwrap();
+            assert_eq!(faults.log(), [Op::Rename]);
+            let sub = server.mkdir(rq, a, 0o755, 0, b"sub").unwrap().nodeid;
+            server.rename(rq, a, b"sub", b, b"sub", RenameFlags2(0)).unwrap();
+            assert_eq!(server.nodes.parent_of(sub), b);
+        });
+    }
 
     #[test]
     fn a_write_that_has_to_wait_has_written_nothing() {

@@ -77,7 +77,7 @@ impl Filesystem for Dummy {
     fn link(&self, rq: &Request<'_>, _: u64, _: u64, name: &[u8]) -> Reply<EntryOut> {
         self.entry(rq, &[name])
     }
-    fn open(&self, rq: &Request<'_>, _: u64, _: u32) -> Reply<OpenOut> {
+    fn open(&self, rq: &Request<'_>, _: u64, _: &OpenIn) -> Reply<OpenOut> {
         self.willing(rq).map(|()| OpenOut::default())
     }
     fn create(&self, rq: &Request<'_>, _: u64, _: &CreateIn, name: &[u8]) -> Reply<(EntryOut, OpenOut)> {

@@ -294,9 +294,9 @@ impl Filesystem for Memory {
         self.entry(node)
     }
 
-    fn open(&self, _: &Request<'_>, node: u64, flags: u32) -> Reply<OpenOut> {
+    fn open(&self, _: &Request<'_>, node: u64, arg: &OpenIn) -> Reply<OpenOut> {
         let name = self.with(node, |n| {
-            if flags & 0o1000 != 0 {
+            if arg.flags & 0o1000 != 0 {
                 n.data = Vec::new();
             }
             Ok(n.name.clone())
@@ -320,7 +320,7 @@ impl Filesystem for Memory {
 
     fn create(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn, name: &[u8]) -> Reply<(EntryOut, OpenOut)> {
         let id = self.add(parent, name, arg.mode)?;
-        Ok((self.entry(id)?, self.open(rq, id, 0)?))
+        Ok((self.entry(id)?, self.open(rq, id, &OpenIn::default())?))
     }
 
     fn tmpfile(&self, _: &Request<'_>, _: u64, _: &CreateIn) -> Reply<(EntryOut, OpenOut)> {

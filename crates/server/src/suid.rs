@@ -1,0 +1,56 @@
+//! Who loses set-user-id and set-group-id when a file is changed. With `HANDLE_KILLPRIV_V2` the kernel says when, and leaves
+//! it to the server what exactly that takes away.
+
+use crate::convert::{self, cx};
+use crate::ops::Server;
+use fuse::abi::SetattrIn;
+use fuse::{Reply, Request};
+use vnode::{Attr, Cx, Errno, OpenFile, SetAttr, Vnode};
+
+const SGID: u32 = 0o2000;
+const GROUP_EXEC: u32 = 0o010;
+
+/// May the caller do what the host lets only root do, to the host's knowledge? Requests say nothing of capabilities.
+pub(crate) fn is_root(rq: &Request<'_>) -> bool {
+    rq.uid == 0
+}
+
+/// Before or after somebody changes the data of `vnode`, and the kernel has said that they lose the bits.
+pub(crate) fn strip(rq: &Request<'_>, cx: &Cx<'_>, vnode: &dyn Vnode, file: Option<&dyn OpenFile>) -> Reply<()> {
+    let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
+    vnode.setattr(cx, &exactly(rq, cx, vnode, set)?, file).map(drop)
+}
+
+/// What a change of `vnode` takes away, exactly: a set-group-id bit where the group may not execute goes, too, unless the caller is of
+/// the group. The kernel's request does not say so.
+pub(crate) fn exactly(rq: &Request<'_>, cx: &Cx<'_>, vnode: &dyn Vnode, set: SetAttr) -> Reply<SetAttr> {
+    if !set.kill_suidgid || set.mode.is_some() || is_root(rq) {
+        return Ok(set);
+    }
+    let attr = vnode.getattr(cx)?;
+    if attr.mode & (SGID | GROUP_EXEC) != SGID || is_member(rq, &attr) {
+        return Ok(set);
+    }
+    Ok(SetAttr { mode: Some(attr.perm() & !0o6000), kill_suidgid: false, ..set })
+}
+
+fn is_member(rq: &Request<'_>, attr: &Attr) -> bool {
+    rq.gid == attr.gid || convert::has_group(rq.pid, attr.gid)
+}
+
+impl Server {
+    /// A SETATTR that changes nothing takes set-user-id away. The kernel sends it when somebody writes, by passthrough; but also for
+    /// a chown(2) that changes nothing, without a check of whose file it is.
+    pub(crate) fn check_loss_of_suid(
+        &self,
+        rq: &Request<'_>,
+        node: u64,
+        vnode: &dyn Vnode,
+        arg: &SetattrIn,
+    ) -> Reply<()> {
+        if !convert::changes_nothing(arg) || is_root(rq) || self.files.is_written(node) {
+            return Ok(());
+        }
+        if vnode.getattr(&cx(rq, 0))?.uid == rq.uid { Ok(()) } else { Err(Errno::PERM) }
+    }
+}
