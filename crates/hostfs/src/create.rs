@@ -29,7 +29,7 @@ impl HostVnode {
             self.fs().server.create_as(cx, mode & 0o7777, make)
         })?;
         self.fs().names.came(self.number(), name);
-        let entry = self.entry_of_fd(fd.as_fd(), Some(name))?;
+        let entry = self.made(&dir, name, AtFlags::empty(), self.entry_of_fd(fd.as_fd(), Some(name)))?;
         Ok((entry, self.opened(fd, flags)))
     }
 
@@ -81,7 +81,7 @@ impl HostVnode {
             self.fs().server.create_as(cx, mode & 0o7777, make)
         })?;
         self.fs().names.came(self.number(), name);
-        self.entry_of_name(&dir, name)
+        self.made(&dir, name, AtFlags::empty(), self.entry_of_name(&dir, name))
     }
 
     pub(crate) fn make_directory(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
@@ -90,7 +90,7 @@ impl HostVnode {
             self.fs().server.create_as(cx, mode & 0o7777, |mode| rustix::fs::mkdirat(&dir, name.as_bytes(), mode))
         })?;
         self.fs().names.came(self.number(), name);
-        self.entry_of_name(&dir, name)
+        self.made(&dir, name, AtFlags::REMOVEDIR, self.entry_of_name(&dir, name))
     }
 
     pub(crate) fn make_symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
@@ -99,7 +99,7 @@ impl HostVnode {
             self.fs().server.create_as(cx, 0o777, |_| rustix::fs::symlinkat(target, &dir, name.as_bytes()))
         })?;
         self.fs().names.came(self.number(), name);
-        self.entry_of_name(&dir, name)
+        self.made(&dir, name, AtFlags::empty(), self.entry_of_name(&dir, name))
     }
 
     pub(crate) fn make_link(&self, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
@@ -115,11 +115,22 @@ impl HostVnode {
         }
         self.fs().names.came(self.number(), name);
         // A removed object would answer ENOENT; an unnamed one has a name from now on.
-        let entry = self.entry_of_name(&dir, name)?;
+        let entry = self.made(&dir, name, AtFlags::empty(), self.entry_of_name(&dir, name))?;
         if target.is_pinned() {
             self.fs().table.unpin(&target);
         }
         Ok(entry)
+    }
+
+    /// What was just made under that name, as it was found; where that failed (no descriptor is free, no memory), it goes again:
+    /// who is told of a failure must not find it.
+    pub(crate) fn made(&self, dir: &OwnedFd, name: Name<'_>, kind: AtFlags, found: Result<Entry>) -> Result<Entry> {
+        // If it is not there any more, or another object is, somebody was faster.
+        if !matches!(found, Ok(_) | Err(Errno::NOENT | Errno::STALE)) {
+            // Should that fail too, the caller hears of the first failure.
+            let _undone = rustix::fs::unlinkat(dir, name.as_bytes(), kind);
+        }
+        found
     }
 
     /// The descriptor of this directory for a change of its entries.

@@ -61,18 +61,23 @@ impl Table {
         fresh
     }
 
-    /// Called when a vnode is dropped.
-    pub(crate) fn forget(&self, vnode: &HostVnode) {
+    /// Called when a vnode is dropped, which lay at `at` while it was shared.
+    pub(crate) fn forget(&self, vnode: &HostVnode, at: *const HostVnode) {
         let id = vnode.number();
         let mut shard = self.shard(id);
-        if shard.live.get(&id).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), vnode)) {
+        if shard.live.get(&id).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), at)) {
             shard.live.remove(&id);
             if shard.live.capacity() > 64 && shard.live.len() < shard.live.capacity() / 8 {
                 let room = shard.live.len() * 2;
                 shard.live.shrink_to(room);
             }
         }
-        let pin = if vnode.is_pinned() { shard.take_pin(id) } else { None };
+        let pin = if vnode.is_pinned() {
+            vnode.set_pinned(false);
+            shard.take_pin(id)
+        } else {
+            None
+        };
         // Closing may free the object on the host: not under the lock.
         if pin.is_some() {
             self.closing.fetch_add(1, Ordering::SeqCst);

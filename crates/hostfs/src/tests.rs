@@ -1,7 +1,10 @@
 //! What only this layer has: bounded descriptors, removed objects, both ways of reaching an object. The rest is tested
 //! by the conformance suite.
 
+use crate::identity::HostInode;
+use crate::vnode_impl::{At, HostVnode, Reach};
 use crate::{HostFs, HostOptions};
+use rustix::fs::AtFlags;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -325,4 +328,52 @@ fn learning_names_leaves_no_access_time() {
     let before = fs.root().setattr(&CX, &old, None).unwrap().atime;
     miss_many(&fs.root());
     assert_eq!(fs.root().getattr(&CX).unwrap().atime, before);
+}
+
+#[test]
+fn what_is_made_and_then_not_found_goes_again() {
+    for options in both() {
+        let scratch = Scratch::new();
+        let fs = scratch.open(options);
+        let root = fs.root();
+        let root = root.as_any().downcast_ref::<HostVnode>().unwrap();
+        let dir = root.dir_to_change().unwrap();
+        let at = |name: &str| scratch.0.join(name);
+        for errno in [Errno::MFILE, Errno::NOMEM] {
+            std::fs::write(at("f"), b"").unwrap();
+            std::fs::create_dir(at("d")).unwrap();
+            assert_eq!(root.made(&dir, name("f"), AtFlags::empty(), Err(errno)).unwrap_err(), errno);
+            assert_eq!(root.made(&dir, name("d"), AtFlags::REMOVEDIR, Err(errno)).unwrap_err(), errno);
+            assert!(!at("f").exists() && !at("d").exists());
+        }
+        // Somebody else has removed it, and maybe made another.
+        std::fs::write(at("f"), b"").unwrap();
+        assert_eq!(root.made(&dir, name("f"), AtFlags::empty(), Err(Errno::NOENT)).unwrap_err(), Errno::NOENT);
+        assert!(at("f").exists());
+        assert!(root.made(&dir, name("f"), AtFlags::empty(), root.entry_of_name(&dir, name("f"))).is_ok());
+        assert!(at("f").exists());
+    }
+}
+
+#[test]
+fn a_deep_chain_of_parents_is_let_go_of() {
+    const DEPTH: u64 = 100_000;
+    let scratch = Scratch::new();
+    let [_, by_name] = both();
+    let fs = scratch.open(by_name);
+    let shared = fs.shared();
+    let root = fs.root().as_any().downcast_ref::<HostVnode>().unwrap().shared_self().unwrap();
+    let chain = || {
+        (2..DEPTH).fold(Arc::clone(&root), |parent, ino| {
+            let at = At { parent, name: b"d".as_slice().into() };
+            let reach = Reach::place(Kind::Directory, HostInode { dev: 1, ino }, at);
+            shared.table.intern(HostVnode::new(Arc::clone(shared), ino, reach))
+        })
+    };
+    let (lowest, lower) = (chain(), chain());
+    assert!(Arc::ptr_eq(&lowest, &lower));
+    drop(lower);
+    assert_eq!(shared.table.counts(), (DEPTH as usize - 2, 0));
+    drop(lowest);
+    assert_eq!(shared.table.counts(), (0, 0));
 }

@@ -161,9 +161,33 @@ impl HostVnode {
     }
 }
 
+impl HostVnode {
+    /// The directory by which this was reached. To be called at the end only.
+    fn take_parent(&mut self) -> Option<Arc<Self>> {
+        if !matches!(self.reach, Reach::Place(..)) {
+            return None;
+        }
+        let nowhere = Reach::Root(State::new(self.what()));
+        match std::mem::replace(&mut self.reach, nowhere) {
+            Reach::Place(_, place) => Some(place.at.into_inner().unwrap_or_else(PoisonError::into_inner).parent),
+            _ => None,
+        }
+    }
+}
+
 impl Drop for HostVnode {
     fn drop(&mut self) {
-        self.fs.table.forget(self);
+        self.fs.table.forget(self, self);
+        // A chain of parents that nobody else holds goes one by one, not recursively: a tree may be very deep.
+        let mut next = self.take_parent();
+        while let Some(parent) = next {
+            let at = Arc::as_ptr(&parent);
+            next = Arc::into_inner(parent).and_then(|mut last| {
+                // It was moved out of its place, by which the table knows it: its own drop finds nothing to do.
+                last.fs.table.forget(&last, at);
+                last.take_parent()
+            });
+        }
     }
 }
 
