@@ -152,6 +152,11 @@ impl Files {
         drop(gone);
     }
 
+    /// Does anybody have the file open?
+    pub(crate) fn is_open(&self, node: u64) -> bool {
+        self.inodes().contains_key(&node)
+    }
+
     /// Does anybody have the file open for writing?
     pub(crate) fn is_written(&self, node: u64) -> bool {
         self.inodes().get(&node).is_some_and(|inode| inode.writers > 0)

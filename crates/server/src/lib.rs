@@ -5,7 +5,8 @@
 //! * which vnodes the kernel knows, by which node id, and how often it looked them up ([`nodes`]);
 //! * which files are open, and for each inode whether its data goes through the kernel's page cache and this server, or
 //!   straight to the host file ([`files`]: passthrough);
-//! * how long the kernel may remember names and attributes ([`Config::cache`]).
+//! * how long the kernel may remember names and attributes ([`Config::cache`]);
+//! * how a refusal of the kernel's is noticed, for layers that want to know ([`watch`]).
 //!
 //! A layer below sees only the vnode interface. The opcode's method in `ops.rs` (or `dirs.rs` for listing) has the name of the
 //! opcode and calls the vnode operation of the same name.
@@ -20,6 +21,8 @@ mod nodes;
 mod ops;
 mod suid;
 mod virtuals;
+mod watch;
+mod watching;
 
 pub use config::Config;
 pub use mount::{Mounted, mount};
