@@ -40,7 +40,8 @@ pub enum Copyup {
     /// The original's owner, and its mode, ACLs and capabilities.
     #[default]
     Preserve,
-    /// The caller whose change made the copy necessary; the original's mode without the bits of the caller's umask.
+    /// The caller whose change made the copy necessary; the original's mode without the bits of the caller's umask, which is
+    /// asked of /proc.
     CurrentUser,
     /// Always the same.
     Mounter {

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use memfs::{Faults, MemFs, MemOptions};
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use unionfs::{Branch, BuildError, Copyup, Delete, Mode, Options, Unionfs};
@@ -344,20 +346,28 @@ fn nothing_is_copied_for_an_attribute_that_is_not_there() {
 
 #[test]
 fn who_owns_copies() {
-    let chmod = |copyup| {
+    let change = |copyup, pid, umask| {
         let bed = Bed::usual();
         let lower = SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() };
         at(bed.branch(1), "d/f").setattr(&CX, &lower, None).unwrap();
         let union = bed.union(Options { copyup, ..Options::default() });
         static NEVER: AtomicBool = AtomicBool::new(false);
-        let user = Cx::new(1000, 100, 1, 0o027, true, &NEVER);
+        let user = Cx::new(1000, 100, pid, umask, true, &NEVER);
         at(&*union, "d/f").open(&user, OpenFlags::RDWR).unwrap();
         let attr = at(bed.branch(0), "d/f").getattr(&CX).unwrap();
         (attr.uid, attr.gid, attr.perm(), at(bed.branch(0), "d").getattr(&CX).unwrap().perm())
     };
-    assert_eq!(chmod(Copyup::Preserve), (7, 8, 0o640, 0o755));
-    assert_eq!(chmod(Copyup::CurrentUser), (1000, 100, 0o640, 0o750));
-    assert_eq!(chmod(Copyup::Mounter { uid: 5, gid: 6, mode: 0o600 }), (5, 6, 0o600, 0o700));
+    // Opening a file carries no umask: that of the process counts; what the request says only where there is no process.
+    let script = "umask 0137; echo; read until_the_end_of_the_test";
+    let mut caller =
+        Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    caller.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    assert_eq!(change(Copyup::Preserve, caller.id(), 0), (7, 8, 0o640, 0o755));
+    assert_eq!(change(Copyup::CurrentUser, caller.id(), 0), (1000, 100, 0o640, 0o640));
+    assert_eq!(change(Copyup::CurrentUser, 0, 0o027), (1000, 100, 0o640, 0o750));
+    assert_eq!(change(Copyup::Mounter { uid: 5, gid: 6, mode: 0o600 }, caller.id(), 0), (5, 6, 0o600, 0o700));
+    drop(caller.stdin.take());
+    caller.wait().unwrap();
 }
 
 #[test]
