@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How the server talks to the kernel.
@@ -315,13 +317,18 @@ impl Mounted {
         self.mount().unwrap_or_else(|said| panic!("{said}"));
     }
 
-    /// Kills the server, as a crash would, after `time`, whatever it is doing then; [`Self::crash`] has to follow.
-    pub fn kill_after(&self, time: Duration) {
+    /// Kills the server, as a crash would, after `time`, whatever it is doing then; [`Self::crash`] has to follow. Answers what becomes
+    /// true just before.
+    pub fn kill_after(&self, time: Duration) -> Arc<AtomicBool> {
         let pid = self.server();
+        let killed = Arc::new(AtomicBool::new(false));
+        let ours = Arc::clone(&killed);
         std::thread::spawn(move || {
             std::thread::sleep(time);
+            killed.store(true, Ordering::SeqCst);
             watchdog::kill(pid);
         });
+        ours
     }
 
     /// Kills the server, as a crash would, takes the dead mount away, and answers when both are gone.

@@ -87,10 +87,9 @@ fn check_crashes(layout: Layout, transport: Transport, delete: Delete, default: 
         let mut oracle = Oracle::new(seed, native.dir(), mounted.dir());
         let mut rng = Rng::new(seed);
         for _ in 0..if long() { 60 } else { 12 } {
-            mounted.kill_after(Duration::from_micros(1000 + rng.below(60_000)));
-            let interrupted = oracle.steps_until_dead();
+            let killed = mounted.kill_after(Duration::from_micros(1000 + rng.below(60_000)));
+            let interrupted = oracle.steps_until_dead(&killed);
             mounted.crash();
-            oracle.close_all();
             mounted.mount_again();
             oracle.settle(&interrupted);
         }
@@ -188,19 +187,16 @@ fn null_layer_device() {
 }
 
 #[test]
-#[ignore = "kills at a random moment and does not pass each time yet: docs/testing.md"]
 fn killed_ring() {
     check_crashes(RW_RO, Transport::Ring, Delete::Whiteout, &[21, 22]);
 }
 
 #[test]
-#[ignore = "kills at a random moment and does not pass each time yet: docs/testing.md"]
 fn killed_device() {
     check_crashes(RW_RO, Transport::Device, Delete::All, &[23]);
 }
 
 #[test]
-#[ignore = "kills at a random moment and does not pass each time yet: docs/testing.md"]
 fn killed_three_branches() {
     check_crashes(RW_RW_RO, Transport::Ring, Delete::Whiteout, &[24]);
 }

@@ -3,13 +3,14 @@
 //!
 //! * [`population`]: the tree from which a run starts;
 //! * [`op`]: what can be done, and doing it;
+//! * [`parts`]: how far it may have got when the server died;
 //! * [`plan`]: which operations are chosen, from a seed;
 //! * [`run`]: doing them side by side, and comparing.
 
 mod op;
+mod parts;
 mod plan;
 pub mod population;
 mod run;
 
-pub use op::Step;
-pub use run::Oracle;
+pub use run::{Interrupted, Oracle};

@@ -200,14 +200,14 @@ pub(super) struct Data {
 }
 
 impl Data {
-    fn bytes(self) -> Vec<u8> {
+    pub(super) fn bytes(self) -> Vec<u8> {
         crate::Rng::new(self.seed).bytes(self.len)
     }
 }
 
 /// Something that somebody does.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub(super) struct Step {
     /// Who.
     pub(super) who: Who,
     /// With which umask.
@@ -217,15 +217,94 @@ pub struct Step {
 }
 
 impl Step {
-    /// What is left to do, part by part, where the step is several system calls of which some may have been done.
-    pub(super) fn parts(&self) -> Vec<Self> {
-        let Op::Write { path, flags, mode, offset, data } = &self.op else { return vec![self.clone()] };
-        let part = |flags: OFlags, len: usize| {
-            let data = Data { seed: data.seed, len };
-            let op = Op::Write { path: path.clone(), flags, mode: *mode, offset: *offset, data };
-            Self { op, ..self.clone() }
-        };
-        vec![part(*flags, 0), part(*flags - OFlags::EXCL, data.len)]
+    /// Runs `what` as the one who does this.
+    pub(super) fn act<T>(&self, what: impl FnOnce() -> T) -> T {
+        let old = rustix::process::umask(Mode::from_raw_mode(self.umask));
+        let answer = as_user(self.who, what);
+        rustix::process::umask(old);
+        answer
+    }
+
+    /// How many bytes it is to write, or 0 if that is not what is answered.
+    pub(super) fn count(&self) -> usize {
+        match &self.op {
+            Op::Write { data, .. } | Op::FdWrite { data, .. } | Op::Tmpfile { data, .. } => data.len,
+            Op::CopyRange { len, .. } => *len,
+            _ => 0,
+        }
+    }
+}
+
+impl Op {
+    /// Does it leave the tree alone?
+    pub(super) fn is_question(&self) -> bool {
+        matches!(
+            self,
+            Self::Stat { .. }
+                | Self::Read { .. }
+                | Self::ReadLink { .. }
+                | Self::ReadDir { .. }
+                | Self::Access { .. }
+                | Self::GetXattr { .. }
+                | Self::Close { .. }
+                | Self::FdRead { .. }
+                | Self::FdStat { .. }
+                | Self::FdSync { .. }
+                | Self::FdReadDir { .. }
+        )
+    }
+
+    /// The paths that it names.
+    pub(super) fn paths(&self) -> Vec<&[u8]> {
+        match self {
+            Self::Write { path, .. }
+            | Self::Truncate { path, .. }
+            | Self::Mkdir { path, .. }
+            | Self::Rmdir { path }
+            | Self::Unlink { path }
+            | Self::Symlink { path, .. }
+            | Self::Chmod { path, .. }
+            | Self::Chown { path, .. }
+            | Self::Utimens { path, .. }
+            | Self::SetXattr { path, .. }
+            | Self::RemoveXattr { path, .. }
+            | Self::GetXattr { path, .. }
+            | Self::Mknod { path, .. }
+            | Self::Fallocate { path, .. }
+            | Self::Stat { path, .. }
+            | Self::Read { path }
+            | Self::ReadLink { path }
+            | Self::ReadDir { path }
+            | Self::Access { path, .. }
+            | Self::Open { path, .. } => vec![path],
+            Self::Link { from, to, .. } | Self::Rename { from, to, .. } | Self::CopyRange { from, to, .. } => {
+                vec![from, to]
+            }
+            Self::Tmpfile { dir, to, .. } => std::iter::once(dir).chain(to).map(Vec::as_slice).collect(),
+            Self::FdLink { to, .. } => vec![to],
+            _ => Vec::new(),
+        }
+    }
+
+    /// The open file that it uses.
+    pub(super) fn slot(&self) -> Option<usize> {
+        match self {
+            Self::Close { slot }
+            | Self::FdWrite { slot, .. }
+            | Self::FdRead { slot, .. }
+            | Self::FdTruncate { slot, .. }
+            | Self::FdStat { slot }
+            | Self::FdChmod { slot, .. }
+            | Self::FdChown { slot, .. }
+            | Self::FdTimes { slot, .. }
+            | Self::FdSetXattr { slot, .. }
+            | Self::FdLink { slot, .. }
+            | Self::FdPunch { slot, .. }
+            | Self::FdSync { slot }
+            | Self::FdReadDir { slot }
+            | Self::FdCreate { slot, .. } => Some(*slot),
+            _ => None,
+        }
     }
 }
 
@@ -269,20 +348,17 @@ impl Side {
         self.slots.iter_mut().for_each(|slot| *slot = None);
     }
 
-    fn at(&self, path: &[u8]) -> PathBuf {
+    pub(super) fn at(&self, path: &[u8]) -> PathBuf {
         if path.is_empty() { self.root.clone() } else { self.root.join(OsStr::from_bytes(path)) }
     }
 
-    fn slot(&self, slot: usize) -> Result<&OwnedFd, Errno> {
+    pub(super) fn slot(&self, slot: usize) -> Result<&OwnedFd, Errno> {
         self.slots[slot].as_ref().ok_or(Errno::BADF)
     }
 
     /// Does it and answers what came of it.
     pub(super) fn perform(&mut self, step: &Step) -> Outcome {
-        let old = rustix::process::umask(Mode::from_raw_mode(step.umask));
-        let outcome = as_user(step.who, || self.perform_op(&step.op));
-        rustix::process::umask(old);
-        outcome
+        step.act(|| self.perform_op(&step.op))
     }
 
     fn perform_op(&mut self, op: &Op) -> Outcome {
@@ -448,7 +524,7 @@ impl Side {
     }
 }
 
-fn open(path: &Path, flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
+pub(super) fn open(path: &Path, flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(mode))
 }
 
