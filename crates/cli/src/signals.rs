@@ -1,4 +1,7 @@
 //! The signals that ask the server to stop.
+//!
+//! The first unmounts: what is open stays usable, and the server ends with the last of it. After the next it ends at once:
+//! the kernel answers errors for what is open then. Nothing is written half, and nothing that fsync(2) promised is lost.
 
 use crate::exit::{Exit, Failure};
 use core::time::Duration;
@@ -15,11 +18,12 @@ pub struct Stop {
 
 #[derive(Debug, Default)]
 struct State {
-    asked: bool,
+    /// How often.
+    asked: u32,
     mounted: Option<Arc<Mounted>>,
 }
 
-/// How long a mount that is being made when a signal comes is waited for, before the process just ends.
+/// How long a mount that is being made when a signal comes is waited for, or what has to be written, before the process just ends.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Stop {
@@ -49,7 +53,7 @@ impl Stop {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.mounted = Some(mounted.clone());
         self.changed.notify_all();
-        state.asked
+        state.asked > 0
     }
 
     fn watch(&self, signals: &SigSet, background: bool) {
@@ -57,7 +61,7 @@ impl Stop {
             match signals.wait() {
                 Ok(Signal::SIGHUP) if background => {}
                 Ok(signal) => {
-                    tracing::info!("{signal}: unmounting");
+                    tracing::info!("{signal}: stopping");
                     self.stop();
                 }
                 Err(errno) => {
@@ -71,14 +75,36 @@ impl Stop {
     /// Unmounts what is mounted. Where nothing is yet, and nothing comes, the process ends.
     fn stop(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.asked = true;
+        state.asked += 1;
+        let again = state.asked > 1;
         let waited = self.changed.wait_timeout_while(state, PATIENCE, |state| state.mounted.is_none());
         let mounted = waited.unwrap_or_else(PoisonError::into_inner).0.mounted.clone();
         match mounted {
+            Some(mounted) if again => end(mounted),
             Some(mounted) => unmount(&mounted),
             None => std::process::exit(Exit::Interrupted.code().into()),
         }
     }
+}
+
+/// Ends the server with what is open. The kernel ends the connection when nobody has the device open any more.
+fn end(mounted: Arc<Mounted>) -> ! {
+    tracing::warn!("asked again: what is still open answers errors from now on");
+    let (done, synced) = std::sync::mpsc::channel();
+    let sync = move || {
+        // Of the mount: what programs have changed in memory comes by requests, which are still served.
+        rustix::fs::sync();
+        if let Err(errno) = mounted.sync() {
+            tracing::error!("not all could be written: {errno}");
+        }
+        // If nobody waits any more, it took too long.
+        let _ = done.send(());
+    };
+    let started = std::thread::Builder::new().name("sync".to_owned()).spawn(sync);
+    if started.is_ok() && synced.recv_timeout(PATIENCE).is_err() {
+        tracing::error!("what lies below does not answer: something may not have been written");
+    }
+    std::process::exit(Exit::Success.code().into())
 }
 
 /// Unmounts. What stands in the way is logged: nobody else is there to hear it.

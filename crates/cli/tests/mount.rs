@@ -3,8 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount as mount_fs, mount_bind};
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -390,6 +393,31 @@ fn the_server_pins_nothing_and_stops_on_a_signal() {
     quiet(&format!("kill -TERM {pid}"));
     await_end(pid);
     assert!(!is_mounted(&at));
+}
+
+#[test]
+fn the_second_signal_ends_what_the_first_left_open() {
+    let stage = Stage::new();
+    let (rw, _, at) = stage.union();
+    quiet("mount -t unionfs -o dirs=/mnt/rw:/mnt/ro none /mnt/at");
+    let pid = server(&at);
+    let mut open = fs::File::options().create(true).append(true).open(at.join("open")).unwrap();
+    let dir = fs::File::open(&at).unwrap();
+    quiet(&format!("kill -TERM {pid}"));
+    while is_mounted(&at) {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    // What is open goes on, by the server's help too.
+    open.write_all(b"after the first").unwrap();
+    open.sync_all().unwrap();
+    assert!(rustix::fs::statat(&dir, "base", AtFlags::empty()).is_ok());
+    rustix::fs::mkdirat(&dir, "made", rustix::fs::Mode::RWXU).unwrap();
+    quiet(&format!("kill -INT {pid}"));
+    await_end(pid);
+    let error = rustix::fs::statat(&dir, "not looked up before", AtFlags::empty()).unwrap_err();
+    assert!([Errno::NOTCONN, Errno::CONNABORTED].contains(&error), "{error}");
+    assert_eq!(fs::read_to_string(rw.join("open")).unwrap(), "after the first");
+    assert!(rw.join("made").is_dir());
 }
 
 #[test]
