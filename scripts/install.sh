@@ -12,7 +12,7 @@ PREFIX=${PREFIX:-/usr/local}
 SBINDIR=${SBINDIR:-/sbin}
 DESTDIR=${DESTDIR:-}
 DIVERT=${DIVERT:-0}
-helpers=(mount.unionfs mount.fuse.unionfs mount.wrapfs mount.fuse.wrapfs)
+helpers=(mount.unionfs mount.fuse.unionfs mount.wrapfs mount.fuse.wrapfs mount.lbfs mount.fuse.lbfs)
 program=$PREFIX/bin/strata
 built=${CARGO_TARGET_DIR:-target}/release/strata
 man=$PREFIX/share/man
@@ -109,7 +109,7 @@ do_uninstall() {
 	local helper
 	for helper in "${helpers[@]}"; do uninstall_helper "$helper"; done
 	rm -f "$DESTDIR$program" "$DESTDIR$man"/man1/strata{,-stats,-info,-completions,-help}*.1 \
-		"$DESTDIR$man"/man8/mount.{unionfs,wrapfs}.8 \
+		"$DESTDIR$man"/man8/mount.{unionfs,wrapfs,lbfs}.8 \
 		"$DESTDIR$PREFIX/share/bash-completion/completions/strata" \
 		"$DESTDIR$PREFIX/share/zsh/site-functions/_strata" \
 		"$DESTDIR$PREFIX/share/fish/vendor_completions.d/strata.fish"

@@ -2,11 +2,12 @@
 //!
 //! One binary has all of them and looks at the name it is called by:
 //!
-//! * `mount.unionfs`, `mount.wrapfs` (and `mount.fuse.TYPE`, which is what mount(8) runs at a remount): helpers of mount(8).
+//! * `mount.unionfs`, `mount.wrapfs`, `mount.lbfs` (and `mount.fuse.TYPE`, which is what mount(8) runs at a remount): helpers of mount(8).
 //!   The way of a mount: [`cmdline`] reads the arguments, [`options`] the list after `-o` (its escapes: [`text`], its
 //!   branches: [`branches`], the general options: [`flags`]); [`background`] starts the process that serves; there
 //!   [`helper`] checks the directories ([`place`]) and the device ([`device`]), builds the [`stack`], mounts it, says that it
-//!   is ready, and waits. [`remount`] changes flags.
+//!   is ready, and waits. The directories of a load-balanced mount ([`replicas`]) are not touched before that, since they may hang.
+//!   [`remount`] changes flags.
 //! * `strata`: looks at mounts ([`stats`]), and writes manual pages and completions ([`strata`], [`man`]).
 //!
 //! Every exit status stands in [`exit`].
@@ -26,6 +27,7 @@ pub mod options;
 pub mod place;
 pub mod process;
 pub mod remount;
+pub mod replicas;
 pub mod signals;
 pub mod stack;
 pub mod stats;

@@ -61,6 +61,36 @@ const WRAP: About = About {
     ],
 };
 
+const BALANCE: About = About {
+    name: "mount.lbfs",
+    title: "mount one read-only tree from several replicas of it",
+    spec: "REPLICA:REPLICA...",
+    spec_help: "the directories that hold the same tree; a colon or backslash in a path needs a backslash before it",
+    description: &[
+        "Each file is read from one of several directories that hold the same tree, usually mounts of different servers. What can't \
+         be read from one replica is read from another, also by programs that have it open: a server that fails, hangs or is \
+         restarted is not noticed. The mount is read-only.",
+        "A replica that failed is left alone, probed now and then, and used again when it answers. One that is not there at the \
+         time of mounting is taken in later; one at least must be. How they are is told by the extended attribute \
+         user.strata.replicas of the mount's root.",
+        "Copies must have the same names, and sizes and times of change of files, as rsync -a makes them: an open file \
+         moves only to a file that agrees. Replicas that differ are logged where that is noticed.",
+        "The helper is run by mount(8) and returns when the mount can be used. The server that it leaves behind ends when it is \
+         unmounted with umount(8), and unmounts it at SIGTERM.",
+    ],
+    examples: &[
+        (
+            "mount -t lbfs /net/a/export:/net/b/export /mnt",
+            "Read from two servers, and from one where the other is away.",
+        ),
+        (
+            "/net/a:/net/b:/net/c /srv/mirror lbfs policy=hash,timeout=1,nofail 0 0",
+            "A line of /etc/fstab: three, each with its own part of the files in its cache.",
+        ),
+        ("getfattr -n user.strata.replicas --only-values /mnt", "See how the replicas are."),
+    ],
+};
+
 const GENERAL: &str = "Those of mount(8) for every file system: ro, rw, nosuid, nodev, noexec, noatime, relatime, strictatime, \
                        nodiratime, sync, and so on. Those for fstab(5) and systemd (auto, noauto, nofail, _netdev, user, x-...) \
                        are accepted.";
@@ -83,6 +113,7 @@ const fn about(kind: Type) -> &'static About {
     match kind {
         Type::Union => &UNION,
         Type::Wrap => &WRAP,
+        Type::Balance => &BALANCE,
     }
 }
 
@@ -204,7 +235,7 @@ mod tests {
     #[test]
     fn help_names_every_option_of_the_type() {
         let help = help(Type::Union);
-        for spec in TABLE.iter().filter(|spec| !spec.help.is_empty()) {
+        for spec in TABLE.iter().filter(|spec| spec.is_shown(Type::Union)) {
             assert!(help.contains(&spec.usage()), "{}", spec.name);
         }
         assert!(help.lines().all(|line| line.chars().count() <= 110), "{help}");
@@ -213,7 +244,7 @@ mod tests {
 
     #[test]
     fn every_page_has_its_sections_and_no_stray_request() {
-        for kind in [Type::Union, Type::Wrap] {
+        for kind in Type::ALL {
             let page = page(kind);
             for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "MOUNT OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"] {
                 assert!(page.contains(&format!("\n.SH {section}\n")), "{section}");

@@ -20,15 +20,21 @@ pub enum Type {
     Union,
     /// `mount -t wrapfs`
     Wrap,
+    /// `mount -t lbfs`
+    Balance,
 }
 
 impl Type {
+    /// All.
+    pub const ALL: [Self; 3] = [Self::Union, Self::Wrap, Self::Balance];
+
     /// The name that mount(8) knows it by.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Union => "unionfs",
             Self::Wrap => "wrapfs",
+            Self::Balance => "lbfs",
         }
     }
 
@@ -37,7 +43,7 @@ impl Type {
     pub fn from_program(name: &[u8]) -> Option<Self> {
         let name = name.rsplit(|&b| b == b'/').next()?.strip_prefix(b"mount.")?;
         let name = name.strip_prefix(b"fuse.").unwrap_or(name);
-        [Self::Union, Self::Wrap].into_iter().find(|kind| kind.name().as_bytes() == name)
+        Self::ALL.into_iter().find(|kind| kind.name().as_bytes() == name)
     }
 }
 
@@ -68,6 +74,8 @@ pub struct Options {
     pub copyup_gid: Option<u32>,
     /// `copyupmode=`, permission bits.
     pub copyup_mode: Option<u32>,
+    /// `policy=` and the others of replicas.
+    pub balance: lbfs::Options,
     /// `transport=`
     pub transport: Transport,
     /// `passthrough=`
@@ -103,6 +111,7 @@ impl Default for Options {
             copyup_uid: None,
             copyup_gid: None,
             copyup_mode: None,
+            balance: lbfs::Options::default(),
             transport: Transport::default(),
             passthrough: true,
             cache: None,
@@ -141,8 +150,8 @@ pub struct Spec {
     pub name: &'static str,
     /// Its value.
     pub read: Read,
-    /// Does only a union have it?
-    pub union_only: bool,
+    /// The types that have it.
+    pub of: &'static [Type],
     /// What it does, in sentences; empty: not shown.
     pub help: &'static str,
 }
@@ -164,7 +173,7 @@ impl Spec {
     }
 
     fn is_of(&self, kind: Type) -> bool {
-        kind == Type::Union || !self.union_only
+        self.of.contains(&kind)
     }
 }
 
@@ -176,7 +185,7 @@ pub const TABLE: &[Spec] = &[
             o.branches.append(&mut branches::parse(v)?);
             Ok(())
         }),
-        union_only: true,
+        of: &[Type::Union],
         help: "The branches, highest precedence first. MODE is rw (changes go here), ro (never changed) or nfsro (never \
                changed, on an NFS export). Without a mode the first branch is rw and all others are ro. A comma may stand in \
                place of a colon. In a path, : = , \" and \\ need a backslash before them; a space is written \\040 in fstab. \
@@ -188,7 +197,7 @@ pub const TABLE: &[Spec] = &[
             o.delete = one_of(v, &[("whiteout", Delete::Whiteout), ("all", Delete::All)])?;
             Ok(())
         }),
-        union_only: true,
+        of: &[Type::Union],
         help: "What removing a name does to files of that name on branches further right: hide them behind a whiteout (the \
                default), or remove them too from every branch that is rw.",
     },
@@ -200,7 +209,7 @@ pub const TABLE: &[Spec] = &[
             o.copyup = one_of(v, &modes)?;
             Ok(())
         }),
-        union_only: true,
+        of: &[Type::Union],
         help: "Owner and mode of a file that is copied to a rw branch because it is changed: those of the original (the \
                default), of the user who changes it, or those that the next three options say.",
     },
@@ -210,7 +219,7 @@ pub const TABLE: &[Spec] = &[
             o.copyup_uid = Some(number(v, 10)?);
             Ok(())
         }),
-        union_only: true,
+        of: &[Type::Union],
         help: "With copyup=mounter: the owner's number. Without it, the user who mounts.",
     },
     Spec {
@@ -219,7 +228,7 @@ pub const TABLE: &[Spec] = &[
             o.copyup_gid = Some(number(v, 10)?);
             Ok(())
         }),
-        union_only: true,
+        of: &[Type::Union],
         help: "With copyup=mounter: the group's number. Without it, the group of the user who mounts.",
     },
     Spec {
@@ -232,8 +241,87 @@ pub const TABLE: &[Spec] = &[
             o.copyup_mode = Some(mode);
             Ok(())
         }),
-        union_only: true,
+        of: &[Type::Union],
         help: "With copyup=mounter: the permission bits. Without it, 0644.",
+    },
+    Spec {
+        name: "policy",
+        read: Read::Value("random|roundrobin|lru|fastest|hash", |o, v| {
+            o.balance.policy = one_of(v, &lbfs::Policy::ALL)?;
+            Ok(())
+        }),
+        of: &[Type::Balance],
+        help: "Which replica a file is read from, chosen when it is looked up: any (random, the default), one after the other, the \
+               least recently used, the one that has answered fastest of late, or by the file's name, so that the same file always comes \
+               from the same replica and each one's cache holds other files.",
+    },
+    Spec {
+        name: "timeout",
+        read: Read::Value("SECONDS", |o, v| {
+            o.balance.timeout = positive(seconds(v)?)?;
+            Ok(())
+        }),
+        of: &[Type::Balance],
+        help: "How long a replica that may hang is waited for before another is asked; also, how long a program waits when \
+               there is none left. Fractions allowed. Default 2.",
+    },
+    Spec {
+        name: "threads",
+        read: Read::Value("N", |o, v| {
+            o.balance.threads = number(v, 10)?.clamp(1, 1024) as usize;
+            Ok(())
+        }),
+        of: &[Type::Balance],
+        help: "How many calls of a replica that may hang run at a time. When that many hang, it is sent nothing more. Default 16.",
+    },
+    Spec {
+        name: "probe",
+        read: Read::Value("SECONDS", |o, v| {
+            o.balance.probe = positive(seconds(v)?)?;
+            Ok(())
+        }),
+        of: &[Type::Balance],
+        help: "The longest time between two attempts to reach a replica that is down. Default 30.",
+    },
+    Spec {
+        name: "ramp",
+        read: Read::Value("SECONDS", |o, v| {
+            o.balance.ramp = seconds(v)?;
+            Ok(())
+        }),
+        of: &[Type::Balance],
+        help: "How long it takes a replica that came back to get its full share of files again; 0: it gets it at once. Default 30.",
+    },
+    Spec {
+        name: "compare",
+        read: Read::Value("N", |o, v| {
+            o.balance.compare = number(v, 10)?;
+            Ok(())
+        }),
+        of: &[Type::Balance],
+        help: "One of N look-ups is compared with another replica, and a file that differs is logged; 0: none is. Default 64.",
+    },
+    Spec {
+        name: "isolate",
+        read: Read::Value("auto|always|never", |o, v| {
+            let all =
+                [("auto", lbfs::Isolate::Auto), ("always", lbfs::Isolate::Always), ("never", lbfs::Isolate::Never)];
+            o.balance.isolate = one_of(v, &all)?;
+            Ok(())
+        }),
+        of: &[Type::Balance],
+        help: "Which replicas are called on threads that can be given up when they hang: those on a network or on FUSE (auto, the \
+               default), all, or none.",
+    },
+    Spec {
+        name: "passthrough",
+        read: Read::Value("off|auto", |o, v| {
+            o.balance.passthrough = one_of(v, &[("off", false), ("auto", true)])?;
+            Ok(())
+        }),
+        of: &[Type::Balance],
+        help: "Whether the kernel may read files of local replicas itself, past the server (auto): faster, but such an open file \
+               can't move to another replica. Default off.",
     },
     Spec {
         name: "cache",
@@ -241,7 +329,7 @@ pub const TABLE: &[Spec] = &[
             o.cache = Some(seconds(v)?);
             Ok(())
         }),
-        union_only: false,
+        of: &Type::ALL,
         help: "How long the kernel may trust names and attributes without asking again, fractions allowed. What is changed through \
                the mount is seen at once; what is changed on a branch behind its back is seen after this long. \
                Default 10; 0 for branches that others change all the time.",
@@ -253,7 +341,7 @@ pub const TABLE: &[Spec] = &[
             o.transport = one_of(v, &all)?;
             Ok(())
         }),
-        union_only: false,
+        of: &Type::ALL,
         help: "How requests travel: FUSE over io_uring where the kernel offers it, else /dev/fuse (auto, the default), or \
                one of the two. The ring needs Linux 6.14 and /sys/module/fuse/parameters/enable_uring set to Y.",
     },
@@ -263,25 +351,25 @@ pub const TABLE: &[Spec] = &[
             o.passthrough = one_of(v, &[("auto", true), ("off", false)])?;
             Ok(())
         }),
-        union_only: false,
+        of: &[Type::Union, Type::Wrap],
         help: "Whether the kernel may read and write host files itself where that is safe (auto, the default; Linux 6.9 and \
                root), or always asks the server.",
     },
     Spec {
         name: "allow_other",
         read: Read::Flag(|o| o.allow_other = Some(true)),
-        union_only: false,
+        of: &Type::ALL,
         help: "Users other than the one who mounts may use the mount. The default for root; for others it needs \
                user_allow_other in /etc/fuse.conf. noallow_other takes it back.",
     },
-    Spec { name: "noallow_other", read: Read::Flag(|o| o.allow_other = Some(false)), union_only: false, help: "" },
+    Spec { name: "noallow_other", read: Read::Flag(|o| o.allow_other = Some(false)), of: &Type::ALL, help: "" },
     Spec {
         name: "fsname",
         read: Read::Value("NAME", |o, v| {
             o.fsname = Some(OsString::from_vec(v.bytes()));
             Ok(())
         }),
-        union_only: false,
+        of: &Type::ALL,
         help: "What df(1) and findmnt(8) show as the source. Default: what is given as the device, or the type's name for none.",
     },
     Spec {
@@ -295,7 +383,7 @@ pub const TABLE: &[Spec] = &[
             )?;
             Ok(())
         }),
-        union_only: false,
+        of: &Type::ALL,
         help: "How much is logged: to stderr in the foreground, else to the journal, or to syslog where there is none. Default info.",
     },
     Spec {
@@ -304,24 +392,24 @@ pub const TABLE: &[Spec] = &[
             o.logfile = Some(OsString::from_vec(v.bytes()).into());
             Ok(())
         }),
-        union_only: false,
+        of: &Type::ALL,
         help: "Log to the end of this file instead.",
     },
     Spec {
         name: "fg",
         read: Read::Flag(|o| o.foreground = true),
-        union_only: false,
+        of: &Type::ALL,
         help: "Stay in the foreground until unmounted, as --foreground: for services.",
     },
     Spec {
         name: "remount",
         read: Read::Flag(|o| o.remount = true),
-        union_only: false,
+        of: &Type::ALL,
         help: "Change the flags of a mount: ro, rw, nosuid, nodev, noexec, noatime and the like. All else holds for the life of a \
                mount.",
     },
-    Spec { name: "bind", read: Read::Flag(|o| o.bind = true), union_only: false, help: "" },
-    Spec { name: "default_permissions", read: Read::Flag(|_| {}), union_only: false, help: "" },
+    Spec { name: "bind", read: Read::Flag(|o| o.bind = true), of: &Type::ALL, help: "" },
+    Spec { name: "default_permissions", read: Read::Flag(|_| {}), of: &Type::ALL, help: "" },
 ];
 
 /// Options that the kernel shows in /proc/mounts for every FUSE mount, and that mount(8) gives back at a remount.
@@ -431,6 +519,10 @@ fn number(value: &Text, radix: u32) -> Result<u32, String> {
         let what = if radix == 8 { "an octal number such as 0644" } else { "a number" };
         format!("{shown:?} is not {what}")
     })
+}
+
+fn positive(time: Duration) -> Result<Duration, String> {
+    if time.is_zero() { Err("it must be more than 0".to_owned()) } else { Ok(time) }
 }
 
 fn seconds(value: &Text) -> Result<Duration, String> {
@@ -589,6 +681,7 @@ mod tests {
             ("/sbin/mount.fuse.unionfs", Some(Type::Union)),
             ("./mount.wrapfs", Some(Type::Wrap)),
             ("mount.fuse.wrapfs", Some(Type::Wrap)),
+            ("/sbin/mount.lbfs", Some(Type::Balance)),
             ("strata", None),
             ("mount.", None),
             ("unionfs", None),
@@ -601,9 +694,33 @@ mod tests {
     #[test]
     fn the_table_has_each_name_once_and_none_of_mount_8() {
         for (i, spec) in TABLE.iter().enumerate() {
-            assert!(TABLE.iter().skip(i + 1).all(|other| other.name != spec.name), "{}", spec.name);
+            let clashes = |other: &Spec| other.name == spec.name && other.of.iter().any(|kind| spec.is_of(*kind));
+            assert!(!TABLE.iter().skip(i + 1).any(clashes), "{}", spec.name);
             assert_eq!(flags::effect(spec.name), None, "{}", spec.name);
         }
+    }
+
+    #[test]
+    fn options_of_replicas() {
+        let read = |text: &str| parse(text.as_bytes(), Type::Balance, false).map_err(|failure| failure.reason);
+        let defaults = lbfs::Options::default();
+        assert_eq!(read("ro,cache=2").unwrap().balance, defaults);
+        let all = "policy=lru,timeout=0.5,threads=3,probe=7,ramp=0,compare=1,isolate=always,passthrough=auto";
+        let wanted = lbfs::Options {
+            policy: lbfs::Policy::LeastRecentlyUsed,
+            timeout: Duration::from_millis(500),
+            threads: 3,
+            probe: Duration::from_secs(7),
+            ramp: Duration::ZERO,
+            compare: 1,
+            isolate: lbfs::Isolate::Always,
+            passthrough: true,
+        };
+        assert_eq!(read(all).unwrap().balance, wanted);
+        assert!(read("policy=best").unwrap_err().contains("none of random, roundrobin"));
+        assert!(read("timeout=0").unwrap_err().contains("more than 0"));
+        assert!(read("dirs=/a").unwrap_err().starts_with("unknown option dirs"));
+        assert!(reason("policy=lru").starts_with("unknown option policy"));
     }
 
     proptest! {

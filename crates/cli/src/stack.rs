@@ -4,11 +4,13 @@ use crate::cmdline::Cmdline;
 use crate::exit::Failure;
 use crate::options::{Copyup, Options, Type};
 use crate::place::{self, Place, Role};
+use crate::replicas;
 use hostfs::{HostFs, HostOptions};
 use rustix::mount::MountFlags;
 use server::Config;
 use std::ffi::OsStr;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use unionfs::Mode;
 use vnode::Layer;
@@ -20,6 +22,8 @@ pub enum Stack {
     Union(Vec<(Place, Mode)>),
     /// The directory under a null layer.
     Wrap(Place),
+    /// The directories that hold the same tree. They may be away, or hang when they are touched.
+    Balance(Vec<PathBuf>),
 }
 
 impl Stack {
@@ -31,6 +35,7 @@ impl Stack {
         match kind {
             Type::Wrap => Place::open(Role::Lower, Path::new(&cmdline.spec)).map(Self::Wrap),
             Type::Union => check_branches(options).map(Self::Union),
+            Type::Balance => replicas::parse(cmdline.spec.as_bytes()).map(Self::Balance),
         }
     }
 
@@ -40,6 +45,7 @@ impl Stack {
         match self {
             Self::Union(branches) => branches.iter().all(|(_, mode)| *mode != Mode::ReadWrite),
             Self::Wrap(_) => false,
+            Self::Balance(_) => true,
         }
     }
 
@@ -50,6 +56,12 @@ impl Stack {
     pub fn build(&self, options: &Options) -> Result<Arc<dyn Layer>, Failure> {
         match self {
             Self::Wrap(lower) => Ok(wrapfs::WrapFs::new(open(lower, false, options)?)),
+            Self::Balance(paths) => {
+                let sources = paths.iter().map(|path| replicas::source(path, options.cache)).collect();
+                let lbfs = lbfs::LbFs::new(sources, options.balance)
+                    .map_err(|error| Failure::mount(format!("can't use the replicas: {error}")))?;
+                Ok(lbfs)
+            }
             Self::Union(branches) => {
                 let branches = branches.iter().map(|b| branch(b, options)).collect::<Result<_, _>>()?;
                 let union = unionfs::Unionfs::new(branches, union_options(options))
@@ -81,6 +93,7 @@ impl Stack {
         let (branches, lower) = match self {
             Self::Union(branches) => (branches.as_slice(), None),
             Self::Wrap(lower) => (&[][..], Some(lower)),
+            Self::Balance(_) => (&[][..], None),
         };
         branches.iter().map(|(place, _)| place).chain(lower)
     }

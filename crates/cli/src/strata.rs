@@ -113,7 +113,7 @@ fn print(bytes: &[u8]) -> Result<(), Failure> {
 fn write_pages(dir: &Path) -> Result<(), Failure> {
     let refuse = |error| Failure::system(format!("{}: {error}", dir.display()));
     clap_mangen::generate_to(Cli::command(), dir).map_err(refuse)?;
-    for kind in [Type::Union, Type::Wrap] {
+    for kind in Type::ALL {
         std::fs::write(dir.join(format!("mount.{}.8", kind.name())), man::page(kind)).map_err(refuse)?;
     }
     Ok(())

@@ -1,3 +1,4 @@
+use crate::blame::{Blame, blame};
 use crate::chooser::Chooser;
 use crate::compare::Differences;
 use crate::health::{Board, Times};
@@ -47,6 +48,8 @@ pub enum MakeError {
     Count(usize),
     /// None of them could be opened: the name and the reason of each.
     NoneOpens(Vec<(String, Errno)>),
+    /// One of them is not there, and no waiting will change that.
+    Wrong(String, Errno),
     /// No thread for the probes.
     Thread(String),
 }
@@ -60,6 +63,7 @@ impl fmt::Display for MakeError {
                 let all: Vec<String> = all.iter().map(|(name, errno)| format!("{name}: {errno}")).collect();
                 write!(f, "no replica can be reached ({})", all.join("; "))
             }
+            Self::Wrong(name, errno) => write!(f, "replica {name}: {errno}"),
             Self::Thread(why) => write!(f, "can't start a thread for probes: {why}"),
         }
     }
@@ -68,7 +72,7 @@ impl fmt::Display for MakeError {
 impl std::error::Error for MakeError {}
 
 impl LbFs {
-    /// Opens the replicas, each for at most the options' `timeout`. Those that can't be opened count as down, and are tried
+    /// Opens the replicas, which takes at most the options' `timeout`. Those that can't be reached count as down, and are tried
     /// again.
     ///
     /// # Errors
@@ -100,6 +104,9 @@ impl LbFs {
         }
         for (i, errno) in refused {
             let name = fs.replicas.get(i).map_or("", |replica| &replica.name);
+            if blame(errno) == Blame::Nobody {
+                return Err(MakeError::Wrong(name.to_owned(), errno));
+            }
             tracing::warn!("replica {name} can't be reached: {errno}");
             fs.board.failed(i, Instant::now());
         }

@@ -304,6 +304,11 @@ fn without_any_replica_there_is_no_layer() {
     let why = LbFs::new(replicas.sources(), quick()).unwrap_err();
     assert_eq!(why, MakeError::NoneOpens(vec![("r0".into(), Errno::NOTCONN), ("r1".into(), Errno::TIMEDOUT)]));
     assert!(why.to_string().contains("r1"));
+    // Nor with one that is named wrongly.
+    replicas.all(Mood::Well);
+    replicas.gates[1].set(Mood::Fails(Errno::NOENT));
+    let why = LbFs::new(replicas.sources(), quick()).unwrap_err();
+    assert_eq!(why, MakeError::Wrong("r1".into(), Errno::NOENT));
 }
 
 #[test]
