@@ -1,0 +1,164 @@
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use vnode::{NumberMap, Result};
+use wrapfs::hooks::{Answer, Op};
+
+/// So many objects' names are kept, in each of two generations.
+const MOST: usize = 16_384;
+/// Deeper than the longest path: numbers that are given anew can make a circle of what is remembered.
+const DEEPEST: usize = 4096;
+
+/// Where objects are in the tree, as they were last looked up. Of those that were not looked up for long, the way is not known in full.
+#[derive(Debug)]
+pub(crate) struct Paths {
+    root: u64,
+    names: Mutex<Generations>,
+}
+
+/// Names by number: directory and name. What is used moves to the young ones; when these are full they become the old ones.
+#[derive(Debug, Default)]
+struct Generations {
+    young: NumberMap<Entry>,
+    old: NumberMap<Entry>,
+}
+
+type Entry = (u64, Box<[u8]>);
+
+impl Generations {
+    fn put(&mut self, id: u64, entry: Entry) {
+        if self.young.len() >= MOST {
+            self.old = core::mem::take(&mut self.young);
+        }
+        self.young.insert(id, entry);
+    }
+
+    fn get(&mut self, id: u64) -> Option<&Entry> {
+        if let Some(entry) = self.old.remove(&id)
+            && !self.young.contains_key(&id)
+        {
+            self.put(id, entry);
+        }
+        self.young.get(&id)
+    }
+}
+
+impl Paths {
+    pub(crate) fn new(root: u64) -> Self {
+        Self { root, names: Mutex::default() }
+    }
+
+    fn names(&self) -> MutexGuard<'_, Generations> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What an operation says of where an object is.
+    pub(crate) fn learn_from(&self, op: &Op<'_>, result: Result<Answer<'_>>) {
+        match (op, result) {
+            (
+                Op::Lookup { dir, name }
+                | Op::Create { dir, name, .. }
+                | Op::Mkdir { dir, name, .. }
+                | Op::Mknod { dir, name, .. }
+                | Op::Symlink { dir, name, .. }
+                | Op::Link { dir, name, .. },
+                Ok(Answer::Object(object, _)),
+            ) => self.learn(object.id(), dir.id(), name.as_bytes()),
+            (Op::Rename { new_dir, new_name, .. }, Ok(_)) => {
+                let server = vnode::Cx::internal(0, 0);
+                if let Ok(Some(moved)) = new_dir.lower().lookup(&server, *new_name) {
+                    self.learn(moved.vnode.id(), new_dir.id(), new_name.as_bytes());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn learn(&self, id: u64, dir: u64, name: &[u8]) {
+        let mut names = self.names();
+        if names.get(id).is_none_or(|(old_dir, old)| *old_dir != dir || **old != *name) {
+            names.put(id, (dir, name.into()));
+        }
+    }
+
+    /// The path of an object from the root of the mount; `?` stands for what is not known.
+    pub(crate) fn of(&self, id: u64) -> Vec<u8> {
+        let mut names = self.names();
+        let (mut parts, mut at) = (Vec::new(), id);
+        while at != self.root {
+            let Some((dir, name)) = names.get(at).filter(|_| parts.len() < DEEPEST) else {
+                parts.push(b"?".to_vec());
+                break;
+            };
+            parts.push([b"/", &**name].concat());
+            at = *dir;
+        }
+        parts.reverse();
+        if parts.is_empty() { b"/".to_vec() } else { parts.concat() }
+    }
+
+    /// The path of a name in a directory.
+    pub(crate) fn of_name(&self, dir: u64, name: &[u8]) -> Vec<u8> {
+        let mut path = self.of(dir);
+        if path != b"/" {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        path
+    }
+
+    /// The path that an operation concerns, if it is one that can be refused.
+    pub(crate) fn of_op(&self, op: &Op<'_>) -> Option<Vec<u8>> {
+        Some(match op {
+            Op::Setattr { file, .. } | Op::Open { file, .. } | Op::Setxattr { file, .. } => self.of(file.id()),
+            Op::Tmpfile { dir, .. } => self.of(dir.id()),
+            Op::Create { dir, name, .. }
+            | Op::Mkdir { dir, name, .. }
+            | Op::Mknod { dir, name, .. }
+            | Op::Symlink { dir, name, .. }
+            | Op::Link { dir, name, .. }
+            | Op::Unlink { dir, name }
+            | Op::Rmdir { dir, name }
+            | Op::Rename { new_dir: dir, new_name: name, .. } => self.of_name(dir.id(), name.as_bytes()),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_put_together() {
+        let paths = Paths::new(2);
+        paths.learn(10, 2, b"home");
+        paths.learn(11, 10, b"alice");
+        assert_eq!(paths.of(2), b"/");
+        assert_eq!(paths.of(11), b"/home/alice");
+        assert_eq!(paths.of_name(2, b"x"), b"/x");
+        assert_eq!(paths.of_name(11, b"x"), b"/home/alice/x");
+        assert_eq!(paths.of_name(99, b"x"), b"?/x");
+        paths.learn(10, 2, b"users");
+        assert_eq!(paths.of(11), b"/users/alice");
+    }
+
+    #[test]
+    fn a_circle_ends() {
+        let paths = Paths::new(2);
+        paths.learn(10, 11, b"a");
+        paths.learn(11, 10, b"b");
+        assert!(paths.of(10).starts_with(b"?/"));
+    }
+
+    #[test]
+    fn what_is_used_is_kept_and_the_rest_forgotten() {
+        let paths = Paths::new(2);
+        paths.learn(3, 2, b"used");
+        for id in 10..10 + 4 * MOST as u64 {
+            paths.learn(id, 3, b"x");
+            assert_eq!(paths.of(id), b"/used/x");
+        }
+        assert_eq!(paths.of(10), b"?");
+        let names = paths.names();
+        assert!(names.young.len() <= MOST && names.old.len() <= MOST);
+    }
+}
