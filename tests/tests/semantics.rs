@@ -655,6 +655,28 @@ fn two_threads(transport: Transport) {
     assert!((0..200).filter(|i| i % 4 > 1).all(|i| fs::read_to_string(fx.path(&format!("d/g{i}"))).unwrap() == "old+"));
 }
 
+/// What is mounted in a branch later is no part of the union, even where mounts are shared and what comes to one comes to all.
+fn mounts_that_come_later(transport: Transport) {
+    let fx = Fixture::new(transport, |_| {});
+    let [x, y] = ["x", "y"].map(|n| fx.rw.with_file_name(n));
+    for branch in [&x, &y] {
+        fs::create_dir_all(branch.join("d")).unwrap();
+        run(Command::new("mount").arg("--bind").args([branch, branch]));
+        run(Command::new("mount").arg("--make-shared").arg(branch));
+    }
+    fs::write(y.join("d/below"), "").unwrap();
+    let union = strata_tests::Spec::union(&x, &y, transport);
+    let union = strata_tests::Mounted::new(union, &fx.sandbox.path("u2"));
+    run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(y.join("d")));
+    fs::write(y.join("d/above"), "").unwrap();
+    // A server that went in there would wait for itself.
+    run(Command::new("mount").arg("--bind").arg(union.dir()).arg(x.join("d")));
+    assert_eq!(names(&union.dir().join("d")), BTreeSet::from([b"below".to_vec()]));
+    fs::write(union.dir().join("d/new"), "").unwrap();
+    run(Command::new("umount").arg(x.join("d")));
+    assert_eq!(names(&x.join("d")), BTreeSet::from([b"new".to_vec()]));
+}
+
 /// Whoever waits on a descriptor of a file is told that it is ready.
 fn poll_says_ready(transport: Transport) {
     let fx = Fixture::new(transport, |ro| fs::write(ro.join("f"), "text").unwrap());
@@ -689,5 +711,6 @@ on_both_transports!(
     times_to_the_nanosecond,
     holes,
     two_threads,
+    mounts_that_come_later,
     poll_says_ready,
 );

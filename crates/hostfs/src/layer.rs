@@ -84,6 +84,9 @@ pub(crate) struct Shared {
     /// The root directory, on a mount of its own where `detached`.
     pub(crate) root: Arc<OwnedFd>,
     pub(crate) detached: bool,
+    /// Keeps the private mount a mount. Without this it lives on as one that was unmounted, and with each path on it that is let go
+    /// of, so in each system call, the kernel takes the lock of all mounts of the system.
+    _tree: Option<OwnedFd>,
     pub(crate) root_dev: u64,
     /// Are objects reached by handle? Then here is where such a handle has the inode number, if that was found.
     pub(crate) handles: Option<HandleRule>,
@@ -182,7 +185,7 @@ impl HostFs {
     /// The step that failed, and on what.
     pub fn open(path: &Path, options: HostOptions) -> core::result::Result<Arc<Self>, OpenError> {
         let at = |step: &'static str| move |errno| OpenError { step, path: path.to_owned(), errno };
-        let (root, detached) = open_root(path, &options).map_err(at("open it"))?;
+        let Opened { root, detached, tree } = open_root(path, &options).map_err(at("open it"))?;
         let stat = statx_fd(&root).map_err(at("read its attributes"))?;
         let figures = rustix::fs::fstatfs(&root).map_err(at("read its file system's figures"))?;
         let flags = rustix::fs::fstatvfs(&root).map_err(at("read its file system's figures"))?.f_flag;
@@ -191,6 +194,7 @@ impl HostFs {
         let shared = Shared {
             root: Arc::new(root),
             detached,
+            _tree: tree,
             root_dev: dev_of(&stat),
             handles,
             read_only: options.read_only || flags.contains(StatVfsMountFlags::RDONLY),
@@ -226,8 +230,23 @@ impl HostFs {
     }
 }
 
+/// What came of opening the root directory.
+struct Opened {
+    root: OwnedFd,
+    /// It lies on a private clone of its mount.
+    detached: bool,
+    /// That clone, if it may be kept.
+    tree: Option<OwnedFd>,
+}
+
+impl Opened {
+    fn in_place(root: OwnedFd) -> Self {
+        Self { root, detached: false, tree: None }
+    }
+}
+
 /// The directory, on a private clone of its mount if that can be had.
-fn open_root(path: &Path, options: &HostOptions) -> Result<(OwnedFd, bool)> {
+fn open_root(path: &Path, options: &HostOptions) -> Result<Opened> {
     let readable = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     if options.detach {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
@@ -240,7 +259,10 @@ fn open_root(path: &Path, options: &HostOptions) -> Result<(OwnedFd, bool)> {
                     // it is this layer alone that refuses.
                     let _enforced = crate::sys::make_mount_read_only(tree.as_fd());
                 }
-                return Ok((rustix::fs::openat(&tree, c".", readable, Mode::empty())?, true));
+                let root = rustix::fs::openat(&tree, c".", readable, Mode::empty())?;
+                // A clone of a shared mount is shared too, until it is let go of: what is mounted below would show up in it.
+                let tree = crate::sys::make_mount_private(tree.as_fd()).is_ok().then_some(tree);
+                return Ok(Opened { root, detached: true, tree });
             }
             Err(errno @ (Errno::NOENT | Errno::LOOP | Errno::NAMETOOLONG)) => return Err(errno),
             // Not permitted, or a mount that may not be cloned.
@@ -250,9 +272,9 @@ fn open_root(path: &Path, options: &HostOptions) -> Result<(OwnedFd, bool)> {
     match rustix::fs::open(path, readable, Mode::empty()) {
         Err(Errno::ACCESS) => {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            Ok((rustix::fs::open(path, flags, Mode::empty())?, false))
+            Ok(Opened::in_place(rustix::fs::open(path, flags, Mode::empty())?))
         }
-        other => Ok((other?, false)),
+        other => Ok(Opened::in_place(other?)),
     }
 }
 

@@ -86,18 +86,18 @@ pub(crate) fn set_fs_gid(gid: u32) -> bool {
     }
 }
 
-/// mount_setattr(2): nothing can be changed any more through `mount`, the root of a mount that is ours alone: not even the time
-/// of the last access.
-pub(crate) fn make_mount_read_only(mount: BorrowedFd<'_>) -> Result<()> {
-    /// `struct mount_attr`
-    #[repr(C)]
-    struct MountAttr {
-        set: u64,
-        clear: u64,
-        propagation: u64,
-        userns_fd: u64,
-    }
-    let attr = MountAttr { set: libc::MOUNT_ATTR_RDONLY, clear: 0, propagation: 0, userns_fd: 0 };
+/// `struct mount_attr`
+#[repr(C)]
+#[derive(Default)]
+struct MountAttr {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    userns_fd: u64,
+}
+
+/// mount_setattr(2) of `mount`, the root of a mount that is ours alone.
+fn set_mount(mount: BorrowedFd<'_>, attr: &MountAttr) -> Result<()> {
     // SAFETY: the kernel reads an empty, terminated string and a structure of the size that it is told.
     answer(unsafe {
         libc::syscall(
@@ -105,11 +105,21 @@ pub(crate) fn make_mount_read_only(mount: BorrowedFd<'_>) -> Result<()> {
             mount.as_raw_fd(),
             c"".as_ptr(),
             libc::AT_EMPTY_PATH,
-            &raw const attr,
+            std::ptr::from_ref(attr),
             size_of::<MountAttr>(),
         )
     })?;
     Ok(())
+}
+
+/// Nothing can be changed any more through `mount`, the root of a mount that is ours alone: not even the time of the last access.
+pub(crate) fn make_mount_read_only(mount: BorrowedFd<'_>) -> Result<()> {
+    set_mount(mount, &MountAttr { set: libc::MOUNT_ATTR_RDONLY, ..MountAttr::default() })
+}
+
+/// What is mounted elsewhere shows up no more in `mount`, the root of a mount that is ours alone.
+pub(crate) fn make_mount_private(mount: BorrowedFd<'_>) -> Result<()> {
+    set_mount(mount, &MountAttr { propagation: libc::MS_PRIVATE, ..MountAttr::default() })
 }
 
 /// Gives this thread a umask and working directory of its own.
