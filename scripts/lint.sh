@@ -16,7 +16,12 @@ else
 fi
 if as_builder cargo deny --version >/dev/null 2>&1; then
 	step "cargo deny"
-	as_builder cargo deny --all-features check
+	as_builder cargo deny --all-features check licenses bans sources
+	if as_builder cargo deny fetch db >/dev/null 2>&1; then
+		as_builder cargo deny --all-features check advisories
+	else
+		note "the advisories can't be fetched (github.com/RustSec/advisory-db): not checked"
+	fi
 else
-	note "cargo-deny is not installed (cargo install cargo-deny): licences and advisories not checked"
+	note "cargo-deny is not installed (cargo install --locked cargo-deny): licences and advisories not checked"
 fi
