@@ -3,8 +3,9 @@
 
 pub mod rot13;
 pub mod worldread;
+pub mod xor;
 
 use wrapfs::LayerType;
 
 /// All of them.
-pub const ALL: &[LayerType] = &[rot13::LAYER, worldread::LAYER];
+pub const ALL: &[LayerType] = &[rot13::LAYER, worldread::LAYER, xor::LAYER];

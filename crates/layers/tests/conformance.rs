@@ -2,26 +2,67 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use conformance::{random, run_all};
-use layers::rot13;
+use layers::{ALL, rot13, worldread, xor};
 use memfs::MemFs;
 use std::sync::Arc;
-use vnode::Layer;
+use vnode::{Cx, Layer, Name, OpenFlags};
 use wrapfs::{LayerType, Settings};
 
-fn put(kind: &LayerType, lower: Arc<dyn Layer>) -> Arc<dyn Layer> {
-    (kind.build)(lower, &Settings::new()).unwrap()
+/// Layers, the lowest first.
+fn stack(kinds: &[&LayerType]) -> Arc<dyn Layer> {
+    let put = |lower, kind: &&LayerType| (kind.build)(lower, &Settings::new()).unwrap();
+    kinds.iter().fold(MemFs::new() as Arc<dyn Layer>, put)
+}
+
+/// Those that programs can't tell from none.
+const UNSEEN: [&LayerType; 2] = [&rot13::LAYER, &xor::LAYER];
+
+#[test]
+fn each_alone() {
+    for kind in UNSEEN {
+        run_all(|| stack(&[kind]));
+        random::compare(1, 3000, &*stack(&[kind]), &*MemFs::new());
+    }
 }
 
 #[test]
-fn rot13_over_memory() {
-    run_all(|| put(&rot13::LAYER, MemFs::new()));
-    random::compare(1, 3000, &*put(&rot13::LAYER, MemFs::new()), &*MemFs::new());
+fn pairs() {
+    for below in UNSEEN {
+        for above in UNSEEN {
+            run_all(|| stack(&[below, above]));
+            random::compare(2, 2000, &*stack(&[below, above]), &*MemFs::new());
+        }
+    }
 }
 
 #[test]
-fn twice_is_as_if_not_at_all() {
-    let below = MemFs::new();
-    let twice = put(&rot13::LAYER, put(&rot13::LAYER, below.clone()));
-    random::compare(2, 1000, &*twice, &*MemFs::new());
-    random::compare_trees("in the end", &*twice, &*below);
+fn stacks_of_three() {
+    let three = [&xor::LAYER, &rot13::LAYER, &xor::LAYER];
+    run_all(|| stack(&three));
+    random::compare(3, 3000, &*stack(&three), &*MemFs::new());
+}
+
+#[test]
+fn everybody_may_read() {
+    const CX: Cx<'static> = Cx::internal(7, 7);
+    let root = stack(&[&worldread::LAYER]).root();
+    let name = |name: &'static str| Name::new(name.as_bytes()).unwrap();
+    let (file, _) = root.create(&CX, name("f"), 0o600, OpenFlags::RDWR).unwrap();
+    assert_eq!(file.attr.perm(), 0o644);
+    assert_eq!(root.mkdir(&CX, name("d"), 0o700).unwrap().attr.perm(), 0o755);
+    assert_eq!(root.lookup(&CX, name("f")).unwrap().unwrap().attr.perm(), 0o644);
+}
+
+#[test]
+fn options_are_checked() {
+    let with = |name: &str, value: &[u8]| {
+        let mut settings = Settings::new();
+        settings.insert(name, value);
+        (xor::LAYER.build)(MemFs::new(), &settings).map(|_| ())
+    };
+    assert_eq!((with("block", b"1"), with("key", b"\xff")), (Ok(()), Ok(())));
+    for (name, value) in [("block", &b"0"[..]), ("block", b"x"), ("block", b"1048577"), ("key", b"")] {
+        assert!(with(name, value).is_err_and(|why| why.starts_with(name)));
+    }
+    assert!(ALL.iter().all(|kind| !kind.about.ends_with('.')));
 }

@@ -58,7 +58,10 @@ impl TemplateVnode {
                 return self.show(cx);
             }
         }
-        let attr = self.lower.setattr(cx, &below, file.map(super::file::lower_of))?;
+        let attr = match below.size {
+            Some(size) => self.resize(cx, &below, size, file)?,
+            None => self.lower.setattr(cx, &below, file.map(super::file::lower_of))?,
+        };
         self.core.shown(cx, &*self.lower, attr)
     }
 }

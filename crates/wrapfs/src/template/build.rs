@@ -1,8 +1,9 @@
 use super::core::Core;
+use super::data::Coding;
 use super::node::TemplateVnode;
 use super::watch::Watch;
 use crate::WrapFs;
-use crate::hooks::{Attributes, Ioctls, Names, OpKind, Operations};
+use crate::hooks::{Attributes, Data, Ioctls, Names, OpKind, Operations};
 use std::sync::Arc;
 use vnode::{Cx, Layer, Result, Vnode};
 
@@ -46,6 +47,12 @@ impl Template {
         self
     }
 
+    /// Data are changed, and not their size.
+    pub fn data(mut self, hook: impl Data + 'static) -> Self {
+        self.core.data = Some(Coding::new(Box::new(hook)));
+        self
+    }
+
     /// Operations are seen.
     pub fn operations(mut self, hook: impl Operations + 'static) -> Self {
         self.core.watch = Some(Watch::new(Box::new(hook)));
@@ -73,7 +80,8 @@ impl Template {
 
 impl Core {
     fn has_no_hooks(&self) -> bool {
-        self.names.is_none() && self.attributes.is_none() && self.ioctls.is_none() && self.watch.is_none()
+        let none = self.names.is_none() && self.attributes.is_none() && self.ioctls.is_none();
+        none && self.watch.is_none() && self.data.is_none()
     }
 }
 

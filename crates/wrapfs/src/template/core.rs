@@ -1,3 +1,4 @@
+use super::data::Coding;
 use super::long::Locks;
 use super::watch::Watch;
 use crate::hooks::{Attributes, Ioctls, Names, OpKind};
@@ -12,6 +13,7 @@ pub(crate) struct Core {
     pub(crate) attributes: Option<Box<dyn Attributes>>,
     pub(crate) ioctls: Option<Box<dyn Ioctls>>,
     pub(crate) watch: Option<Watch>,
+    pub(crate) data: Option<Coding>,
     pub(crate) long: Locks,
     /// The user that the server runs as: owner of what the template keeps for itself.
     uid: u32,
@@ -26,6 +28,7 @@ impl Core {
             attributes: None,
             ioctls: None,
             watch: None,
+            data: None,
             long: Locks::default(),
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),

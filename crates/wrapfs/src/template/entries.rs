@@ -9,7 +9,7 @@ use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result, Vnode};
 
 impl TemplateVnode {
     /// What the layer below answered, as this one answers it.
-    fn raise(&self, cx: &Cx<'_>, entry: Entry) -> Result<Entry> {
+    pub(crate) fn raise(&self, cx: &Cx<'_>, entry: Entry) -> Result<Entry> {
         let attr = self.core.shown(cx, &*entry.vnode, entry.attr)?;
         Ok(Entry { vnode: Arc::new(Self::over(&self.core, entry.vnode)), attr })
     }
@@ -62,11 +62,6 @@ impl TemplateVnode {
         make: impl FnOnce(Name<'_>) -> Result<Entry>,
     ) -> Result<Entry> {
         self.make_with(cx, name, |name| Ok((make(name)?, ()))).map(|(entry, ())| entry)
-    }
-
-    /// What was made without a name.
-    pub(crate) fn raise_unnamed(&self, cx: &Cx<'_>, entry: Entry) -> Result<Entry> {
-        self.raise(cx, entry)
     }
 
     /// Removes a name.

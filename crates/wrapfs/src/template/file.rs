@@ -1,20 +1,24 @@
 //! Open files.
 
 use super::core::Core;
-use super::node::TemplateVnode;
+use super::data::{CodedFile, Inode, copy, require_patience};
 use crate::file::look_through;
 use crate::hooks::{Object, Op, OpKind};
 use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use vnode::{Cx, OpenFile, Result, SeekFrom, Vnode};
+use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SeekFrom, Vnode};
 
 /// An open file of the layer below, and the hooks that it goes through.
 #[derive(Debug)]
 pub(crate) struct TemplateFile {
-    core: Arc<Core>,
-    vnode: Arc<dyn Vnode>,
-    lower: Arc<dyn OpenFile>,
+    pub(crate) core: Arc<Core>,
+    pub(crate) vnode: Arc<dyn Vnode>,
+    pub(crate) lower: Arc<dyn OpenFile>,
+    /// As it was opened above. Below, an encoded file that is written is open for reading too, and never for appending.
+    pub(crate) flags: OpenFlags,
+    /// Where there is a data hook.
+    pub(crate) inode: Option<Arc<Inode>>,
 }
 
 /// The file of the layer below, if it is one of the template's; else the file itself.
@@ -22,18 +26,100 @@ pub(crate) fn lower_of(file: &dyn OpenFile) -> &dyn OpenFile {
     file.as_any().downcast_ref::<TemplateFile>().map_or(file, |own| &*own.lower)
 }
 
-impl TemplateFile {
-    pub(crate) fn over(vnode: &TemplateVnode, lower: Arc<dyn OpenFile>) -> Arc<dyn OpenFile> {
-        Arc::new(Self { core: Arc::clone(&vnode.core), vnode: Arc::clone(&vnode.lower), lower })
-    }
+/// The same, if it can be written.
+pub(crate) fn writable_lower_of(file: &dyn OpenFile) -> Option<&dyn OpenFile> {
+    let own = file.as_any().downcast_ref::<TemplateFile>()?;
+    own.flags.writes().then_some(&*own.lower)
+}
 
+impl TemplateFile {
     /// The file of the layer below, if reading that is the same as reading this one.
     pub(crate) fn transparent(&self) -> Option<&dyn OpenFile> {
-        if self.core.watch(OpKind::Read).is_some() { None } else { Some(&*self.lower) }
+        let changed = self.coded().is_some() || self.core.watch(OpKind::Read).is_some();
+        if changed { None } else { Some(&*self.lower) }
     }
 
     fn object(&self) -> Object<'_> {
         Object::new(&*self.vnode)
+    }
+
+    /// What there is to be known of an encoded file.
+    fn coded(&self) -> Option<(&Inode, CodedFile<'_>)> {
+        let inode = self.inode.as_deref().filter(|inode| inode.coded)?;
+        let coding = self.core.data.as_ref()?;
+        Some((inode, CodedFile { coding, vnode: &*self.vnode, file: &*self.lower }))
+    }
+
+    fn must_write(&self) -> Result<()> {
+        if self.flags.writes() { Ok(()) } else { Err(Errno::BADF) }
+    }
+
+    fn read_plain(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
+        let Some((inode, file)) = self.coded() else { return self.lower.read(cx, out, offset) };
+        if !self.flags.reads() {
+            return Err(Errno::BADF);
+        }
+        require_patience(cx, out.len())?;
+        let _shared = inode.share(cx)?;
+        file.read(cx, out, offset)
+    }
+
+    fn write_plain(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
+        let Some((inode, file)) = self.coded() else { return self.lower.write(cx, data, offset) };
+        self.must_write()?;
+        require_patience(cx, data.len())?;
+        let _own = inode.own(cx)?;
+        let offset = if self.flags.appends() { file.size(cx)? } else { offset };
+        file.write(cx, data, offset)
+    }
+
+    fn allocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
+        let Some((inode, file)) = self.coded() else { return self.lower.fallocate(cx, mode, offset, len) };
+        self.must_write()?;
+        cx.require_blocking()?;
+        let _own = inode.own(cx)?;
+        file.fallocate(cx, mode, offset, len)
+    }
+
+    fn find(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+        let Some((inode, file)) = self.coded() else { return self.lower.seek(cx, offset, whence) };
+        let _shared = inode.share(cx)?;
+        file.seek(cx, offset, whence)
+    }
+
+    fn copy(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
+        let source = look_through(source);
+        let Some((_, file)) = self.coded() else {
+            return self.lower.copy_from(cx, offset, source, source_offset, len);
+        };
+        self.must_write()?;
+        if self.flags.appends() {
+            return Err(Errno::BADF);
+        }
+        cx.require_blocking()?;
+        if self.is_same_file(source) {
+            let len = len.min(file.size(cx)?.saturating_sub(source_offset));
+            if source_offset.abs_diff(offset) < len {
+                return Err(Errno::INVAL);
+            }
+        }
+        // Each step takes the locks of the two files one after the other, never both.
+        copy(cx, |data, at| self.write_plain(cx, data, at), offset, (source, source_offset), len)
+    }
+
+    fn is_same_file(&self, other: &dyn OpenFile) -> bool {
+        let other = other.as_any().downcast_ref::<Self>().and_then(|other| other.inode.as_ref());
+        self.inode.as_ref().zip(other).is_some_and(|(a, b)| Arc::ptr_eq(a, b))
+    }
+
+    /// Blocks may depend on the file that they are in, so encoded ones can't be shared.
+    fn reflink(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
+        let source = look_through(source);
+        let is_coded = |file: &dyn OpenFile| file.as_any().downcast_ref::<Self>().is_some_and(|f| f.coded().is_some());
+        if self.coded().is_some() || is_coded(source) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        self.lower.reflink_from(cx, source)
     }
 }
 
@@ -53,18 +139,18 @@ impl OpenFile for TemplateFile {
     }
 
     fn backing(&self) -> Option<BorrowedFd<'_>> {
-        let seen = self.core.watch(OpKind::Read).or_else(|| self.core.watch(OpKind::Write));
-        if seen.is_some() { None } else { self.lower.backing() }
+        let seen = self.core.watch(OpKind::Read).or_else(|| self.core.watch(OpKind::Write)).is_some();
+        if seen || self.coded().is_some() { None } else { self.lower.backing() }
     }
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
-        let Some(watch) = self.core.watch(OpKind::Read) else { return self.lower.read(cx, out, offset) };
+        let Some(watch) = self.core.watch(OpKind::Read) else { return self.read_plain(cx, out, offset) };
         let op = Op::Read { file: &self.object(), offset, len: out.len() };
-        watch.around_bytes(cx, &op, out, |out| self.lower.read(cx, out, offset))
+        watch.around_bytes(cx, &op, out, |out| self.read_plain(cx, out, offset))
     }
 
     fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
-        seen!(self, cx, Write { offset, data }, self.lower.write(cx, data, offset))
+        seen!(self, cx, Write { offset, data }, self.write_plain(cx, data, offset))
     }
 
     fn flush(&self, cx: &Cx<'_>) -> Result<()> {
@@ -76,20 +162,18 @@ impl OpenFile for TemplateFile {
     }
 
     fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
-        seen!(self, cx, Fallocate { mode, offset, len }, self.lower.fallocate(cx, mode, offset, len))
+        seen!(self, cx, Fallocate { mode, offset, len }, self.allocate(cx, mode, offset, len))
     }
 
     fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
-        seen!(self, cx, Seek { offset }, self.lower.seek(cx, offset, whence))
+        seen!(self, cx, Seek { offset }, self.find(cx, offset, whence))
     }
 
     fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
-        let below = look_through(source);
-        seen!(self, cx, Copy { offset, len }, self.lower.copy_from(cx, offset, below, source_offset, len))
+        seen!(self, cx, Copy { offset, len }, self.copy(cx, offset, source, source_offset, len))
     }
 
     fn reflink_from(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
-        let below = look_through(source);
-        seen!(self, cx, Copy { offset: 0, len: u64::MAX }, self.lower.reflink_from(cx, below))
+        seen!(self, cx, Copy { offset: 0, len: u64::MAX }, self.reflink(cx, source))
     }
 }

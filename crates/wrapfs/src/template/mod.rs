@@ -1,17 +1,19 @@
 //! The template: every operation of the interface, with the author's hooks at the right places (Wrapfs paper, sections 2 and 3).
 //!
 //! Each concept is a file: `names` (what a name is below), `long` (names that are too long there), `entries` (what is found, made, removed
-//! and moved), `attributes`, `watch` (before and after), `vnode_impl` and `file` (the interface), `guard` (around every hook).
+//! and moved), `attributes`, `data`, `watch` (before and after), `open`, `vnode_impl` and `file` (the interface), `guard` (around every hook).
 
 mod attributes;
 mod build;
 mod core;
+mod data;
 mod entries;
 mod file;
 mod guard;
 mod long;
 mod names;
 mod node;
+mod open;
 mod readdir;
 mod sweep;
 mod vnode_impl;

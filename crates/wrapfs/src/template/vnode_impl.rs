@@ -1,6 +1,5 @@
 //! The interface: each operation as the hooks that want to see it see it.
 
-use super::file::TemplateFile;
 use super::guard::guard;
 use super::node::TemplateVnode;
 use crate::hooks::{Object, Op, OpKind};
@@ -165,33 +164,6 @@ impl Vnode for TemplateVnode {
 }
 
 impl TemplateVnode {
-    fn open_file(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
-        Ok(TemplateFile::over(self, self.lower.open(cx, flags)?))
-    }
-
-    fn create_file(
-        &self,
-        cx: &Cx<'_>,
-        name: Name<'_>,
-        mode: u32,
-        flags: OpenFlags,
-    ) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        let below = self.mode_below(cx, Kind::Regular, mode)?;
-        let (entry, file) = self.make_with(cx, name, |name| self.lower.create(cx, name, below, flags))?;
-        self.with_file(entry, file)
-    }
-
-    fn create_unnamed(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        let below = self.mode_below(cx, Kind::Regular, mode)?;
-        let (entry, file) = self.lower.tmpfile(cx, below, flags)?;
-        self.with_file(self.raise_unnamed(cx, entry)?, file)
-    }
-
-    fn with_file(&self, entry: Entry, file: Arc<dyn OpenFile>) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        let file = TemplateFile::over(self.same_layer(&entry.vnode)?, file);
-        Ok((entry, file))
-    }
-
     /// An ioctl: of the layer's own, or of the layer below.
     fn control(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
         if let Some(hook) = &self.core.ioctls

@@ -1,0 +1,53 @@
+//! Data combined with a key by exclusive or: the example of a layer that changes data. It hides nothing from anybody who tries.
+
+use wrapfs::hooks::{Block, Data, MAX_BLOCK};
+use wrapfs::vnode::{Cx, Result};
+use wrapfs::{LayerType, OptionSpec, Template};
+
+/// The layer.
+pub const LAYER: LayerType = LayerType {
+    name: "xor",
+    about: "stores data combined with a key by exclusive or",
+    options: &[
+        OptionSpec {
+            name: "key",
+            value: Some("BYTES"),
+            help: "The key, repeated from the start of each block. Default: wrapfs.",
+        },
+        OptionSpec { name: "block", value: Some("N"), help: "Bytes of a block, 1 to 1048576. Default: 4096." },
+    ],
+    build: &|lower, settings| {
+        let block = settings.parse("block")?.unwrap_or(4096);
+        if !(1..=MAX_BLOCK).contains(&block) {
+            return Err(format!("block={block}: a block has 1 to {MAX_BLOCK} bytes"));
+        }
+        let key = settings.bytes("key").unwrap_or(b"wrapfs");
+        if key.is_empty() {
+            return Err("key=: the key is empty".to_owned());
+        }
+        let stream = key.iter().copied().cycle().take(block).collect();
+        Ok(Template::over(lower).data(Xor { stream }).build())
+    },
+};
+
+#[derive(Debug)]
+struct Xor {
+    stream: Box<[u8]>,
+}
+
+impl Data for Xor {
+    fn block_size(&self) -> usize {
+        self.stream.len()
+    }
+
+    fn encode_data(&self, _cx: &Cx<'_>, _at: &Block<'_>, plain: &[u8], encoded: &mut [u8]) -> Result<()> {
+        for ((out, byte), key) in encoded.iter_mut().zip(plain).zip(&self.stream) {
+            *out = byte ^ key;
+        }
+        Ok(())
+    }
+
+    fn decode_data(&self, cx: &Cx<'_>, at: &Block<'_>, encoded: &[u8], plain: &mut [u8]) -> Result<()> {
+        self.encode_data(cx, at, encoded, plain)
+    }
+}

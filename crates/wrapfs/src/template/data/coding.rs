@@ -1,0 +1,73 @@
+use super::super::guard::guard;
+use super::inode::Table;
+use super::scratch::Scratch;
+use super::zero::is_zero;
+use crate::hooks::{Block, Data, MAX_BLOCK};
+use vnode::{Cx, Result};
+
+/// About how much is encoded and handed to the layer below at a time, in bytes: what stays in the second-level cache.
+const CHUNK: usize = 256 << 10;
+
+/// A [`Data`] hook in use.
+#[derive(Debug)]
+pub(crate) struct Coding {
+    pub(crate) hook: Box<dyn Data>,
+    pub(crate) table: Table,
+    block: usize,
+}
+
+impl Coding {
+    pub(crate) fn new(hook: Box<dyn Data>) -> Self {
+        let asked = guard("block_size", || Ok(hook.block_size())).unwrap_or(0);
+        let block = asked.clamp(1, MAX_BLOCK);
+        if block != asked {
+            tracing::error!(?hook, "a block of {asked} bytes can't be: {block} bytes it is");
+        }
+        Self { hook, table: Table::new(), block }
+    }
+
+    /// Bytes of a block.
+    pub(crate) const fn block(&self) -> u64 {
+        self.block as u64
+    }
+
+    /// Bytes of as many blocks as are worked on at a time.
+    pub(crate) const fn chunk(&self) -> usize {
+        if self.block < CHUNK { CHUNK / self.block * self.block } else { self.block }
+    }
+
+    /// Blocks of zeros are stored as zeros, so that a hole is one on both sides; and the one block that would be encoded as
+    /// zeros takes the place that this leaves free: it is stored as the encoding of zeros.
+    pub(crate) fn encode(&self, cx: &Cx<'_>, at: &Block<'_>, plain: &[u8], encoded: &mut [u8]) -> Result<()> {
+        if is_zero(plain) {
+            encoded.fill(0);
+            return Ok(());
+        }
+        guard("encode_data", || self.hook.encode_data(cx, at, plain, encoded))?;
+        if is_zero(encoded) {
+            let zeros = zeros(plain.len());
+            guard("encode_data", || self.hook.encode_data(cx, at, &zeros, encoded))?;
+        }
+        Ok(())
+    }
+
+    /// The inverse.
+    pub(crate) fn decode(&self, cx: &Cx<'_>, at: &Block<'_>, encoded: &[u8], plain: &mut [u8]) -> Result<()> {
+        if is_zero(encoded) {
+            plain.fill(0);
+            return Ok(());
+        }
+        guard("decode_data", || self.hook.decode_data(cx, at, encoded, plain))?;
+        if is_zero(plain) {
+            let zeros = zeros(encoded.len());
+            guard("decode_data", || self.hook.decode_data(cx, at, &zeros, plain))?;
+        }
+        Ok(())
+    }
+}
+
+fn zeros(len: usize) -> Scratch {
+    let mut zeros = Scratch::take(len);
+    zeros.fill(0);
+    zeros
+}

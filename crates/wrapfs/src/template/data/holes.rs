@@ -1,0 +1,44 @@
+use super::lower::CodedFile;
+use vnode::{Cx, Errno, Result, SeekFrom};
+
+impl CodedFile<'_> {
+    /// Finds data or a hole: a block is a hole if it is one below, and data if any of it is.
+    pub(crate) fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+        // Says whether the offset is in the file at all.
+        self.file.seek(cx, offset, SeekFrom::Hole)?;
+        match whence {
+            SeekFrom::Data => {
+                let found = self.file.seek(cx, self.block_start(offset), SeekFrom::Data)?;
+                Ok(offset.max(self.block_start(found)))
+            }
+            SeekFrom::Hole => self.next_hole(cx, offset),
+        }
+    }
+
+    fn block_start(&self, offset: u64) -> u64 {
+        offset - offset % self.coding.block()
+    }
+
+    fn next_hole(&self, cx: &Cx<'_>, offset: u64) -> Result<u64> {
+        let size = self.size(cx)?;
+        let mut start = self.block_start(offset);
+        while start < size {
+            let next = start + self.coding.block();
+            let data = match self.file.seek(cx, start, SeekFrom::Data) {
+                Ok(data) => data,
+                Err(Errno::NXIO) => size,
+                Err(errno) => return Err(errno),
+            };
+            if data >= next.min(size) {
+                return Ok(offset.max(start));
+            }
+            // There are data in this block: go on in the block where they end, or in the next.
+            let hole = self.file.seek(cx, data, SeekFrom::Hole)?;
+            start = next.max(self.block_start(hole));
+            if hole >= size {
+                break;
+            }
+        }
+        Ok(size)
+    }
+}

@@ -1,0 +1,116 @@
+//! Bytes of the file below.
+
+use super::coding::Coding;
+use super::scratch::Scratch;
+use crate::hooks::{Block, Object};
+use vnode::{Cx, Errno, OpenFile, Result, SetAttr, Vnode};
+
+/// What takes longer than a thread that serves others may take: more bytes than this.
+const QUICK: usize = 128 << 10;
+
+/// The largest size of a file.
+pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
+
+/// An encoded file, open below for reading, and for writing if it is written.
+#[derive(Clone, Copy)]
+pub(crate) struct CodedFile<'a> {
+    pub(crate) coding: &'a Coding,
+    pub(crate) vnode: &'a dyn Vnode,
+    pub(crate) file: &'a dyn OpenFile,
+}
+
+/// The same caller, who waits from here on: something is changed already, or is about to be.
+pub(crate) fn patient<'a>(cx: &Cx<'a>) -> Cx<'a> {
+    let mut cx = *cx;
+    cx.may_block = true;
+    cx
+}
+
+/// `MAY_BLOCK` where so many bytes take too long for the thread.
+pub(crate) fn require_patience(cx: &Cx<'_>, len: usize) -> Result<()> {
+    if len > QUICK { cx.require_blocking() } else { Ok(()) }
+}
+
+impl CodedFile<'_> {
+    pub(crate) fn object(&self) -> Object<'_> {
+        Object::new(self.vnode)
+    }
+
+    pub(crate) fn size(&self, cx: &Cx<'_>) -> Result<u64> {
+        Ok(self.vnode.getattr(cx)?.size)
+    }
+
+    /// Where a block begins; past all files if it can't be anywhere.
+    pub(crate) fn start_of(&self, number: u64) -> u64 {
+        number.saturating_mul(self.coding.block())
+    }
+
+    /// Reads all of `out`, or up to the end of the file: a layer may answer less when something fails on the way.
+    pub(crate) fn read_below(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match self.file.read(cx, rest, offset.saturating_add(done as u64))? {
+                0 => break,
+                n => done += n,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes as much as can be; and why not all, if not.
+    pub(crate) fn write_below(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> (usize, Result<()>) {
+        let mut done = 0;
+        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
+            match self.file.write(cx, rest, offset.saturating_add(done as u64)) {
+                Ok(0) => return (done, Err(Errno::IO)),
+                Ok(n) => done += n,
+                Err(errno) => return (done, Err(errno)),
+            }
+        }
+        (done, Ok(()))
+    }
+
+    pub(crate) fn set_size_below(&self, cx: &Cx<'_>, size: u64) -> Result<()> {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        self.vnode.setattr(cx, &set, Some(self.file)).map(|_| ())
+    }
+
+    pub(crate) fn encode(&self, cx: &Cx<'_>, number: u64, plain: &[u8], encoded: &mut [u8]) -> Result<()> {
+        self.coding.encode(cx, &Block { file: &self.object(), number }, plain, encoded)
+    }
+
+    pub(crate) fn decode(&self, cx: &Cx<'_>, number: u64, encoded: &[u8], plain: &mut [u8]) -> Result<()> {
+        self.coding.decode(cx, &Block { file: &self.object(), number }, encoded, plain)
+    }
+
+    /// A block as it is below: as long as it is in the file.
+    pub(crate) fn old_block(&self, cx: &Cx<'_>, number: u64) -> Result<OldBlock> {
+        let mut encoded = Scratch::take(self.coding.block() as usize);
+        let len = self.read_below(cx, &mut encoded, self.start_of(number))?;
+        Ok(OldBlock { encoded, len })
+    }
+
+    /// The same, decoded, with zeros up to `plain`'s end.
+    pub(crate) fn plain_block(&self, cx: &Cx<'_>, number: u64, plain: &mut [u8]) -> Result<OldBlock> {
+        let old = self.old_block(cx, number)?;
+        let whole = &mut Scratch::take(old.len);
+        self.decode(cx, number, old.bytes(), whole)?;
+        let kept = old.len.min(plain.len());
+        let (head, tail) = plain.split_at_mut(kept);
+        head.copy_from_slice(whole.get(..kept).unwrap_or_default());
+        tail.fill(0);
+        Ok(old)
+    }
+}
+
+/// The bytes of a block of the file below before it is changed.
+pub(crate) struct OldBlock {
+    encoded: Scratch,
+    pub(crate) len: usize,
+}
+
+impl OldBlock {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.encoded.get(..self.len).unwrap_or_default()
+    }
+}

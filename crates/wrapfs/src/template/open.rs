@@ -1,0 +1,116 @@
+//! How files are opened below, and cut.
+
+use super::data::{CodedFile, Inode, changes_blocks};
+use super::file::{TemplateFile, lower_of, writable_lower_of};
+use super::node::TemplateVnode;
+use std::sync::Arc;
+use vnode::{Attr, Cx, Entry, Kind, Name, OpenFile, OpenFlags, Result, SetAttr};
+
+const ACCMODE: u32 = 3;
+const APPEND: u32 = 0o2000;
+
+/// How an encoded file is opened below: what is written must be read, and the end is found here (Wrapfs paper, section 3.2.1).
+const fn widened(flags: OpenFlags) -> OpenFlags {
+    if flags.writes() { OpenFlags(flags.0 & !(ACCMODE | APPEND) | OpenFlags::RDWR.0) } else { flags }
+}
+
+impl TemplateVnode {
+    /// What the open files of this file share, where there is a data hook.
+    fn inode(&self, cx: &Cx<'_>) -> Result<Option<Arc<Inode>>> {
+        let coding = self.core.data.as_ref().filter(|_| self.lower.kind() == Kind::Regular);
+        coding.map(|coding| coding.inode(cx, &self.core, &*self.lower)).transpose()
+    }
+
+    fn file(&self, lower: Arc<dyn OpenFile>, flags: OpenFlags, inode: Option<Arc<Inode>>) -> Arc<dyn OpenFile> {
+        let (core, vnode) = (Arc::clone(&self.core), Arc::clone(&self.lower));
+        Arc::new(TemplateFile { core, vnode, lower, flags, inode })
+    }
+
+    pub(crate) fn open_file(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        let inode = self.inode(cx)?;
+        let lower = match inode.as_ref().filter(|inode| inode.coded) {
+            None => self.lower.open(cx, flags)?,
+            Some(inode) => {
+                let _own = if flags.truncates() { Some(inode.own(cx)?) } else { None };
+                self.lower.open(cx, widened(flags))?
+            }
+        };
+        Ok(self.file(lower, flags, inode))
+    }
+
+    pub(crate) fn create_file(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        let below = self.mode_below(cx, Kind::Regular, mode)?;
+        let how = self.flags_of_new(flags);
+        let (entry, file) = self.make_with(cx, name, |name| self.lower.create(cx, name, below, how))?;
+        let made = self.same_layer(&entry.vnode).and_then(|made| made.opened_new(cx, file, flags));
+        match made {
+            Ok(file) => Ok((entry, file)),
+            Err(errno) => {
+                if let Err(errno) = self.remove_file(cx, name) {
+                    tracing::warn!(%errno, "what was made stays, though it could not be opened");
+                }
+                Err(errno)
+            }
+        }
+    }
+
+    pub(crate) fn create_unnamed(
+        &self,
+        cx: &Cx<'_>,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        let below = self.mode_below(cx, Kind::Regular, mode)?;
+        let (entry, file) = self.lower.tmpfile(cx, below, self.flags_of_new(flags))?;
+        let entry = self.raise(cx, entry)?;
+        let file = self.same_layer(&entry.vnode)?.opened_new(cx, file, flags)?;
+        Ok((entry, file))
+    }
+
+    /// Whether a new file is encoded can only be asked when it is there.
+    fn flags_of_new(&self, flags: OpenFlags) -> OpenFlags {
+        if self.core.data.is_some() { widened(flags) } else { flags }
+    }
+
+    fn opened_new(&self, cx: &Cx<'_>, mut lower: Arc<dyn OpenFile>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        let inode = self.inode(cx)?;
+        if self.flags_of_new(flags) != flags && inode.as_ref().is_some_and(|inode| !inode.coded) {
+            lower = self.lower.open(&self.core.server(cx), flags.without_trunc())?;
+        }
+        Ok(self.file(lower, flags, inode))
+    }
+
+    /// Changes attributes below, the size among them.
+    pub(crate) fn resize(
+        &self,
+        cx: &Cx<'_>,
+        set: &SetAttr,
+        new_size: u64,
+        file: Option<&dyn OpenFile>,
+    ) -> Result<Attr> {
+        let inode = self.inode(cx)?;
+        let coded = self.core.data.as_ref().zip(inode.as_ref().filter(|inode| inode.coded));
+        let Some((coding, inode)) = coded else { return self.lower.setattr(cx, set, file.map(lower_of)) };
+        cx.require_blocking()?;
+        let _own = inode.own(cx)?;
+        let size = self.lower.getattr(cx)?.size;
+        if !changes_blocks(coding.block(), size, new_size) {
+            return self.lower.setattr(cx, set, file.map(lower_of));
+        }
+        let opened;
+        let file = match file.and_then(writable_lower_of) {
+            Some(file) => file,
+            None => {
+                opened = self.lower.open(&self.core.server(cx), OpenFlags::RDWR)?;
+                &*opened
+            }
+        };
+        CodedFile { coding, vnode: &*self.lower, file }.resize(cx, set, size, new_size)
+    }
+}
