@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 have_rust || die "no Rust $(wanted_rust) or newer: run \`make deps\`"
 as_builder cargo build --release --locked -p cli "$@"
 target=${CARGO_TARGET_DIR:-target}/release
-for name in mount.unionfs mount.fuse.unionfs mount.wrapfs mount.fuse.wrapfs mount.lbfs mount.fuse.lbfs; do
-	as_builder ln -sfn strata "$target/$name"
+"$target/strata" layers --names | while read -r type; do
+	as_builder ln -sfn strata "$target/mount.$type"
+	as_builder ln -sfn strata "$target/mount.fuse.$type"
 done

@@ -12,10 +12,23 @@ PREFIX=${PREFIX:-/usr/local}
 SBINDIR=${SBINDIR:-/sbin}
 DESTDIR=${DESTDIR:-}
 DIVERT=${DIVERT:-0}
-helpers=(mount.unionfs mount.fuse.unionfs mount.wrapfs mount.fuse.wrapfs mount.lbfs mount.fuse.lbfs)
 program=$PREFIX/bin/strata
 built=${CARGO_TARGET_DIR:-target}/release/strata
 man=$PREFIX/share/man
+
+# The names of the helpers that the program built here has: two for each type of file system. mount(8) runs the second at a remount.
+built_helpers() {
+	local type
+	"$built" layers --names | while read -r type; do printf '%s\n' "mount.$type" "mount.fuse.$type"; done
+}
+
+# The names of the helpers that were installed, by whatever version.
+installed_helpers() {
+	local helper
+	for helper in "$DESTDIR$SBINDIR"/mount.*; do
+		if is_ours "$helper"; then basename "$helper"; fi
+	done
+}
 
 # Where the usr-merged system keeps what is in /sbin: what dpkg knows a file as may be either.
 other_name() {
@@ -82,7 +95,9 @@ uninstall_helper() {
 
 do_install() {
 	[[ -x $built ]] || die "$built is missing: run \`make build\` first (as the user who builds)"
-	local helper pages
+	local helper pages helpers
+	mapfile -t helpers < <(built_helpers)
+	((${#helpers[@]} > 0)) || die "$built does not say which types it mounts"
 	if [[ -z $DESTDIR ]]; then
 		for helper in "${helpers[@]}"; do check_helper "$helper"; done
 	fi
@@ -106,10 +121,15 @@ do_install() {
 }
 
 do_uninstall() {
-	local helper
-	for helper in "${helpers[@]}"; do uninstall_helper "$helper"; done
-	rm -f "$DESTDIR$program" "$DESTDIR$man"/man1/strata{,-stats,-info,-completions,-help}*.1 \
-		"$DESTDIR$man"/man8/mount.{unionfs,wrapfs,lbfs}.8 \
+	local helper helpers
+	mapfile -t helpers < <(installed_helpers)
+	# A helper that went by hand may have left a package's file aside.
+	[[ " ${helpers[*]} " == *" mount.unionfs "* ]] || helpers+=(mount.unionfs)
+	for helper in "${helpers[@]}"; do
+		uninstall_helper "$helper"
+		rm -f "$DESTDIR$man/man8/$helper.8"
+	done
+	rm -f "$DESTDIR$program" "$DESTDIR$man"/man1/strata{,-*}.1 \
 		"$DESTDIR$PREFIX/share/bash-completion/completions/strata" \
 		"$DESTDIR$PREFIX/share/zsh/site-functions/_strata" \
 		"$DESTDIR$PREFIX/share/fish/vendor_completions.d/strata.fish"

@@ -15,6 +15,12 @@ fn mode_of(name: &Text) -> Option<Mode> {
     MODES.iter().find(|(known, _)| known.as_bytes() == name).map(|&(_, mode)| mode)
 }
 
+/// How a mode is written.
+#[must_use]
+pub fn name_of(mode: Mode) -> &'static str {
+    MODES.iter().find(|(_, known)| *known == mode).map_or("", |(name, _)| name)
+}
+
 /// A branch as it is written in the options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BranchSpec {

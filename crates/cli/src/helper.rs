@@ -58,7 +58,6 @@ fn mount(kind: Type, program: &str, cmdline: &Cmdline, args: &[OsString]) -> Res
     } else if cmdline.foreground || options.foreground {
         enter_namespace(cmdline)?;
         let plan = Plan::check(kind, cmdline, options)?;
-        logging::start(program, plan.options.log, plan.options.logfile.as_deref(), false)?;
         return plan.serve(program, false);
     } else {
         background::start(args)?;
@@ -77,7 +76,6 @@ fn serve_in_background(kind: Type, program: &str, cmdline: &Cmdline) -> Result<(
     process::close_inherited();
     let options = options::parse(&cmdline.options, kind, cmdline.sloppy)?;
     let plan = Plan::check(kind, cmdline, options)?;
-    logging::start(program, plan.options.log, plan.options.logfile.as_deref(), true)?;
     plan.serve(program, true)
 }
 
@@ -115,11 +113,14 @@ impl Plan {
 
     /// Mounts, says so, and serves until it is unmounted.
     fn serve(self, program: &str, in_background: bool) -> Result<(), Failure> {
+        let level = logging::start(program, self.options.log, self.options.logfile.as_deref(), in_background)?;
         std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
         let stop = Stop::on_signals(in_background)?;
         process::settle(program);
-        let config = self.stack.config(&self.options, &self.point, &self.source, self.kind);
-        let layer = self.stack.build(&self.options)?;
+        let mut config = self.stack.config(&self.options, &self.point, &self.source, self.kind);
+        let (layer, report) = self.stack.build(&self.options)?;
+        config.reports.push(server::Report { name: "user.strata.stack", text: Arc::new(move || report.json()) });
+        config.debug = Some(level);
         let mounted = server::mount(layer, &config).map_err(|error| refused(&self.point, &error))?;
         let mounted = Arc::new(mounted);
         let point = self.point.real.clone();

@@ -2,38 +2,52 @@
 //!
 //! One binary has all of them and looks at the name it is called by:
 //!
-//! * `mount.unionfs`, `mount.wrapfs`, `mount.lbfs` (and `mount.fuse.TYPE`, which is what mount(8) runs at a remount): helpers of mount(8).
-//!   The way of a mount: [`cmdline`] reads the arguments, [`options`] the list after `-o` (its escapes: [`text`], its
-//!   branches: [`branches`], the general options: [`flags`]); [`background`] starts the process that serves; there
-//!   [`helper`] checks the directories ([`place`]) and the device ([`device`]), builds the [`stack`], mounts it, says that it
-//!   is ready, and waits. The directories of a load-balanced mount ([`replicas`]) are not touched before that, since they may hang.
-//!   [`remount`] changes flags.
-//! * `strata`: looks at mounts ([`stats`]), and writes manual pages and completions ([`strata`], [`man`]).
+//! * `mount.strata`, `mount.unionfs`, `mount.wrapfs` and so on for every layer (and `mount.fuse.TYPE`, which is what mount(8) runs at a
+//!   remount): helpers of mount(8). The way of a mount: [`cmdline`] reads the arguments, [`options`] the list after `-o` (its escapes:
+//!   [`text`], the general options: [`flags`], those of a layer: [`own`]), [`stackspec`] a stack in words; what the names stand for is
+//!   in the [`registry`]. [`background`] starts the process that serves; there [`helper`] checks the directories ([`place`]) and the
+//!   device ([`device`]), builds the [`stack`] on its [`bottom`] (a directory, or several: [`union`] and its [`branches`],
+//!   [`balance`] and its [`replicas`], which may hang and are not touched before), mounts it, says that it
+//!   is ready, and waits. [`remount`] changes flags.
+//! * `strata`: mounts, lists [`layers`], looks at mounts ([`stats`], [`draw`] from the server's [`report`], [`lower`], [`debug`]), and writes
+//!   manual pages and completions ([`strata`], [`man`]).
 //!
 //! Every exit status stands in [`exit`].
 #![forbid(unsafe_code)]
 
 pub mod background;
+pub mod balance;
+pub mod bottom;
 pub mod branches;
 pub mod cmdline;
+pub mod debug;
 pub mod device;
+pub mod draw;
 pub mod exit;
 pub mod flags;
 pub mod helper;
+pub mod layers;
 pub mod logging;
+pub mod lower;
 pub mod man;
 pub mod mountinfo;
+pub mod near;
 pub mod options;
+pub mod own;
 pub mod place;
 pub mod process;
+pub mod registry;
 pub mod remount;
 pub mod replicas;
+pub mod report;
 pub mod signals;
 pub mod stack;
+pub mod stackspec;
 pub mod stats;
 pub mod strata;
 pub mod syslog;
 pub mod text;
+pub mod union;
 
 use exit::Exit;
 use options::Type;

@@ -4,9 +4,12 @@
 use crate::exit::Failure;
 use crate::syslog::Syslog;
 use core::fmt;
+use core::sync::atomic::{AtomicU32, Ordering};
+use server::DebugLevel;
 use std::fs::OpenOptions;
 use std::io::{IsTerminal as _, stderr};
 use std::path::Path;
+use std::sync::Arc;
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
@@ -14,21 +17,22 @@ use tracing_subscriber::fmt::time::{SystemTime, Uptime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::{LookupSpan, Registry};
-use tracing_subscriber::{Layer, fmt as layers};
+use tracing_subscriber::{Layer, fmt as layers, reload};
 
 type Boxed = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Lets log lines of this level and worse go where they belong. Called once.
+/// Lets log lines of this level and worse go where they belong. Called once. Answers what changes the level.
 ///
 /// # Errors
 /// Where the log file can't be opened.
-pub fn start(program: &str, level: LevelFilter, file: Option<&Path>, background: bool) -> Result<(), Failure> {
-    let mut sinks: Vec<Boxed> = Vec::new();
-    match file {
-        Some(path) => sinks.push(to_file(path)?.with_filter(level).boxed()),
-        None if background => sinks.extend(to_system(program).map(|sink| sink.with_filter(level).boxed())),
-        None => sinks.push(to_terminal().with_filter(level).boxed()),
-    }
+pub fn start(program: &str, level: LevelFilter, file: Option<&Path>, background: bool) -> Result<Arc<Level>, Failure> {
+    let sink = match file {
+        Some(path) => Some(to_file(path)?),
+        None if background => to_system(program),
+        None => Some(to_terminal()),
+    };
+    let (filter, handle) = reload::Layer::new(level);
+    let mut sinks: Vec<Boxed> = sink.map(|sink| sink.with_filter(filter).boxed()).into_iter().collect();
     if background {
         let start =
             layers::layer().with_ansi(false).event_format(OneLine { program: program.to_owned() }).with_writer(stderr);
@@ -36,7 +40,43 @@ pub fn start(program: &str, level: LevelFilter, file: Option<&Path>, background:
     }
     // Somebody else's choice of a subscriber stands: there is none in our own programs.
     let _ = tracing::subscriber::set_global_default(Registry::default().with(sinks));
-    Ok(())
+    Ok(Arc::new(Level { filter: handle, number: AtomicU32::new(number_of(level)) }))
+}
+
+/// The level of the log, which can be changed at any time.
+#[derive(Debug)]
+pub struct Level {
+    filter: reload::Handle<LevelFilter, Registry>,
+    number: AtomicU32,
+}
+
+/// From quiet to loud, as [`fuse::control::LEVELS`] numbers them.
+const LEVELS: [LevelFilter; 6] = [
+    LevelFilter::OFF,
+    LevelFilter::ERROR,
+    LevelFilter::WARN,
+    LevelFilter::INFO,
+    LevelFilter::DEBUG,
+    LevelFilter::TRACE,
+];
+
+fn number_of(level: LevelFilter) -> u32 {
+    LEVELS.iter().zip(0..).find(|(known, _)| **known == level).map_or(0, |(_, number)| number)
+}
+
+impl DebugLevel for Level {
+    fn get(&self) -> u32 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, number: u32) -> bool {
+        let level = usize::try_from(number).ok().and_then(|number| LEVELS.get(number).copied());
+        let Some(level) = level else { return false };
+        // Where nothing is logged at all there is nothing to change.
+        let _ = self.filter.reload(level);
+        self.number.store(number, Ordering::Relaxed);
+        true
+    }
 }
 
 fn to_file(path: &Path) -> Result<Boxed, Failure> {
@@ -80,5 +120,18 @@ where
         }
         ctx.field_format().format_fields(writer.by_ref(), event)?;
         writeln!(writer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_numbered_as_their_names_are() {
+        for (name, level) in fuse::control::LEVELS.iter().zip(LEVELS) {
+            assert_eq!(level.to_string(), *name);
+            assert_eq!(LEVELS.get(number_of(level) as usize), Some(&level));
+        }
     }
 }

@@ -15,6 +15,8 @@ pub enum Role {
     Branch,
     /// The directory under a null layer.
     Lower,
+    /// The directory that a stack ends with.
+    Bottom,
     /// Where it is mounted.
     MountPoint,
 }
@@ -24,6 +26,7 @@ impl Role {
         match self {
             Self::Branch => "branch",
             Self::Lower => "lower directory",
+            Self::Bottom => "directory",
             Self::MountPoint => "mount point",
         }
     }
@@ -32,6 +35,7 @@ impl Role {
         match self {
             Self::Branch => "make it, or take it out of dirs=",
             Self::Lower => "the first argument names the directory to mount",
+            Self::Bottom => "the last part of the stack names the directory that it stands on",
             Self::MountPoint => "make it with mkdir",
         }
     }

@@ -1,29 +1,30 @@
 //! From options to layers, and how they are served.
 
+use crate::bottom::{Bottom, Single};
 use crate::cmdline::Cmdline;
 use crate::exit::Failure;
-use crate::options::{Copyup, Options, Type};
-use crate::place::{self, Place, Role};
-use crate::replicas;
-use hostfs::{HostFs, HostOptions};
+use crate::options::{Options, Type};
+use crate::place::{Place, Role};
+use crate::report::{Part, Report};
+use crate::stackspec::{self, BottomSpec, LayerSpec};
+use meter::Meter;
 use rustix::mount::MountFlags;
 use server::Config;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use unionfs::Mode;
 use vnode::Layer;
 
-/// The directories at the bottom of a stack, checked.
+/// A stack whose directories were found, and nothing of which was opened yet.
 #[derive(Debug)]
-pub enum Stack {
-    /// Branches, highest precedence first.
-    Union(Vec<(Place, Mode)>),
-    /// The directory under a null layer.
-    Wrap(Place),
-    /// The directories that hold the same tree. They may be away, or hang when they are touched.
-    Balance(Vec<PathBuf>),
+pub struct Stack {
+    /// Top first.
+    layers: Vec<LayerSpec>,
+    bottom: Box<dyn Bottom>,
+    /// What the bottom is called, and its options, for the report.
+    shown: (String, String),
+    metered: bool,
 }
 
 impl Stack {
@@ -32,43 +33,70 @@ impl Stack {
     /// # Errors
     /// Names the directory, why it can't be used and what to do about it.
     pub fn check(kind: Type, cmdline: &Cmdline, options: &Options) -> Result<Self, Failure> {
-        match kind {
-            Type::Wrap => Place::open(Role::Lower, Path::new(&cmdline.spec)).map(Self::Wrap),
-            Type::Union => check_branches(options).map(Self::Union),
-            Type::Balance => replicas::parse(cmdline.spec.as_bytes()).map(Self::Balance),
+        let (layers, bottom) = match kind {
+            Type::Stack => {
+                let spec = stackspec::read(&in_words(cmdline, options)?).map_err(Failure::usage)?;
+                (spec.layers, spec.bottom)
+            }
+            Type::Layer(layer) => {
+                let bottom = BottomSpec::Directory { path: (&cmdline.spec).into(), read_only: false };
+                (vec![LayerSpec { kind: layer, own: options.own.clone() }], bottom)
+            }
+            Type::Over(bottom) => {
+                let mut own = options.own.clone();
+                if let Some(name) = bottom.source {
+                    own.add(
+                        name,
+                        crate::text::Text::read(cmdline.spec.as_bytes())
+                            .map_err(|wrong| Failure::usage(format!("{} {wrong}", cmdline.spec.to_string_lossy())))?,
+                    );
+                }
+                (Vec::new(), BottomSpec::Over(bottom, own))
+            }
+        };
+        // Said now, before anything is opened.
+        for layer in &layers {
+            layer.own.settings().map_err(|wrong| Failure::usage(format!("{}: {wrong}", layer.kind.name)))?;
         }
+        let role = if matches!(kind, Type::Stack) { Role::Bottom } else { Role::Lower };
+        let shown = show(&bottom);
+        Ok(Self { layers, bottom: check_bottom(role, bottom, options)?, shown, metered: is_metered(kind, options) })
     }
 
     /// Can nothing be changed through it, whatever the mount's flags say?
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        match self {
-            Self::Union(branches) => branches.iter().all(|(_, mode)| *mode != Mode::ReadWrite),
-            Self::Wrap(_) => false,
-            Self::Balance(_) => true,
-        }
+        self.bottom.is_read_only()
     }
 
-    /// Opens the directories and puts the layers together.
+    /// Opens the directories and puts the layers together. The report tells of them while they are in use.
     ///
     /// # Errors
     /// Names the step and the directory that failed.
-    pub fn build(&self, options: &Options) -> Result<Arc<dyn Layer>, Failure> {
-        match self {
-            Self::Wrap(lower) => Ok(wrapfs::WrapFs::new(open(lower, false, options)?)),
-            Self::Balance(paths) => {
-                let sources = paths.iter().map(|path| replicas::source(path, options.cache)).collect();
-                let lbfs = lbfs::LbFs::new(sources, options.balance)
-                    .map_err(|error| Failure::mount(format!("can't use the replicas: {error}")))?;
-                Ok(lbfs)
-            }
-            Self::Union(branches) => {
-                let branches = branches.iter().map(|b| branch(b, options)).collect::<Result<_, _>>()?;
-                let union = unionfs::Unionfs::new(branches, union_options(options))
-                    .map_err(|error| Failure::mount(format!("can't make the union: {error}")))?;
-                Ok(union)
-            }
+    pub fn build(&self, options: &Options) -> Result<(Arc<dyn Layer>, Report), Failure> {
+        let built = self.bottom.build(options)?;
+        let (name, own) = self.shown.clone();
+        let (mut layer, counts) = self.metered(built.layer, &name);
+        let mut parts = vec![Part { name, options: own, counts, directories: built.directories }];
+        for spec in self.layers.iter().rev() {
+            let name = spec.kind.name;
+            let wrong = |wrong| Failure::usage(format!("{name}: {wrong}"));
+            let upper = (spec.kind.build)(layer, &spec.own.settings().map_err(wrong)?).map_err(wrong)?;
+            let (upper, counts) = self.metered(upper, name);
+            layer = upper;
+            parts.push(Part { name: name.to_owned(), options: spec.own.show(), counts, directories: Vec::new() });
         }
+        parts.reverse();
+        Ok((layer, Report::new(parts)))
+    }
+
+    fn metered(&self, layer: Arc<dyn Layer>, name: &str) -> (Arc<dyn Layer>, Option<&'static meter::Counts>) {
+        if !self.metered {
+            return (layer, None);
+        }
+        let meter = Meter::new(layer, name);
+        let counts = meter.counts();
+        (meter, Some(counts))
     }
 
     /// How it is served.
@@ -79,78 +107,49 @@ impl Stack {
         if let Some(cache) = options.cache {
             config.cache = cache;
         }
-        config.passthrough = options.passthrough;
-        config.stack_depth = if self.places().any(is_stacked) { 2 } else { 1 };
+        config.passthrough = options.passthrough.unwrap_or(true);
+        config.stack_depth = if self.bottom.places().into_iter().any(is_stacked) { 2 } else { 1 };
         config.mount.transport = options.transport;
         let root = rustix::process::geteuid().is_root();
         config.mount.allow_other = options.allow_other.unwrap_or(root);
         config.mount.flags = mount_flags(options.flags);
         config.mount.flags.read_only |= self.is_read_only();
+        config.owner = rustix::process::geteuid().as_raw();
         config
     }
-
-    fn places(&self) -> impl Iterator<Item = &Place> {
-        let (branches, lower) = match self {
-            Self::Union(branches) => (branches.as_slice(), None),
-            Self::Wrap(lower) => (&[][..], Some(lower)),
-            Self::Balance(_) => (&[][..], None),
-        };
-        branches.iter().map(|(place, _)| place).chain(lower)
-    }
 }
 
-fn check_branches(options: &Options) -> Result<Vec<(Place, Mode)>, Failure> {
-    if options.branches.is_empty() {
-        return Err(Failure::usage("no branches: name them with -o dirs=PATH=rw:PATH=ro; see --help"));
-    }
-    let mut branches = Vec::with_capacity(options.branches.len());
-    for (i, branch) in options.branches.iter().enumerate() {
-        branches.push((Place::open(Role::Branch, &branch.path)?, branch.mode(i == 0, options.read_only())));
-    }
-    place::check_apart(&branches)?;
-    let Some(((first, first_mode), others)) = branches.split_first() else { return Ok(branches) };
-    match first_mode {
-        Mode::ReadWrite => first.check_writable()?,
-        _ if others.iter().any(|(_, mode)| *mode == Mode::ReadWrite) => {
-            return Err(Failure::mount(format!(
-                "branch {} is the first but not rw, while another is: changes could not go to the left; mark it =rw, \
-                 or all others =ro",
-                first.given.display()
-            )));
+/// The words of a stack: the first argument, or `stack=` where that is `none`.
+fn in_words(cmdline: &Cmdline, options: &Options) -> Result<Vec<u8>, Failure> {
+    let given = options.own.iter().filter_map(|(_, value)| value).next_back();
+    let placeholder = cmdline.spec.is_empty() || cmdline.spec == "none";
+    match given {
+        Some(_) if !placeholder => Err(Failure::usage("the stack is given twice: by the first argument and by stack=")),
+        Some(words) => Ok(words.bytes()),
+        None if placeholder => {
+            Err(Failure::usage("no stack: the first argument is one, such as `wrapfs / /srv/data`; see --help"))
         }
-        _ => {}
+        None => Ok(cmdline.spec.as_bytes().to_vec()),
     }
-    Ok(branches)
 }
 
-fn branch((place, mode): &(Place, Mode), options: &Options) -> Result<unionfs::Branch, Failure> {
-    Ok(unionfs::Branch {
-        layer: open(place, *mode != Mode::ReadWrite, options)?,
-        path: place.real.clone(),
-        mode: *mode,
-    })
-}
-
-fn open(place: &Place, read_only: bool, options: &Options) -> Result<Arc<HostFs>, Failure> {
-    let host = HostOptions { read_only, ..HostOptions::default() };
-    // Whoever wants to see at once what others change below wants no cache here either.
-    let believed = options.cache.map_or(host.believed, |cache| cache.min(host.believed));
-    HostFs::open(&place.real, HostOptions { believed, ..host }).map_err(|error| Failure::mount(error.to_string()))
-}
-
-fn union_options(options: &Options) -> unionfs::Options {
-    unionfs::Options {
-        delete: options.delete,
-        copyup: match options.copyup {
-            Copyup::Preserve => unionfs::Copyup::Preserve,
-            Copyup::CurrentUser => unionfs::Copyup::CurrentUser,
-            Copyup::Mounter => unionfs::Copyup::Mounter {
-                uid: options.copyup_uid.unwrap_or_else(|| rustix::process::geteuid().as_raw()),
-                gid: options.copyup_gid.unwrap_or_else(|| rustix::process::getegid().as_raw()),
-                mode: options.copyup_mode.unwrap_or(0o644),
-            },
-        },
+fn check_bottom(role: Role, spec: BottomSpec, options: &Options) -> Result<Box<dyn Bottom>, Failure> {
+    match spec {
+        BottomSpec::Directory { path, read_only } => Ok(Box::new(Single::check(role, Path::new(&path), read_only)?)),
+        BottomSpec::Over(kind, own) => (kind.check)(&own, options),
     }
+}
+
+fn show(bottom: &BottomSpec) -> (String, String) {
+    match bottom {
+        BottomSpec::Directory { .. } => ("directory".to_owned(), String::new()),
+        BottomSpec::Over(kind, own) => (kind.name.to_owned(), own.show()),
+    }
+}
+
+/// Between layers there is something to tell apart; alone, a layer has the whole time anyway.
+fn is_metered(kind: Type, options: &Options) -> bool {
+    options.meter.unwrap_or(matches!(kind, Type::Stack))
 }
 
 fn mount_flags(flags: MountFlags) -> fuse::Flags {

@@ -14,6 +14,8 @@ pub enum Question {
     Requests,
     /// Which server it is, and what it holds.
     Info,
+    /// Of which layers it is made, and what they did.
+    Stack,
 }
 
 impl Question {
@@ -21,6 +23,7 @@ impl Question {
         match self {
             Self::Requests => "user.strata.requests",
             Self::Info => "user.strata.info",
+            Self::Stack => "user.strata.stack",
         }
     }
 }
@@ -33,7 +36,7 @@ pub fn ask(dir: &Path, question: Question) -> Result<String, Failure> {
     let refuse = |errno| {
         Failure::mount(match errno {
             Errno::NODATA | Errno::OPNOTSUPP => {
-                format!("{}: not the root of a mount of Strata; see findmnt -t fuse.unionfs,fuse.wrapfs", dir.display())
+                format!("{}: not the root of a mount of Strata; findmnt lists all mounts", dir.display())
             }
             Errno::NOTCONN => format!("{}: the mount's server has ended; unmount it (umount -l)", dir.display()),
             _ => format!("{}: {}", dir.display(), reason(errno)),

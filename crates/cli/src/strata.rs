@@ -1,17 +1,21 @@
 //! The `strata` command.
 
+use crate::draw::Picture;
 use crate::exit::{Exit, Failure};
-use crate::man;
+use crate::layers::{self, Form};
 use crate::options::Type;
 use crate::stats::{self, Question};
+use crate::{debug, helper, lower, man};
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
-use std::ffi::OsString;
-use std::io::Write as _;
+use core::time::Duration;
+use std::ffi::{OsStr, OsString};
+use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-/// Stackable file systems: look at what is mounted.
+/// Stackable file systems: mount them, and look at what is mounted.
 #[derive(Debug, Parser)]
 #[command(name = "strata", version, after_help = EXAMPLES, arg_required_else_help = true)]
 struct Cli {
@@ -22,13 +26,17 @@ struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   mount -t unionfs -o dirs=/changes=rw:/image=ro none /mnt
+  strata mount 'wrapfs / unionfs,dirs=/changes=rw:/image=ro' /mnt
+  strata layers                         what a stack can be made of
+  strata stack --watch /mnt             the layers, what they do, and how long it takes
   strata stats /mnt                     which requests the kernel sent to its server
   strata info --json /mnt               which server it is, and what it holds
-  findmnt -t fuse.unionfs,fuse.wrapfs   everything of Strata that is mounted
+  strata lower /mnt ls -l               a command that sees what the mount covers
+  strata debug /mnt debug               log more, from now on
   umount /mnt
 
 Exit status: 0 success, 1 wrong arguments, 2 a failing system, 32 not a mount of Strata.
-See mount.unionfs(8) and mount.wrapfs(8) for the options of mounts.";
+See mount.strata(8), mount.unionfs(8) and so on for the options of mounts.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -47,6 +55,65 @@ enum Command {
         /// Print JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// Mount a stack of layers, as mount -t strata does.
+    Mount {
+        /// The stack, top first: 'LAYER,OPTION=VALUE / LAYER / DIRECTORY'. See mount.strata(8).
+        stack: OsString,
+        /// Where to mount it.
+        dir: PathBuf,
+        /// Options of the whole mount.
+        #[arg(short, value_name = "OPTIONS")]
+        options: Vec<OsString>,
+        /// Check everything, mount nothing.
+        #[arg(short, long)]
+        fake: bool,
+        /// Say what was done.
+        #[arg(short, long)]
+        verbose: bool,
+        /// Stay in the foreground until unmounted, and log to stderr.
+        #[arg(long)]
+        foreground: bool,
+    },
+    /// List the layers that a stack can be made of, or explain one.
+    Layers {
+        /// The one to explain.
+        name: Option<String>,
+        /// Print JSON.
+        #[arg(long, conflicts_with = "names")]
+        json: bool,
+        /// Print only the types that mount(8) can be given, one a line.
+        #[arg(long)]
+        names: bool,
+    },
+    /// Draw a mount's layers, with the operations and the time of each.
+    Stack {
+        /// Where it is mounted.
+        mount: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Draw it again every so many seconds, with what was done in between.
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+        watch: Option<f64>,
+    },
+    /// Show where the directories under a mount can be reached (root), or run a command that sees one in place of the mount.
+    Lower {
+        /// Where it is mounted.
+        mount: PathBuf,
+        /// Which directory, if there are several: 1 is the first.
+        #[arg(long, value_name = "N")]
+        branch: Option<usize>,
+        /// The command and its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
+    /// Show the level of a mount's log, or set it (root and whoever mounted it).
+    Debug {
+        /// Where it is mounted.
+        mount: PathBuf,
+        /// off, error, warn, info, debug or trace: with trace, every operation of a measured layer is logged.
+        level: Option<String>,
     },
     /// Print the completions of a shell.
     Completions {
@@ -75,6 +142,26 @@ pub fn run(args: &[OsString]) -> Exit {
         }
     };
     let done = match &cli.command {
+        Command::Mount { stack, dir, options, fake, verbose, foreground } => {
+            let flags = [("-f", *fake), ("-v", *verbose), ("--foreground", *foreground)];
+            return mount(stack, dir, options, &flags);
+        }
+        Command::Layers { name, json, names } => {
+            let form = if *json {
+                Form::Json
+            } else if *names {
+                Form::Names
+            } else {
+                Form::Text
+            };
+            layers::list(name.as_deref(), form).and_then(|text| print(text.as_bytes()))
+        }
+        Command::Stack { mount, json, watch } => stack(mount, *json, *watch),
+        Command::Lower { mount, branch, command } => lower(mount, *branch, command),
+        Command::Debug { mount, level: Some(level) } => debug::set_level(mount, level),
+        Command::Debug { mount, level: None } => {
+            debug::level(mount).and_then(|level| print(format!("{level}\n").as_bytes()))
+        }
         Command::Stats { mount, json } => answer(mount, Question::Requests, *json),
         Command::Info { mount, json } => answer(mount, Question::Info, *json),
         Command::Completions { shell } => {
@@ -99,6 +186,72 @@ fn answer(mount: &Path, question: Question, json: bool) -> Result<(), Failure> {
     print(text.as_bytes())
 }
 
+/// Does what mount.strata(8) does.
+fn mount(stack: &OsStr, dir: &Path, options: &[OsString], flags: &[(&str, bool)]) -> Exit {
+    let mut args: Vec<OsString> = vec!["mount.strata".into()];
+    args.extend(flags.iter().filter(|(_, given)| *given).map(|(flag, _)| flag.into()));
+    args.extend(options.iter().flat_map(|list| ["-o".into(), list.clone()]));
+    args.extend(["--".into(), stack.to_owned(), dir.into()]);
+    helper::run(Type::Stack, &args)
+}
+
+fn stack(mount: &Path, json: bool, watch: Option<f64>) -> Result<(), Failure> {
+    let Some(seconds) = watch else {
+        let text = stats::ask(mount, Question::Stack)?;
+        let text = if json { format!("{text}\n") } else { Picture::read(&text)?.draw(mount, None) };
+        return print(text.as_bytes());
+    };
+    let pause = Duration::try_from_secs_f64(seconds).ok().filter(|pause| *pause >= MIN_PAUSE);
+    let pause = pause.ok_or_else(|| Failure::usage(format!("--watch={seconds}: at least 0.1 seconds")))?;
+    let mut before = (Picture::read(&stats::ask(mount, Question::Stack)?)?, Instant::now());
+    loop {
+        std::thread::sleep(pause);
+        let text = stats::ask(mount, Question::Stack)?;
+        let now = (Picture::read(&text)?, Instant::now());
+        let drawn = if json {
+            format!("{text}\n")
+        } else {
+            now.0.since(&before.0).draw(mount, Some(now.1.duration_since(before.1)))
+        };
+        before = now;
+        if !show(&drawn, json)? {
+            return Ok(());
+        }
+    }
+}
+
+/// The server answers each time with work of its own, which must not be what is seen.
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+
+/// Shows the next of several drawings: on a terminal in place of the one before. Answers false when nobody reads any more.
+fn show(drawn: &str, json: bool) -> Result<bool, Failure> {
+    const HOME_AND_CLEAR: &str = "\x1b[H\x1b[2J";
+    let mut out = std::io::stdout();
+    let (before, after) = match (out.is_terminal(), json) {
+        (true, false) => (HOME_AND_CLEAR, ""),
+        (false, false) => ("", "\n"),
+        (_, true) => ("", ""),
+    };
+    match write!(out, "{before}{drawn}{after}").and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::system(format!("can't write to standard output: {error}"))),
+    }
+}
+
+fn lower(mount: &Path, branch: Option<usize>, command: &[OsString]) -> Result<(), Failure> {
+    let lowers = lower::find(mount)?;
+    if !command.is_empty() {
+        return Err(lower::run(mount, lower::choose(&lowers, branch.unwrap_or(1))?, command));
+    }
+    if let Some(branch) = branch {
+        return print(format!("{}\n", lower::choose(&lowers, branch)?.by.display()).as_bytes());
+    }
+    let lines =
+        lowers.iter().map(|lower| format!("{}  {:<5}  {}\n", lower.by.display(), lower.mode, lower.path.display()));
+    print(lines.collect::<String>().as_bytes())
+}
+
 fn print(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = std::io::stdout();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -113,7 +266,7 @@ fn print(bytes: &[u8]) -> Result<(), Failure> {
 fn write_pages(dir: &Path) -> Result<(), Failure> {
     let refuse = |error| Failure::system(format!("{}: {error}", dir.display()));
     clap_mangen::generate_to(Cli::command(), dir).map_err(refuse)?;
-    for kind in Type::ALL {
+    for kind in Type::all() {
         std::fs::write(dir.join(format!("mount.{}.8", kind.name())), man::page(kind)).map_err(refuse)?;
     }
     Ok(())

@@ -11,6 +11,9 @@ struct Char {
     plain: bool,
 }
 
+/// White space that may stand around a separator.
+const BLANKS: &[u8] = b" \t\n";
+
 /// Text whose escapes have been read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text(Vec<Char>);
@@ -95,6 +98,31 @@ impl Text {
     #[must_use]
     pub fn split_last(&self, separator: u8) -> Option<(Self, Self)> {
         self.split_at(self.0.iter().rposition(|c| c.plain && c.byte == separator)?)
+    }
+
+    /// The parts between separators that have a blank on both sides, without the blanks around them.
+    #[must_use]
+    pub fn split_spaced(&self, separator: u8) -> Vec<Self> {
+        let is = |at: Option<&Char>, wanted: &[u8]| at.is_some_and(|c| c.plain && wanted.contains(&c.byte));
+        let all = self.trim();
+        let (mut parts, mut begin) = (Vec::new(), 0);
+        for at in 1..all.0.len() {
+            if is(all.0.get(at), &[separator]) && is(all.0.get(at - 1), BLANKS) && is(all.0.get(at + 1), BLANKS) {
+                parts.push(Self(all.0.get(begin..at).unwrap_or_default().to_vec()).trim());
+                begin = at + 1;
+            }
+        }
+        parts.push(Self(all.0.get(begin..).unwrap_or_default().to_vec()).trim());
+        parts
+    }
+
+    /// Without the blanks at both ends that are not escaped.
+    #[must_use]
+    pub fn trim(&self) -> Self {
+        let blank = |c: &Char| c.plain && BLANKS.contains(&c.byte);
+        let begin = self.0.iter().position(|c| !blank(c)).unwrap_or(self.0.len());
+        let end = self.0.iter().rposition(|c| !blank(c)).map_or(begin, |last| last + 1);
+        Self(self.0.get(begin..end).unwrap_or_default().to_vec())
     }
 
     fn split_at(&self, at: usize) -> Option<(Self, Self)> {
@@ -191,6 +219,19 @@ mod tests {
         assert_eq!(text.split_first(b'=').map(show), Some(("a".into(), "b=c=d".into())));
         assert_eq!(text.split_last(b'=').map(show), Some(("a=b=c".into(), "d".into())));
         assert_eq!(read("a").split_first(b'='), None);
+    }
+
+    #[test]
+    fn a_spaced_separator_needs_blanks() {
+        let parts = |s: &str| read(s).split_spaced(b'/').iter().map(Text::show).collect::<Vec<_>>();
+        assert_eq!(parts("a / b,c=d  /\t/srv/x y "), ["a", "b,c=d", "/srv/x y"]);
+        assert_eq!(parts("a / /"), ["a", "/"]);
+        assert_eq!(parts(r"a\ / b"), ["a / b"]);
+        assert_eq!(parts("\"a / b\" / c"), ["a / b", "c"]);
+        assert_eq!(parts(r"a / b\ "), ["a", "b "]);
+        assert_eq!(parts("a/b"), ["a/b"]);
+        assert_eq!(parts("a / / b"), ["a", "", "b"]);
+        assert_eq!(parts(" "), [""]);
     }
 
     #[test]

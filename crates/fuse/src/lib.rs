@@ -17,6 +17,7 @@
 pub mod abi;
 mod backing;
 mod backlog;
+pub mod control;
 mod core;
 mod counters;
 mod device;

@@ -10,6 +10,10 @@ const DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500;
 const DEV_IOC_BACKING_OPEN: libc::Ioctl = 0x4010_e501;
 const DEV_IOC_BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
 const DEV_IOC_SYNC_INIT: libc::Ioctl = 0xe503;
+/// See [`crate::control`].
+const SET_DEBUG: libc::Ioctl = 0x4004_5301;
+const GET_DEBUG: libc::Ioctl = 0x8004_5302;
+const _: () = assert!(SET_DEBUG as u32 == crate::control::SET_DEBUG && GET_DEBUG as u32 == crate::control::GET_DEBUG);
 
 fn check(result: libc::c_int) -> Result<i32, Errno> {
     if result < 0 { Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)) } else { Ok(result) }
@@ -39,6 +43,21 @@ pub(crate) fn backing_close(device: BorrowedFd<'_>, id: i32) -> Result<(), Errno
 pub(crate) fn sync_init(device: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: this command of /dev/fuse has no argument.
     check(unsafe { libc::ioctl(device.as_raw_fd(), DEV_IOC_SYNC_INIT) }).map(drop)
+}
+
+/// Sets the level of the log of the server of the mount that `root` is the root of.
+pub(crate) fn set_debug(root: BorrowedFd<'_>, level: u32) -> Result<(), Errno> {
+    // SAFETY: the number of the command says that it reads 4 bytes, and `level` outlives the call. Files that are not ours refuse it: of the
+    // drivers that have commands of the letter S, those of this number and size read no more than that.
+    check(unsafe { libc::ioctl(root.as_raw_fd(), SET_DEBUG, &raw const level) }).map(drop)
+}
+
+/// The level of that log.
+pub(crate) fn debug(root: BorrowedFd<'_>) -> Result<u32, Errno> {
+    let mut level = 0_u32;
+    // SAFETY: the number of the command says that it writes 4 bytes, and `level` is of that size and outlives the call.
+    check(unsafe { libc::ioctl(root.as_raw_fd(), GET_DEBUG, &raw mut level) })?;
+    Ok(level)
 }
 
 /// Blocks all signals for the calling thread, so that they reach threads of the program that expect them.

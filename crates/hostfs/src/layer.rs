@@ -6,7 +6,7 @@ use crate::names::Names;
 use crate::table::Table;
 use crate::vnode_impl::{HostVnode, Reach};
 use core::fmt;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, Statx, StatxFlags};
 use rustix::mount::OpenTreeFlags;
 use std::path::{Path, PathBuf};
@@ -222,6 +222,12 @@ impl HostFs {
     #[must_use]
     pub fn is_detached(&self) -> bool {
         self.root.fs().detached
+    }
+
+    /// The directory itself, open for as long as the layer is.
+    #[must_use]
+    pub fn directory(&self) -> BorrowedFd<'_> {
+        self.root.fs().root.as_fd()
     }
 
     #[cfg(test)]

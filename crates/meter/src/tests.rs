@@ -50,11 +50,13 @@ fn the_receiver_of_a_listing_is_not_the_layers_time() {
     const SLOW: Duration = Duration::from_millis(20);
     let meter = Meter::new(MemFs::new(), "memory");
     meter.root().mkdir(&CX, name("d"), 0o755).unwrap();
-    meter.root().readdir(&CX, 0, &mut |_| {
-        std::thread::sleep(SLOW);
-        true
-    })
-    .unwrap();
+    meter
+        .root()
+        .readdir(&CX, 0, &mut |_| {
+            std::thread::sleep(SLOW);
+            true
+        })
+        .unwrap();
     let count = meter.counts().of(Operation::Readdir);
     assert!(count.done == 1 && count.time < SLOW, "{count:?}");
 }

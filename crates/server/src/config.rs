@@ -1,5 +1,31 @@
+use core::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+/// An attribute of the mount's root that says something about the mount.
+#[derive(Clone)]
+pub struct Report {
+    /// Its name: `user.strata.` and a word.
+    pub name: &'static str,
+    /// Its value, made anew for whoever asks. At most 64 KiB.
+    pub text: Arc<dyn Fn() -> String + Send + Sync>,
+}
+
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Report").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The level of the server's log, which can be changed while it serves: a number of [`fuse::control::LEVELS`].
+pub trait DebugLevel: Send + Sync + fmt::Debug {
+    /// What it is.
+    fn get(&self) -> u32;
+
+    /// Changes it. Answers false where there is no such level.
+    fn set(&self, level: u32) -> bool;
+}
 
 /// How a stack is served.
 #[derive(Clone, Debug)]
@@ -14,6 +40,12 @@ pub struct Config {
     /// How many stacked file systems the kernel may find under this one: 1, or 2 where a host directory lies on overlayfs
     /// or on another passthrough mount (overlayfs can then not be put on top of this one).
     pub stack_depth: u32,
+    /// The user who may, beside root, change the level of the log.
+    pub owner: u32,
+    /// What the mount's root says besides what the server itself knows.
+    pub reports: Vec<Report>,
+    /// Reads and sets the level of the log, if that can be changed.
+    pub debug: Option<Arc<dyn DebugLevel>>,
 }
 
 impl Config {
@@ -23,6 +55,14 @@ impl Config {
         let mut mount = fuse::MountOptions::new(mountpoint);
         source.as_bytes().clone_into(&mut mount.source);
         subtype.clone_into(&mut mount.subtype);
-        Self { mount, cache: Duration::from_secs(10), passthrough: true, stack_depth: 1 }
+        Self {
+            mount,
+            cache: Duration::from_secs(10),
+            passthrough: true,
+            stack_depth: 1,
+            owner: 0,
+            reports: Vec::new(),
+            debug: None,
+        }
     }
 }

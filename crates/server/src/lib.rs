@@ -14,6 +14,7 @@
 
 mod config;
 mod convert;
+mod debug;
 mod dirs;
 mod files;
 mod mount;
@@ -24,5 +25,5 @@ mod virtuals;
 mod watch;
 mod watching;
 
-pub use config::Config;
+pub use config::{Config, DebugLevel, Report};
 pub use mount::{Mounted, mount};

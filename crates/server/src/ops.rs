@@ -1,7 +1,8 @@
 //! The opcodes: each becomes the vnode operation of the same name.
 
-use crate::config::Config;
+use crate::config::{Config, Report};
 use crate::convert::{self, cx, name};
+use crate::debug::Debug;
 use crate::files::{Files, Use};
 use crate::nodes::{Nodes, ROOT};
 use crate::suid::{self, is_root};
@@ -27,6 +28,8 @@ pub(crate) struct Server {
     stack_depth: u32,
     passthrough: AtomicBool,
     keep_flush: bool,
+    debug: Debug,
+    pub(crate) reports: Vec<Report>,
     pub(crate) session: OnceLock<Arc<Session>>,
 }
 
@@ -39,6 +42,8 @@ impl Server {
             stack_depth: config.stack_depth,
             passthrough: AtomicBool::new(config.passthrough),
             keep_flush: layer.needs_flush(),
+            debug: Debug { owner: config.owner, level: config.debug.clone() },
+            reports: config.reports.clone(),
             session: OnceLock::new(),
             layer,
         }
@@ -331,7 +336,7 @@ impl Filesystem for Server {
     fn setxattr(&self, rq: &Request<'_>, node: u64, arg: &SetxattrIn, key: &[u8], value: &[u8]) -> Reply<()> {
         const CREATE: u32 = 1;
         const REPLACE: u32 = 2;
-        if node == ROOT && virtuals::is_virtual(key) {
+        if node == ROOT && virtuals::is_virtual(self, key) {
             return Err(Errno::PERM);
         }
         let vnode = self.nodes.get(node)?;
@@ -350,7 +355,7 @@ impl Filesystem for Server {
     }
 
     fn getxattr(&self, rq: &Request<'_>, node: u64, key: &[u8], out: &mut [u8]) -> Reply<usize> {
-        if node == ROOT && virtuals::is_virtual(key) {
+        if node == ROOT && virtuals::is_virtual(self, key) {
             return virtuals::get(self, key, out);
         }
         if key == b"security.capability" && self.files.is_bare(node) {
@@ -374,6 +379,9 @@ impl Filesystem for Server {
     }
 
     fn removexattr(&self, rq: &Request<'_>, node: u64, key: &[u8]) -> Reply<()> {
+        if node == ROOT && virtuals::is_virtual(self, key) {
+            return Err(Errno::PERM);
+        }
         self.nodes.get(node)?.removexattr(&cx(rq, 0), key)
     }
 
@@ -403,6 +411,11 @@ impl Filesystem for Server {
         input: &[u8],
         out: &mut [u8],
     ) -> Reply<(IoctlOut, usize)> {
+        if node == ROOT
+            && let Some(reply) = self.debug.ioctl(rq.uid, arg.cmd, input, out)
+        {
+            return reply.map(|reply| (IoctlOut { result: reply.result, ..IoctlOut::default() }, reply.len));
+        }
         let reply = self.nodes.get(node)?.ioctl(&cx(rq, 0), arg.cmd, input, out)?;
         Ok((IoctlOut { result: reply.result, ..IoctlOut::default() }, reply.len))
     }

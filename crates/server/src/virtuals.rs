@@ -3,7 +3,9 @@
 //!
 //! * `user.strata.requests`: counters per opcode and transport, as JSON.
 //! * `user.strata.info`: the server: process, transport, open files, inodes, as JSON.
+//! * what whoever mounts has to tell ([`crate::Report`]): `user.strata.stack` is the stack of layers.
 
+use crate::Report;
 use crate::ops::Server;
 use fuse::{Reply, Session};
 use vnode::Errno;
@@ -12,20 +14,28 @@ const REQUESTS: &[u8] = b"user.strata.requests";
 const INFO: &[u8] = b"user.strata.info";
 
 /// Does the attribute belong to the server?
-pub(crate) fn is_virtual(key: &[u8]) -> bool {
-    key == REQUESTS || key == INFO
+pub(crate) fn is_virtual(server: &Server, key: &[u8]) -> bool {
+    key == REQUESTS || key == INFO || report(server, key).is_some()
 }
 
 /// Fills `out`, or answers the size if it is empty.
 pub(crate) fn get(server: &Server, key: &[u8], out: &mut [u8]) -> Reply<usize> {
     let session = server.session.get().ok_or(Errno::NODATA)?;
-    let text = if key == REQUESTS { session.counters().to_json() } else { info(server, session) };
+    let text = match report(server, key) {
+        Some(report) => (report.text)(),
+        None if key == REQUESTS => session.counters().to_json(),
+        None => info(server, session),
+    };
     if out.is_empty() {
         // The counters grow between the question for the size and the question for the text.
-        return Ok(text.len() + 64);
+        return Ok(text.len() + text.len() / 4 + 64);
     }
     out.get_mut(..text.len()).ok_or(Errno::RANGE)?.copy_from_slice(text.as_bytes());
     Ok(text.len())
+}
+
+fn report<'a>(server: &'a Server, key: &[u8]) -> Option<&'a Report> {
+    server.reports.iter().find(|report| report.name.as_bytes() == key)
 }
 
 fn info(server: &Server, session: &Session) -> String {

@@ -1,0 +1,141 @@
+//! `strata lower`: the directories that a mount stands on, whatever covers them by now.
+//!
+//! The server holds each by a descriptor, on a private clone of its mount: so it is there also where the mount lies over it, and can be
+//! reached by root through /proc. A command is run in a mount namespace of its own, in which the mount is gone and the directory
+//! is where the mount was; nobody else sees that.
+
+use crate::exit::Failure;
+use crate::place::reason;
+use crate::stats::{self, Question};
+use nix::sched::CloneFlags;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use serde_json::Value;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A directory under a mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lower {
+    /// By way of the server; where that keeps no descriptor of it, its path.
+    pub by: PathBuf,
+    /// `rw`, `ro` and the like.
+    pub mode: String,
+    /// Where it was when the file system was mounted.
+    pub path: PathBuf,
+}
+
+/// The directories that the mount at `dir` stands on.
+///
+/// # Errors
+/// Where there is no mount of Strata.
+pub fn find(dir: &Path) -> Result<Vec<Lower>, Failure> {
+    read(&stats::ask(dir, Question::Stack)?).ok_or_else(|| {
+        Failure::system(format!("{}: its server's answer can't be read; strata stack --json prints it", dir.display()))
+    })
+}
+
+fn read(json: &str) -> Option<Vec<Lower>> {
+    let stack: Value = serde_json::from_str(json).ok()?;
+    let pid = stack.get("pid")?.as_u64()?;
+    let directories = stack.get("layers")?.as_array()?.last()?.get("directories")?.as_array()?;
+    let lower = |dir: &Value| {
+        let path = PathBuf::from(dir.get("path")?.as_str()?);
+        let by = dir.get("fd")?.as_u64().map(|fd| format!("/proc/{pid}/fd/{fd}").into());
+        Some(Lower { by: by.unwrap_or_else(|| path.clone()), mode: dir.get("mode")?.as_str()?.to_owned(), path })
+    };
+    directories.iter().map(lower).collect()
+}
+
+/// The `number`-th, counted from 1.
+///
+/// # Errors
+/// There are not so many.
+pub fn choose(lowers: &[Lower], number: usize) -> Result<&Lower, Failure> {
+    number.checked_sub(1).and_then(|index| lowers.get(index)).ok_or_else(|| {
+        Failure::usage(format!("--branch {number}: the mount stands on {}, numbered from 1", lowers.len()))
+    })
+}
+
+/// Runs a command that finds the directory where the mount is. Answers only if that fails.
+#[must_use]
+pub fn run(dir: &Path, lower: &Lower, command: &[OsString]) -> Failure {
+    match enter(dir, lower) {
+        Err(failure) => failure,
+        Ok(()) => {
+            let Some((program, args)) = command.split_first() else { return Failure::usage("no command") };
+            let error = Command::new(program).args(args).exec();
+            Failure::system(format!("{}: {error}", program.to_string_lossy()))
+        }
+    }
+}
+
+fn enter(dir: &Path, lower: &Lower) -> Result<(), Failure> {
+    let at = |step: &'static str| {
+        move |errno: Errno| {
+            let way_out = if matches!(errno, Errno::PERM | Errno::ACCESS) { "; only root can" } else { "" };
+            Failure::usage(format!("can't {step}: {}{way_out}", reason(errno)))
+        }
+    };
+    let point = dir.canonicalize().map_err(|error| Failure::mount(format!("{}: {error}", dir.display())))?;
+    let directory = open(&lower.by).map_err(at("reach the directory by way of the server"))?;
+    nix::sched::unshare(CloneFlags::CLONE_NEWNS)
+        .map_err(|errno| at("make a mount namespace")(Errno::from_raw_os_error(errno as i32)))?;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", private).map_err(at("keep the namespace's mounts private"))?;
+    rustix::mount::unmount(&point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).map_err(at("take the mount away"))?;
+    let placed = place(&point, &directory, lower).map_err(at("put the directory where the mount was"))?;
+    let stay = if placed { open(&point).map_err(at("enter the directory"))? } else { directory };
+    rustix::process::fchdir(stay).map_err(at("enter the directory"))
+}
+
+/// Lets the directory be seen at `point`. Answers false where the kernel can't: it is too old to clone the server's mount, and the
+/// directory is no longer where it was.
+fn place(point: &Path, directory: &OwnedFd, lower: &Lower) -> Result<bool, Errno> {
+    if is_same(point, directory)? {
+        return Ok(true);
+    }
+    let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    if let Ok(tree) = rustix::mount::open_tree(directory, c"", clone) {
+        let empty = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        return rustix::mount::move_mount(tree.as_fd(), c"", rustix::fs::CWD, point, empty).map(|()| true);
+    }
+    if is_same(&lower.path, directory).unwrap_or(false) {
+        return rustix::mount::mount_bind(&lower.path, point).map(|()| true);
+    }
+    Ok(false)
+}
+
+fn is_same(path: &Path, directory: &OwnedFd) -> Result<bool, Errno> {
+    let (a, b) = (rustix::fs::fstat(open(path)?)?, rustix::fs::fstat(directory)?);
+    Ok((a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
+}
+
+fn open(path: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_are_found_in_the_answer() {
+        let json = r#"{"pid":7,"layers":[{"name":"wrapfs","options":""},{"name":"unionfs","options":"",
+            "directories":[{"path":"/a","mode":"rw","fd":9},{"path":"/b","mode":"ro","fd":11}]}]}"#;
+        let lowers = read(json).unwrap();
+        assert_eq!(lowers.len(), 2);
+        assert_eq!(
+            choose(&lowers, 2).unwrap(),
+            &Lower { by: "/proc/7/fd/11".into(), mode: "ro".into(), path: "/b".into() }
+        );
+        assert!(choose(&lowers, 0).is_err() && choose(&lowers, 3).unwrap_err().reason.contains("stands on 2"));
+        for bad in ["", "{}", r#"{"pid":7,"layers":[]}"#, r#"{"pid":7,"layers":[{"directories":[{}]}]}"#] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! A stack in words, top first: `rot13 / xor,key=7 / /srv/data`.
+//!
+//! ```text
+//! stack     = { layer " / " } bottom
+//! layer     = NAME { "," option }
+//! bottom    = directory | NAME { "," option }       the NAME of a file system over several directories
+//! directory = PATH [ ",ro" ]                        a PATH begins with "/" or "."
+//! option    = NAME [ "=" VALUE ]
+//! ```
+//!
+//! What separates is only what stands there without a backslash and outside of double quotes ([`Text`]): a `/` with a blank on both sides,
+//! a comma, the first `=`.
+
+use crate::bottom::BottomType;
+use crate::near::nearest;
+use crate::own::Own;
+use crate::registry;
+use crate::text::Text;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
+use wrapfs::{LayerType, OptionSpec};
+
+/// The most layers: their figures must fit into one extended attribute.
+pub const MOST: usize = 32;
+
+/// What a stack is to be made of.
+#[derive(Debug)]
+pub struct StackSpec {
+    /// Top first.
+    pub layers: Vec<LayerSpec>,
+    /// What they stand on.
+    pub bottom: BottomSpec,
+}
+
+/// A layer and its options.
+#[derive(Debug)]
+pub struct LayerSpec {
+    /// Which.
+    pub kind: &'static LayerType,
+    /// How.
+    pub own: Own,
+}
+
+/// What a stack stands on.
+#[derive(Debug)]
+pub enum BottomSpec {
+    /// A directory of the host.
+    Directory {
+        /// As it was written.
+        path: PathBuf,
+        /// Must it never be changed?
+        read_only: bool,
+    },
+    /// A file system over several directories.
+    Over(&'static BottomType, Own),
+}
+
+/// The option of a directory.
+const DIRECTORY: &[OptionSpec] = &[OptionSpec { name: "ro", value: None, help: "Never changed through the stack." }];
+
+/// Reads a stack.
+///
+/// # Errors
+/// Names the part, what is wrong with it and what to do about it.
+pub fn read(bytes: &[u8]) -> Result<StackSpec, String> {
+    let text = Text::read(bytes).map_err(|wrong| format!("the stack {wrong}: {}", String::from_utf8_lossy(bytes)))?;
+    let parts = text.split_spaced(b'/');
+    if parts.len() > MOST {
+        return Err(format!("the stack has {} parts: {MOST} are the most", parts.len()));
+    }
+    let Some((last, above)) = parts.split_last() else { return Err("the stack is empty".to_owned()) };
+    let numbered = above.iter().zip(1..);
+    let layers = numbered.map(|(part, number)| layer(part).map_err(|wrong| at(number, &wrong)));
+    let layers = layers.collect::<Result<_, _>>()?;
+    let bottom = bottom(last).map_err(|wrong| at(parts.len(), &wrong))?;
+    Ok(StackSpec { layers, bottom })
+}
+
+fn at(number: usize, wrong: &str) -> String {
+    format!("part {number} of the stack: {wrong}")
+}
+
+fn layer(part: &Text) -> Result<LayerSpec, String> {
+    let (name, options) = name_and_options(part)?;
+    if let Some(kind) = registry::layer(&name) {
+        let own = Own::read(&options, kind.options, None).map_err(|wrong| format!("{name}: {wrong}"))?;
+        return Ok(LayerSpec { kind, own });
+    }
+    if registry::bottom(&name).is_some() || is_path(part) {
+        return Err(format!("{name} can only be the last part: nothing can lie below it"));
+    }
+    Err(unknown(&name))
+}
+
+fn bottom(part: &Text) -> Result<BottomSpec, String> {
+    let (name, options) = name_and_options(part)?;
+    if is_path(part) {
+        let path = part.split(b',').first().map(Text::bytes).unwrap_or_default();
+        let own = Own::read(&options, DIRECTORY, None)
+            .map_err(|wrong| format!("directory {name}: {wrong} (a comma in a path is written \\,)"))?;
+        return Ok(BottomSpec::Directory { path: OsString::from_vec(path).into(), read_only: own.has("ro") });
+    }
+    if let Some(kind) = registry::bottom(&name) {
+        let own =
+            Own::read(&options, kind.options, kind.continues.as_ref()).map_err(|wrong| format!("{name}: {wrong}"))?;
+        return Ok(BottomSpec::Over(kind, own));
+    }
+    if registry::layer(&name).is_some() {
+        return Err(format!(
+            "{name} needs something below it: end the stack with a directory, as in `{name} / /srv/data`"
+        ));
+    }
+    Err(format!("{}, or a directory: it begins with / or ./", unknown(&name)))
+}
+
+/// Is it a path, and not a name?
+fn is_path(part: &Text) -> bool {
+    part.bytes().first().is_some_and(|&b| b == b'/' || b == b'.')
+}
+
+fn name_and_options(part: &Text) -> Result<(String, Vec<Text>), String> {
+    let items = part.split(b',');
+    match items.split_first() {
+        Some((name, options)) if !name.is_empty() => Ok((name.show(), options.to_vec())),
+        _ => Err("nothing stands there; layers are written `top / below / DIRECTORY`".to_owned()),
+    }
+}
+
+fn unknown(name: &str) -> String {
+    let way_out = match nearest(name, registry::names()) {
+        Some(near) => format!("is {near} meant?"),
+        None if name.contains('/') => "layers are separated by a / with a blank on both sides".to_owned(),
+        None => "`strata layers` lists them".to_owned(),
+    };
+    format!("there is no layer {name:?}: {way_out}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::escape;
+    use proptest::prelude::*;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    fn names(stack: &str) -> Vec<String> {
+        let spec = read(stack.as_bytes()).unwrap_or_else(|wrong| panic!("{stack}: {wrong}"));
+        let bottom = match spec.bottom {
+            BottomSpec::Directory { path, read_only } => {
+                format!("{}{}", path.display(), if read_only { ",ro" } else { "" })
+            }
+            BottomSpec::Over(kind, own) => format!("{},{}", kind.name, own.show()),
+        };
+        spec.layers.iter().map(|layer| layer.kind.name.to_owned()).chain([bottom]).collect()
+    }
+
+    fn wrong(stack: &str) -> String {
+        read(stack.as_bytes()).unwrap_err()
+    }
+
+    #[test]
+    fn stacks_are_read_from_the_top() {
+        assert_eq!(names("/srv/data"), ["/srv/data"]);
+        assert_eq!(names("wrapfs / wrapfs / ./data,ro"), ["wrapfs", "wrapfs", "./data,ro"]);
+        assert_eq!(names("wrapfs / /"), ["wrapfs", "/"]);
+        assert_eq!(names(r"  wrapfs  /  /a\,b\040c  "), ["wrapfs", "/a,b c"]);
+        assert_eq!(names(r#"wrapfs / "/a / b,c""#), ["wrapfs", "/a / b,c"]);
+        assert_eq!(names("wrapfs / /with a blank"), ["wrapfs", "/with a blank"]);
+        let union = ["wrapfs", "unionfs,dirs=/a=rw:/b=ro,delete=all"];
+        assert_eq!(names("wrapfs / unionfs,dirs=/a=rw:/b=ro,delete=all"), union);
+        assert_eq!(names("unionfs,dirs=/a=rw,/b=ro"), ["unionfs,dirs=/a=rw,dirs=/b=ro"]);
+    }
+
+    #[test]
+    fn errors_name_the_part_and_the_way_out() {
+        assert_eq!(wrong("wrapsf / /a"), "part 1 of the stack: there is no layer \"wrapsf\": is wrapfs meant?");
+        assert!(
+            wrong("wrapfs / bogus / /a")
+                .starts_with("part 2 of the stack: there is no layer \"bogus\": `strata layers`")
+        );
+        assert!(wrong("wrapfs/wrapfs / /a").contains("blank on both sides"));
+        assert!(wrong("wrapfs / wrapfs").contains("part 2 of the stack: wrapfs needs something below it"));
+        assert!(wrong("wrapfs / data").contains("begins with / or ./"));
+        assert!(wrong("unionfs,dirs=/a / /b").contains("unionfs can only be the last part"));
+        assert!(wrong("/a / /b").contains("/a can only be the last part"));
+        assert!(wrong("wrapfs,key=1 / /b").contains("part 1 of the stack: wrapfs: unknown option key: it has none"));
+        assert!(wrong("unionfs,dir=/a").contains("unknown option dir: is dirs meant?"));
+        assert!(wrong("/a,rw").contains("directory /a: unknown option rw"));
+        for empty in ["", " ", "wrapfs /  / /a", ",ro"] {
+            assert!(wrong(empty).contains("nothing stands there"), "{empty}");
+        }
+        assert!(wrong(r"wrapfs / /a\").contains("lone backslash"));
+        assert!(wrong(&format!("{}/a", "wrapfs / ".repeat(40))).contains("32 are the most"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_directory_can_be_written(path in proptest::collection::vec(1u8.., 0..30)) {
+            let path = [b"/".as_slice(), &path].concat();
+            let spec = read(format!("wrapfs / {}", escape(&path)).as_bytes()).unwrap();
+            let BottomSpec::Directory { path: read, .. } = spec.bottom else { panic!() };
+            prop_assert_eq!(read.as_os_str().as_bytes(), path);
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let _ = read(&bytes);
+        }
+
+        #[test]
+        fn no_text_of_stack_letters_panics(text in "(wrapfs|unionfs|,dirs=|,ro| / |/a|[,=:/\\\\\" ]){0,20}") {
+            if let Err(wrong) = read(text.as_bytes()) {
+                prop_assert!(!wrong.contains('\n'));
+            }
+        }
+    }
+}
