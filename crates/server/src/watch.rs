@@ -6,7 +6,8 @@
 //! out what the caller may not do.
 //!
 //! Three things make this as sure as it can be:
-//! * Names of closed objects are not remembered by the kernel: each path to them is a LOOKUP by the caller, whose answer it believes.
+//! * Names of closed objects ([`is_closed`]) are not remembered by the kernel: each path to them is a LOOKUP by the caller, whose answer
+//!   it believes.
 //! * The data of an open file are written past us, and its attributes go stale unseen: there only a GETATTR right after the same
 //!   thread's LOOKUP counts.
 //! * Without that knowledge (the attributes are too old: the object was reached by a descriptor or a working directory), whoever asks for a
@@ -74,13 +75,13 @@ impl Watch {
     }
 }
 
-/// Is there somebody, by the mode, who may not use the object as everybody uses what is open to all?
+/// Is there somebody, by the mode, who may not use the object? Of directories that everybody may list and search the names are remembered, though
+/// few may change them: each path leads through them.
 pub(crate) fn is_closed(mode: u32) -> bool {
     let all = match Kind::from_mode(mode) {
         Some(Kind::Symlink) | None => 0,
         Some(Kind::Directory) => 0o555,
-        Some(Kind::Regular) => 0o444,
-        Some(Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice) => 0o666,
+        Some(Kind::Regular | Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice) => 0o666,
     };
     mode & all != all
 }
@@ -127,8 +128,8 @@ mod tests {
             (0o040_755, false),
             (0o040_711, true),
             (0o040_750, true),
-            (0o100_644, false),
-            (0o100_640, true),
+            (0o100_666, false),
+            (0o100_644, true),
             (0o120_777, false),
             (0o140_755, true),
             (0o010_666, false),

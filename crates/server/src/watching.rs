@@ -12,7 +12,9 @@ use fuse::abi::{
 use fuse::{Filesystem, Reply, Request, Session, Wish, flags};
 use std::sync::Arc;
 use std::time::Duration;
-use vnode::MAY_BLOCK;
+use vnode::{Cx, Errno, MAY_BLOCK};
+
+const ACL: &[u8] = b"system.posix_acl_access";
 
 /// See the module.
 pub(crate) struct Watching {
@@ -30,10 +32,19 @@ impl Watching {
     fn entry(&self, mut out: EntryOut, thread: u32) -> EntryOut {
         self.watch.told(out.nodeid, thread);
         stretch(&mut out.attr_valid, &mut out.attr_valid_nsec);
-        if is_closed(out.attr.mode) {
+        if is_closed(out.attr.mode) || self.has_acl(out.nodeid) {
             (out.entry_valid, out.entry_valid_nsec) = (0, 0);
         }
         out
+    }
+
+    /// Whom an ACL shuts out, the mode does not say.
+    fn has_acl(&self, node: u64) -> bool {
+        match self.server.nodes.get(node).map(|vnode| vnode.getxattr(&Cx::internal(0, 0), ACL, &mut [])) {
+            Ok(Err(Errno::NODATA | Errno::OPNOTSUPP)) => false,
+            // In doubt it has one.
+            Ok(_) | Err(_) => true,
+        }
     }
 
     /// The same of an entry that was made in `parent`.
@@ -320,7 +331,7 @@ mod tests {
     use memfs::MemFs;
     use std::sync::Mutex;
     use std::sync::atomic::AtomicBool;
-    use vnode::{Cx, Result};
+    use vnode::Result;
     use wrapfs::Template;
     use wrapfs::hooks::{Op, OpKind, OpSet, Operations, Verdict};
 
@@ -368,9 +379,14 @@ mod tests {
     fn only_names_of_what_is_open_to_all_are_remembered() {
         let (fs, _) = watching();
         assert_eq!(make(&fs, b"closed", 0o100_600).entry_valid, 0);
-        assert_eq!(make(&fs, b"open", 0o100_644).entry_valid, 10);
+        let open = make(&fs, b"open", 0o100_666);
+        assert_eq!(open.entry_valid, 10);
         let again = request(2, Opcode::Lookup, |rq| fs.lookup(rq, ROOT, b"closed").unwrap().unwrap());
         assert_eq!((again.entry_valid, again.attr_valid), (0, 10));
+        let acl = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\0\0\x05\0\0\0\x04\0\x06\0\xff\xff\xff\xff\x10\0\x06\0\xff\xff\xff\xff\x20\0\x06\0\xff\xff\xff\xff";
+        request(1, Opcode::Setxattr, |rq| fs.setxattr(rq, open.nodeid, &SetxattrIn::default(), ACL, acl).unwrap());
+        let again = request(2, Opcode::Lookup, |rq| fs.lookup(rq, ROOT, b"open").unwrap().unwrap());
+        assert_eq!((again.entry_valid, again.attr.mode), (0, 0o100_666));
     }
 
     #[test]
@@ -401,7 +417,7 @@ mod tests {
         ask(&fs, 3, node);
         assert_eq!(*seen.lock().unwrap(), [(3, node, 7)]);
         request(1, Opcode::Release, |rq| {
-            fs.release(rq, node, &ReleaseIn { fh: open.fh, ..ReleaseIn::default() }).unwrap()
+            fs.release(rq, node, &ReleaseIn { fh: open.fh, ..ReleaseIn::default() }).unwrap();
         });
         ask(&fs, 2, node);
         assert_eq!(seen.lock().unwrap().len(), 1);

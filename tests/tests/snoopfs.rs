@@ -1,0 +1,361 @@
+//! snoopfs, mounted: every refusal is told, with the right words, and nothing else is; the kernel's decisions are those of the native file system.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, Timestamps};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use server::Config;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use strata_tests::suite::{pjdfstest, worse};
+use strata_tests::user::{OTHER, ROOT, USER as ALICE, Who, as_user};
+use strata_tests::{Sandbox, Transport, on_both_transports, process};
+use wrapfs::Settings;
+
+/// An ordinary user, in no group of Alice's.
+const BOB: Who = Who { uid: 1002, gid: 1002, group: None };
+
+/// What was logged. Tests run one at a time: each has a sandbox.
+static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+fn log() -> MutexGuard<'static, Vec<u8>> {
+    LOG.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Sink;
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        log().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A directory under snoopfs; it is unmounted when this goes.
+struct Snooped {
+    mounted: server::Mounted,
+    dir: PathBuf,
+}
+
+impl Snooped {
+    fn new(lower: &Path, dir: PathBuf, transport: Transport, options: &[(&str, &str)]) -> Self {
+        static START: Once = Once::new();
+        START.call_once(|| {
+            tracing_subscriber::fmt().with_writer(|| Sink).with_ansi(false).without_time().init();
+        });
+        fs::create_dir_all(&dir).unwrap();
+        let mut settings = Settings::new();
+        for (name, value) in options {
+            assert!(settings.insert(name, value.as_bytes()));
+        }
+        let host = hostfs::HostFs::open(lower, hostfs::HostOptions::default()).unwrap();
+        let layer = (snoopfs::LAYER.build)(host, &settings).unwrap();
+        let mut config = Config::new(dir.clone(), "snoopfs", "snoopfs");
+        config.mount.allow_other = true;
+        config.mount.transport = match transport {
+            Transport::Ring => fuse::Transport::Ring,
+            Transport::Device => fuse::Transport::Device,
+        };
+        Self { mounted: server::mount(layer, &config).unwrap(), dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}
+
+impl Drop for Snooped {
+    fn drop(&mut self) {
+        self.mounted.stop().unwrap();
+        self.mounted.wait();
+    }
+}
+
+/// The warnings that `what`, done as `who`, brings, and its answer.
+fn said<T>(who: Who, what: impl FnOnce() -> T) -> (Vec<String>, T) {
+    log().clear();
+    let answer = as_user(who, what);
+    let text = String::from_utf8(log().clone()).unwrap();
+    let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("WARN snoopfs: ")).map(str::to_owned);
+    (lines.collect(), answer)
+}
+
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Alice's home in a directory that everybody may search: `private/file` (0700), `closed` (0600), `open` (0644), `listed` (0711), `fifo` and
+/// `socket` (0600).
+fn home(sandbox: &Sandbox) -> PathBuf {
+    let lower = sandbox.ext4("disk", 64).join("lower");
+    let alice = lower.join("alice");
+    fs::create_dir_all(alice.join("private/sub")).unwrap();
+    fs::create_dir(alice.join("listed")).unwrap();
+    for file in ["private/file", "closed", "open", "listed/file"] {
+        fs::write(alice.join(file), "text").unwrap();
+    }
+    rustix::fs::mknodat(CWD, alice.join("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    drop(UnixListener::bind(alice.join("socket")).unwrap());
+    for (file, bits) in
+        [("private", 0o700), ("listed", 0o711), ("closed", 0o600), ("open", 0o644), ("fifo", 0o600), ("socket", 0o600)]
+    {
+        mode(&alice.join(file), bits);
+    }
+    process::sh("chown -R 1000:1000 \"$1\"", &[&alice]);
+    lower
+}
+
+fn open(path: &Path, flags: OFlags) -> Result<(), Errno> {
+    rustix::fs::open(path, flags, Mode::RUSR).map(drop)
+}
+
+fn errno<T>(result: std::io::Result<T>) -> Result<(), Errno> {
+    result.map(drop).map_err(|error| Errno::from_io_error(&error).unwrap())
+}
+
+/// What Bob tries: the object that refuses, and the call.
+type Try = (&'static str, &'static str, fn(&Path) -> Result<(), Errno>);
+
+const TRIES: &[Try] = &[
+    ("closed", "closed", |p| open(p, OFlags::RDONLY)),
+    ("closed", "closed", |p| open(p, OFlags::WRONLY)),
+    ("closed", "closed", |p| rustix::fs::accessat(CWD, p, Access::READ_OK, AtFlags::EACCESS)),
+    ("closed", "closed", |p| errno(Command::new(p).status())),
+    ("closed", "closed", |p| errno(fs::File::options().write(true).truncate(true).open(p))),
+    ("open", "open", |p| open(p, OFlags::WRONLY)),
+    ("open", "open", |p| open(p, OFlags::WRONLY | OFlags::APPEND)),
+    ("open", "open", |p| {
+        let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        rustix::fs::utimensat(CWD, p, &Timestamps { last_access: now, last_modification: now }, AtFlags::empty())
+    }),
+    ("fifo", "fifo", |p| open(p, OFlags::RDONLY | OFlags::NONBLOCK)),
+    ("socket", "socket", |p| errno(UnixStream::connect(p))),
+    ("private", "private", |p| open(p, OFlags::RDONLY | OFlags::DIRECTORY)),
+    ("private", "private", |p| rustix::process::chdir(p)),
+    ("private", "private/file", |p| rustix::fs::stat(p).map(drop)),
+    ("private", "private/file", |p| open(p, OFlags::RDONLY)),
+    ("private", "private/sub/none", |p| open(p, OFlags::RDONLY)),
+    ("private", "private/none", |p| open(p, OFlags::RDONLY)),
+    ("listed", "listed", |p| open(p, OFlags::RDONLY | OFlags::DIRECTORY)),
+    ("listed", "listed/file", |p| rustix::fs::unlink(p)),
+    ("", "open", |p| rustix::fs::unlink(p)),
+    ("", "open", |p| rustix::fs::rename(p, p.with_file_name("closed"))),
+    ("", "private", |p| rustix::fs::rmdir(p)),
+];
+
+fn every_refusal_is_told(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let lower = home(&sandbox);
+    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
+    // The second time the kernel remembers what it may.
+    for round in 0..3 {
+        for (number, (object, name, call)) in TRIES.iter().enumerate() {
+            let path = mount.path("alice").join(name);
+            let native = as_user(BOB, || call(&lower.join("alice").join(name)));
+            assert_eq!(native, Err(Errno::ACCESS), "{number} {name}");
+            let (said, answer) = said(BOB, || call(&path));
+            assert_eq!(answer, native, "{number} {name}");
+            let denied: Vec<&String> = said.iter().filter(|line| line.starts_with("permission denied")).collect();
+            let [line] = denied[..] else { panic!("round {round}, {number}, {name}: {said:?}") };
+            let object = if object.is_empty() { "/alice".to_owned() } else { format!("/alice/{object}") };
+            assert!(line.contains(&format!(": path=\"{object}\" uid=1002 pid=")), "{number} {name}: {line}");
+        }
+    }
+}
+
+fn what_is_allowed_is_not_told(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let lower = home(&sandbox);
+    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
+    let alice = mount.path("alice");
+    let (said, ()) = said(BOB, || {
+        for _ in 0..3 {
+            for name in ["private", "closed", "open", "listed", "fifo", "socket", "listed/file", "."] {
+                rustix::fs::stat(alice.join(name)).unwrap();
+                rustix::fs::lstat(alice.join(name)).unwrap();
+            }
+            assert_eq!(fs::read_dir(&alice).unwrap().count(), 6);
+            assert_eq!(fs::read(alice.join("open")).unwrap(), b"text");
+            rustix::fs::statfs(alice.join("closed")).unwrap();
+            let handle = rustix::fs::open(alice.join("private"), OFlags::PATH, Mode::empty()).unwrap();
+            rustix::fs::fstat(handle).unwrap();
+        }
+    });
+    assert_eq!(said, [""; 0]);
+    // Alice's own failures, and all that root does, are nobody's business.
+    mode(&lower.join("alice/listed"), 0o000);
+    for who in [ALICE, ROOT] {
+        let (said, ()) = self::said(who, || {
+            let _ = open(&alice.join("listed"), OFlags::RDONLY);
+            let _ = open(&alice.join("none"), OFlags::RDONLY);
+            let _ = Command::new(alice.join("closed")).status();
+            fs::write(alice.join("private/file"), "new").unwrap();
+        });
+        assert_eq!(said, [""; 0], "{who:?}");
+    }
+}
+
+fn files_that_are_in_use_are_watched_too(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let lower = home(&sandbox);
+    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
+    let path = mount.path("alice/closed");
+    let mut file = as_user(ALICE, || fs::File::options().append(true).open(&path).unwrap());
+    for _ in 0..5 {
+        file.write_all(b"more").unwrap();
+        assert_eq!(said(BOB, || rustix::fs::stat(&path).unwrap()).0, [""; 0]);
+        file.write_all(b"more").unwrap();
+        assert_eq!(said(BOB, || open(&path, OFlags::RDONLY)).0.len(), 1);
+    }
+    drop(file);
+    // A directory in which something happens.
+    let private = mount.path("alice/private");
+    for round in 0..5 {
+        as_user(ALICE, || fs::write(private.join(round.to_string()), "").unwrap());
+        assert_eq!(said(BOB, || rustix::fs::stat(&private).unwrap()).0, [""; 0]);
+        as_user(ALICE, || fs::remove_file(private.join(round.to_string())).unwrap());
+        assert_eq!(said(BOB, || rustix::fs::stat(private.join("file"))).0.len(), 1);
+    }
+}
+
+fn acls_and_groups_decide(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let lower = home(&sandbox);
+    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
+    let path = mount.path("alice/closed");
+    mode(&lower.join("alice/closed"), 0o640);
+    chown(lower.join("alice/closed"), None, Some(2000)).unwrap();
+    process::sh("setfacl -m u:1002:r \"$1\"", &[mount.path("alice/open")]);
+    process::sh("setfacl -m u:1003:- \"$1\"", &[mount.path("alice/open")]);
+    let carol = Who { uid: 1003, gid: 1003, group: None };
+    assert_eq!(said(OTHER, || open(&path, OFlags::RDONLY)), (vec![], Ok(())));
+    assert_eq!(said(OTHER, || open(&path, OFlags::WRONLY)).0.len(), 1);
+    assert_eq!(said(BOB, || open(&path, OFlags::RDONLY)).0.len(), 1);
+    let open_path = mount.path("alice/open");
+    assert_eq!(said(BOB, || open(&open_path, OFlags::RDONLY)), (vec![], Ok(())));
+    assert_eq!(said(BOB, || open(&open_path, OFlags::WRONLY)).0.len(), 1);
+    let (lines, answer) = said(carol, || open(&open_path, OFlags::RDONLY));
+    assert_eq!((lines.len(), answer), (1, Err(Errno::ACCESS)));
+    assert!(lines[0].starts_with("permission denied (rwx): path=\"/alice/open\" uid=1003"), "{lines:?}");
+}
+
+fn missing_names_are_told_each_time(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let lower = home(&sandbox);
+    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
+    let path = mount.path("alice/guess");
+    for who in [ROOT, ALICE, BOB, OTHER, ROOT, BOB, BOB] {
+        let (said, found) = said(who, || path.try_exists().unwrap());
+        assert!(!found);
+        let expected = usize::from(![ROOT, ALICE].contains(&who));
+        assert_eq!(said.len(), expected, "{who:?}: {said:?}");
+        let words = format!("no such file: path=\"/alice/guess\" uid={} pid={} ", who.uid, std::process::id());
+        assert!(said.iter().all(|line| line.starts_with(&words)), "{said:?}");
+    }
+}
+
+fn processes_are_named(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let lower = home(&sandbox);
+    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[]);
+    let path = mount.path("alice/private/file");
+    let mut cat = Command::new("setpriv");
+    cat.args(["--reuid", "1002", "--regid", "1002", "--clear-groups", "cat"]).arg(&path);
+    let mut pid = 0;
+    let (said, ()) = said(ROOT, || {
+        let mut child = cat.stderr(std::process::Stdio::null()).spawn().unwrap();
+        pid = child.id();
+        assert!(!child.wait().unwrap().success());
+    });
+    let expected = format!(
+        "permission denied (rwx): path=\"/alice/private\" uid=1002 pid={pid} command=\"cat\" asked=\"{}\"",
+        path.display()
+    );
+    assert_eq!(said, [expected]);
+}
+
+fn a_refused_walk_leaves_all_as_it_was(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let lower = home(&sandbox);
+    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[]);
+    let inner = mount.path("alice/private/sub");
+    rustix::mount::mount("tmpfs", &inner, "tmpfs", MountFlags::empty(), None).unwrap();
+    fs::write(inner.join("inside"), "").unwrap();
+    assert_eq!(as_user(BOB, || open(&inner.join("inside"), OFlags::RDONLY)), Err(Errno::ACCESS));
+    assert!(inner.join("inside").exists(), "the file system mounted in a closed directory is gone");
+    rustix::mount::unmount(&inner, UnmountFlags::empty()).unwrap();
+}
+
+fn programs_are_protected(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let lower = home(&sandbox);
+    fs::create_dir(lower.join("bin")).unwrap();
+    fs::copy("/bin/true", lower.join("bin/login")).unwrap();
+    let options = [("protect", "/bin/login"), ("nosetid", "")];
+    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &options);
+    let login = mount.path("bin/login");
+    let before = fs::read(&login).unwrap();
+    for script in [
+        "echo trojan > \"$1\"",
+        "echo trojan >> \"$1\"",
+        "truncate -s 0 \"$1\"",
+        "rm -f \"$1\"",
+        "mv -f \"$1\" \"$1.old\"",
+        "cp /bin/false \"$1.new\" && mv -f \"$1.new\" \"$1\"",
+        "cp /bin/false \"$1.new\" && ln -sf login.new \"$1\"",
+        "ln \"$1\" \"$1.alias\" && echo trojan > \"$1.alias\"",
+        "mv \"${1%/login}\" \"${1%/login}.old\"",
+        "chmod u+s \"$1\"",
+        "setcap cap_setuid+ep \"$1\"",
+        "install -m 4755 /bin/false \"$1.suid\" && test -u \"$1.suid\"",
+    ] {
+        let (said, answer) = said(ROOT, || {
+            let mut shell = Command::new("bash");
+            process::try_run(shell.args(["-c", script, "bash"]).arg(&login))
+        });
+        assert!(!answer.status.success(), "{script}: {}", answer.text);
+        assert!(said.iter().any(|line| line.starts_with("refused by the rules")), "{script}: {said:?} {}", answer.text);
+        assert_eq!(fs::read(&login).unwrap(), before, "{script}");
+    }
+    process::run(&mut Command::new(&login));
+    // Nothing else is in anybody's way.
+    symlink("login", mount.path("bin/sh")).unwrap();
+    fs::copy("/bin/false", mount.path("bin/other")).unwrap();
+    fs::rename(mount.path("bin/other"), mount.path("bin/another")).unwrap();
+}
+
+fn pjdfstest_passes(transport: Transport) {
+    let sandbox = Sandbox::with_time(std::time::Duration::from_secs(300));
+    let disk = sandbox.ext4("disk", 512);
+    let (native, second) = (disk.join("native"), sandbox.dir("second"));
+    fs::create_dir(&native).unwrap();
+    let native = pjdfstest(&native, &second);
+    assert!(native.len() > 300, "pjdfstest has {} cases only", native.len());
+    let lower = disk.join("lower");
+    fs::create_dir(&lower).unwrap();
+    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[]);
+    let worse = worse(&native, &pjdfstest(&mount.dir, &second));
+    assert!(worse.is_empty(), "{} cases fail that pass natively:\n{}", worse.len(), worse.join("\n"));
+}
+
+on_both_transports!(
+    every_refusal_is_told,
+    what_is_allowed_is_not_told,
+    files_that_are_in_use_are_watched_too,
+    acls_and_groups_decide,
+    missing_names_are_told_each_time,
+    processes_are_named,
+    a_refused_walk_leaves_all_as_it_was,
+    programs_are_protected,
+    pjdfstest_passes,
+);
