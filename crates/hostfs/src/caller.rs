@@ -1,6 +1,8 @@
 use crate::sys;
 use rustix::fs::Mode;
-use rustix::thread::{CapabilitySet, CapabilitySets};
+use rustix::thread::{
+    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities_secure_bits, set_capabilities_secure_bits,
+};
 use std::cell::Cell;
 use vnode::{Cx, Errno, Result};
 
@@ -53,21 +55,24 @@ impl Server {
 /// This thread acts with a caller's file-system ids until this is dropped.
 struct Switched {
     server: Server,
-    capabilities: CapabilitySets,
+    /// What the kernel is told again, where it takes and gives capabilities along with the uid.
+    capabilities: Option<CapabilitySets>,
 }
 
 impl Switched {
     fn to(server: Server, uid: u32, gid: u32) -> Result<Self> {
-        let capabilities = rustix::thread::capabilities(None)?;
+        let capabilities = if keeps_capabilities() { None } else { Some(rustix::thread::capabilities(None)?) };
         // From here on, dropping the guard restores whatever was reached.
         let guard = Self { server, capabilities };
-        if gid != server.gid && !sys::set_fs_gid(gid) {
-            return Err(Errno::PERM);
-        }
-        if uid != server.uid {
-            if !sys::set_fs_uid(uid) {
+        sys::set_fs_gid(gid);
+        sys::set_fs_uid(uid);
+        if ACCEPTED.get() != Some((uid, gid)) {
+            if (sys::fs_uid(), sys::fs_gid()) != (uid, gid) {
                 return Err(Errno::PERM);
             }
+            ACCEPTED.set(Some((uid, gid)));
+        }
+        if let Some(capabilities) = capabilities.filter(|_| uid != server.uid) {
             rustix::thread::set_capabilities(None, capabilities)?;
         }
         Ok(guard)
@@ -76,16 +81,35 @@ impl Switched {
 
 impl Drop for Switched {
     fn drop(&mut self) {
-        let restored = sys::set_fs_uid(self.server.uid) & sys::set_fs_gid(self.server.gid);
-        debug_assert!(restored, "a thread could not get its own file-system ids back");
+        // The effective ids, which anybody may take.
+        sys::set_fs_uid(self.server.uid);
+        sys::set_fs_gid(self.server.gid);
+        debug_assert_eq!((sys::fs_uid(), sys::fs_gid()), (self.server.uid, self.server.gid), "its own ids are refused");
         // Becoming root again raises all of them: take those away again that this thread had given up.
-        let sets = self.capabilities;
+        let Some(sets) = self.capabilities else { return };
         let as_raised = self.server.uid == 0 && sets.effective & FS_CAPABILITIES == sets.permitted & FS_CAPABILITIES;
         if !as_raised {
             let lowered = rustix::thread::set_capabilities(None, sets);
             debug_assert!(lowered.is_ok(), "a thread could not get its own capabilities back");
         }
     }
+}
+
+thread_local! {
+    /// The uid and gid that the kernel let this thread take last: it will do so again.
+    static ACCEPTED: Cell<Option<(u32, u32)>> = const { Cell::new(None) };
+    /// Does this thread keep its capabilities whatever its uid? `None`: not yet asked for.
+    static KEEPS: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+/// Has the kernel leave this thread's capabilities alone when its file-system uid changes, if that may be had (`CAP_SETPCAP`).
+fn keeps_capabilities() -> bool {
+    KEEPS.get().unwrap_or_else(|| {
+        let keep = CapabilitiesSecureBits::NO_SETUID_FIXUP;
+        let kept = capabilities_secure_bits().and_then(|bits| set_capabilities_secure_bits(bits | keep)).is_ok();
+        KEEPS.set(Some(kept));
+        kept
+    })
 }
 
 /// What this thread knows about its umask.
@@ -122,4 +146,27 @@ fn apply_umask(mask: u32, mode: u32) -> Mode {
         }
         Mode::from_raw_mode(mode)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn ids_are_taken_for_one_call_and_capabilities_stay() {
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        let server = Server::current();
+        let own = || rustix::thread::capabilities(None).unwrap().effective;
+        let before = own();
+        if !server.may_switch {
+            return;
+        }
+        for uid in [1000, 7, 1000, server.uid] {
+            let cx = Cx::new(uid, uid + 1, 0, 0, true, &NEVER);
+            let seen = server.create_as(&cx, 0o644, |_| Ok((sys::fs_uid(), sys::fs_gid(), own())));
+            assert_eq!(seen, Ok((uid, uid + 1, before)));
+            assert_eq!((sys::fs_uid(), sys::fs_gid(), own()), (server.uid, server.gid, before));
+        }
+    }
 }

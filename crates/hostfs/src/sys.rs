@@ -68,22 +68,31 @@ pub(crate) fn open_by_handle(mount: BorrowedFd<'_>, kind: i32, handle: &[u8], fl
     }
 }
 
-/// setfsuid(2) of this thread; false if the kernel refused.
-pub(crate) fn set_fs_uid(uid: u32) -> bool {
-    // SAFETY: takes and answers numbers only. It answers the former id and no error: asking again shows what is set now.
-    unsafe {
-        libc::syscall(libc::SYS_setfsuid, uid);
-        libc::syscall(libc::SYS_setfsuid, u32::MAX) == libc::c_long::from(uid)
-    }
+/// An id that nobody has: set as a file-system id, it changes nothing.
+const NOBODY: u32 = u32::MAX;
+
+/// setfsuid(2) of this thread. Says nothing of it if the kernel refuses: see [`fs_uid`].
+pub(crate) fn set_fs_uid(uid: u32) {
+    // SAFETY: takes and answers numbers only.
+    unsafe { libc::syscall(libc::SYS_setfsuid, uid) };
 }
 
-/// setfsgid(2) of this thread; false if the kernel refused.
-pub(crate) fn set_fs_gid(gid: u32) -> bool {
-    // SAFETY: as in `set_fs_uid`.
-    unsafe {
-        libc::syscall(libc::SYS_setfsgid, gid);
-        libc::syscall(libc::SYS_setfsgid, u32::MAX) == libc::c_long::from(gid)
-    }
+/// setfsgid(2) of this thread, likewise.
+pub(crate) fn set_fs_gid(gid: u32) {
+    // SAFETY: takes and answers numbers only.
+    unsafe { libc::syscall(libc::SYS_setfsgid, gid) };
+}
+
+/// The file-system uid of this thread.
+pub(crate) fn fs_uid() -> u32 {
+    // SAFETY: takes and answers numbers only.
+    unsafe { libc::syscall(libc::SYS_setfsuid, NOBODY) as u32 }
+}
+
+/// The file-system gid of this thread.
+pub(crate) fn fs_gid() -> u32 {
+    // SAFETY: takes and answers numbers only.
+    unsafe { libc::syscall(libc::SYS_setfsgid, NOBODY) as u32 }
 }
 
 /// `struct mount_attr`
