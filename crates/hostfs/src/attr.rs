@@ -1,6 +1,6 @@
 use crate::file::HostFile;
 use crate::layer::statx_fd;
-use crate::reach::{Fd, proc_path, retry};
+use crate::reach::{Fd, GLANCE, proc_path, retry};
 use crate::sys;
 use crate::vnode_impl::HostVnode;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -134,7 +134,11 @@ impl HostVnode {
             return Ok(());
         }
         let Some(fd) = self.glance()? else { return Err(Errno::INVAL) };
-        sync_fd(fd.as_fd(), data_only)
+        match sync_fd(fd.as_fd(), data_only) {
+            // A descriptor for reference only, by which a directory is kept that was removed.
+            Err(Errno::BADF) => sync_fd(self.reopen(GLANCE)?.as_fd(), data_only),
+            other => other,
+        }
     }
 }
 

@@ -30,7 +30,7 @@ impl AsFd for Fd {
 const REFER: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Opening for the sake of calls that want a real descriptor, without any effect of it.
-const GLANCE: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+pub(crate) const GLANCE: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
 /// The path by which a descriptor's object can be opened again, whatever names it has.
 pub(crate) fn proc_path(fd: impl AsFd) -> String {

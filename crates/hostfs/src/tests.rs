@@ -377,3 +377,14 @@ fn a_deep_chain_of_parents_is_let_go_of() {
     drop(lowest);
     assert_eq!(shared.table.counts(), (0, 0));
 }
+
+#[test]
+fn a_removed_directory_can_be_made_durable() {
+    for options in both() {
+        let scratch = Scratch::new();
+        let root = scratch.open(options).root();
+        let dir = root.mkdir(&CX, name("d"), 0o755).unwrap().vnode;
+        root.rmdir(&CX, name("d")).unwrap();
+        assert_eq!(dir.fsync(&CX, false), Ok(()));
+    }
+}
