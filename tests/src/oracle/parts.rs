@@ -2,12 +2,13 @@
 //!
 //! A request to the server is done or not done. But some steps are several requests: a file is opened (made, emptied) and
 //! then written; before a write, the kernel sends a request of its own that takes set-user-id away where the writer has no right to keep it; a long
-//! write or copy is cut at pages, by the kernel and by a host that sees its caller die, as write(2) may anywhere. And what takes the bits
+//! write or copy is cut at pages, by the kernel and by a host that sees its caller die, as write(2) may anywhere; the host sets the time of
+//! modification before the first of them. And what takes the bits
 //! away together with a truncation or an ACL is a second call of the host, after the first.
 
 use super::op::{Op, Side, Step, open};
 use crate::user::{ROOT, Who};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, Timespec, Timestamps};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -119,6 +120,17 @@ impl Side {
         look(self)
     }
 
+    /// The states before the first byte: the bits are gone; and the time is set, too.
+    fn before_bytes(&self, who: Who, fd: BorrowedFd<'_>, look: &mut dyn FnMut(&Self) -> bool) -> bool {
+        if self.without_bits(who, fd, look) {
+            return true;
+        }
+        let [omit, now] = [0x3fff_fffe, 0x3fff_ffff].map(|tv_nsec| Timespec { tv_sec: 0, tv_nsec });
+        let times = Timestamps { last_access: omit, last_modification: now };
+        rustix::fs::futimens(fd, &times).expect("futimens in the native tree");
+        look(self)
+    }
+
     fn write_by_pages(
         &self,
         step: &Step,
@@ -150,7 +162,7 @@ impl Side {
         piece: &dyn Fn(Range<usize>),
         look: &mut dyn FnMut(&Self) -> bool,
     ) -> bool {
-        if written == 0 && (look(self) || (len > 0 && self.without_bits(step.who, fd, look))) {
+        if written == 0 && (look(self) || (len > 0 && self.before_bytes(step.who, fd, look))) {
             return true;
         }
         let is_cut = |done: usize| starts.iter().any(|start| (start + done as u64).is_multiple_of(PAGE));
