@@ -15,12 +15,13 @@
 //!   makes objects leaves the process's shared file-system context (`CLONE_FS`) for that: its umask is its own from then on.
 //!
 //! Where to find what: [`HostFs::open`] in `layer`, handles and numbers in `handle` and `identity`, live vnodes and removed
-//! ones in `table`, descriptors in `dirs` and `reach`, names that are missing in `names`, the caller in `caller`, and the operations in
+//! ones in `table`, descriptors in `dirs` and `reach`, names that are missing in `names`, the caller in `caller`, one writer at a time in `claim`, and the operations in
 //! `attr`, `create`, `remove`, `readdir`, `xattr`, `ioctl` and `file`. `sys` is the only module with `unsafe`: system calls that rustix has no safe form of.
 #![deny(unsafe_code)]
 
 mod attr;
 mod caller;
+mod claim;
 mod create;
 mod dirs;
 mod file;
