@@ -7,6 +7,8 @@ use crate::options::{Options, number, one_of};
 use crate::own::{Continues, Own};
 use crate::place::{self, Place, Role};
 use crate::text::Text;
+use core::time::Duration;
+use hostfs::HostFs;
 use unionfs::{Delete, Mode};
 use wrapfs::OptionSpec;
 
@@ -58,6 +60,9 @@ const OPTIONS: &[OptionSpec] = &[
         help: "With copyup=mounter: the permission bits. Without it, 0644.",
     },
 ];
+
+/// So long a server is waited for that writes to a branch.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Who owns a copied-up file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -211,11 +216,24 @@ impl Bottom for Union {
         let mut branches = Vec::with_capacity(self.branches.len());
         for (place, mode) in &self.branches {
             let layer = bottom::open(place, *mode != Mode::ReadWrite, options)?;
+            if *mode == Mode::ReadWrite {
+                claim(place, &layer);
+            }
             directories.push(bottom::directory(place, branches::name_of(*mode), &layer));
             branches.push(unionfs::Branch { layer, path: place.real.clone(), mode: *mode });
         }
         let layer = unionfs::Unionfs::new(branches, self.options.of_layer())
             .map_err(|error| Failure::mount(format!("can't make the union: {error}")))?;
         Ok(Built { layer, directories })
+    }
+}
+
+/// Waits until no other server writes to a branch. One that was killed, or whose union was just unmounted, ends soon; two unions
+/// over one branch were always up to their user.
+fn claim(place: &Place, layer: &HostFs) {
+    match layer.claim(PATIENCE) {
+        Ok(true) => {}
+        Ok(false) => tracing::warn!("branch {}: another union still writes to it", place.given.display()),
+        Err(errno) => tracing::debug!(%errno, "branch {} can't be claimed", place.given.display()),
     }
 }
