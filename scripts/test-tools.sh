@@ -42,6 +42,9 @@ packages() {
 	need git git
 	need gcc gcc
 	need runuser util-linux
+	need ssh-keygen openssh-client
+	need sshd openssh-server
+	need sshfs sshfs
 	if ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; then
 		wanted+=(postgresql)
 		# The tests make their own cluster; Debian need not make and start one.

@@ -57,6 +57,8 @@ pub(crate) struct Way<'a> {
     number: u64,
     prefer: Option<usize>,
     tried: Set,
+    /// Tried already, but may be tried once more when no other is left.
+    again: Option<usize>,
     /// What the last replica failed with.
     errno: Errno,
     /// Until when a replica to come back is waited for.
@@ -66,7 +68,7 @@ pub(crate) struct Way<'a> {
 impl<'a> Way<'a> {
     /// For the file of that number, which belongs to the replica `prefer`.
     pub(crate) fn new(fs: &'a Shared, number: u64, prefer: Option<usize>) -> Self {
-        Self { fs, number, prefer, tried: 0, errno: Errno::IO, until: None }
+        Self { fs, number, prefer, tried: 0, again: None, errno: Errno::IO, until: None }
     }
 
     /// The next replica to ask.
@@ -78,7 +80,13 @@ impl<'a> Way<'a> {
             if let Some(replica) = self.fs.pick(self.number, self.prefer, self.tried) {
                 return Ok(replica);
             }
-            if self.fs.board.up() != 0 {
+            let up = self.fs.board.up();
+            if let Some(replica) = self.again.take()
+                && up & only(replica) != 0
+            {
+                return Ok(replica);
+            }
+            if up != 0 {
                 return Err(self.errno);
             }
             cx.require_blocking()?;
@@ -98,6 +106,14 @@ impl<'a> Way<'a> {
         if errno == Errno::TIMEDOUT {
             self.until.get_or_insert_with(Instant::now);
         }
+    }
+
+    /// An open file failed on that one. To open it there anew may help, where no other is left: the server may have been restarted.
+    pub(crate) fn file_failed(&mut self, replica: usize, errno: Errno) {
+        if self.tried & only(replica) == 0 {
+            self.again = Some(replica);
+        }
+        self.failed(replica, errno);
     }
 
     /// That one has not what is asked for.

@@ -105,7 +105,7 @@ impl LbFile {
                     answer => return answer,
                 }
             };
-            way.failed(place.replica, errno);
+            way.file_failed(place.replica, errno);
             self.move_on(cx, &mut way, &place)?;
         }
     }

@@ -260,6 +260,7 @@ fn all_go_down_and_come_back() {
 fn what_was_mounted_anew_is_opened_anew() {
     let replicas = replicas(2, true);
     let mut sources = replicas.sources();
+    sources.truncate(1);
     // Each opening is behind a gate of its own, as each mount of a network file system is.
     let gates: Arc<[Arc<common::Gate>; 2]> = Arc::default();
     let (tree, count) = (Arc::clone(&replicas.trees[0]), Arc::new(AtomicUsize::new(0)));
@@ -271,13 +272,16 @@ fn what_was_mounted_anew_is_opened_anew() {
     let fs = LbFs::new(sources, quick()).unwrap();
     all_is_there(&fs);
     let file = walk(&fs, "a/f0").unwrap().vnode;
+    let open = file.open(&CX, OpenFlags::RDONLY).unwrap();
     gates[0].set(Mood::Fails(Errno::NOTCONN));
-    all_is_there(&fs);
+    let _noticed = file.getattr(&CX);
     until("it is back", || count.load(Ordering::SeqCst) == 2 && states(&fs)[0] == "up");
     let calls = gates[1].calls();
     all_is_there(&fs);
     assert!(gates[1].calls() > calls + 10);
     assert!(file.getattr(&CX).is_ok());
+    // What was open before is opened there, too.
+    assert_eq!(open.read(&CX, &mut [0; 9], 0), Ok(6));
 }
 
 #[test]
