@@ -500,3 +500,37 @@ fn a_full_file_system_leaves_whole_blocks() {
         }
     }
 }
+
+/// After a crash every byte is the old or the new one, but in the block that the docs name, and the file is between as long.
+#[test]
+fn a_crash_at_any_step_leaves_old_and_new_bytes() {
+    for change in CHANGES {
+        let (_, vnode, file) = start(&Faults::new());
+        change.do_to(&*vnode, &*file).unwrap();
+        let (old, new) = (content(2500), read_all(&*file).unwrap());
+        // A block that is cut is encoded anew before the rest goes.
+        let block = new.len() / 1000 * 1000;
+        let damaged = if new.len() < old.len() { block..block + 1000 } else { 0..0 };
+        for at in 1.. {
+            let faults = Faults::new();
+            let below = memory(&faults);
+            let (vnode, file) = create(&*chained(below.clone(), 1000), "f", OpenFlags::RDWR);
+            file.write(&ROOT, &old, 0).unwrap();
+            faults.arm(Plan { count: Count::Changes, at, fault: Fault::Crash });
+            let answer = change.do_to(&*vnode, &*file);
+            let after = chained(below.recover(&Faults::new()), 1000);
+            let found = after.root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
+            let now = read_all(&*found.open(&ROOT, OpenFlags::RDONLY).unwrap()).unwrap();
+            let (short, long) = (old.len().min(new.len()), old.len().max(new.len()));
+            assert!((short..=long).contains(&now.len()), "{change:?}, crash at {at}: {} bytes", now.len());
+            for (i, byte) in now.iter().enumerate().filter(|(i, _)| !damaged.contains(i)) {
+                let possible = [old.get(i).unwrap_or(&0), new.get(i).unwrap_or(&0)];
+                assert!(possible.contains(&byte), "{change:?}, crash at {at}: byte {i}");
+            }
+            if !faults.crashed() {
+                assert!(answer.is_ok() && now == new);
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Attributes, operations, ioctls: what hooks see, change, refuse and answer; and hooks that misbehave.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{ROOT, name, names};
+use memfs::MemFs;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use vnode::{Attr, Cx, Errno, IoctlReply, Kind, Layer, OpenFlags, Result, SetAttr, Vnode, XattrFlags};
+use wrapfs::hooks::{Answer, Attributes, Instead, Ioctls, Object, Op, OpKind, OpSet, Operations, Reply, Verdict};
+use wrapfs::{Template, WrapFs};
+
+fn attributes(hook: impl Attributes + 'static) -> Arc<dyn Layer> {
+    Template::over(MemFs::new()).attributes(hook).build()
+}
+
+fn operations(hook: impl Operations + 'static) -> Arc<dyn Layer> {
+    Template::over(MemFs::new()).operations(hook).build()
+}
+
+fn make(dir: &Arc<dyn Vnode>, at: &str) -> Result<Attr> {
+    dir.mkdir(&ROOT, name(at), 0o755).map(|entry| entry.attr)
+}
+
+#[test]
+fn without_hooks_it_is_the_null_layer() {
+    let layer = Template::over(MemFs::new()).build();
+    assert!(format!("{layer:?}").starts_with(std::any::type_name::<WrapFs>().rsplit("::").next().unwrap()));
+}
+
+#[test]
+fn attributes_change_on_their_way_up_and_down() {
+    /// Users are shown ten higher than they are, nobody sees set-user-id, and all that is made is private.
+    #[derive(Debug)]
+    struct Shift;
+    impl Attributes for Shift {
+        fn decode_attr(&self, _cx: &Cx<'_>, _file: &Object<'_>, attr: &mut Attr) -> Result<()> {
+            (attr.uid, attr.ino) = (attr.uid + 10, 12_345);
+            attr.mode = Kind::Fifo.mode_bits() | (attr.perm() & !0o4000);
+            Ok(())
+        }
+        fn encode_attr(&self, _cx: &Cx<'_>, _file: &Object<'_>, set: &mut SetAttr) -> Result<()> {
+            set.uid = set.uid.map(|uid| uid.checked_sub(10).ok_or(Errno::PERM)).transpose()?;
+            set.gid = None;
+            Ok(())
+        }
+        fn encode_mode(&self, _cx: &Cx<'_>, _dir: &Object<'_>, kind: Kind, mode: u32) -> Result<u32> {
+            Ok(if kind == Kind::Directory { mode & 0o700 } else { mode | 0o170_000 })
+        }
+    }
+    let root = attributes(Shift).root();
+    let made = root.mkdir(&ROOT, name("d"), 0o755).unwrap();
+    assert_eq!((made.attr.uid, made.attr.perm(), made.attr.kind()), (10, 0o700, Kind::Directory));
+    assert_eq!(made.attr.ino, made.vnode.id());
+    let fifo = root.mknod(&ROOT, name("p"), Kind::Fifo.mode_bits() | 0o4644, 0).unwrap();
+    assert_eq!((fifo.attr.kind(), fifo.attr.perm(), fifo.vnode.kind()), (Kind::Fifo, 0o644, Kind::Fifo));
+    let chown = |uid| SetAttr { uid: Some(uid), gid: Some(7), ..SetAttr::default() };
+    let now = made.vnode.setattr(&ROOT, &chown(25), None).unwrap();
+    assert_eq!((now.uid, now.gid), (25, 0));
+    assert_eq!(made.vnode.setattr(&ROOT, &chown(3), None), Err(Errno::PERM));
+    // A change of which nothing is left is no change.
+    let before = made.vnode.getattr(&ROOT).unwrap();
+    let set = SetAttr { gid: Some(9), ..SetAttr::default() };
+    assert_eq!(made.vnode.setattr(&ROOT, &set, None), Ok(before));
+}
+
+#[test]
+fn what_can_not_be_shown_is_not_made() {
+    /// Directories are shown to nobody.
+    #[derive(Debug)]
+    struct Shy;
+    impl Attributes for Shy {
+        fn decode_attr(&self, _cx: &Cx<'_>, file: &Object<'_>, _attr: &mut Attr) -> Result<()> {
+            match file.kind() {
+                Kind::Directory => Err(Errno::ACCESS),
+                Kind::Symlink => panic!("for this test"),
+                _ => Ok(()),
+            }
+        }
+    }
+    let root = attributes(Shy).root();
+    assert_eq!(make(&root, "d"), Err(Errno::ACCESS));
+    assert_eq!(root.symlink(&ROOT, name("s"), b"t").map(|_| ()), Err(Errno::IO));
+    assert_eq!(names(&root), [""; 0]);
+    root.create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+    assert_eq!(names(&root), ["f"]);
+}
+
+/// Notes what it sees, as text.
+#[derive(Debug)]
+struct Notes {
+    seen: Arc<Mutex<Vec<String>>>,
+    interest: OpSet,
+}
+
+impl Operations for Notes {
+    fn interest(&self) -> OpSet {
+        self.interest
+    }
+
+    fn before(&self, cx: &Cx<'_>, op: &Op<'_>) -> Result<Verdict> {
+        self.seen.lock().unwrap().push(format!("{} {:?}", cx.uid, op.kind()));
+        Ok(Verdict::Proceed)
+    }
+
+    fn after(&self, _cx: &Cx<'_>, _op: &Op<'_>, result: Result<Answer<'_>>) -> Instead {
+        let what = match result {
+            Ok(Answer::Object(file, attr)) => format!("{:?} of {}", file.kind(), attr.size),
+            Ok(Answer::Attr(attr)) => format!("attributes of {}", attr.size),
+            Ok(answer) => format!("{answer:?}"),
+            Err(errno) => format!("{:?}", errno.kind()),
+        };
+        self.seen.lock().unwrap().push(what);
+        Instead::Keep
+    }
+}
+
+#[test]
+fn operations_are_seen_before_and_after() {
+    let seen = Arc::default();
+    let layer = operations(Notes { seen: Arc::clone(&seen), interest: OpSet::ALL });
+    let root = layer.root();
+    let (entry, file) = root.create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+    file.write(&ROOT, b"bytes", 0).unwrap();
+    file.read(&ROOT, &mut [0; 3], 1).unwrap();
+    assert!(root.lookup(&ROOT, name("g")).unwrap().is_none());
+    entry.vnode.setxattr(&ROOT, b"user.x", b"v", XattrFlags::default()).unwrap();
+    entry.vnode.getxattr(&ROOT, b"user.x", &mut []).unwrap();
+    entry.vnode.getxattr(&ROOT, b"user.x", &mut [0; 9]).unwrap();
+    entry.vnode.getattr(&ROOT).unwrap();
+    root.rmdir(&ROOT, name("g")).unwrap_err();
+    entry.vnode.refused(&ROOT, 4).unwrap();
+    assert!(layer.watches_refusals());
+    let expected = [
+        "0 Create",
+        "Regular of 0",
+        "0 Write",
+        "Count(5)",
+        "0 Read",
+        "Bytes([121, 116, 101])",
+        "0 Lookup",
+        "Missing",
+        "0 Setxattr",
+        "Done",
+        "0 Getxattr",
+        "Count(1)",
+        "0 Getxattr",
+        "Bytes([118])",
+        "0 Getattr",
+        "attributes of 5",
+        "0 Rmdir",
+        "NotFound",
+        "0 Refused",
+        "Done",
+    ];
+    assert_eq!(*seen.lock().unwrap(), expected);
+}
+
+#[test]
+fn only_what_is_of_interest_is_seen() {
+    let seen = Arc::default();
+    let interest = OpSet::of(&[OpKind::Mkdir]);
+    let layer = operations(Notes { seen: Arc::clone(&seen), interest });
+    make(&layer.root(), "d").unwrap();
+    layer.root().getattr(&ROOT).unwrap();
+    assert_eq!(seen.lock().unwrap().len(), 2);
+    assert!(!layer.watches_refusals());
+}
+
+/// What is not done yet, and will be by another thread, has no result.
+#[test]
+fn an_operation_that_begins_anew_has_one_result() {
+    let seen = Arc::default();
+    let faults = memfs::Faults::new();
+    let below = common::memory(&faults);
+    let layer = Template::over(below).operations(Notes { seen: Arc::clone(&seen), interest: OpSet::ALL }).build();
+    let fault = memfs::Fault::Error(vnode::MAY_BLOCK);
+    faults.arm(memfs::Plan { count: memfs::Count::All, at: 1, fault });
+    let never = AtomicBool::new(false);
+    assert_eq!(layer.root().getattr(&Cx::new(5, 0, 1, 0, false, &never)), Err(vnode::MAY_BLOCK));
+    layer.root().getattr(&ROOT).unwrap();
+    assert_eq!(*seen.lock().unwrap(), ["5 Getattr", "0 Getattr", "attributes of 0"]);
+}
+
+/// Refuses, answers, replaces.
+#[derive(Debug)]
+struct Wilful;
+
+impl Operations for Wilful {
+    fn interest(&self) -> OpSet {
+        OpSet::ALL
+    }
+
+    fn before(&self, _cx: &Cx<'_>, op: &Op<'_>) -> Result<Verdict> {
+        match op {
+            Op::Mkdir { name, .. } if name.as_bytes() == b"refused" => Err(Errno::DQUOT),
+            Op::Mkdir { name, .. } if name.as_bytes() == b"panics" => panic!("for this test"),
+            // An object can't be answered for one that is made.
+            Op::Mkdir { name, .. } if name.as_bytes() == b"wrong" => Ok(Verdict::Answer(Reply::Done)),
+            Op::Lookup { name, .. } if name.as_bytes() == b"hidden" => Ok(Verdict::Answer(Reply::Missing)),
+            Op::Unlink { .. } | Op::Readdir { .. } => Ok(Verdict::Answer(Reply::Done)),
+            Op::Read { .. } => Ok(Verdict::Answer(Reply::Bytes(b"answered".to_vec()))),
+            Op::Write { .. } => Ok(Verdict::Answer(Reply::Count(99))),
+            Op::Getxattr { .. } => Ok(Verdict::Answer(Reply::Bytes(b"value".to_vec()))),
+            _ => Ok(Verdict::Proceed),
+        }
+    }
+
+    fn after(&self, _cx: &Cx<'_>, op: &Op<'_>, result: Result<Answer<'_>>) -> Instead {
+        match (op, result) {
+            (Op::Getattr { .. }, Ok(Answer::Attr(attr))) => {
+                Instead::Of(Ok(Reply::Attr(Attr { size: 77, ino: 1, mode: 0o644, ..*attr })))
+            }
+            (Op::Lookup { name, .. }, Ok(Answer::Object(..))) if name.as_bytes() == b"late" => {
+                Instead::Of(Err(Errno::ACCESS))
+            }
+            (Op::Lookup { name, .. }, _) if name.as_bytes() == b"panics" => panic!("for this test"),
+            // What is done is done.
+            (Op::Symlink { .. }, _) => Instead::Of(Err(Errno::ACCESS)),
+            (Op::Mknod { .. }, _) => panic!("for this test"),
+            _ => Instead::Keep,
+        }
+    }
+}
+
+#[test]
+fn operations_are_refused_answered_and_replaced() {
+    let root = operations(Wilful).root();
+    assert_eq!(make(&root, "refused"), Err(Errno::DQUOT));
+    assert_eq!(make(&root, "panics"), Err(Errno::IO));
+    assert_eq!(make(&root, "wrong"), Err(Errno::IO));
+    make(&root, "late").unwrap();
+    make(&root, "hidden").unwrap();
+    assert!(root.lookup(&ROOT, name("hidden")).unwrap().is_none());
+    assert_eq!(root.lookup(&ROOT, name("late")).map(|_| ()), Err(Errno::ACCESS));
+    assert_eq!(root.lookup(&ROOT, name("panics")).map(|_| ()), Err(Errno::IO));
+    assert_eq!(names(&root), [""; 0]);
+    // Only that it is a directory, and which, can't be made up.
+    let now = root.getattr(&ROOT).unwrap();
+    assert_eq!((now.size, now.ino, now.kind()), (77, root.id(), Kind::Directory));
+    assert!(root.symlink(&ROOT, name("s"), b"t").is_ok());
+    assert!(root.mknod(&ROOT, name("n"), 0o644, 0).is_ok());
+    assert_eq!(root.unlink(&ROOT, name("s")), Ok(()));
+    assert!(root.lookup(&ROOT, name("s")).unwrap().is_some());
+    let mut out = [0; 5];
+    assert_eq!(root.getxattr(&ROOT, b"user.x", &mut []), Ok(5));
+    assert_eq!(root.getxattr(&ROOT, b"user.x", &mut [0; 4]), Err(Errno::RANGE));
+    assert_eq!((root.getxattr(&ROOT, b"user.x", &mut out), &out), (Ok(5), b"value"));
+    let (_, file) = root.create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+    assert_eq!((file.read(&ROOT, &mut out, 0), &out), (Ok(5), b"answe"));
+    // More than there was to be written.
+    assert_eq!(file.write(&ROOT, b"bytes", 0), Err(Errno::IO));
+}
+
+#[test]
+fn ioctls_of_its_own_come_first() {
+    #[derive(Debug)]
+    struct Own;
+    impl Ioctls for Own {
+        fn ioctl(
+            &self,
+            cx: &Cx<'_>,
+            file: &Object<'_>,
+            cmd: u32,
+            input: &[u8],
+            out: &mut [u8],
+        ) -> Result<Option<IoctlReply>> {
+            match cmd {
+                1 if cx.uid != 0 => Err(Errno::PERM),
+                1 => {
+                    out[..2].copy_from_slice(&[input[0] + 1, u8::from(file.kind() == Kind::Directory)]);
+                    Ok(Some(IoctlReply { result: 3, len: 2 }))
+                }
+                2 => Ok(Some(IoctlReply { result: 0, len: 100 })),
+                _ => Ok(None),
+            }
+        }
+    }
+    let root = Template::over(MemFs::new()).ioctls(Own).build().root();
+    let mut out = [0; 2];
+    assert_eq!(root.ioctl(&ROOT, 1, &[5], &mut out), Ok(IoctlReply { result: 3, len: 2 }));
+    assert_eq!(out, [6, 1]);
+    assert_eq!(root.ioctl(&Cx::internal(1, 1), 1, &[5], &mut out), Err(Errno::PERM));
+    // Too little room, and an answer that is longer than it.
+    assert_eq!(root.ioctl(&ROOT, 1, &[5], &mut []), Err(Errno::IO));
+    assert_eq!(root.ioctl(&ROOT, 2, &[], &mut out), Err(Errno::IO));
+    assert_eq!(root.ioctl(&ROOT, 3, &[], &mut out), Err(Errno::NOTTY));
+}
+
+#[test]
+fn vnodes_of_another_layer_are_refused() {
+    let (a, b) = (operations(Wilful), operations(Wilful));
+    let other = b.root().mkdir(&ROOT, name("d"), 0o755).unwrap();
+    assert_eq!(a.root().link(&ROOT, name("x"), &other.vnode).map(|_| ()), Err(Errno::XDEV));
+}

@@ -1,0 +1,144 @@
+//! Layers made with the template, mounted: what others' suites say of files whose names and data are stored in another form.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use hostfs::{HostFs, HostOptions};
+use server::Config;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use strata_tests::suite::{fsx, pjdfstest, worse};
+use strata_tests::{Rng, Sandbox, Transport, long, on_both_transports, process};
+use vnode::Layer;
+use wrapfs::{LayerType, Settings};
+
+const XOR: &LayerType = &layers::xor::LAYER;
+const ROT13: &LayerType = &layers::rot13::LAYER;
+
+/// Layers over a directory; unmounted when this goes.
+struct Stacked {
+    mounted: server::Mounted,
+    dir: PathBuf,
+}
+
+impl Stacked {
+    /// The lowest layer first, each with an option.
+    fn new(lower: &Path, dir: PathBuf, transport: Transport, kinds: &[(&LayerType, &str, &str)]) -> Self {
+        fs::create_dir_all(&dir).unwrap();
+        let mut layer: Arc<dyn Layer> = HostFs::open(lower, HostOptions::default()).unwrap();
+        for (kind, option, value) in kinds {
+            let mut settings = Settings::new();
+            if !option.is_empty() {
+                settings.insert(option, value.as_bytes());
+            }
+            layer = (kind.build)(layer, &settings).unwrap();
+        }
+        let mut config = Config::new(dir.clone(), "template", "template");
+        config.mount.allow_other = true;
+        config.mount.transport = match transport {
+            Transport::Ring => fuse::Transport::Ring,
+            Transport::Device => fuse::Transport::Device,
+        };
+        Self { mounted: server::mount(layer, &config).unwrap(), dir }
+    }
+}
+
+impl Drop for Stacked {
+    fn drop(&mut self) {
+        self.mounted.stop().unwrap();
+        self.mounted.wait();
+    }
+}
+
+const THREE: [(&LayerType, &str, &str); 3] = [(XOR, "block", "4096"), (ROT13, "", ""), (XOR, "block", "1000")];
+
+fn fsx_through_stacks(transport: Transport) {
+    let sandbox = Sandbox::with_time(Duration::from_secs(300));
+    let disk = sandbox.ext4("disk", 256);
+    let artifacts = sandbox.dir("artifacts");
+    let seeds = if long() { 1..=10 } else { 1..=1 };
+    let one = |block| vec![(XOR, "block", block)];
+    for (i, kinds) in [one("4096"), one("7"), one("65536"), THREE.to_vec()].iter().enumerate() {
+        let stacked = Stacked::new(&disk, sandbox.path("m"), transport, kinds);
+        for seed in seeds.clone() {
+            let said = fsx(&stacked.dir.join(format!("file{i}")), seed, 3000, &artifacts);
+            assert!(said.status.success(), "fsx -S {seed} through {kinds:?}: {}\n{}", said.status, said.text);
+        }
+    }
+}
+
+fn mapped_files_are_read_run_and_written(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let disk = sandbox.dir("disk");
+    let stacked = Stacked::new(&disk, sandbox.path("m"), transport, &THREE);
+    // Programs are run out of mappings.
+    let program = stacked.dir.join("true");
+    fs::copy("/bin/true", &program).unwrap();
+    assert_ne!(fs::read(disk.join("gehr")).unwrap(), fs::read("/bin/true").unwrap());
+    process::sh("\"$1\"", &[&program]);
+    // What is written by one way is read by the other.
+    let path = stacked.dir.join("mapped");
+    let mut content = Rng::new(1).bytes(100_000);
+    fs::write(&path, &content).unwrap();
+    process::sh(
+        "exec python3 -c 'import mmap, sys
+f = open(sys.argv[1], \"r+b\")
+m = mmap.mmap(f.fileno(), 0)
+assert m[:] == open(sys.argv[1], \"rb\").read()
+m[5000:5009] = b\"by memory\"
+f.seek(70000)
+f.write(b\"by writing\")
+f.flush()
+assert m[70000:70010] == b\"by writing\"
+m.flush()' \"$1\"",
+        &[&path],
+    );
+    content[5000..5009].copy_from_slice(b"by memory");
+    content[70_000..70_010].copy_from_slice(b"by writing");
+    drop(stacked);
+    let again = Stacked::new(&disk, sandbox.path("m"), transport, &THREE);
+    assert!(fs::read(again.dir.join("mapped")).unwrap() == content);
+}
+
+fn appends_and_sparse_files(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let disk = sandbox.ext4("disk", 64);
+    let stacked = Stacked::new(&disk, sandbox.path("m"), transport, &[(XOR, "block", "512")]);
+    let path = stacked.dir.join("log");
+    let mut log = OpenOptions::new().append(true).create(true).open(&path).unwrap();
+    for line in 0..500 {
+        log.write_all(format!("line {line}\n").as_bytes()).unwrap();
+    }
+    let expected: String = (0..500).map(|line| format!("line {line}\n")).collect();
+    assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+    // Sparse files keep their holes, and copies of them too.
+    let sparse = File::create(stacked.dir.join("sparse")).unwrap();
+    sparse.write_all_at(b"far away", 50 << 20).unwrap();
+    process::sh("cp --sparse=always \"$1/sparse\" \"$1/copy\"; cmp \"$1/sparse\" \"$1/copy\"", &[&stacked.dir]);
+    for name in ["sparse", "copy"] {
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(stacked.dir.join(name)).unwrap());
+        assert!(blocks < 100, "{name}: {blocks}");
+    }
+}
+
+on_both_transports!(fsx_through_stacks, mapped_files_are_read_run_and_written, appends_and_sparse_files);
+
+/// No case of pjdfstest that passes natively fails through a stack of three.
+#[test]
+fn pjdfstest_through_three_layers() {
+    let sandbox = Sandbox::with_time(Duration::from_secs(400));
+    let disk = sandbox.ext4("disk", 1024);
+    let second = sandbox.dir("second");
+    let [native, lower] = ["native", "lower"].map(|name| disk.join(name));
+    for dir in [&native, &lower] {
+        fs::create_dir(dir).unwrap();
+    }
+    let native = pjdfstest(&native, &second);
+    let stacked = Stacked::new(&lower, sandbox.path("m"), Transport::Ring, &THREE);
+    let worse = worse(&native, &pjdfstest(&stacked.dir, &second));
+    assert!(worse.is_empty(), "{} cases fail that pass natively:\n{}", worse.len(), worse.join("\n"));
+}
