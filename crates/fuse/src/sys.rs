@@ -1,4 +1,4 @@
-//! The system calls that no safe crate offers: the device's ioctls, private memory, signal masks.
+//! The system calls that no safe crate offers: the device's ioctls, private memory, signal masks, scheduling policies.
 
 use crate::abi::BackingMap;
 use rustix::io::Errno;
@@ -68,6 +68,20 @@ pub(crate) fn block_signals() {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut());
     }
+}
+
+/// Is the calling thread scheduled as most are (`SCHED_OTHER`)?
+pub(crate) fn is_ordinary_thread() -> bool {
+    // SAFETY: the call has no memory of ours; 0 is the calling thread.
+    unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER }
+}
+
+/// The calling thread runs only where nobody else wants to (`SCHED_IDLE`), or as most do.
+pub(crate) fn give_way(yields: bool) -> Result<(), Errno> {
+    let policy = if yields { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
+    let priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the call reads one `sched_param`, which outlives it; 0 is the calling thread.
+    check(unsafe { libc::sched_setscheduler(0, policy, &raw const priority) }).map(drop)
 }
 
 /// Private anonymous memory, zero at first, that takes up room only where it was written.

@@ -11,6 +11,7 @@
 //! that slow requests never keep the others waiting.
 
 mod entry;
+mod giveway;
 mod kick;
 mod queue;
 mod sqe;
@@ -19,6 +20,7 @@ use crate::core::Core;
 use crate::workers::Workers;
 use crate::{Errno, Session};
 use core::time::Duration;
+use giveway::GiveWay;
 use queue::{Offloaded, Queue};
 use std::fs;
 use std::io;
@@ -100,8 +102,10 @@ fn queue_thread(
     started: &Receiver<Arc<Core>>,
 ) {
     crate::sys::block_signals();
+    // Of all CPUs, not of the one that this thread keeps to.
+    let give_way = GiveWay::new();
     pin(cpu);
-    let queue = Queue::new(cpu, session, plan, workers);
+    let queue = Queue::new(cpu, session, plan, workers, give_way);
     let (queue, result) = match queue {
         Ok(queue) => (Some(queue), Ok(())),
         Err(error) => (None, Err(error)),

@@ -1,4 +1,5 @@
 use super::entry::Entry;
+use super::giveway::GiveWay;
 use super::kick::Kicker;
 use super::{Plan, sqe};
 use crate::core::Core;
@@ -48,6 +49,8 @@ pub(super) struct Queue {
     workers: Arc<Workers<Offloaded>>,
     home: Arc<Home>,
     kicker: Kicker,
+    /// `None`: the thread is scheduled as it was.
+    give_way: Option<GiveWay>,
 }
 
 /// Where workers bring entries back to.
@@ -84,6 +87,7 @@ impl Queue {
         session: &Arc<Session>,
         plan: &Plan,
         workers: Arc<Workers<Offloaded>>,
+        give_way: Option<GiveWay>,
     ) -> io::Result<Self> {
         // One thread submits, and the kernel's part of the work is done when that thread asks for it and at no other time:
         // `shrink` relies on this.
@@ -110,6 +114,7 @@ impl Queue {
             workers,
             home,
             kicker: Kicker::new(session.clone(), cpu),
+            give_way,
         };
         for _ in 0..plan.depth.clamp(1, MAX_ENTRIES) {
             queue.add_entry()?;
@@ -178,6 +183,9 @@ impl Queue {
                 self.complete(index, completion.result(), core);
             }
         }
+        if let Some(give_way) = &mut self.give_way {
+            give_way.consider();
+        }
         // An entry that was committed and got nothing is proof that nothing waits.
         self.starved = idle == 0 || (self.starved && served == committed);
         self.round += 1;
@@ -235,11 +243,6 @@ impl Queue {
             // INIT is answered, but the thread that mounts has not read the answer yet (where mounting waits for INIT).
             Errno::AGAIN if entry.registering => {
                 std::thread::sleep(REGISTER_AGAIN);
-                return self.register(index);
-            }
-            // With a synchronous INIT the thread that mounts takes in our answer: the kernel may not be there yet.
-            Errno::AGAIN if entry.registering => {
-                std::thread::sleep(std::time::Duration::from_micros(50));
                 return self.register(index);
             }
             _ if entry.registering => {
