@@ -70,6 +70,17 @@ struct Listed {
     stamp: Option<Stamp>,
 }
 
+/// What is known of a name.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    /// It may be there.
+    Unknown,
+    /// It is missing.
+    Missing,
+    /// It is known, but since too long before `now` to be relied on unless the directory's times are these still.
+    Doubted { now: Instant, stamp: Option<Stamp> },
+}
+
 /// Time of the last modification and of the last change: seconds and nanoseconds.
 type Stamp = [(i64, u32); 2];
 
@@ -151,19 +162,20 @@ impl Names {
         };
     }
 
-    /// Is that name missing? `None`: that is not known, or no longer.
-    fn lacks(&self, id: u64, name: Name<'_>, now: Instant) -> Option<bool> {
+    /// Is that name missing?
+    fn ask(&self, id: u64, name: Name<'_>) -> Answer {
         let shard = self.shard(id);
-        let State::Known(listed) = &shard.iter().find(|known| known.id == id)?.state else { return None };
-        (now.saturating_duration_since(listed.at) < self.believed)
-            .then(|| !listed.hashes.contains(&hash(name.as_bytes())))
-    }
-
-    /// The directory's times, as they were when it was listed, if that was too long ago to be relied on unseen.
-    fn doubted(&self, id: u64, now: Instant) -> Option<Option<Stamp>> {
-        let shard = self.shard(id);
-        let State::Known(listed) = &shard.iter().find(|known| known.id == id)?.state else { return None };
-        (now.saturating_duration_since(listed.at) >= self.believed).then_some(listed.stamp)
+        let Some(Dir { state: State::Known(listed), .. }) = shard.iter().find(|known| known.id == id) else {
+            return Answer::Unknown;
+        };
+        let now = Instant::now();
+        if now.saturating_duration_since(listed.at) >= self.believed {
+            Answer::Doubted { now, stamp: listed.stamp }
+        } else if listed.hashes.contains(&hash(name.as_bytes())) {
+            Answer::Unknown
+        } else {
+            Answer::Missing
+        }
     }
 
     /// What was doubted at `now` was found to be `right` or not.
@@ -185,12 +197,13 @@ impl HostVnode {
         if !fs.names_can_be_known() {
             return false;
         }
-        let now = Instant::now();
-        if let Some(stamp) = fs.names.doubted(self.number(), now) {
+        let mut answer = fs.names.ask(self.number(), name);
+        if let Answer::Doubted { now, stamp } = answer {
             let right = stamp.filter(|stamp| stamp_of(fd).is_ok_and(|now| now == *stamp));
             fs.names.settle(self.number(), now, right);
+            answer = fs.names.ask(self.number(), name);
         }
-        fs.names.lacks(self.number(), name, now).unwrap_or(false)
+        answer == Answer::Missing
     }
 
     /// A name was missing in this directory.
@@ -245,7 +258,7 @@ fn list(dir: &OwnedFd) -> Result<Option<Listed>> {
 mod tests {
     use super::*;
 
-    const BELIEVED: Duration = Duration::from_secs(1);
+    const BELIEVED: Duration = Duration::from_secs(60);
 
     fn name(name: &str) -> Name<'_> {
         Name::new(name.as_bytes()).unwrap()
@@ -265,16 +278,16 @@ mod tests {
         let names = Names::new(BELIEVED);
         let now = Instant::now();
         let number = miss_until_listing(&names, 7);
-        assert_eq!(names.lacks(7, name("new"), now), None);
+        assert_eq!(names.ask(7, name("new")), Answer::Unknown);
         names.came(7, name("new"));
         names.listed(7, number, listed(&["old"], now, None));
-        assert_eq!(names.lacks(7, name("new"), now), Some(false));
-        assert_eq!(names.lacks(7, name("old"), now), Some(false));
-        assert_eq!(names.lacks(7, name("none"), now), Some(true));
+        assert_eq!(names.ask(7, name("new")), Answer::Unknown);
+        assert_eq!(names.ask(7, name("old")), Answer::Unknown);
+        assert_eq!(names.ask(7, name("none")), Answer::Missing);
         names.came(7, name("none"));
-        assert_eq!(names.lacks(7, name("none"), now), Some(false));
+        assert_eq!(names.ask(7, name("none")), Answer::Unknown);
         names.remove(7);
-        assert_eq!(names.lacks(7, name("none"), now), None);
+        assert_eq!(names.ask(7, name("other")), Answer::Unknown);
     }
 
     #[test]
@@ -286,26 +299,29 @@ mod tests {
         names.came(7, name("between"));
         let second = miss_until_listing(&names, 7);
         names.listed(7, slow, listed(&[], now, None));
-        assert_eq!(names.lacks(7, name("between"), now), None);
+        assert_eq!(names.ask(7, name("between")), Answer::Unknown);
         names.listed(7, second, listed(&["between"], now, None));
-        assert_eq!(names.lacks(7, name("between"), now), Some(false));
+        assert_eq!(names.ask(7, name("between")), Answer::Unknown);
+        assert_eq!(names.ask(7, name("other")), Answer::Missing);
     }
 
     #[test]
     fn what_is_old_is_believed_only_while_the_times_stand_still() {
         let names = Names::new(BELIEVED);
-        let then = Instant::now();
         let stamp = [(5, 5), (6, 6)];
-        let number = miss_until_listing(&names, 7);
-        names.listed(7, number, listed(&[], then, Some(stamp)));
-        let later = then + BELIEVED;
-        assert_eq!(names.doubted(7, then), None);
-        assert_eq!(names.lacks(7, name("a"), later), None);
-        assert_eq!(names.doubted(7, later), Some(Some(stamp)));
-        names.settle(7, later, Some(stamp));
-        assert_eq!(names.lacks(7, name("a"), later), Some(true));
-        names.settle(7, later + BELIEVED, None);
-        assert_eq!(names.lacks(7, name("a"), later), None);
+        let list_long_ago = || {
+            let number = miss_until_listing(&names, 7);
+            names.listed(7, number, listed(&[], Instant::now().checked_sub(2 * BELIEVED).unwrap(), Some(stamp)));
+        };
+        list_long_ago();
+        let Answer::Doubted { now, stamp: doubted } = names.ask(7, name("a")) else { panic!("believed") };
+        assert_eq!(doubted, Some(stamp));
+        names.settle(7, now, doubted);
+        assert_eq!(names.ask(7, name("a")), Answer::Missing);
+        names.remove(7);
+        list_long_ago();
+        names.settle(7, now, None);
+        assert_eq!(names.ask(7, name("a")), Answer::Unknown);
     }
 
     #[test]
