@@ -72,6 +72,13 @@ pub enum Spec {
         /// How the server talks to the kernel.
         transport: Transport,
     },
+    /// A stack in one server.
+    Stack {
+        /// In words, top first.
+        words: OsString,
+        /// How the server talks to the kernel.
+        transport: Transport,
+    },
     /// overlayfs, as a stand-in for a union: the leftmost branch is the upper directory, the others are lower ones.
     Overlay(Vec<PathBuf>),
     /// A bind mount, as a stand-in for the null layer.
@@ -90,6 +97,14 @@ impl Spec {
     #[must_use]
     pub fn wrap(lower: &Path, transport: Transport) -> Self {
         Self::Wrap { lower: lower.to_owned(), transport }
+    }
+
+    /// `above` (layers, top first, with ` / ` after each) over a directory, in one server.
+    #[must_use]
+    pub fn stack(above: &str, lower: &Path, transport: Transport) -> Self {
+        let mut words = OsString::from(above);
+        words.push(lower);
+        Self::Stack { words, transport }
     }
 
     /// The same, in the other delete mode.
@@ -139,6 +154,10 @@ impl Spec {
             Self::Wrap { lower, transport } => {
                 options.push(format!("transport={}", transport.name()));
                 ("mount.wrapfs", lower.clone().into_os_string())
+            }
+            Self::Stack { words, transport } => {
+                options.push(format!("transport={}", transport.name()));
+                ("mount.strata", words.clone())
             }
             Self::Overlay(branches) => {
                 let (upper, lowers) = branches.split_first().expect("a branch");
@@ -218,7 +237,8 @@ impl Mounted {
         }
         self.up = true;
         self.servers = watchdog::servers().into_iter().filter(|pid| !before.contains(pid)).collect();
-        if let Spec::Union { transport, .. } | Spec::Wrap { transport, .. } = &self.spec {
+        if let Spec::Union { transport, .. } | Spec::Wrap { transport, .. } | Spec::Stack { transport, .. } = &self.spec
+        {
             let info = crate::counters::text(&self.dir, "user.strata.info");
             assert!(
                 info.contains(&format!("\"transport\":\"{}\"", transport.name())),

@@ -48,6 +48,35 @@ fn three_null_layers(transport: Transport) {
     drop((third, second, first));
 }
 
+/// Eight null layers in one server are not to be seen either.
+fn eight_null_layers_in_one_server(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let dirs = dirs(&sandbox, &["native", "lower"]);
+    dirs.iter().for_each(|dir| build(dir, &population(25)));
+    let top = Mounted::new(Spec::stack(&"wrapfs / ".repeat(8), &dirs[1], transport), &sandbox.path("s"));
+    check(&sandbox, 25, dirs[0].clone(), &top);
+}
+
+/// Nor is a layer that changes names on their way down between two null layers, from above.
+fn a_layer_of_names_in_a_stack_of_three(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let dirs = dirs(&sandbox, &["native", "lower"]);
+    dirs.iter().for_each(|dir| build(dir, &[]));
+    let top = Mounted::new(Spec::stack("wrapfs / rot13 / wrapfs / ", &dirs[1], transport), &sandbox.path("s"));
+    check(&sandbox, 26, dirs[0].clone(), &top);
+}
+
+/// pjdfstest on a stack of three in one server.
+fn pjdfstest_on_a_stack_of_three(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let dirs = dirs(&sandbox, &["native", "lower"]);
+    let second = sandbox.dir("second");
+    let native = pjdfstest(&dirs[0], &second);
+    let top = Mounted::new(Spec::stack("wrapfs / rot13 / wrapfs / ", &dirs[1], transport), &sandbox.path("s"));
+    let worse = worse(&native, &pjdfstest(top.dir(), &second));
+    assert!(worse.is_empty(), "cases that fail and pass natively:\n{}", worse.join("\n"));
+}
+
 /// pjdfstest on a null layer over a null layer.
 fn pjdfstest_on_two_null_layers(transport: Transport) {
     let sandbox = Sandbox::new();
@@ -148,6 +177,9 @@ fn over_its_own_branch(transport: Transport) {
 
 on_both_transports!(
     three_null_layers,
+    eight_null_layers_in_one_server,
+    a_layer_of_names_in_a_stack_of_three,
+    pjdfstest_on_a_stack_of_three,
     pjdfstest_on_two_null_layers,
     union_over_null_layers,
     null_layer_over_union_over_union,

@@ -80,7 +80,7 @@ fn overview() -> String {
         for kind in kinds {
             item(&mut out, kind.name(), about(kind));
             for spec in kind.own() {
-                item(&mut out, &format!("  ,{}", usage(spec)), "");
+                let _ = writeln!(out, "    ,{}", usage(spec));
             }
         }
         out.push('\n');

@@ -1,0 +1,330 @@
+//! Stacks by name: `strata mount`, fstab(5), overlay mounts and what lies under them, the drawing, the level of the log.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use rustix::mount::{MountFlags, mount as mount_fs, mount_bind};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use strata_tests::Sandbox;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
+
+struct Outcome {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn run(command: &mut Command) -> Outcome {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Outcome { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
+}
+
+/// Runs `strata`, which must succeed, and answers what it printed.
+fn strata(words: &[&str]) -> String {
+    let outcome = run(Command::new(PROGRAM).args(words));
+    assert_eq!((outcome.code, outcome.err.as_str()), (0, ""), "{words:?}");
+    outcome.out
+}
+
+/// Runs `strata`, which must fail with that status, and answers its one line.
+fn refused(words: &[&str], code: i32) -> String {
+    let outcome = run(Command::new(PROGRAM).args(words));
+    assert_eq!(outcome.code, code, "{words:?}: {}", outcome.err);
+    assert_eq!(outcome.err.lines().count(), 1, "{}", outcome.err);
+    outcome.err
+}
+
+fn stack(at: &str) -> Value {
+    serde_json::from_str(&strata(&["stack", "--json", at])).unwrap()
+}
+
+/// Unmounts and waits until the server is gone.
+fn unmount(at: &str) {
+    let pid = stack(at)["pid"].as_u64().unwrap();
+    let outcome = run(Command::new("umount").arg(at));
+    assert_eq!(outcome.code, 0, "{}", outcome.err);
+    let stat = PathBuf::from(format!("/proc/{pid}/stat"));
+    while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// A sandbox with a directory `/mnt/data`, which has a file, and a mount point `/mnt/at`.
+fn stage() -> Sandbox {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.dir("data").join("Uryyb"), "text\n").unwrap();
+    fs::create_dir(sandbox.path("at")).unwrap();
+    sandbox
+}
+
+/// Lets mount(8) find a helper for every type, in this sandbox alone.
+fn install(sandbox: &Sandbox) {
+    let real = fs::canonicalize("/sbin").unwrap();
+    let kept = sandbox.dir("sbin");
+    mount_bind(&real, &kept).unwrap();
+    mount_fs("helpers", &real, "tmpfs", MountFlags::empty(), None).unwrap();
+    for entry in fs::read_dir(&kept).unwrap().flatten() {
+        symlink(entry.path(), real.join(entry.file_name())).unwrap();
+    }
+    for kind in strata(&["layers", "--names"]).lines() {
+        for name in [format!("mount.{kind}"), format!("mount.fuse.{kind}")] {
+            let _ = fs::remove_file(real.join(&name));
+            symlink(PROGRAM, real.join(name)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_stack_is_mounted_by_its_words() {
+    let sandbox = stage();
+    assert_eq!(strata(&["mount", "wrapfs / rot13 / /mnt/data", "/mnt/at", "-o", "cache=3"]), "");
+    assert_eq!(fs::read_to_string("/mnt/at/Hello").unwrap(), "text\n");
+    fs::write("/mnt/at/new", "new").unwrap();
+    assert_eq!(fs::read_to_string("/mnt/data/arj").unwrap(), "new");
+    let shown = run(Command::new("findmnt").args(["-n", "-o", "FSTYPE,SOURCE", "/mnt/at"])).out;
+    assert_eq!(shown.trim_end(), "fuse.strata wrapfs / rot13 / /mnt/data");
+    unmount("/mnt/at");
+    drop(sandbox);
+}
+
+#[test]
+fn a_layer_stands_on_a_union() {
+    let sandbox = stage();
+    fs::create_dir(sandbox.path("changes")).unwrap();
+    strata(&["mount", "rot13 / unionfs,dirs=/mnt/changes=rw:/mnt/data=ro,delete=whiteout", "/mnt/at"]);
+    fs::write("/mnt/at/Hello", "changed\n").unwrap();
+    assert_eq!(fs::read_to_string("/mnt/changes/Uryyb").unwrap(), "changed\n");
+    assert_eq!(fs::read_to_string("/mnt/data/Uryyb").unwrap(), "text\n");
+    let layers = stack("/mnt/at")["layers"].clone();
+    assert_eq!(layers[0]["name"], "rot13");
+    assert_eq!(layers[1]["options"], "dirs=/mnt/changes=rw:/mnt/data=ro,delete=whiteout");
+    let places: Vec<_> = layers[1]["directories"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|d| (d["path"].as_str().unwrap(), d["mode"].as_str().unwrap()))
+        .collect();
+    assert_eq!(places, [("/mnt/changes", "rw"), ("/mnt/data", "ro")]);
+    assert_eq!(strata(&["lower", "--branch", "2", "/mnt/at", "ls"]), "Uryyb\n");
+    assert!(refused(&["lower", "--branch", "3", "/mnt/at", "ls"], 1).contains("stands on 2"));
+    unmount("/mnt/at");
+    drop(sandbox);
+}
+
+#[test]
+fn a_directory_that_is_ro_is_never_changed() {
+    let sandbox = stage();
+    strata(&["mount", "wrapfs / /mnt/data,ro", "/mnt/at"]);
+    assert_eq!(fs::write("/mnt/at/new", "").unwrap_err().raw_os_error(), Some(30));
+    unmount("/mnt/at");
+    drop(sandbox);
+}
+
+#[test]
+fn lines_of_fstab() {
+    let sandbox = stage();
+    install(&sandbox);
+    fs::create_dir("/mnt/with blank, comma").unwrap();
+    fs::create_dir("/mnt/changes").unwrap();
+    for dir in ["a", "b", "c"] {
+        fs::create_dir(sandbox.path(dir)).unwrap();
+    }
+    let fstab = sandbox.path("fstab");
+    let lines = "rot13\\040/\\040/mnt/data /mnt/a strata ro,nosuid 0 0\n\
+                 rot13\\040/\\040/mnt/with\\040blank\\\\,\\040comma /mnt/b strata nofail 0 0\n\
+                 none /mnt/c strata stack=\"rot13\\040/\\040unionfs,dirs=/mnt/changes=rw:/mnt/data=ro\",nodev 0 0\n\
+                 /mnt/data /mnt/at rot13 noatime 0 0\n";
+    fs::write(&fstab, lines.replace("\\\\,", "\\,")).unwrap();
+    let outcome = run(Command::new("mount").arg("-a").arg("-T").arg(&fstab));
+    assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
+    assert_eq!(fs::read_to_string("/mnt/a/Hello").unwrap(), "text\n");
+    assert_eq!(fs::write("/mnt/a/x", "").unwrap_err().raw_os_error(), Some(30));
+    fs::write("/mnt/b/new", "").unwrap();
+    assert!(Path::new("/mnt/with blank, comma/arj").exists());
+    fs::write("/mnt/c/new", "").unwrap();
+    assert!(Path::new("/mnt/changes/arj").exists());
+    assert_eq!(fs::read_to_string("/mnt/at/Hello").unwrap(), "text\n");
+    let options = run(Command::new("findmnt").args(["-n", "-o", "FSTYPE,OPTIONS", "/mnt/at"])).out;
+    assert!(options.starts_with("fuse.rot13") && options.contains("noatime"), "{options}");
+    // A second time, mount(8) sees that all of them are there.
+    let outcome = run(Command::new("mount").arg("-a").arg("-T").arg(&fstab));
+    assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
+    let outcome = run(Command::new("mount").args(["-o", "remount,ro", "/mnt/at"]));
+    assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
+    for at in ["/mnt/a", "/mnt/b", "/mnt/c", "/mnt/at"] {
+        unmount(at);
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_in_a_line() {
+    let sandbox = stage();
+    let wrong = |stack: &str, code| refused(&["mount", stack, "/mnt/at"], code);
+    assert!(
+        wrong("rto13 / /mnt/data", 1).contains("part 1 of the stack: there is no layer \"rto13\": is rot13 meant?")
+    );
+    assert!(wrong("rot13,x=1 / /mnt/data", 1).contains("part 1 of the stack: rot13: unknown option x"));
+    assert!(wrong("rot13 / /mnt/missing", 32).contains("directory /mnt/missing: no such directory"));
+    assert!(wrong("rot13 / unionfs,dirs=/mnt/data=rx", 1).contains("unknown mode \"rx\""));
+    assert!(wrong("xor,key=1,key=2 / /mnt/data", 1).contains("xor: option key is given twice"));
+    assert!(wrong("none", 1).contains("no stack"));
+    assert!(refused(&["mount", "rot13 / /mnt/data", "/mnt/at", "-o", "metre=on"], 1).contains("unknown option metre"));
+    assert!(refused(&["stack", "/mnt/at"], 32).contains("not the root of a mount of Strata"));
+    assert!(refused(&["lower", "/mnt/at"], 32).contains("not the root of a mount of Strata"));
+    assert!(refused(&["debug", "/mnt/at"], 32).contains("not the root of a mount of Strata"));
+    // Nothing is left mounted, and `-f` mounts nothing.
+    strata(&["mount", "-f", "rot13 / /mnt/data", "/mnt/at"]);
+    assert_eq!(fs::read_dir("/mnt/at").unwrap().count(), 0);
+    drop(sandbox);
+}
+
+/// The layer over its own directory, twice, and below a union that is mounted over one of its branches: the lower files are there for root.
+#[test]
+fn under_an_overlay_mount() {
+    let sandbox = stage();
+    let covered = fs::metadata("/mnt/data/Uryyb").unwrap();
+    let pids = || -> u64 { stack("/mnt/data")["pid"].as_u64().unwrap() };
+    strata(&["mount", "rot13 / /mnt/data", "/mnt/data"]);
+    assert_eq!(fs::read_to_string("/mnt/data/Hello").unwrap(), "text\n");
+    let first = pids();
+    let by = strata(&["lower", "--branch", "1", "/mnt/data"]);
+    let through = Path::new(by.trim_end()).join("Uryyb");
+    assert!(by.starts_with(&format!("/proc/{first}/fd/")), "{by}");
+    assert_eq!(fs::metadata(&through).unwrap().ino(), covered.ino());
+    // What is written below shows above, and not the other way to a recursion.
+    fs::write(through.with_file_name("orybj"), "from below").unwrap();
+    assert_eq!(fs::read_to_string("/mnt/data/below").unwrap(), "from below");
+    // A command sees the lower files by the usual path, and is in it.
+    assert_eq!(
+        strata(&["lower", "/mnt/data", "sh", "-c", "pwd; ls; ls /mnt/data"]),
+        "/mnt/data\nUryyb\norybj\nUryyb\norybj\n"
+    );
+    // Nobody else sees that.
+    assert_eq!(fs::read_to_string("/mnt/data/Hello").unwrap(), "text\n");
+    // Once more over it: the lower tree of the second is the first.
+    strata(&["mount", "rot13 / /mnt/data", "/mnt/data"]);
+    assert_ne!(pids(), first);
+    assert_eq!(strata(&["lower", "/mnt/data", "ls"]), "Hello\nbelow\n");
+    assert_eq!(strata(&["lower", "/mnt/data", PROGRAM, "lower", "/mnt/data", "ls"]), "Uryyb\norybj\n");
+    unmount("/mnt/data");
+    unmount("/mnt/data");
+    assert!(Path::new("/mnt/data/Uryyb").exists());
+    // A regular mount whose lower directory was covered since.
+    strata(&["mount", "rot13 / /mnt/data", "/mnt/at"]);
+    mount_fs("cover", "/mnt/data", "tmpfs", MountFlags::empty(), None).unwrap();
+    assert_eq!(fs::read_dir("/mnt/data").unwrap().count(), 0);
+    assert_eq!(fs::read_to_string("/mnt/at/Hello").unwrap(), "text\n");
+    assert_eq!(strata(&["lower", "/mnt/at", "ls"]), "Uryyb\norybj\n");
+    unmount("/mnt/at");
+    rustix::mount::unmount("/mnt/data", rustix::mount::UnmountFlags::empty()).unwrap();
+    drop(sandbox);
+}
+
+#[test]
+fn a_union_over_its_own_branch() {
+    let sandbox = stage();
+    fs::create_dir(sandbox.path("changes")).unwrap();
+    strata(&["mount", "wrapfs / unionfs,dirs=/mnt/changes=rw:/mnt/data=ro", "/mnt/data"]);
+    fs::write("/mnt/data/Uryyb", "changed").unwrap();
+    assert_eq!(fs::read_to_string("/mnt/changes/Uryyb").unwrap(), "changed");
+    assert_eq!(strata(&["lower", "--branch", "2", "/mnt/data", "cat", "Uryyb"]), "text\n");
+    assert_eq!(strata(&["lower", "/mnt/data", "cat", "Uryyb"]), "changed");
+    unmount("/mnt/data");
+    assert_eq!(fs::read_to_string("/mnt/data/Uryyb").unwrap(), "text\n");
+}
+
+#[test]
+fn operations_and_times_of_each_layer() {
+    let sandbox = stage();
+    strata(&["mount", "rot13 / wrapfs / /mnt/data", "/mnt/at", "-o", "passthrough=off"]);
+    for i in 0..50 {
+        fs::write(format!("/mnt/at/f{i}"), "x").unwrap();
+    }
+    assert!(!Path::new("/mnt/at/missing").exists());
+    let stack = stack("/mnt/at");
+    let layers = stack["layers"].as_array().unwrap();
+    let names: Vec<_> = layers.iter().map(|layer| layer["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["rot13", "wrapfs", "directory"]);
+    let number = |layer: &Value, name: &str| layer[name].as_u64().unwrap();
+    for layer in layers {
+        let each = layer["by_operation"].as_object().unwrap();
+        assert_eq!((number(&each["create"], "done"), number(&each["write"], "done")), (50, 50), "{layer}");
+        let sum: u64 = each.values().map(|row| row["inclusive_ns"].as_u64().unwrap()).sum();
+        assert_eq!(sum, number(layer, "inclusive_ns"));
+    }
+    let own: u64 = layers.iter().map(|layer| number(layer, "exclusive_ns")).sum();
+    assert_eq!(own, number(&layers[0], "inclusive_ns"), "the layers' own times are all of the time");
+    let drawn = strata(&["stack", "/mnt/at"]);
+    assert!(
+        drawn.contains("\n┌─ rot13\n│    ") && drawn.contains("\n└─ directory\n     rw     /mnt/data\n"),
+        "{drawn}"
+    );
+    // In a pipe, watching writes no control characters, and ends with who reads.
+    let watch = format!("{PROGRAM} stack --watch=0.1 /mnt/at | head -n 12");
+    let watched = run(Command::new("sh").args(["-c", &watch]));
+    assert_eq!(watched.out.lines().count(), 12);
+    assert!(!watched.out.contains('\x1b') && watched.err.is_empty(), "{}", watched.err);
+    unmount("/mnt/at");
+    drop(sandbox);
+}
+
+#[test]
+fn a_mount_without_meters_says_so() {
+    let sandbox = stage();
+    strata(&["mount", "wrapfs / /mnt/data", "/mnt/at", "-o", "meter=off"]);
+    assert!(strata(&["stack", "/mnt/at"]).contains("Not measured: mount with the option meter=on"));
+    assert!(stack("/mnt/at")["layers"][0].get("operations").is_none());
+    unmount("/mnt/at");
+    drop(sandbox);
+}
+
+#[test]
+fn the_level_of_the_log_changes_while_mounted() {
+    let sandbox = stage();
+    let log = sandbox.path("log");
+    strata(&["mount", "rot13 / /mnt/data", "/mnt/at", "-o", "logfile=/mnt/log,log=error,allow_other"]);
+    let said = || fs::read_to_string(&log).unwrap();
+    assert_eq!((strata(&["debug", "/mnt/at"]).as_str(), said().as_str()), ("error\n", ""));
+    strata(&["debug", "/mnt/at", "trace"]);
+    assert_eq!(strata(&["debug", "/mnt/at"]), "trace\n");
+    assert!(!Path::new("/mnt/at/first").exists());
+    assert!(said().contains("rot13: lookup: done in") && said().contains("directory: lookup: done in"), "{}", said());
+    strata(&["debug", "/mnt/at", "0"]);
+    let before = said();
+    assert!(!Path::new("/mnt/at/second").exists());
+    assert_eq!((strata(&["debug", "/mnt/at"]).as_str(), said()), ("off\n", before));
+    assert!(refused(&["debug", "/mnt/at", "loud"], 1).contains("off, error, warn, info, debug, trace"));
+    // Others may ask, and not set.
+    let as_nobody = |words: &[&str]| run(Command::new(PROGRAM).args(words).uid(65534).gid(65534));
+    assert_eq!(as_nobody(&["debug", "/mnt/at"]).out, "off\n");
+    let outcome = as_nobody(&["debug", "/mnt/at", "trace"]);
+    assert!(outcome.code == 1 && outcome.err.contains("only root and the user who mounted it"), "{}", outcome.err);
+    assert_eq!(strata(&["debug", "/mnt/at"]), "off\n");
+    unmount("/mnt/at");
+}
+
+/// The numbers that the documentation gives, used by a program that knows nothing of ours.
+#[test]
+fn the_ioctls_by_their_numbers() {
+    let sandbox = stage();
+    strata(&["mount", "rot13 / /mnt/data", "/mnt/at"]);
+    let script = r#"open(my $root, "<", "/mnt/at") or opendir($root, "/mnt/at") or die "open: $!";
+        my $level = pack("L", 4);
+        ioctl($root, 0x40045301, $level) or die "set: $!";
+        my $answer = pack("L", 99);
+        ioctl($root, 0x80045302, $answer) or die "query: $!";
+        print unpack("L", $answer);
+        my $wrong = pack("L", 6);
+        print ioctl($root, 0x40045301, $wrong) ? " taken" : " $!";"#;
+    let outcome = run(Command::new("perl").args(["-e", script]));
+    assert_eq!((outcome.out.as_str(), outcome.err.as_str()), ("4 Invalid argument", ""));
+    assert_eq!(strata(&["debug", "/mnt/at"]), "debug\n");
+    unmount("/mnt/at");
+    drop(sandbox);
+}
