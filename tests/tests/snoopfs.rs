@@ -9,14 +9,14 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use server::Config;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use strata_tests::suite::{pjdfstest, worse};
 use strata_tests::user::{OTHER, ROOT, USER as ALICE, Who, as_user};
-use strata_tests::{Sandbox, Transport, on_both_transports, process};
+use strata_tests::{Rng, Sandbox, Transport, on_both_transports, process};
 use wrapfs::Settings;
 
 /// An ordinary user, in no group of Alice's.
@@ -123,8 +123,10 @@ fn errno<T>(result: std::io::Result<T>) -> Result<(), Errno> {
     result.map(drop).map_err(|error| Errno::from_io_error(&error).unwrap())
 }
 
-/// What Bob tries: the object that refuses, and the call.
-type Try = (&'static str, &'static str, fn(&Path) -> Result<(), Errno>);
+/// Uses a path somehow.
+type Call = fn(&Path) -> Result<(), Errno>;
+/// What Bob tries: the object that refuses, and the path that is used.
+type Try = (&'static str, &'static str, Call);
 
 const TRIES: &[Try] = &[
     ("closed", "closed", |p| open(p, OFlags::RDONLY)),
@@ -249,6 +251,107 @@ fn acls_and_groups_decide(transport: Transport) {
     assert!(lines[0].starts_with("permission denied (rwx): path=\"/alice/open\" uid=1003"), "{lines:?}");
 }
 
+/// What anybody does with a path, for the errno; none of it changes anything.
+const CALLS: &[Call] = &[
+    |p| rustix::fs::stat(p).map(drop),
+    |p| rustix::fs::lstat(p).map(drop),
+    |p| open(p, OFlags::RDONLY | OFlags::NONBLOCK),
+    |p| open(p, OFlags::WRONLY | OFlags::NONBLOCK),
+    |p| open(p, OFlags::RDWR | OFlags::NONBLOCK),
+    |p| open(p, OFlags::RDONLY | OFlags::DIRECTORY),
+    |p| open(p, OFlags::PATH),
+    |p| rustix::fs::accessat(CWD, p, Access::READ_OK, AtFlags::EACCESS),
+    |p| rustix::fs::accessat(CWD, p, Access::EXEC_OK | Access::READ_OK, AtFlags::EACCESS),
+    |p| errno(fs::read_dir(p)),
+];
+
+/// A random tree, three levels deep, of files and directories of Alice, Bob and a third user; the paths from its root.
+fn random_tree(lower: &Path, rng: &mut Rng) -> Vec<String> {
+    let mut paths = vec![];
+    for d in 0..4 {
+        paths.push(format!("d{d}"));
+        for e in 0..3 {
+            paths.extend([format!("d{d}/e{e}"), format!("d{d}/f{e}"), format!("d{d}/e{e}/f"), format!("d{d}/e{e}/g")]);
+        }
+    }
+    for path in &paths {
+        let at = lower.join(path);
+        if path.rsplit('/').next().unwrap().starts_with(['d', 'e']) {
+            fs::create_dir_all(&at).unwrap();
+        } else {
+            fs::create_dir_all(at.parent().unwrap()).unwrap();
+            fs::write(&at, "text").unwrap();
+        }
+        chown(&at, Some(1000 + rng.below(3) as u32), Some([1000, 1001, 1002, 2000][rng.below(4) as usize])).unwrap();
+        mode(&at, random_mode(rng));
+        if rng.below(4) == 0 {
+            let user = 1000 + rng.below(3);
+            process::sh(
+                &format!("setfacl -m u:{user}:{} \"$1\"", ["-", "r", "rx", "rw"][rng.below(4) as usize]),
+                &[&at],
+            );
+        }
+    }
+    paths
+}
+
+/// Mostly open for the way, or nobody gets anywhere.
+fn random_mode(rng: &mut Rng) -> u32 {
+    [0o755, 0o711, 0o700, 0o750, 0o777, 0o644, 0o600, 0o666, 0o640, rng.below(0o1000) as u32][rng.below(10) as usize]
+}
+
+/// Whose object refuses a path to `who`, if one does: a directory on it, or what it leads to.
+fn refuser(lower: &Path, path: &str, who: Who) -> u32 {
+    let searched =
+        |at: &Path| as_user(who, || rustix::fs::accessat(CWD, at, Access::EXEC_OK, AtFlags::EACCESS)).is_ok();
+    let places: Vec<PathBuf> = path.match_indices('/').map(|(end, _)| lower.join(&path[..end])).collect();
+    let closed = places.iter().find(|at| !searched(at));
+    fs::symlink_metadata(closed.unwrap_or(&lower.join(path))).unwrap().uid()
+}
+
+fn random_calls_of_random_users_are_told_exactly(transport: Transport) {
+    let seed = std::env::var("STRATA_TEST_SEED").map_or(0x5_0009, |seed| seed.parse().unwrap());
+    let mut rng = Rng::new(seed);
+    let sandbox = Sandbox::new();
+    let lower = sandbox.ext4("disk", 64).join("lower");
+    fs::create_dir(&lower).unwrap();
+    let paths = random_tree(&lower, &mut rng);
+    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
+    let users = [ALICE, OTHER, BOB];
+    let mut held: Vec<fs::File> = vec![];
+    let mut told = 0;
+    for step in 0..if strata_tests::long() { 20_000 } else { 2000 } {
+        let path = &paths[rng.below(paths.len() as u64) as usize];
+        let at = mount.path(path);
+        match rng.below(12) {
+            0 => mode(&at, random_mode(&mut rng)),
+            1 if at.is_file() => fs::write(&at, "other").unwrap(),
+            2 if at.is_file() => held.push(fs::File::options().append(true).open(&at).unwrap()),
+            3 => held.truncate(1),
+            4 => held.iter_mut().for_each(|file| file.write_all(b"more").unwrap()),
+            5 if at.is_dir() => {
+                fs::write(at.join("new"), "").unwrap();
+                fs::rename(at.join("new"), at.join("newer")).unwrap();
+                fs::remove_file(at.join("newer")).unwrap();
+            }
+            6 if at.is_file() => drop(fs::read(&at).unwrap()),
+            _ => {
+                let who = users[rng.below(3) as usize];
+                let call = rng.below(CALLS.len() as u64) as usize;
+                let native = as_user(who, || CALLS[call](&lower.join(path)));
+                let (said, answer) = said(who, || CALLS[call](&at));
+                let expected = native == Err(Errno::ACCESS) && refuser(&lower, path, who) != who.uid;
+                told += usize::from(expected);
+                assert_eq!(answer, native, "seed {seed}, step {step}: call {call} of {path} by {who:?}");
+                let context = format!("seed {seed}, step {step}: call {call} of {path} by {who:?}: {said:?}");
+                assert_eq!(said.len(), usize::from(expected), "{context}");
+                assert!(said.iter().all(|line| line.starts_with("permission denied")), "{context}");
+            }
+        }
+    }
+    assert!(told > 200, "only {told} refusals");
+}
+
 fn missing_names_are_told_each_time(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = home(&sandbox);
@@ -353,6 +456,7 @@ on_both_transports!(
     what_is_allowed_is_not_told,
     files_that_are_in_use_are_watched_too,
     acls_and_groups_decide,
+    random_calls_of_random_users_are_told_exactly,
     missing_names_are_told_each_time,
     processes_are_named,
     a_refused_walk_leaves_all_as_it_was,

@@ -75,15 +75,15 @@ impl Watch {
     }
 }
 
-/// Is there somebody, by the mode, who may not use the object? Of directories that everybody may list and search the names are remembered, though
-/// few may change them: each path leads through them.
+/// Can somebody be refused the use of the object? Of files that can change any moment; of directories, if not everybody may list and search
+/// them by the mode: each path leads through them. That only few may change most of them is not worth a LOOKUP on every path.
 pub(crate) fn is_closed(mode: u32) -> bool {
-    let all = match Kind::from_mode(mode) {
-        Some(Kind::Symlink) | None => 0,
-        Some(Kind::Directory) => 0o555,
-        Some(Kind::Regular | Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice) => 0o666,
-    };
-    mode & all != all
+    const OPEN_TO_ALL: u32 = 0o555;
+    match Kind::from_mode(mode) {
+        Some(Kind::Symlink) => false,
+        Some(Kind::Directory) => mode & OPEN_TO_ALL != OPEN_TO_ALL,
+        _ => true,
+    }
 }
 
 #[cfg(test)]
@@ -123,16 +123,14 @@ mod tests {
     }
 
     #[test]
-    fn closed_is_what_somebody_may_not_use() {
+    fn directories_that_all_may_use_are_open() {
         for (mode, closed) in [
             (0o040_755, false),
             (0o040_711, true),
             (0o040_750, true),
-            (0o100_666, false),
-            (0o100_644, true),
+            (0o100_666, true),
             (0o120_777, false),
-            (0o140_755, true),
-            (0o010_666, false),
+            (0o010_666, true),
         ] {
             assert_eq!(is_closed(mode), closed, "{mode:o}");
         }

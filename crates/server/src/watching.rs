@@ -12,7 +12,7 @@ use fuse::abi::{
 use fuse::{Filesystem, Reply, Request, Session, Wish, flags};
 use std::sync::Arc;
 use std::time::Duration;
-use vnode::{Cx, Errno, MAY_BLOCK};
+use vnode::{Cx, Errno, Kind, MAY_BLOCK};
 
 const ACL: &[u8] = b"system.posix_acl_access";
 
@@ -32,7 +32,7 @@ impl Watching {
     fn entry(&self, mut out: EntryOut, thread: u32) -> EntryOut {
         self.watch.told(out.nodeid, thread);
         stretch(&mut out.attr_valid, &mut out.attr_valid_nsec);
-        if is_closed(out.attr.mode) || self.has_acl(out.nodeid) {
+        if is_closed(out.attr.mode) || is_directory(out.attr.mode) && self.has_acl(out.nodeid) {
             (out.entry_valid, out.entry_valid_nsec) = (0, 0);
         }
         out
@@ -79,6 +79,10 @@ impl Watching {
             Ok(()) => Ok(()),
         }
     }
+}
+
+fn is_directory(mode: u32) -> bool {
+    Kind::from_mode(mode) == Some(Kind::Directory)
 }
 
 /// Believed a little while at least: see [`SHORTEST`].
@@ -378,15 +382,19 @@ mod tests {
     #[test]
     fn only_names_of_what_is_open_to_all_are_remembered() {
         let (fs, _) = watching();
-        assert_eq!(make(&fs, b"closed", 0o100_600).entry_valid, 0);
-        let open = make(&fs, b"open", 0o100_666);
+        assert_eq!(make(&fs, b"file", 0o100_666).entry_valid, 0);
+        let mkdir = |name: &[u8], mode| request(1, Opcode::Mkdir, |rq| fs.mkdir(rq, ROOT, mode, 0, name).unwrap());
+        let lookup = |name: &[u8]| request(2, Opcode::Lookup, |rq| fs.lookup(rq, ROOT, name).unwrap().unwrap());
+        assert_eq!(mkdir(b"closed", 0o711).entry_valid, 0);
+        let open = mkdir(b"open", 0o755);
         assert_eq!(open.entry_valid, 10);
-        let again = request(2, Opcode::Lookup, |rq| fs.lookup(rq, ROOT, b"closed").unwrap().unwrap());
-        assert_eq!((again.entry_valid, again.attr_valid), (0, 10));
-        let acl = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\0\0\x05\0\0\0\x04\0\x06\0\xff\xff\xff\xff\x10\0\x06\0\xff\xff\xff\xff\x20\0\x06\0\xff\xff\xff\xff";
-        request(1, Opcode::Setxattr, |rq| fs.setxattr(rq, open.nodeid, &SetxattrIn::default(), ACL, acl).unwrap());
-        let again = request(2, Opcode::Lookup, |rq| fs.lookup(rq, ROOT, b"open").unwrap().unwrap());
-        assert_eq!((again.entry_valid, again.attr.mode), (0, 0o100_666));
+        assert_eq!((lookup(b"closed").entry_valid, lookup(b"closed").attr_valid), (0, 10));
+        // Everybody but user 5.
+        let entries = [(1, 7), (2, 0), (4, 5), (16, 5), (32, 5)];
+        let acl = entries.map(|(tag, perm)| [tag, 0, perm, 0, 5, 0, 0, 0]).concat();
+        let acl = [&2u32.to_le_bytes()[..], &acl].concat();
+        request(1, Opcode::Setxattr, |rq| fs.setxattr(rq, open.nodeid, &SetxattrIn::default(), ACL, &acl).unwrap());
+        assert_eq!((lookup(b"open").entry_valid, lookup(b"open").attr.mode), (0, 0o040_755));
     }
 
     #[test]
