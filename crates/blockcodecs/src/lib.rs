@@ -1,0 +1,9 @@
+//! Codecs that change the size of data, for files of the crate `container`: [`Zstd`] makes blocks smaller, [`XChaCha`] encrypts and
+//! authenticates them.
+#![forbid(unsafe_code)]
+
+mod xchacha;
+mod zstd_codec;
+
+pub use xchacha::XChaCha;
+pub use zstd_codec::Zstd;

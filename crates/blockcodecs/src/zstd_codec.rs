@@ -1,0 +1,110 @@
+use container::{BlockAt, BlockCodec};
+use core::fmt;
+use parking_lot::Mutex;
+use vnode::{Errno, Result};
+use zstd::bulk::{Compressor, Decompressor};
+
+/// The first byte of a block: its bytes follow as they are.
+const RAW: u8 = 0;
+/// A Zstandard frame follows.
+const FRAME: u8 = 1;
+
+/// More contexts than this are not kept.
+const KEPT: usize = 16;
+
+/// Compresses each block by itself with Zstandard. A block that does not become at least a 32nd smaller is stored as it is.
+pub struct Zstd {
+    level: i32,
+    block: u32,
+    compressors: Mutex<Vec<Compressor<'static>>>,
+    decompressors: Mutex<Vec<Decompressor<'static>>>,
+}
+
+impl Zstd {
+    /// Blocks of `block` bytes in new files (a power of two, 512 to 1048576; larger ones compress better, smaller ones are quicker to read
+    /// at random) at a level of Zstandard's (1 to 22; 0: its default; negative ones are faster still).
+    ///
+    /// # Errors
+    /// `EINVAL` for a level that does not exist.
+    pub fn new(level: i32, block: u32) -> Result<Self> {
+        if !zstd::compression_level_range().contains(&level) {
+            return Err(Errno::INVAL);
+        }
+        Ok(Self { level, block, compressors: Mutex::default(), decompressors: Mutex::default() })
+    }
+
+    /// Appends a frame to `out`, or answers false and leaves it as it was: it would not be worth it.
+    fn compress(&self, plain: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        let start = out.len();
+        let worth = plain.len() - plain.len() / 32;
+        out.resize(start + worth, 0);
+        let known = self.compressors.lock().pop();
+        let mut compressor = match known {
+            Some(compressor) => compressor,
+            None => Compressor::new(self.level).map_err(|_| Errno::NOMEM)?,
+        };
+        // It fails if the frame does not fit.
+        let len = compressor.compress_to_buffer(plain, out.get_mut(start..).unwrap_or(&mut [])).ok();
+        keep(&self.compressors, compressor);
+        out.truncate(start + len.unwrap_or(0));
+        Ok(len.is_some())
+    }
+}
+
+fn keep<T>(pool: &Mutex<Vec<T>>, context: T) {
+    let mut pool = pool.lock();
+    if pool.len() < KEPT {
+        pool.push(context);
+    }
+}
+
+impl BlockCodec for Zstd {
+    fn id(&self) -> [u8; 8] {
+        *b"zstd\0\0\0\0"
+    }
+
+    fn block_size(&self) -> u32 {
+        self.block
+    }
+
+    fn max_encoded(&self, plain: usize) -> usize {
+        plain + 1
+    }
+
+    fn encode(&self, _at: &BlockAt, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        let start = out.len();
+        out.push(FRAME);
+        if !self.compress(plain, out)? {
+            out.truncate(start);
+            out.push(RAW);
+            out.extend_from_slice(plain);
+        }
+        Ok(())
+    }
+
+    fn decode(&self, _at: &BlockAt, encoded: &[u8], out: &mut [u8]) -> Result<()> {
+        match encoded.split_first() {
+            Some((&RAW, plain)) if plain.len() == out.len() => {
+                out.copy_from_slice(plain);
+                Ok(())
+            }
+            Some((&FRAME, frame)) => {
+                let known = self.decompressors.lock().pop();
+                let mut decompressor = match known {
+                    Some(decompressor) => decompressor,
+                    None => Decompressor::new().map_err(|_| Errno::NOMEM)?,
+                };
+                let len = decompressor.decompress_to_buffer(frame, out).map_err(|_| Errno::IO);
+                keep(&self.decompressors, decompressor);
+                if len? == out.len() { Ok(()) } else { Err(Errno::IO) }
+            }
+            _ => Err(Errno::IO),
+        }
+    }
+}
+
+impl fmt::Debug for Zstd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Zstd(level {}, blocks of {})", self.level, self.block)
+    }
+}

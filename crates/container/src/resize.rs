@@ -1,0 +1,102 @@
+use crate::container::Container;
+use crate::geometry::{GROUP_BLOCKS, first_of, place_of};
+use crate::group::Group;
+use crate::head::Head;
+use vnode::{Cx, Errno, Result};
+
+impl Container {
+    /// Cuts or grows the file, as truncate(2); what it grows by is a hole.
+    ///
+    /// # Errors
+    /// `EFBIG`, and those of changing the lower file.
+    pub fn truncate(&self, cx: &Cx<'_>, size: u64) -> Result<()> {
+        cx.require_blocking()?;
+        let mut inner = self.inner.write();
+        let old = inner.head.as_ref().map_or(0, |head| head.state.size);
+        if size == old && !(size == 0 && inner.head.is_some()) {
+            return Ok(());
+        }
+        if size == 0 {
+            // All of it goes at once, the file's id with it.
+            self.set_lower_size(cx, 0)?;
+            inner.head = None;
+            self.cache.clear();
+            return Ok(());
+        }
+        let head = self.head_for_change(cx, &mut inner)?;
+        if size > head.fixed.geometry.max_size() {
+            return Err(Errno::FBIG);
+        }
+        if size > old {
+            self.tidy(cx, head)?;
+            return self.set_size(cx, head, size);
+        }
+        self.cache.forget_plain(size / head.fixed.geometry.block()..);
+        head.tidy = false;
+        self.set_size(cx, head, size)?;
+        if (old - 1) / head.fixed.geometry.group_bytes() > (size - 1) / head.fixed.geometry.group_bytes() {
+            // For the space only: it is done in any case before the file grows.
+            let _best_effort = self.tidy(cx, head);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that nothing is left beyond the size, in a file that was cut, or that a kill or an error left with blocks that were
+    /// not counted yet. The size is durable before anything is taken away, and what was taken away stays away before the file grows.
+    pub(crate) fn tidy(&self, cx: &Cx<'_>, head: &mut Head) -> Result<()> {
+        if head.tidy {
+            return Ok(());
+        }
+        let geometry = head.fixed.geometry;
+        let tail = head.state.size.saturating_sub(1) / geometry.block();
+        let (number, _) = place_of(tail);
+        let end = geometry.group_start(number + 1);
+        let too_long = self.vnode.getattr(cx)?.size > end;
+        let group = self.group(cx, head, number)?;
+        let stale = (0..GROUP_BLOCKS).any(|at| is_stale(head, &group, at));
+        if too_long || stale {
+            self.make_durable(cx, head, true)?;
+            self.cut_group(cx, head, number)?;
+            if too_long {
+                self.cache.forget_groups(number + 1..);
+                head.unsynced = true;
+                self.set_lower_size(cx, end)?;
+            }
+            self.make_durable(cx, head, true)?;
+        }
+        head.tidy = true;
+        Ok(())
+    }
+
+    /// Cuts what a group holds beyond the size.
+    fn cut_group(&self, cx: &Cx<'_>, head: &mut Head, number: u64) -> Result<()> {
+        let group = self.group(cx, head, number)?;
+        self.with_batch(cx, head, number, |this, head, batch| {
+            for at in (0..GROUP_BLOCKS).filter(|&at| is_stale(head, &group, at)) {
+                let plain = this.plain(cx, head, first_of(number) + at as u64);
+                // What lies beyond the size altogether need not be readable.
+                match plain {
+                    Err(errno) if bytes_of(head, &group, at) > 0 => return Err(errno),
+                    Err(_) => batch.add_hole(at),
+                    Ok(plain) => batch.add(this, head, at, &plain)?,
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// How many bytes of the file lie in this block or after it.
+fn bytes_of(head: &Head, group: &Group, at: usize) -> u64 {
+    let start = (first_of(group.number) + at as u64).saturating_mul(head.fixed.geometry.block());
+    head.state.size.saturating_sub(start)
+}
+
+/// Could this block show something beyond the size?
+pub(crate) fn is_stale(head: &Head, group: &Group, at: usize) -> bool {
+    let bytes = bytes_of(head, group, at);
+    group.entry(at).is_ok_and(|entry| match entry.newest() {
+        Ok(_) => entry.needed(head).any(|version| u64::from(version.plain) > bytes),
+        Err(_) => bytes == 0,
+    })
+}

@@ -1,0 +1,59 @@
+use crate::container::Container;
+use crate::geometry::{GROUP_BLOCKS, first_of, place_of};
+use crate::group::Group;
+use crate::head::Head;
+use crate::resize::is_stale;
+use vnode::{Cx, Errno, Result, SeekFrom};
+
+impl Container {
+    /// Finds data or a hole, block by block; the end of the file counts as a hole.
+    ///
+    /// # Errors
+    /// `ENXIO` at and past the end, and where no data follows; those of reading the lower file.
+    pub fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+        let inner = self.inner.read();
+        let head = inner.head.as_ref().filter(|head| offset < head.state.size).ok_or(Errno::NXIO)?;
+        let size = head.fixed.geometry.block();
+        let end = head.state.size;
+        let (last, _) = place_of((end - 1) / size);
+        let (mut number, mut at) = place_of(offset / size);
+        // Where the search ends if all that is left is a hole.
+        let nothing = match whence {
+            SeekFrom::Data => Err(Errno::NXIO),
+            SeekFrom::Hole => Ok(end),
+        };
+        loop {
+            cx.check()?;
+            let start = first_of(number).saturating_mul(size);
+            match (self.next_group(cx, head, number, last)?, whence) {
+                (Some(found), _) if found == number => {}
+                // A whole group without anything.
+                (Some(_) | None, SeekFrom::Hole) if number <= last => return Ok(offset.max(start).min(end)),
+                (Some(found), _) => (number, at) = (found, 0),
+                (None, _) => return nothing,
+            }
+            let group = self.group(cx, head, number)?;
+            for at in at..GROUP_BLOCKS {
+                let place = (first_of(number) + at as u64).saturating_mul(size).max(offset);
+                if place >= end {
+                    return nothing;
+                }
+                if self.is_data(cx, head, &group, at)? == matches!(whence, SeekFrom::Data) {
+                    return Ok(place);
+                }
+            }
+            (number, at) = (number.saturating_add(1), 0);
+        }
+    }
+
+    /// Is there anything but zeros in this block?
+    fn is_data(&self, cx: &Cx<'_>, head: &Head, group: &Group, at: usize) -> Result<bool> {
+        let entry = group.entry(at)?;
+        if !entry.is_data() || !is_stale(head, group, at) {
+            return Ok(entry.is_data());
+        }
+        // The file was cut within it: what is left may be zeros.
+        let plain = self.plain(cx, head, first_of(group.number) + at as u64)?;
+        Ok(plain.iter().any(|&byte| byte != 0))
+    }
+}

@@ -1,0 +1,234 @@
+//! What the tests share: codecs, a lower file in memory, and a shadow copy.
+#![allow(dead_code)] // Each test uses a part of it.
+
+use container::{BlockAt, BlockCodec, Container};
+use memfs::MemFs;
+use std::sync::Arc;
+use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, Result, SeekFrom, Vnode};
+
+pub(crate) const CX: Cx<'static> = Cx::internal(0, 0);
+
+/// A codec that makes every block longer, by a copy of where it belongs.
+#[derive(Debug)]
+pub(crate) struct Growing(pub(crate) u32);
+
+impl BlockCodec for Growing {
+    fn id(&self) -> [u8; 8] {
+        *b"growing\0"
+    }
+
+    fn block_size(&self) -> u32 {
+        self.0
+    }
+
+    fn max_encoded(&self, plain: usize) -> usize {
+        plain + 25
+    }
+
+    fn encode(&self, at: &BlockAt, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        out.push(0xa5);
+        out.extend(at.file);
+        out.extend(at.block.to_le_bytes());
+        out.extend(plain);
+        Ok(())
+    }
+
+    fn decode(&self, at: &BlockAt, encoded: &[u8], out: &mut [u8]) -> Result<()> {
+        let (head, plain) = encoded.split_at_checked(25).ok_or(Errno::IO)?;
+        if head[0] != 0xa5 || head[1..17] != at.file || head[17..] != at.block.to_le_bytes() || plain.len() != out.len()
+        {
+            return Err(Errno::IO);
+        }
+        out.copy_from_slice(plain);
+        Ok(())
+    }
+}
+
+/// A codec that makes many blocks shorter: pairs of a count and a byte, or the bytes as they are.
+#[derive(Debug)]
+pub(crate) struct Runs(pub(crate) u32);
+
+impl BlockCodec for Runs {
+    fn id(&self) -> [u8; 8] {
+        *b"runs\0\0\0\0"
+    }
+
+    fn block_size(&self) -> u32 {
+        self.0
+    }
+
+    fn max_encoded(&self, plain: usize) -> usize {
+        plain + 1
+    }
+
+    fn encode(&self, _at: &BlockAt, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        let mut runs = vec![1];
+        let same = plain.chunk_by(|a, b| a == b);
+        runs.extend(same.flat_map(|run| run.chunks(255)).flat_map(|run| [run.len() as u8, run[0]]));
+        if runs.len() > plain.len() {
+            out.push(0);
+            out.extend(plain);
+        } else {
+            out.extend(runs);
+        }
+        Ok(())
+    }
+
+    fn decode(&self, _at: &BlockAt, encoded: &[u8], out: &mut [u8]) -> Result<()> {
+        let (kind, rest) = encoded.split_first().ok_or(Errno::IO)?;
+        let plain = match kind {
+            0 => rest.to_vec(),
+            1 => rest.chunks(2).flat_map(|run| vec![run[1]; run[0].into()]).collect(),
+            _ => return Err(Errno::IO),
+        };
+        if plain.len() != out.len() {
+            return Err(Errno::IO);
+        }
+        out.copy_from_slice(&plain);
+        Ok(())
+    }
+}
+
+/// The file `f` of a file system in memory, which is made if it is not there.
+pub(crate) fn lower(fs: &MemFs) -> (Arc<dyn Vnode>, Arc<dyn OpenFile>) {
+    let name = Name::new(b"f").unwrap();
+    match fs.root().lookup(&CX, name).unwrap() {
+        Some(entry) => {
+            let file = entry.vnode.open(&CX, OpenFlags::RDWR).unwrap();
+            (entry.vnode, file)
+        }
+        None => {
+            let (entry, file) = fs.root().create(&CX, name, 0o600, OpenFlags::RDWR).unwrap();
+            (entry.vnode, file)
+        }
+    }
+}
+
+pub(crate) fn open(codec: &Arc<dyn BlockCodec>, fs: &MemFs) -> Result<Container> {
+    let (vnode, file) = lower(fs);
+    Container::open(&CX, Arc::clone(codec), vnode, file)
+}
+
+/// All of a file.
+pub(crate) fn contents(file: &Container) -> Result<Vec<u8>> {
+    let mut out = vec![0xee; file.size() as usize + 10];
+    let len = file.read(&CX, &mut out, 0)?;
+    assert_eq!(len as u64, file.size());
+    out.truncate(len);
+    Ok(out)
+}
+
+/// A change of a file, and the same of bytes in memory.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Change {
+    Write { offset: u64, data: Vec<u8> },
+    Truncate(u64),
+    Punch { offset: u64, len: u64 },
+    Sync,
+}
+
+impl Change {
+    pub(crate) fn apply(&self, file: &Container) -> Result<()> {
+        match self {
+            Self::Write { offset, data } => file.write(&CX, data, *offset).map(|n| assert_eq!(n, data.len())),
+            Self::Truncate(size) => file.truncate(&CX, *size),
+            Self::Punch { offset, len } => file.punch(&CX, *offset, *len),
+            Self::Sync => file.sync(&CX, false),
+        }
+    }
+
+    pub(crate) fn apply_to(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Self::Write { offset, data } => {
+                let end = *offset as usize + data.len();
+                if !data.is_empty() {
+                    bytes.resize(bytes.len().max(end), 0);
+                    bytes[*offset as usize..end].copy_from_slice(data);
+                }
+            }
+            Self::Truncate(size) => bytes.resize(*size as usize, 0),
+            Self::Punch { offset, len } => {
+                let end = ((offset + len) as usize).min(bytes.len());
+                if let Some(range) = bytes.get_mut(*offset as usize..end) {
+                    range.fill(0);
+                }
+            }
+            Self::Sync => {}
+        }
+    }
+}
+
+/// A generator of numbers that needs no crate: the tests print its seed.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    /// A place near a border of blocks, mostly.
+    pub(crate) fn place(&mut self, block: u64, end: u64) -> u64 {
+        match self.below(4) {
+            0 => self.below(end + 1),
+            1 => self.below(end / block + 1) * block,
+            _ => (self.below(end / block + 1) * block + self.below(5)).saturating_sub(2).min(end),
+        }
+    }
+
+    /// Noise, runs, zeros, or runs with zeros at the end.
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        match self.below(4) {
+            0 => (0..len).map(|_| self.next() as u8).collect(),
+            1 => vec![self.next() as u8; len],
+            2 => vec![0; len],
+            _ => {
+                let data = self.below(len as u64 + 1) as usize;
+                let mut bytes = vec![self.next() as u8; data];
+                bytes.resize(len, 0);
+                bytes
+            }
+        }
+    }
+
+    /// Any change to a file of at most `most` bytes.
+    pub(crate) fn change(&mut self, block: u64, most: u64) -> Change {
+        match self.below(12) {
+            0 => Change::Truncate(self.place(block, most)),
+            1 => Change::Truncate(0),
+            2 | 3 => Change::Punch { offset: self.place(block, most), len: 1 + self.place(block, most / 2) },
+            4 => Change::Sync,
+            _ => {
+                let offset = self.place(block, most - 1);
+                let len = 1 + self.place(block, (most - offset - 1).min(4 * block));
+                Change::Write { offset, data: self.bytes(len as usize) }
+            }
+        }
+    }
+}
+
+/// Where the data of these bytes begins and ends, block by block.
+pub(crate) fn expected_seek(bytes: &[u8], block: usize, offset: u64, whence: SeekFrom) -> Result<u64> {
+    if offset >= bytes.len() as u64 {
+        return Err(Errno::NXIO);
+    }
+    let first = offset as usize / block;
+    let found = bytes
+        .chunks(block)
+        .enumerate()
+        .skip(first)
+        .find(|(_, chunk)| chunk.iter().any(|&byte| byte != 0) == matches!(whence, SeekFrom::Data));
+    match (found, whence) {
+        (Some((at, _)), _) => Ok(((at * block) as u64).max(offset)),
+        (None, SeekFrom::Hole) => Ok(bytes.len() as u64),
+        (None, SeekFrom::Data) => Err(Errno::NXIO),
+    }
+}
