@@ -68,6 +68,10 @@ pub(crate) struct Options {
     #[arg(long, value_delimiter = ',', value_enum)]
     pub(crate) workload: Vec<Workload>,
 
+    /// Only measure what each further null layer of a stack costs, with and without meters between the layers
+    #[arg(long)]
+    pub(crate) stack: bool,
+
     /// How often each workload is run
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) workload_reps: u32,

@@ -29,6 +29,7 @@ mod process;
 mod progress;
 mod report;
 mod results;
+mod stacks;
 mod stage;
 mod uring;
 mod worker;
@@ -54,6 +55,9 @@ fn main() -> ExitCode {
 /// Measures what the options ask for and writes it down; runs inside the namespaces.
 fn coordinate() -> anyhow::Result<()> {
     let options = cli::Options::parse_from(std::env::args_os().enumerate().filter(|(i, _)| *i != 1).map(|(_, a)| a));
+    if options.stack {
+        return stacks::run(&options);
+    }
     let (present, absent) = contender::sort_out(&options);
     for missing in &absent {
         eprintln!("strata-bench: {} is left out: {}", missing.name, missing.reason);

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -127,28 +128,39 @@ impl Turn<'_> {
         Ok(samples)
     }
 
-    fn measure(&self, operation: Operation, root: &std::path::Path, disk: &OwnedFd) -> Result<Measured> {
-        let mut workers = (0..self.threads)
-            .map(|worker| {
-                Worker::start(&Task {
-                    operation,
-                    worker,
-                    dir: root.join(layout::worker_dir(operation, worker)),
-                    files: self.options.files(),
-                    large_bytes: self.options.large_bytes(),
-                })
-            })
-            .collect::<Result<Vec<_>>>()?;
-        workers.iter_mut().try_for_each(Worker::ready)?;
-        // What the warm-up has written is not to be written while we measure.
-        rustix::fs::syncfs(disk).context("sync the file system")?;
-        let before = counters::read(root);
-        workers.iter_mut().try_for_each(Worker::go)?;
-        let outcomes = workers.into_iter().map(Worker::outcome).collect::<Result<Vec<_>>>()?;
-        let after = counters::read(root);
-        let requests = before.zip(after).map(|(before, after)| counters::between(&before, &after));
-        Ok(sum_up(&outcomes, requests))
+    fn measure(&self, operation: Operation, root: &Path, disk: &OwnedFd) -> Result<Measured> {
+        measure(self.options, operation, self.threads, root, disk)
     }
+}
+
+/// Has `threads` workers do one operation in the file system at `root`, which lies on `disk`.
+pub(crate) fn measure(
+    options: &Options,
+    operation: Operation,
+    threads: u32,
+    root: &Path,
+    disk: &OwnedFd,
+) -> Result<Measured> {
+    let mut workers = (0..threads)
+        .map(|worker| {
+            Worker::start(&Task {
+                operation,
+                worker,
+                dir: root.join(layout::worker_dir(operation, worker)),
+                files: options.files(),
+                large_bytes: options.large_bytes(),
+            })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    workers.iter_mut().try_for_each(Worker::ready)?;
+    // What the warm-up has written is not to be written while we measure.
+    rustix::fs::syncfs(disk).context("sync the file system")?;
+    let before = counters::read(root);
+    workers.iter_mut().try_for_each(Worker::go)?;
+    let outcomes = workers.into_iter().map(Worker::outcome).collect::<Result<Vec<_>>>()?;
+    let after = counters::read(root);
+    let requests = before.zip(after).map(|(before, after)| counters::between(&before, &after));
+    Ok(sum_up(&outcomes, requests))
 }
 
 /// What one worker has done.
