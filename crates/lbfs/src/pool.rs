@@ -113,8 +113,10 @@ impl Pool {
         if state.threads > 0 {
             return true;
         }
-        // No thread could be made, and there is none that would come to it.
-        state.queue.clear();
+        // No thread could be made, and there is none that would come to it. What a job holds may have to be disposed of here when it goes.
+        let unmade = core::mem::take(&mut state.queue);
+        drop(state);
+        drop(unmade);
         false
     }
 
