@@ -4,12 +4,13 @@
 
 mod common;
 
+use common::enemy::{exercise, mend, with_bytes};
 use common::{CX, Growing, Random, Runs, lower, open};
-use container::{BlockCodec, plain_size};
+use container::BlockCodec;
 use memfs::MemFs;
 use proptest::prelude::*;
 use std::sync::Arc;
-use vnode::{Errno, SeekFrom};
+use vnode::Errno;
 
 /// A file of two groups with most kinds of entries.
 fn sample(codec: &Arc<dyn BlockCodec>) -> (Arc<MemFs>, Vec<u8>) {
@@ -25,42 +26,6 @@ fn sample(codec: &Arc<dyn BlockCodec>) -> (Arc<MemFs>, Vec<u8>) {
     let mut bytes = vec![0; vnode.getattr(&CX).unwrap().size as usize];
     file.read(&CX, &mut bytes, 0).unwrap();
     (fs, bytes)
-}
-
-fn with_bytes(bytes: &[u8]) -> Arc<MemFs> {
-    let fs = MemFs::new();
-    lower(&fs).1.write(&CX, bytes, 0).unwrap();
-    fs
-}
-
-/// Uses all operations of a file of these bytes.
-fn exercise(codec: &Arc<dyn BlockCodec>, bytes: &[u8], seed: u64) {
-    let fs = with_bytes(bytes);
-    let _ = plain_size(&CX, &*lower(&fs).1);
-    let Ok(file) = open(codec, &fs) else { return };
-    let mut random = Random(seed);
-    let mut out = vec![0; 100_000];
-    for _ in 0..12 {
-        let offset = if random.below(2) == 0 { random.below(80_000) } else { random.next() >> random.below(60) };
-        if let Ok(n) = file.read(&CX, &mut out, offset) {
-            assert_eq!(n as u64, file.size().saturating_sub(offset).min(out.len() as u64));
-        }
-        for whence in [SeekFrom::Data, SeekFrom::Hole] {
-            if let Ok(found) = file.seek(&CX, offset, whence) {
-                assert!(found >= offset && found <= file.size());
-            }
-        }
-        // What was written is read, unless it was refused.
-        let data = random.bytes(700);
-        let offset = random.below(50_000);
-        if file.write(&CX, &data, offset) == Ok(data.len()) {
-            let mut seen = vec![0; data.len()];
-            assert_eq!(file.read(&CX, &mut seen, offset), Ok(data.len()));
-            assert!(seen == data);
-        }
-        let _ = random.change(512, 50_000).apply(&file);
-    }
-    let _ = file.close(&CX);
 }
 
 proptest! {
@@ -92,7 +57,6 @@ proptest! {
     ) {
         let codec: Arc<dyn BlockCodec> = Arc::new(Runs(512));
         let (_, mut bytes) = sample(&codec);
-        let file: [u8; 16] = bytes[32..48].try_into().unwrap();
         for (entry, slot, field, value, shift) in edits {
             let at = 1024 + entry * 64 + slot * 32;
             let value = value >> shift;
@@ -100,17 +64,13 @@ proptest! {
                 0 => bytes[at..at + 8].copy_from_slice(&value.to_le_bytes()),
                 n => bytes[at + 4 + 4 * n..at + 8 + 4 * n].copy_from_slice(&(value as u32).to_le_bytes()),
             }
-            let sum = crc32c::crc32c_append(crc32c::crc32c(&bytes[at..at + 28]), &file);
-            let sum = crc32c::crc32c_append(sum, &(entry as u64).to_le_bytes());
-            bytes[at + 28..at + 32].copy_from_slice(&sum.to_le_bytes());
         }
         if let Some(size) = size {
             for at in [64, 512] {
                 bytes[at + 8..at + 16].copy_from_slice(&(size >> 3).to_le_bytes());
-                let sum = crc32c::crc32c_append(crc32c::crc32c(&bytes[at..at + 60]), &file);
-                bytes[at + 60..at + 64].copy_from_slice(&sum.to_le_bytes());
             }
         }
+        mend(&mut bytes);
         exercise(&codec, &bytes, seed);
     }
 

@@ -1,6 +1,8 @@
 //! What the tests share: codecs, a lower file in memory, and a shadow copy.
 #![allow(dead_code)] // Each test uses a part of it.
 
+pub(crate) mod enemy;
+
 use container::{BlockAt, BlockCodec, Container};
 use memfs::MemFs;
 use std::sync::Arc;
