@@ -19,8 +19,8 @@ mod vnode_impl;
 
 pub use declare::{Build, LayerType, OptionSpec, Settings};
 pub use layer::WrapFs;
-pub use template::Template;
-pub use vnode;
+pub use template::{Foreign, Template};
+pub use {container, vnode};
 
 #[cfg(test)]
 mod tests;

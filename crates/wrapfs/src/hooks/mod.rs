@@ -8,12 +8,14 @@ mod data;
 mod ioctls;
 mod names;
 mod operations;
+mod set;
 
 pub use attributes::Attributes;
 pub use data::{Block, Data, MAX_BLOCK};
 pub use ioctls::Ioctls;
 pub use names::Names;
 pub use operations::{Answer, Instead, Op, OpKind, OpSet, Operations, Reply, Verdict};
+pub use set::Hooks;
 
 use vnode::{Attr, Cx, Kind, Result, Vnode};
 

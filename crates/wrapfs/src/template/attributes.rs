@@ -12,6 +12,12 @@ impl Core {
         if self.names.is_some() && lower.kind() == Kind::Symlink {
             self.measure_target(cx, lower, &mut attr);
         }
+        if let Some(resizing) = &self.resizing
+            && lower.kind() == Kind::Regular
+            && attr.size > 0
+        {
+            attr.size = resizing.size(cx, &self.server(cx), lower)?.unwrap_or(attr.size);
+        }
         self.decoded(cx, lower, attr)
     }
 

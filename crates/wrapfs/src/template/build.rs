@@ -1,9 +1,11 @@
 use super::core::Core;
 use super::data::Coding;
 use super::node::TemplateVnode;
+use super::resized::{Foreign, Resizing};
 use super::watch::Watch;
 use crate::WrapFs;
-use crate::hooks::{Attributes, Data, Ioctls, Names, OpKind, Operations};
+use crate::hooks::{Attributes, Data, Hooks, Ioctls, Names, OpKind, Operations};
+use container::BlockCodec;
 use std::sync::Arc;
 use vnode::{Cx, Layer, Result, Vnode};
 
@@ -53,6 +55,13 @@ impl Template {
         self
     }
 
+    /// Data are changed, and their size: files below are containers of blocks that `codec` encodes. This takes the place of [`Self::data`]; a
+    /// layer that needs both is two.
+    pub fn resizing(mut self, codec: Arc<dyn BlockCodec>, foreign: Foreign) -> Self {
+        self.core.resizing = Some(Resizing::new(codec, foreign));
+        self
+    }
+
     /// Operations are seen.
     pub fn operations(mut self, hook: impl Operations + 'static) -> Self {
         self.core.watch = Some(Watch::new(Box::new(hook)));
@@ -62,6 +71,16 @@ impl Template {
     /// There are ioctls of its own.
     pub fn ioctls(mut self, hook: impl Ioctls + 'static) -> Self {
         self.core.ioctls = Some(Box::new(hook));
+        self
+    }
+
+    /// These hooks, in place of all that were given before.
+    pub fn hooks(mut self, hooks: Hooks) -> Self {
+        self.core.names = hooks.names;
+        self.core.attributes = hooks.attributes;
+        self.core.data = hooks.data.map(Coding::new);
+        self.core.watch = hooks.operations.map(Watch::new);
+        self.core.ioctls = hooks.ioctls;
         self
     }
 
@@ -81,7 +100,7 @@ impl Template {
 impl Core {
     fn has_no_hooks(&self) -> bool {
         let none = self.names.is_none() && self.attributes.is_none() && self.ioctls.is_none();
-        none && self.watch.is_none() && self.data.is_none()
+        none && self.watch.is_none() && self.data.is_none() && self.resizing.is_none()
     }
 }
 

@@ -1,5 +1,6 @@
 use super::data::Coding;
 use super::long::Locks;
+use super::resized::Resizing;
 use super::watch::Watch;
 use crate::hooks::{Attributes, Ioctls, Names, OpKind};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ pub(crate) struct Core {
     pub(crate) ioctls: Option<Box<dyn Ioctls>>,
     pub(crate) watch: Option<Watch>,
     pub(crate) data: Option<Coding>,
+    pub(crate) resizing: Option<Resizing>,
     pub(crate) long: Locks,
     /// The user that the server runs as: owner of what the template keeps for itself.
     uid: u32,
@@ -29,6 +31,7 @@ impl Core {
             ioctls: None,
             watch: None,
             data: None,
+            resizing: None,
             long: Locks::default(),
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
@@ -38,6 +41,11 @@ impl Core {
     /// The caller's interruption and patience, as the server's user.
     pub(crate) fn server<'a>(&self, cx: &Cx<'a>) -> Cx<'a> {
         cx.as_server(self.uid, self.gid)
+    }
+
+    /// The server's user, in work that nobody waits for.
+    pub(crate) const fn own(&self) -> Cx<'static> {
+        Cx::internal(self.uid, self.gid)
     }
 
     /// Who wants to see operations of this kind, if anybody does.

@@ -2,6 +2,7 @@
 
 use super::core::Core;
 use super::data::{CodedFile, Inode, copy, require_patience};
+use super::resized::Held;
 use crate::file::look_through;
 use crate::hooks::{Object, Op, OpKind};
 use std::any::Any;
@@ -19,6 +20,8 @@ pub(crate) struct TemplateFile {
     pub(crate) flags: OpenFlags,
     /// Where there is a data hook.
     pub(crate) inode: Option<Arc<Inode>>,
+    /// Where the size of data is changed.
+    pub(crate) held: Option<Held>,
 }
 
 /// The file of the layer below, if it is one of the template's; else the file itself.
@@ -35,8 +38,7 @@ pub(crate) fn writable_lower_of(file: &dyn OpenFile) -> Option<&dyn OpenFile> {
 impl TemplateFile {
     /// The file of the layer below, if reading that is the same as reading this one.
     pub(crate) fn transparent(&self) -> Option<&dyn OpenFile> {
-        let changed = self.coded().is_some() || self.core.watch(OpKind::Read).is_some();
-        if changed { None } else { Some(&*self.lower) }
+        if self.is_changed() || self.core.watch(OpKind::Read).is_some() { None } else { Some(&*self.lower) }
     }
 
     fn object(&self) -> Object<'_> {
@@ -50,30 +52,50 @@ impl TemplateFile {
         Some((inode, CodedFile { coding, vnode: &*self.vnode, file: &*self.lower }))
     }
 
+    /// Are its data others than those below?
+    fn is_changed(&self) -> bool {
+        self.coded().is_some() || self.resized().is_some()
+    }
+
+    fn must_read(&self) -> Result<()> {
+        if self.flags.reads() { Ok(()) } else { Err(Errno::BADF) }
+    }
+
     fn must_write(&self) -> Result<()> {
         if self.flags.writes() { Ok(()) } else { Err(Errno::BADF) }
     }
 
     fn read_plain(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
-        let Some((inode, file)) = self.coded() else { return self.lower.read(cx, out, offset) };
-        if !self.flags.reads() {
-            return Err(Errno::BADF);
+        if let Some(resized) = self.resized() {
+            self.must_read()?;
+            require_patience(cx, out.len())?;
+            return resized.read(cx, out, offset);
         }
-        require_patience(cx, out.len())?;
+        let Some((inode, file)) = self.coded() else { return self.lower.read(cx, out, offset) };
+        self.must_read()?;
+        require_patience(cx, out.len().max(file.coding.block() as usize))?;
         let _shared = inode.share(cx)?;
         file.read(cx, out, offset)
     }
 
     fn write_plain(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
+        if let Some(resized) = self.resized() {
+            self.must_write()?;
+            return resized.write(cx, data, (!self.flags.appends()).then_some(offset));
+        }
         let Some((inode, file)) = self.coded() else { return self.lower.write(cx, data, offset) };
         self.must_write()?;
-        require_patience(cx, data.len())?;
+        require_patience(cx, data.len().max(file.coding.block() as usize))?;
         let _own = inode.own(cx)?;
         let offset = if self.flags.appends() { file.size(cx)? } else { offset };
         file.write(cx, data, offset)
     }
 
     fn allocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
+        if let Some(resized) = self.resized() {
+            self.must_write()?;
+            return resized.fallocate(cx, mode, offset, len);
+        }
         let Some((inode, file)) = self.coded() else { return self.lower.fallocate(cx, mode, offset, len) };
         self.must_write()?;
         cx.require_blocking()?;
@@ -82,6 +104,9 @@ impl TemplateFile {
     }
 
     fn find(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+        if let Some(resized) = self.resized() {
+            return resized.seek(cx, offset, whence);
+        }
         let Some((inode, file)) = self.coded() else { return self.lower.seek(cx, offset, whence) };
         let _shared = inode.share(cx)?;
         file.seek(cx, offset, whence)
@@ -89,16 +114,16 @@ impl TemplateFile {
 
     fn copy(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
         let source = look_through(source);
-        let Some((_, file)) = self.coded() else {
+        if !self.is_changed() {
             return self.lower.copy_from(cx, offset, source, source_offset, len);
-        };
+        }
         self.must_write()?;
         if self.flags.appends() {
             return Err(Errno::BADF);
         }
         cx.require_blocking()?;
         if self.is_same_file(source) {
-            let len = len.min(file.size(cx)?.saturating_sub(source_offset));
+            let len = len.min(self.size(cx)?.saturating_sub(source_offset));
             if source_offset.abs_diff(offset) < len {
                 return Err(Errno::INVAL);
             }
@@ -108,15 +133,30 @@ impl TemplateFile {
     }
 
     fn is_same_file(&self, other: &dyn OpenFile) -> bool {
-        let other = other.as_any().downcast_ref::<Self>().and_then(|other| other.inode.as_ref());
-        self.inode.as_ref().zip(other).is_some_and(|(a, b)| Arc::ptr_eq(a, b))
+        let Some(other) = other.as_any().downcast_ref::<Self>() else { return false };
+        let by_inode = self.inode.as_ref().zip(other.inode.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
+        by_inode || self.resized().zip(other.resized()).is_some_and(|(a, b)| a.is_same(&b))
+    }
+
+    fn size(&self, cx: &Cx<'_>) -> Result<u64> {
+        match self.resized() {
+            Some(resized) => Ok(resized.size()),
+            None => Ok(self.vnode.getattr(cx)?.size),
+        }
+    }
+
+    fn make_durable(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
+        match self.resized() {
+            Some(resized) => resized.fsync(cx, data_only),
+            None => self.lower.fsync(cx, data_only),
+        }
     }
 
     /// Blocks may depend on the file that they are in, so encoded ones can't be shared.
     fn reflink(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
         let source = look_through(source);
-        let is_coded = |file: &dyn OpenFile| file.as_any().downcast_ref::<Self>().is_some_and(|f| f.coded().is_some());
-        if self.coded().is_some() || is_coded(source) {
+        let is_changed = |file: &dyn OpenFile| file.as_any().downcast_ref::<Self>().is_some_and(Self::is_changed);
+        if self.is_changed() || is_changed(source) {
             return Err(Errno::OPNOTSUPP);
         }
         self.lower.reflink_from(cx, source)
@@ -140,7 +180,7 @@ impl OpenFile for TemplateFile {
 
     fn backing(&self) -> Option<BorrowedFd<'_>> {
         let seen = self.core.watch(OpKind::Read).or_else(|| self.core.watch(OpKind::Write)).is_some();
-        if seen || self.coded().is_some() { None } else { self.lower.backing() }
+        if seen || self.is_changed() { None } else { self.lower.backing() }
     }
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
@@ -158,7 +198,7 @@ impl OpenFile for TemplateFile {
     }
 
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
-        seen!(self, cx, Fsync { data_only }, self.lower.fsync(cx, data_only))
+        seen!(self, cx, Fsync { data_only }, self.make_durable(cx, data_only))
     }
 
     fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {

@@ -1,7 +1,7 @@
 //! The template: every operation of the interface, with the author's hooks at the right places (Wrapfs paper, sections 2 and 3).
 //!
 //! Each concept is a file: `names` (what a name is below), `long` (names that are too long there), `entries` (what is found, made, removed
-//! and moved), `attributes`, `data`, `watch` (before and after), `open`, `vnode_impl` and `file` (the interface), `guard` (around every hook).
+//! and moved), `attributes`, `data`, `resized` (data of another size), `watch` (before and after), `open`, `vnode_impl` and `file` (the interface), `guard` (around every hook).
 
 mod attributes;
 mod build;
@@ -15,9 +15,12 @@ mod names;
 mod node;
 mod open;
 mod readdir;
+mod resized;
 mod sweep;
+mod table;
 mod vnode_impl;
 mod watch;
 
 pub use build::Template;
 pub(crate) use file::TemplateFile;
+pub use resized::Foreign;

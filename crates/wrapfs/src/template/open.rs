@@ -3,6 +3,7 @@
 use super::data::{CodedFile, Inode, changes_blocks};
 use super::file::{TemplateFile, lower_of, writable_lower_of};
 use super::node::TemplateVnode;
+use super::resized::Resizing;
 use std::sync::Arc;
 use vnode::{Attr, Cx, Entry, Kind, Name, OpenFile, OpenFlags, Result, SetAttr};
 
@@ -15,18 +16,26 @@ const fn widened(flags: OpenFlags) -> OpenFlags {
 }
 
 impl TemplateVnode {
+    /// The codec, if this is a file whose size it may change.
+    fn resizing(&self) -> Option<&Resizing> {
+        self.core.resizing.as_ref().filter(|_| self.lower.kind() == Kind::Regular)
+    }
+
     /// What the open files of this file share, where there is a data hook.
     fn inode(&self, cx: &Cx<'_>) -> Result<Option<Arc<Inode>>> {
         let coding = self.core.data.as_ref().filter(|_| self.lower.kind() == Kind::Regular);
-        coding.map(|coding| coding.inode(cx, &self.core, &*self.lower)).transpose()
+        coding.map(|coding| coding.inode(cx, &*self.lower)).transpose()
     }
 
     fn file(&self, lower: Arc<dyn OpenFile>, flags: OpenFlags, inode: Option<Arc<Inode>>) -> Arc<dyn OpenFile> {
         let (core, vnode) = (Arc::clone(&self.core), Arc::clone(&self.lower));
-        Arc::new(TemplateFile { core, vnode, lower, flags, inode })
+        Arc::new(TemplateFile { core, vnode, lower, flags, inode, held: None })
     }
 
     pub(crate) fn open_file(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        if let Some(resizing) = self.resizing() {
+            return Ok(Arc::new(self.open_resized(cx, resizing, flags, None)?));
+        }
         let inode = self.inode(cx)?;
         let lower = match inode.as_ref().filter(|inode| inode.coded) {
             None => self.lower.open(cx, flags)?,
@@ -75,10 +84,20 @@ impl TemplateVnode {
 
     /// Whether a new file is encoded can only be asked when it is there.
     fn flags_of_new(&self, flags: OpenFlags) -> OpenFlags {
-        if self.core.data.is_some() { widened(flags) } else { flags }
+        if self.core.resizing.is_some() {
+            // Others may write it while this one is open.
+            widened(OpenFlags(flags.0 | OpenFlags::RDWR.0))
+        } else if self.core.data.is_some() {
+            widened(flags)
+        } else {
+            flags
+        }
     }
 
     fn opened_new(&self, cx: &Cx<'_>, mut lower: Arc<dyn OpenFile>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        if let Some(resizing) = self.resizing() {
+            return Ok(Arc::new(self.open_resized(cx, resizing, flags.without_trunc(), Some(lower))?));
+        }
         let inode = self.inode(cx)?;
         if self.flags_of_new(flags) != flags && inode.as_ref().is_some_and(|inode| !inode.coded) {
             lower = self.lower.open(&self.core.server(cx), flags.without_trunc())?;
@@ -94,6 +113,9 @@ impl TemplateVnode {
         new_size: u64,
         file: Option<&dyn OpenFile>,
     ) -> Result<Attr> {
+        if let Some(resizing) = self.resizing() {
+            return self.resize_container(cx, resizing, set, new_size);
+        }
         let inode = self.inode(cx)?;
         let coded = self.core.data.as_ref().zip(inode.as_ref().filter(|inode| inode.coded));
         let Some((coding, inode)) = coded else { return self.lower.setattr(cx, set, file.map(lower_of)) };

@@ -1,8 +1,10 @@
 use super::super::guard::guard;
-use super::inode::Table;
+use super::super::table::Table;
+use super::inode::Inode;
 use super::scratch::Scratch;
 use super::zero::is_zero;
 use crate::hooks::{Block, Data, MAX_BLOCK};
+use std::sync::Arc;
 use vnode::{Cx, Result};
 
 /// About how much is encoded and handed to the layer below at a time, in bytes: what stays in the second-level cache.
@@ -12,7 +14,7 @@ const CHUNK: usize = 256 << 10;
 #[derive(Debug)]
 pub(crate) struct Coding {
     pub(crate) hook: Box<dyn Data>,
-    pub(crate) table: Table,
+    pub(crate) table: Arc<Table<Inode>>,
     block: usize,
 }
 

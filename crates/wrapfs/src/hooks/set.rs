@@ -1,0 +1,58 @@
+use super::{Attributes, Data, Ioctls, Names, Operations};
+
+/// The hooks of a layer together: what [`crate::Template::hooks`] puts over a layer, and what an object file exports.
+///
+/// ```
+/// # use wrapfs::hooks::{Attributes, Hooks};
+/// #[derive(Debug)]
+/// struct AsItIs;
+/// impl Attributes for AsItIs {}
+///
+/// let hooks = Hooks::new().attributes(AsItIs);
+/// ```
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Hooks {
+    /// Names.
+    pub names: Option<Box<dyn Names>>,
+    /// Attributes.
+    pub attributes: Option<Box<dyn Attributes>>,
+    /// Data.
+    pub data: Option<Box<dyn Data>>,
+    /// Operations.
+    pub operations: Option<Box<dyn Operations>>,
+    /// Ioctls.
+    pub ioctls: Option<Box<dyn Ioctls>>,
+}
+
+impl Hooks {
+    /// None.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Names are changed.
+    pub fn names(self, hook: impl Names + 'static) -> Self {
+        Self { names: Some(Box::new(hook)), ..self }
+    }
+
+    /// Attributes are changed.
+    pub fn attributes(self, hook: impl Attributes + 'static) -> Self {
+        Self { attributes: Some(Box::new(hook)), ..self }
+    }
+
+    /// Data are changed, and not their size.
+    pub fn data(self, hook: impl Data + 'static) -> Self {
+        Self { data: Some(Box::new(hook)), ..self }
+    }
+
+    /// Operations are seen.
+    pub fn operations(self, hook: impl Operations + 'static) -> Self {
+        Self { operations: Some(Box::new(hook)), ..self }
+    }
+
+    /// There are ioctls of its own.
+    pub fn ioctls(self, hook: impl Ioctls + 'static) -> Self {
+        Self { ioctls: Some(Box::new(hook)), ..self }
+    }
+}
