@@ -60,6 +60,8 @@ impl Operations for Snoop {
         {
             let lacks = access::refused(cx, file.lower(), *mask)?;
             if lacks != 0 {
+                // To find out who it was may take a moment.
+                cx.require_blocking()?;
                 self.warn(cx, format_args!("permission denied ({})", rights(lacks)), &self.paths.of(file.id()), true);
             }
         }

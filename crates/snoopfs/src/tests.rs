@@ -1,8 +1,9 @@
 use crate::LAYER;
 use memfs::MemFs;
 use std::io::Write;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use vnode::{Cx, Errno, Layer, Name, OpenFlags, RenameFlags, SetAttr, Vnode, XattrFlags};
+use vnode::{Cx, Errno, Layer, MAY_BLOCK, Name, OpenFlags, RenameFlags, SetAttr, Vnode, XattrFlags};
 use wrapfs::Settings;
 
 const ROOT: Cx<'static> = Cx::internal(0, 0);
@@ -98,6 +99,16 @@ fn refusals_are_told_of_others() {
     assert_eq!(said(|| open.refused(&BOB, 7).unwrap()), [denied("open", "wx")]);
     // What was no refusal is not taken for one.
     assert_eq!(said(|| open.refused(&BOB, 4).unwrap()), [""; 0]);
+}
+
+#[test]
+fn a_refusal_is_told_once_by_a_thread_that_may_wait() {
+    let layer = mount(tree(), &[]);
+    let private = find(&ROOT, &layer, "home/alice/private");
+    let never = AtomicBool::new(false);
+    let bob = |may_block| Cx::new(1002, 1002, 0, 0, may_block, &never);
+    assert_eq!(said(|| assert_eq!(private.refused(&bob(false), 1), Err(MAY_BLOCK))), [""; 0]);
+    assert_eq!(said(|| private.refused(&bob(true), 1).unwrap()).len(), 1);
 }
 
 #[test]
