@@ -142,7 +142,9 @@ impl Plan {
 /// What df(1) and findmnt(8) show as the source.
 fn source(kind: Type, cmdline: &Cmdline, options: &Options) -> OsString {
     let given = options.fsname.as_ref().unwrap_or(&cmdline.spec);
-    if given.is_empty() || given == "none" { kind.name().into() } else { given.clone() }
+    // A line of fstab is known to be mounted by its source: mount -a goes by that.
+    let stands_for_nothing = given.is_empty() || (given == "none" && !matches!(kind, Type::Stack));
+    if stands_for_nothing { kind.name().into() } else { given.clone() }
 }
 
 fn refused(point: &Place, error: &fuse::MountError) -> Failure {

@@ -103,8 +103,8 @@ pub struct Options {
     pub bind: bool,
     /// Flags of mount(2).
     pub flags: MountFlags,
-    /// The first option that was given and that holds for the life of a mount.
-    pub fixed: Option<&'static str>,
+    /// The options that were given and that hold for the life of a mount: name, and the whole as it was given.
+    pub fixed: Vec<(&'static str, String)>,
 }
 
 impl Default for Options {
@@ -123,7 +123,7 @@ impl Default for Options {
             remount: false,
             bind: false,
             flags: MountFlags::empty(),
-            fixed: None,
+            fixed: Vec::new(),
         }
     }
 }
@@ -283,9 +283,12 @@ pub fn parse(bytes: &[u8], kind: Type, sloppy: bool) -> Result<Options, Failure>
         let (name, value) = name_and_value(item);
         if let Some(spec) = kind.own().iter().find(|spec| spec.name == name) {
             options.own.take(spec, spec.name, value).map_err(Failure::usage)?;
-            options.fixed = options.fixed.or(Some(spec.name));
+            options.fixed.push((spec.name, item.show()));
         } else if let Some(spec) = TABLE.iter().find(|spec| spec.name == name) {
             read(&mut options, spec, value.as_ref())?;
+            if !NOT_FIXED.contains(&spec.name) {
+                options.fixed.push((spec.name, item.show()));
+            }
         } else if let Some(effect) = flags::effect(&name) {
             options.flags = effect.apply(options.flags);
         } else if KERNELS.contains(&name.as_str()) {
@@ -310,9 +313,6 @@ fn read(options: &mut Options, spec: &Spec, value: Option<&Text>) -> Result<(), 
             return Err(Failure::usage(format!("option {} needs a value: {}={shape}", spec.name, spec.name)));
         }
         (Read::Value(_, set), Some(value)) => set(options, value).map_err(|wrong| wrong_value(spec.name, &wrong))?,
-    }
-    if !NOT_FIXED.contains(&spec.name) && options.fixed.is_none() {
-        options.fixed = Some(spec.name);
     }
     Ok(())
 }
@@ -516,8 +516,8 @@ mod tests {
         let options =
             union("rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,max_read=4096,remount,ro");
         assert!(options.remount && options.read_only());
-        assert_eq!(options.fixed, None);
-        assert_eq!(union("remount,dirs=/a").fixed, Some("dirs"));
+        assert_eq!(options.fixed, []);
+        assert_eq!(union("remount,dirs=/a").fixed, [("dirs", "dirs=/a".to_owned())]);
         assert!(reason("dirs=/a,user_id=0").contains("user_id= is made by the mount itself"));
     }
 

@@ -4,8 +4,19 @@ use crate::cmdline::Cmdline;
 use crate::exit::{Exit, Failure};
 use crate::options::Options;
 use crate::place::reason;
+use crate::stats::{self, Question};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
+use serde_json::Value;
+use std::path::Path;
+
+/// The options that the mount was given and that hold for its life; none where it can't say.
+fn given(dir: &Path) -> Vec<String> {
+    let answer = stats::ask(dir, Question::Stack).unwrap_or_default();
+    let stack: Value = serde_json::from_str(&answer).unwrap_or_default();
+    let given = stack.get("given").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    given.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
 
 /// Changes the flags of the mount.
 ///
@@ -13,7 +24,9 @@ use rustix::mount::MountFlags;
 /// Names what can't be changed, or why the kernel refused.
 pub fn remount(cmdline: &Cmdline, options: &Options) -> Result<(), Failure> {
     let dir = cmdline.dir.display();
-    if let Some(name) = options.fixed {
+    // mount(8) adds the options of fstab: what is as it was is no change.
+    let before = if options.fixed.is_empty() { Vec::new() } else { given(&cmdline.dir) };
+    if let Some((name, _)) = options.fixed.iter().find(|(_, whole)| !before.contains(whole)) {
         return Err(Failure::usage(format!(
             "option {name} can't be changed by a remount of {dir}: it holds for the life of a mount; unmount it and mount it again"
         )));

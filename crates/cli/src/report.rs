@@ -21,11 +21,13 @@ pub struct Part {
 #[derive(Clone, Debug)]
 pub struct Report {
     parts: Vec<Part>,
+    /// The mount's options that hold for its life, as they were given.
+    given: Vec<String>,
 }
 
 impl Report {
-    pub(crate) fn new(parts: Vec<Part>) -> Self {
-        Self { parts }
+    pub(crate) fn new(parts: Vec<Part>, given: Vec<String>) -> Self {
+        Self { parts, given }
     }
 
     /// Everything, as it is now.
@@ -33,7 +35,7 @@ impl Report {
     pub fn json(&self) -> String {
         let below = self.parts.iter().skip(1).map(Some).chain([None]);
         let layers: Vec<_> = self.parts.iter().zip(below).map(|(part, below)| describe(part, below)).collect();
-        json!({ "pid": std::process::id(), "layers": layers }).to_string()
+        json!({ "pid": std::process::id(), "given": self.given, "layers": layers }).to_string()
     }
 }
 

@@ -87,7 +87,7 @@ impl Stack {
             parts.push(Part { name: name.to_owned(), options: spec.own.show(), counts, directories: Vec::new() });
         }
         parts.reverse();
-        Ok((layer, Report::new(parts)))
+        Ok((layer, Report::new(parts, options.fixed.iter().map(|(_, whole)| whole.clone()).collect())))
     }
 
     fn metered(&self, layer: Arc<dyn Layer>, name: &str) -> (Arc<dyn Layer>, Option<&'static meter::Counts>) {

@@ -157,6 +157,12 @@ fn lines_of_fstab() {
     assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
     let outcome = run(Command::new("mount").args(["-o", "remount,ro", "/mnt/at"]));
     assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
+    // The options of fstab come along, and are no change; others are.
+    let outcome = run(Command::new("mount").arg("-T").arg(&fstab).args(["-o", "remount,ro", "/mnt/c"]));
+    assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
+    assert_eq!(fs::write("/mnt/c/x", "").unwrap_err().raw_os_error(), Some(30));
+    let outcome = run(Command::new("mount").arg("-T").arg(&fstab).args(["-o", "remount,cache=7", "/mnt/c"]));
+    assert!(outcome.code == 1 && outcome.err.contains("option cache can't be changed by a remount"), "{}", outcome.err);
     for at in ["/mnt/a", "/mnt/b", "/mnt/c", "/mnt/at"] {
         unmount(at);
     }
