@@ -4,8 +4,9 @@
 pub mod rot13;
 pub mod worldread;
 pub mod xor;
+pub mod zstd;
 
 use wrapfs::LayerType;
 
 /// All of them.
-pub const ALL: &[LayerType] = &[rot13::LAYER, worldread::LAYER, xor::LAYER];
+pub const ALL: &[LayerType] = &[rot13::LAYER, worldread::LAYER, xor::LAYER, zstd::LAYER];

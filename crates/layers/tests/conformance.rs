@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use conformance::{random, run_all};
-use layers::{ALL, rot13, worldread, xor};
+use layers::{ALL, rot13, worldread, xor, zstd};
 use memfs::MemFs;
 use std::sync::Arc;
 use vnode::{Cx, Layer, Name, OpenFlags};
@@ -42,6 +42,13 @@ fn stacks_of_three() {
     random::compare(3, 3000, &*stack(&three), &*MemFs::new());
 }
 
+/// Room can't be set aside in compressed files; all else is as in others.
+#[test]
+fn compressed() {
+    run_all(|| stack(&[&zstd::LAYER]));
+    run_all(|| stack(&[&xor::LAYER, &zstd::LAYER, &rot13::LAYER]));
+}
+
 #[test]
 fn everybody_may_read() {
     const CX: Cx<'static> = Cx::internal(7, 7);
@@ -64,5 +71,8 @@ fn options_are_checked() {
     for (name, value) in [("block", &b"0"[..]), ("block", b"x"), ("block", b"1048577"), ("key", b"")] {
         assert!(with(name, value).is_err_and(|why| why.starts_with(name)));
     }
+    let mut settings = Settings::new();
+    settings.insert("block", b"1000");
+    assert!((zstd::LAYER.build)(MemFs::new(), &settings).is_err());
     assert!(ALL.iter().all(|kind| !kind.about.ends_with('.')));
 }

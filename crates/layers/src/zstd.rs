@@ -1,0 +1,35 @@
+//! Data compressed with Zstandard: the example of a layer that changes the size of data.
+
+use blockcodecs::Zstd;
+use std::sync::Arc;
+use wrapfs::container::{BLOCK_MAX, BLOCK_MIN};
+use wrapfs::{Foreign, LayerType, OptionSpec, Template};
+
+/// The layer.
+pub const LAYER: LayerType = LayerType {
+    name: "zstd",
+    about: "compresses data with Zstandard",
+    options: &[
+        OptionSpec { name: "level", value: Some("N"), help: "How hard to try: 1 to 22, or negative. Default: 3." },
+        OptionSpec {
+            name: "block",
+            value: Some("N"),
+            help: "Bytes that are compressed together in new files: a power of two, 512 to 1048576. Default: 65536.",
+        },
+        OptionSpec {
+            name: "only",
+            value: None,
+            help: "Files that are not compressed can't be opened. Without it they are shown as they are.",
+        },
+    ],
+    build: &|lower, settings| {
+        let level = settings.parse("level")?.unwrap_or(3);
+        let block: u32 = settings.parse("block")?.unwrap_or(65_536);
+        if !block.is_power_of_two() || !(BLOCK_MIN..=BLOCK_MAX).contains(&block) {
+            return Err(format!("block={block}: a block is a power of two from {BLOCK_MIN} to {BLOCK_MAX} bytes"));
+        }
+        let codec = Zstd::new(level, block).map_err(|_| format!("level={level}: there is no such level"))?;
+        let foreign = if settings.has("only") { Foreign::Refuse } else { Foreign::Plain };
+        Ok(Template::over(lower).resizing(Arc::new(codec), foreign).build())
+    },
+};
