@@ -62,7 +62,8 @@ fn fsx_through_stacks(transport: Transport) {
     let artifacts = sandbox.dir("artifacts");
     let seeds = if long() { 1..=10 } else { 1..=1 };
     let one = |block| vec![(XOR, "block", block)];
-    for (i, kinds) in [one("4096"), one("7"), one("65536"), THREE.to_vec()].iter().enumerate() {
+    let zstd = vec![(&layers::zstd::LAYER, "block", "4096")];
+    for (i, kinds) in [one("4096"), one("7"), one("65536"), THREE.to_vec(), zstd].iter().enumerate() {
         let stacked = Stacked::new(&disk, sandbox.path("m"), transport, kinds);
         for seed in seeds.clone() {
             let said = fsx(&stacked.dir.join(format!("file{i}")), seed, 3000, &artifacts);
