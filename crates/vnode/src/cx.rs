@@ -44,6 +44,12 @@ impl<'a> Cx<'a> {
         self.cancelled.is_some_and(|c| c.load(Ordering::Relaxed))
     }
 
+    /// The flag that becomes true when the caller gives up, if it can: for contexts that are passed on over a border.
+    #[must_use]
+    pub const fn cancelled(&self) -> Option<&'a AtomicBool> {
+        self.cancelled
+    }
+
     /// To be asked between the steps of long work.
     ///
     /// # Errors

@@ -1,0 +1,327 @@
+//! `include/strata_layer.h` in Rust: what each field means stands there. A test compiles the header and compares every size, offset and
+//! number.
+#![allow(missing_docs)]
+
+use core::ffi::{c_char, c_int, c_void};
+use wrapfs::hooks::OpKind;
+
+pub const MAGIC: u64 = u64::from_le_bytes(*b"ST-layer");
+pub const MAJOR: u32 = 1;
+pub const MINOR: u32 = 0;
+/// The longest name or target that a hook may answer.
+pub const LONGEST: usize = 65_536;
+/// The function that an object exports.
+pub const SYMBOL: &str = "strata_layer_v1";
+/// The errno that says "not on this thread".
+pub const MAY_BLOCK: i64 = 529;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Bytes {
+    pub bytes: *const u8,
+    pub len: usize,
+}
+
+impl Bytes {
+    /// None.
+    pub const EMPTY: Self = Self { bytes: core::ptr::null(), len: 0 };
+
+    /// Those of a slice, for as long as it lives.
+    #[must_use]
+    pub const fn of(slice: &[u8]) -> Self {
+        Self { bytes: slice.as_ptr(), len: slice.len() }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Time {
+    pub sec: i64,
+    pub nsec: u32,
+    pub reserved: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Attr {
+    pub ino: u64,
+    pub size: u64,
+    pub blocks: u64,
+    pub rdev: u64,
+    pub atime: Time,
+    pub mtime: Time,
+    pub ctime: Time,
+    pub btime: Time,
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub blksize: u32,
+    pub has_btime: u32,
+}
+
+pub const SET_MODE: u32 = 1 << 0;
+pub const SET_UID: u32 = 1 << 1;
+pub const SET_GID: u32 = 1 << 2;
+pub const SET_SIZE: u32 = 1 << 3;
+pub const SET_ATIME: u32 = 1 << 4;
+pub const SET_MTIME: u32 = 1 << 5;
+pub const SET_ATIME_NOW: u32 = 1 << 6;
+pub const SET_MTIME_NOW: u32 = 1 << 7;
+pub const SET_KILL_SUIDGID: u32 = 1 << 8;
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct SetAttr {
+    pub valid: u32,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub size: u64,
+    pub atime: Time,
+    pub mtime: Time,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Caller {
+    pub uid: u32,
+    pub gid: u32,
+    pub pid: u32,
+    pub umask: u32,
+    pub may_block: u32,
+    pub reserved: u32,
+    pub cancelled: *const u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Object {
+    pub host: *const Host,
+    pub id: u64,
+    pub kind: u32,
+    pub reserved: u32,
+    pub handle: *const c_void,
+}
+
+pub type GetAttr = unsafe extern "C" fn(*const Object, *const Caller, *mut Attr) -> c_int;
+pub type GetXattr = unsafe extern "C" fn(*const Object, *const Caller, Bytes, *mut u8, usize) -> i64;
+pub type Log = unsafe extern "C" fn(c_int, *const c_char, usize);
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Host {
+    pub size: usize,
+    pub major: u32,
+    pub minor: u32,
+    pub getattr: Option<GetAttr>,
+    pub getxattr: Option<GetXattr>,
+    pub log: Option<Log>,
+}
+
+pub type NameFn = unsafe extern "C" fn(*mut c_void, *const Caller, *const Object, Bytes, *mut u8, usize) -> i64;
+pub type TargetFn = unsafe extern "C" fn(*mut c_void, *const Caller, Bytes, *mut u8, usize) -> i64;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Names {
+    pub size: usize,
+    pub encode_filename: Option<NameFn>,
+    pub decode_filename: Option<NameFn>,
+    pub encode_target: Option<TargetFn>,
+    pub decode_target: Option<TargetFn>,
+}
+
+pub type DecodeAttr = unsafe extern "C" fn(*mut c_void, *const Caller, *const Object, *mut Attr) -> c_int;
+pub type EncodeAttr = unsafe extern "C" fn(*mut c_void, *const Caller, *const Object, *mut SetAttr) -> c_int;
+pub type EncodeMode = unsafe extern "C" fn(*mut c_void, *const Caller, *const Object, u32, *mut u32) -> c_int;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Attributes {
+    pub size: usize,
+    pub decode_attr: Option<DecodeAttr>,
+    pub encode_attr: Option<EncodeAttr>,
+    pub encode_mode: Option<EncodeMode>,
+}
+
+pub type BlockSize = unsafe extern "C" fn(*mut c_void) -> usize;
+pub type Applies = unsafe extern "C" fn(*mut c_void, *const Caller, *const Object) -> c_int;
+pub type BlockFn =
+    unsafe extern "C" fn(*mut c_void, *const Caller, *const Object, u64, *const u8, *mut u8, usize) -> c_int;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Data {
+    pub size: usize,
+    pub block_size: Option<BlockSize>,
+    pub applies: Option<Applies>,
+    pub encode_data: Option<BlockFn>,
+    pub decode_data: Option<BlockFn>,
+}
+
+/// The number of each operation: its place. New ones come at the end.
+pub const OPERATIONS: &[OpKind] = &[
+    OpKind::Lookup,
+    OpKind::Getattr,
+    OpKind::Setattr,
+    OpKind::Readlink,
+    OpKind::Readdir,
+    OpKind::Open,
+    OpKind::Create,
+    OpKind::Tmpfile,
+    OpKind::Mknod,
+    OpKind::Mkdir,
+    OpKind::Symlink,
+    OpKind::Link,
+    OpKind::Unlink,
+    OpKind::Rmdir,
+    OpKind::Rename,
+    OpKind::Getxattr,
+    OpKind::Setxattr,
+    OpKind::Listxattr,
+    OpKind::Removexattr,
+    OpKind::Refused,
+    OpKind::Statfs,
+    OpKind::Fsync,
+    OpKind::Ioctl,
+    OpKind::Read,
+    OpKind::Write,
+    OpKind::Flush,
+    OpKind::Fallocate,
+    OpKind::Seek,
+    OpKind::Copy,
+];
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Op {
+    pub kind: u32,
+    pub flags: u32,
+    pub object: *const Object,
+    pub other: *const Object,
+    pub name: Bytes,
+    pub new_name: Bytes,
+    pub data: Bytes,
+    pub set: *const SetAttr,
+    pub offset: u64,
+    pub len: u64,
+    pub rdev: u64,
+    pub mode: u32,
+    pub cmd: u32,
+}
+
+/// `RENAME_NOREPLACE`, `XATTR_CREATE`
+pub const FLAG_ONE: u32 = 1;
+/// `RENAME_EXCHANGE`, `XATTR_REPLACE`
+pub const FLAG_TWO: u32 = 2;
+
+pub const DONE: u32 = 0;
+pub const MISSING: u32 = 1;
+pub const OBJECT: u32 = 2;
+pub const ATTR: u32 = 3;
+pub const BYTES: u32 = 4;
+pub const COUNT: u32 = 5;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Answer {
+    pub error: i32,
+    pub kind: u32,
+    pub object: *const Object,
+    pub attr: *const Attr,
+    pub data: Bytes,
+    pub count: u64,
+}
+
+pub type Put = unsafe extern "C" fn(*mut Reply, *const c_void, usize) -> c_int;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Reply {
+    pub kind: u32,
+    pub reserved: u32,
+    pub attr: Attr,
+    pub count: u64,
+    pub put: Option<Put>,
+}
+
+pub type Interest = unsafe extern "C" fn(*mut c_void) -> u64;
+pub type Before = unsafe extern "C" fn(*mut c_void, *const Caller, *const Op, *mut Reply) -> c_int;
+pub type After = unsafe extern "C" fn(*mut c_void, *const Caller, *const Op, *const Answer, *mut Reply) -> c_int;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Operations {
+    pub size: usize,
+    pub interest: Option<Interest>,
+    pub before: Option<Before>,
+    pub after: Option<After>,
+}
+
+pub type IoctlFn = unsafe extern "C" fn(
+    *mut c_void,
+    *const Caller,
+    *const Object,
+    u32,
+    Bytes,
+    *mut u8,
+    usize,
+    *mut usize,
+    *mut i32,
+) -> c_int;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Ioctls {
+    pub size: usize,
+    pub ioctl: Option<IoctlFn>,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Instance {
+    pub size: usize,
+    pub me: *mut c_void,
+    pub names: *const Names,
+    pub attributes: *const Attributes,
+    pub data: *const Data,
+    pub operations: *const Operations,
+    pub ioctls: *const Ioctls,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Spec {
+    pub name: *const c_char,
+    pub value: *const c_char,
+    pub help: *const c_char,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Setting {
+    pub name: *const c_char,
+    pub value: Bytes,
+}
+
+pub type Open = unsafe extern "C" fn(*const Host, *const Setting, usize, *mut Instance, *mut c_char, usize) -> c_int;
+pub type Close = unsafe extern "C" fn(*mut c_void);
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Layer {
+    pub magic: u64,
+    pub major: u32,
+    pub minor: u32,
+    pub size: usize,
+    pub name: *const c_char,
+    pub about: *const c_char,
+    pub options: *const Spec,
+    pub option_count: usize,
+    pub open: Option<Open>,
+    pub close: Option<Close>,
+}
+
+/// The function at [`SYMBOL`].
+pub type Entry = unsafe extern "C" fn() -> *const Layer;

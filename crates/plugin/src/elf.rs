@@ -1,0 +1,56 @@
+//! Is all of an object file there? The loader maps what the file says of itself, and what is cut off kills the process that touches it.
+
+use std::os::fd::OwnedFd;
+
+/// `PT_LOAD`: a part of the file that is mapped.
+const LOAD: u32 = 1;
+/// Bytes of an ELF header, and of a program header, of 64 bits.
+const HEADER: usize = 64;
+const PROGRAM_HEADER: usize = 56;
+/// More parts than any object has.
+const MOST: u16 = 256;
+
+/// Checks that every part that is mapped lies within the file.
+pub(crate) fn check(file: &OwnedFd, size: u64) -> Result<(), String> {
+    let no = || "it is no shared object for this machine (ELF, 64 bits)".to_owned();
+    let cut = || "it is cut off: copy or build it again".to_owned();
+    let header = read(file, 0, HEADER).ok_or_else(no)?;
+    let little = if cfg!(target_endian = "little") { 1 } else { 2 };
+    if header.get(..6) != Some(&[0x7f, b'E', b'L', b'F', 2, little]) {
+        return Err(no());
+    }
+    let (begin, each, count) = (u64_at(&header, 32), u16_at(&header, 54), u16_at(&header, 56));
+    if usize::from(each) != PROGRAM_HEADER || count > MOST {
+        return Err(no());
+    }
+    for i in 0..u64::from(count) {
+        let at = begin.checked_add(i * PROGRAM_HEADER as u64).ok_or_else(cut)?;
+        let part = read(file, at, PROGRAM_HEADER).ok_or_else(cut)?;
+        let end = u64_at(&part, 8).checked_add(u64_at(&part, 32));
+        if u32_at(&part, 0) == LOAD && end.is_none_or(|end| end > size) {
+            return Err(cut());
+        }
+    }
+    Ok(())
+}
+
+fn read(file: &OwnedFd, at: u64, len: usize) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    (rustix::io::pread(file, &mut *bytes, at) == Ok(len)).then_some(bytes)
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_ne_bytes(array(bytes, at))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(array(bytes, at))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(array(bytes, at))
+}

@@ -1,0 +1,130 @@
+//! What an object says of itself, and how its hooks are made.
+
+use super::remote::guard;
+use super::tables;
+use crate::abi;
+use crate::convert::slice;
+use core::ffi::{c_char, c_int};
+use std::ffi::{CStr, CString};
+use std::sync::OnceLock;
+use vnode::Errno;
+use wrapfs::hooks::Hooks;
+use wrapfs::{LayerType, Settings};
+
+/// Makes the hooks of a layer as its options say.
+pub type MakeHooks = fn(&Settings) -> Result<Hooks, String>;
+
+/// What an object exports, made when it is first asked for.
+#[derive(Debug)]
+pub struct Declared(OnceLock<Exported>);
+
+#[derive(Debug)]
+struct Exported {
+    layer: abi::Layer,
+    /// What the layer's pointers point to.
+    _options: Vec<abi::Spec>,
+    _texts: Vec<CString>,
+}
+
+// SAFETY: nothing of it is changed once it is made.
+unsafe impl Send for Exported {}
+// SAFETY: as for Send.
+unsafe impl Sync for Exported {}
+
+impl Declared {
+    /// Nothing yet.
+    #[must_use]
+    #[allow(clippy::new_without_default)]
+    pub const fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    /// What is exported.
+    pub fn get(&'static self, kind: &LayerType, open: abi::Open) -> *const abi::Layer {
+        &raw const self.0.get_or_init(|| Exported::of(kind, open)).layer
+    }
+
+    /// Makes an instance: what an object's `open` does.
+    ///
+    /// # Safety
+    /// Called with what the server calls `open` with.
+    pub unsafe fn open(
+        make: MakeHooks,
+        settings: *const abi::Setting,
+        count: usize,
+        instance: *mut abi::Instance,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int {
+        let made = guard(|| {
+            // SAFETY: settings of the server's, by the header.
+            let settings = unsafe { read(settings, count) };
+            Ok(settings.and_then(|settings| make(&settings)))
+        });
+        match made {
+            Ok(Ok(hooks)) => {
+                // SAFETY: the server's table and room for an instance, by the header.
+                unsafe { instance.write(tables::instance(hooks)) };
+                0
+            }
+            Ok(Err(wrong)) => {
+                let len = wrong.len().min(room.saturating_sub(1));
+                // SAFETY: `room` bytes of the server's, by the header, of which the last keeps its NUL.
+                unsafe { core::ptr::copy_nonoverlapping(wrong.as_ptr(), error.cast(), len) };
+                -Errno::INVAL.raw_os_error()
+            }
+            Err(errno) => -errno.raw_os_error(),
+        }
+    }
+}
+
+/// # Safety
+/// `count` settings at `settings`, each as the header says.
+unsafe fn read(settings: *const abi::Setting, count: usize) -> Result<Settings, String> {
+    let mut all = Settings::new();
+    for i in 0..count {
+        // SAFETY: one of `count` (this function's contract), whose name ends with a NUL.
+        let (name, value) = unsafe {
+            let setting = settings.add(i).read();
+            (CStr::from_ptr(setting.name), slice(setting.value))
+        };
+        let name = name.to_str().map_err(|_| "an option's name is not text".to_owned())?;
+        all.insert(name, value);
+    }
+    Ok(all)
+}
+
+impl Exported {
+    fn of(kind: &LayerType, open: abi::Open) -> Self {
+        let mut texts = Vec::new();
+        // What has a NUL in it ends there.
+        let mut text = |text: &str| {
+            let text = CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default();
+            let at = text.as_ptr();
+            texts.push(text);
+            at
+        };
+        let options: Vec<_> = kind
+            .options
+            .iter()
+            .map(|spec| abi::Spec {
+                name: text(spec.name),
+                value: spec.value.map_or(core::ptr::null(), &mut text),
+                help: text(spec.help),
+            })
+            .collect();
+        let layer = abi::Layer {
+            magic: abi::MAGIC,
+            major: abi::MAJOR,
+            minor: abi::MINOR,
+            size: size_of::<abi::Layer>(),
+            name: text(kind.name),
+            about: text(kind.about),
+            options: options.as_ptr(),
+            option_count: options.len(),
+            open: Some(open),
+            close: Some(tables::close),
+        };
+        Self { layer, _options: options, _texts: texts }
+    }
+}

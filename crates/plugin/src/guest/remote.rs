@@ -1,0 +1,168 @@
+//! Objects of the layer below, which is on the other side of the border.
+
+use crate::abi;
+use crate::convert::{attr_in, caller_out, kind_in};
+use core::fmt;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use vnode::{
+    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr,
+    StatFs, Vnode, XattrFlags,
+};
+
+/// Calls a hook. Nothing unwinds into the server: a hook that panics answers `EIO`.
+pub(super) fn guard<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Errno::IO))
+}
+
+/// An object that a hook is lent.
+pub(super) struct Remote {
+    object: abi::Object,
+    /// As it was lent: what the server knows it by.
+    at: *const abi::Object,
+}
+
+// SAFETY: the server's functions may be called by any thread, and the object lives as long as the call that this is made for.
+unsafe impl Send for Remote {}
+// SAFETY: as for Send.
+unsafe impl Sync for Remote {}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remote").field("id", &self.object.id).field("kind", &self.kind()).finish_non_exhaustive()
+    }
+}
+
+impl Remote {
+    /// # Safety
+    /// An object of the server's, that lives as long as what is made here; or null.
+    pub(super) unsafe fn new(at: *const abi::Object) -> Result<Self> {
+        // SAFETY: null, or an object (this function's contract).
+        let object = unsafe { at.as_ref() }.ok_or(Errno::IO)?;
+        Ok(Self { object: *object, at })
+    }
+
+    fn host(&self) -> Result<&abi::Host> {
+        // SAFETY: the server's table is a static of it.
+        unsafe { self.object.host.as_ref() }.ok_or(Errno::OPNOTSUPP)
+    }
+}
+
+const NO: Errno = Errno::OPNOTSUPP;
+
+impl Vnode for Remote {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> u64 {
+        self.object.id
+    }
+
+    fn kind(&self) -> Kind {
+        kind_in(self.object.kind)
+    }
+
+    fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
+        let getattr = self.host()?.getattr.ok_or(NO)?;
+        let (caller, mut attr) = (caller_out(cx), abi::Attr::default());
+        // SAFETY: the object that was lent, within the call; room for what is answered.
+        match unsafe { getattr(self.at, &raw const caller, &raw mut attr) } {
+            0 => attr_in(&attr).ok_or(Errno::IO),
+            code => Err(Errno::from_raw_os_error(-code)),
+        }
+    }
+
+    fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
+        let getxattr = self.host()?.getxattr.ok_or(NO)?;
+        let caller = caller_out(cx);
+        // SAFETY: as in `getattr`; room for as many bytes as are named.
+        let len = unsafe { getxattr(self.at, &raw const caller, abi::Bytes::of(name), out.as_mut_ptr(), out.len()) };
+        usize::try_from(len).map_err(|_| i32::try_from(-len).map_or(Errno::IO, Errno::from_raw_os_error))
+    }
+
+    fn setattr(&self, _cx: &Cx<'_>, _set: &SetAttr, _file: Option<&dyn OpenFile>) -> Result<Attr> {
+        Err(NO)
+    }
+
+    fn lookup(&self, _cx: &Cx<'_>, _name: Name<'_>) -> Result<Option<Entry>> {
+        Err(NO)
+    }
+
+    fn readlink(&self, _cx: &Cx<'_>) -> Result<Vec<u8>> {
+        Err(NO)
+    }
+
+    fn readdir(&self, _cx: &Cx<'_>, _cookie: u64, _sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+        Err(NO)
+    }
+
+    fn open(&self, _cx: &Cx<'_>, _flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        Err(NO)
+    }
+
+    fn create(&self, _: &Cx<'_>, _: Name<'_>, _: u32, _: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        Err(NO)
+    }
+
+    fn tmpfile(&self, _cx: &Cx<'_>, _mode: u32, _flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        Err(NO)
+    }
+
+    fn mknod(&self, _cx: &Cx<'_>, _name: Name<'_>, _mode: u32, _rdev: u64) -> Result<Entry> {
+        Err(NO)
+    }
+
+    fn mkdir(&self, _cx: &Cx<'_>, _name: Name<'_>, _mode: u32) -> Result<Entry> {
+        Err(NO)
+    }
+
+    fn symlink(&self, _cx: &Cx<'_>, _name: Name<'_>, _target: &[u8]) -> Result<Entry> {
+        Err(NO)
+    }
+
+    fn link(&self, _cx: &Cx<'_>, _name: Name<'_>, _target: &Arc<dyn Vnode>) -> Result<Entry> {
+        Err(NO)
+    }
+
+    fn unlink(&self, _cx: &Cx<'_>, _name: Name<'_>) -> Result<()> {
+        Err(NO)
+    }
+
+    fn rmdir(&self, _cx: &Cx<'_>, _name: Name<'_>) -> Result<()> {
+        Err(NO)
+    }
+
+    fn rename(&self, _: &Cx<'_>, _: Name<'_>, _: &Arc<dyn Vnode>, _: Name<'_>, _: RenameFlags) -> Result<()> {
+        Err(NO)
+    }
+
+    fn setxattr(&self, _cx: &Cx<'_>, _name: &[u8], _value: &[u8], _flags: XattrFlags) -> Result<()> {
+        Err(NO)
+    }
+
+    fn listxattr(&self, _cx: &Cx<'_>, _out: &mut [u8]) -> Result<usize> {
+        Err(NO)
+    }
+
+    fn removexattr(&self, _cx: &Cx<'_>, _name: &[u8]) -> Result<()> {
+        Err(NO)
+    }
+
+    fn refused(&self, _cx: &Cx<'_>, _mask: u32) -> Result<()> {
+        Err(NO)
+    }
+
+    fn statfs(&self, _cx: &Cx<'_>) -> Result<StatFs> {
+        Err(NO)
+    }
+
+    fn fsync(&self, _cx: &Cx<'_>, _data_only: bool) -> Result<()> {
+        Err(NO)
+    }
+
+    fn ioctl(&self, _cx: &Cx<'_>, _cmd: u32, _input: &[u8], _out: &mut [u8]) -> Result<IoctlReply> {
+        Err(NO)
+    }
+}

@@ -1,0 +1,112 @@
+//! The example in C behaves as any layer, and the header says what the Rust side says.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{Object, ROOT, fresh, name, names, top};
+use conformance::{random, run_all};
+use core::mem::offset_of;
+use memfs::MemFs;
+use plugin::abi;
+use std::fs;
+use std::process::Command;
+use vnode::Layer;
+
+fn vowels() -> Object {
+    Object::compiled(&top().join("examples/c/vowels.c"), &[])
+}
+
+#[test]
+fn the_example_behaves_as_any_layer() {
+    let object = vowels();
+    run_all(|| object.over(MemFs::new(), &[]).unwrap());
+    random::compare(4, 3000, &*object.over(MemFs::new(), &[]).unwrap(), &*MemFs::new());
+}
+
+#[test]
+fn the_example_does_what_it_says() {
+    let object = vowels();
+    let kind = plugin::load(&object.0).unwrap();
+    assert_eq!((kind.name, kind.options.len(), kind.options[0].value), ("vowels", 1, Some("LETTERS")));
+    let lower = MemFs::new();
+    let layer = object.over(lower.clone(), &[]).unwrap();
+    layer.root().mkdir(&ROOT, name("tree-house"), 0o755).unwrap();
+    assert_eq!(names(&lower.root()), ["trii-huasi"]);
+    assert_eq!(names(&layer.root()), ["tree-house"]);
+    let other = object.over(lower.clone(), &[("letters", "xyz")]).unwrap();
+    other.root().mkdir(&ROOT, name("xx"), 0o755).unwrap();
+    assert_eq!(names(&lower.root()), ["trii-huasi", "yy"]);
+    for bad in ["aa", "a/", "."] {
+        let wrong = object.over(MemFs::new(), &[("letters", bad)]).unwrap_err();
+        assert_eq!(wrong, "letters=: each letter can stand there once, and no / or .");
+    }
+}
+
+/// Sizes, offsets and numbers, as C and as Rust see them.
+#[test]
+fn the_header_is_the_rust_side() {
+    let mut source = "#include \"strata_layer.h\"\n#include <stdio.h>\nint main(void) {\n".to_owned();
+    let mut expected = String::new();
+    let mut ask = |what: &str, value: u64| {
+        source += &format!("printf(\"%s %llu\\n\", \"{what}\", (unsigned long long)({what}));\n");
+        expected += &format!("{what} {value}\n");
+    };
+    macro_rules! layout {
+        ($($rust:ident $c:ident { $($field:ident $c_field:ident),* })*) => { $(
+            ask(concat!("sizeof(struct ", stringify!($c), ")"), size_of::<abi::$rust>() as u64);
+            $(ask(concat!("offsetof(struct ", stringify!($c), ", ", stringify!($c_field), ")"), offset_of!(abi::$rust, $field) as u64);)*
+        )* };
+    }
+    layout! {
+        Bytes strata_bytes { bytes bytes, len len }
+        Time strata_time { sec sec, nsec nsec }
+        Attr strata_attr { ino ino, size size, blocks blocks, rdev rdev, atime atime, mtime mtime, ctime ctime, btime btime, mode mode,
+            nlink nlink, uid uid, gid gid, blksize blksize, has_btime has_btime }
+        SetAttr strata_setattr { valid valid, mode mode, uid uid, gid gid, size size, atime atime, mtime mtime }
+        Caller strata_caller { uid uid, gid gid, pid pid, umask umask, may_block may_block, cancelled cancelled }
+        Object strata_object { host host, id id, kind kind, handle handle }
+        Host strata_host { size size, major major, minor minor, getattr getattr, getxattr getxattr, log log }
+        Names strata_names { size size, encode_filename encode_filename, decode_filename decode_filename, encode_target encode_target,
+            decode_target decode_target }
+        Attributes strata_attributes { size size, decode_attr decode_attr, encode_attr encode_attr, encode_mode encode_mode }
+        Data strata_data { size size, block_size block_size, applies applies, encode_data encode_data, decode_data decode_data }
+        Op strata_op { kind kind, flags flags, object object, other other, name name, new_name new_name, data data, set set,
+            offset offset, len len, rdev rdev, mode mode, cmd cmd }
+        Answer strata_answer { error error, kind kind, object object, attr attr, data data, count count }
+        Reply strata_reply { kind kind, attr attr, count count, put put }
+        Operations strata_operations { size size, interest interest, before before, after after }
+        Ioctls strata_ioctls { size size, ioctl ioctl }
+        Instance strata_instance { size size, me self, names names, attributes attributes, data data, operations operations, ioctls ioctls }
+        Spec strata_option { name name, value value, help help }
+        Setting strata_setting { name name, value value }
+        Layer strata_layer { magic magic, major major, minor minor, size size, name name, about about, options options,
+            option_count option_count, open open, close close }
+    }
+    macro_rules! numbers {
+        ($($rust:ident $c:ident),*) => { $(ask(stringify!($c), #[allow(clippy::cast_lossless)] { abi::$rust as u64 });)* };
+    }
+    numbers! {
+        MAGIC STRATA_MAGIC, MAJOR STRATA_MAJOR, MINOR STRATA_MINOR, LONGEST STRATA_LONGEST, MAY_BLOCK STRATA_MAY_BLOCK,
+        SET_MODE STRATA_SET_MODE, SET_UID STRATA_SET_UID, SET_GID STRATA_SET_GID, SET_SIZE STRATA_SET_SIZE,
+        SET_ATIME STRATA_SET_ATIME, SET_MTIME STRATA_SET_MTIME, SET_ATIME_NOW STRATA_SET_ATIME_NOW,
+        SET_MTIME_NOW STRATA_SET_MTIME_NOW, SET_KILL_SUIDGID STRATA_SET_KILL_SUIDGID,
+        DONE STRATA_DONE, MISSING STRATA_MISSING, OBJECT STRATA_OBJECT, ATTR STRATA_ATTR, BYTES STRATA_BYTES, COUNT STRATA_COUNT
+    }
+    ask("STRATA_MAX_BLOCK", wrapfs::hooks::MAX_BLOCK as u64);
+    assert_eq!(abi::OPERATIONS.len(), wrapfs::hooks::OpKind::ALL.len());
+    for (kind, number) in abi::OPERATIONS.iter().zip(0..) {
+        ask(&format!("STRATA_{}", format!("{kind:?}").to_uppercase()), number);
+    }
+    source += "return 0; }\n";
+    let (file, program) = (fresh("layout.c"), fresh("layout"));
+    fs::write(&file, source).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-pedantic", "-Wall", "-Werror", "-I"]).arg(top().join("include"));
+    let said = cc.arg("-o").arg(&program).arg(&file).output().unwrap();
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let said = Command::new(&program).output().unwrap();
+    assert_eq!(String::from_utf8(said.stdout).unwrap(), expected);
+    for path in [file, program] {
+        fs::remove_file(path).unwrap();
+    }
+}
