@@ -27,8 +27,8 @@ impl HostVnode {
         let fd = self.fs().with_room(|| {
             let make = |mode| retry(|| rustix::fs::openat(&dir, name.as_bytes(), open, mode));
             self.fs().server.create_as(cx, mode & 0o7777, make)
-        })?;
-        self.fs().names.came(self.number(), name);
+        });
+        let fd = self.note_name(name, fd)?;
         let entry = self.made(&dir, name, AtFlags::empty(), self.entry_of_fd(fd.as_fd(), Some(name)))?;
         Ok((entry, self.opened(fd, flags)))
     }
@@ -76,29 +76,29 @@ impl HostVnode {
             },
         };
         let dir = self.dir_to_change()?;
-        self.fs().with_room(|| {
+        let made = self.fs().with_room(|| {
             let make = |mode| rustix::fs::mknodat(&dir, name.as_bytes(), kind, mode, rdev);
             self.fs().server.create_as(cx, mode & 0o7777, make)
-        })?;
-        self.fs().names.came(self.number(), name);
+        });
+        self.note_name(name, made)?;
         self.made(&dir, name, AtFlags::empty(), self.entry_of_name(&dir, name))
     }
 
     pub(crate) fn make_directory(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
         let dir = self.dir_to_change()?;
-        self.fs().with_room(|| {
+        let made = self.fs().with_room(|| {
             self.fs().server.create_as(cx, mode & 0o7777, |mode| rustix::fs::mkdirat(&dir, name.as_bytes(), mode))
-        })?;
-        self.fs().names.came(self.number(), name);
+        });
+        self.note_name(name, made)?;
         self.made(&dir, name, AtFlags::REMOVEDIR, self.entry_of_name(&dir, name))
     }
 
     pub(crate) fn make_symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
         let dir = self.dir_to_change()?;
-        self.fs().with_room(|| {
+        let made = self.fs().with_room(|| {
             self.fs().server.create_as(cx, 0o777, |_| rustix::fs::symlinkat(target, &dir, name.as_bytes()))
-        })?;
-        self.fs().names.came(self.number(), name);
+        });
+        self.note_name(name, made)?;
         self.made(&dir, name, AtFlags::empty(), self.entry_of_name(&dir, name))
     }
 
@@ -106,14 +106,15 @@ impl HostVnode {
         let target = self.same_layer(target)?;
         let dir = self.dir_to_change()?;
         let fd = target.fd()?;
-        match self.fs().with_room(|| rustix::fs::linkat(&fd, c"", &dir, name.as_bytes(), AtFlags::EMPTY_PATH)) {
-            // Without CAP_DAC_READ_SEARCH the kernel knows no empty path here.
-            Err(Errno::NOENT) => {
-                rustix::fs::linkat(CWD, proc_path(&fd), &dir, name.as_bytes(), AtFlags::SYMLINK_FOLLOW)?;
-            }
-            other => other?,
-        }
-        self.fs().names.came(self.number(), name);
+        let made =
+            match self.fs().with_room(|| rustix::fs::linkat(&fd, c"", &dir, name.as_bytes(), AtFlags::EMPTY_PATH)) {
+                // Without CAP_DAC_READ_SEARCH the kernel knows no empty path here.
+                Err(Errno::NOENT) => {
+                    rustix::fs::linkat(CWD, proc_path(&fd), &dir, name.as_bytes(), AtFlags::SYMLINK_FOLLOW)
+                }
+                other => other,
+            };
+        self.note_name(name, made)?;
         // A removed object would answer ENOENT; an unnamed one has a name from now on.
         let entry = self.made(&dir, name, AtFlags::empty(), self.entry_of_name(&dir, name))?;
         if target.is_pinned() {

@@ -1,7 +1,7 @@
 use crate::sys;
 use crate::vnode_impl::HostVnode;
 use rustix::fd::AsFd;
-use vnode::{Errno, IoctlReply, Result};
+use vnode::{Errno, IoctlReply, Kind, Result};
 
 /// An ioctl that is passed on: its argument is a plain structure.
 struct Known {
@@ -42,6 +42,10 @@ impl HostVnode {
         let mut buffer = [0u64; 8];
         fill(&mut buffer, input.get(..known.reads).ok_or(Errno::INVAL)?);
         let result = sys::ioctl(fd.as_fd(), known.number, &mut buffer)?;
+        if known.changes && self.what() == Kind::Directory {
+            // From now on case may not matter to it.
+            self.fs().names.remove(self.number());
+        }
         let bytes = buffer.map(u64::to_ne_bytes);
         // Where 8 bytes are wanted of a 4 byte value, the rest is zero.
         let len = out.len().min(known.writes.next_multiple_of(8));

@@ -191,6 +191,14 @@ impl Names {
 }
 
 impl HostVnode {
+    /// Takes note of a name that was to be made in this directory: it is there now, also if it was there already, made by somebody else.
+    pub(crate) fn note_name<T>(&self, name: Name<'_>, made: Result<T>) -> Result<T> {
+        if matches!(made, Ok(_) | Err(Errno::EXIST | Errno::NOTEMPTY | Errno::ISDIR | Errno::NOTDIR)) {
+            self.fs().names.came(self.number(), name);
+        }
+        made
+    }
+
     /// Is that name known to be missing in this directory, which `fd` is open on?
     pub(crate) fn surely_lacks(&self, fd: &OwnedFd, name: Name<'_>) -> bool {
         let fs = self.fs();

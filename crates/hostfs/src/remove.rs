@@ -46,12 +46,16 @@ impl HostVnode {
         host.set(HostFlags::EXCHANGE, flags.exchange);
         let itself = target.number() == self.number() && name == new_name;
         let victim = if host.is_empty() && !itself { target.victim(&new, new_name)? } else { None };
-        if host.is_empty() {
-            rustix::fs::renameat(&dir, name.as_bytes(), &new, new_name.as_bytes())?;
+        let moved = if host.is_empty() {
+            rustix::fs::renameat(&dir, name.as_bytes(), &new, new_name.as_bytes())
         } else {
-            rustix::fs::renameat_with(&dir, name.as_bytes(), &new, new_name.as_bytes(), host)?;
+            rustix::fs::renameat_with(&dir, name.as_bytes(), &new, new_name.as_bytes(), host)
+        };
+        target.note_name(new_name, moved)?;
+        if flags.exchange {
+            // Btrfs takes both names away and makes them anew, at the end: who is listing the directory may miss them.
+            self.fs().names.came(self.number(), name);
         }
-        self.fs().names.came(target.number(), new_name);
         if self.fs().handles.is_none() {
             target.note_place(&new, new_name);
             if flags.exchange {

@@ -303,6 +303,38 @@ fn a_name_that_was_missing_is_found_once_it_is_made() {
     assert!(other.lookup(&CX, name("f")).unwrap().is_some());
 }
 
+/// An operation that makes a name.
+type Attempt<'a> = &'a dyn Fn(Name<'_>) -> Result<(), Errno>;
+
+#[test]
+fn what_others_made_is_known_once_it_was_in_the_way() {
+    let scratch = Scratch::new();
+    let fs = scratch.open(HostOptions { believed: Duration::from_secs(3600), ..HostOptions::default() });
+    let dir = fs.root().mkdir(&CX, name("d"), 0o755).unwrap().vnode;
+    let file = fs.root().mknod(&CX, name("f"), 0o100_644, 0).unwrap().vnode;
+    if !fs.shared().names_can_be_known() {
+        return;
+    }
+    let no_replace = RenameFlags { no_replace: true, exchange: false };
+    miss_many(&dir);
+    let attempts: [(&str, Attempt<'_>); 7] = [
+        ("create", &|name| dir.create(&CX, name, 0o644, OpenFlags::RDWR).map(drop)),
+        ("mknod", &|name| dir.mknod(&CX, name, 0o100_644, 0).map(drop)),
+        ("mkdir", &|name| dir.mkdir(&CX, name, 0o755).map(drop)),
+        ("symlink", &|name| dir.symlink(&CX, name, b"x").map(drop)),
+        ("link", &|name| dir.link(&CX, name, &file).map(drop)),
+        ("rename", &|new| fs.root().rename(&CX, name("f"), &dir, new, no_replace)),
+        ("replace", &|new| fs.root().rename(&CX, name("f"), &dir, new, RenameFlags::default())),
+    ];
+    for (what, make) in attempts {
+        std::fs::create_dir(scratch.0.join("d").join(what)).unwrap();
+        assert!(dir.lookup(&CX, name(what)).unwrap().is_none(), "{what}: names are not known");
+        let errno = if what == "replace" { Errno::ISDIR } else { Errno::EXIST };
+        assert_eq!(make(name(what)), Err(errno), "{what}");
+        assert!(dir.lookup(&CX, name(what)).unwrap().is_some(), "{what}");
+    }
+}
+
 #[test]
 fn what_others_make_is_seen_in_time() {
     let scratch = Scratch::new();

@@ -137,6 +137,12 @@ pub(crate) fn open_flags(flags: u32) -> vnode::OpenFlags {
 /// The kernel's own mark, among the `O_*` bits, of a file that is opened to be run.
 const FMODE_EXEC: u32 = 0x20;
 
+/// Is only a new file to be opened?
+pub(crate) fn exclusive(flags: u32) -> bool {
+    const O_EXCL: u32 = 0o200;
+    flags & O_EXCL != 0
+}
+
 /// Is the file opened to be run?
 pub(crate) fn executes(flags: u32) -> bool {
     flags & FMODE_EXEC != 0

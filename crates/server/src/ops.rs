@@ -256,7 +256,12 @@ impl Filesystem for Server {
     fn create(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn, bytes: &[u8]) -> Reply<(EntryOut, OpenOut)> {
         let flags = convert::open_flags(arg.flags);
         let dir = self.nodes.get(parent)?;
-        let (entry, file) = dir.create(&cx(rq, arg.umask), name(bytes)?, arg.mode & 0o7777, flags)?;
+        let made = dir.create(&cx(rq, arg.umask), name(bytes)?, arg.mode & 0o7777, flags);
+        let (entry, file) = made.map_err(|errno| match errno {
+            // Somebody else has made it, which the kernel did not know: it looks again, and opens what is there.
+            Errno::EXIST if !convert::exclusive(arg.flags) => Errno::STALE,
+            other => other,
+        })?;
         let out = self.entry_out(parent, &entry);
         Ok((out, self.open_out(out.nodeid, file, Use { creates: true, writes: flags.writes(), executes: false })))
     }
@@ -486,6 +491,24 @@ mod tests {
                 assert_eq!(attr.mode & 0o7777, left, "user {uid}");
             });
         }
+    }
+
+    #[test]
+    fn what_exists_unknown_to_the_kernel_is_looked_up_again() {
+        const O_RDWR_CREAT: u32 = 0o102;
+        const O_EXCL: u32 = 0o200;
+        let server = Server::new(MemFs::new(), &Config::new("/".into(), "none", "test"));
+        let make = |flags: u32| {
+            let mut errno = None;
+            request(0, Opcode::Create, |rq| {
+                let arg = CreateIn { flags, mode: 0o100_644, ..CreateIn::default() };
+                errno = server.create(rq, ROOT, &arg, b"f").err();
+            });
+            errno
+        };
+        assert_eq!(make(O_RDWR_CREAT), None);
+        assert_eq!(make(O_RDWR_CREAT), Some(Errno::STALE));
+        assert_eq!(make(O_RDWR_CREAT | O_EXCL), Some(Errno::EXIST));
     }
 
     #[test]
