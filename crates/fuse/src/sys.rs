@@ -70,10 +70,25 @@ pub(crate) fn block_signals() {
     }
 }
 
-/// Is the calling thread scheduled as most are (`SCHED_OTHER`)?
-pub(crate) fn is_ordinary_thread() -> bool {
+/// How a thread is scheduled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scheduling {
+    /// As most are (`SCHED_OTHER`).
+    Ordinary,
+    /// Where nobody else wants to run (`SCHED_IDLE`).
+    GivesWay,
+    /// As somebody has decided.
+    Other,
+}
+
+/// How the calling thread is scheduled.
+pub(crate) fn scheduling() -> Scheduling {
     // SAFETY: the call has no memory of ours; 0 is the calling thread.
-    unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER }
+    match unsafe { libc::sched_getscheduler(0) } {
+        libc::SCHED_OTHER => Scheduling::Ordinary,
+        libc::SCHED_IDLE => Scheduling::GivesWay,
+        _ => Scheduling::Other,
+    }
 }
 
 /// The calling thread runs only where nobody else wants to (`SCHED_IDLE`), or as most do.
@@ -82,6 +97,16 @@ pub(crate) fn give_way(yields: bool) -> Result<(), Errno> {
     let priority = libc::sched_param { sched_priority: 0 };
     // SAFETY: the call reads one `sched_param`, which outlives it; 0 is the calling thread.
     check(unsafe { libc::sched_setscheduler(0, policy, &raw const priority) }).map(drop)
+}
+
+/// Lets go of what the calling thread inherited from one that gave way just then, unless `usual` says that all of them do.
+pub(crate) fn schedule_as(usual: Scheduling) {
+    if usual == Scheduling::Ordinary
+        && scheduling() == Scheduling::GivesWay
+        && let Err(error) = give_way(false)
+    {
+        tracing::debug!(%error, "a thread goes on giving way");
+    }
 }
 
 /// Private anonymous memory, zero at first, that takes up room only where it was written.

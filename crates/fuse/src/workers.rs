@@ -1,3 +1,4 @@
+use crate::sys::{self, Scheduling};
 use core::time::Duration;
 use rustix::thread::CpuSet;
 use std::collections::VecDeque;
@@ -20,6 +21,8 @@ pub(crate) struct Workers<J> {
     max: usize,
     /// The CPUs that the program itself may use: a worker is born on a pinned thread, and must not inherit that.
     cpus: Option<CpuSet>,
+    /// Nor that the thread may be giving way just then.
+    scheduling: Scheduling,
 }
 
 struct State<J> {
@@ -33,7 +36,8 @@ struct State<J> {
 impl<J: Job> Workers<J> {
     pub(crate) fn new(max: usize, cpus: Option<CpuSet>) -> Arc<Self> {
         let state = State { queue: VecDeque::new(), threads: 0, idle: 0, born: 0, closed: false };
-        Arc::new(Self { state: Mutex::new(state), changed: Condvar::new(), max: max.max(1), cpus })
+        let scheduling = sys::scheduling();
+        Arc::new(Self { state: Mutex::new(state), changed: Condvar::new(), max: max.max(1), cpus, scheduling })
     }
 
     /// Has `job` done by a worker, by a new one if all are busy.
@@ -67,7 +71,8 @@ impl<J: Job> Workers<J> {
     }
 
     fn work(&self) {
-        crate::sys::block_signals();
+        sys::block_signals();
+        sys::schedule_as(self.scheduling);
         if let Some(cpus) = &self.cpus {
             // Without it the worker shares one CPU with a queue: slower, not wrong.
             let _pinned = rustix::thread::sched_setaffinity(None, cpus);
@@ -145,6 +150,26 @@ mod tests {
         workers.submit(Call(Box::new(move || done.send(()).unwrap())));
         results.recv().unwrap();
         assert!(workers.close(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn a_worker_does_not_inherit_that_a_queue_gives_way() {
+        let of_a_worker = |usual_gives_way: bool| {
+            let (done, results) = mpsc::channel();
+            let made = std::thread::spawn(move || {
+                let gave_way = if usual_gives_way { sys::give_way(true) } else { Ok(()) };
+                let workers = Workers::new(1, None);
+                gave_way.and_then(|()| sys::give_way(true)).unwrap();
+                workers.submit(Call(Box::new(move || done.send(sys::scheduling()).unwrap())));
+                workers.close(Duration::from_secs(60))
+            });
+            assert!(made.join().unwrap());
+            results.recv().unwrap()
+        };
+        assert_eq!(of_a_worker(true), Scheduling::GivesWay);
+        if crate::ring::giveway::may_come_back() {
+            assert_eq!(of_a_worker(false), Scheduling::Ordinary);
+        }
     }
 
     #[test]

@@ -10,11 +10,10 @@
 //! What is runnable is read from /proc/loadavg, once per millisecond of work. A thread that is kept waiting although it gives way learns so
 //! when it runs next, some milliseconds later: that is the price of a wrong guess, and the waiting times between two guesses grow as they fail.
 
-use crate::sys;
+use crate::sys::{self, Scheduling};
 use core::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::pread;
-use rustix::thread::CapabilitySet;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -40,7 +39,7 @@ pub(super) struct GiveWay {
 impl GiveWay {
     /// For the calling thread. `None` where it could not become an ordinary thread again, or is none now.
     pub(super) fn new() -> Option<Self> {
-        if !may_come_back() || !sys::is_ordinary_thread() {
+        if sys::scheduling() != Scheduling::Ordinary || !may_come_back() {
             return None;
         }
         let cpus = std::thread::available_parallelism().ok()?;
@@ -49,23 +48,29 @@ impl GiveWay {
         Some(Self { judge: Judge::new(cpus), start: Instant::now(), loadavg })
     }
 
-    /// To be called for each request, before its reply is handed over.
-    pub(super) fn consider(&mut self) {
+    /// To be called for each request, before its reply is handed over. Answers false if it is not to be called any more: somebody
+    /// else has decided how the thread is scheduled.
+    pub(super) fn consider(&mut self) -> bool {
         let loadavg = &self.loadavg;
-        let Some(yields) = self.judge.step(self.start.elapsed(), || runnable(loadavg)) else { return };
-        if let Err(error) = sys::give_way(yields) {
+        let Some(yields) = self.judge.step(self.start.elapsed(), || runnable(loadavg)) else { return true };
+        let before = if yields { Scheduling::Ordinary } else { Scheduling::GivesWay };
+        if sys::scheduling() != before {
+            return false;
+        }
+        let changed = sys::give_way(yields);
+        if let Err(error) = &changed {
             tracing::debug!(yields, %error, "a queue's thread can't change how it is scheduled");
         }
+        changed.is_ok()
     }
 }
 
-/// May a thread leave `SCHED_IDLE` again (sched(7))?
-fn may_come_back() -> bool {
-    /// `RLIMIT_NICE` that allows a nice value of 0.
-    const NICE_0: u64 = 20;
-    let nice = rustix::process::getrlimit(rustix::process::Resource::Nice).current;
-    nice.is_none_or(|limit| limit >= NICE_0)
-        || rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE))
+/// May a thread like this one leave `SCHED_IDLE` again (sched(7))? One that is there for nothing else finds it out: it depends on
+/// `RLIMIT_NICE`, on the nice value, and on `CAP_SYS_NICE`, which is of no use in a user namespace although it shows there.
+pub(crate) fn may_come_back() -> bool {
+    let try_it = || sys::give_way(true).and_then(|()| sys::give_way(false)).is_ok();
+    let thread = std::thread::Builder::new().name("fuse-try".to_owned()).spawn(try_it);
+    thread.is_ok_and(|thread| thread.join().unwrap_or(false))
 }
 
 /// How many threads run or want to run, on all CPUs: the caller is one of them.

@@ -5,6 +5,7 @@
 //! nothing to commit, makes the kernel send it something: the answer to that fetches the next of those that wait.
 
 use crate::abi::InHeader;
+use crate::sys::{self, Scheduling};
 use crate::{Errno, Opcode, Session};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +18,8 @@ pub(super) struct Kicker {
     file: AtomicU64,
     /// Threads on their way.
     callers: Arc<Mutex<Callers>>,
+    /// How threads of this program are scheduled, whatever the queue's thread may be doing when it makes one.
+    scheduling: Scheduling,
 }
 
 /// How many threads may be on their way: each can be overtaken by a program's request and has to wait with the others.
@@ -30,7 +33,7 @@ struct Callers {
 
 impl Kicker {
     pub(super) fn new(session: Arc<Session>, cpu: u16) -> Self {
-        Self { session, cpu, file: AtomicU64::new(0), callers: Arc::default() }
+        Self { session, cpu, file: AtomicU64::new(0), callers: Arc::default(), scheduling: sys::scheduling() }
     }
 
     /// Remembers the request's node if only regular files have such requests.
@@ -60,8 +63,10 @@ impl Kicker {
         callers.count += 1;
         drop(callers);
         let (session, cpu, callers) = (self.session.clone(), self.cpu, self.callers.clone());
+        let scheduling = self.scheduling;
         let call = move || {
-            crate::sys::block_signals();
+            sys::block_signals();
+            sys::schedule_as(scheduling);
             super::pin(cpu);
             let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
             lock(&callers).ids.push(id);

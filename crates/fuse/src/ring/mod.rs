@@ -11,7 +11,7 @@
 //! that slow requests never keep the others waiting.
 
 mod entry;
-mod giveway;
+pub(crate) mod giveway;
 mod kick;
 mod queue;
 mod sqe;

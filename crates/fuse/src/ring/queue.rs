@@ -183,8 +183,8 @@ impl Queue {
                 self.complete(index, completion.result(), core);
             }
         }
-        if let Some(give_way) = &mut self.give_way {
-            give_way.consider();
+        if self.give_way.as_mut().is_some_and(|give_way| !give_way.consider()) {
+            self.give_way = None;
         }
         // An entry that was committed and got nothing is proof that nothing waits.
         self.starved = idle == 0 || (self.starved && served == committed);
