@@ -7,6 +7,7 @@ use crate::options::Type;
 use crate::own::usage;
 use core::fmt::Write as _;
 use serde_json::json;
+use std::path::Path;
 
 /// How the list is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +34,15 @@ pub fn list(name: Option<&str>, form: Form) -> Result<String, Failure> {
         Form::Json => {
             format!("{}\n", json!(chosen.iter().filter(|kind| is_part(**kind)).map(describe).collect::<Vec<_>>()))
         }
-        Form::Text if name.is_some() => chosen.iter().map(|kind| in_full(*kind)).collect(),
+        Form::Text if name.is_some() => chosen.iter().map(|kind| in_full(*kind, name)).collect(),
         Form::Text => overview(),
     })
 }
 
 fn find(name: &str) -> Result<Type, Failure> {
+    if name.contains('/') && name.ends_with(".so") {
+        return plugin::load(Path::new(name)).map(Type::Layer).map_err(Failure::mount);
+    }
     Type::of(name).filter(|kind| is_part(*kind)).ok_or_else(|| {
         let known = Type::all().filter(|kind| is_part(*kind)).map(Type::name);
         let way_out = nearest(name, known)
@@ -89,7 +93,8 @@ fn overview() -> String {
     out
 }
 
-fn in_full(kind: Type) -> String {
+/// `given`: as it was asked for, which for one that is loaded is its path.
+fn in_full(kind: Type, given: Option<&str>) -> String {
     let mut out = format!("{}: {}\n\n", kind.name(), about(kind));
     for spec in kind.own() {
         item(&mut out, &usage(spec), spec.help);
@@ -99,6 +104,9 @@ fn in_full(kind: Type) -> String {
     }
     let _ = match kind {
         Type::Over(_) => writeln!(out, "\nSee mount.{}(8).", kind.name()),
+        _ if given != Some(kind.name()) => {
+            writeln!(out, "\nIn a stack: strata mount '{} / /srv/data' /mnt", given.unwrap_or_default())
+        }
         _ => writeln!(
             out,
             "\nAlone: mount -t {name} /srv/data /mnt\nIn a stack: strata mount '{name} / /srv/data' /mnt",

@@ -9,7 +9,7 @@
 //!   device ([`device`]), builds the [`stack`] on its [`bottom`] (a directory, or several: [`union`] and its [`branches`],
 //!   [`balance`] and its [`replicas`], which may hang and are not touched before), mounts it, says that it
 //!   is ready, and waits. [`remount`] changes flags.
-//! * `strata`: mounts, lists [`layers`], looks at mounts ([`stats`], [`draw`] from the server's [`report`], [`lower`], [`debug`]), and writes
+//! * `strata`: mounts, lists [`layers`], begins a [`new`] one, looks at mounts ([`stats`], [`draw`] from the server's [`report`], [`lower`], [`debug`]), and writes
 //!   manual pages and completions ([`strata`], [`man`]).
 //!
 //! Every exit status stands in [`exit`].
@@ -32,6 +32,7 @@ pub mod lower;
 pub mod man;
 pub mod mountinfo;
 pub mod near;
+pub mod new;
 pub mod options;
 pub mod own;
 pub mod place;

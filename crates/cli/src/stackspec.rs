@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! stack     = { layer " / " } bottom
-//! layer     = NAME { "," option }
+//! layer     = ( NAME | OBJECT ) { "," option }      an OBJECT is a PATH that ends with ".so": a layer that is loaded
 //! bottom    = directory | NAME { "," option }       the NAME of a file system over several directories
 //! directory = PATH [ ",ro" ]                        a PATH begins with "/" or "."
 //! option    = NAME [ "=" VALUE ]
@@ -18,7 +18,7 @@ use crate::registry;
 use crate::text::Text;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use wrapfs::{LayerType, OptionSpec};
 
 /// The most layers: their figures must fit into one extended attribute.
@@ -87,6 +87,12 @@ fn layer(part: &Text) -> Result<LayerSpec, String> {
         let own = Own::read(&options, kind.options, None).map_err(|wrong| format!("{name}: {wrong}"))?;
         return Ok(LayerSpec { kind, own });
     }
+    if is_object(part) {
+        let path = part.split(b',').first().map(Text::bytes).unwrap_or_default();
+        let kind = plugin::load(Path::new(&OsString::from_vec(path)))?;
+        let own = Own::read(&options, kind.options, None).map_err(|wrong| format!("{name}: {wrong}"))?;
+        return Ok(LayerSpec { kind, own });
+    }
     if registry::bottom(&name).is_some() || is_path(part) {
         return Err(format!("{name} can only be the last part: nothing can lie below it"));
     }
@@ -117,6 +123,11 @@ fn bottom(part: &Text) -> Result<BottomSpec, String> {
 /// Is it a path, and not a name?
 fn is_path(part: &Text) -> bool {
     part.bytes().first().is_some_and(|&b| b == b'/' || b == b'.')
+}
+
+/// Is it the path of an object that a layer is loaded from?
+fn is_object(part: &Text) -> bool {
+    is_path(part) && part.split(b',').first().is_some_and(|path| path.bytes().ends_with(b".so"))
 }
 
 fn name_and_options(part: &Text) -> Result<(String, Vec<Text>), String> {
@@ -183,6 +194,11 @@ mod tests {
         assert!(wrong("wrapfs / data").contains("begins with / or ./"));
         assert!(wrong("unionfs,dirs=/a / /b").contains("unionfs can only be the last part"));
         assert!(wrong("/a / /b").contains("/a can only be the last part"));
+        let object = wrong("wrapfs / /nonexistent/a\\,b.so,key=1 / /b");
+        assert!(
+            object.starts_with("part 2 of the stack: /nonexistent/a,b.so can't be used as a layer: No such"),
+            "{object}"
+        );
         assert!(wrong("wrapfs,key=1 / /b").contains("part 1 of the stack: wrapfs: unknown option key: it has none"));
         assert!(wrong("unionfs,dir=/a").contains("unknown option dir: is dirs meant?"));
         assert!(wrong("/a,rw").contains("directory /a: unknown option rw"));

@@ -3,6 +3,7 @@
 use crate::draw::Picture;
 use crate::exit::{Exit, Failure};
 use crate::layers::{self, Form};
+use crate::new::{self, Language};
 use crate::options::Type;
 use crate::stats::{self, Question};
 use crate::{debug, helper, lower, man};
@@ -28,6 +29,7 @@ Examples:
   mount -t unionfs -o dirs=/changes=rw:/image=ro none /mnt
   strata mount 'wrapfs / unionfs,dirs=/changes=rw:/image=ro' /mnt
   strata layers                         what a stack can be made of
+  strata new mylayer                    a layer of one's own
   strata stack --watch /mnt             the layers, what they do, and how long it takes
   strata stats /mnt                     which requests the kernel sent to its server
   strata info --json /mnt               which server it is, and what it holds
@@ -77,7 +79,7 @@ enum Command {
     },
     /// List the layers that a stack can be made of, or explain one.
     Layers {
-        /// The one to explain.
+        /// The one to explain: its name, or the path of an object (/DIR/NAME.so).
         name: Option<String>,
         /// Print JSON.
         #[arg(long, conflicts_with = "names")]
@@ -114,6 +116,19 @@ enum Command {
         mount: PathBuf,
         /// off, error, warn, info, debug or trace: with trace, every operation of a measured layer is logged.
         level: Option<String>,
+    },
+    /// Write a new layer to begin with, and its tests.
+    New {
+        /// What it is to be called: a letter, then lower-case letters, digits, - and _.
+        name: String,
+        /// Where; by default a directory of that name, here.
+        dir: Option<PathBuf>,
+        /// In C, not in Rust.
+        #[arg(long)]
+        c: bool,
+        /// Strata's source, which a layer in Rust is built with. Default: the one around this directory, or the one that this program was built from.
+        #[arg(long, value_name = "DIR", conflicts_with = "c")]
+        strata: Option<PathBuf>,
     },
     /// Print the completions of a shell.
     Completions {
@@ -164,6 +179,10 @@ pub fn run(args: &[OsString]) -> Exit {
         }
         Command::Stats { mount, json } => answer(mount, Question::Requests, *json),
         Command::Info { mount, json } => answer(mount, Question::Info, *json),
+        Command::New { name, dir, c, strata } => {
+            let language = if *c { Language::C } else { Language::Rust };
+            new::write(name, dir.as_deref(), strata.as_deref(), language).and_then(|text| print(text.as_bytes()))
+        }
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "strata", &mut script);

@@ -1,0 +1,163 @@
+//! Layers from object files: what `strata new` writes and what the tutorial builds are built, tested, mounted and used.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use strata_tests::{Sandbox, process};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
+
+fn strata(words: &[&str]) -> String {
+    process::run(Command::new(PROGRAM).args(words))
+}
+
+fn refused(words: &[&str]) -> String {
+    let said = process::try_run(Command::new(PROGRAM).args(words));
+    assert!(!said.status.success() && said.text.lines().count() == 1, "{}", said.text);
+    said.text
+}
+
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// An empty directory of this build.
+fn scratch(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&dir);
+    dir
+}
+
+/// Runs cargo in a crate that was written. What it builds stays, so that it is built once.
+fn cargo(dir: &Path, words: &[&str]) -> String {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("objects");
+    process::run(
+        Command::new(env!("CARGO")).args(words).arg("--offline").current_dir(dir).env("CARGO_TARGET_DIR", target),
+    )
+}
+
+/// The object of a crate, as it is installed: nobody else may write it.
+fn object(name: &str, sandbox: &Sandbox) -> String {
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("objects/debug/lib{name}.so"));
+    let installed = sandbox.path(&format!("{name}.so"));
+    fs::copy(built, &installed).unwrap();
+    fs::set_permissions(&installed, fs::Permissions::from_mode(0o755)).unwrap();
+    installed.to_str().unwrap().to_owned()
+}
+
+fn mount(stack: &str) {
+    strata(&["mount", stack, "/mnt/at"]);
+}
+
+fn unmount() {
+    process::run(Command::new("umount").arg("/mnt/at"));
+}
+
+fn stage() -> Sandbox {
+    let sandbox = Sandbox::with_time(std::time::Duration::from_secs(900));
+    for dir in ["data", "at"] {
+        let _ = sandbox.dir(dir);
+    }
+    sandbox
+}
+
+/// The blocks of a document that are marked so, one after the other.
+fn blocks(document: &str, mark: &str) -> String {
+    let (mut out, mut within) = (String::new(), None);
+    for line in document.lines() {
+        match (line.strip_prefix("```"), within) {
+            (Some(found), None) => within = Some(found == mark),
+            (Some(_), Some(_)) => within = None,
+            (None, Some(true)) => out.extend([line, "\n"]),
+            _ => {}
+        }
+    }
+    assert_eq!(within, None, "a block that is not closed");
+    out
+}
+
+#[test]
+fn what_is_written_in_rust_works_and_the_tutorial_too() {
+    let dir = scratch("veil");
+    let sandbox = stage();
+    strata(&["new", "veil", dir.to_str().unwrap(), "--strata", top().to_str().unwrap()]);
+    assert!(cargo(&dir, &["test"]).contains("3 passed"));
+    // What is written is the identity.
+    cargo(&dir, &["build"]);
+    let veil = object("veil", &sandbox);
+    mount(&format!("{veil},block=100 / /mnt/data"));
+    process::sh(
+        "cp -a \"$1\"/src /mnt/at/copy && diff -r \"$1\"/src /mnt/at/copy && diff -r \"$1\"/src /mnt/data/copy",
+        &[&dir],
+    );
+    unmount();
+    assert!(refused(&["mount", &format!("{veil},block=0 / /mnt/data"), "/mnt/at"]).contains("block=0: 1 to"));
+    assert!(refused(&["mount", &format!("{veil},bolck=1 / /mnt/data"), "/mnt/at"]).contains("is block meant?"));
+
+    // The tutorial's blocks in its place.
+    let tutorial = fs::read_to_string(top().join("docs/tutorial.md")).unwrap();
+    fs::write(dir.join("src/lib.rs"), blocks(&tutorial, "rust")).unwrap();
+    let tests = fs::read_to_string(dir.join("tests/layer.rs")).unwrap();
+    fs::write(dir.join("tests/layer.rs"), tests + &blocks(&tutorial, "rust,tests")).unwrap();
+    let said = cargo(&dir, &["test"]);
+    assert!(said.contains("5 passed") && !said.contains("warning"), "{said}");
+    cargo(&dir, &["build"]);
+    let veil = object("veil", &sandbox);
+    let shown = strata(&["layers", &veil]);
+    assert!(shown.contains("key=BYTES") && shown.contains("private"), "{shown}");
+    mount(&format!("wrapfs / {veil},key=secret,private / /mnt/data"));
+    fs::write("/mnt/at/hello", "plain words").unwrap();
+    assert_eq!(fs::read("/mnt/at/hello").unwrap(), b"plain words");
+    assert_eq!(fs::metadata("/mnt/at/hello").unwrap().permissions().mode() & 0o777, 0o600);
+    assert_ne!(fs::read("/mnt/data/uryyb").unwrap(), b"plain words");
+    let count = "import fcntl, os, struct
+number = 2 << 30 | 8 << 16 | ord('v') << 8 | 1
+print(struct.unpack('Q', fcntl.ioctl(os.open('/mnt/at', os.O_RDONLY), number, bytes(8)))[0])";
+    let counted: u64 = process::run(Command::new("python3").args(["-c", count])).trim().parse().unwrap();
+    assert!(counted > 0);
+    assert!(strata(&["stack", "/mnt/at"]).contains("veil"));
+    unmount();
+    assert!(refused(&["mount", &format!("{veil},key= / /mnt/data"), "/mnt/at"]).contains("the key is empty"));
+}
+
+#[test]
+fn what_is_written_in_c_works() {
+    let dir = scratch("layer-in-c");
+    let sandbox = stage();
+    strata(&["new", "my-c", dir.to_str().unwrap(), "--c"]);
+    process::run(Command::new("make").arg("-C").arg(&dir));
+    // Its own check finds the program by its name.
+    let bin = sandbox.dir("bin");
+    std::os::unix::fs::symlink(PROGRAM, bin.join("strata")).unwrap();
+    fs::set_permissions(dir.join("my-c.so"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let said =
+        process::run(Command::new("make").arg("-C").arg(&dir).arg("check").env("PATH", path).env("TMPDIR", "/mnt"));
+    assert!(said.contains("it works"), "{said}");
+}
+
+#[test]
+fn the_example_in_c_is_mounted() {
+    let sandbox = stage();
+    let vowels = sandbox.path("vowels.so");
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-shared", "-fPIC", "-I"]).arg(top().join("include"));
+    process::run(cc.arg("-o").arg(&vowels).arg(top().join("examples/c/vowels.c")));
+    fs::set_permissions(&vowels, fs::Permissions::from_mode(0o755)).unwrap();
+    mount("xor / /mnt/vowels.so / /mnt/vowels.so,letters=xyz / /mnt/data");
+    fs::write("/mnt/at/tree-x", "data").unwrap();
+    assert!(Path::new("/mnt/data/trii-y").exists());
+    fs::rename("/mnt/at/tree-x", "/mnt/at/a").unwrap();
+    assert_eq!(fs::read("/mnt/at/a").unwrap(), b"data");
+    unmount();
+    // One that others may write is not loaded.
+    fs::set_permissions(&vowels, fs::Permissions::from_mode(0o777)).unwrap();
+    let wrong = refused(&["mount", "/mnt/vowels.so / /mnt/data", "/mnt/at"]);
+    assert!(
+        wrong.contains("part 1 of the stack: /mnt/vowels.so can't be used as a layer: others may write it"),
+        "{wrong}"
+    );
+}
