@@ -21,7 +21,7 @@ const NULL: LayerType = LayerType {
 };
 
 /// Layers over one other.
-static LAYERS: &[&[LayerType]] = &[&[NULL], layers::ALL, &[snoopfs::LAYER]];
+static LAYERS: &[&[LayerType]] = &[&[NULL], layers::ALL, &[snoopfs::LAYER, usenetfs::LAYER]];
 
 /// File systems over several directories.
 static BOTTOMS: &[&BottomType] = &[&UNION, &BALANCE];

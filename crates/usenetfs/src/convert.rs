@@ -1,0 +1,232 @@
+//! From flat to managed and back, a bounded number of entries at a time.
+//!
+//! The record says where entries may be *before* the first of them is there, so that each is found at every moment. Buckets are filled and
+//! emptied in the store, since in the directory itself an entry of users may have a bucket's name; buckets of the digits scheme then move
+//! between the two as a whole.
+
+use crate::control::{Goal, Progress};
+use crate::managed::{Base, Managed, Spot};
+use crate::node::UsenetVnode;
+use crate::record::{Phase, RECORD, Record, STORE, is_reserved, remove};
+use crate::scheme::{Scheme, bucket_of_number};
+use crate::split::{move_entry, names_in};
+use crate::state::{FLAG, Form};
+use std::sync::Arc;
+use vnode::{Cx, Errno, Name, Result, SetAttr, Vnode};
+
+/// What is left to do after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    /// More of the same or of what follows.
+    More,
+    /// The directory is managed.
+    Managed,
+    /// The directory is flat.
+    Flat,
+}
+
+impl UsenetVnode {
+    /// Brings the directory nearer to the goal: moves up to `budget` entries or buckets.
+    pub(crate) fn convert(&self, cx: &Cx<'_>, goal: Goal, budget: usize) -> Result<Progress> {
+        let server = self.core.server(cx);
+        server.require_blocking()?;
+        let mut form = self.state()?.change(&server, &self.lower)?;
+        if matches!(*form, Form::Flat) {
+            let Goal::Manage(wanted) = goal else { return Ok(Progress::default()) };
+            let scheme = wanted.scheme()?;
+            start(&server, &self.lower, scheme)?;
+            *form = Form::Managed(Box::new(Managed::load(&server, &self.lower)?));
+        }
+        let Form::Managed(managed) = &mut *form else { return Err(Errno::IO) };
+        let done =
+            managed.turn(&server, &self.lower, goal).and_then(|()| managed.work(&server, &self.lower, budget.max(1)));
+        match done {
+            Ok(Left::Flat) => {
+                let moved = managed.moved;
+                *form = Form::Flat;
+                Ok(Progress { moved, ..Progress::default() })
+            }
+            Ok(_) => Ok(managed.progress()),
+            Err(errno) => {
+                tracing::warn!(%errno, "directory {}: its conversion has stopped ({})", self.lower.id(), managed.record.phase.name());
+                // What was done of it is found out anew.
+                *form = Form::Unknown;
+                Err(errno)
+            }
+        }
+    }
+
+    /// How far a conversion is.
+    pub(crate) fn progress(&self, cx: &Cx<'_>) -> Result<Progress> {
+        Ok(match &*self.look(cx)? {
+            Form::Managed(managed) => managed.progress(),
+            Form::Flat | Form::Unknown => Progress::default(),
+        })
+    }
+}
+
+/// Writes the record of a directory whose entries all lie in it, and sets the bit.
+fn start(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, scheme: Scheme) -> Result<()> {
+    let attr = dir.getattr(cx)?;
+    // If there is a store, the bit was taken away below: what it holds is found by the record beside it.
+    let store = dir.lookup(cx, Name::new(STORE)?)?;
+    let old = if store.is_some() { Record::read(cx, dir)? } else { None };
+    let scheme = old.map_or(scheme, |record| record.scheme);
+    Record { scheme, phase: Phase::Filling }.write(cx, dir)?;
+    let set = SetAttr { mode: Some(attr.perm() | FLAG), ..SetAttr::default() };
+    dir.setattr(cx, &set, None).map(|_| ())
+}
+
+impl Managed {
+    pub(crate) fn progress(&self) -> Progress {
+        Progress { phase: Some(self.record.phase), hash: self.record.scheme != Scheme::Digits, moved: self.moved }
+    }
+
+    /// Turns towards the goal, whatever it was going for before.
+    fn turn(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, goal: Goal) -> Result<()> {
+        let is_digits = self.record.scheme == Scheme::Digits;
+        let next = match (goal, self.record.phase) {
+            (Goal::Manage(wanted), _) if wanted.hash == is_digits => return Err(Errno::EXIST),
+            (Goal::Manage(_), Phase::Lowering) => Phase::Raising,
+            (Goal::Manage(_), Phase::Emptying) => Phase::Filling,
+            (Goal::Unmanage, Phase::Stable) if is_digits => Phase::Lowering,
+            (Goal::Unmanage, Phase::Raising) => Phase::Lowering,
+            (Goal::Unmanage, Phase::Stable | Phase::Filling) => Phase::Emptying,
+            (_, phase) => phase,
+        };
+        self.enter(cx, dir, next)
+    }
+
+    fn enter(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, phase: Phase) -> Result<()> {
+        if phase != self.record.phase {
+            let record = Record { phase, ..self.record };
+            record.write(cx, dir)?;
+            self.record = record;
+            *self.listing.get_mut() = None;
+        }
+        Ok(())
+    }
+
+    fn work(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, budget: usize) -> Result<Left> {
+        match self.record.phase {
+            Phase::Stable => Ok(Left::Managed),
+            Phase::Filling => self.fill(cx, dir, budget),
+            Phase::Raising => self.raise(cx, dir, budget),
+            Phase::Lowering => self.lower(cx, dir, budget),
+            Phase::Emptying => self.empty(cx, dir, budget),
+        }
+    }
+
+    fn fill(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, budget: usize) -> Result<Left> {
+        let is_digits = self.record.scheme == Scheme::Digits;
+        let belongs_in_bucket = |name: &[u8]| !is_reserved(name) && (!is_digits || bucket_of_number(name).is_some());
+        let names = names_in(cx, dir, budget, belongs_in_bucket)?;
+        for (name, _) in &names {
+            let Some(Spot::In(bucket)) = self.spots(name).into_iter().next() else { return Err(Errno::IO) };
+            let place = self.make_bucket(cx, dir, &bucket)?;
+            move_entry(cx, dir, &place, Name::new(name)?)?;
+            self.moved += 1;
+            self.dirty.insert(bucket.clone());
+            self.note_in_bucket(cx, dir, &bucket)?;
+        }
+        match (names.is_empty(), is_digits) {
+            (false, _) => Ok(Left::More),
+            (true, true) => self.enter(cx, dir, Phase::Raising).map(|()| Left::More),
+            (true, false) => self.enter(cx, dir, Phase::Stable).map(|()| Left::Managed),
+        }
+    }
+
+    /// One more in a bucket; it is split if it is large now.
+    fn note_in_bucket(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<()> {
+        let Scheme::Hash { limit, .. } = self.record.scheme else { return Ok(()) };
+        let known = self.buckets.get(name).and_then(|bucket| bucket.entries);
+        let entries = match known {
+            Some(entries) => entries + 1,
+            None => u32::try_from(names_in(cx, &self.bucket(cx, dir, name)?, usize::MAX, |_| true)?.len())
+                .unwrap_or(u32::MAX),
+        };
+        if let Some(bucket) = self.buckets.get_mut(name) {
+            bucket.entries = Some(entries);
+        }
+        if entries > limit && name.len() < crate::scheme::DEEPEST { self.split(cx, dir, name) } else { Ok(()) }
+    }
+
+    fn raise(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, budget: usize) -> Result<Left> {
+        if self.move_buckets(cx, dir, (Base::Store, Base::Directory), budget)? {
+            return Ok(Left::More);
+        }
+        drop_store(cx, dir)?;
+        // Without a record, a managed directory is one of the digits scheme.
+        remove(cx, dir, RECORD)?;
+        self.record = Record::NONE;
+        Ok(Left::Managed)
+    }
+
+    fn lower(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, budget: usize) -> Result<Left> {
+        if !self.move_buckets(cx, dir, (Base::Directory, Base::Store), budget)? {
+            self.enter(cx, dir, Phase::Emptying)?;
+        }
+        Ok(Left::More)
+    }
+
+    /// Moves buckets as a whole; answers false if there is none left.
+    fn move_buckets(
+        &mut self,
+        cx: &Cx<'_>,
+        dir: &Arc<dyn Vnode>,
+        (from, to): (Base, Base),
+        budget: usize,
+    ) -> Result<bool> {
+        let names: Vec<_> = self
+            .buckets
+            .iter()
+            .filter(|(_, bucket)| bucket.base == from)
+            .map(|(name, _)| name.clone())
+            .take(budget)
+            .collect();
+        if names.is_empty() {
+            return Ok(false);
+        }
+        let (source, target) = (self.base(cx, dir, from)?, self.make_base(cx, dir, to)?);
+        for name in &names {
+            move_entry(cx, &source, &target, Name::new(name)?)?;
+            if let Some(bucket) = self.buckets.get_mut(name) {
+                bucket.base = to;
+            }
+        }
+        Ok(true)
+    }
+
+    fn empty(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, budget: usize) -> Result<Left> {
+        let mut left = budget;
+        while let Some(name) = self.buckets.keys().next_back().cloned() {
+            let bucket = self.bucket(cx, dir, &name)?;
+            let names = names_in(cx, &bucket, left, |_| true)?;
+            for (entry, _) in &names {
+                move_entry(cx, &bucket, dir, Name::new(entry)?)?;
+                self.moved += 1;
+            }
+            left -= names.len();
+            if left == 0 {
+                return Ok(Left::More);
+            }
+            self.drop_bucket(cx, dir, &name)?;
+        }
+        drop_store(cx, dir)?;
+        let set = SetAttr { mode: Some(dir.getattr(cx)?.perm() & !FLAG), ..SetAttr::default() };
+        dir.setattr(cx, &set, None)?;
+        // Hidden, and of no effect without the bit: if it stays, it is in nobody's way.
+        if let Err(errno) = remove(cx, dir, RECORD) {
+            tracing::warn!(%errno, "directory {}: a hidden record stays in it", dir.id());
+        }
+        Ok(Left::Flat)
+    }
+}
+
+/// Removes the store, which is empty.
+fn drop_store(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<()> {
+    match dir.rmdir(cx, Name::new(STORE)?) {
+        Err(Errno::NOENT) => Ok(()),
+        done => done,
+    }
+}

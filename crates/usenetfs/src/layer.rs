@@ -1,0 +1,125 @@
+use crate::node::UsenetVnode;
+use crate::scheme::Scheme;
+use crate::state::States;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use vnode::{Cx, Layer, Result, Vnode};
+use wrapfs::{LayerType, OptionSpec, Settings};
+
+/// `usenetfs`, for the list of layers.
+pub const LAYER: LayerType = LayerType {
+    name: "usenetfs",
+    about: "stores large directories as many small ones",
+    options: &[
+        OptionSpec {
+            name: "scheme",
+            value: Some("digits|hash"),
+            help: "How directories are stored that chmod(1) makes managed from here on: digits (default) spreads numbers over 1000 \
+                   subdirectories by their second to fourth lowest digits, hash spreads all names over as many as there is need for.",
+        },
+        OptionSpec {
+            name: "limit",
+            value: Some("N"),
+            help: "With scheme=hash: a subdirectory with more than N entries is split (1000).",
+        },
+    ],
+    build: &build,
+};
+
+fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc<dyn Layer>, String> {
+    let hash = match settings.text("scheme")? {
+        None | Some("digits") => false,
+        Some("hash") => true,
+        Some(other) => return Err(format!("scheme={other}: it is none of digits, hash")),
+    };
+    let limit: Option<u32> = settings.parse("limit")?;
+    match limit {
+        Some(_) if !hash => return Err("limit: only with scheme=hash".to_owned()),
+        Some(limit) if !(2..=1_000_000).contains(&limit) => {
+            return Err(format!("limit={limit}: it is from 2 to 1000000"));
+        }
+        _ => {}
+    }
+    Ok(UsenetFs::new(lower, Wanted { hash, limit }))
+}
+
+/// How directories are stored that become managed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// By hash; else by digits.
+    pub hash: bool,
+    /// Entries of a bucket before it is split; `None`: as many as there usually are.
+    pub limit: Option<u32>,
+}
+
+impl Wanted {
+    pub(crate) fn scheme(self) -> Result<Scheme> {
+        if self.hash { Scheme::hash(self.limit) } else { Ok(Scheme::Digits) }
+    }
+}
+
+/// What all vnodes share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) wanted: Wanted,
+    pub(crate) states: States,
+    pub(crate) several: Mutex<()>,
+    uid: u32,
+    gid: u32,
+}
+
+impl Core {
+    /// The caller's interruption and patience, as the server's user: for what the layer makes for itself.
+    pub(crate) fn server<'a>(&self, cx: &Cx<'a>) -> Cx<'a> {
+        cx.as_server(self.uid, self.gid)
+    }
+}
+
+/// The layer.
+#[derive(Debug)]
+pub struct UsenetFs {
+    lower: Arc<dyn Layer>,
+    root: Arc<UsenetVnode>,
+}
+
+impl UsenetFs {
+    /// Over `lower`.
+    #[must_use]
+    pub fn new(lower: Arc<dyn Layer>, wanted: Wanted) -> Arc<Self> {
+        let core = Arc::new(Core {
+            wanted,
+            states: States::default(),
+            several: Mutex::new(()),
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+        });
+        let root = Arc::new(UsenetVnode::over(&core, lower.root()));
+        Arc::new(Self { lower, root })
+    }
+}
+
+impl Layer for UsenetFs {
+    fn root(&self) -> Arc<dyn Vnode> {
+        self.root.clone()
+    }
+
+    fn read_only(&self) -> bool {
+        self.lower.read_only()
+    }
+
+    fn may_hang(&self) -> bool {
+        self.lower.may_hang()
+    }
+
+    fn watches_refusals(&self) -> bool {
+        self.lower.watches_refusals()
+    }
+
+    fn needs_flush(&self) -> bool {
+        self.lower.needs_flush()
+    }
+
+    fn sync(&self, cx: &Cx<'_>) -> Result<()> {
+        self.lower.sync(cx)
+    }
+}

@@ -1,0 +1,83 @@
+//! Renaming: in a directory, from one to another, over something.
+
+use crate::managed::{Change, Found, Spot};
+use crate::node::{Held, UsenetVnode};
+use crate::record::is_reserved;
+use std::sync::Arc;
+use vnode::{Cx, Errno, Kind, Name, RenameFlags, Result, Vnode};
+
+impl UsenetVnode {
+    pub(crate) fn move_to(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        new_dir: &Self,
+        new_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if is_reserved(name.as_bytes()) || (flags.exchange && is_reserved(new_name.as_bytes())) {
+            return Err(Errno::NOENT);
+        }
+        if is_reserved(new_name.as_bytes()) {
+            return Err(Errno::INVAL);
+        }
+        if flags.exchange && flags.no_replace {
+            return Err(Errno::INVAL);
+        }
+        let _several = self.several();
+        let mut from = self.hold(cx)?;
+        // Whoever has `several` may lock a second directory in any order.
+        let mut to = if Arc::ptr_eq(self.state()?, new_dir.state()?) { None } else { Some(new_dir.hold(cx)?) };
+        let source = from.find(cx, &self.lower, name)?.ok_or(Errno::NOENT)?;
+        let target = to.as_ref().unwrap_or(&from).find(cx, &new_dir.lower, new_name)?;
+        match &target {
+            None if flags.exchange => return Err(Errno::NOENT),
+            Some(_) if flags.no_replace => return Err(Errno::EXIST),
+            _ => {}
+        }
+        let (new_spot, new_place) = match &target {
+            Some((spot, place, _)) => (spot.clone(), Arc::clone(place)),
+            None => new_dir.new_place(cx, to.as_mut().unwrap_or(&mut from), new_name)?,
+        };
+        let rename = || source.1.rename(cx, name, &new_place, new_name, flags);
+        match target.as_ref().filter(|target| self.is_victim(new_dir, &source, target, flags)) {
+            Some((_, _, victim)) => self.in_place_of(cx, &victim.vnode, rename)?,
+            None => rename()?,
+        }
+        // Two names of one file: nothing was done.
+        if target.as_ref().is_some_and(|target| target.2.vnode.id() == source.2.vnode.id()) {
+            return Ok(());
+        }
+        let (old_kind, new_kind) = (source.2.vnode.kind(), target.as_ref().map(|target| target.2.vnode.kind()));
+        from.count(&source.0, old_kind, Change::Removed);
+        if let (true, Some(kind)) = (flags.exchange, new_kind) {
+            from.count(&source.0, kind, Change::Added);
+        }
+        let to = to.as_mut().unwrap_or(&mut from);
+        if let Some(kind) = new_kind {
+            to.count(&new_spot, kind, Change::Removed);
+        }
+        to.count(&new_spot, old_kind, Change::Added);
+        self.touch(cx, &source.0);
+        new_dir.touch(cx, &new_spot);
+        if let Held::Managed(managed) = to {
+            new_dir.split_if_large(cx, managed, &new_spot);
+        }
+        Ok(())
+    }
+
+    fn new_place(&self, cx: &Cx<'_>, held: &mut Held<'_>, name: Name<'_>) -> Result<(Spot, Arc<dyn Vnode>)> {
+        let Held::Managed(managed) = held else { return Ok((Spot::Flat, Arc::clone(&self.lower))) };
+        let spot = managed.spot_for_new(cx, &self.lower, name)?;
+        let place = self.place_for_new(cx, managed, &spot)?;
+        Ok((spot, place))
+    }
+
+    /// Does a directory take the place of another, of which something may be hidden? One of the two that the entries are in is not empty.
+    fn is_victim(&self, new_dir: &Self, source: &Found, target: &Found, flags: RenameFlags) -> bool {
+        let (old, new) = (&source.2.vnode, &target.2.vnode);
+        let directories = old.kind() == Kind::Directory && new.kind() == Kind::Directory;
+        let busy = [old.id(), self.lower.id(), new_dir.lower.id()].contains(&new.id());
+        directories && !flags.exchange && !busy
+    }
+}

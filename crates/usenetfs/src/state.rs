@@ -1,0 +1,93 @@
+//! What is known of the directories that are in use, found by number, and their locks.
+
+use crate::managed::Managed;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Weak};
+use vnode::{Cx, NumberMap, Result, Vnode};
+
+/// The set-user-id bit.
+pub(crate) const FLAG: u32 = 0o4000;
+
+/// What a directory is.
+#[derive(Debug)]
+pub(crate) enum Form {
+    /// That must be found out (again).
+    Unknown,
+    /// Its entries lie in it.
+    Flat,
+    /// They lie in buckets.
+    Managed(Box<Managed>),
+}
+
+/// A directory that is looked at.
+pub(crate) type Guard<'a> = RwLockReadGuard<'a, Form>;
+
+/// A directory in use.
+#[derive(Debug)]
+pub(crate) struct DirState {
+    id: u64,
+    form: RwLock<Form>,
+    table: Weak<Table>,
+}
+
+type Table = Mutex<NumberMap<Weak<DirState>>>;
+
+/// The directories in use: those whose vnodes live and were asked for an entry.
+#[derive(Debug, Default)]
+pub(crate) struct States(Arc<Table>);
+
+impl States {
+    pub(crate) fn get(&self, id: u64) -> Arc<DirState> {
+        let mut table = self.0.lock();
+        if let Some(state) = table.get(&id).and_then(Weak::upgrade) {
+            return state;
+        }
+        let state = Arc::new(DirState { id, form: RwLock::new(Form::Unknown), table: Arc::downgrade(&self.0) });
+        table.insert(id, Arc::downgrade(&state));
+        state
+    }
+
+    /// The directory is removed: its number may soon be another's.
+    pub(crate) fn forget(&self, id: u64) {
+        let _ = self.0.lock().remove(&id);
+    }
+}
+
+impl Drop for DirState {
+    fn drop(&mut self) {
+        let Some(table) = self.table.upgrade() else { return };
+        let mut table = table.lock();
+        // Another of the same number may have come meanwhile.
+        if table.get(&self.id).is_some_and(|known| known.strong_count() == 0) {
+            table.remove(&self.id);
+        }
+    }
+}
+
+impl DirState {
+    /// What it is. `cx` is the server's.
+    pub(crate) fn look(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Guard<'_>> {
+        let guard = self.form.read();
+        if !matches!(*guard, Form::Unknown) {
+            return Ok(guard);
+        }
+        drop(guard);
+        self.change(cx, dir).map(RwLockWriteGuard::downgrade)
+    }
+
+    /// The same for a change.
+    pub(crate) fn change(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<RwLockWriteGuard<'_, Form>> {
+        let mut guard = self.form.write();
+        if matches!(*guard, Form::Unknown) {
+            *guard = load(cx, dir)?;
+        }
+        Ok(guard)
+    }
+}
+
+fn load(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Form> {
+    if dir.getattr(cx)?.mode & FLAG == 0 {
+        return Ok(Form::Flat);
+    }
+    Managed::load(cx, dir).map(|managed| Form::Managed(Box::new(managed)))
+}

@@ -1,0 +1,185 @@
+use crate::control::{CONVERT, Goal, STATE};
+use crate::managed::{Base, Managed, Spot};
+use crate::node::{Held, UsenetVnode};
+use crate::split::DEFAULT_ACL;
+use crate::state::Form;
+use std::any::Any;
+use std::sync::Arc;
+use vnode::{
+    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr,
+    StatFs, Vnode, XattrFlags,
+};
+
+impl Vnode for UsenetVnode {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> u64 {
+        self.lower.id()
+    }
+
+    fn kind(&self) -> Kind {
+        self.lower.kind()
+    }
+
+    fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
+        self.shown(cx, self.lower.getattr(cx)?)
+    }
+
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
+        self.change_attr(cx, set, file)
+    }
+
+    fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
+        self.find(cx, name)
+    }
+
+    fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        self.lower.readlink(cx)
+    }
+
+    fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+        self.list(cx, cookie, sink)
+    }
+
+    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        self.lower.open(cx, flags)
+    }
+
+    fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        let (entry, file) = self.make(cx, name, |dir| dir.create(cx, name, mode, flags))?;
+        Ok((self.raise_new(cx, entry), file))
+    }
+
+    fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        let (entry, file) = self.lower.tmpfile(cx, mode, flags)?;
+        Ok((self.raise_new(cx, entry), file))
+    }
+
+    fn mknod(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
+        let entry = self.make(cx, name, |dir| dir.mknod(cx, name, mode, rdev))?;
+        Ok(self.raise_new(cx, entry))
+    }
+
+    fn mkdir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
+        let entry = self.make(cx, name, |dir| self.make_dir(cx, dir, name, mode))?;
+        Ok(self.raise_new(cx, entry))
+    }
+
+    fn symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
+        let entry = self.make(cx, name, |dir| dir.symlink(cx, name, target))?;
+        Ok(self.raise_new(cx, entry))
+    }
+
+    fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
+        let target = &self.same_layer(target)?.lower;
+        let entry = self.make(cx, name, |dir| dir.link(cx, name, target))?;
+        Ok(self.raise_new(cx, entry))
+    }
+
+    fn unlink(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
+        self.remove_file(cx, name)
+    }
+
+    fn rmdir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
+        self.remove_dir(cx, name)
+    }
+
+    fn rename(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        new_dir: &Arc<dyn Vnode>,
+        new_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.move_to(cx, name, self.same_layer(new_dir)?, new_name, flags)
+    }
+
+    fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
+        if name != STATE || self.kind() != Kind::Directory {
+            return self.lower.getxattr(cx, name, out);
+        }
+        let text = self.progress(cx)?.to_string();
+        if !out.is_empty() {
+            out.get_mut(..text.len()).ok_or(Errno::RANGE)?.copy_from_slice(text.as_bytes());
+        }
+        Ok(text.len())
+    }
+
+    fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        if self.kind() != Kind::Directory {
+            return self.lower.setxattr(cx, name, value, flags);
+        }
+        if name == CONVERT {
+            let (goal, budget) = Goal::parse(value).ok_or(Errno::INVAL)?;
+            if cx.uid != 0 && self.lower.getattr(cx)?.uid != cx.uid {
+                return Err(Errno::PERM);
+            }
+            return self.convert(cx, goal, budget).map(|_| ());
+        }
+        self.change_xattr(cx, name, || self.lower.setxattr(cx, name, value, flags))
+    }
+
+    fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
+        self.lower.listxattr(cx, out)
+    }
+
+    fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+        self.change_xattr(cx, name, || self.lower.removexattr(cx, name))
+    }
+
+    fn refused(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
+        self.lower.refused(cx, mask)
+    }
+
+    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
+        self.lower.statfs(cx)
+    }
+
+    fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
+        if self.kind() != Kind::Directory {
+            return self.lower.fsync(cx, data_only);
+        }
+        match self.hold(cx)? {
+            Held::Flat(_flat) => {}
+            Held::Managed(mut managed) => managed.fsync(cx, &self.lower, data_only)?,
+        }
+        self.lower.fsync(cx, data_only)
+    }
+
+    fn ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
+        self.lower.ioctl(cx, cmd, input, out)
+    }
+}
+
+impl UsenetVnode {
+    /// Buckets must soon hand down what the directory then hands down.
+    fn change_xattr(&self, cx: &Cx<'_>, name: &[u8], change: impl FnOnce() -> Result<()>) -> Result<()> {
+        if self.kind() != Kind::Directory || name != DEFAULT_ACL {
+            return change();
+        }
+        let mut form = self.state()?.change(&self.core.server(cx), &self.lower)?;
+        if let Form::Managed(managed) = &mut *form {
+            managed.unfit();
+        }
+        change()
+    }
+}
+
+impl Managed {
+    /// Makes the buckets durable that were changed.
+    fn fsync(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, data_only: bool) -> Result<()> {
+        while let Some(name) = self.dirty.first().cloned() {
+            if let Some(bucket) = self.directory(cx, dir, &Spot::In(name.clone()))? {
+                bucket.fsync(cx, data_only)?;
+            }
+            self.dirty.remove(&name);
+        }
+        match self.bases().contains(&Base::Store) && !self.buckets.is_empty() {
+            true => self.base(cx, dir, Base::Store)?.fsync(cx, data_only),
+            false => Ok(()),
+        }
+    }
+}
