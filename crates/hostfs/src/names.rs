@@ -84,6 +84,13 @@ enum Answer {
 /// Time of the last modification and of the last change: seconds and nanoseconds.
 type Stamp = [(i64, u32); 2];
 
+/// The directory of that number, which from now on is the most recently used one: these stand last.
+fn used(shard: &mut [Dir], id: u64) -> Option<&mut Dir> {
+    let at = shard.iter().position(|known| known.id == id)?;
+    shard[at..].rotate_left(1);
+    shard.last_mut()
+}
+
 fn hash(name: &[u8]) -> u32 {
     (identity::hash(name) >> 32) as u32
 }
@@ -121,15 +128,12 @@ impl Names {
     /// Counts a name that was missing. Answers the number of the listing that is to be made now, if it is time for one.
     fn missed(&self, id: u64) -> Option<u64> {
         let mut shard = self.shard(id);
-        let at = shard.iter().position(|known| known.id == id).unwrap_or_else(|| {
+        if used(&mut shard, id).is_none() {
             if shard.len() >= PER_SHARD {
                 shard.remove(0);
             }
             shard.push(Dir { id, misses: 0, enough: MISSES, state: State::Unknown });
-            shard.len() - 1
-        });
-        // The most recently used stands last.
-        shard[at..].rotate_left(1);
+        }
         let dir = shard.last_mut().filter(|dir| matches!(dir.state, State::Unknown))?;
         dir.misses += 1;
         if dir.misses < dir.enough {
@@ -164,10 +168,8 @@ impl Names {
 
     /// Is that name missing?
     fn ask(&self, id: u64, name: Name<'_>) -> Answer {
-        let shard = self.shard(id);
-        let Some(Dir { state: State::Known(listed), .. }) = shard.iter().find(|known| known.id == id) else {
-            return Answer::Unknown;
-        };
+        let mut shard = self.shard(id);
+        let Some(Dir { state: State::Known(listed), .. }) = used(&mut shard, id) else { return Answer::Unknown };
         let now = Instant::now();
         if now.saturating_duration_since(listed.at) >= self.believed {
             Answer::Doubted { now, stamp: listed.stamp }
@@ -330,6 +332,17 @@ mod tests {
         list_long_ago();
         names.settle(7, now, None);
         assert_eq!(names.ask(7, name("a")), Answer::Unknown);
+    }
+
+    #[test]
+    fn a_directory_whose_names_are_asked_for_stays_known() {
+        let names = Names::new(BELIEVED);
+        let number = miss_until_listing(&names, 7);
+        names.listed(7, number, listed(&[], Instant::now(), None));
+        for dir in 8..1000 {
+            names.missed(dir);
+            assert_eq!(names.ask(7, name("none")), Answer::Missing);
+        }
     }
 
     #[test]
