@@ -108,6 +108,7 @@ do_install() {
 	install -m 755 "$built" "$DESTDIR$program.new"
 	mv -f "$DESTDIR$program.new" "$DESTDIR$program"
 	for helper in "${helpers[@]}"; do install_helper "$helper"; done
+	ln -sfn strata "$DESTDIR$PREFIX/bin/usenetctl"
 	pages=$(mktemp -d)
 	"$built" man "$pages"
 	install -m 644 "$pages"/*.1 "$DESTDIR$man/man1/"
@@ -129,7 +130,8 @@ do_uninstall() {
 		uninstall_helper "$helper"
 		rm -f "$DESTDIR$man/man8/$helper.8"
 	done
-	rm -f "$DESTDIR$program" "$DESTDIR$man"/man1/strata{,-*}.1 \
+	if [[ -L $DESTDIR$PREFIX/bin/usenetctl ]]; then rm -f "$DESTDIR$PREFIX/bin/usenetctl"; fi
+	rm -f "$DESTDIR$program" "$DESTDIR$man"/man1/{strata{,-*},usenetctl}.1 \
 		"$DESTDIR$PREFIX/share/bash-completion/completions/strata" \
 		"$DESTDIR$PREFIX/share/zsh/site-functions/_strata" \
 		"$DESTDIR$PREFIX/share/fish/vendor_completions.d/strata.fish"

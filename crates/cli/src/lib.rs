@@ -12,6 +12,8 @@
 //! * `strata`: mounts, lists [`layers`], begins a [`new`] one, looks at mounts ([`stats`], [`draw`] from the server's [`report`], [`lower`], [`debug`]), and writes
 //!   manual pages and completions ([`strata`], [`man`]).
 //!
+//! * `usenetctl`, which is `strata usenet` as well: [`usenetctl`].
+//!
 //! Every exit status stands in [`exit`].
 #![forbid(unsafe_code)]
 
@@ -49,6 +51,7 @@ pub mod strata;
 pub mod syslog;
 pub mod text;
 pub mod union;
+pub mod usenetctl;
 
 use exit::Exit;
 use options::Type;
@@ -58,6 +61,9 @@ use std::os::unix::ffi::OsStrExt as _;
 /// Does what the name in the first argument asks for.
 #[must_use]
 pub fn run(args: &[OsString]) -> Exit {
+    if args.first().is_some_and(|name| usenetctl::is_called(name.as_bytes())) {
+        return usenetctl::run(args);
+    }
     match args.first().and_then(|name| Type::from_program(name.as_bytes())) {
         Some(kind) => helper::run(kind, args),
         None => strata::run(args),

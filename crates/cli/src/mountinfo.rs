@@ -16,6 +16,14 @@ pub struct Mount {
     point: PathBuf,
 }
 
+impl Mount {
+    /// Where it is mounted.
+    #[must_use]
+    pub fn point(&self) -> &Path {
+        &self.point
+    }
+}
+
 /// A path inside a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inside {

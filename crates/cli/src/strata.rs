@@ -6,7 +6,7 @@ use crate::layers::{self, Form};
 use crate::new::{self, Language};
 use crate::options::Type;
 use crate::stats::{self, Question};
-use crate::{debug, helper, lower, man};
+use crate::{debug, helper, lower, man, usenetctl};
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
@@ -130,6 +130,12 @@ enum Command {
         #[arg(long, value_name = "DIR", conflicts_with = "c")]
         strata: Option<PathBuf>,
     },
+    /// Let usenetfs manage directories, or make them flat again: usenetctl.
+    Usenet {
+        /// What is to be done.
+        #[command(subcommand)]
+        command: usenetctl::Command,
+    },
     /// Print the completions of a shell.
     Completions {
         /// The shell.
@@ -183,6 +189,7 @@ pub fn run(args: &[OsString]) -> Exit {
             let language = if *c { Language::C } else { Language::Rust };
             new::write(name, dir.as_deref(), strata.as_deref(), language).and_then(|text| print(text.as_bytes()))
         }
+        Command::Usenet { command } => usenetctl::execute(command),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "strata", &mut script);
@@ -285,6 +292,7 @@ fn print(bytes: &[u8]) -> Result<(), Failure> {
 fn write_pages(dir: &Path) -> Result<(), Failure> {
     let refuse = |error| Failure::system(format!("{}: {error}", dir.display()));
     clap_mangen::generate_to(Cli::command(), dir).map_err(refuse)?;
+    std::fs::write(dir.join("usenetctl.1"), usenetctl::page().map_err(refuse)?).map_err(refuse)?;
     for kind in Type::all() {
         std::fs::write(dir.join(format!("mount.{}.8", kind.name())), man::page(kind)).map_err(refuse)?;
     }

@@ -1,0 +1,285 @@
+//! `usenetctl`, or `strata usenet`: directories become managed by usenetfs, and flat again.
+//!
+//! A step at a time is asked for: of the mount's server, or, where there is no mount, of the layer in this process. Ended at any moment, it goes
+//! on where it was when it is run again; until then the directory can be used.
+
+use crate::exit::{Exit, Failure};
+use crate::place::reason;
+use crate::{lower, mountinfo};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use hostfs::{HostFs, HostOptions};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use serde_json::json;
+use std::ffi::OsString;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use usenetfs::control::{CONVERT, Goal, STATE};
+use usenetfs::{UsenetFs, Wanted};
+use vnode::{Cx, Layer as _, Vnode};
+
+/// Entries that move between two looks at how far it is.
+const STEP: usize = 1000;
+
+/// Let usenetfs manage directories, or make them flat again.
+#[derive(Debug, Parser)]
+#[command(name = "usenetctl", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What is to be done.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Spread a directory's entries over hidden subdirectories.
+    Manage {
+        /// Which directory, and how.
+        #[command(flatten)]
+        what: What,
+        /// By the digits of numbers, or all names by a hash.
+        #[arg(long, value_enum, default_value = "digits")]
+        scheme: SchemeName,
+        /// With --scheme hash: a subdirectory with more entries is split.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+        limit: Option<u32>,
+    },
+    /// Put all entries into the directory itself again.
+    Unmanage {
+        /// Which directory, and how.
+        #[command(flatten)]
+        what: What,
+    },
+    /// Show what a directory is, and how far a conversion.
+    Status {
+        /// Which directory, and how.
+        #[command(flatten)]
+        what: What,
+    },
+}
+
+/// Which directory, and how.
+#[derive(Debug, Args)]
+pub struct What {
+    /// The directory, in a mount with usenetfs.
+    dir: PathBuf,
+    /// It is not mounted: DIR is the directory below.
+    #[arg(long)]
+    offline: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A scheme's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SchemeName {
+    /// Numbers by their second to fourth lowest digits.
+    Digits,
+    /// All names by a keyed hash.
+    Hash,
+}
+
+/// Who converts.
+enum Target {
+    /// The server of the mount that it is in.
+    Mounted(PathBuf),
+    /// This process.
+    Offline(Arc<dyn Vnode>),
+}
+
+/// Is this program called by that name?
+#[must_use]
+pub fn is_called(program: &[u8]) -> bool {
+    program.rsplit(|byte| *byte == b'/').next() == Some(b"usenetctl")
+}
+
+/// Its manual page: of its subcommands there are those of `strata usenet`, strata-usenet-manage(1) and so on.
+///
+/// # Errors
+/// Those of writing to memory: none are known.
+pub fn page() -> std::io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+    Ok(page)
+}
+
+/// Runs the program of that name.
+#[must_use]
+pub fn run(args: &[OsString]) -> Exit {
+    match Cli::try_parse_from(args) {
+        Ok(cli) => match execute(&cli.command) {
+            Ok(()) => Exit::Success,
+            Err(failure) => {
+                let _ = writeln!(std::io::stderr(), "usenetctl: {failure}");
+                failure.exit
+            }
+        },
+        Err(error) => {
+            let _ = error.print();
+            match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
+                _ => Exit::Usage,
+            }
+        }
+    }
+}
+
+/// Does it.
+///
+/// # Errors
+/// Names the directory and what is wrong.
+pub fn execute(command: &Command) -> Result<(), Failure> {
+    let (what, goal) = match command {
+        Command::Status { what } => (what, None),
+        Command::Unmanage { what } => (what, Some(Goal::Unmanage)),
+        Command::Manage { limit: Some(_), scheme: SchemeName::Digits, .. } => {
+            return Err(Failure::usage("--limit: only with --scheme hash"));
+        }
+        Command::Manage { what, scheme, limit } => {
+            (what, Some(Goal::Manage(Wanted { hash: *scheme == SchemeName::Hash, limit: *limit })))
+        }
+    };
+    let target = if what.offline { offline(&what.dir)? } else { Target::Mounted(what.dir.clone()) };
+    let mut state = target.state(&what.dir)?;
+    if let Some(goal) = goal {
+        loop {
+            target.step(goal).map_err(|errno| refusal(&what.dir, errno))?;
+            state = target.state(&what.dir)?;
+            if state.starts_with("stable") || state.starts_with("flat") {
+                break;
+            }
+            progress(&state);
+        }
+    }
+    show(what, &state)
+}
+
+/// On a terminal, how far it is.
+fn progress(state: &str) {
+    let mut err = std::io::stderr();
+    if err.is_terminal() {
+        let _ = write!(err, "\r\x1b[K{state}");
+    }
+}
+
+fn show(what: &What, state: &str) -> Result<(), Failure> {
+    if std::io::stderr().is_terminal() {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+    let words: Vec<&str> = state.split(' ').collect();
+    let (phase, scheme, moved) = match *words.as_slice() {
+        [phase, moved] => (phase, None, moved),
+        [phase, scheme, moved] => (phase, Some(scheme), moved),
+        _ => {
+            return Err(Failure::system(format!("{}: the server's answer can't be read: {state}", what.dir.display())));
+        }
+    };
+    let moved: u64 = moved.parse().unwrap_or(0);
+    let line = if what.json {
+        json!({ "dir": what.dir.to_string_lossy(), "state": phase, "scheme": scheme, "moved": moved }).to_string()
+    } else {
+        let kind = match (phase, scheme) {
+            ("flat", _) => "flat".to_owned(),
+            ("stable", Some(scheme)) => format!("managed by {scheme}"),
+            (phase, scheme) => format!("{phase}, by {}: half converted", scheme.unwrap_or_default()),
+        };
+        let moved = if moved > 0 { format!(", {moved} entries moved") } else { String::new() };
+        format!("{}: {kind}{moved}", what.dir.display())
+    };
+    writeln!(std::io::stdout(), "{line}").map_err(|error| Failure::system(format!("can't write: {error}")))
+}
+
+impl Target {
+    fn state(&self, dir: &Path) -> Result<String, Failure> {
+        let mut text = vec![0; 256];
+        let len = match self {
+            Self::Mounted(path) => rustix::fs::getxattr(path, STATE, &mut text),
+            Self::Offline(root) => root.getxattr(&own(), STATE, &mut text),
+        };
+        text.truncate(len.map_err(|errno| refusal(dir, errno))?);
+        String::from_utf8(text).map_err(|_| refusal(dir, Errno::NODATA))
+    }
+
+    fn step(&self, goal: Goal) -> Result<(), Errno> {
+        let value = goal.text(STEP);
+        match self {
+            Self::Mounted(path) => rustix::fs::setxattr(path, CONVERT, value.as_bytes(), XattrFlags::empty()),
+            Self::Offline(root) => root.setxattr(&own(), CONVERT, value.as_bytes(), vnode::XattrFlags::default()),
+        }
+    }
+}
+
+fn own() -> Cx<'static> {
+    Cx::internal(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
+/// The layer over the directory, in this process, if no mount that is seen from here stands on it.
+fn offline(dir: &Path) -> Result<Target, Failure> {
+    let real = dir.canonicalize().map_err(|error| Failure::mount(format!("{}: {error}", dir.display())))?;
+    for mount in mountinfo::read() {
+        for lower in lower::find(mount.point()).unwrap_or_default() {
+            if real.starts_with(&lower.path) || lower.path.starts_with(&real) || real.starts_with(mount.point()) {
+                return Err(Failure::usage(format!(
+                    "{}: it is in use by the mount at {}: convert it there, or unmount that first",
+                    dir.display(),
+                    mount.point().display()
+                )));
+            }
+        }
+    }
+    let host = HostFs::open(&real, HostOptions::default()).map_err(|error| Failure::mount(error.to_string()))?;
+    Ok(Target::Offline(UsenetFs::new(host, Wanted::default()).root()))
+}
+
+fn refusal(dir: &Path, errno: Errno) -> Failure {
+    let dir = dir.display();
+    match errno {
+        Errno::NODATA | Errno::OPNOTSUPP => Failure::mount(format!(
+            "{dir}: it is not in a mount with usenetfs; --offline converts a directory below that is not mounted"
+        )),
+        Errno::PERM | Errno::ACCESS => {
+            Failure::usage(format!("{dir}: only root and the directory's owner may convert it"))
+        }
+        Errno::EXIST => Failure::mount(format!(
+            "{dir}: it is managed by the other scheme, or two entries have one name: see usenetctl status, and the server's log"
+        )),
+        errno => Failure::mount(format!("{dir}: {}", reason(errno))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_are_well_formed() {
+        Cli::command().debug_assert();
+        assert!(is_called(b"/usr/bin/usenetctl") && is_called(b"usenetctl") && !is_called(b"strata"));
+        assert!(Cli::try_parse_from(["usenetctl", "manage", "--scheme", "hash", "--limit", "1", "/d"]).is_err());
+    }
+
+    #[test]
+    fn a_directory_below_is_converted_and_back() {
+        let dir = std::env::temp_dir().join(format!("usenetctl-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        for n in 0..3000 {
+            std::fs::write(dir.join(n.to_string()), n.to_string()).unwrap();
+        }
+        let execute = |words: &[&str]| {
+            let words = ["usenetctl"].iter().chain(words).map(OsString::from).chain([dir.clone().into_os_string()]);
+            execute(&Cli::try_parse_from(words).unwrap().command)
+        };
+        assert_eq!(execute(&["manage"]).unwrap_err().exit, Exit::Mount);
+        execute(&["manage", "--offline"]).unwrap();
+        assert_eq!(std::fs::read(dir.join("234/2345")).unwrap(), b"2345");
+        execute(&["status", "--offline", "--json"]).unwrap();
+        assert!(execute(&["manage", "--offline", "--scheme", "hash"]).is_err());
+        execute(&["unmanage", "--offline"]).unwrap();
+        assert!((0..3000).all(|n| std::fs::read_to_string(dir.join(n.to_string())).unwrap() == n.to_string()));
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 3000);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
