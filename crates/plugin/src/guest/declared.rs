@@ -1,6 +1,6 @@
 //! What an object says of itself, and how its hooks are made.
 
-use super::remote::guard;
+use super::remote::{guard, meet};
 use super::tables;
 use crate::abi;
 use crate::convert::slice;
@@ -50,12 +50,14 @@ impl Declared {
     /// Called with what the server calls `open` with.
     pub unsafe fn open(
         make: MakeHooks,
+        host: *const abi::Host,
         settings: *const abi::Setting,
         count: usize,
         instance: *mut abi::Instance,
         error: *mut c_char,
         room: usize,
     ) -> c_int {
+        meet(host);
         let made = guard(|| {
             // SAFETY: settings of the server's, by the header.
             let settings = unsafe { read(settings, count) };

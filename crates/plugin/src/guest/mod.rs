@@ -40,7 +40,7 @@ macro_rules! export {
         pub extern "C" fn strata_layer_v1() -> *const $crate::abi::Layer {
             static DECLARED: $crate::guest::Declared = $crate::guest::Declared::new();
             unsafe extern "C" fn open(
-                _host: *const $crate::abi::Host,
+                host: *const $crate::abi::Host,
                 settings: *const $crate::abi::Setting,
                 count: usize,
                 instance: *mut $crate::abi::Instance,
@@ -48,7 +48,7 @@ macro_rules! export {
                 room: usize,
             ) -> ::core::ffi::c_int {
                 // SAFETY: called by the server, as the header says.
-                unsafe { $crate::guest::Declared::open($hooks, settings, count, instance, error, room) }
+                unsafe { $crate::guest::Declared::open($hooks, host, settings, count, instance, error, room) }
             }
             DECLARED.get(&$layer, open)
         }

@@ -2,7 +2,9 @@
 
 use crate::abi;
 use crate::convert::{attr_in, caller_out, kind_in};
+use core::ffi::c_int;
 use core::fmt;
+use core::sync::atomic::{AtomicPtr, Ordering};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,9 +13,32 @@ use vnode::{
     StatFs, Vnode, XattrFlags,
 };
 
-/// Calls a hook. Nothing unwinds into the server: a hook that panics answers `EIO`.
+/// The server that this object was loaded by.
+static SERVER: AtomicPtr<abi::Host> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Remembers the server: for its log.
+pub(super) fn meet(host: *const abi::Host) {
+    SERVER.store(host.cast_mut(), Ordering::Relaxed);
+}
+
+/// Calls a hook. Nothing unwinds into the server: a hook that panics answers `EIO`, and what it said is in the server's log.
 pub(super) fn guard<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Errno::IO))
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        complain(&format!("a hook panicked: {}", text.unwrap_or("it did not say why")));
+        Err(Errno::IO)
+    })
+}
+
+fn complain(text: &str) {
+    const ERROR: c_int = 1;
+    // SAFETY: null, or the server's table, which is a static of it.
+    let host = unsafe { SERVER.load(Ordering::Relaxed).as_ref() };
+    if let Some(log) = host.and_then(|host| host.log) {
+        // SAFETY: the server's function, with text that lives during the call.
+        unsafe { log(ERROR, text.as_ptr().cast(), text.len()) };
+    }
 }
 
 /// An object that a hook is lent.

@@ -122,7 +122,8 @@ impl TemplateFile {
             return Err(Errno::BADF);
         }
         cx.require_blocking()?;
-        if self.is_same_file(source) {
+        if let Some(source) = self.same_file(source) {
+            source.must_read()?;
             let len = len.min(self.size(cx)?.saturating_sub(source_offset));
             if source_offset.abs_diff(offset) < len {
                 return Err(Errno::INVAL);
@@ -132,10 +133,12 @@ impl TemplateFile {
         copy(cx, |data, at| self.write_plain(cx, data, at), offset, (source, source_offset), len)
     }
 
-    fn is_same_file(&self, other: &dyn OpenFile) -> bool {
-        let Some(other) = other.as_any().downcast_ref::<Self>() else { return false };
+    /// The other one, if it is an open file of the same file.
+    fn same_file<'a>(&self, other: &'a dyn OpenFile) -> Option<&'a Self> {
+        let other = other.as_any().downcast_ref::<Self>()?;
         let by_inode = self.inode.as_ref().zip(other.inode.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
-        by_inode || self.resized().zip(other.resized()).is_some_and(|(a, b)| a.is_same(&b))
+        let is_same = by_inode || self.resized().zip(other.resized()).is_some_and(|(a, b)| a.is_same(&b));
+        is_same.then_some(other)
     }
 
     fn size(&self, cx: &Cx<'_>) -> Result<u64> {

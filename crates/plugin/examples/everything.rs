@@ -1,0 +1,122 @@
+//! A layer in Rust with every kind of hook, as an object: what `tests/rust.rs` loads. Its operations hook shows over extended attributes what it
+//! has seen; some names make hooks fail or panic.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use wrapfs::hooks::{
+    Answer, Attributes, Block, Data, Hooks, Instead, Ioctls, Names, Object, Op, OpSet, Operations, Reply, Verdict,
+};
+use wrapfs::vnode::{Attr, Cx, Errno, IoctlReply, Result};
+use wrapfs::{LayerType, OptionSpec, Settings, Template};
+
+const LAYER: LayerType = LayerType {
+    name: "everything",
+    about: "has every kind of hook",
+    options: &[
+        OptionSpec { name: "fail", value: Some("SENTENCE"), help: "Can't be put on a layer, for that reason." },
+        OptionSpec { name: "panic", value: None, help: "Panics where it is put on a layer." },
+    ],
+    build: &|lower, settings| Ok(Template::over(lower).hooks(hooks(settings)?).build()),
+};
+
+plugin::export!(LAYER, hooks);
+
+fn hooks(settings: &Settings) -> core::result::Result<Hooks, String> {
+    if let Some(sentence) = settings.text("fail")? {
+        return Err(sentence.to_owned());
+    }
+    assert!(!settings.has("panic"), "for this test");
+    Ok(Hooks::new().names(Same).attributes(Same).data(Same).operations(Seen::default()).ioctls(Same))
+}
+
+#[derive(Debug)]
+struct Same;
+
+impl Names for Same {
+    /// Names that begin with "long" become very long.
+    fn encode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        assert!(name != b"panic", "for this test");
+        Ok(if name.starts_with(b"long") { name.repeat(200) } else { name.to_vec() })
+    }
+
+    fn decode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        let len = if name.starts_with(b"long") { name.len() / 200 } else { name.len() };
+        name.get(..len).map(<[u8]>::to_vec).ok_or(Errno::INVAL)
+    }
+}
+
+impl Attributes for Same {
+    /// The group is the size of what an object has as `user.size`, which shows that objects can be asked.
+    fn decode_attr(&self, cx: &Cx<'_>, file: &Object<'_>, attr: &mut Attr) -> Result<()> {
+        if let Ok(len) = file.lower().getxattr(cx, b"user.size", &mut []) {
+            attr.gid = u32::try_from(len).map_err(|_| Errno::RANGE)?;
+        }
+        attr.nlink = file.attr(cx)?.nlink;
+        Ok(())
+    }
+}
+
+impl Data for Same {
+    fn block_size(&self) -> usize {
+        100
+    }
+
+    fn encode_data(&self, _cx: &Cx<'_>, at: &Block<'_>, plain: &[u8], encoded: &mut [u8]) -> Result<()> {
+        let key = at.number.to_le_bytes()[0] ^ at.file.id().to_le_bytes()[0];
+        encoded.iter_mut().zip(plain).for_each(|(out, byte)| *out = byte ^ key);
+        Ok(())
+    }
+
+    fn decode_data(&self, cx: &Cx<'_>, at: &Block<'_>, encoded: &[u8], plain: &mut [u8]) -> Result<()> {
+        self.encode_data(cx, at, encoded, plain)
+    }
+}
+
+impl Ioctls for Same {
+    fn ioctl(&self, _: &Cx<'_>, _: &Object<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<Option<IoctlReply>> {
+        if cmd != 42 {
+            return Ok(None);
+        }
+        out.get_mut(..input.len()).ok_or(Errno::INVAL)?.copy_from_slice(input);
+        Ok(Some(IoctlReply { result: 7, len: input.len() }))
+    }
+}
+
+/// The last of each kind of operation, before and after.
+#[derive(Debug, Default)]
+struct Seen(Mutex<BTreeMap<String, String>>);
+
+impl Operations for Seen {
+    fn interest(&self) -> OpSet {
+        OpSet::ALL
+    }
+
+    fn before(&self, _cx: &Cx<'_>, op: &Op<'_>) -> Result<Verdict> {
+        match op {
+            Op::Mkdir { name, .. } if name.as_bytes() == b"refused" => return Err(Errno::PERM),
+            Op::Getxattr { name, .. } => {
+                if let Some(kind) = name.strip_prefix(b"user.seen.") {
+                    let seen = self.0.lock().map_err(|_| Errno::IO)?;
+                    let said = seen.get(&String::from_utf8_lossy(kind).into_owned()).ok_or(Errno::NODATA)?;
+                    return Ok(Verdict::Answer(Reply::Bytes(said.clone().into_bytes())));
+                }
+            }
+            _ => {}
+        }
+        self.0.lock().map_err(|_| Errno::IO)?.insert(format!("{:?}", op.kind()), format!("{op:?}"));
+        Ok(Verdict::Proceed)
+    }
+
+    fn after(&self, _cx: &Cx<'_>, op: &Op<'_>, result: Result<Answer<'_>>) -> Instead {
+        match (op, result) {
+            // Some links lead elsewhere.
+            (Op::Readlink { .. }, Ok(Answer::Bytes(target @ b"marked"))) => {
+                Instead::Of(Ok(Reply::Bytes([target, b"-seen"].concat())))
+            }
+            (Op::Lookup { name, .. }, Ok(Answer::Missing)) if name.as_bytes() == b"gone" => {
+                Instead::Of(Err(Errno::STALE))
+            }
+            _ => Instead::Keep,
+        }
+    }
+}

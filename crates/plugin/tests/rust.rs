@@ -1,0 +1,102 @@
+//! A layer in Rust over the border and back: `examples/everything.rs`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{Object, ROOT, name, names};
+use memfs::MemFs;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use vnode::{Errno, IoctlReply, Layer, OpenFlags, RenameFlags, Vnode, XattrFlags};
+
+fn everything() -> Object {
+    // Cargo builds examples beside the tests.
+    let program = std::env::current_exe().unwrap();
+    let built = program.parent().and_then(Path::parent).unwrap().join("examples/libeverything.so");
+    Object::of(&fs::read(built).unwrap())
+}
+
+fn root() -> Arc<dyn Vnode> {
+    everything().over(MemFs::new(), &[]).unwrap().root()
+}
+
+#[test]
+fn programs_can_not_tell_it_from_none() {
+    let object = everything();
+    let fresh = || object.over(MemFs::new(), &[]).unwrap();
+    conformance::run_all(fresh);
+    conformance::random::compare(5, 3000, &*fresh(), &*MemFs::new());
+    let kind = plugin::load(&object.0).unwrap();
+    assert_eq!((kind.name, kind.about, kind.options.len()), ("everything", "has every kind of hook", 2));
+    assert!(kind.options[1].value.is_none());
+}
+
+#[test]
+fn what_fails_fails_with_what_it_said() {
+    let object = everything();
+    let with = |name, value| object.over(MemFs::new(), &[(name, value)]).map(|_| ()).unwrap_err();
+    assert_eq!(with("fail", "no moon today"), "no moon today");
+    assert!(with("panic", "").contains("could not be set up"));
+    let root = root();
+    let mkdir = |at| root.mkdir(&ROOT, name(at), 0o755).map(|_| ());
+    assert_eq!(mkdir("panic"), Err(Errno::IO));
+    assert_eq!(mkdir("refused"), Err(Errno::PERM));
+    assert_eq!(mkdir("good"), Ok(()));
+    assert_eq!(root.lookup(&ROOT, name("gone")).map(|_| ()), Err(Errno::STALE));
+}
+
+#[test]
+fn long_names_come_back() {
+    let lower = MemFs::new();
+    let root = everything().over(lower.clone(), &[]).unwrap().root();
+    root.mkdir(&ROOT, name("long-name"), 0o755).unwrap();
+    assert_eq!(names(&root), ["long-name"]);
+    assert!(names(&lower.root()).iter().all(|name| name.starts_with(".wrapfs.")));
+}
+
+#[test]
+fn objects_can_be_asked() {
+    let root = root();
+    root.setxattr(&ROOT, b"user.size", b"12345", XattrFlags::default()).unwrap();
+    assert_eq!(root.getattr(&ROOT).unwrap().gid, 5);
+}
+
+#[test]
+fn operations_arrive_with_their_arguments() {
+    let root = root();
+    let seen = |kind: &str| {
+        let mut out = vec![0; 4096];
+        let len = root.getxattr(&ROOT, format!("user.seen.{kind}").as_bytes(), &mut out).unwrap();
+        String::from_utf8_lossy(&out[..len]).into_owned()
+    };
+    let dir = root.mkdir(&ROOT, name("d"), 0o750).unwrap().vnode;
+    let (_, file) = root.create(&ROOT, name("f"), 0o640, OpenFlags::RDWR).unwrap();
+    file.write(&ROOT, b"data", 3).unwrap();
+    file.fsync(&ROOT, true).unwrap();
+    let link = root.symlink(&ROOT, name("l"), b"marked").unwrap().vnode;
+    assert_eq!(link.readlink(&ROOT), Ok(b"marked-seen".to_vec()));
+    let flags = RenameFlags { no_replace: true, exchange: false };
+    root.rename(&ROOT, name("f"), &dir, name("g"), flags).unwrap();
+    for (kind, parts) in [
+        ("Mkdir", &["name: \"d\"", "mode: 488"][..]),
+        ("Create", &["name: \"f\"", "mode: 416", "flags: OpenFlags(2)"]),
+        ("Write", &["offset: 3", "data: [100, 97, 116, 97]"]),
+        ("Fsync", &["data_only: true"]),
+        ("Symlink", &["name: \"l\"", "target: [109,"]),
+        ("Rename", &["name: \"f\"", "new_name: \"g\"", "no_replace: true", "exchange: false"]),
+    ] {
+        let said = seen(kind);
+        assert!(said.starts_with(kind) && parts.iter().all(|part| said.contains(part)), "{said}");
+    }
+    assert!(seen("Rename").contains(&format!("new_dir: Object {{ lower: Remote {{ id: {}", dir.id())));
+}
+
+#[test]
+fn ioctls_of_its_own_are_answered() {
+    let mut out = [0; 8];
+    assert_eq!(root().ioctl(&ROOT, 42, b"abc", &mut out), Ok(IoctlReply { result: 7, len: 3 }));
+    assert_eq!(&out[..4], b"abc\0");
+    assert_eq!(root().ioctl(&ROOT, 42, b"more than eight", &mut out), Err(Errno::INVAL));
+    assert_eq!(root().ioctl(&ROOT, 43, b"", &mut out), Err(Errno::NOTTY));
+}
