@@ -1,0 +1,98 @@
+//! Managed directories, mounted.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use strata_tests::{Mounted, Sandbox, Spec, Transport, on_both_transports, process};
+
+fn mount(sandbox: &Sandbox, lower: &Path, options: &str, transport: Transport) -> Mounted {
+    let mut words = std::ffi::OsString::from(format!("usenetfs{options} / "));
+    words.push(lower);
+    Mounted::new(Spec::Stack { words, transport }, &sandbox.path("m"))
+}
+
+fn listed(dir: &Path) -> BTreeSet<String> {
+    let names: Vec<_> =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let set: BTreeSet<_> = names.iter().cloned().collect();
+    assert_eq!(set.len(), names.len(), "an entry is listed twice");
+    set
+}
+
+fn ten_thousand_articles_look_flat(transport: Transport) {
+    for (options, directories) in [("", 1000), (",scheme=hash,limit=200", 16)] {
+        let sandbox = Sandbox::new();
+        let disk = sandbox.ext4("disk", 128);
+        let mounted = mount(&sandbox, &disk, options, transport);
+        let group = mounted.path("group");
+        fs::create_dir(&group).unwrap();
+        fs::set_permissions(&group, PermissionsExt::from_mode(0o4755)).unwrap();
+        for n in 1..=10_000 {
+            fs::write(group.join(n.to_string()), n.to_string()).unwrap();
+        }
+        fs::write(group.join("overview"), "all").unwrap();
+        fs::create_dir(group.join("345")).unwrap_err();
+        fs::remove_file(group.join("345")).unwrap();
+        fs::create_dir(group.join("345")).unwrap();
+        fs::write(group.join("345/1"), "within").unwrap();
+        let names = listed(&group);
+        assert_eq!(names.len(), 10_001);
+        assert_eq!(fs::metadata(&group).unwrap().nlink(), 3);
+        let below = process::sh("find \"$1/group\" -type d | wc -l", &[&disk]);
+        let below: usize = below.trim().parse().unwrap();
+        assert!(below >= directories, "{below}");
+        // rmdir(2) sees entries, and after them nothing.
+        fs::remove_dir(&group).unwrap_err();
+        fs::rename(group.join("overview"), mounted.path("overview")).unwrap();
+        fs::rename(group.join("77"), group.join("78")).unwrap();
+        assert_eq!(fs::read_to_string(group.join("78")).unwrap(), "77");
+        drop(mounted);
+        let mounted = mount(&sandbox, &disk, options, transport);
+        let group = mounted.path("group");
+        assert_eq!(listed(&group).len(), 9_999);
+        assert_eq!(fs::read_to_string(group.join("9876")).unwrap(), "9876");
+        process::sh("rm -r \"$1/\"*; rmdir \"$1\"", &[&group]);
+        assert_eq!(listed(&mounted.path("")), BTreeSet::from(["overview".to_owned()]));
+    }
+}
+
+fn a_directory_is_converted_while_it_is_used(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let disk = sandbox.ext4("disk", 128);
+    let mounted = mount(&sandbox, &disk, "", transport);
+    let group = mounted.path("group");
+    fs::create_dir(&group).unwrap();
+    for n in 0..5000 {
+        fs::write(group.join(n.to_string()), n.to_string()).unwrap();
+    }
+    let program = Mounted::program().expect("the program");
+    for words in [&["manage", "--scheme", "hash"][..], &["unmanage"], &["manage"], &["unmanage"]] {
+        let ended = std::sync::atomic::AtomicBool::new(false);
+        let reader = std::thread::scope(|scope| {
+            let (group, ended_ref) = (&group, &ended);
+            let reader = scope.spawn(move || {
+                let mut reads = 0_u32;
+                while !ended_ref.load(std::sync::atomic::Ordering::Relaxed) {
+                    let n = reads * 37 % 5000;
+                    assert_eq!(fs::read_to_string(group.join(n.to_string())).unwrap(), n.to_string());
+                    reads += 1;
+                }
+                reads
+            });
+            let done = std::process::Command::new(&program).arg("usenet").args(words).arg(group).status().unwrap();
+            ended.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(done.success(), "{words:?}");
+            reader.join().unwrap()
+        });
+        assert!(reader > 0);
+        assert_eq!(listed(&group).len(), 5000, "{words:?}");
+        let managed = fs::metadata(&group).unwrap().mode() & 0o4000 != 0;
+        assert_eq!(managed, words[0] == "manage");
+    }
+}
+
+on_both_transports!(ten_thousand_articles_look_flat, a_directory_is_converted_while_it_is_used);
