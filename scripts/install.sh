@@ -114,6 +114,8 @@ do_install() {
 	install -m 644 "$pages"/*.1 "$DESTDIR$man/man1/"
 	install -m 644 "$pages"/*.8 "$DESTDIR$man/man8/"
 	rm -rf "$pages"
+	# For layers in C.
+	install -D -m 644 include/strata_layer.h "$DESTDIR$PREFIX/include/strata_layer.h"
 	"$built" completions bash >"$DESTDIR$PREFIX/share/bash-completion/completions/strata"
 	"$built" completions zsh >"$DESTDIR$PREFIX/share/zsh/site-functions/_strata"
 	"$built" completions fish >"$DESTDIR$PREFIX/share/fish/vendor_completions.d/strata.fish"
@@ -132,6 +134,7 @@ do_uninstall() {
 	done
 	if [[ -L $DESTDIR$PREFIX/bin/usenetctl ]]; then rm -f "$DESTDIR$PREFIX/bin/usenetctl"; fi
 	rm -f "$DESTDIR$program" "$DESTDIR$man"/man1/{strata{,-*},usenetctl}.1 \
+		"$DESTDIR$PREFIX/include/strata_layer.h" \
 		"$DESTDIR$PREFIX/share/bash-completion/completions/strata" \
 		"$DESTDIR$PREFIX/share/zsh/site-functions/_strata" \
 		"$DESTDIR$PREFIX/share/fish/vendor_completions.d/strata.fish"

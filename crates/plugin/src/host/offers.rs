@@ -91,7 +91,9 @@ unsafe extern "C" fn log(level: c_int, text: *const c_char, len: usize) {
     answer(|| {
         // SAFETY: text of that length, by the header.
         let text = unsafe { slice(abi::Bytes { bytes: text.cast(), len: len.min(4096) }) };
-        let text = text.escape_ascii();
+        // One line, whatever is in it.
+        let text: String =
+            text.utf8_chunks().flat_map(|chunk| chunk.valid().chars()).filter(|c| !c.is_control()).collect();
         match level {
             1 => tracing::error!(target: "layer", "{text}"),
             2 => tracing::warn!(target: "layer", "{text}"),
