@@ -121,6 +121,10 @@ const STACK: About = About {
              strata layers lists all names and options.",
         ),
         Cow::Borrowed(
+            "In place of a name can stand the path of an object file that ends with .so: a layer that is loaded, as strata new begins one. It runs \
+             as the server does, so only files are loaded that belong to root or to whoever mounts, and that nobody else may write.",
+        ),
+        Cow::Borrowed(
             "The parts are separated by a / with a blank on both sides. Before a blank, comma, = or \" that is part of a path or value, and \
              before a backslash itself, stands a backslash; a backslash and three octal digits are the byte of that number; between \
              double quotes nothing separates. In fstab, blanks are written \\040.",
