@@ -677,6 +677,36 @@ fn mounts_that_come_later(transport: Transport) {
     assert_eq!(names(&x.join("d")), BTreeSet::from([b"new".to_vec()]));
 }
 
+/// What somebody makes in the branch itself is opened by whoever wanted to make it, if they may, although its name was just known to be
+/// missing.
+fn what_others_make_meanwhile(transport: Transport) {
+    let fx = Fixture::new(transport, |_| {});
+    fs::create_dir(fx.path("d")).unwrap();
+    chmod(&fx.path("d"), 0o777);
+    for i in 0..32 {
+        assert!(!fx.path(&format!("d/missing{i}")).exists());
+    }
+    for (name, mode) in [("shared", 0o666), ("secret", 0o600), ("unseen", 0o666)] {
+        assert!(name == "unseen" || !fx.path("d").join(name).exists());
+        fs::write(fx.rw.join("d").join(name), "theirs").unwrap();
+        chmod(&fx.rw.join("d").join(name), mode);
+    }
+    fs::create_dir(fx.rw.join("d/sub")).unwrap();
+    let open =
+        |name: &str| File::options().read(true).write(true).create(true).truncate(false).open(fx.path("d").join(name));
+    as_user(USER, || {
+        let exclusive = File::create_new(fx.path("d/shared")).unwrap_err();
+        assert_eq!(exclusive.kind(), std::io::ErrorKind::AlreadyExists);
+        assert_eq!(open("secret").unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+    });
+    for name in ["shared", "unseen"] {
+        let mut text = String::new();
+        open(name).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "theirs", "{name}");
+    }
+    fs::create_dir_all(fx.path("d/sub/below")).unwrap();
+}
+
 /// Whoever waits on a descriptor of a file is told that it is ready.
 fn poll_says_ready(transport: Transport) {
     let fx = Fixture::new(transport, |ro| fs::write(ro.join("f"), "text").unwrap());
@@ -712,5 +742,6 @@ on_both_transports!(
     holes,
     two_threads,
     mounts_that_come_later,
+    what_others_make_meanwhile,
     poll_says_ready,
 );
