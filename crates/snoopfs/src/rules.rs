@@ -134,10 +134,21 @@ fn makes_setid(cx: &Cx<'_>, op: &Op<'_>) -> Result<bool> {
             None => false,
         },
         Op::Create { mode, .. } | Op::Tmpfile { mode, .. } | Op::Mknod { mode, .. } => mode & SETID != 0,
-        Op::Link { target, .. } => target.kind() == Kind::Regular && target.attr(cx)?.mode & SETID != 0,
+        Op::Link { target, .. } => {
+            target.kind() == Kind::Regular && (target.attr(cx)?.mode & SETID != 0 || has_capabilities(cx, target)?)
+        }
         Op::Setxattr { name, .. } => *name == CAPABILITIES,
         _ => false,
     })
+}
+
+fn has_capabilities(cx: &Cx<'_>, file: &Object<'_>) -> Result<bool> {
+    match file.lower().getxattr(cx, CAPABILITIES, &mut []) {
+        Ok(len) => Ok(len > 0),
+        Err(Errno::RANGE) => Ok(true),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// The names of a path.

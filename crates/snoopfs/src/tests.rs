@@ -255,6 +255,11 @@ fn no_new_program_gets_the_rights_of_others() {
     assert_eq!(chmod(&login, 0o6755), Some(Errno::PERM));
     assert_eq!(chmod(&login, 0o4711), None);
     assert_eq!(chmod(&login, 0o711), None);
+    let below_login = below.lookup(&ROOT, name("login")).unwrap().unwrap().vnode;
+    below_login.setxattr(&ROOT, b"security.capability", b"caps", XattrFlags::default()).unwrap();
+    assert_eq!(bin.link(&ROOT, name("b"), &login).err(), Some(Errno::PERM));
+    below_login.removexattr(&ROOT, b"security.capability").unwrap();
+    bin.link(&ROOT, name("b"), &login).unwrap();
     // Of directories the bit says something else.
     assert_eq!(chmod(&bin, 0o2755), None);
     bin.create(&ROOT, name("a"), 0o755, OpenFlags::RDWR).unwrap();
