@@ -118,6 +118,17 @@ fn a_layer_stands_on_a_union() {
 }
 
 #[test]
+fn a_stack_may_be_longer_than_what_the_kernel_shows_of_it() {
+    let _sandbox = stage();
+    let words = format!("{}/mnt/data", "wrapfs / ".repeat(31));
+    strata(&["mount", &words, "/mnt/at"]);
+    assert_eq!(stack("/mnt/at")["layers"].as_array().unwrap().len(), 32);
+    let shown = run(Command::new("findmnt").args(["-n", "-o", "SOURCE", "/mnt/at"])).out;
+    assert_eq!(shown.trim_end(), &words[..255]);
+    unmount("/mnt/at");
+}
+
+#[test]
 fn a_directory_that_is_ro_is_never_changed() {
     let sandbox = stage();
     strata(&["mount", "wrapfs / /mnt/data,ro", "/mnt/at"]);

@@ -200,9 +200,13 @@ pub(crate) fn prepare(options: &MountOptions, mountpoint: &Path, device: &OwnedF
     }
 }
 
+/// The most bytes that fsconfig(2) takes as a value. What is shown of a longer source is its beginning.
+const VALUE_MAX: usize = 255;
+
 fn prepare_new(options: &MountOptions, device: &OwnedFd, fs: &OwnedFd) -> Result<OwnedFd, MountError> {
     let explain = |error| MountError::new("setting the mount options", error).with_detail(kernel_message(fs));
-    fsconfig_set_string(fs, "source", &*options.source).map_err(explain)?;
+    let source = options.source.get(..VALUE_MAX).unwrap_or(&options.source);
+    fsconfig_set_string(fs, "source", source).map_err(explain)?;
     fsconfig_set_string(fs, "subtype", &*options.subtype).map_err(explain)?;
     for (key, value) in options.values(device) {
         fsconfig_set_string(fs, key, &*value).map_err(explain)?;
