@@ -151,12 +151,29 @@ fn start(wanted: Wanted) -> Arc<MemFs> {
     for path in ["flat", "bare", "m/7000", "m/dir"] {
         make(Op::Mkdir(path));
     }
-    for path in
-        ["m/1", "m/2", "m/3", "m/12345", "m/overview", "full/1", "full/a", "flat/1", "empty/1", "empty/a", "m/4321/9"]
-    {
+    for path in [
+        "m/1",
+        "m/2",
+        "m/3",
+        "m/12345",
+        "m/overview",
+        "full/1",
+        "full/a",
+        "flat/1",
+        "full/10",
+        "full/9990",
+        "empty/1",
+        "empty/a",
+        "m/4321/9",
+    ] {
         make(Op::Create(path));
     }
-    for path in ["empty/1", "empty/a", "m/4321/9"] {
+    // Keys of hashes are random: with so many entries some operation or other finds a bucket that is full, and splits it.
+    let m = root.lookup(&CX, name("m")).unwrap().unwrap().vnode;
+    for n in 30_000..30_010_u32 {
+        m.mknod(&CX, name(&n.to_string()), 0o100_644, 0).unwrap();
+    }
+    for path in ["full/10", "full/9990", "empty/1", "empty/a", "m/4321/9"] {
         make(Op::Unlink(path));
     }
     below
@@ -266,6 +283,8 @@ impl Case {
         assert_eq!(self.is_new(&mounted, &format!("{what}, mounted again")), is_new);
         if answer != self.answer {
             self.again(if plan.at.is_multiple_of(2) { &root } else { &mounted }, &what);
+        } else {
+            still_in_use(&root);
         }
         fired
     }
@@ -285,6 +304,20 @@ impl Case {
             self.again(&root, &what);
         }
         faults.fired()
+    }
+}
+
+/// New entries find the buckets they need, whatever an operation has removed of them.
+fn still_in_use(root: &Arc<dyn Vnode>) {
+    for path in ["m", "full", "empty", "m/4321"] {
+        let (dir, last) = parent(root, path).unwrap();
+        let Some(found) = dir.lookup(&CX, last).unwrap() else { continue };
+        for new in ["10", "1", "9990", "a"].map(name) {
+            match found.vnode.create(&CX, new, 0o644, OpenFlags::RDWR) {
+                Ok(_) => found.vnode.unlink(&CX, new).unwrap(),
+                Err(errno) => assert_eq!(errno, Errno::EXIST, "{path}/{new}"),
+            }
+        }
     }
 }
 
