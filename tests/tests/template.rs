@@ -19,7 +19,10 @@ use wrapfs::{LayerType, Settings};
 const XOR: &LayerType = &layers::xor::LAYER;
 const ROT13: &LayerType = &layers::rot13::LAYER;
 
-/// Layers over a directory; unmounted when this goes.
+/// What others change is seen after this long.
+const CACHE: Duration = Duration::from_millis(50);
+
+/// Layers over a directory, without passthrough; unmounted when this goes.
 struct Stacked {
     mounted: server::Mounted,
     dir: PathBuf,
@@ -39,6 +42,8 @@ impl Stacked {
         }
         let mut config = Config::new(dir.clone(), "template", "template");
         config.mount.allow_other = true;
+        config.passthrough = false;
+        config.cache = CACHE;
         config.mount.transport = match transport {
             Transport::Ring => fuse::Transport::Ring,
             Transport::Device => fuse::Transport::Device,
@@ -126,7 +131,71 @@ fn appends_and_sparse_files(transport: Transport) {
     }
 }
 
-on_both_transports!(fsx_through_stacks, mapped_files_are_read_run_and_written, appends_and_sparse_files);
+/// Each of several threads writes its own bytes of one page and reads them back: a page is not thrown away while what is written to it is
+/// on its way.
+fn neighbours_in_a_page(transport: Transport) {
+    const WRITERS: u64 = 8;
+    let sandbox = Sandbox::with_time(Duration::from_secs(120));
+    let disk = sandbox.ext4("disk", 256);
+    let zstd = vec![(&layers::zstd::LAYER, "", "")];
+    for (i, kinds) in [zstd, Vec::new()].iter().enumerate() {
+        let stacked = Stacked::new(&disk, sandbox.path("m"), transport, kinds);
+        let path = stacked.dir.join(format!("page{i}"));
+        fs::write(&path, [0; 4096]).unwrap();
+        std::thread::scope(|scope| {
+            for writer in 0..WRITERS {
+                let path = &path;
+                scope.spawn(move || {
+                    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+                    for round in 0..if long() { 20_000_u64 } else { 1500 } {
+                        let bytes = [u8::try_from(round % 251).unwrap(); 100];
+                        file.write_all_at(&bytes, writer * 100).unwrap();
+                        let mut back = [0; 100];
+                        file.read_exact_at(&mut back, writer * 100).unwrap();
+                        assert_eq!(back, bytes, "writer {writer}, round {round}, {kinds:?}");
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// A file that is held open shows what others write to it, at the latest when its attributes are asked for.
+fn changes_by_others_in_open_files(transport: Transport) {
+    let sandbox = Sandbox::with_time(Duration::from_secs(60));
+    let disk = sandbox.ext4("disk", 64);
+    let stacked = Stacked::new(&disk, sandbox.path("m"), transport, &[]);
+    fs::write(disk.join("f"), b"first").unwrap();
+    let open = File::open(stacked.dir.join("f")).unwrap();
+    for text in ["first", "other", "longer than before", "short"] {
+        fs::write(disk.join("f"), text).unwrap();
+        let start = std::time::Instant::now();
+        loop {
+            let len = open.metadata().unwrap().len();
+            let mut bytes = vec![0; 64];
+            let read = open.read_at(&mut bytes, 0).unwrap();
+            if len == text.len() as u64 && &bytes[..read] == text.as_bytes() {
+                break;
+            }
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "{text}: {:?}",
+                bytes[..read].escape_ascii().to_string()
+            );
+            std::thread::sleep(CACHE);
+        }
+        // And a file that is opened anew shows nothing else.
+        assert_eq!(fs::read(stacked.dir.join("f")).unwrap(), text.as_bytes());
+    }
+}
+
+on_both_transports!(
+    fsx_through_stacks,
+    mapped_files_are_read_run_and_written,
+    appends_and_sparse_files,
+    neighbours_in_a_page,
+    changes_by_others_in_open_files
+);
 
 /// No case of pjdfstest that passes natively fails through a stack of three, nor where data are compressed.
 #[test]

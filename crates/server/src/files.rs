@@ -5,13 +5,14 @@
 //! is chosen by the first open file and kept until the last is released. The kernel gives the way up before it
 //! sends RELEASE, so this side never believes an inode free that the kernel still holds.
 
+use crate::pages::Pages;
 use fuse::BackingId;
 use fuse::abi::OpenOut;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use vnode::{Errno, OpenFile, Result};
+use vnode::{Attr, Errno, OpenFile, Result};
 
 /// An inode with open files.
 struct OpenInode {
@@ -43,6 +44,8 @@ struct Handle {
 pub(crate) struct Files {
     handles: RwLock<Slab>,
     inodes: Mutex<HashMap<u64, OpenInode>>,
+    /// What the kernel may hold of the files that are served through its page cache.
+    pub(crate) pages: Pages,
 }
 
 /// Handles by number: the `fh` of the protocol.
@@ -69,13 +72,14 @@ impl Files {
     }
 
     /// Takes in an open file of `node` and chooses the way of its data. `register` gives a host file to the kernel;
-    /// where it can't, the file is served through the page cache.
+    /// where it can't, the file is served through the page cache. `attr`: the file's attributes, if it is the first and goes that way.
     pub(crate) fn add(
         &self,
         node: u64,
         file: Arc<dyn OpenFile>,
         use_: Use,
         keep_flush: bool,
+        attr: Option<&Attr>,
         register: impl FnOnce(BorrowedFd<'_>) -> Option<BackingId>,
     ) -> OpenOut {
         let mut open_flags = if keep_flush { 0 } else { fuse::abi::FOPEN_NOFLUSH };
@@ -89,6 +93,7 @@ impl Files {
                     slot.insert(OpenInode { opens: 0, writers: 0, programs: 0, way, bare: use_.creates })
                 }
             };
+            let first = inode.opens == 0;
             inode.opens += 1;
             inode.writers += u32::from(use_.writes);
             inode.programs += u32::from(use_.executes);
@@ -96,10 +101,14 @@ impl Files {
                 Way::Passthrough(id) => {
                     open_flags |= fuse::abi::FOPEN_PASSTHROUGH;
                     backing_id = id.id();
+                    if first {
+                        self.pages.forget(node);
+                    }
                 }
-                // Pages are kept where nobody writes past this cache. A file that has a host file of its own may have
-                // been written by passthrough since they were read.
-                Way::Cached if file.backing().is_none() => open_flags |= fuse::abi::FOPEN_KEEP_CACHE,
+                // Where others have the file open, what they write may be on its way: see `pages`.
+                Way::Cached if !first || self.pages.first_open(node, attr) => {
+                    open_flags |= fuse::abi::FOPEN_KEEP_CACHE;
+                }
                 Way::Cached => {}
             }
         }
@@ -200,9 +209,16 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_host_file_keeps_its_pages() {
+    fn a_file_keeps_its_pages_while_it_is_open_and_while_it_is_the_same() {
+        let attr = MemFs::new().root().getattr(&Cx::internal(0, 0)).unwrap();
         let files = Files::default();
-        let out = files.add(7, file(), Use::default(), false, |_| None);
+        let out = files.add(7, file(), Use::default(), false, Some(&attr), |_| None);
+        assert_eq!(out.open_flags, fuse::abi::FOPEN_NOFLUSH);
+        let again = files.add(7, file(), Use::default(), false, None, |_| None);
+        assert_eq!(again.open_flags, fuse::abi::FOPEN_NOFLUSH | fuse::abi::FOPEN_KEEP_CACHE);
+        files.release(again.fh);
+        files.release(out.fh);
+        let out = files.add(7, file(), Use::default(), false, Some(&attr), |_| None);
         assert_eq!(out.open_flags, fuse::abi::FOPEN_NOFLUSH | fuse::abi::FOPEN_KEEP_CACHE);
         assert!(files.get(out.fh).is_ok());
         assert_eq!(files.count(), (1, 0));
@@ -217,21 +233,21 @@ mod tests {
     #[test]
     fn handles_are_used_again_and_inodes_counted() {
         let files = Files::default();
-        let first = files.add(7, file(), Use::default(), true, |_| None);
-        let second = files.add(7, file(), Use::default(), true, |_| None);
+        let first = files.add(7, file(), Use::default(), true, None, |_| None);
+        let second = files.add(7, file(), Use::default(), true, None, |_| None);
         assert_ne!(first.fh, second.fh);
         assert_eq!(first.open_flags & fuse::abi::FOPEN_NOFLUSH, 0);
         assert_eq!(files.count(), (2, 0));
         files.release(first.fh);
-        assert_eq!(files.add(8, file(), Use::default(), true, |_| None).fh, first.fh);
+        assert_eq!(files.add(8, file(), Use::default(), true, None, |_| None).fh, first.fh);
         assert_eq!(files.count(), (2, 0));
     }
 
     #[test]
     fn writers_and_programs_are_counted() {
         let files = Files::default();
-        let writer = files.add(7, file(), Use { writes: true, ..Use::default() }, true, |_| None);
-        let program = files.add(7, file(), Use { executes: true, ..Use::default() }, true, |_| None);
+        let writer = files.add(7, file(), Use { writes: true, ..Use::default() }, true, None, |_| None);
+        let program = files.add(7, file(), Use { executes: true, ..Use::default() }, true, None, |_| None);
         assert!(files.is_written(7) && files.is_run(7) && !files.is_written(8) && !files.is_run(8));
         files.release(writer.fh);
         assert!(!files.is_written(7) && files.is_run(7));
@@ -242,13 +258,13 @@ mod tests {
     #[test]
     fn a_new_file_is_known_to_be_bare_until_an_attribute_is_set() {
         let files = Files::default();
-        let out = files.add(7, file(), Use { creates: true, ..Use::default() }, false, |_| None);
+        let out = files.add(7, file(), Use { creates: true, ..Use::default() }, false, None, |_| None);
         assert!(files.is_bare(7));
         assert!(!files.is_bare(8));
         files.not_bare(7);
         assert!(!files.is_bare(7));
         files.release(out.fh);
-        let out = files.add(7, file(), Use::default(), false, |_| None);
+        let out = files.add(7, file(), Use::default(), false, None, |_| None);
         assert!(!files.is_bare(7));
         files.release(out.fh);
     }

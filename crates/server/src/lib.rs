@@ -5,6 +5,7 @@
 //! * which vnodes the kernel knows, by which node id, and how often it looked them up ([`nodes`]);
 //! * which files are open, and for each inode whether its data goes through the kernel's page cache and this server, or
 //!   straight to the host file ([`files`]: passthrough);
+//! * when pages that the kernel keeps of a file are out of date ([`pages`]);
 //! * how long the kernel may remember names and attributes ([`Config::cache`]);
 //! * how a refusal of the kernel's is noticed, for layers that want to know ([`watch`]).
 //!
@@ -20,6 +21,7 @@ mod files;
 mod mount;
 mod nodes;
 mod ops;
+mod pages;
 mod suid;
 mod virtuals;
 mod watch;

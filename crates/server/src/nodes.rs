@@ -129,10 +129,10 @@ impl Nodes {
         }
     }
 
-    /// The kernel forgets `count` look-ups.
-    pub(crate) fn forget(&self, node: u64, count: u64) {
+    /// The kernel forgets `count` look-ups. True: and with them the node.
+    pub(crate) fn forget(&self, node: u64, count: u64) -> bool {
         if node == ROOT {
-            return;
+            return false;
         }
         // Dropped after the lock is gone: the last reference of a vnode may do work.
         let mut gone = None;
@@ -154,8 +154,10 @@ impl Nodes {
             }
         }
         drop(shard);
+        let forgotten = gone.is_some();
         drop(gone);
         self.count_directories(moved);
+        forgotten
     }
 
     /// The node id of a directory's parent, as far as it is known; the directory itself for the root.

@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use vnode::{Cx, Entry, Errno, Kind, Layer, Name, OpenFile, SeekFrom, SetAttr, Vnode, XattrFlags};
+use vnode::{Attr, Cx, Entry, Errno, Kind, Layer, Name, OpenFile, SeekFrom, SetAttr, Vnode, XattrFlags};
 
 /// A stack of layers as a FUSE file system.
 pub(crate) struct Server {
@@ -52,6 +52,7 @@ impl Server {
     /// Tells the kernel of an entry, and counts the look-up.
     pub(crate) fn entry_out(&self, parent: u64, entry: &Entry) -> EntryOut {
         let known = self.nodes.remember(parent, entry);
+        self.files.pages.seen(known.node, &entry.attr, &self.session);
         EntryOut {
             nodeid: known.node,
             generation: u64::from(known.generation),
@@ -64,8 +65,31 @@ impl Server {
     }
 
     /// Takes in an open file, by passthrough if the layers and the kernel allow it.
-    fn open_out(&self, node: u64, file: Arc<dyn OpenFile>, use_: Use) -> OpenOut {
-        self.files.add(node, file, use_, self.keep_flush, |fd| self.register(fd))
+    fn open_out(&self, node: u64, file: Arc<dyn OpenFile>, use_: Use, attr: Option<&Attr>) -> OpenOut {
+        self.files.add(node, file, use_, self.keep_flush, attr, |fd| self.register(fd))
+    }
+
+    /// Does what changes a file's data or times, so that nobody takes it for a change by others.
+    fn changing<T>(&self, rq: &Request<'_>, node: u64, change: impl FnOnce() -> Reply<T>) -> Reply<T> {
+        let begun = self.files.pages.begin(node);
+        let done = change();
+        if begun.matters() {
+            let attr = self.nodes.get(node).and_then(|vnode| vnode.getattr(&cx(rq, 0)));
+            self.files.pages.end(&begun, attr.as_ref().ok());
+        }
+        done
+    }
+
+    /// The attributes of a file that is about to be opened first, if its data are likely to go through the page cache.
+    fn first_attr(&self, cx: &Cx<'_>, node: u64, vnode: &dyn Vnode, file: &dyn OpenFile) -> Option<Attr> {
+        let by_passthrough = self.passthrough.load(Ordering::Relaxed) && file.backing().is_some();
+        if by_passthrough || self.files.is_open(node) { None } else { vnode.getattr(cx).ok() }
+    }
+
+    /// Tells the kernel attributes.
+    fn told(&self, node: u64, attr: Attr) -> Attr {
+        self.files.pages.seen(node, &attr, &self.session);
+        attr
     }
 
     /// What came from the directory `old` has another `..` now, if it is a directory. Whoever moves one has looked it up before:
@@ -105,13 +129,12 @@ fn kernel_does_it<T>() -> Reply<T> {
 }
 
 impl Filesystem for Server {
-    fn init(&self, session: &Arc<Session>, _offer: &InitIn) -> Wish {
+    fn init(&self, session: &Arc<Session>, offer: &InitIn) -> Wish {
         let _ = self.session.set(Arc::clone(session));
         let mut wanted = flags::ASYNC_READ
             | flags::BIG_WRITES
             | flags::ATOMIC_O_TRUNC
             | flags::DONT_MASK
-            | flags::AUTO_INVAL_DATA
             | flags::DO_READDIRPLUS
             | flags::READDIRPLUS_AUTO
             | flags::ASYNC_DIO
@@ -128,6 +151,9 @@ impl Filesystem for Server {
         if self.passthrough.load(Ordering::Relaxed) {
             wanted |= flags::PASSTHROUGH;
         }
+        // Which pages are out of date is better known here (Linux 5.2): see `pages`.
+        let explicit = u64::from(offer.flags) & flags::EXPLICIT_INVAL_DATA != 0;
+        wanted |= if explicit { flags::EXPLICIT_INVAL_DATA } else { flags::AUTO_INVAL_DATA };
         Wish {
             flags: wanted,
             max_write: 1 << 20,
@@ -150,13 +176,15 @@ impl Filesystem for Server {
 
     fn forget(&self, nodes: &[ForgetOne]) {
         for one in nodes {
-            self.nodes.forget(one.nodeid, one.nlookup);
+            if self.nodes.forget(one.nodeid, one.nlookup) {
+                self.files.pages.forget(one.nodeid);
+            }
         }
         self.nodes.trim();
     }
 
     fn getattr(&self, rq: &Request<'_>, node: u64, _arg: &GetattrIn) -> Reply<AttrOut> {
-        let attr = self.nodes.get(node)?.getattr(&cx(rq, 0))?;
+        let attr = self.told(node, self.nodes.get(node)?.getattr(&cx(rq, 0))?);
         Ok(convert::attr_out(&attr, self.cache))
     }
 
@@ -166,12 +194,12 @@ impl Filesystem for Server {
         let file = if arg.valid & fuse::abi::FATTR_FH != 0 { self.files.get(arg.fh).ok() } else { None };
         let cx = cx(rq, 0);
         let set = suid::exactly(rq, &cx, &*vnode, convert::set_attr(arg))?;
-        let attr = vnode.setattr(&cx, &set, file.as_deref())?;
+        let attr = self.changing(rq, node, || vnode.setattr(&cx, &set, file.as_deref()))?;
         Ok(convert::attr_out(&attr, self.cache))
     }
 
     fn statx(&self, rq: &Request<'_>, node: u64, _arg: &StatxIn) -> Reply<StatxOut> {
-        let attr = self.nodes.get(node)?.getattr(&cx(rq, 0))?;
+        let attr = self.told(node, self.nodes.get(node)?.getattr(&cx(rq, 0))?);
         Ok(convert::statx_out(&attr, self.cache))
     }
 
@@ -244,13 +272,18 @@ impl Filesystem for Server {
             // The kernel refuses to cut a running program, but for a reader it looks only after this request.
             return Err(Errno::TXTBSY);
         }
-        let file = vnode.open(&cx, wanted)?;
+        let file = if wanted.truncates() {
+            self.changing(rq, node, || vnode.open(&cx, wanted))?
+        } else {
+            vnode.open(&cx, wanted)?
+        };
         if arg.open_flags & fuse::abi::OPEN_KILL_SUIDGID != 0 {
             // To the host it was the server who cut the file.
             suid::strip(rq, &cx, &*vnode, Some(&*file))?;
         }
         let use_ = Use { creates: false, writes: wanted.writes(), executes: convert::executes(arg.flags) };
-        Ok(self.open_out(node, file, use_))
+        let attr = self.first_attr(&cx, node, &*vnode, &*file);
+        Ok(self.open_out(node, file, use_, attr.as_ref()))
     }
 
     fn create(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn, bytes: &[u8]) -> Reply<(EntryOut, OpenOut)> {
@@ -263,14 +296,16 @@ impl Filesystem for Server {
             other => other,
         })?;
         let out = self.entry_out(parent, &entry);
-        Ok((out, self.open_out(out.nodeid, file, Use { creates: true, writes: flags.writes(), executes: false })))
+        let use_ = Use { creates: true, writes: flags.writes(), executes: false };
+        Ok((out, self.open_out(out.nodeid, file, use_, Some(&entry.attr))))
     }
 
     fn tmpfile(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn) -> Reply<(EntryOut, OpenOut)> {
         let flags = convert::open_flags(arg.flags);
         let (entry, file) = self.nodes.get(parent)?.tmpfile(&cx(rq, arg.umask), arg.mode & 0o7777, flags)?;
         let out = self.entry_out(parent, &entry);
-        Ok((out, self.open_out(out.nodeid, file, Use { creates: true, writes: flags.writes(), executes: false })))
+        let use_ = Use { creates: true, writes: flags.writes(), executes: false };
+        Ok((out, self.open_out(out.nodeid, file, use_, Some(&entry.attr))))
     }
 
     fn read(&self, rq: &Request<'_>, _node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize> {
@@ -285,7 +320,7 @@ impl Filesystem for Server {
             // the data written a second time.
             suid::strip(rq, &cx, &*self.nodes.get(node)?, None)?;
         }
-        let written = file.write(&cx, data, arg.offset)?;
+        let written = self.changing(rq, node, || file.write(&cx, data, arg.offset))?;
         u32::try_from(written).map_err(|_| Errno::IO)
     }
 
@@ -430,8 +465,9 @@ impl Filesystem for Server {
         kernel_does_it()
     }
 
-    fn fallocate(&self, rq: &Request<'_>, _node: u64, arg: &FallocateIn) -> Reply<()> {
-        self.files.get(arg.fh)?.fallocate(&cx(rq, 0), arg.mode, arg.offset, arg.length)
+    fn fallocate(&self, rq: &Request<'_>, node: u64, arg: &FallocateIn) -> Reply<()> {
+        let file = self.files.get(arg.fh)?;
+        self.changing(rq, node, || file.fallocate(&cx(rq, 0), arg.mode, arg.offset, arg.length))
     }
 
     fn lseek(&self, rq: &Request<'_>, _node: u64, arg: &LseekIn) -> Reply<u64> {
@@ -448,7 +484,7 @@ impl Filesystem for Server {
     fn copy_file_range(&self, rq: &Request<'_>, _node: u64, arg: &CopyFileRangeIn) -> Reply<u64> {
         let source = self.files.get(arg.fh_in)?;
         let target = self.files.get(arg.fh_out)?;
-        target.copy_from(&cx(rq, 0), arg.off_out, &*source, arg.off_in, arg.len)
+        self.changing(rq, arg.nodeid_out, || target.copy_from(&cx(rq, 0), arg.off_out, &*source, arg.off_in, arg.len))
     }
 
     fn syncfs(&self, rq: &Request<'_>, _node: u64) -> Reply<()> {
