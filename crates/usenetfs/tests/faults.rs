@@ -157,11 +157,10 @@ fn start(wanted: Wanted) -> Arc<MemFs> {
         "m/3",
         "m/12345",
         "m/overview",
-        "full/1",
-        "full/a",
         "flat/1",
         "full/10",
         "full/9990",
+        "full/1",
         "empty/1",
         "empty/a",
         "m/4321/9",
@@ -173,7 +172,7 @@ fn start(wanted: Wanted) -> Arc<MemFs> {
     for n in 30_000..30_010_u32 {
         m.mknod(&CX, name(&n.to_string()), 0o100_644, 0).unwrap();
     }
-    for path in ["full/10", "full/9990", "empty/1", "empty/a", "m/4321/9"] {
+    for path in ["full/1", "full/10", "empty/1", "empty/a", "m/4321/9"] {
         make(Op::Unlink(path));
     }
     below
@@ -271,6 +270,12 @@ impl Case {
         let faults = Faults::new();
         let below = self.start.fork(&faults);
         let root = over(&below, self.wanted);
+        // In use, so that what is known of them is still believed afterwards.
+        let _used = ["m/1", "full/1", "empty/1"].map(|path| {
+            let (dir, last) = parent(&root, path).unwrap();
+            dir.lookup(&CX, last).unwrap();
+            dir
+        });
         faults.arm(plan);
         let answer = self.op.run(&root);
         let fired = faults.fired();
