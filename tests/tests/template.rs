@@ -61,6 +61,13 @@ impl Drop for Stacked {
 
 const THREE: [(&LayerType, &str, &str); 3] = [(XOR, "block", "4096"), (ROT13, "", ""), (XOR, "block", "1000")];
 
+/// An empty directory with the bit that makes it a managed one of usenetfs.
+fn managed(dir: &Path) -> PathBuf {
+    fs::create_dir(dir).unwrap();
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o4755)).unwrap();
+    dir.to_owned()
+}
+
 fn fsx_through_stacks(transport: Transport) {
     let sandbox = Sandbox::with_time(Duration::from_secs(300));
     let disk = sandbox.ext4("disk", 256);
@@ -68,8 +75,11 @@ fn fsx_through_stacks(transport: Transport) {
     let seeds = if long() { 1..=10 } else { 1..=1 };
     let one = |block| vec![(XOR, "block", block)];
     let zstd = vec![(&layers::zstd::LAYER, "block", "4096")];
-    for (i, kinds) in [one("4096"), one("7"), one("65536"), THREE.to_vec(), zstd].iter().enumerate() {
-        let stacked = Stacked::new(&disk, sandbox.path("m"), transport, kinds);
+    let snooped = vec![(&snoopfs::LAYER, "", "")];
+    let spread = vec![(&usenetfs::LAYER, "", "")];
+    let lower = managed(&disk.join("lower"));
+    for (i, kinds) in [one("4096"), one("7"), one("65536"), THREE.to_vec(), zstd, snooped, spread].iter().enumerate() {
+        let stacked = Stacked::new(&lower, sandbox.path("m"), transport, kinds);
         for seed in seeds.clone() {
             let said = fsx(&stacked.dir.join(format!("file{i}")), seed, 3000, &artifacts);
             assert!(said.status.success(), "fsx -S {seed} through {kinds:?}: {}\n{}", said.status, said.text);
@@ -203,12 +213,11 @@ fn pjdfstest_through_layers() {
     let sandbox = Sandbox::with_time(Duration::from_secs(400));
     let disk = sandbox.ext4("disk", 1024);
     let second = sandbox.dir("second");
-    let [native, three, zstd, usenet] = ["native", "three", "zstd", "usenet"].map(|name| disk.join(name));
-    for dir in [&native, &three, &zstd, &usenet] {
+    let [native, three, zstd] = ["native", "three", "zstd"].map(|name| disk.join(name));
+    for dir in [&native, &three, &zstd] {
         fs::create_dir(dir).unwrap();
     }
-    // Empty, so that the bit makes it managed.
-    fs::set_permissions(&usenet, fs::Permissions::from_mode(0o4755)).unwrap();
+    let usenet = managed(&disk.join("usenet"));
     let native = pjdfstest(&native, &second);
     let compressing = [(&layers::zstd::LAYER, "", "")];
     let managed = [(&usenetfs::LAYER, "scheme", "hash")];

@@ -3,53 +3,13 @@
 
 mod common;
 
-use common::{ROOT, name};
-use memfs::MemFs;
+use common::{ROOT, Runs, memory, name};
+use memfs::{Count, Fault, Faults, MemFs, Plan};
 use std::sync::Arc;
-use vnode::{Errno, Layer, OpenFile, OpenFlags, Result, SeekFrom, SetAttr, SetTime, Time};
-use wrapfs::container::{BlockAt, BlockCodec};
+use vnode::{Errno, Layer, OpenFile, OpenFlags, Result, SeekFrom, SetAttr, SetTime, Time, Vnode};
 use wrapfs::{Foreign, Template};
 
 const APPEND: OpenFlags = OpenFlags(OpenFlags::WRONLY.0 | 0o2000);
-
-/// Runs of a byte become its number and the byte.
-#[derive(Debug)]
-struct Runs;
-
-impl BlockCodec for Runs {
-    fn id(&self) -> [u8; 8] {
-        *b"runs\0\0\0\0"
-    }
-
-    fn block_size(&self) -> u32 {
-        4096
-    }
-
-    fn max_encoded(&self, plain: usize) -> usize {
-        2 * plain
-    }
-
-    fn encode(&self, _at: &BlockAt, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
-        for run in plain.chunk_by(|a, b| a == b).flat_map(|run| run.chunks(255)) {
-            out.extend([run.len() as u8, run[0]]);
-        }
-        Ok(())
-    }
-
-    fn decode(&self, _at: &BlockAt, encoded: &[u8], out: &mut [u8]) -> Result<()> {
-        let runs = encoded.chunks(2).map(|pair| (pair.first(), pair.get(1)));
-        let mut plain = Vec::new();
-        for (len, byte) in runs {
-            let (Some(len), Some(byte)) = (len, byte) else { return Err(Errno::IO) };
-            plain.resize(plain.len() + usize::from(*len), *byte);
-        }
-        if plain.len() != out.len() {
-            return Err(Errno::IO);
-        }
-        out.copy_from_slice(&plain);
-        Ok(())
-    }
-}
 
 fn resized(lower: Arc<dyn Layer>, foreign: Foreign) -> Arc<dyn Layer> {
     Template::over(lower).resizing(Arc::new(Runs), foreign).build()
@@ -163,4 +123,114 @@ fn times_that_were_set_stay() {
     assert_eq!(entry.vnode.getattr(&ROOT).unwrap().mtime, time);
     drop(file);
     assert_eq!(entry.vnode.getattr(&ROOT).unwrap().mtime, time);
+}
+
+type Change = fn(&Arc<dyn Vnode>, &Arc<dyn OpenFile>) -> Result<()>;
+
+fn size(vnode: &dyn Vnode, size: u64) -> Result<()> {
+    vnode.setattr(&ROOT, &SetAttr { size: Some(size), ..SetAttr::default() }, None).map(drop)
+}
+
+/// One change each, of a file of 10,000 bytes in blocks of 4096, and made durable: what is still in memory may be lost.
+const CHANGES: [(&str, Change); 9] = [
+    ("write", |_, file| file.write(&ROOT, &[9; 50], 100).map(drop)),
+    ("write all", |_, file| file.write(&ROOT, &[9; 10_000], 0).map(drop)),
+    ("write over the end", |_, file| file.write(&ROOT, &[9; 5000], 9000).map(drop)),
+    ("write far away", |_, file| file.write(&ROOT, &[9; 20], 50_000).map(drop)),
+    ("cut", |vnode, _| size(&**vnode, 5000)),
+    ("empty", |vnode, _| size(&**vnode, 0)),
+    ("lengthen", |vnode, _| size(&**vnode, 50_000)),
+    ("punch", |_, file| file.fallocate(&ROOT, 3, 1000, 8000)),
+    ("zero", |_, file| file.fallocate(&ROOT, 0x10, 9000, 3000)),
+];
+
+fn content() -> Vec<u8> {
+    (0..10_000_u32).map(|i| ((i * i) >> 9) as u8).collect()
+}
+
+fn start(faults: &Faults) -> (Arc<MemFs>, Arc<dyn Vnode>, Arc<dyn OpenFile>) {
+    let below = memory(faults);
+    let layer = resized(below.clone(), Foreign::Refuse);
+    let (entry, file) = layer.root().create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+    file.write(&ROOT, &content(), 0).unwrap();
+    file.fsync(&ROOT, false).unwrap();
+    (below, entry.vnode, file)
+}
+
+/// The file as a new mount shows it; its size is that of its bytes.
+fn after(below: Arc<dyn Layer>) -> Vec<u8> {
+    let found = resized(below, Foreign::Refuse).root().lookup(&ROOT, name("f")).unwrap().unwrap();
+    let bytes = read_all(&*found.vnode.open(&ROOT, OpenFlags::RDONLY).unwrap());
+    assert_eq!(found.vnode.getattr(&ROOT).unwrap().size, bytes.len() as u64);
+    bytes
+}
+
+/// Is each byte an old or a new one, and the file between as long?
+fn mixed(now: &[u8], old: &[u8], new: &[u8]) -> bool {
+    let lengths = old.len().min(new.len())..=old.len().max(new.len());
+    let known = |(i, byte): (usize, &u8)| [old, new].iter().any(|bytes| *byte == bytes.get(i).copied().unwrap_or(0));
+    lengths.contains(&now.len()) && now.iter().enumerate().all(known)
+}
+
+/// Whatever fails: the error is told, now or by fsync, the open file and a new mount show old and new bytes, and the file can be written.
+#[test]
+fn a_failure_at_any_step_leaves_old_and_new_bytes() {
+    for (what, change) in CHANGES {
+        let (below, vnode, file) = start(&Faults::new());
+        change(&vnode, &file).unwrap();
+        file.fsync(&ROOT, false).unwrap();
+        drop((vnode, file));
+        let (old, new) = (content(), after(below));
+        for fault in [Fault::Error(Errno::IO), Fault::Errors(Errno::NOSPC)] {
+            for at in 1.. {
+                let faults = Faults::new();
+                let (below, vnode, file) = start(&faults);
+                faults.arm(Plan { count: Count::All, at, fault });
+                let answer = change(&vnode, &file).and_then(|()| file.fsync(&ROOT, false));
+                let fired = faults.fired();
+                faults.disarm();
+                let now = read_all(&*file);
+                let when = format!("{what}, {fault:?} at {at}: {answer:?}, {} bytes", now.len());
+                assert!(mixed(&now, &old, &new), "{when}");
+                assert!(answer.is_err() || now == new, "{when}");
+                assert!(fired || answer.is_ok(), "{when}");
+                file.write(&ROOT, b"still writable", 0).unwrap();
+                file.fsync(&ROOT, false).unwrap();
+                drop((vnode, file));
+                let mut expected = now;
+                expected.resize(expected.len().max(14), 0);
+                expected[..14].copy_from_slice(b"still writable");
+                assert!(after(below) == expected, "{when}");
+                if !fired {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// After a crash the file is between as long, and its bytes are old and new ones.
+#[test]
+fn a_crash_at_any_step_leaves_old_and_new_bytes() {
+    for (what, change) in CHANGES {
+        let (below, vnode, file) = start(&Faults::new());
+        change(&vnode, &file).unwrap();
+        file.fsync(&ROOT, false).unwrap();
+        drop((vnode, file));
+        let (old, new) = (content(), after(below));
+        for at in 1.. {
+            let faults = Faults::new();
+            let (below, vnode, file) = start(&faults);
+            faults.arm(Plan { count: Count::Changes, at, fault: Fault::Crash });
+            let answer = change(&vnode, &file).and_then(|()| file.fsync(&ROOT, false));
+            let crashed = faults.crashed();
+            drop((vnode, file));
+            let now = after(below.recover(&Faults::new()));
+            let when = format!("{what}, crash at {at}: {answer:?}, {} bytes", now.len());
+            assert!(mixed(&now, &old, &new) && (answer.is_err() || now == new), "{when}");
+            if !crashed {
+                break;
+            }
+        }
+    }
 }

@@ -9,7 +9,7 @@ pub trait Attributes: Send + Sync + fmt::Debug {
     /// Attributes of the layer below become those that programs see.
     ///
     /// # Errors
-    /// The operation fails with it.
+    /// The operation fails with it. What was to be made is not made, but a change of attributes is done by then.
     fn decode_attr(&self, cx: &Cx<'_>, file: &Object<'_>, attr: &mut Attr) -> Result<()> {
         let _ = (cx, file, attr);
         Ok(())

@@ -3,7 +3,9 @@
 
 use memfs::{Faults, MemFs, MemOptions};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use vnode::{Cx, Errno, Name, Result, Vnode};
+use wrapfs::container::{BlockAt, BlockCodec};
 use wrapfs::hooks::{Block, Data, Names, Object};
 
 /// The superuser.
@@ -78,4 +80,84 @@ impl Data for Chain {
         }
         Ok(())
     }
+}
+
+/// Runs of a byte become its number and the byte.
+#[derive(Debug)]
+pub(crate) struct Runs;
+
+impl BlockCodec for Runs {
+    fn id(&self) -> [u8; 8] {
+        *b"runs\0\0\0\0"
+    }
+
+    fn block_size(&self) -> u32 {
+        4096
+    }
+
+    fn max_encoded(&self, plain: usize) -> usize {
+        2 * plain
+    }
+
+    fn encode(&self, _at: &BlockAt, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        for run in plain.chunk_by(|a, b| a == b).flat_map(|run| run.chunks(255)) {
+            out.extend([run.len() as u8, run[0]]);
+        }
+        Ok(())
+    }
+
+    fn decode(&self, _at: &BlockAt, encoded: &[u8], out: &mut [u8]) -> Result<()> {
+        let runs = encoded.chunks(2).map(|pair| (pair.first(), pair.get(1)));
+        let mut plain = Vec::new();
+        for (len, byte) in runs {
+            let (Some(len), Some(byte)) = (len, byte) else { return Err(Errno::IO) };
+            plain.resize(plain.len() + usize::from(*len), *byte);
+        }
+        if plain.len() != out.len() {
+            return Err(Errno::IO);
+        }
+        out.copy_from_slice(&plain);
+        Ok(())
+    }
+}
+
+/// When a hook fails: the clones of one have it in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Mood(Option<Arc<AtomicU64>>);
+
+impl Mood {
+    /// One call in sixteen fails, another panics.
+    pub(crate) fn of(seed: u64) -> Self {
+        Self(Some(Arc::new((seed.wrapping_mul(1_000_003)).into())))
+    }
+
+    /// None fails.
+    pub(crate) fn calm() -> Self {
+        Self(None)
+    }
+
+    /// A call begins.
+    pub(crate) fn changes(&self) -> Result<()> {
+        let Some(calls) = &self.0 else { return Ok(()) };
+        match calls.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 {
+            3 => Err(Errno::DQUOT),
+            7 => std::panic::panic_any(MOODY),
+            _ => Ok(()),
+        }
+    }
+}
+
+const MOODY: &str = "moody";
+
+/// Panics of moods are part of the test: their messages are not shown.
+pub(crate) fn quietly() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if info.payload().downcast_ref::<&str>() != Some(&MOODY) {
+                usual(info);
+            }
+        }));
+    });
 }
