@@ -30,7 +30,7 @@ extern "C" {
 
 #define STRATA_MAGIC UINT64_C(0x726579616c2d5453)
 #define STRATA_MAJOR 1
-#define STRATA_MINOR 0
+#define STRATA_MINOR 1
 
 /* The longest name or target that a hook may answer, in bytes. */
 #define STRATA_LONGEST 65536
@@ -166,6 +166,40 @@ struct strata_data {
 			   const uint8_t *encoded, uint8_t *plain, size_t len);
 };
 
+/* What becomes of files below that are no containers. */
+enum strata_foreign {
+	STRATA_FOREIGN_PLAIN = 0, /* they are shown, read and written as they are */
+	STRATA_FOREIGN_REFUSE = 1 /* they are listed, and can't be opened: EMEDIUMTYPE */
+};
+
+/* How a codec stores files. Since 1.1. Fixed within a major version. */
+struct strata_storage {
+	uint8_t id[8];	     /* stored in each file: those of another codec are refused with EMEDIUMTYPE */
+	uint32_t block_size; /* plain bytes of a block in new files: a power of two, 512 to STRATA_MAX_BLOCK; others keep theirs */
+	uint32_t foreign;    /* STRATA_FOREIGN_* */
+};
+
+/* Which block of which file: what an authenticated codec binds the block to. Since 1.1. Fixed within a major version. */
+struct strata_block_at {
+	uint8_t file[16]; /* the file's own random id; one that was emptied and filled again has a new one */
+	uint64_t block;
+};
+
+/* Data of another size, in place of strata_data: files below are containers, which keep exact sizes, random access and holes. A block is given to
+ * encode() without the zeros at its end, and one of zeros alone not at all. Since 1.1. */
+struct strata_codec {
+	size_t size;
+	/* Says how files are stored. Asked once. 0 or a negative errno. */
+	int (*storage)(void *self, struct strata_storage *out);
+	/* The most bytes that encode() makes of so many: 1 to 2 * plain + 4096, and no less for more. */
+	size_t (*max_encoded)(void *self, size_t plain);
+	/* Answers how many bytes it made, 1 to capacity, which is max_encoded(plain.len); or a negative errno, which the program that writes gets. */
+	int64_t (*encode)(void *self, const struct strata_block_at *at, struct strata_bytes plain, uint8_t *out, size_t capacity);
+	/* Fills out, which is as long as plain was. -EIO if encoded is not the encoding of exactly so many bytes at this place: it must be expected
+	 * to be hostile. 0 or a negative errno. */
+	int (*decode)(void *self, const struct strata_block_at *at, struct strata_bytes encoded, uint8_t *out, size_t len);
+};
+
 /* Operations. A set of them has the bit 1 << kind for each. */
 enum strata_op_kind {
 	STRATA_LOOKUP = 0,
@@ -274,6 +308,7 @@ struct strata_instance {
 	const struct strata_data *data;
 	const struct strata_operations *operations;
 	const struct strata_ioctls *ioctls;
+	const struct strata_codec *codec; /* since 1.1; not together with data */
 };
 
 /* An option that a layer takes: lower-case letters, digits, "-" and "_". Fixed within a major version. */

@@ -44,6 +44,7 @@ rows() {
 	row xor 'data' crates/layers/src/xor.rs
 	row zstd 'data of another size' crates/layers/src/zstd.rs
 	row vowels 'names, in C' examples/c/vowels.c
+	row runs 'data of another size, in C' examples/c/runs.c
 	for layer in snoopfs usenetfs lbfs; do
 		case $layer in
 		snoopfs) what='operations' ;;

@@ -48,7 +48,7 @@ const UNION: About = About {
             "Programs from a server's export, with local changes on top, mounted over the local /bin.",
         ),
         (
-            Cow::Borrowed("none /srv/union unionfs dirs=/srv/changes=rw:/srv/base=ro,nosuid,nofail 0 0"),
+            Cow::Borrowed("srv /srv/union unionfs dirs=/srv/changes=rw:/srv/base=ro,nosuid,nofail 0 0"),
             "A line of /etc/fstab.",
         ),
         (Cow::Borrowed("mount -o remount,ro /UNIONFS"), "Allow no more changes."),

@@ -140,19 +140,29 @@ fn what_is_written_in_c_works() {
 }
 
 #[test]
-fn the_example_in_c_is_mounted() {
+fn the_examples_in_c_are_mounted() {
     let sandbox = stage();
-    let vowels = sandbox.path("vowels.so");
-    let mut cc = Command::new("cc");
-    cc.args(["-O2", "-shared", "-fPIC", "-I"]).arg(top().join("include"));
-    process::run(cc.arg("-o").arg(&vowels).arg(top().join("examples/c/vowels.c")));
-    fs::set_permissions(&vowels, fs::Permissions::from_mode(0o755)).unwrap();
+    let [vowels, _runs] = ["vowels", "runs"].map(|name| {
+        let object = sandbox.path(&format!("{name}.so"));
+        let mut cc = Command::new("cc");
+        cc.args(["-O2", "-shared", "-fPIC", "-I"]).arg(top().join("include"));
+        process::run(cc.arg("-o").arg(&object).arg(top().join(format!("examples/c/{name}.c"))));
+        fs::set_permissions(&object, fs::Permissions::from_mode(0o755)).unwrap();
+        object
+    });
     mount("xor / /mnt/vowels.so / /mnt/vowels.so,letters=xyz / /mnt/data");
     fs::write("/mnt/at/tree-x", "data").unwrap();
     assert!(Path::new("/mnt/data/trii-y").exists());
     fs::rename("/mnt/at/tree-x", "/mnt/at/a").unwrap();
     assert_eq!(fs::read("/mnt/at/a").unwrap(), b"data");
     unmount();
+    mount("/mnt/runs.so / /mnt/data");
+    fs::write("/mnt/at/long", vec![b'x'; 1 << 20]).unwrap();
+    assert_eq!(fs::read("/mnt/at/long").unwrap(), vec![b'x'; 1 << 20]);
+    assert_eq!(fs::metadata("/mnt/at/long").unwrap().len(), 1 << 20);
+    unmount();
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&fs::metadata("/mnt/data/long").unwrap());
+    assert!(blocks * 512 < 1 << 19, "{blocks} blocks");
     // One that others may write is not loaded.
     fs::set_permissions(&vowels, fs::Permissions::from_mode(0o777)).unwrap();
     let wrong = refused(&["mount", "/mnt/vowels.so / /mnt/data", "/mnt/at"]);

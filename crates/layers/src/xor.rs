@@ -14,10 +14,10 @@ pub const LAYER: LayerType = LayerType {
             value: Some("BYTES"),
             help: "The key, repeated from the start of each block. Default: wrapfs.",
         },
-        OptionSpec { name: "block", value: Some("N"), help: "Bytes of a block, 1 to 1048576. Default: 4096." },
+        OptionSpec { name: "block", value: Some("N"), help: "Bytes of a block, 1 to 1M. Default: 4k." },
     ],
     build: &|lower, settings| {
-        let block = settings.parse("block")?.unwrap_or(4096);
+        let block = settings.size("block")?.unwrap_or(4096);
         if !(1..=MAX_BLOCK).contains(&block) {
             return Err(format!("block={block}: a block has 1 to {MAX_BLOCK} bytes"));
         }

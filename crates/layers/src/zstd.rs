@@ -14,7 +14,7 @@ pub const LAYER: LayerType = LayerType {
         OptionSpec {
             name: "block",
             value: Some("N"),
-            help: "Bytes that are compressed together in new files: a power of two, 512 to 1048576. Default: 65536.",
+            help: "Bytes that are compressed together in new files: a power of two, 512 to 1M. Default: 64k.",
         },
         OptionSpec {
             name: "only",
@@ -24,9 +24,10 @@ pub const LAYER: LayerType = LayerType {
     ],
     build: &|lower, settings| {
         let level = settings.parse("level")?.unwrap_or(3);
-        let block: u32 = settings.parse("block")?.unwrap_or(65_536);
+        let given = settings.size("block")?.unwrap_or(65_536);
+        let block = u32::try_from(given).unwrap_or(u32::MAX);
         if !block.is_power_of_two() || !(BLOCK_MIN..=BLOCK_MAX).contains(&block) {
-            return Err(format!("block={block}: a block is a power of two from {BLOCK_MIN} to {BLOCK_MAX} bytes"));
+            return Err(format!("block={given}: a block is a power of two from {BLOCK_MIN} to {BLOCK_MAX} bytes"));
         }
         let codec = Zstd::new(level, block).map_err(|_| format!("level={level}: there is no such level"))?;
         let foreign = if settings.has("only") { Foreign::Refuse } else { Foreign::Plain };

@@ -7,7 +7,7 @@ use wrapfs::hooks::OpKind;
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"ST-layer");
 pub const MAJOR: u32 = 1;
-pub const MINOR: u32 = 0;
+pub const MINOR: u32 = 1;
 /// The longest name or target that a hook may answer.
 pub const LONGEST: usize = 65_536;
 /// The function that an object exports.
@@ -160,6 +160,39 @@ pub struct Data {
     pub decode_data: Option<BlockFn>,
 }
 
+pub const FOREIGN_PLAIN: u32 = 0;
+pub const FOREIGN_REFUSE: u32 = 1;
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Storage {
+    pub id: [u8; 8],
+    pub block_size: u32,
+    pub foreign: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct BlockAt {
+    pub file: [u8; 16],
+    pub block: u64,
+}
+
+pub type HowStored = unsafe extern "C" fn(*mut c_void, *mut Storage) -> c_int;
+pub type MaxEncoded = unsafe extern "C" fn(*mut c_void, usize) -> usize;
+pub type EncodeFn = unsafe extern "C" fn(*mut c_void, *const BlockAt, Bytes, *mut u8, usize) -> i64;
+pub type DecodeFn = unsafe extern "C" fn(*mut c_void, *const BlockAt, Bytes, *mut u8, usize) -> c_int;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Codec {
+    pub size: usize,
+    pub storage: Option<HowStored>,
+    pub max_encoded: Option<MaxEncoded>,
+    pub encode: Option<EncodeFn>,
+    pub decode: Option<DecodeFn>,
+}
+
 /// The number of each operation: its place. New ones come at the end.
 pub const OPERATIONS: &[OpKind] = &[
     OpKind::Lookup,
@@ -288,6 +321,7 @@ pub struct Instance {
     pub data: *const Data,
     pub operations: *const Operations,
     pub ioctls: *const Ioctls,
+    pub codec: *const Codec,
 }
 
 #[derive(Clone, Copy, Debug)]

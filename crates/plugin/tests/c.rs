@@ -10,22 +10,44 @@ use memfs::MemFs;
 use plugin::abi;
 use std::fs;
 use std::process::Command;
-use vnode::Layer;
+use vnode::{Layer, OpenFlags};
 
-fn vowels() -> Object {
-    Object::compiled(&top().join("examples/c/vowels.c"), &[])
+fn example(name: &str) -> Object {
+    Object::compiled(&top().join(format!("examples/c/{name}.c")), &[])
 }
 
 #[test]
-fn the_example_behaves_as_any_layer() {
-    let object = vowels();
-    run_all(|| object.over(MemFs::new(), &[]).unwrap());
-    random::compare(4, 3000, &*object.over(MemFs::new(), &[]).unwrap(), &*MemFs::new());
+fn the_examples_behave_as_any_layer() {
+    for example in ["vowels", "runs"].map(example) {
+        run_all(|| example.over(MemFs::new(), &[]).unwrap());
+    }
+    random::compare(4, 3000, &*example("vowels").over(MemFs::new(), &[]).unwrap(), &*MemFs::new());
+}
+
+#[test]
+fn runs_take_less_room() {
+    let lower = MemFs::new();
+    let layer = example("runs").over(lower.clone(), &[]).unwrap();
+    let (_, file) = layer.root().create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+    let mut content = vec![7; 200_000];
+    content[5000..5003].copy_from_slice(b"abc");
+    file.write(&ROOT, &content, 0).unwrap();
+    file.write(&ROOT, b"in the middle", 100_000).unwrap();
+    content[100_000..100_013].copy_from_slice(b"in the middle");
+    drop(file);
+    let found = example("runs").over(lower.clone(), &[]).unwrap().root().lookup(&ROOT, name("f")).unwrap().unwrap();
+    assert_eq!(found.attr.size, 200_000);
+    let mut now = vec![0; 200_001];
+    let file = found.vnode.open(&ROOT, OpenFlags::RDONLY).unwrap();
+    assert_eq!(file.read(&ROOT, &mut now, 0), Ok(200_000));
+    assert!(now[..200_000] == content);
+    let below = lower.root().lookup(&ROOT, name("f")).unwrap().unwrap();
+    assert!(below.attr.blocks * 512 < 50_000, "{} blocks", below.attr.blocks);
 }
 
 #[test]
 fn the_example_does_what_it_says() {
-    let object = vowels();
+    let object = example("vowels");
     let kind = plugin::load(&object.0).unwrap();
     assert_eq!((kind.name, kind.options.len(), kind.options[0].value), ("vowels", 1, Some("LETTERS")));
     let lower = MemFs::new();
@@ -76,7 +98,11 @@ fn the_header_is_the_rust_side() {
         Reply strata_reply { kind kind, attr attr, count count, put put }
         Operations strata_operations { size size, interest interest, before before, after after }
         Ioctls strata_ioctls { size size, ioctl ioctl }
-        Instance strata_instance { size size, me self, names names, attributes attributes, data data, operations operations, ioctls ioctls }
+        Instance strata_instance { size size, me self, names names, attributes attributes, data data, operations operations, ioctls ioctls,
+            codec codec }
+        Storage strata_storage { id id, block_size block_size, foreign foreign }
+        BlockAt strata_block_at { file file, block block }
+        Codec strata_codec { size size, storage storage, max_encoded max_encoded, encode encode, decode decode }
         Spec strata_option { name name, value value, help help }
         Setting strata_setting { name name, value value }
         Layer strata_layer { magic magic, major major, minor minor, size size, name name, about about, options options,
@@ -90,6 +116,7 @@ fn the_header_is_the_rust_side() {
         SET_MODE STRATA_SET_MODE, SET_UID STRATA_SET_UID, SET_GID STRATA_SET_GID, SET_SIZE STRATA_SET_SIZE,
         SET_ATIME STRATA_SET_ATIME, SET_MTIME STRATA_SET_MTIME, SET_ATIME_NOW STRATA_SET_ATIME_NOW,
         SET_MTIME_NOW STRATA_SET_MTIME_NOW, SET_KILL_SUIDGID STRATA_SET_KILL_SUIDGID,
+        FOREIGN_PLAIN STRATA_FOREIGN_PLAIN, FOREIGN_REFUSE STRATA_FOREIGN_REFUSE,
         DONE STRATA_DONE, MISSING STRATA_MISSING, OBJECT STRATA_OBJECT, ATTR STRATA_ATTR, BYTES STRATA_BYTES, COUNT STRATA_COUNT
     }
     ask("STRATA_MAX_BLOCK", wrapfs::hooks::MAX_BLOCK as u64);

@@ -64,6 +64,57 @@ static int block(void *self, const struct strata_caller *caller, const struct st
 	return ANSWER;
 }
 
+static int storage(void *self, struct strata_storage *out)
+{
+	(void)self;
+	memcpy(out->id, "hostile", 8);
+#ifdef BLOCK
+	out->block_size = (uint32_t)BLOCK;
+#else
+	out->block_size = 512;
+#endif
+#ifdef FOREIGN
+	out->foreign = FOREIGN;
+#endif
+#ifdef STORAGE_ANSWER
+	return STORAGE_ANSWER;
+#else
+	return 0;
+#endif
+}
+
+static size_t max_encoded(void *self, size_t plain)
+{
+	(void)self;
+#ifdef MOST
+	(void)plain;
+	return (size_t)MOST;
+#else
+	return plain + 1;
+#endif
+}
+
+static int64_t encode(void *self, const struct strata_block_at *at, struct strata_bytes plain, uint8_t *out, size_t capacity)
+{
+	(void)self, (void)at, (void)plain, (void)out, (void)capacity;
+#ifdef LENGTH
+	return LENGTH;
+#else
+	out[0] = 'x';
+	memcpy(out + 1, plain.bytes, plain.len);
+	return (int64_t)plain.len + 1;
+#endif
+}
+
+static int decode(void *self, const struct strata_block_at *at, struct strata_bytes encoded, uint8_t *out, size_t len)
+{
+	(void)self, (void)at;
+	if (encoded.len != len + 1)
+		return -EIO;
+	memcpy(out, encoded.bytes + 1, len);
+	return ANSWER;
+}
+
 static uint64_t interest(void *self)
 {
 	(void)self;
@@ -116,6 +167,16 @@ static const struct strata_data data_table = {
 	.decode_data = block,
 };
 
+static const struct strata_codec codec_table = {
+	.size = sizeof(codec_table),
+	.storage = storage,
+	.max_encoded = max_encoded,
+	.encode = encode,
+#ifndef NO_DECODE
+	.decode = decode,
+#endif
+};
+
 static const struct strata_operations operations_table = {
 	.size = sizeof(operations_table),
 	.interest = interest,
@@ -130,7 +191,7 @@ static int open_layer(const struct strata_host *host, const struct strata_settin
 		      struct strata_instance *instance, char *error, size_t error_capacity)
 {
 	(void)host, (void)settings, (void)setting_count, (void)error, (void)error_capacity;
-	(void)names_table, (void)attributes_table, (void)data_table, (void)operations_table, (void)ioctls_table;
+	(void)names_table, (void)attributes_table, (void)data_table, (void)operations_table, (void)ioctls_table, (void)codec_table;
 #ifdef OPEN_ERROR
 	memset(error, 'x', error_capacity);
 #endif
@@ -145,6 +206,9 @@ static int open_layer(const struct strata_host *host, const struct strata_settin
 #endif
 #ifdef DATA
 	instance->data = &data_table;
+#endif
+#ifdef CODEC
+	instance->codec = &codec_table;
 #endif
 #ifdef OPERATIONS
 	instance->operations = &operations_table;

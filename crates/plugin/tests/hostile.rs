@@ -113,6 +113,16 @@ fn what_it_opens() {
         (&["DATA", "BLOCK=0"], "its blocks have 0 bytes"),
         (&["DATA", "BLOCK=1048577"], "its blocks have 1048577 bytes"),
         (&["DATA", "BLOCK=-1"], "its blocks have 18446744073709551615 bytes"),
+        (&["CODEC", "DATA"], "it has both data and codec"),
+        (&["CODEC", "BLOCK=0"], "its blocks have 0 bytes"),
+        (&["CODEC", "BLOCK=1000"], "its blocks have 1000 bytes"),
+        (&["CODEC", "BLOCK=2097152"], "its blocks have 2097152 bytes"),
+        (&["CODEC", "FOREIGN=2"], "files that are no containers is 2"),
+        (&["CODEC", "STORAGE_ANSWER=-12"], "how it stores files it does not say: Cannot allocate memory"),
+        (&["CODEC", "MOST=0"], "a block of 512 bytes may become 0"),
+        (&["CODEC", "MOST=5121"], "a block of 512 bytes may become 5121"),
+        (&["CODEC", "MOST=-1"], "a block of 512 bytes may become 18446744073709551615"),
+        (&["CODEC", "NO_DECODE"], "hook decode is NULL"),
     ] {
         let wrong = hostile(defines).wrong();
         assert!(wrong.contains(said), "{defines:?}: {wrong}");
@@ -175,6 +185,33 @@ fn data_that_can_not_be() {
     assert_eq!(write(&["BLOCK=1"]), Ok(*b"some bytes"));
     assert_eq!(write(&["ANSWER=-28"]), Err(Errno::NOSPC));
     for answer in ["1", "-529", "-1000000", "-58"] {
+        assert_eq!(write(&[&format!("ANSWER={answer}")]), Err(Errno::IO), "{answer}");
+    }
+}
+
+#[test]
+fn data_of_another_size_that_can_not_be() {
+    let write = |defines: &[&str]| {
+        let object = hostile(&[&["CODEC"], defines].concat());
+        let lower = MemFs::new();
+        let fresh = || object.over(lower.clone(), &[]).unwrap().root();
+        let (_, file) = fresh().create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+        file.write(&ROOT, &[7; 1000], 3)?;
+        file.fsync(&ROOT, false)?;
+        drop(file);
+        let mut out = [0; 10];
+        let file = fresh().lookup(&ROOT, name("f"))?.unwrap().vnode.open(&ROOT, OpenFlags::RDONLY)?;
+        file.read(&ROOT, &mut out, 3).map(|_| out)
+    };
+    assert_eq!(write(&[]), Ok([7; 10]));
+    assert_eq!(write(&["LENGTH=-28"]), Err(Errno::NOSPC));
+    for length in ["0", "514", "INT64_MAX", "INT64_MIN", "-529"] {
+        assert_eq!(write(&[&format!("LENGTH={length}")]), Err(Errno::IO), "{length}");
+    }
+    // Less than it needs: what is read is not what was written, and the codec says so.
+    assert_eq!(write(&["LENGTH=1"]), Err(Errno::IO));
+    assert_eq!(write(&["ANSWER=-13"]), Err(Errno::ACCESS));
+    for answer in ["1", "-1000000"] {
         assert_eq!(write(&[&format!("ANSWER={answer}")]), Err(Errno::IO), "{answer}");
     }
 }

@@ -10,11 +10,15 @@ use std::path::Path;
 use std::sync::Arc;
 use vnode::{Errno, IoctlReply, Layer, OpenFlags, RenameFlags, Vnode, XattrFlags};
 
-fn everything() -> Object {
+fn built(name: &str) -> Object {
     // Cargo builds examples beside the tests.
     let program = std::env::current_exe().unwrap();
-    let built = program.parent().and_then(Path::parent).unwrap().join("examples/libeverything.so");
+    let built = program.parent().and_then(Path::parent).unwrap().join(format!("examples/lib{name}.so"));
     Object::of(&fs::read(built).unwrap())
+}
+
+fn everything() -> Object {
+    built("everything")
 }
 
 fn root() -> Arc<dyn Vnode> {
@@ -99,4 +103,27 @@ fn ioctls_of_its_own_are_answered() {
     assert_eq!(&out[..4], b"abc\0");
     assert_eq!(root().ioctl(&ROOT, 42, b"more than eight", &mut out), Err(Errno::INVAL));
     assert_eq!(root().ioctl(&ROOT, 43, b"", &mut out), Err(Errno::NOTTY));
+}
+
+#[test]
+fn data_change_their_size() {
+    let object = built("resizing");
+    conformance::run_all(|| object.over(MemFs::new(), &[]).unwrap());
+    let lower = MemFs::new();
+    let content = b"again and again ".repeat(10_000);
+    let (_, file) =
+        object.over(lower.clone(), &[]).unwrap().root().create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+    assert_eq!(file.write(&ROOT, &content, 0), Ok(content.len()));
+    drop(file);
+    let below = lower.root().lookup(&ROOT, name("f")).unwrap().unwrap();
+    assert!(below.attr.blocks * 512 < content.len() as u64 / 2, "{} blocks", below.attr.blocks);
+    // What is not stored so can't be opened, if that is wanted.
+    let (_, plain) = lower.root().create(&ROOT, name("plain"), 0o644, OpenFlags::RDWR).unwrap();
+    plain.write(&ROOT, b"as it is", 0).unwrap();
+    let root = object.over(lower, &[("only", "")]).unwrap().root();
+    let open = |at| root.lookup(&ROOT, name(at)).unwrap().unwrap().vnode.open(&ROOT, OpenFlags::RDONLY);
+    let mut now = vec![0; content.len()];
+    assert_eq!(open("f").unwrap().read(&ROOT, &mut now, 0), Ok(content.len()));
+    assert!(now == content);
+    assert_eq!(open("plain").map(|_| ()), Err(Errno::MEDIUMTYPE));
 }

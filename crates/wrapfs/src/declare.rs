@@ -97,6 +97,24 @@ impl Settings {
         self.text(name)?.map(parse).transpose()
     }
 
+    /// An option's value as a number of bytes: `4096`, `4k`, `1M` (KiB and MiB).
+    ///
+    /// # Errors
+    /// A sentence that names the option and says how sizes are written.
+    pub fn size(&self, name: &str) -> Result<Option<usize>, String> {
+        let size = |text: &str| {
+            let unit = match text.as_bytes().last() {
+                Some(b'k' | b'K') => 10,
+                Some(b'm' | b'M') => 20,
+                _ => 0,
+            };
+            let digits = if unit == 0 { text } else { text.get(..text.len() - 1)? };
+            digits.parse::<usize>().ok()?.checked_mul(1 << unit)
+        };
+        let wrong = |text: &str| format!("{name}={text}: a number of bytes is written as 4096, 4k or 1M");
+        self.text(name)?.map(|text| size(text).ok_or_else(|| wrong(text))).transpose()
+    }
+
     /// All of them, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_slice()))
@@ -115,7 +133,18 @@ mod tests {
         assert_eq!(settings.parse::<u32>("size"), Ok(Some(12)));
         assert_eq!(settings.parse::<u32>("none"), Ok(None));
         assert!(settings.parse::<u8>("flag").is_err_and(|why| why.starts_with("flag=")));
-        assert!(settings.text("name").is_err());
+        assert!(settings.text("name").is_err() && settings.size("name").is_err());
+        for (text, size) in [("0", 0), ("12", 12), ("4k", 4096), ("64K", 65_536), ("1M", 1 << 20), ("3m", 3 << 20)] {
+            let mut settings = Settings::new();
+            settings.insert("block", text.as_bytes());
+            assert_eq!(settings.size("block"), Ok(Some(size)), "{text}");
+        }
+        for text in ["", "k", "4 k", "4kB", "-1", "1.5M", "18446744073709551615k", "\u{e4}"] {
+            let mut settings = Settings::new();
+            settings.insert("block", text.as_bytes());
+            let wrong = format!("block={text}: a number of bytes is written as 4096, 4k or 1M");
+            assert_eq!(settings.size("block"), Err(wrong));
+        }
         assert_eq!(settings.bytes("name"), Some(&b"\xff"[..]));
     }
 }

@@ -63,21 +63,38 @@ impl Declared {
             let settings = unsafe { read(settings, count) };
             Ok(settings.and_then(|settings| make(&settings)))
         });
-        match made {
-            Ok(Ok(hooks)) => {
-                // SAFETY: the server's table and room for an instance, by the header.
-                unsafe { instance.write(tables::instance(hooks)) };
-                0
-            }
-            Ok(Err(wrong)) => {
-                let len = wrong.len().min(room.saturating_sub(1));
-                // SAFETY: `room` bytes of the server's, by the header, of which the last keeps its NUL.
-                unsafe { core::ptr::copy_nonoverlapping(wrong.as_ptr(), error.cast(), len) };
-                -Errno::INVAL.raw_os_error()
-            }
-            Err(errno) => -errno.raw_os_error(),
-        }
+        let done = match made {
+            // SAFETY: the server's instance, by the header.
+            Ok(Ok(hooks)) => unsafe { hand_over(instance, hooks) },
+            Ok(Err(wrong)) => Err(wrong),
+            Err(errno) => return -errno.raw_os_error(),
+        };
+        let Err(wrong) = done else { return 0 };
+        let len = wrong.len().min(room.saturating_sub(1));
+        // SAFETY: `room` bytes of the server's, by the header, of which the last keeps its NUL.
+        unsafe { core::ptr::copy_nonoverlapping(wrong.as_ptr(), error.cast(), len) };
+        -Errno::INVAL.raw_os_error()
     }
+}
+
+/// Writes what the server knows of an instance: an older one has less.
+///
+/// # Safety
+/// `out` has the size that it says.
+unsafe fn hand_over(out: *mut abi::Instance, hooks: Hooks) -> Result<(), String> {
+    // SAFETY: this function's contract; every version has a size there.
+    let known = unsafe { (&raw const (*out).size).read() };
+    if hooks.resizing.is_some() && known < size_of::<abi::Instance>() {
+        return Err(
+            "it changes the size of data, which this server does not offer to objects: version 1.1 does".to_owned()
+        );
+    }
+    let made = tables::instance(hooks);
+    // SAFETY: as many bytes as both have.
+    unsafe {
+        core::ptr::copy_nonoverlapping((&raw const made).cast::<u8>(), out.cast(), known.min(size_of_val(&made)));
+    };
+    Ok(())
 }
 
 /// # Safety

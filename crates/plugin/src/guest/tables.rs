@@ -4,7 +4,10 @@ use super::remote::{Remote, guard};
 use crate::abi::{self, Bytes};
 use crate::convert::{attr_in, attr_out, caller_in, kind_in, set_in, set_out, slice};
 use core::ffi::{c_int, c_void};
+use std::sync::Arc;
 use vnode::{Attr, Cx, Errno, Name, OpenFlags, RenameFlags, Result, SetAttr, XattrFlags};
+use wrapfs::Foreign;
+use wrapfs::container::{BlockAt, BlockCodec};
 use wrapfs::hooks::{Answer, Block, Hooks, Instead, Object, Op, OpKind, Reply, Verdict};
 
 /// Hooks over a layer, and the tables that lead to them.
@@ -28,9 +31,10 @@ pub(super) fn instance(hooks: Hooks) -> abi::Instance {
         size: size_of::<abi::Instance>(),
         names: at(hooks.names.is_some(), &NAMES),
         attributes: at(hooks.attributes.is_some(), &ATTRIBUTES),
-        data: at(hooks.data.is_some(), &DATA),
+        data: at(hooks.data.is_some() && hooks.resizing.is_none(), &DATA),
         operations: at(hooks.operations.is_some(), &OPERATIONS),
         ioctls: at(hooks.ioctls.is_some(), &IOCTLS),
+        codec: at(hooks.resizing.is_some(), &CODEC),
         me: Box::into_raw(mounted).cast(),
     }
 }
@@ -70,6 +74,14 @@ static DATA: abi::Data = abi::Data {
     applies: Some(applies),
     encode_data: Some(encode_data),
     decode_data: Some(decode_data),
+};
+
+static CODEC: abi::Codec = abi::Codec {
+    size: size_of::<abi::Codec>(),
+    storage: Some(storage),
+    max_encoded: Some(max_encoded),
+    encode: Some(encode),
+    decode: Some(decode),
 };
 
 static OPERATIONS: abi::Operations = abi::Operations {
@@ -253,6 +265,78 @@ macro_rules! blocks {
 }
 
 blocks! { encode_data decode_data }
+
+/// A codec's function, with its codec.
+///
+/// # Safety
+/// `me` was made by [`instance`].
+unsafe fn resizing<'a>(me: *mut c_void) -> Result<&'a (Arc<dyn BlockCodec>, Foreign)> {
+    // SAFETY: this function's contract.
+    let mounted = unsafe { me.cast::<Mounted>().as_ref() }.ok_or(Errno::IO)?;
+    mounted.hooks.resizing.as_ref().ok_or(Errno::IO)
+}
+
+unsafe extern "C" fn storage(me: *mut c_void, out: *mut abi::Storage) -> c_int {
+    code(guard(|| {
+        // SAFETY: made by `instance`, and the server's room, by the header.
+        let ((codec, foreign), out) = unsafe { (resizing(me)?, out.as_mut().ok_or(Errno::IO)?) };
+        let foreign = match foreign {
+            Foreign::Plain => abi::FOREIGN_PLAIN,
+            Foreign::Refuse => abi::FOREIGN_REFUSE,
+        };
+        *out = abi::Storage { id: codec.id(), block_size: codec.block_size(), foreign };
+        Ok(0)
+    }))
+}
+
+unsafe extern "C" fn max_encoded(me: *mut c_void, plain: usize) -> usize {
+    // SAFETY: made by `instance`, by the header.
+    let most = guard(|| unsafe { resizing(me) }.map(|(codec, _)| codec.max_encoded(plain)));
+    // Which the server refuses.
+    most.unwrap_or(0)
+}
+
+/// # Safety
+/// A place of the server's.
+unsafe fn place(at: *const abi::BlockAt) -> Result<BlockAt> {
+    // SAFETY: this function's contract.
+    let at = unsafe { at.as_ref() }.ok_or(Errno::IO)?;
+    Ok(BlockAt { file: at.file, block: at.block })
+}
+
+unsafe extern "C" fn encode(
+    me: *mut c_void,
+    at: *const abi::BlockAt,
+    plain: Bytes,
+    out: *mut u8,
+    capacity: usize,
+) -> i64 {
+    let made = guard(|| {
+        // SAFETY: what the server calls with, by the header.
+        let ((codec, _), at, plain) = unsafe { (resizing(me)?, place(at)?, slice(plain)) };
+        let mut encoded = Vec::with_capacity(capacity);
+        codec.encode(&at, plain, &mut encoded)?;
+        Ok(encoded)
+    });
+    // SAFETY: the server's room, by the header.
+    unsafe { put(made, out, capacity) }
+}
+
+unsafe extern "C" fn decode(
+    me: *mut c_void,
+    at: *const abi::BlockAt,
+    encoded: Bytes,
+    out: *mut u8,
+    len: usize,
+) -> c_int {
+    code(guard(|| {
+        // SAFETY: what the server calls with, by the header: room for `len` bytes.
+        let ((codec, _), at, encoded, out) =
+            unsafe { (resizing(me)?, place(at)?, slice(encoded), core::slice::from_raw_parts_mut(out, len)) };
+        codec.decode(&at, encoded, out)?;
+        Ok(0)
+    }))
+}
 
 unsafe extern "C" fn interest(me: *mut c_void) -> u64 {
     // SAFETY: made by `instance`, by the header.

@@ -1,6 +1,7 @@
 //! A loaded layer on another one.
 
 use super::attributes::Attributes;
+use super::codec::Codec;
 use super::data::Data;
 use super::ioctls::Ioctls;
 use super::names::Names;
@@ -85,6 +86,15 @@ pub(crate) fn put_on(lower: Arc<dyn Layer>, loaded: &Loaded, settings: &Settings
     if let Some(table) = table(made.data, "data")? {
         template = template.data(Data::new(&instance, table)?);
     }
+    if let Some(table) = table(made.codec, "codec")? {
+        if !made.data.is_null() {
+            return Err(
+                "it has both data and codec: of these a layer has one, and who needs both makes two layers".to_owned()
+            );
+        }
+        let (codec, foreign) = Codec::new(&instance, table)?;
+        template = template.resizing(Arc::new(codec), foreign);
+    }
     if let Some(table) = table(made.operations, "operations")? {
         template = template.operations(Operations::new(&instance, table)?);
     }
@@ -110,6 +120,7 @@ fn open(loaded: &Loaded, settings: &Settings) -> Result<abi::Instance, String> {
         data: core::ptr::null(),
         operations: core::ptr::null(),
         ioctls: core::ptr::null(),
+        codec: core::ptr::null(),
     };
     let mut error = [0_u8; 1024];
     // One byte less than there is: it ends with a NUL whatever the layer writes.
@@ -156,6 +167,7 @@ tables! {
     Names { encode_filename, decode_filename, encode_target, decode_target }
     Attributes { decode_attr, encode_attr, encode_mode }
     Data { block_size, applies, encode_data, decode_data }
+    Codec { storage, max_encoded, encode, decode }
     Operations { interest, before, after }
     Ioctls { ioctl }
 }

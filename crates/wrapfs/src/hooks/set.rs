@@ -1,4 +1,7 @@
 use super::{Attributes, Data, Ioctls, Names, Operations};
+use crate::Foreign;
+use container::BlockCodec;
+use std::sync::Arc;
 
 /// The hooks of a layer together: what [`crate::Template::hooks`] puts over a layer, and what an object file exports.
 ///
@@ -19,6 +22,8 @@ pub struct Hooks {
     pub attributes: Option<Box<dyn Attributes>>,
     /// Data.
     pub data: Option<Box<dyn Data>>,
+    /// Data of another size, and what becomes of files that are not stored so. Takes the place of `data`.
+    pub resizing: Option<(Arc<dyn BlockCodec>, Foreign)>,
     /// Operations.
     pub operations: Option<Box<dyn Operations>>,
     /// Ioctls.
@@ -44,6 +49,11 @@ impl Hooks {
     /// Data are changed, and not their size.
     pub fn data(self, hook: impl Data + 'static) -> Self {
         Self { data: Some(Box::new(hook)), ..self }
+    }
+
+    /// Data are changed, and their size: see [`crate::Template::resizing`].
+    pub fn resizing(self, codec: Arc<dyn BlockCodec>, foreign: Foreign) -> Self {
+        Self { resizing: Some((codec, foreign)), ..self }
     }
 
     /// Operations are seen.

@@ -79,6 +79,7 @@ impl Template {
         self.core.names = hooks.names;
         self.core.attributes = hooks.attributes;
         self.core.data = hooks.data.map(Coding::new);
+        self.core.resizing = hooks.resizing.map(|(codec, foreign)| Resizing::new(codec, foreign));
         self.core.watch = hooks.operations.map(Watch::new);
         self.core.ioctls = hooks.ioctls;
         self

@@ -1,0 +1,21 @@
+//! A layer in Rust that changes the size of data, as an object: what `tests/rust.rs` loads.
+
+use blockcodecs::Zstd;
+use std::sync::Arc;
+use wrapfs::hooks::Hooks;
+use wrapfs::{Foreign, LayerType, OptionSpec, Settings, Template};
+
+const LAYER: LayerType = LayerType {
+    name: "resizing",
+    about: "compresses data",
+    options: &[OptionSpec { name: "only", value: None, help: "Files that are not compressed can't be opened." }],
+    build: &|lower, settings| Ok(Template::over(lower).hooks(hooks(settings)?).build()),
+};
+
+plugin::export!(LAYER, hooks);
+
+fn hooks(settings: &Settings) -> core::result::Result<Hooks, String> {
+    let codec = Zstd::new(1, 4096).map_err(|errno| errno.to_string())?;
+    let foreign = if settings.has("only") { Foreign::Refuse } else { Foreign::Plain };
+    Ok(Hooks::new().resizing(Arc::new(codec), foreign))
+}

@@ -1,0 +1,100 @@
+use super::instance::{Instance, must};
+use crate::abi::{self, Bytes};
+use std::sync::Arc;
+use vnode::{Errno, Result};
+use wrapfs::Foreign;
+use wrapfs::container::{BLOCK_MAX, BLOCK_MIN, BlockAt, BlockCodec};
+
+/// What encoding may add to twice the plain bytes.
+const MORE: usize = 4096;
+
+#[derive(Debug)]
+pub(super) struct Codec {
+    instance: Arc<Instance>,
+    storage: abi::Storage,
+    max_encoded: abi::MaxEncoded,
+    encode: abi::EncodeFn,
+    decode: abi::DecodeFn,
+}
+
+impl Codec {
+    pub(super) fn new(instance: &Arc<Instance>, table: abi::Codec) -> core::result::Result<(Self, Foreign), String> {
+        let ask = must(table.storage, "storage")?;
+        let mut storage = abi::Storage::default();
+        // SAFETY: the layer's hook, with room that lives during the call.
+        let code = unsafe { ask(instance.me(), &raw mut storage) };
+        instance.done("storage", code).map_err(|errno| format!("how it stores files it does not say: {errno}"))?;
+        let block = storage.block_size;
+        if !block.is_power_of_two() || !(BLOCK_MIN..=BLOCK_MAX).contains(&block) {
+            return Err(format!(
+                "its blocks have {block} bytes: a power of two from {BLOCK_MIN} to {BLOCK_MAX} can be"
+            ));
+        }
+        let foreign = match storage.foreign {
+            abi::FOREIGN_PLAIN => Foreign::Plain,
+            abi::FOREIGN_REFUSE => Foreign::Refuse,
+            other => return Err(format!("what becomes of files that are no containers is {other}: 0 or 1 can be")),
+        };
+        let codec = Self {
+            instance: instance.clone(),
+            storage,
+            max_encoded: must(table.max_encoded, "max_encoded")?,
+            encode: must(table.encode, "encode")?,
+            decode: must(table.decode, "decode")?,
+        };
+        let most = codec.max_encoded(block as usize);
+        if !(1..=2 * block as usize + MORE).contains(&most) {
+            return Err(format!(
+                "a block of {block} bytes may become {most}: 1 to {} can be",
+                2 * block as usize + MORE
+            ));
+        }
+        Ok((codec, foreign))
+    }
+}
+
+fn place(at: &BlockAt) -> abi::BlockAt {
+    abi::BlockAt { file: at.file, block: at.block }
+}
+
+impl BlockCodec for Codec {
+    fn id(&self) -> [u8; 8] {
+        self.storage.id
+    }
+
+    fn block_size(&self) -> u32 {
+        self.storage.block_size
+    }
+
+    fn max_encoded(&self, plain: usize) -> usize {
+        // SAFETY: the layer's hook.
+        unsafe { (self.max_encoded)(self.instance.me(), plain) }
+    }
+
+    fn encode(&self, at: &BlockAt, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        let (at, start) = (place(at), out.len());
+        let room = self.max_encoded(plain.len()).min(2 * plain.len() + MORE);
+        out.resize(start + room, 0);
+        let to = out.get_mut(start..).ok_or(Errno::IO)?.as_mut_ptr();
+        // SAFETY: the layer's hook, with bytes and room for `room` bytes that live during the call.
+        let len = unsafe { (self.encode)(self.instance.me(), &raw const at, Bytes::of(plain), to, room) };
+        let made = match usize::try_from(len) {
+            Ok(len) if (1..=room).contains(&len) => Ok(len),
+            Ok(len) => {
+                Err(self.instance.complain("encode", format_args!("answered {len} bytes, with room for {room}")))
+            }
+            Err(_) => Err(self.instance.errno("encode", len)),
+        };
+        out.truncate(start + made.unwrap_or(0));
+        made.map(drop)
+    }
+
+    fn decode(&self, at: &BlockAt, encoded: &[u8], out: &mut [u8]) -> Result<()> {
+        let at = place(at);
+        // SAFETY: the layer's hook, with bytes and room that live during the call.
+        let code = unsafe {
+            (self.decode)(self.instance.me(), &raw const at, Bytes::of(encoded), out.as_mut_ptr(), out.len())
+        };
+        self.instance.done("decode", code)
+    }
+}
