@@ -10,11 +10,12 @@ use crate::options::{Options, Policy};
 use crate::replica::{MAX_REPLICAS, Replica, Source};
 use crate::table::Table;
 use core::fmt;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
-use vnode::{Cx, Errno, Layer, Result, Vnode};
+use vnode::{Attr, Cx, Errno, Layer, Result, Vnode};
 
 /// The load-balancing layer.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) links: Links,
     pub(crate) listings: Listings,
     pub(crate) differences: Differences,
+    /// The attributes of the root when they were last seen.
+    pub(crate) root_attr: Mutex<Option<Attr>>,
     /// See [`vnode::StatFs::fsid`].
     pub(crate) fsid: u64,
 }
@@ -94,6 +97,7 @@ impl LbFs {
             links: Links::default(),
             listings: Listings::default(),
             differences: Differences::default(),
+            root_attr: Mutex::new(None),
             fsid: NEXT.fetch_add(1, Ordering::Relaxed),
             replicas,
         });

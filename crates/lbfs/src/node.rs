@@ -145,6 +145,8 @@ impl Node {
     pub(crate) fn saw(&self, attr: &Attr) {
         if self.kind != Kind::Directory {
             self.state.lock().seen = Version::of(attr);
+        } else if self.is_root() {
+            *self.fs.root_attr.lock() = Some(*attr);
         }
     }
 

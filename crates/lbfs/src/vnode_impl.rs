@@ -1,3 +1,4 @@
+use crate::blame::{Blame, blame};
 use crate::node::Node;
 use crate::stats::{self, REPLICAS_XATTR};
 use std::any::Any;
@@ -35,9 +36,17 @@ impl Vnode for Node {
     }
 
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
-        let attr = self.ask(cx, |lower, cx| lower.getattr(cx))?;
-        self.saw(&attr);
-        Ok(self.present(attr))
+        match self.ask(cx, |lower, cx| lower.getattr(cx)) {
+            Ok(attr) => {
+                self.saw(&attr);
+                Ok(self.present(attr))
+            }
+            // Whoever asks how the replicas are comes by the root's attributes, also when none is there.
+            Err(errno) if self.is_root() && blame(errno) != Blame::Nobody => {
+                self.fs.root_attr.lock().map(|attr| self.present(attr)).ok_or(errno)
+            }
+            Err(errno) => Err(errno),
+        }
     }
 
     fn setattr(&self, _cx: &Cx<'_>, _set: &SetAttr, _file: Option<&dyn OpenFile>) -> Result<Attr> {

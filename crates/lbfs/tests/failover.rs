@@ -223,6 +223,7 @@ fn all_go_down_and_come_back() {
         let replicas = replicas(2, may_hang);
         let fs = replicas.mount(quick());
         let file = walk(&fs, "a/f7").unwrap().vnode.open(&CX, OpenFlags::RDONLY).unwrap();
+        let perm = fs.root().getattr(&CX).unwrap().perm();
         replicas.all(mood);
         let began = Instant::now();
         // Errors that may be the file's take some tries to be the replica's.
@@ -235,6 +236,8 @@ fn all_go_down_and_come_back() {
         assert!(walk(&fs, "a/f9").is_err());
         let waited = began.elapsed();
         assert!(waited > quick().timeout / 2 && waited < quick().timeout * 3, "{waited:?}");
+        // The root is as it was last seen, so that one can ask it how the replicas are.
+        assert_eq!(fs.root().getattr(&CX).map(|attr| attr.perm()), Ok(perm), "{mood:?}");
         // Who asks while they are away waits for them, as long as the deadline is.
         let waiting = std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
