@@ -26,6 +26,8 @@ pub(super) struct Entry {
     opcode: Option<Opcode>,
     commit_id: u64,
     payload_len: usize,
+    /// Bytes of the last reply.
+    replied: usize,
     /// How far into the payload it was written since it was last given back.
     high: usize,
     /// The queue's index of it.
@@ -54,6 +56,7 @@ impl Entry {
             opcode: None,
             commit_id: 0,
             payload_len: 0,
+            replied: 0,
             high: 0,
             index,
             registering: true,
@@ -140,12 +143,18 @@ impl Entry {
         };
         // Handlers get no more room than was asked for, so that what they wrote beyond their reply is little.
         self.high = self.high.max(len);
+        self.replied = len;
         let len = u32::try_from(len).unwrap_or(0);
         let out = OutHeader { len: len + size_of::<OutHeader>() as u32, error, unique: self.request.unique };
         if let Ok((header, _)) = UringReqHeader::mut_from_prefix(self.memory.bytes()) {
             let _fits = out.write_to_prefix(&mut header.in_out);
             header.ring_ent_in_out.payload_sz = len;
         }
+    }
+
+    /// How many bytes the last reply had.
+    pub(super) const fn replied(&self) -> usize {
+        self.replied
     }
 
     /// Does the entry hold more memory than an idle one should?

@@ -48,11 +48,17 @@ impl GiveWay {
         Some(Self { judge: Judge::new(cpus), start: Instant::now(), loadavg })
     }
 
+    /// Was some CPU idle lately, but for those that serve and are served here?
+    pub(super) const fn sees_an_idle_cpu(&self) -> bool {
+        self.judge.yields
+    }
+
     /// To be called for each request, before its reply is handed over. Answers false if it is not to be called any more: somebody
-    /// else has decided how the thread is scheduled.
-    pub(super) fn consider(&mut self) -> bool {
+    /// else has decided how the thread is scheduled. `beside`: the thread runs beside the program that it serves, on another CPU.
+    pub(super) fn consider(&mut self, beside: bool) -> bool {
         let loadavg = &self.loadavg;
-        let Some(yields) = self.judge.step(self.start.elapsed(), || runnable(loadavg)) else { return true };
+        let others = || Some(runnable(loadavg)?.saturating_sub(u32::from(beside)));
+        let Some(yields) = self.judge.step(self.start.elapsed(), others) else { return true };
         let before = if yields { Scheduling::Ordinary } else { Scheduling::GivesWay };
         if sys::scheduling() != before {
             return false;

@@ -10,6 +10,7 @@
 //! with its entry, and comes back with the reply in it; the queue gets a new entry in its place where too few are left, so
 //! that slow requests never keep the others waiting.
 
+mod away;
 mod entry;
 pub(crate) mod giveway;
 mod kick;
@@ -19,6 +20,7 @@ mod sqe;
 use crate::core::Core;
 use crate::workers::Workers;
 use crate::{Errno, Session};
+use away::Away;
 use core::time::Duration;
 use giveway::GiveWay;
 use queue::{Offloaded, Queue};
@@ -104,8 +106,9 @@ fn queue_thread(
     crate::sys::block_signals();
     // Of all CPUs, not of the one that this thread keeps to.
     let give_way = GiveWay::new();
+    let away = rustix::thread::sched_getaffinity(None).ok().and_then(|all| Away::new(cpu, &all));
     pin(cpu);
-    let queue = Queue::new(cpu, session, plan, workers, give_way);
+    let queue = Queue::new(cpu, session, plan, workers, (give_way, away));
     let (queue, result) = match queue {
         Ok(queue) => (Some(queue), Ok(())),
         Err(error) => (None, Err(error)),

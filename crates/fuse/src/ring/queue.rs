@@ -1,3 +1,4 @@
+use super::away::Away;
 use super::entry::Entry;
 use super::giveway::GiveWay;
 use super::kick::Kicker;
@@ -51,6 +52,8 @@ pub(super) struct Queue {
     kicker: Kicker,
     /// `None`: the thread is scheduled as it was.
     give_way: Option<GiveWay>,
+    /// `None`: the thread stays where it is.
+    away: Option<Away>,
 }
 
 /// Where workers bring entries back to.
@@ -87,7 +90,7 @@ impl Queue {
         session: &Arc<Session>,
         plan: &Plan,
         workers: Arc<Workers<Offloaded>>,
-        give_way: Option<GiveWay>,
+        (give_way, away): (Option<GiveWay>, Option<Away>),
     ) -> io::Result<Self> {
         // One thread submits, and the kernel's part of the work is done when that thread asks for it and at no other time:
         // `shrink` relies on this.
@@ -115,6 +118,7 @@ impl Queue {
             home,
             kicker: Kicker::new(session.clone(), cpu),
             give_way,
+            away,
         };
         for _ in 0..plan.depth.clamp(1, MAX_ENTRIES) {
             queue.add_entry()?;
@@ -183,14 +187,24 @@ impl Queue {
                 self.complete(index, completion.result(), core);
             }
         }
-        if self.give_way.as_mut().is_some_and(|give_way| !give_way.consider()) {
-            self.give_way = None;
-        }
+        self.place();
         // An entry that was committed and got nothing is proof that nothing waits.
         self.starved = idle == 0 || (self.starved && served == committed);
         self.round += 1;
         if self.starved && self.committed == 0 && self.submitted > 0 && !self.down {
             self.kick();
+        }
+    }
+
+    /// Sees to how and where the thread runs from here on.
+    fn place(&mut self) {
+        let beside = self.away.as_ref().is_some_and(Away::is_away);
+        if self.give_way.as_mut().is_some_and(|give_way| !give_way.consider(beside)) {
+            self.give_way = None;
+        }
+        let idle = self.give_way.as_ref().is_some_and(GiveWay::sees_an_idle_cpu);
+        if self.away.as_mut().is_some_and(|away| !away.settle(idle)) {
+            self.away = None;
         }
     }
 
@@ -229,6 +243,10 @@ impl Queue {
         let slow = self.session.options.may_hang || opcode.is_some_and(crate::Opcode::usually_blocks);
         let slow = slow && !entry.is_kick();
         if !slow && entry.serve(core, false) {
+            let len = entry.replied();
+            if let Some(away) = &mut self.away {
+                away.answered(opcode == Some(crate::Opcode::Read), len);
+            }
             self.commit(index);
         } else {
             self.offload(index, core);
