@@ -7,6 +7,18 @@ pub const BLOCK_MIN: u32 = 512;
 /// The largest block, in bytes.
 pub const BLOCK_MAX: u32 = 1 << 20;
 
+/// Can blocks have so many plain bytes?
+#[must_use]
+pub fn is_block_size(bytes: u32) -> bool {
+    bytes.is_power_of_two() && (BLOCK_MIN..=BLOCK_MAX).contains(&bytes)
+}
+
+/// The most bytes that so many plain ones may become.
+#[must_use]
+pub const fn encoded_limit(plain: usize) -> usize {
+    2 * plain + 4096
+}
+
 /// Which block of which file: what an authenticated codec binds the block to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockAt {
@@ -26,7 +38,7 @@ pub trait BlockCodec: Send + Sync + fmt::Debug {
     /// Plain bytes of a block in *new* files: a power of two from [`BLOCK_MIN`] to [`BLOCK_MAX`]. Files that exist keep theirs.
     fn block_size(&self) -> u32;
 
-    /// The most bytes that [`BlockCodec::encode`] makes of so many; at most `2 * plain + 4096`, and no less for more.
+    /// The most bytes that [`BlockCodec::encode`] makes of so many; at most [`encoded_limit`], and no less for more.
     fn max_encoded(&self, plain: usize) -> usize;
 
     /// Appends the encoding of `plain`, which is never empty, to `out`: at least one byte.

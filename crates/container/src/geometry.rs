@@ -1,4 +1,4 @@
-use crate::codec::{BLOCK_MAX, BLOCK_MIN};
+use crate::codec::{encoded_limit, is_block_size};
 use vnode::{Errno, Result};
 
 /// Blocks of a group.
@@ -34,8 +34,8 @@ pub(crate) struct Geometry {
 impl Geometry {
     /// `EINVAL` for sizes that the format does not know.
     pub(crate) fn new(block: u32, max_encoded: usize) -> Result<Self> {
-        let known = block.is_power_of_two() && (BLOCK_MIN..=BLOCK_MAX).contains(&block);
-        let max = u32::try_from(max_encoded).ok().filter(|&max| known && max > 0 && max <= 2 * block + PAGE as u32);
+        let known = is_block_size(block) && (1..=encoded_limit(block as usize)).contains(&max_encoded);
+        let max = u32::try_from(max_encoded).ok().filter(|_| known);
         Ok(Self { block, max_encoded: max.ok_or(Errno::INVAL)? })
     }
 

@@ -37,6 +37,6 @@ mod space;
 mod sync;
 mod write;
 
-pub use codec::{BLOCK_MAX, BLOCK_MIN, BlockAt, BlockCodec};
+pub use codec::{BLOCK_MAX, BLOCK_MIN, BlockAt, BlockCodec, encoded_limit, is_block_size};
 pub use container::Container;
 pub use head::{Probe, plain_size, probe};

@@ -2,7 +2,7 @@
 
 use blockcodecs::Zstd;
 use std::sync::Arc;
-use wrapfs::container::{BLOCK_MAX, BLOCK_MIN};
+use wrapfs::container::{BLOCK_MAX, BLOCK_MIN, is_block_size};
 use wrapfs::{Foreign, LayerType, OptionSpec, Template};
 
 /// The layer.
@@ -26,7 +26,7 @@ pub const LAYER: LayerType = LayerType {
         let level = settings.parse("level")?.unwrap_or(3);
         let given = settings.size("block")?.unwrap_or(65_536);
         let block = u32::try_from(given).unwrap_or(u32::MAX);
-        if !block.is_power_of_two() || !(BLOCK_MIN..=BLOCK_MAX).contains(&block) {
+        if !is_block_size(block) {
             return Err(format!("block={given}: a block is a power of two from {BLOCK_MIN} to {BLOCK_MAX} bytes"));
         }
         let codec = Zstd::new(level, block).map_err(|_| format!("level={level}: there is no such level"))?;

@@ -1,6 +1,6 @@
 use crate::acl;
 use crate::tree::Inode;
-use vnode::{Errno, Kind, Result, XattrFlags};
+use vnode::{Errno, Kind, Result, XattrFlags, give};
 
 /// Taken away when the data changes, as the kernel does.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
@@ -84,13 +84,4 @@ impl Inode {
             _ => Ok(()),
         }
     }
-}
-
-/// Copies out, or answers the size if nothing is wanted.
-fn give(bytes: &[u8], out: &mut [u8]) -> Result<usize> {
-    if out.is_empty() {
-        return Ok(bytes.len());
-    }
-    out.get_mut(..bytes.len()).ok_or(Errno::RANGE)?.copy_from_slice(bytes);
-    Ok(bytes.len())
 }

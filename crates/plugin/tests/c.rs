@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{Object, ROOT, fresh, name, names, top};
+use common::{Object, fresh, top};
+use conformance::fixture::{ROOT, name, names};
 use conformance::{random, run_all};
 use core::mem::offset_of;
 use memfs::MemFs;

@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{Object, ROOT, name, names, top};
+use common::{Object, top};
+use conformance::fixture::{ROOT, name, names};
 use memfs::MemFs;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};

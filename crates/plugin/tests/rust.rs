@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{Object, ROOT, name, names};
+use common::Object;
+use conformance::fixture::{ROOT, name, names};
 use memfs::MemFs;
 use std::fs;
 use std::path::Path;

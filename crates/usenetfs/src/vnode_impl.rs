@@ -7,7 +7,7 @@ use std::any::Any;
 use std::sync::Arc;
 use vnode::{
     Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr,
-    StatFs, Vnode, XattrFlags,
+    StatFs, Vnode, XattrFlags, give,
 };
 
 impl Vnode for UsenetVnode {
@@ -101,11 +101,7 @@ impl Vnode for UsenetVnode {
         if name != STATE || self.kind() != Kind::Directory {
             return self.lower.getxattr(cx, name, out);
         }
-        let text = self.progress(cx)?.to_string();
-        if !out.is_empty() {
-            out.get_mut(..text.len()).ok_or(Errno::RANGE)?.copy_from_slice(text.as_bytes());
-        }
-        Ok(text.len())
+        give(self.progress(cx)?.to_string().as_bytes(), out)
     }
 
     fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {

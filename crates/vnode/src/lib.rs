@@ -27,7 +27,9 @@ mod shards;
 pub use attr::{Attr, Kind, SetAttr, SetTime, StatFs, Time};
 pub use cx::Cx;
 pub use name::{NAME_MAX, Name};
-pub use ops::{DirEntry, Entry, IoctlReply, Layer, OpenFile, OpenFlags, RenameFlags, SeekFrom, Vnode, XattrFlags};
+pub use ops::{
+    DirEntry, Entry, IoctlReply, Layer, OpenFile, OpenFlags, RenameFlags, SeekFrom, Vnode, XattrFlags, give,
+};
 pub use shards::{NumberHasher, NumberMap, SHARDS, shard_of};
 
 /// What every operation fails with: an errno of the kernel's.

@@ -1,4 +1,4 @@
-use crate::{Attr, Cx, Kind, Name, Result, SetAttr, StatFs};
+use crate::{Attr, Cx, Errno, Kind, Name, Result, SetAttr, StatFs};
 use core::any::Any;
 use core::fmt;
 use std::os::fd::BorrowedFd;
@@ -146,6 +146,17 @@ pub trait Layer: Send + Sync + fmt::Debug {
     /// # Errors
     /// As syncfs(2).
     fn sync(&self, cx: &Cx<'_>) -> Result<()>;
+}
+
+/// Answers a value as [`Vnode::getxattr`] does: copied to `out`, or its length alone where `out` is empty.
+///
+/// # Errors
+/// `ERANGE` if `out` is too small.
+pub fn give(value: &[u8], out: &mut [u8]) -> Result<usize> {
+    if !out.is_empty() {
+        out.get_mut(..value.len()).ok_or(Errno::RANGE)?.copy_from_slice(value);
+    }
+    Ok(value.len())
 }
 
 /// An object of a layer: file, directory, symbolic link or special file. Every operation is that of the system call of the

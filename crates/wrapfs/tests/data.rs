@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{Chain, Mood, ROOT, memory, name};
+use common::{Chain, Mood, Moody, memory};
+use conformance::fixture::{ROOT, name};
 use memfs::{Count, Dump, Fault, Faults, MemFs, Plan};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -358,26 +359,6 @@ proptest! {
                 Err(errno) => prop_assert!(matches!(errno, Errno::IO | Errno::DQUOT)),
             }
         }
-    }
-}
-
-/// Fails as its mood is.
-#[derive(Debug)]
-struct Moody(Chain, Mood);
-
-impl Data for Moody {
-    fn block_size(&self) -> usize {
-        self.0.block_size()
-    }
-
-    fn encode_data(&self, cx: &Cx<'_>, at: &Block<'_>, plain: &[u8], encoded: &mut [u8]) -> Result<()> {
-        self.1.changes()?;
-        self.0.encode_data(cx, at, plain, encoded)
-    }
-
-    fn decode_data(&self, cx: &Cx<'_>, at: &Block<'_>, encoded: &[u8], plain: &mut [u8]) -> Result<()> {
-        self.1.changes()?;
-        self.0.decode_data(cx, at, encoded, plain)
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{ROOT, name, names};
+use conformance::fixture::{ROOT, name, names};
 use memfs::MemFs;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};

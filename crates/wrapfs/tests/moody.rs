@@ -4,18 +4,15 @@
 
 mod common;
 
-use common::{Chain, Mood, ROOT, Runs, Stretch, name};
+use common::{Chain, Mood, Moody, Runs, Stretch};
+use conformance::fixture::{ROOT, name};
 use conformance::random::{Rng, compare_trees};
 use memfs::{Dump, MemFs};
 use std::sync::Arc;
 use vnode::{Attr, Cx, Errno, Kind, Layer, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time, Vnode, XattrFlags};
 use wrapfs::container::{BlockAt, BlockCodec};
-use wrapfs::hooks::{Attributes, Block, Data, Names, Object, Op, OpSet, Operations, Verdict};
+use wrapfs::hooks::{Attributes, Names, Object, Op, OpSet, Operations, Verdict};
 use wrapfs::{Foreign, Template};
-
-/// Does what its hook does, or fails.
-#[derive(Debug)]
-struct Moody<T>(T, Mood);
 
 impl<T: Names> Names for Moody<T> {
     fn encode_filename(&self, cx: &Cx<'_>, dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
@@ -58,20 +55,6 @@ impl Operations for Moody<Same> {
     }
     fn before(&self, _cx: &Cx<'_>, _op: &Op<'_>) -> Result<Verdict> {
         self.1.changes().map(|()| Verdict::Proceed)
-    }
-}
-
-impl<T: Data> Data for Moody<T> {
-    fn block_size(&self) -> usize {
-        self.0.block_size()
-    }
-    fn encode_data(&self, cx: &Cx<'_>, at: &Block<'_>, plain: &[u8], encoded: &mut [u8]) -> Result<()> {
-        self.1.changes()?;
-        self.0.encode_data(cx, at, plain, encoded)
-    }
-    fn decode_data(&self, cx: &Cx<'_>, at: &Block<'_>, encoded: &[u8], plain: &mut [u8]) -> Result<()> {
-        self.1.changes()?;
-        self.0.decode_data(cx, at, encoded, plain)
     }
 }
 

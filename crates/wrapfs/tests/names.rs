@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{ROOT, Stretch, memory, name, names};
+use common::{Stretch, memory};
+use conformance::fixture::{ROOT, name, names};
 use memfs::{Count, Dump, Fault, Faults, MemFs, Plan};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, Result, Vnode};

@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{ROOT, Runs, memory, name};
+use common::{Runs, memory};
+use conformance::fixture::{ROOT, name};
 use memfs::{Count, Fault, Faults, MemFs, Plan};
 use std::sync::Arc;
 use vnode::{Errno, Layer, OpenFile, OpenFlags, Result, SeekFrom, SetAttr, SetTime, Time, Vnode};
@@ -165,6 +166,15 @@ fn after(below: Arc<dyn Layer>) -> Vec<u8> {
     bytes
 }
 
+/// The file before and after a change that nothing disturbs.
+fn outcome(change: Change) -> (Vec<u8>, Vec<u8>) {
+    let (below, vnode, file) = start(&Faults::new());
+    change(&vnode, &file).unwrap();
+    file.fsync(&ROOT, false).unwrap();
+    drop((vnode, file));
+    (content(), after(below))
+}
+
 /// Is each byte an old or a new one, and the file between as long?
 fn mixed(now: &[u8], old: &[u8], new: &[u8]) -> bool {
     let lengths = old.len().min(new.len())..=old.len().max(new.len());
@@ -176,11 +186,7 @@ fn mixed(now: &[u8], old: &[u8], new: &[u8]) -> bool {
 #[test]
 fn a_failure_at_any_step_leaves_old_and_new_bytes() {
     for (what, change) in CHANGES {
-        let (below, vnode, file) = start(&Faults::new());
-        change(&vnode, &file).unwrap();
-        file.fsync(&ROOT, false).unwrap();
-        drop((vnode, file));
-        let (old, new) = (content(), after(below));
+        let (old, new) = outcome(change);
         for fault in [Fault::Error(Errno::IO), Fault::Errors(Errno::NOSPC)] {
             for at in 1.. {
                 let faults = Faults::new();
@@ -213,11 +219,7 @@ fn a_failure_at_any_step_leaves_old_and_new_bytes() {
 #[test]
 fn a_crash_at_any_step_leaves_old_and_new_bytes() {
     for (what, change) in CHANGES {
-        let (below, vnode, file) = start(&Faults::new());
-        change(&vnode, &file).unwrap();
-        file.fsync(&ROOT, false).unwrap();
-        drop((vnode, file));
-        let (old, new) = (content(), after(below));
+        let (old, new) = outcome(change);
         for at in 1.. {
             let faults = Faults::new();
             let (below, vnode, file) = start(&faults);

@@ -3,10 +3,7 @@ use crate::abi::{self, Bytes};
 use std::sync::Arc;
 use vnode::{Errno, Result};
 use wrapfs::Foreign;
-use wrapfs::container::{BLOCK_MAX, BLOCK_MIN, BlockAt, BlockCodec};
-
-/// What encoding may add to twice the plain bytes.
-const MORE: usize = 4096;
+use wrapfs::container::{BLOCK_MAX, BLOCK_MIN, BlockAt, BlockCodec, encoded_limit, is_block_size};
 
 #[derive(Debug)]
 pub(super) struct Codec {
@@ -25,7 +22,7 @@ impl Codec {
         let code = unsafe { ask(instance.me(), &raw mut storage) };
         instance.done("storage", code).map_err(|errno| format!("how it stores files it does not say: {errno}"))?;
         let block = storage.block_size;
-        if !block.is_power_of_two() || !(BLOCK_MIN..=BLOCK_MAX).contains(&block) {
+        if !is_block_size(block) {
             return Err(format!(
                 "its blocks have {block} bytes: a power of two from {BLOCK_MIN} to {BLOCK_MAX} can be"
             ));
@@ -42,12 +39,9 @@ impl Codec {
             encode: must(table.encode, "encode")?,
             decode: must(table.decode, "decode")?,
         };
-        let most = codec.max_encoded(block as usize);
-        if !(1..=2 * block as usize + MORE).contains(&most) {
-            return Err(format!(
-                "a block of {block} bytes may become {most}: 1 to {} can be",
-                2 * block as usize + MORE
-            ));
+        let (most, limit) = (codec.max_encoded(block as usize), encoded_limit(block as usize));
+        if !(1..=limit).contains(&most) {
+            return Err(format!("a block of {block} bytes may become {most}: 1 to {limit} can be"));
         }
         Ok((codec, foreign))
     }
@@ -73,7 +67,7 @@ impl BlockCodec for Codec {
 
     fn encode(&self, at: &BlockAt, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
         let (at, start) = (place(at), out.len());
-        let room = self.max_encoded(plain.len()).min(2 * plain.len() + MORE);
+        let room = self.max_encoded(plain.len()).min(encoded_limit(plain.len()));
         out.resize(start + room, 0);
         let to = out.get_mut(start..).ok_or(Errno::IO)?.as_mut_ptr();
         // SAFETY: the layer's hook, with bytes and room for `room` bytes that live during the call.

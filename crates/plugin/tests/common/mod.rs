@@ -7,11 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use vnode::{Cx, Layer, Name, Vnode};
+use vnode::Layer;
 use wrapfs::Settings;
-
-/// The superuser.
-pub(crate) const ROOT: Cx<'static> = Cx::internal(0, 0);
 
 /// Where the header, the examples and the documents are.
 pub(crate) fn top() -> PathBuf {
@@ -70,20 +67,4 @@ impl Object {
     pub(crate) fn wrong(&self) -> String {
         self.over(memfs::MemFs::new(), &[]).map(|_| "it can be used".to_owned()).unwrap_or_else(|wrong| wrong)
     }
-}
-
-pub(crate) fn name(bytes: &str) -> Name<'_> {
-    Name::new(bytes.as_bytes()).unwrap()
-}
-
-/// The names in a directory, in order.
-pub(crate) fn names(dir: &Arc<dyn Vnode>) -> Vec<String> {
-    let mut all = Vec::new();
-    dir.readdir(&ROOT, 0, &mut |entry| {
-        all.push(String::from_utf8(entry.name.as_bytes().to_vec()).unwrap());
-        true
-    })
-    .unwrap();
-    all.sort_unstable();
-    all
 }

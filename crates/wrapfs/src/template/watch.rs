@@ -6,7 +6,7 @@ use super::node::TemplateVnode;
 use crate::hooks::{Answer, Instead, Object, Op, OpKind, OpSet, Operations, Reply, Verdict};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vnode::{Attr, Cx, Entry, Errno, IoctlReply, MAY_BLOCK, OpenFile, Result, StatFs};
+use vnode::{Attr, Cx, Entry, Errno, IoctlReply, MAY_BLOCK, OpenFile, Result, StatFs, give};
 
 /// An [`Operations`] hook in use.
 #[derive(Debug)]
@@ -103,12 +103,7 @@ impl Watch {
                 copy(&bytes, out.get_mut(..len));
                 Ok(len)
             }
-            (Reply::Bytes(bytes), _) if out.is_empty() => Ok(bytes.len()),
-            (Reply::Bytes(bytes), _) => {
-                let room = out.get_mut(..bytes.len()).ok_or(Errno::RANGE)?;
-                copy(&bytes, Some(room));
-                Ok(bytes.len())
-            }
+            (Reply::Bytes(bytes), _) => give(&bytes, out),
             _ => Err(self.complain(op)),
         }
     }

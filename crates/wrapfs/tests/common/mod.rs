@@ -4,31 +4,12 @@
 use memfs::{Faults, MemFs, MemOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use vnode::{Cx, Errno, Name, Result, Vnode};
+use vnode::{Cx, Errno, Result};
 use wrapfs::container::{BlockAt, BlockCodec};
 use wrapfs::hooks::{Block, Data, Names, Object};
 
-/// The superuser.
-pub(crate) const ROOT: Cx<'static> = Cx::internal(0, 0);
-
-pub(crate) fn name(bytes: &str) -> Name<'_> {
-    Name::new(bytes.as_bytes()).unwrap()
-}
-
 pub(crate) fn memory(faults: &Faults) -> Arc<MemFs> {
     MemFs::with(MemOptions::default(), faults)
-}
-
-/// The names in a directory, in order.
-pub(crate) fn names(dir: &Arc<dyn Vnode>) -> Vec<String> {
-    let mut all = Vec::new();
-    dir.readdir(&ROOT, 0, &mut |entry| {
-        all.push(String::from_utf8(entry.name.as_bytes().to_vec()).unwrap());
-        true
-    })
-    .unwrap();
-    all.sort_unstable();
-    all
 }
 
 /// Writes each byte so many times: names become long. What is not written like that is hidden.
@@ -144,6 +125,24 @@ impl Mood {
             7 => std::panic::panic_any(MOODY),
             _ => Ok(()),
         }
+    }
+}
+
+/// Does what its hook does, or fails.
+#[derive(Debug)]
+pub(crate) struct Moody<T>(pub(crate) T, pub(crate) Mood);
+
+impl<T: Data> Data for Moody<T> {
+    fn block_size(&self) -> usize {
+        self.0.block_size()
+    }
+    fn encode_data(&self, cx: &Cx<'_>, at: &Block<'_>, plain: &[u8], encoded: &mut [u8]) -> Result<()> {
+        self.1.changes()?;
+        self.0.encode_data(cx, at, plain, encoded)
+    }
+    fn decode_data(&self, cx: &Cx<'_>, at: &Block<'_>, encoded: &[u8], plain: &mut [u8]) -> Result<()> {
+        self.1.changes()?;
+        self.0.decode_data(cx, at, encoded, plain)
     }
 }
 
