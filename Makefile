@@ -48,7 +48,7 @@ fuzz: ## Feed the parsers random input: FUZZ_SECONDS=60 for each target
 	@scripts/fuzz.sh
 
 .PHONY: install
-install: ## Install the commands, their manual pages and completions (root)
+install: ## Build, if needed, and install the commands, manual pages, completions (root)
 	@PREFIX='$(PREFIX)' SBINDIR='$(SBINDIR)' DESTDIR='$(DESTDIR)' DIVERT='$(DIVERT)' scripts/install.sh install
 
 .PHONY: uninstall

@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 . scripts/common.sh
 
 have_rust || die "no Rust $(wanted_rust) or newer: run \`make deps\`"
-as_builder cargo build --release --locked -p cli "$@"
+as_builder "${CARGO:-cargo}" build --release --locked -p cli "$@"
 target=${CARGO_TARGET_DIR:-target}/release
 "$target/strata" layers --names | while read -r type; do
 	as_builder ln -sfn strata "$target/mount.$type"

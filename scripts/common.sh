@@ -51,6 +51,6 @@ wanted_rust() { sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml; }
 
 have_rust() {
 	local version
-	version=$(as_builder cargo --version 2>/dev/null | awk '{print $2}') || return 1
+	version=$(as_builder "${CARGO:-cargo}" --version 2>/dev/null | awk '{print $2}') || return 1
 	[[ -n $version ]] && [[ $(printf '%s\n%s\n' "$(wanted_rust)" "$version" | sort -V | head -n 1) == "$(wanted_rust)" ]]
 }

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # install.sh install|uninstall, with PREFIX, SBINDIR, DESTDIR, DIVERT from the environment.
 #
-# The program is one, under PREFIX; the helpers are links to it in SBINDIR, where mount(8) looks for them. A helper that
+# There is one program, under PREFIX; the helpers are links to it in SBINDIR, where mount(8) looks for them. A helper that
 # another package owns (Debian's unionfs-fuse has a /sbin/mount.unionfs) is never overwritten: with DIVERT=1 it is moved aside
-# by dpkg-divert(1), and moved back by uninstall.
+# by dpkg-divert(1), and moved back by uninstall. Nothing outside of PREFIX and SBINDIR changes; dpkg's diversions change only
+# where SBINDIR is the system's own, and never with DESTDIR.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
+# The output of dpkg-divert(1) and dpkg-query(1) is translated otherwise.
+export LC_ALL=C
 
 PREFIX=${PREFIX:-/usr/local}
 SBINDIR=${SBINDIR:-/sbin}
@@ -15,6 +18,37 @@ DIVERT=${DIVERT:-0}
 program=$PREFIX/bin/strata
 built=${CARGO_TARGET_DIR:-target}/release/strata
 man=$PREFIX/share/man
+
+for dir in "$PREFIX" "$SBINDIR"; do
+	# The helpers are links to the program's full name.
+	[[ $dir == /* ]] || die "$dir: PREFIX and SBINDIR must be absolute paths"
+done
+
+# The directory in which mount(8) looks for helpers, and whether this is it: /sbin may be a link to /usr/sbin.
+in_system_sbin() { [[ -z $DESTDIR && $(realpath -m "$SBINDIR") == "$(realpath -m /sbin)" ]]; }
+
+# A fresh clone is built first, and so is a source that has changed since. A program that was built elsewhere, or by somebody else,
+# is installed as it is where there is no Rust.
+build_if_needed() {
+	if [[ -x $built ]]; then
+		[[ -n $(find Cargo.toml Cargo.lock crates include -newer "$built" -print -quit) ]] || return 0
+		if ! have_rust; then
+			warn "The source has changed since $built was built, and there is no Rust to build it again: installing what is there."
+			return 0
+		fi
+	fi
+	note "Building Strata (release) ..."
+	scripts/build.sh
+}
+
+# Only who can't write there has to be root.
+need_rights() {
+	local dir
+	for dir in "$DESTDIR$PREFIX" "$DESTDIR$SBINDIR"; do
+		until [[ -e $dir ]]; do dir=$(dirname "$dir"); done
+		[[ -w $dir ]] || die "$dir: $(id -un) can't write there: sudo make $1, or choose others: make $1 PREFIX=DIR SBINDIR=DIR"
+	done
+}
 
 # The names of the helpers that the program built here has: two for each type of file system. mount(8) runs the second at a remount.
 built_helpers() {
@@ -49,7 +83,9 @@ owner() {
 }
 
 is_ours() { [[ -L $1 && $(readlink "$1") == "$program" ]]; }
-is_diverted() { dpkg-divert --list "$1" 2>/dev/null | grep -q 'local diversion'; }
+is_diverted() { dpkg-divert --list "$1" 2>/dev/null | grep -q '^local diversion'; }
+# By this script, of any version, and not by the administrator for something else.
+is_diverted_by_us() { dpkg-divert --list "$1" 2>/dev/null | grep -qF "local diversion of $1 to $1."; }
 
 check_helper() {
 	local helper=$SBINDIR/$1 package name
@@ -65,17 +101,19 @@ check_helper() {
 	fi
 }
 
-# Puts the link in place. Before that, dpkg is told that a package's file of this name goes beside it: one that is there is
-# moved, one that is installed later can't replace ours.
+# Puts the link in place. Before that, a package's file of this name is moved aside, and in the system's directory dpkg is told
+# that one of Debian's unionfs-fuse goes beside ours, so that a later installation of it can't replace the link.
 install_helper() {
-	local helper=$SBINDIR/$1 package name
-	read -r package name <<<"$(owner "$helper")"
+	local helper=$SBINDIR/$1 package='' name=''
+	if [[ -z $DESTDIR ]]; then read -r package name <<<"$(owner "$helper")"; fi
 	name=${name:-$(realpath -m "$SBINDIR")/$1}
-	if [[ -z $DESTDIR && $name == */sbin/mount.unionfs && $name != *local* ]] && command -v dpkg-divert >/dev/null && ! is_diverted "$name"; then
-		local move=--no-rename
-		[[ -z ${package:-} ]] || move=--rename
-		dpkg-divert --quiet --local "$move" --divert "$name.${package:-unionfs-fuse}" --add "$name"
-		note "dpkg keeps the package unionfs-fuse's helper as $name.${package:-unionfs-fuse}, until \`make uninstall\`."
+	if [[ -n $package ]] || { [[ $1 == mount.unionfs ]] && in_system_sbin; }; then
+		if command -v dpkg-divert >/dev/null && ! is_diverted "$name"; then
+			local move=--no-rename
+			[[ -z $package ]] || move=--rename
+			dpkg-divert --quiet --local "$move" --divert "$name.${package:-unionfs-fuse}" --add "$name"
+			note "dpkg keeps the package ${package:-unionfs-fuse}'s helper as $name.${package:-unionfs-fuse}, until \`make uninstall\`."
+		fi
 	fi
 	ln -sfn "$program" "$DESTDIR$helper"
 }
@@ -87,15 +125,15 @@ uninstall_helper() {
 	fi
 	[[ -z $DESTDIR ]] && command -v dpkg-divert >/dev/null || return 0
 	for name in "$helper" "$(other_name "$helper")"; do
-		if is_diverted "$name"; then
+		if is_diverted_by_us "$name"; then
 			dpkg-divert --quiet --local --rename --remove "$name"
 		fi
 	done
 }
 
 do_install() {
-	[[ -x $built ]] || die "$built is missing: run \`make build\` first (as the user who builds)"
 	local helper pages helpers
+	build_if_needed
 	mapfile -t helpers < <(built_helpers)
 	((${#helpers[@]} > 0)) || die "$built does not say which types it mounts"
 	if [[ -z $DESTDIR ]]; then
@@ -120,7 +158,12 @@ do_install() {
 	"$built" completions zsh >"$DESTDIR$PREFIX/share/zsh/site-functions/_strata"
 	"$built" completions fish >"$DESTDIR$PREFIX/share/fish/vendor_completions.d/strata.fish"
 	note "Installed $DESTDIR$program, and ${helpers[*]} in $DESTDIR$SBINDIR."
-	note "Try: mount -t unionfs -o dirs=CHANGES=rw:BASE=ro none DIR; man mount.unionfs"
+	if [[ -n $DESTDIR ]] || in_system_sbin; then
+		note "Try: mount -t unionfs -o dirs=CHANGES=rw:BASE=ro none DIR; man mount.unionfs"
+	else
+		note "mount(8) looks for helpers in /sbin only: call one by its full name."
+		note "Try: $SBINDIR/mount.unionfs none DIR -o dirs=CHANGES=rw:BASE=ro"
+	fi
 }
 
 do_uninstall() {
@@ -143,7 +186,7 @@ do_uninstall() {
 
 case ${1:-} in
 install | uninstall)
-	if [[ -z $DESTDIR ]]; then need_root "$1"; fi
+	need_rights "$1"
 	"do_$1"
 	;;
 *) die "install.sh install|uninstall" ;;

@@ -1,0 +1,210 @@
+//! `make install` and `make uninstall`: what they write, where, and what they tell dpkg. They run in a mount namespace of their
+//! own, with programs of the test's in place of cargo and dpkg, so that nothing is built and this machine's dpkg hears of nothing.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use rustix::mount::{MountFlags, mount as mount_fs, mount_bind};
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use strata_tests::Sandbox;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// "Builds" by copying a program, and notes who did.
+const CARGO: &str = r#"#!/bin/sh
+if [ "$1" = --version ]; then echo "cargo 99.0.0"; exit; fi
+echo "$(id -un) $*" >>/mnt/log/cargo
+mkdir -p "$CARGO_TARGET_DIR/release"
+cp /mnt/program "$CARGO_TARGET_DIR/release/strata"
+"#;
+/// Keeps its diversions in a file, and notes what was asked for other than to list them.
+const DIVERT: &str = r#"#!/bin/sh
+for name; do :; done
+case "$*" in
+--list*) grep -F "local diversion of $name to " /mnt/log/diversions; exit 0 ;;
+*--add*) echo "local diversion of $name to $name.unionfs-fuse" >>/mnt/log/diversions ;;
+*--remove*) grep -vF "local diversion of $name to " /mnt/log/diversions >/mnt/log/new; mv /mnt/log/new /mnt/log/diversions ;;
+esac
+echo "$*" >>/mnt/log/dpkg-divert
+"#;
+/// Here no package owns anything.
+const QUERY: &str = "#!/bin/sh\nexit 1\n";
+
+struct Stage {
+    sandbox: Sandbox,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let sandbox = Sandbox::new();
+        for (name, text) in [("cargo", CARGO), ("dpkg-divert", DIVERT), ("dpkg-query", QUERY)] {
+            let path = sandbox.dir("bin").join(name);
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        fs::copy(PROGRAM, sandbox.path("program")).unwrap();
+        // Whoever builds writes here.
+        for name in ["log", "target"] {
+            fs::set_permissions(sandbox.dir(name), fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        Self { sandbox }
+    }
+
+    fn make(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("make");
+        let path = format!("/mnt/bin:{}", std::env::var("PATH").unwrap_or_default());
+        command.args(["-C", SOURCE]).args(words).arg("CARGO_TARGET_DIR=/mnt/target");
+        command.env("PATH", path).env("CARGO", "/mnt/bin/cargo").env_remove("SUDO_USER");
+        for variable in ["PREFIX", "SBINDIR", "DESTDIR", "DIVERT", "MAKEFLAGS"] {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    fn done(&self, words: &[&str]) -> String {
+        let output = self.make(words).output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "make {words:?}: {err}");
+        assert_eq!(err, "", "make {words:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.sandbox.path("log").join(name)).unwrap_or_default()
+    }
+}
+
+/// Every file and link below a directory.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().unwrap().is_dir() {
+            found.append(&mut files(&entry.path()));
+        } else {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_fresh_clone_is_built_first_and_what_is_built_is_kept() {
+    let stage = Stage::new();
+    let places = ["PREFIX=/mnt/prefix", "SBINDIR=/mnt/sbin"];
+    let install = [&["install"][..], &places].concat();
+    stage.done(&install);
+    assert_eq!(stage.log("cargo"), "root build --release --locked -p cli\n");
+    assert!(stage.sandbox.path("prefix/bin/strata").is_file());
+    // Nothing has changed since.
+    stage.done(&install);
+    assert_eq!(stage.log("cargo").lines().count(), 1);
+    // The source is newer than the program.
+    let old = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1);
+    fs::File::options().write(true).open("/mnt/target/release/strata").unwrap().set_modified(old).unwrap();
+    stage.done(&install);
+    assert_eq!(stage.log("cargo").lines().count(), 2);
+}
+
+#[test]
+fn with_sudo_the_user_builds() {
+    let stage = Stage::new();
+    let output = stage
+        .make(&["install", "PREFIX=/mnt/prefix", "SBINDIR=/mnt/sbin"])
+        .env("SUDO_USER", "nobody")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(stage.log("cargo"), "nobody build --release --locked -p cli\n");
+    assert_eq!(fs::metadata(stage.sandbox.path("target/release/strata")).unwrap().uid(), 65534);
+    assert_eq!(fs::metadata(stage.sandbox.path("prefix/bin/strata")).unwrap().uid(), 0);
+}
+
+#[test]
+fn elsewhere_means_nowhere_else() {
+    let stage = Stage::new();
+    for (places, prefix, sbin) in [
+        (&["PREFIX=/mnt/one", "SBINDIR=/mnt/one/sbin"][..], "one", "one/sbin"),
+        (&["PREFIX=/mnt/two/usr", "SBINDIR=/mnt/two/sbin", "DIVERT=1"], "two/usr", "two/sbin"),
+        (&["DESTDIR=/mnt/three"], "three/usr/local", "three/sbin"),
+    ] {
+        let before = files(Path::new("/usr/sbin"));
+        let said = stage.done(&[&["install"][..], places].concat());
+        let helper = stage.sandbox.path(sbin).join("mount.unionfs");
+        let target = fs::read_link(&helper).unwrap();
+        assert!(stage.sandbox.path(prefix).join("bin/strata").ends_with(target.strip_prefix("/").unwrap()));
+        assert_eq!(said.contains("by its full name"), !places[0].starts_with("DESTDIR"), "{said}");
+        for page in ["man1/strata.1", "man8/mount.unionfs.8", "man8/mount.strata.8"] {
+            assert!(stage.sandbox.path(prefix).join("share/man").join(page).is_file(), "{page}");
+        }
+        assert_eq!(files(Path::new("/usr/sbin")), before);
+        stage.done(&[&["uninstall"][..], places].concat());
+        let top = stage.sandbox.path(prefix.split('/').next().unwrap());
+        assert_eq!(files(&top), Vec::<PathBuf>::new(), "{places:?}");
+    }
+    assert_eq!(stage.log("dpkg-divert"), "", "dpkg was told of it");
+}
+
+#[test]
+fn in_the_systems_directory_dpkg_keeps_a_packages_helper_aside() {
+    let stage = Stage::new();
+    let sbin = fs::canonicalize("/sbin").unwrap();
+    let kept = stage.sandbox.dir("sbin");
+    mount_bind(&sbin, &kept).unwrap();
+    mount_fs("sbin", &sbin, "tmpfs", MountFlags::empty(), None).unwrap();
+    for entry in fs::read_dir(&kept).unwrap().flatten() {
+        if !entry.file_name().to_string_lossy().starts_with("mount.") {
+            symlink(entry.path(), sbin.join(entry.file_name())).unwrap();
+        }
+    }
+    stage.done(&["install", "PREFIX=/mnt/prefix"]);
+    let name = sbin.join("mount.unionfs");
+    assert_eq!(fs::read_link(&name).unwrap(), Path::new("/mnt/prefix/bin/strata"));
+    let diversion = format!("local diversion of {0} to {0}.unionfs-fuse\n", name.display());
+    assert_eq!(stage.log("diversions"), diversion);
+    stage.done(&["install", "PREFIX=/mnt/prefix"]);
+    assert_eq!(stage.log("dpkg-divert").lines().count(), 1, "once is enough");
+    stage.done(&["uninstall", "PREFIX=/mnt/prefix"]);
+    assert_eq!(stage.log("diversions"), "");
+    assert!(fs::symlink_metadata(&name).is_err());
+}
+
+#[test]
+fn a_user_installs_where_the_user_may_write() {
+    let stage = Stage::new();
+    let home = stage.sandbox.dir("home");
+    std::os::unix::fs::chown(&home, Some(65534), Some(65534)).unwrap();
+    stage.done(&["install", "DESTDIR=/mnt/built"]);
+    // The source may lie where the user can't look: scripts and a program in a place that they can.
+    let source = stage.sandbox.dir("source");
+    for part in ["scripts", "include", "crates"] {
+        fs::create_dir(source.join(part)).unwrap();
+    }
+    for file in
+        ["Makefile", "Cargo.toml", "Cargo.lock", "scripts/install.sh", "scripts/common.sh", "include/strata_layer.h"]
+    {
+        fs::copy(Path::new(SOURCE).join(file), source.join(file)).unwrap();
+    }
+    let as_user = |words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--", "make", "-C", "/mnt/source"]);
+        command.args(words).arg("CARGO_TARGET_DIR=/mnt/target").env("CARGO", "/mnt/bin/cargo");
+        command.env("PATH", format!("/mnt/bin:{}", std::env::var("PATH").unwrap_or_default())).output().unwrap()
+    };
+    // Newer than what was copied.
+    fs::File::options()
+        .write(true)
+        .open("/mnt/target/release/strata")
+        .unwrap()
+        .set_modified(std::time::SystemTime::now())
+        .unwrap();
+    let output = as_user(&["install", "PREFIX=/mnt/home/.local", "SBINDIR=/mnt/home/.local/sbin"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(home.join(".local/sbin/mount.unionfs").is_symlink());
+    let output = as_user(&["install"]);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && err.contains("can't write there: sudo make install"), "{err}");
+}
