@@ -8,7 +8,7 @@ use crate::place::Place;
 use crate::replicas;
 use crate::text::Text;
 use core::time::Duration;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use wrapfs::OptionSpec;
 
 /// `lbfs`
@@ -120,6 +120,12 @@ impl Bottom for Balance {
 
     fn places(&self) -> Vec<&Place> {
         Vec::new()
+    }
+
+    /// They are not touched here: where a relative path leads is not known.
+    fn branches(&self) -> Option<Vec<(&Path, &'static str)>> {
+        let paths = self.replicas.iter();
+        paths.map(|path| path.is_absolute().then_some((&**path, "ro"))).collect()
     }
 
     fn build(&self, options: &Options) -> Result<Built, Failure> {

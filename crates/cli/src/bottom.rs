@@ -45,6 +45,9 @@ pub trait Bottom: fmt::Debug {
     /// The directories.
     fn places(&self) -> Vec<&Place>;
 
+    /// Paths and modes of directories that are not to be mounted at one place twice. `None`: mounting it over itself makes sense.
+    fn branches(&self) -> Option<Vec<(&Path, &'static str)>>;
+
     /// Opens the directories and puts a layer over them.
     ///
     /// # Errors
@@ -113,6 +116,11 @@ impl Bottom for Single {
 
     fn places(&self) -> Vec<&Place> {
         vec![&self.place]
+    }
+
+    /// A layer over itself is a stack.
+    fn branches(&self) -> Option<Vec<(&Path, &'static str)>> {
+        None
     }
 
     fn build(&self, options: &Options) -> Result<Built, Failure> {

@@ -106,6 +106,7 @@ impl Plan {
     fn check(kind: Type, cmdline: &Cmdline, options: Options) -> Result<Self, Failure> {
         let stack = Stack::check(kind, cmdline, &options)?;
         let point = Place::open(Role::MountPoint, &cmdline.dir)?;
+        stack.check_again(&point)?;
         device::check()?;
         let source = source(kind, cmdline, &options);
         Ok(Self { kind, options, source, stack, point })
@@ -141,8 +142,11 @@ impl Plan {
 
 /// What df(1) and findmnt(8) show as the source.
 fn source(kind: Type, cmdline: &Cmdline, options: &Options) -> OsString {
-    let given = options.fsname.as_ref().unwrap_or(&cmdline.spec);
-    // A line of fstab is known to be mounted by its source: mount -a goes by that.
+    if let Some(name) = options.fsname.as_ref().filter(|name| !name.is_empty()) {
+        return name.clone();
+    }
+    // mount -a knows a mounted line of fstab by its source.
+    let given = &cmdline.spec;
     let stands_for_nothing = given.is_empty() || (given == "none" && !matches!(kind, Type::Stack));
     if stands_for_nothing { kind.name().into() } else { given.clone() }
 }

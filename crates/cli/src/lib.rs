@@ -7,7 +7,7 @@
 //!   [`text`], the general options: [`flags`], those of a layer: [`own`]), [`stackspec`] a stack in words; what the names stand for is
 //!   in the [`registry`]. [`background`] starts the process that serves; there [`helper`] checks the directories ([`place`]) and the
 //!   device ([`device`]), builds the [`stack`] on its [`bottom`] (a directory, or several: [`union`] and its [`branches`],
-//!   [`balance`] and its [`replicas`], which may hang and are not touched before), mounts it, says that it
+//!   [`balance`] and its [`replicas`], which may hang and are not touched before) unless that is mounted [`already`], mounts it, says that it
 //!   is ready, and waits. [`remount`] changes flags.
 //! * `strata`: mounts, lists [`layers`], begins a [`new`] one, looks at mounts ([`stats`], [`draw`] from the server's [`report`], [`lower`], [`debug`]), and writes
 //!   manual pages and completions ([`strata`], [`man`]).
@@ -17,6 +17,7 @@
 //! Every exit status stands in [`exit`].
 #![forbid(unsafe_code)]
 
+pub mod already;
 pub mod background;
 pub mod balance;
 pub mod bottom;

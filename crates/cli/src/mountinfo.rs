@@ -14,6 +14,7 @@ pub struct Mount {
     device: Vec<u8>,
     root: PathBuf,
     point: PathBuf,
+    kind: Vec<u8>,
 }
 
 impl Mount {
@@ -21,6 +22,12 @@ impl Mount {
     #[must_use]
     pub fn point(&self) -> &Path {
         &self.point
+    }
+
+    /// The type of its file system, as mount(8) shows it: `ext4`, `fuse.unionfs`.
+    #[must_use]
+    pub fn kind(&self) -> &[u8] {
+        &self.kind
     }
 }
 
@@ -46,7 +53,7 @@ pub fn read() -> Vec<Mount> {
     bytes.split(|&b| b == b'\n').filter_map(parse).collect()
 }
 
-/// proc_pid_mountinfo(5): id, parent's id, device, root, mount point, ...
+/// proc_pid_mountinfo(5): id, parent's id, device, root, mount point, options, optional fields, `-`, type, ...
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&b| b == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
@@ -54,7 +61,8 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let path = |field: &[u8]| Some(PathBuf::from(OsString::from_vec(Text::read(&guarded(field)).ok()?.bytes())));
     let root = path(fields.next()?)?;
     let point = path(fields.next()?)?;
-    Some(Mount { id, device, root, point })
+    let kind = fields.skip_while(|&field| field != b"-").nth(1)?.to_vec();
+    Some(Mount { id, device, root, point, kind })
 }
 
 /// The kernel escapes white space and backslashes in octal, and nothing else; a double quote means itself.
@@ -62,14 +70,20 @@ fn guarded(field: &[u8]) -> Vec<u8> {
     field.iter().flat_map(|&b| if b == b'"' { vec![b'\\', b] } else { vec![b] }).collect()
 }
 
-/// Where the directory lies in its file system, if that can be known: `real` is its path without symbolic links.
+/// The mount that the directory is reached through.
 #[must_use]
-pub fn inside(mounts: &[Mount], dir: BorrowedFd<'_>, real: &Path) -> Option<Inside> {
+pub fn mount_of<'a>(mounts: &'a [Mount], dir: BorrowedFd<'_>) -> Option<&'a Mount> {
     let stat = rustix::fs::statx(dir, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
     if stat.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
         return None;
     }
-    let mount = mounts.iter().find(|mount| mount.id == stat.stx_mnt_id)?;
+    mounts.iter().find(|mount| mount.id == stat.stx_mnt_id)
+}
+
+/// Where the directory lies in its file system, if that can be known: `real` is its path without symbolic links.
+#[must_use]
+pub fn inside(mounts: &[Mount], dir: BorrowedFd<'_>, real: &Path) -> Option<Inside> {
+    let mount = mount_of(mounts, dir)?;
     let below = real.strip_prefix(&mount.point).ok()?;
     Some(Inside { device: mount.device.clone(), path: mount.root.join(below) })
 }
@@ -82,17 +96,28 @@ mod tests {
     #[test]
     fn a_line_is_read() {
         let line = br#"36 35 98:0 /sub\040dir /mnt/a\134b"c rw,noatime master:1 - ext3 /dev/root rw"#;
-        let want = Mount { id: 36, device: b"98:0".to_vec(), root: "/sub dir".into(), point: "/mnt/a\\b\"c".into() };
+        let want = Mount {
+            id: 36,
+            device: b"98:0".to_vec(),
+            root: "/sub dir".into(),
+            point: "/mnt/a\\b\"c".into(),
+            kind: b"ext3".to_vec(),
+        };
         assert_eq!(parse(line), Some(want));
-        for bad in [&b""[..], b"x", b"1 2 3", b"x 2 3 / / rw"] {
+        for bad in [&b""[..], b"x", b"1 2 3", b"x 2 3 / / rw - x y", b"1 2 3 / / rw", b"1 2 3 / / rw -"] {
             assert_eq!(parse(bad), None);
         }
     }
 
     #[test]
     fn a_bind_mount_is_seen_through() {
-        let mount =
-            |id, root: &str, point: &str| Mount { id, device: b"8:1".to_vec(), root: root.into(), point: point.into() };
+        let mount = |id, root: &str, point: &str| Mount {
+            id,
+            device: b"8:1".to_vec(),
+            root: root.into(),
+            point: point.into(),
+            kind: b"ext4".to_vec(),
+        };
         let at = |mount: &Mount, path: &str| Inside {
             device: mount.device.clone(),
             path: mount.root.join(Path::new(path).strip_prefix(&mount.point).unwrap()),

@@ -4,7 +4,7 @@ use crate::exit::Failure;
 use crate::mountinfo::{self, Inside};
 use rustix::fs::{Access, AtFlags, CWD, Mode as Perm, OFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use unionfs::Mode;
 
@@ -95,6 +95,12 @@ impl Place {
     #[must_use]
     pub fn magic(&self) -> Option<u64> {
         rustix::fs::fstatfs(&self.fd).ok().and_then(|figures| u64::try_from(figures.f_type).ok())
+    }
+
+    /// The directory, for looking at.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     /// Directories above it, and itself.

@@ -1,5 +1,6 @@
 //! From options to layers, and how they are served.
 
+use crate::already;
 use crate::bottom::{Bottom, Single};
 use crate::cmdline::Cmdline;
 use crate::exit::Failure;
@@ -67,6 +68,17 @@ impl Stack {
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.bottom.is_read_only()
+    }
+
+    /// Refuses a file system over several directories that is mounted at `point` already: a line of fstab whose source is `none`
+    /// can't be told by mount(8) to be mounted, and two servers would write to the same branches.
+    ///
+    /// # Errors
+    /// Names the mount point and what to do about it.
+    pub fn check_again(&self, point: &Place) -> Result<(), Failure> {
+        let Some(branches) = self.bottom.branches() else { return Ok(()) };
+        let layers = self.layers.iter().map(|layer| (layer.kind.name, layer.own.show()));
+        already::check(point, &layers.collect::<Vec<_>>(), &self.shown.0, &branches)
     }
 
     /// Opens the directories and puts the layers together. The report tells of them while they are in use.

@@ -9,6 +9,7 @@ use crate::place::{self, Place, Role};
 use crate::text::Text;
 use core::time::Duration;
 use hostfs::HostFs;
+use std::path::Path;
 use unionfs::{Delete, Mode};
 use wrapfs::OptionSpec;
 
@@ -209,6 +210,10 @@ impl Bottom for Union {
 
     fn places(&self) -> Vec<&Place> {
         self.branches.iter().map(|(place, _)| place).collect()
+    }
+
+    fn branches(&self) -> Option<Vec<(&Path, &'static str)>> {
+        Some(self.branches.iter().map(|(place, mode)| (&*place.real, branches::name_of(*mode))).collect())
     }
 
     fn build(&self, options: &Options) -> Result<Built, Failure> {

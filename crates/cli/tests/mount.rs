@@ -254,6 +254,59 @@ fn lines_of_fstab() {
 }
 
 #[test]
+fn a_line_of_fstab_is_mounted_once() {
+    let stage = Stage::new();
+    let (_, _, at) = stage.union();
+    stage.dir("other");
+    let elsewhere = stage.dir("elsewhere");
+    let mounts = || fs::read_to_string("/proc/thread-self/mountinfo").unwrap().matches(" - fuse.unionfs ").count();
+    let lines = |text: &str| fs::write(stage.sandbox.path("fstab"), text).unwrap();
+    lines("none /mnt/at unionfs dirs=/mnt/rw=rw:/mnt/ro=ro,delete=whiteout 0 0\n");
+    quiet("mount -a -T /mnt/fstab");
+    let start = std::time::Instant::now();
+    refused("mount -T /mnt/fstab /mnt/at", 32, "mount.unionfs: /mnt/at: already mounted: ");
+    refused("mount -a -T /mnt/fstab", 32, "already mounted");
+    refused("mount -t unionfs none /mnt/at -o dirs=/mnt/rw/../rw:/mnt/ro,cache=3", 32, "already mounted");
+    refused("/sbin/mount.unionfs x /mnt/at -f -o dirs=/mnt/rw:/mnt/ro", 32, "already mounted");
+    assert!(start.elapsed() < std::time::Duration::from_secs(4), "waited for the branch of the server that is there");
+    assert_eq!(mounts(), 1);
+    // Others can be mounted over it, and it elsewhere.
+    quiet("mount -t unionfs none /mnt/at -o dirs=/mnt/other:/mnt/ro");
+    quiet("mount -t unionfs none /mnt/elsewhere -o dirs=/mnt/other=ro:/mnt/ro");
+    assert_eq!(mounts(), 3);
+    unmount(&at);
+    unmount(&elsewhere);
+    // Not even where a branch is covered by the mount itself.
+    unmount(&at);
+    quiet("mount -t unionfs none /mnt/ro -o dirs=/mnt/rw:/mnt/ro");
+    refused("mount -t unionfs none /mnt/ro -o dirs=/mnt/rw:/mnt/ro", 32, "already mounted");
+    unmount(Path::new("/mnt/ro"));
+    // Another directory of that name is another union.
+    quiet("mount -t unionfs none /mnt/at -o dirs=/mnt/ro=ro:/mnt/other=ro");
+    fs::rename("/mnt/other", "/mnt/moved").unwrap();
+    stage.dir("other");
+    quiet("mount -t unionfs none /mnt/at -o dirs=/mnt/ro=ro:/mnt/other=ro");
+    unmount(&at);
+    unmount(&at);
+    // By its name mount(8) knows it, none among the names.
+    for line in [
+        "www /mnt/at unionfs dirs=/mnt/rw:/mnt/ro 0 0\n",
+        "none /mnt/at unionfs dirs=/mnt/rw:/mnt/ro,fsname=none 0 0\n",
+    ] {
+        lines(line);
+        quiet("mount -a -T /mnt/fstab");
+        quiet("mount -a -T /mnt/fstab");
+        assert_eq!(mounts(), 1);
+        unmount(&at);
+    }
+    // A layer over itself is a stack.
+    quiet("mount -t wrapfs /mnt/ro /mnt/ro");
+    quiet("mount -t wrapfs /mnt/ro /mnt/ro");
+    unmount(Path::new("/mnt/ro"));
+    unmount(Path::new("/mnt/ro"));
+}
+
+#[test]
 fn an_executable_and_a_device_as_the_flags_say() {
     let stage = Stage::new();
     let (rw, _, at) = stage.union();
