@@ -114,7 +114,8 @@ enum Command {
     Debug {
         /// Where it is mounted.
         mount: PathBuf,
-        /// off, error, warn, info, debug or trace: with trace, every operation of a measured layer is logged.
+        /// off, error, warn, info, debug or trace: with trace, every request is logged with its names, caller and errno, and every
+        /// operation of a measured layer.
         level: Option<String>,
     },
     /// Write a new layer to begin with, and its tests.

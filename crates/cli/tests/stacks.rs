@@ -312,13 +312,27 @@ fn the_level_of_the_log_changes_while_mounted() {
     assert_eq!(strata(&["debug", "/mnt/at"]), "trace\n");
     assert!(!Path::new("/mnt/at/first").exists());
     assert!(said().contains("rot13: lookup: done in") && said().contains("directory: lookup: done in"), "{}", said());
+    // The layers' lines have the names of each; the request's line has who asked and what was answered.
+    let line = |begin: &str, end: &str| {
+        let found = |line: &str| line.contains(begin) && line.contains(end);
+        assert!(said().lines().any(found), "{begin} ... {end}: {}", said());
+    };
+    line("rot13: lookup: done in", "; \"first\"");
+    line("directory: lookup: done in", "; \"svefg\"");
+    line("LOOKUP node 1 \"first\": ENOENT in ", "; uid 0 gid 0 pid ");
+    let outcome = run(Command::new("mkdir").arg("/mnt/at/ünï\nx").uid(65534).gid(65533));
+    assert_eq!(outcome.code, 1);
+    line("LOOKUP node 1 \"ünï\\nx\": ENOENT in ", "uid 65534 gid 65533 pid ");
+    line("LOOKUP node 1 \"ünï\\nx\": ENOENT in ", " (mkdir)");
     strata(&["debug", "/mnt/at", "0"]);
     let before = said();
     assert!(!Path::new("/mnt/at/second").exists());
     assert_eq!((strata(&["debug", "/mnt/at"]).as_str(), said()), ("off\n", before));
     assert!(refused(&["debug", "/mnt/at", "loud"], 1).contains("off, error, warn, info, debug, trace"));
-    // Others may ask, and not set.
-    let as_nobody = |words: &[&str]| run(Command::new(PROGRAM).args(words).uid(65534).gid(65534));
+    // Others may ask, and not set. The program itself may lie where they can't look.
+    let program = sandbox.path("strata");
+    fs::copy(PROGRAM, &program).unwrap();
+    let as_nobody = |words: &[&str]| run(Command::new(&program).args(words).uid(65534).gid(65534));
     assert_eq!(as_nobody(&["debug", "/mnt/at"]).out, "off\n");
     let outcome = as_nobody(&["debug", "/mnt/at", "trace"]);
     assert!(outcome.code == 1 && outcome.err.contains("only root and the user who mounted it"), "{}", outcome.err);

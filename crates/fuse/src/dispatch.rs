@@ -4,7 +4,7 @@ use crate::abi::{self, CopyFileRangeIn, CopyFileRangeOut, EntryOut, ForgetOne, I
 use crate::counters::Counters;
 use crate::notify::KICK;
 use crate::request::{first_argument_len, parse, split_name};
-use crate::{Errno, Filesystem, MAY_BLOCK, Opcode, Request, flags};
+use crate::{Errno, Filesystem, MAY_BLOCK, Opcode, Request, flags, trace};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,6 +73,13 @@ impl Dispatcher {
 
     /// Runs the request's handler. A panic of it becomes `EIO`.
     pub(crate) fn run(&self, frame: &mut Frame<'_>, counters: &Counters) -> Outcome {
+        if tracing::enabled!(tracing::Level::TRACE) {
+            return trace::traced(frame, |frame| self.answer(frame, counters));
+        }
+        self.answer(frame, counters)
+    }
+
+    fn answer(&self, frame: &mut Frame<'_>, counters: &Counters) -> Outcome {
         let result = catch_unwind(AssertUnwindSafe(|| self.handle(frame, counters)));
         if frame.opcode.is_oneway() {
             return Outcome::Nothing;

@@ -38,6 +38,7 @@ mod request;
 mod ring;
 mod session;
 mod sys;
+mod trace;
 mod workers;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use crate::Operation;
 use core::cell::Cell;
-use core::fmt;
+use core::fmt::{self, Write as _};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::time::Instant;
@@ -65,8 +65,8 @@ impl Counts {
     }
 
     /// Begins to measure an operation.
-    pub(crate) fn begin(&'static self, operation: Operation) -> Tally {
-        Tally { counts: self, operation, outside: Duration::ZERO, begun: Instant::now() }
+    pub(crate) fn begin(&'static self, operation: Operation) -> Tally<'static> {
+        Tally { counts: self, operation, names: [&[]; 2], outside: Duration::ZERO, begun: Instant::now() }
     }
 
     fn cell(&self, operation: Operation) -> Option<&Counter> {
@@ -96,15 +96,31 @@ fn stripe() -> usize {
 }
 
 /// An operation under way.
-pub(crate) struct Tally {
+pub(crate) struct Tally<'a> {
     counts: &'static Counts,
     operation: Operation,
+    /// The names that it is called with, for the log; empty: none.
+    names: [&'a [u8]; 2],
     /// Time that layers above spent in the meantime.
     outside: Duration,
     begun: Instant,
 }
 
-impl Tally {
+impl<'a> Tally<'a> {
+    /// Notes the name that the operation is called with.
+    pub(crate) fn at<'b>(self, name: &'b [u8]) -> Tally<'b>
+    where
+        'a: 'b,
+    {
+        Tally { names: [name, &[]], ..self }
+    }
+
+    /// Notes the second name of a rename.
+    pub(crate) const fn to(mut self, name: &'a [u8]) -> Self {
+        self.names[1] = name;
+        self
+    }
+
     /// Runs what belongs to the layers above: a listing's receiver.
     pub(crate) fn outside<T>(&mut self, what: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
@@ -138,9 +154,14 @@ impl Tally {
     #[cold]
     fn log(&self, time: Duration, error: Option<vnode::Errno>) {
         let (layer, operation) = (&*self.counts.layer, self.operation.name());
-        match error {
-            None => tracing::trace!("{layer}: {operation}: done in {time:?}"),
-            Some(errno) => tracing::trace!("{layer}: {operation}: {errno}, in {time:?}"),
+        let outcome = match error {
+            None => "done".to_owned(),
+            Some(errno) => format!("{:?}", nix::errno::Errno::from_raw(errno.raw_os_error())),
+        };
+        let mut names = String::new();
+        for (name, before) in self.names.into_iter().zip(["; ", " -> "]).filter(|(name, _)| !name.is_empty()) {
+            let _ = write!(names, "{before}{:?}", String::from_utf8_lossy(name));
         }
+        tracing::trace!("{layer}: {operation}: {outcome} in {time:?}{names}");
     }
 }

@@ -20,8 +20,12 @@ impl MeterVnode {
         Self { lower, counts }
     }
 
-    fn begin(&self, operation: Operation) -> Tally {
+    fn begin(&self, operation: Operation) -> Tally<'static> {
         self.counts.begin(operation)
+    }
+
+    fn begin_at<'a>(&self, operation: Operation, name: &'a [u8]) -> Tally<'a> {
+        self.counts.begin(operation).at(name)
     }
 
     /// Wraps what the layer below answered.
@@ -61,7 +65,7 @@ impl Vnode for MeterVnode {
     }
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
-        let found = self.begin(Operation::Lookup).end(self.lower.lookup(cx, name))?;
+        let found = self.begin_at(Operation::Lookup, name.as_bytes()).end(self.lower.lookup(cx, name))?;
         Ok(found.map(|entry| self.wrap(entry)))
     }
 
@@ -81,7 +85,9 @@ impl Vnode for MeterVnode {
     }
 
     fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        self.begin(Operation::Create).end(self.lower.create(cx, name, mode, flags)).map(|made| self.wrap_both(made))
+        self.begin_at(Operation::Create, name.as_bytes())
+            .end(self.lower.create(cx, name, mode, flags))
+            .map(|made| self.wrap_both(made))
     }
 
     fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
@@ -89,28 +95,36 @@ impl Vnode for MeterVnode {
     }
 
     fn mknod(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
-        self.begin(Operation::Mknod).end(self.lower.mknod(cx, name, mode, rdev)).map(|made| self.wrap(made))
+        self.begin_at(Operation::Mknod, name.as_bytes())
+            .end(self.lower.mknod(cx, name, mode, rdev))
+            .map(|made| self.wrap(made))
     }
 
     fn mkdir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
-        self.begin(Operation::Mkdir).end(self.lower.mkdir(cx, name, mode)).map(|made| self.wrap(made))
+        self.begin_at(Operation::Mkdir, name.as_bytes())
+            .end(self.lower.mkdir(cx, name, mode))
+            .map(|made| self.wrap(made))
     }
 
     fn symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
-        self.begin(Operation::Symlink).end(self.lower.symlink(cx, name, target)).map(|made| self.wrap(made))
+        self.begin_at(Operation::Symlink, name.as_bytes())
+            .end(self.lower.symlink(cx, name, target))
+            .map(|made| self.wrap(made))
     }
 
     fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
         let target = unwrap(target)?;
-        self.begin(Operation::Link).end(self.lower.link(cx, name, target)).map(|made| self.wrap(made))
+        self.begin_at(Operation::Link, name.as_bytes())
+            .end(self.lower.link(cx, name, target))
+            .map(|made| self.wrap(made))
     }
 
     fn unlink(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
-        self.begin(Operation::Unlink).end(self.lower.unlink(cx, name))
+        self.begin_at(Operation::Unlink, name.as_bytes()).end(self.lower.unlink(cx, name))
     }
 
     fn rmdir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
-        self.begin(Operation::Rmdir).end(self.lower.rmdir(cx, name))
+        self.begin_at(Operation::Rmdir, name.as_bytes()).end(self.lower.rmdir(cx, name))
     }
 
     fn rename(
@@ -122,15 +136,17 @@ impl Vnode for MeterVnode {
         flags: RenameFlags,
     ) -> Result<()> {
         let new_dir = unwrap(new_dir)?;
-        self.begin(Operation::Rename).end(self.lower.rename(cx, name, new_dir, new_name, flags))
+        self.begin_at(Operation::Rename, name.as_bytes())
+            .to(new_name.as_bytes())
+            .end(self.lower.rename(cx, name, new_dir, new_name, flags))
     }
 
     fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
-        self.begin(Operation::Getxattr).end(self.lower.getxattr(cx, name, out))
+        self.begin_at(Operation::Getxattr, name).end(self.lower.getxattr(cx, name, out))
     }
 
     fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        self.begin(Operation::Setxattr).end(self.lower.setxattr(cx, name, value, flags))
+        self.begin_at(Operation::Setxattr, name).end(self.lower.setxattr(cx, name, value, flags))
     }
 
     fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
@@ -138,7 +154,7 @@ impl Vnode for MeterVnode {
     }
 
     fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-        self.begin(Operation::Removexattr).end(self.lower.removexattr(cx, name))
+        self.begin_at(Operation::Removexattr, name).end(self.lower.removexattr(cx, name))
     }
 
     fn refused(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
