@@ -188,6 +188,8 @@ pub struct Mounted {
     dir: PathBuf,
     /// The servers that mounting brought up (none for overlayfs).
     servers: Vec<u32>,
+    /// The argument of the shell's `ulimit` before the program is called.
+    limit: Option<&'static str>,
     up: bool,
 }
 
@@ -204,14 +206,25 @@ impl Mounted {
         Self::try_new(spec, dir, extra).unwrap_or_else(|said| panic!("{said}"))
     }
 
+    /// The same, by a shell that has called `ulimit` with `limit` before.
+    #[must_use]
+    pub fn with_limit(spec: Spec, dir: &Path, limit: &'static str) -> Self {
+        Self::try_limited(spec, dir, "", Some(limit)).unwrap_or_else(|said| panic!("{said}"))
+    }
+
     /// The same; answers what was said if the mounting failed.
     ///
     /// # Errors
     /// The command, its exit code and its output.
     pub fn try_new(spec: Spec, dir: &Path, extra: &str) -> Result<Self, String> {
+        Self::try_limited(spec, dir, extra, None)
+    }
+
+    fn try_limited(spec: Spec, dir: &Path, extra: &str, limit: Option<&'static str>) -> Result<Self, String> {
         let spec = if let Some(by) = crate::stand_in() { spec.stand_in(by) } else { spec };
         fs::create_dir_all(dir).expect("a directory to mount on");
-        let mut mounted = Self { spec, extra: extra.to_owned(), dir: dir.to_owned(), servers: Vec::new(), up: false };
+        let (extra, dir) = (extra.to_owned(), dir.to_owned());
+        let mut mounted = Self { spec, extra, dir, servers: Vec::new(), limit, up: false };
         mounted.mount().map(|()| mounted)
     }
 
@@ -220,9 +233,17 @@ impl Mounted {
         let mut command = if name == "mount" {
             Command::new("mount")
         } else {
-            let mut command = Command::new(Self::program().expect("built: cargo build -p cli, or set STRATA_BIN"));
-            command.arg0(format!("/sbin/{name}"));
-            command
+            let program = Self::program().expect("built: cargo build -p cli, or set STRATA_BIN");
+            let called = format!("/sbin/{name}");
+            if let Some(limit) = self.limit {
+                let mut shell = Command::new("bash");
+                shell.arg("-c").arg(format!("ulimit {limit} && exec -a \"$0\" \"$@\"")).arg(called).arg(program);
+                shell
+            } else {
+                let mut command = Command::new(program);
+                command.arg0(called);
+                command
+            }
         };
         let before = watchdog::servers();
         let log = log(&self.dir, "log");

@@ -68,11 +68,31 @@ pub fn settle(program: &str) {
     }
 }
 
+/// How many descriptors a server asks for: as many as the kernel allows a process unless it was told otherwise.
+const DESCRIPTORS: u64 = 1 << 20;
+
+/// For how many the kernel makes its table at once. Each time it must enlarge the table of a process that has threads, whoever opens
+/// something waits for some milliseconds.
+const TABLE: u64 = 8192;
+
+/// Raises the limit of descriptors: each file that a caller has open is one of the server's. Beyond the hard limit the superuser only may.
 fn raise_descriptors() {
     let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
-    if current != maximum {
-        let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let system = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
+    let most = DESCRIPTORS.min(system.unwrap_or(DESCRIPTORS));
+    let raise = |limit: u64| {
+        let wanted = Rlimit { current: Some(limit), maximum: maximum.map(|maximum| maximum.max(limit)) };
+        rustix::process::setrlimit(Resource::Nofile, wanted).is_ok()
+    };
+    let hard = maximum.unwrap_or(most).min(most);
+    let raised = maximum.is_some_and(|maximum| maximum < most) && raise(most);
+    if !raised && current.is_some_and(|current| current < hard) {
+        let _ = raise(hard);
     }
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(most);
+    let last = i32::try_from(TABLE.min(limit).saturating_sub(1)).unwrap_or(0);
+    // The table stays as large as it once was.
+    drop(rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), last));
 }
 
 /// Killing the server frees little memory and takes a file system away: it comes last, but still before the machine stops.

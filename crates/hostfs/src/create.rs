@@ -1,4 +1,6 @@
+use crate::descriptors::Charge;
 use crate::file::HostFile;
+use crate::opened::OpenFd;
 use crate::reach::{proc_path, retry};
 use crate::vnode_impl::HostVnode;
 use rustix::fd::{AsFd, OwnedFd};
@@ -23,6 +25,7 @@ impl HostVnode {
     ) -> Result<(Entry, Arc<dyn OpenFile>)> {
         let dir = self.dir_to_change()?;
         let open = (host_flags(flags) - OFlags::TRUNC) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let charge = self.fs().budget.charge(cx)?;
         let _steady = self.fs().by_names();
         let fd = self.fs().with_room(|| {
             let make = |mode| retry(|| rustix::fs::openat(&dir, name.as_bytes(), open, mode));
@@ -30,7 +33,7 @@ impl HostVnode {
         });
         let fd = self.note_name(name, fd)?;
         let entry = self.made(&dir, name, AtFlags::empty(), self.entry_of_fd(fd.as_fd(), Some(name)))?;
-        Ok((entry, self.opened(fd, flags)))
+        Ok((entry, self.opened(fd, charge, flags)))
     }
 
     pub(crate) fn make_unnamed(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
@@ -38,6 +41,7 @@ impl HostVnode {
         // The host insists on write access.
         let access = if flags.writes() { host_flags(flags) } else { host_flags(flags) | OFlags::RDWR };
         let open = (access - OFlags::TRUNC) | OFlags::TMPFILE;
+        let charge = self.fs().budget.charge(cx)?;
         let fd = self
             .fs()
             .with_room(|| {
@@ -47,7 +51,7 @@ impl HostVnode {
             .map_err(|errno| if errno == Errno::ISDIR { Errno::OPNOTSUPP } else { errno })?;
         let entry = self.entry_of_fd(fd.as_fd(), None)?;
         self.keep_unnamed(&entry, &fd)?;
-        Ok((entry, self.opened(fd, flags)))
+        Ok((entry, self.opened(fd, charge, flags)))
     }
 
     /// What is reached by name, and has none, is kept by a descriptor: not by this one, which is open for writing and would
@@ -62,8 +66,8 @@ impl HostVnode {
         Ok(())
     }
 
-    fn opened(&self, fd: OwnedFd, flags: OpenFlags) -> Arc<dyn OpenFile> {
-        Arc::new(HostFile::new(fd, flags, Arc::clone(self.fs())))
+    fn opened(&self, fd: OwnedFd, charge: Charge, flags: OpenFlags) -> Arc<dyn OpenFile> {
+        Arc::new(HostFile::new(OpenFd::alone(fd, charge, self.fs()), flags))
     }
 
     pub(crate) fn make_node(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {

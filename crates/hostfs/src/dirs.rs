@@ -1,10 +1,11 @@
+use crate::descriptors::{Budget, Kept};
 use rustix::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 const SHARDS: usize = 8;
 
 /// A directory's number and descriptor.
-type Open = (u64, Arc<OwnedFd>);
+type Open = (u64, Arc<OwnedFd>, Kept);
 
 /// Descriptors of recently used directories, by vnode number: a bounded number of them, the least recently used of a shard
 /// goes first.
@@ -12,11 +13,12 @@ type Open = (u64, Arc<OwnedFd>);
 pub(crate) struct DirCache {
     shards: [Mutex<Vec<Open>>; SHARDS],
     per_shard: usize,
+    budget: Arc<Budget>,
 }
 
 impl DirCache {
-    pub(crate) fn new(capacity: usize) -> Self {
-        Self { shards: Default::default(), per_shard: capacity.div_ceil(SHARDS).max(1) }
+    pub(crate) fn new(capacity: usize, budget: Arc<Budget>) -> Self {
+        Self { shards: Default::default(), per_shard: capacity.div_ceil(SHARDS).max(1), budget }
     }
 
     fn shard(&self, id: u64) -> &Mutex<Vec<Open>> {
@@ -26,18 +28,22 @@ impl DirCache {
 
     pub(crate) fn get(&self, id: u64) -> Option<Arc<OwnedFd>> {
         let mut shard = self.shard(id).lock().unwrap_or_else(PoisonError::into_inner);
-        let at = shard.iter().position(|(of, _)| *of == id)?;
+        let at = shard.iter().position(|(of, ..)| *of == id)?;
         // The most recently used stands last; moving it half way there is as good, and moves less.
         let to = at + (shard.len() - at) / 2;
         shard.swap(at, to);
-        shard.get(to).map(|(_, fd)| Arc::clone(fd))
+        shard.get(to).map(|(_, fd, _)| Arc::clone(fd))
     }
 
     pub(crate) fn put(&self, id: u64, fd: Arc<OwnedFd>) {
         let mut shard = self.shard(id).lock().unwrap_or_else(PoisonError::into_inner);
-        let same = shard.iter().position(|(of, _)| *of == id).map(|at| shard.remove(at));
-        let oldest = if shard.len() >= self.per_shard { Some(shard.remove(0)) } else { None };
-        shard.push((id, fd));
+        let same = shard.iter().position(|(of, ..)| *of == id).map(|at| shard.remove(at));
+        let (kept, room) = self.budget.keep();
+        let full = (shard.len() >= self.per_shard || !room) && !shard.is_empty();
+        let oldest = full.then(|| shard.remove(0));
+        if room || full {
+            shard.push((id, fd, kept));
+        }
         drop(shard);
         drop((same, oldest));
     }
@@ -45,7 +51,7 @@ impl DirCache {
     /// The directory is gone.
     pub(crate) fn remove(&self, id: u64) {
         let mut shard = self.shard(id).lock().unwrap_or_else(PoisonError::into_inner);
-        let gone = shard.iter().position(|(of, _)| *of == id).map(|at| shard.remove(at));
+        let gone = shard.iter().position(|(of, ..)| *of == id).map(|at| shard.remove(at));
         drop(shard);
         drop(gone);
     }
@@ -55,8 +61,9 @@ impl DirCache {
 /// readers of a directory never share a position.
 #[derive(Debug)]
 pub(crate) struct Listings {
-    idle: Mutex<Vec<Listing>>,
+    idle: Mutex<Vec<(Listing, Kept)>>,
     capacity: usize,
+    budget: Arc<Budget>,
 }
 
 /// A directory open for listing, and where it stands.
@@ -69,30 +76,37 @@ pub(crate) struct Listing {
 }
 
 impl Listings {
-    pub(crate) fn new(capacity: usize) -> Self {
-        Self { idle: Mutex::new(Vec::new()), capacity: capacity.max(1) }
+    pub(crate) fn new(capacity: usize, budget: Arc<Budget>) -> Self {
+        Self { idle: Mutex::new(Vec::new()), capacity: capacity.max(1), budget }
     }
 
     /// An idle one of that directory: one that stands at `position` if there is any.
     pub(crate) fn take(&self, id: u64, position: u64) -> Option<Listing> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let exact = idle.iter().position(|l| l.id == id && l.position == position);
-        let at = exact.or_else(|| idle.iter().position(|l| l.id == id))?;
-        Some(idle.remove(at))
+        let exact = idle.iter().position(|(l, _)| l.id == id && l.position == position);
+        let at = exact.or_else(|| idle.iter().position(|(l, _)| l.id == id))?;
+        Some(idle.remove(at).0)
     }
 
     pub(crate) fn put(&self, listing: Listing) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let oldest = if idle.len() >= self.capacity { Some(idle.remove(0)) } else { None };
-        idle.push(listing);
+        let (kept, room) = self.budget.keep();
+        let full = (idle.len() >= self.capacity || !room) && !idle.is_empty();
+        let oldest = full.then(|| idle.remove(0));
+        let unkept = if room || full {
+            idle.push((listing, kept));
+            None
+        } else {
+            Some(listing)
+        };
         drop(idle);
-        drop(oldest);
+        drop((oldest, unkept));
     }
 
     /// The directory is gone.
     pub(crate) fn remove(&self, id: u64) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let (gone, kept) = std::mem::take(&mut *idle).into_iter().partition(|l| l.id == id);
+        let (gone, kept) = std::mem::take(&mut *idle).into_iter().partition(|(l, _)| l.id == id);
         *idle = kept;
         drop(idle);
         drop::<Vec<_>>(gone);

@@ -1,17 +1,17 @@
-use crate::attr::sync_fd;
 use crate::create::host_flags;
 use crate::layer::Shared;
+use crate::opened::OpenFd;
 use crate::reach::retry;
 use crate::sys;
 use crate::vnode_impl::HostVnode;
 use core::fmt;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom as HostSeek};
 use rustix::io::ReadWriteFlags;
 use std::any::Any;
 use std::io::IoSliceMut;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use vnode::{Cx, Errno, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SeekFrom};
 
 /// How much is copied between two looks at whether the caller has given up: some milliseconds' worth.
@@ -22,14 +22,19 @@ const COPY_BUFFER: usize = 256 << 10;
 
 /// An open regular file of the host.
 pub(crate) struct HostFile {
-    fd: OwnedFd,
+    fd: Arc<OpenFd>,
+    /// How many failures of the descriptor this open file has reported, or did not see.
+    reported: AtomicU32,
     flags: OpenFlags,
-    fs: Arc<Shared>,
 }
 
 impl HostFile {
-    pub(crate) fn new(fd: OwnedFd, flags: OpenFlags, fs: Arc<Shared>) -> Self {
-        Self { fd, flags, fs }
+    pub(crate) fn new(fd: Arc<OpenFd>, flags: OpenFlags) -> Self {
+        Self { reported: AtomicU32::new(fd.failures()), fd, flags }
+    }
+
+    fn fs(&self) -> &Shared {
+        self.fd.fs()
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -42,7 +47,7 @@ impl HostFile {
 }
 
 impl HostVnode {
-    pub(crate) fn open_regular(&self, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+    pub(crate) fn open_regular(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         match self.what() {
             Kind::Regular => {}
             Kind::Directory => return Err(Errno::ISDIR),
@@ -53,12 +58,13 @@ impl HostVnode {
             self.fs().changing()?;
         }
         let host = host_flags(flags);
-        let fd = match self.reopen(host) {
+        let open = |host| self.open_shared(cx, host, || self.reopen(host));
+        let fd = match open(host) {
             // Not the owner: the caller may be, and was checked above us.
-            Err(Errno::PERM) if host.contains(OFlags::NOATIME) => self.reopen(host - OFlags::NOATIME)?,
+            Err(Errno::PERM) if host.contains(OFlags::NOATIME) => open(host - OFlags::NOATIME)?,
             other => other?,
         };
-        Ok(Arc::new(HostFile::new(fd, flags, Arc::clone(self.fs()))))
+        Ok(Arc::new(HostFile::new(fd, flags)))
     }
 }
 
@@ -72,9 +78,9 @@ impl OpenFile for HostFile {
     }
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
-        if cx.may_block || self.fs.traits.in_memory {
+        if cx.may_block || self.fs().traits.in_memory {
             self.read_waiting(out, offset)
-        } else if self.fs.no_nowait.load(Ordering::Relaxed) {
+        } else if self.fs().no_nowait.load(Ordering::Relaxed) {
             Err(MAY_BLOCK)
         } else {
             self.read_cached(out, offset)
@@ -85,7 +91,7 @@ impl OpenFile for HostFile {
         let mut done = 0;
         while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
             let at = offset.saturating_add(done as u64);
-            match self.fs.with_room(|| rustix::io::pwrite(&self.fd, rest, at)) {
+            match self.fs().with_room(|| rustix::io::pwrite(&self.fd, rest, at)) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
@@ -102,14 +108,14 @@ impl OpenFile for HostFile {
 
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
         cx.require_blocking()?;
-        sync_fd(self.fd.as_fd(), data_only)
+        self.fd.sync(data_only, &self.reported)
     }
 
     fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
         cx.require_blocking()?;
-        self.fs.changing()?;
+        self.fs().changing()?;
         let mode = FallocateFlags::from_bits_retain(mode);
-        self.fs.with_room(|| retry(|| rustix::fs::fallocate(&self.fd, mode, offset, len)))
+        self.fs().with_room(|| retry(|| rustix::fs::fallocate(&self.fd, mode, offset, len)))
     }
 
     fn seek(&self, _cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
@@ -131,7 +137,7 @@ impl OpenFile for HostFile {
             let (from, to) = (source_offset.saturating_add(done), offset.saturating_add(done));
             let step = (len - done).min(COPY_STEP);
             let copied = cx.check().and_then(|()| {
-                self.fs.with_room(|| match by_host {
+                self.fs().with_room(|| match by_host {
                     Some(host) => self.copy_step_by_host(host, from, to, step),
                     None => self.copy_step_by_hand(cx, source, from, to, step),
                 })
@@ -182,7 +188,7 @@ impl HostFile {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Err(MAY_BLOCK),
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                    self.fs.no_nowait.store(true, Ordering::Relaxed);
+                    self.fs().no_nowait.store(true, Ordering::Relaxed);
                     return Err(MAY_BLOCK);
                 }
                 Err(errno) if done == 0 => return Err(errno),
@@ -217,6 +223,6 @@ impl HostFile {
 
 impl fmt::Debug for HostFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HostFile({:?}, {:#o})", self.fd, self.flags.0)
+        write!(f, "HostFile({:?}, {:#o})", self.fd.as_fd(), self.flags.0)
     }
 }

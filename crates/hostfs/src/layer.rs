@@ -1,8 +1,10 @@
 use crate::caller::Server;
+use crate::descriptors::Budget;
 use crate::dirs::{DirCache, Listings};
 use crate::handle::FileHandle;
 use crate::identity;
 use crate::names::Names;
+use crate::opened::Opened as OpenFiles;
 use crate::table::Table;
 use crate::vnode_impl::{HostVnode, Reach};
 use core::fmt;
@@ -94,6 +96,10 @@ pub(crate) struct Shared {
     pub(crate) traits: FsTraits,
     pub(crate) server: Server,
     pub(crate) table: Table,
+    /// The descriptors of the process.
+    pub(crate) budget: Arc<Budget>,
+    /// The open files that may be opened once more.
+    pub(crate) opened: OpenFiles,
     pub(crate) dirs: DirCache,
     pub(crate) listings: Listings,
     /// The names of recently searched directories.
@@ -125,6 +131,8 @@ pub(crate) struct FsTraits {
     pub(crate) in_memory: bool,
     /// Handles are answered, but can't be relied on.
     no_handles: bool,
+    /// Two open files of an inode with the same flags are the same to whoever uses them by position.
+    pub(crate) open_once: bool,
     /// Whatever name is found in a directory is also listed there.
     lists_all_names: bool,
     /// `d_ino` of these can differ from `st_ino`.
@@ -162,6 +170,11 @@ impl FsTraits {
         const TMPFS: u64 = 0x0102_1994;
         const RAMFS: u64 = 0x8584_58f6;
         const EXT4: u64 = 0xef53;
+        const XFS: u64 = 0x5846_5342;
+        const F2FS: u64 = 0xf2f5_2010;
+        const SQUASHFS: u64 = 0x7371_7368;
+        const EROFS: u64 = 0xe0f5_e1e2;
+        const ISO9660: u64 = 0x9660;
         let none = Self::default();
         match magic {
             NFS | SMB | CIFS | SMB2 | AFS | CODA => Self { may_hang: true, needs_flush: true, ..none },
@@ -170,9 +183,10 @@ impl FsTraits {
             // A FUSE file system answers handles even if it can't find a node by one that it has forgotten.
             FUSE => Self { may_hang: true, needs_flush: true, no_handles: true, vague_d_ino: Vague::All, ..none },
             OVERLAY => Self { vague_d_ino: Vague::All, ..none },
-            EXT4 => Self { lists_all_names: true, ..none },
-            TMPFS | RAMFS => Self { in_memory: true, lists_all_names: true, ..none },
-            BTRFS => Self { vague_d_ino: Vague::Directories, lists_all_names: true, ..none },
+            EXT4 => Self { open_once: true, lists_all_names: true, ..none },
+            TMPFS | RAMFS => Self { open_once: true, in_memory: true, lists_all_names: true, ..none },
+            BTRFS => Self { open_once: true, vague_d_ino: Vague::Directories, lists_all_names: true, ..none },
+            XFS | F2FS | SQUASHFS | EROFS | ISO9660 => Self { open_once: true, ..none },
             _ => none,
         }
     }
@@ -191,6 +205,7 @@ impl HostFs {
         let flags = rustix::fs::fstatvfs(&root).map_err(at("read its file system's figures"))?.f_flag;
         let traits = FsTraits::of(figures.f_type as u64 & 0xffff_ffff);
         let handles = if options.handles && !traits.no_handles { try_handles(&root, stat.stx_ino) } else { None };
+        let budget = Budget::of_process();
         let shared = Shared {
             root: Arc::new(root),
             detached,
@@ -200,9 +215,11 @@ impl HostFs {
             read_only: options.read_only || flags.contains(StatVfsMountFlags::RDONLY),
             traits,
             server: Server::current(),
-            table: Table::new(options.removed),
-            dirs: DirCache::new(options.directories),
-            listings: Listings::new(options.listings),
+            table: Table::new(options.removed, Arc::clone(&budget)),
+            dirs: DirCache::new(options.directories, Arc::clone(&budget)),
+            listings: Listings::new(options.listings, Arc::clone(&budget)),
+            budget,
+            opened: OpenFiles::default(),
             names: Names::new(options.believed),
             known_names: handles.is_some() && traits.lists_all_names && !options.believed.is_zero(),
             places: RwLock::new(()),

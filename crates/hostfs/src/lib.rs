@@ -7,7 +7,8 @@
 //!   or our privileges don't allow that, by its parent and name, which are kept right over changes made through us and
 //!   verified at each use. Which of the two, is found out once, by trying, when the layer is opened.
 //! * **A bounded number of descriptors**: recently used directories, listings that may be continued, and objects that were
-//!   removed while somebody still holds their vnode (see [`HostOptions`]).
+//!   removed while somebody still holds their vnode (see [`HostOptions`]). Open files are limited by user, and one user's open
+//!   files of one inode with the same flags share a descriptor.
 //! * **What is missing is known**: a directory in which names were looked for in vain is listed once, so that the next costs no
 //!   system call. What others make there is seen after [`HostOptions::believed`].
 //! * **The caller owns what it makes**: file-system uid and gid of the thread are switched for the one system call that
@@ -15,7 +16,8 @@
 //!   makes objects leaves the process's shared file-system context (`CLONE_FS`) for that: its umask is its own from then on.
 //!
 //! Where to find what: [`HostFs::open`] in `layer`, handles and numbers in `handle` and `identity`, live vnodes and removed
-//! ones in `table`, descriptors in `dirs` and `reach`, names that are missing in `names`, the caller in `caller`, one writer at a time in `claim`, and the operations in
+//! ones in `table`, descriptors in `dirs`, `opened` and `reach`, who
+//! may use how many in `descriptors`, names that are missing in `names`, the caller in `caller`, one writer at a time in `claim`, and the operations in
 //! `attr`, `create`, `remove`, `readdir`, `xattr`, `ioctl` and `file`. `sys` is the only module with `unsafe`: system calls that rustix has no safe form of.
 #![deny(unsafe_code)]
 
@@ -23,6 +25,7 @@ mod attr;
 mod caller;
 mod claim;
 mod create;
+mod descriptors;
 mod dirs;
 mod file;
 mod handle;
@@ -30,6 +33,7 @@ mod identity;
 mod ioctl;
 mod layer;
 mod names;
+mod opened;
 mod reach;
 mod readdir;
 mod remove;

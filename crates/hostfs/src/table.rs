@@ -1,3 +1,4 @@
+use crate::descriptors::{Budget, Kept};
 use crate::vnode_impl::HostVnode;
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
@@ -17,17 +18,22 @@ pub(crate) struct Table {
     pins_per_shard: usize,
     /// Descriptors of removed objects that are being closed right now: freeing a large file takes a while.
     closing: AtomicUsize,
+    budget: Arc<Budget>,
 }
+
+/// The number of a removed object, and its descriptor.
+type Pin = (u64, Arc<OwnedFd>, Kept);
 
 #[derive(Debug, Default)]
 struct Shard {
     live: NumberMap<Weak<HostVnode>>,
-    pins: VecDeque<(u64, Arc<OwnedFd>)>,
+    pins: VecDeque<Pin>,
 }
 
 impl Table {
-    pub(crate) fn new(pins: usize) -> Self {
-        Self { shards: Default::default(), pins_per_shard: (pins / SHARDS).max(1), closing: AtomicUsize::new(0) }
+    pub(crate) fn new(pins: usize, budget: Arc<Budget>) -> Self {
+        let pins_per_shard = (pins / SHARDS).max(1);
+        Self { shards: Default::default(), pins_per_shard, closing: AtomicUsize::new(0), budget }
     }
 
     fn shard(&self, id: u64) -> MutexGuard<'_, Shard> {
@@ -102,7 +108,9 @@ impl Table {
         let mut shard = self.shard(vnode.number());
         let longest = if shard.pins.len() >= self.pins_per_shard { shard.pins.pop_front() } else { None };
         let same = shard.take_pin(vnode.number());
-        shard.pins.push_back((vnode.number(), Arc::new(fd)));
+        // Nothing else would keep the object: the other caches make room.
+        let (kept, _room) = self.budget.keep();
+        shard.pins.push_back((vnode.number(), Arc::new(fd), kept));
         vnode.set_pinned(true);
         drop(shard);
         drop((longest, same));
@@ -115,7 +123,7 @@ impl Table {
         };
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let (gone, kept) = std::mem::take(&mut shard.pins).into_iter().partition(|(_, fd)| is_file(fd));
+            let (gone, kept) = std::mem::take(&mut shard.pins).into_iter().partition(|(_, fd, _)| is_file(fd));
             shard.pins = kept;
             drop(shard);
             drop::<VecDeque<_>>(gone);
@@ -134,7 +142,7 @@ impl Table {
     /// The descriptor of a removed object.
     pub(crate) fn pinned(&self, id: u64) -> Option<Arc<OwnedFd>> {
         let shard = self.shard(id);
-        shard.pins.iter().find(|(of, _)| *of == id).map(|(_, fd)| Arc::clone(fd))
+        shard.pins.iter().find(|(of, ..)| *of == id).map(|(_, fd, _)| Arc::clone(fd))
     }
 
     /// Live vnodes and pins.
@@ -150,8 +158,8 @@ impl Table {
 }
 
 impl Shard {
-    fn take_pin(&mut self, id: u64) -> Option<(u64, Arc<OwnedFd>)> {
-        let at = self.pins.iter().position(|(of, _)| *of == id)?;
+    fn take_pin(&mut self, id: u64) -> Option<Pin> {
+        let at = self.pins.iter().position(|(of, ..)| *of == id)?;
         self.pins.remove(at)
     }
 }

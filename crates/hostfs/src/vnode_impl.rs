@@ -231,8 +231,8 @@ impl Vnode for HostVnode {
         self.list(cookie, sink)
     }
 
-    fn open(&self, _cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
-        self.open_regular(flags)
+    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        self.open_regular(cx, flags)
     }
 
     fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 use vnode::{Attr, Errno, OpenFile, Result};
 
 /// An inode with open files.
@@ -46,7 +47,12 @@ pub(crate) struct Files {
     inodes: Mutex<HashMap<u64, OpenInode>>,
     /// What the kernel may hold of the files that are served through its page cache.
     pub(crate) pages: Pages,
+    /// When a shortage of descriptors was last warned of.
+    warned: Mutex<Option<Instant>>,
 }
+
+/// Between two warnings of the same shortage.
+const WARNING: Duration = Duration::from_secs(60);
 
 /// Handles by number: the `fh` of the protocol.
 #[derive(Default)]
@@ -186,6 +192,16 @@ impl Files {
         if let Some(inode) = self.inodes().get_mut(&node) {
             inode.bare = false;
         }
+    }
+
+    /// Has there been no warning of a shortage of descriptors for a while?
+    pub(crate) fn is_time_to_warn(&self) -> bool {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = warned.is_none_or(|at| at.elapsed() > WARNING);
+        if due {
+            *warned = Some(Instant::now());
+        }
+        due
     }
 
     /// How many files are open, and how many inodes of them by passthrough.

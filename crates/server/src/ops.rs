@@ -103,6 +103,17 @@ impl Server {
         }
     }
 
+    /// Notes that somebody could not open a file for want of descriptors.
+    fn noted(&self, rq: &Request<'_>, errno: Errno) -> Errno {
+        if errno == Errno::NFILE && self.files.is_time_to_warn() {
+            tracing::warn!(
+                uid = rq.uid,
+                "no more open files: the server's descriptors are used up, or this user's share of them (ulimit -n)"
+            );
+        }
+        errno
+    }
+
     fn register(&self, fd: BorrowedFd<'_>) -> Option<fuse::BackingId> {
         if !self.passthrough.load(Ordering::Relaxed) {
             return None;
@@ -273,10 +284,11 @@ impl Filesystem for Server {
             return Err(Errno::TXTBSY);
         }
         let file = if wanted.truncates() {
-            self.changing(rq, node, || vnode.open(&cx, wanted))?
+            self.changing(rq, node, || vnode.open(&cx, wanted))
         } else {
-            vnode.open(&cx, wanted)?
+            vnode.open(&cx, wanted)
         };
+        let file = file.map_err(|errno| self.noted(rq, errno))?;
         if arg.open_flags & fuse::abi::OPEN_KILL_SUIDGID != 0 {
             // To the host it was the server who cut the file.
             suid::strip(rq, &cx, &*vnode, Some(&*file))?;
@@ -293,7 +305,7 @@ impl Filesystem for Server {
         let (entry, file) = made.map_err(|errno| match errno {
             // Somebody else has made it, which the kernel did not know: it looks again, and opens what is there.
             Errno::EXIST if !convert::exclusive(arg.flags) => Errno::STALE,
-            other => other,
+            other => self.noted(rq, other),
         })?;
         let out = self.entry_out(parent, &entry);
         let use_ = Use { creates: true, writes: flags.writes(), executes: false };
@@ -302,7 +314,8 @@ impl Filesystem for Server {
 
     fn tmpfile(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn) -> Reply<(EntryOut, OpenOut)> {
         let flags = convert::open_flags(arg.flags);
-        let (entry, file) = self.nodes.get(parent)?.tmpfile(&cx(rq, arg.umask), arg.mode & 0o7777, flags)?;
+        let made = self.nodes.get(parent)?.tmpfile(&cx(rq, arg.umask), arg.mode & 0o7777, flags);
+        let (entry, file) = made.map_err(|errno| self.noted(rq, errno))?;
         let out = self.entry_out(parent, &entry);
         let use_ = Use { creates: true, writes: flags.writes(), executes: false };
         Ok((out, self.open_out(out.nodeid, file, use_, Some(&entry.attr))))

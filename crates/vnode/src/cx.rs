@@ -14,6 +14,10 @@ pub struct Cx<'a> {
     pub umask: u32,
     /// False where the thread must be free again within about a hundred microseconds: see [`crate::MAY_BLOCK`].
     pub may_block: bool,
+    /// The user whose request led to this, also where a layer acts as the server.
+    caller: u32,
+    /// Is it a layer's own work?
+    internal: bool,
     cancelled: Option<&'a AtomicBool>,
 }
 
@@ -21,21 +25,33 @@ impl<'a> Cx<'a> {
     /// The context of a caller's request. `cancelled` becomes true when the caller gives up (a signal).
     #[must_use]
     pub const fn new(uid: u32, gid: u32, pid: u32, umask: u32, may_block: bool, cancelled: &'a AtomicBool) -> Self {
-        Self { uid, gid, pid, umask, may_block, cancelled: Some(cancelled) }
+        Self { uid, gid, pid, umask, may_block, caller: uid, internal: false, cancelled: Some(cancelled) }
     }
 
     /// The context of work that a layer does for itself, as the user that the server runs as (`uid`, `gid`): whiteouts,
     /// copied-up parents, records. Modes are taken as given (umask 0), and it may wait.
     #[must_use]
     pub const fn internal(uid: u32, gid: u32) -> Cx<'static> {
-        Cx { uid, gid, pid: 0, umask: 0, may_block: true, cancelled: None }
+        Cx { uid, gid, pid: 0, umask: 0, may_block: true, caller: uid, internal: true, cancelled: None }
     }
 
     /// The same caller's interruption and patience, but acting as the server's own user: for a layer's own
     /// objects made in the course of a caller's operation.
     #[must_use]
     pub const fn as_server(&self, uid: u32, gid: u32) -> Cx<'a> {
-        Cx { uid, gid, pid: self.pid, umask: 0, may_block: self.may_block, cancelled: self.cancelled }
+        Cx { uid, gid, umask: 0, internal: true, ..*self }
+    }
+
+    /// The user on whose account this is done: the caller of the request, also where a layer acts as the server's user.
+    #[must_use]
+    pub const fn caller(&self) -> u32 {
+        self.caller
+    }
+
+    /// Is this a layer's own work, and not what a caller has asked for?
+    #[must_use]
+    pub const fn is_internal(&self) -> bool {
+        self.internal
     }
 
     /// Has the caller given up?

@@ -1,0 +1,306 @@
+//! Descriptors of open files. A user who opens an inode several times with the same flags has one descriptor for all: reading and
+//! writing name their position, so nothing tells these open files apart but the errors that fsync(2) reports.
+
+use crate::attr::sync_fd;
+use crate::descriptors::Charge;
+use crate::layer::Shared;
+use crate::vnode_impl::HostVnode;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::OFlags;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use vnode::{Cx, Errno, Result, SHARDS, shard_of};
+
+/// Whose descriptor of what, opened how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    number: u64,
+    uid: u32,
+    flags: u32,
+}
+
+/// The open files of a layer that may share their descriptor.
+#[derive(Debug, Default)]
+pub(crate) struct Opened {
+    shards: [Mutex<HashMap<Key, Weak<OpenFd>>>; SHARDS],
+}
+
+impl Opened {
+    fn shard(&self, number: u64) -> MutexGuard<'_, HashMap<Key, Weak<OpenFd>>> {
+        // The index is always in range; the first shard stands in for what can't be.
+        let shard = self.shards.get(shard_of(number)).unwrap_or(&self.shards[0]);
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, key: &Key) -> Option<Arc<OpenFd>> {
+        self.shard(key.number).get(key).and_then(Weak::upgrade)
+    }
+}
+
+/// The descriptor of one or more open files.
+pub(crate) struct OpenFd {
+    fd: OwnedFd,
+    fs: Arc<Shared>,
+    /// By what it is found, if it may be shared.
+    key: Option<Key>,
+    _charge: Charge,
+    /// How often making it durable has failed, and how it did last. The host reports a failure to each of its open files once: here, that
+    /// is to be done for each open file of ours.
+    failures: AtomicU32,
+    failure: Mutex<Option<Errno>>,
+    /// Held for reading while it is made durable.
+    syncing: RwLock<()>,
+}
+
+impl OpenFd {
+    fn new(fd: OwnedFd, charge: Charge, fs: &Arc<Shared>, key: Option<Key>) -> Arc<Self> {
+        Arc::new(Self {
+            fd,
+            fs: Arc::clone(fs),
+            key,
+            _charge: charge,
+            failures: AtomicU32::new(0),
+            failure: Mutex::default(),
+            syncing: RwLock::default(),
+        })
+    }
+
+    /// The descriptor of one open file and no other.
+    pub(crate) fn alone(fd: OwnedFd, charge: Charge, fs: &Arc<Shared>) -> Arc<Self> {
+        Self::new(fd, charge, fs, None)
+    }
+
+    /// The layer that it is of.
+    pub(crate) fn fs(&self) -> &Arc<Shared> {
+        &self.fs
+    }
+
+    /// How often making it durable has failed.
+    pub(crate) fn failures(&self) -> u32 {
+        self.failures.load(Ordering::Acquire)
+    }
+
+    /// fsync(2) or fdatasync(2) for an open file that has `reported` so many failures.
+    pub(crate) fn sync(self: &Arc<Self>, data_only: bool, reported: &AtomicU32) -> Result<()> {
+        self.report(reported, || sync_fd(self.fd.as_fd(), data_only))
+    }
+
+    fn report(self: &Arc<Self>, reported: &AtomicU32, sync: impl FnOnce() -> Result<()>) -> Result<()> {
+        let syncing = self.syncing.read().unwrap_or_else(PoisonError::into_inner);
+        if let Err(errno) = sync() {
+            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            *failure = Some(errno);
+            reported.store(self.failures.fetch_add(1, Ordering::AcqRel) + 1, Ordering::Release);
+            return Err(errno);
+        }
+        drop(syncing);
+        if Arc::strong_count(self) > 1 {
+            // Another open file's call may have been told of a failure that this one was not told of for that very reason.
+            drop(self.syncing.write().unwrap_or_else(PoisonError::into_inner));
+        }
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let failures = self.failures();
+        match *failure {
+            Some(errno) if reported.swap(failures, Ordering::AcqRel) != failures => Err(errno),
+            _ => Ok(()),
+        }
+    }
+
+    /// Is `fd`, which is open too, open on the same inode?
+    fn is_of_same_inode(&self, fd: &OwnedFd) -> Result<bool> {
+        let (a, b) = (rustix::fs::fstat(&self.fd)?, rustix::fs::fstat(fd)?);
+        Ok((a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
+    }
+}
+
+impl AsFd for OpenFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for OpenFd {
+    fn drop(&mut self) {
+        let Some(key) = self.key else { return };
+        let mut shard = self.fs.opened.shard(key.number);
+        // Another one may have come in its place.
+        if shard.get(&key).is_some_and(|known| std::ptr::eq(known.as_ptr(), self)) {
+            shard.remove(&key);
+            if shard.capacity() > 64 && shard.len() < shard.capacity() / 8 {
+                let room = shard.len() * 2;
+                shard.shrink_to(room);
+            }
+        }
+    }
+}
+
+impl HostVnode {
+    /// Opens the object with `flags` by `open`, for the caller. It is really opened each time, so that the host refuses what it must; what is
+    /// kept of it is one descriptor.
+    pub(crate) fn open_shared(
+        &self,
+        cx: &Cx<'_>,
+        flags: OFlags,
+        open: impl FnOnce() -> Result<OwnedFd>,
+    ) -> Result<Arc<OpenFd>> {
+        // Closing a file that was emptied makes some file systems write it: at the real end only. Failures of synchronous writes are
+        // reported by the descriptor that was written to.
+        let alone = OFlags::TRUNC | OFlags::SYNC | OFlags::DSYNC;
+        if !self.fs().traits.open_once || flags.intersects(alone) {
+            let charge = self.fs().budget.charge(cx)?;
+            return Ok(OpenFd::alone(open()?, charge, self.fs()));
+        }
+        let key = Key { number: self.number(), uid: cx.caller(), flags: flags.bits() };
+        let (fd, charge) = match self.fs().opened.get(&key) {
+            Some(known) => {
+                let fd = open()?;
+                if known.is_of_same_inode(&fd)? {
+                    return Ok(known);
+                }
+                (fd, self.fs().budget.charge(cx)?)
+            }
+            None => {
+                let charge = self.fs().budget.charge(cx)?;
+                (open()?, charge)
+            }
+        };
+        let fd = OpenFd::new(fd, charge, self.fs(), Some(key));
+        self.fs().opened.shard(key.number).insert(key, Arc::downgrade(&fd));
+        Ok(fd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HostFs, HostOptions};
+    use core::sync::atomic::AtomicBool;
+    use std::path::PathBuf;
+    use vnode::{Entry, Layer, Name, OpenFile, OpenFlags};
+
+    static NEVER: AtomicBool = AtomicBool::new(false);
+
+    fn caller(uid: u32) -> Cx<'static> {
+        Cx::new(uid, uid, 1, 0, true, &NEVER)
+    }
+
+    struct Scratch(PathBuf, Arc<HostFs>, Entry);
+
+    impl Scratch {
+        fn new(test: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("hostfs-{test}-{}", std::process::id()));
+            std::fs::create_dir(&path).unwrap();
+            let fs = HostFs::open(&path, HostOptions::default()).unwrap();
+            let name = Name::new(b"f").unwrap();
+            let (entry, _) = fs.root().create(&Cx::internal(0, 0), name, 0o644, OpenFlags::RDWR).unwrap();
+            Self(path, fs, entry)
+        }
+
+        fn open(&self, uid: u32, flags: u32) -> Arc<dyn OpenFile> {
+            self.2.vnode.open(&caller(uid), OpenFlags(flags)).unwrap()
+        }
+
+        fn known(&self) -> usize {
+            self.1.shared().opened.shards.iter().map(|shard| shard.lock().unwrap().len()).sum()
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    fn number_of(file: &Arc<dyn OpenFile>) -> i32 {
+        use rustix::fd::AsRawFd;
+        file.backing().unwrap().as_raw_fd()
+    }
+
+    #[test]
+    fn one_user_has_one_descriptor_of_an_inode_for_each_way_of_opening() {
+        const O_APPEND: u32 = 0o2001;
+        const O_TRUNC: u32 = 0o1001;
+        const O_SYNC: u32 = 0o4_010_001;
+        let scratch = Scratch::new("shared");
+        let first = scratch.open(7, 0);
+        let same: Vec<_> = (0..100).map(|_| scratch.open(7, 0)).collect();
+        assert!(same.iter().all(|file| number_of(file) == number_of(&first)));
+        let others = [(8, 0), (7, 1), (7, 2), (7, O_APPEND), (7, O_TRUNC), (7, O_TRUNC), (7, O_SYNC), (7, O_SYNC)];
+        let others: Vec<_> = others.iter().map(|&(uid, flags)| scratch.open(uid, flags)).collect();
+        let mut numbers: Vec<_> = others.iter().chain([&first]).map(number_of).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 9);
+        assert_eq!(scratch.known(), 5);
+        others[1].write(&caller(7), b"text", 0).unwrap();
+        drop((first, others));
+        assert_eq!(scratch.known(), 1, "some still have it open");
+        let mut bytes = [0; 8];
+        assert_eq!(same[3].read(&caller(7), &mut bytes, 1), Ok(3));
+        drop(same);
+        assert_eq!(scratch.known(), 0);
+    }
+
+    #[test]
+    fn a_new_file_of_the_same_number_is_another() {
+        let scratch = Scratch::new("another");
+        let old = scratch.open(7, 0);
+        let number = scratch.2.vnode.id();
+        let key = Key { number, uid: 7, flags: crate::create::host_flags(OpenFlags::RDONLY).bits() };
+        // As on a host that gives numbers anew while files are open.
+        let other = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+        let charge = scratch.1.shared().budget.charge(&caller(7)).unwrap();
+        let wrong = OpenFd::new(other, charge, scratch.1.shared(), Some(key));
+        scratch.1.shared().opened.shard(number).insert(key, Arc::downgrade(&wrong));
+        let new = scratch.open(7, 0);
+        assert_ne!(number_of(&new), number_of(&old));
+        assert_eq!(number_of(&new), number_of(&scratch.open(7, 0)));
+        drop((old, wrong));
+        assert_eq!(number_of(&new), number_of(&scratch.open(7, 0)));
+    }
+
+    #[test]
+    fn a_failure_is_reported_once_to_each_open_file_that_was_open_then() {
+        let scratch = Scratch::new("failures");
+        let file = std::fs::File::open(scratch.0.join("f")).unwrap();
+        let charge = scratch.1.shared().budget.charge(&caller(7)).unwrap();
+        let fd = OpenFd::alone(file.into(), charge, scratch.1.shared());
+        let open = || (Arc::clone(&fd), AtomicU32::new(fd.failures()));
+        let (a, b) = (open(), open());
+        assert_eq!(a.0.report(&a.1, || Ok(())), Ok(()));
+        assert_eq!(a.0.report(&a.1, || Err(Errno::IO)), Err(Errno::IO));
+        let late = open();
+        assert_eq!(a.0.report(&a.1, || Ok(())), Ok(()));
+        assert_eq!(late.0.report(&late.1, || Ok(())), Ok(()));
+        assert_eq!(b.0.report(&b.1, || Ok(())), Err(Errno::IO));
+        assert_eq!(b.0.report(&b.1, || Ok(())), Ok(()));
+        assert_eq!(b.0.report(&b.1, || Err(Errno::NOSPC)), Err(Errno::NOSPC));
+        assert_eq!(late.0.report(&late.1, || Ok(())), Err(Errno::NOSPC));
+        assert_eq!(a.0.report(&a.1, || Err(Errno::IO)), Err(Errno::IO));
+        assert_eq!(a.0.report(&a.1, || Ok(())), Ok(()));
+    }
+
+    #[test]
+    fn of_two_calls_at_once_both_are_told() {
+        let scratch = Scratch::new("at-once");
+        let file = std::fs::File::open(scratch.0.join("f")).unwrap();
+        let charge = scratch.1.shared().budget.charge(&caller(7)).unwrap();
+        let fd = OpenFd::alone(file.into(), charge, scratch.1.shared());
+        let (a, b) = (Arc::clone(&fd), Arc::clone(&fd));
+        let (reported_a, reported_b) = (AtomicU32::new(0), AtomicU32::new(0));
+        let begun = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            let failing = scope.spawn(|| {
+                a.report(&reported_a, || {
+                    begun.wait();
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                    Err(Errno::IO)
+                })
+            });
+            begun.wait();
+            assert_eq!(b.report(&reported_b, || Ok(())), Err(Errno::IO));
+            assert_eq!(failing.join().unwrap(), Err(Errno::IO));
+        });
+    }
+}
