@@ -15,7 +15,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use strata_tests::process::{probe, run, sh, try_run};
-use strata_tests::user::{USER, as_user};
+use strata_tests::user::{OTHER, ROOT, USER, Who, as_user};
 use strata_tests::{Fixture, Rng, Transport, acl, on_both_transports, tree};
 
 fn names(dir: &Path) -> BTreeSet<Vec<u8>> {
@@ -55,6 +55,68 @@ fn names_of_255_bytes(transport: Transport) {
         fs::write(fx.path(&"x".repeat(256)), "").unwrap_err().raw_os_error(),
         Some(Errno::NAMETOOLONG.raw_os_error())
     );
+}
+
+/// Each combination of mode and caller: `dir-4755-OTHER`.
+fn for_each_chown(mut what: impl FnMut(&str, bool, u32, Who)) {
+    let member = Who { group: Some(USER.gid), ..OTHER };
+    for mode in [0o644, 0o4755, 0o2755, 0o6755, 0o4644, 0o2644, 0o6777, 0o2745] {
+        for (name, who) in [("root", ROOT), ("owner", USER), ("other", OTHER), ("member", member)] {
+            what(&format!("file-{mode:o}-{name}"), false, mode, who);
+            what(&format!("dir-{mode:o}-{name}"), true, mode, who);
+        }
+    }
+}
+
+/// What [`for_each_chown`] tells of, owned by a user.
+fn make_for_chown(at: &Path) {
+    for_each_chown(|name, is_dir, mode, _| {
+        let path = at.join(name);
+        if is_dir {
+            fs::create_dir(&path).unwrap()
+        } else {
+            fs::write(&path, "abc").unwrap()
+        }
+        std::os::unix::fs::chown(&path, Some(USER.uid), Some(USER.gid)).unwrap();
+        chmod(&path, mode);
+    });
+}
+
+/// chown(2) to nobody else is allowed to everybody, unless it takes set-user-id away: then to the owner. As are the other ways to ask
+/// for no change.
+fn a_change_of_nothing(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| {
+        fs::create_dir(ro.join("lower")).unwrap();
+        make_for_chown(&ro.join("lower"));
+    });
+    let native = fx.sandbox.dir("native");
+    fs::create_dir(fx.path("upper")).unwrap();
+    make_for_chown(&native);
+    make_for_chown(&fx.path("upper"));
+    let omit = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+    let omit = rustix::fs::Timestamps { last_access: omit, last_modification: omit };
+    for_each_chown(|name, _, _, who| {
+        let try_on = |dir: &Path| {
+            let path = dir.join(name);
+            let file = File::open(&path).unwrap();
+            let calls = as_user(who, || {
+                [
+                    rustix::fs::chown(&path, None, None),
+                    rustix::fs::chownat(CWD, &path, None, None, rustix::fs::AtFlags::SYMLINK_NOFOLLOW),
+                    rustix::fs::fchown(&file, None, None),
+                    rustix::fs::utimensat(CWD, &path, &omit, rustix::fs::AtFlags::empty()),
+                    rustix::fs::futimens(&file, &omit),
+                ]
+            });
+            let meta = fs::metadata(&path).unwrap();
+            (calls, mode(&path), meta.uid(), meta.gid())
+        };
+        let expected = try_on(&native);
+        for dir in ["upper", "lower"] {
+            assert_eq!(try_on(&fx.path(dir)), expected, "{dir}/{name}");
+        }
+    });
+    assert!(!fx.rw.join("lower/file-644-other").exists(), "nothing had to be copied up");
 }
 
 /// Directories deeper than a path can be long.
@@ -731,6 +793,7 @@ on_both_transports!(
     readdir_resumes,
     rewind_shows_changes,
     suid_goes_when_an_ordinary_user_writes,
+    a_change_of_nothing,
     chown_to_nobody,
     running_programs_are_not_changed,
     acls_and_setgid,

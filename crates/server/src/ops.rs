@@ -201,7 +201,9 @@ impl Filesystem for Server {
 
     fn setattr(&self, rq: &Request<'_>, node: u64, arg: &SetattrIn) -> Reply<AttrOut> {
         let vnode = self.nodes.get(node)?;
-        self.check_loss_of_suid(rq, node, &*vnode, arg)?;
+        if let Some(attr) = self.without_loss_of_suid(rq, node, &*vnode, arg)? {
+            return Ok(convert::attr_out(&self.told(node, attr), self.cache));
+        }
         let file = if arg.valid & fuse::abi::FATTR_FH != 0 { self.files.get(arg.fh).ok() } else { None };
         let cx = cx(rq, 0);
         let set = suid::exactly(rq, &cx, &*vnode, convert::set_attr(arg))?;

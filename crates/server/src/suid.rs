@@ -5,8 +5,9 @@ use crate::convert::{self, cx};
 use crate::ops::Server;
 use fuse::abi::SetattrIn;
 use fuse::{Reply, Request};
-use vnode::{Attr, Cx, Errno, OpenFile, SetAttr, Vnode};
+use vnode::{Attr, Cx, Errno, Kind, OpenFile, SetAttr, Vnode};
 
+const SUID: u32 = 0o4000;
 const SGID: u32 = 0o2000;
 const GROUP_EXEC: u32 = 0o010;
 
@@ -38,19 +39,33 @@ fn is_member(rq: &Request<'_>, attr: &Attr) -> bool {
     rq.gid == attr.gid || convert::has_group(rq.pid, attr.gid)
 }
 
+/// Does a change of `vnode`'s data or owner by this caller take anything away?
+fn loses(rq: &Request<'_>, attr: &Attr) -> bool {
+    if attr.kind() == Kind::Directory {
+        return false;
+    }
+    let sgid = attr.mode & SGID != 0 && (attr.mode & GROUP_EXEC != 0 || !(is_root(rq) || is_member(rq, attr)));
+    attr.mode & SUID != 0 || sgid
+}
+
 impl Server {
-    /// A SETATTR that changes nothing takes set-user-id away. The kernel sends it when somebody writes, by passthrough; but also for
-    /// a chown(2) that changes nothing, without a check of whose file it is.
-    pub(crate) fn check_loss_of_suid(
+    /// A SETATTR that changes nothing takes set-user-id away. The kernel sends it when somebody writes, by passthrough, and for a
+    /// chown(2) that changes nothing; the latter without a check of whose file it is. Anybody may do that where nothing is lost: then
+    /// this answers the attributes as they are, and nothing is to be done.
+    pub(crate) fn without_loss_of_suid(
         &self,
         rq: &Request<'_>,
         node: u64,
         vnode: &dyn Vnode,
         arg: &SetattrIn,
-    ) -> Reply<()> {
-        if !convert::changes_nothing(arg) || is_root(rq) || self.files.is_written(node) {
-            return Ok(());
+    ) -> Reply<Option<Attr>> {
+        if !convert::changes_nothing(arg) || self.files.is_written(node) {
+            return Ok(None);
         }
-        if vnode.getattr(&cx(rq, 0))?.uid == rq.uid { Ok(()) } else { Err(Errno::PERM) }
+        let attr = vnode.getattr(&cx(rq, 0))?;
+        if !loses(rq, &attr) {
+            return Ok(Some(attr));
+        }
+        if is_root(rq) || attr.uid == rq.uid { Ok(None) } else { Err(Errno::PERM) }
     }
 }
