@@ -230,6 +230,50 @@ fn no_space(transport: Transport) {
     assert_eq!(fs::metadata(fx.path("big")).unwrap().len(), (4 << 20) + 1);
 }
 
+/// A branch that copy-ups have filled to the last block, and its directory to the last byte, is freed by removing files.
+fn full_branch_is_freed(transport: Transport) {
+    const FILES: usize = 60;
+    let long = |kind: &str, n: usize| format!("{kind}{n:03}{}", "-".repeat(150));
+    for delete in [Delete::Whiteout, Delete::All] {
+        let mut fx = Fixture::with(Sandbox::new(), 16, transport, delete, |ro| {
+            (0..FILES).for_each(|i| fs::write(ro.join(long("f", i)), Rng::new(i as u64).bytes(150 << 10)).unwrap());
+            fs::hard_link(ro.join(long("f", 0)), ro.join("another")).unwrap();
+            fs::create_dir_all(ro.join("tree/dir")).unwrap();
+            (0..5).for_each(|i| fs::write(ro.join(format!("tree/dir/{i}")), "text").unwrap());
+        });
+        let before = rustix::fs::statvfs(&fx.rw).unwrap().f_bfree;
+        (0..5).for_each(|i| append(&fx.path(&format!("tree/dir/{i}")), b"+").unwrap());
+        let filler = File::create(fx.rw.with_file_name("filler")).unwrap();
+        filler.write_all_at(&vec![7; 8 << 20], 0).unwrap();
+        let touched = |i: &usize| append(&fx.path(&long("f", *i)), b"+").is_ok();
+        assert!((0..FILES).filter(touched).count() < FILES, "the branch is too large for this test");
+        // The last block, and then the last place in the directory.
+        let mut at = 8 << 20;
+        while let Ok(n) = filler.write_at(&[7; 1024], at) {
+            at += n as u64;
+        }
+        filler.sync_all().unwrap();
+        drop(filler);
+        let mut n = 0;
+        while File::create(fx.path(&long("n", n))).is_ok() {
+            n += 1;
+            assert!(n < 10_000);
+        }
+        for i in 0..FILES {
+            fs::remove_file(fx.path(&long("f", i))).unwrap_or_else(|e| panic!("{delete:?}: file {i}: {e}"));
+        }
+        fs::remove_file(fx.path("another")).unwrap();
+        fs::remove_dir_all(fx.path("tree")).unwrap();
+        (0..n).for_each(|n| fs::remove_file(fx.path(&long("n", n))).unwrap());
+        assert_eq!(fs::read_dir(fx.union.dir()).unwrap().count(), 0);
+        fs::remove_file(fx.rw.with_file_name("filler")).unwrap();
+        fx.remount();
+        assert_eq!(fs::read_dir(fx.union.dir()).unwrap().count(), 0);
+        let after = rustix::fs::statvfs(&fx.rw).unwrap().f_bfree;
+        assert!(after + 200 > before, "{before} blocks were free, now {after}");
+    }
+}
+
 /// No inode is left on the read-write branch.
 fn no_inodes(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
@@ -368,6 +412,7 @@ on_both_transports!(
     interrupting_leaves_nothing,
     readers_do_not_wait,
     no_space,
+    full_branch_is_freed,
     no_inodes,
     read_only_file_system,
     mounted_read_only,

@@ -9,6 +9,7 @@ use crate::node::{Lower, UnionVnode};
 use crate::options::{Branch, Mode, Options};
 use crate::ownfiles::{Own, OwnDir};
 use crate::readdir::Listings;
+use crate::spare::Spare;
 use crate::table::Table;
 use crate::work::WORK;
 use parking_lot::Mutex;
@@ -34,6 +35,8 @@ pub(crate) struct BranchState {
     work: OwnDir,
     /// The index of copied-up files with several names.
     links: OwnDir,
+    /// What removing files needs once the branch is full.
+    pub(crate) spare: Spare,
 }
 
 impl BranchState {
@@ -48,6 +51,7 @@ impl BranchState {
             moved: AtomicBool::new(false),
             work: OwnDir::new(WORK),
             links: OwnDir::new(LINKS),
+            spare: Spare::default(),
         }
     }
 

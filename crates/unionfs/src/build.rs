@@ -57,6 +57,9 @@ impl Unionfs {
         for index in 0..=core.last_branch() {
             prepare(&core, &cx, index)?;
         }
+        for index in (0..=core.last_branch()).filter(|&index| core.writable(index)) {
+            core.prepare_spare(&cx, index);
+        }
         core.complete_names(&cx).map_err(step("counting the names of files"))?;
         let root = make_root(&core).map_err(step("making the root"))?;
         Ok(Arc::new(Self { core, root }))

@@ -19,6 +19,7 @@
 //! | files of several names | `hardlink` |
 //! | numbers that stay | `identity`, `log` |
 //! | what is unfinished | `work` |
+//! | removing from a full branch | `spare` |
 //! | the union's own names in a branch's root | `ownfiles` |
 //!
 //! How it decides, and its locks: docs/unionfs.md. What it writes into branches: docs/formats/union-branch.md.
@@ -49,6 +50,7 @@ mod rename_dir;
 mod retry;
 mod rmdir;
 mod shortname;
+mod spare;
 mod table;
 mod vnode_impl;
 mod whiteout;

@@ -93,9 +93,8 @@ impl Core {
 
     /// Marks a directory below which nothing shows, so that nothing ever will. Answers false if it was marked before.
     pub(crate) fn make_opaque(&self, cx: &Cx<'_>, dir: &Lower) -> Result<bool> {
-        let mode = Kind::Regular.mode_bits() | 0o444;
-        match dir.vnode.mknod(&self.server(cx), Name::new(OPAQUE)?, mode, 0) {
-            Ok(_) => Ok(true),
+        match self.make_empty(cx, &dir.vnode, dir.branch, Name::new(OPAQUE)?) {
+            Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
             Err(e) => Err(e),
         }

@@ -49,6 +49,7 @@ impl UnionVnode {
             }
             Ok(step)
         })?;
+        self.core.refill_spare();
         self.touch(cx, branch);
         Ok(())
     }
@@ -66,11 +67,16 @@ impl UnionVnode {
             Hit::Leaf { branch, entry } => (branch, entry),
         };
         let lower = Lower { vnode: entry.vnode.clone(), branch };
-        core.going_to_use(cx, self, name, &lower, &entry.attr)?;
-        let removed = core.remove_leaf(cx, &stack, name, branch);
-        if !matches!(removed, Ok(Step::Done(_))) {
-            core.kept_name(cx, &lower, &entry.attr);
-        }
+        let remove = || {
+            core.going_to_use(cx, self, name, &lower, &entry.attr)?;
+            let removed = core.remove_leaf(cx, &stack, name, branch);
+            if !matches!(removed, Ok(Step::Done(_))) {
+                core.kept_name(cx, &lower, &entry.attr);
+            }
+            removed
+        };
+        // Hiding what lies on a branch that can't be changed frees nothing.
+        let removed = if core.writable(branch) { core.freeing(remove) } else { remove() };
         let removed = match removed? {
             Step::Done(removed) => removed,
             Step::Need(branch) => return Ok(Step::Need(branch)),

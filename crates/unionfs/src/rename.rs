@@ -157,6 +157,17 @@ impl Rename<'_> {
         Err(Errno::ROFS)
     }
 
+    /// Runs a rename whose copies are made. One that replaces something frees what that takes.
+    pub(crate) fn replacing(&self, rename: impl FnMut() -> Result<bool>) -> Result<bool> {
+        let mut rename = rename;
+        if self.dest.is_none_or(|dest| !self.core.writable(dest.branch())) {
+            return rename();
+        }
+        let done = self.core.freeing(rename)?;
+        self.core.refill_spare();
+        Ok(done)
+    }
+
     fn rename_file(&self, cx: &Cx<'_>) -> Result<bool> {
         let bound = self.core.probe(cx, &self.to.stack()?, self.new_name)?.bound();
         let target = self.target(bound)?;
@@ -164,7 +175,7 @@ impl Rename<'_> {
         self.core.ensure_part(cx, self.from, target)?;
         self.core.ensure_part(cx, self.to, target)?;
         let names = lock_names(&[self.from, self.to])?;
-        let done = self.rename_file_locked(cx, target)?;
+        let done = self.replacing(|| self.rename_file_locked(cx, target))?;
         drop(names);
         if done {
             self.from.touch(cx, target);

@@ -110,7 +110,7 @@ impl Rename<'_> {
         let mut dirs: Vec<&UnionVnode> = vec![self.from, self.to];
         dirs.extend(self.dest.map(|dest| &**dest));
         let names = lock_names(&dirs)?;
-        let done = self.rename_directory_locked(cx, target)?;
+        let done = self.replacing(|| self.rename_directory_locked(cx, target))?;
         drop(names);
         drop(tree);
         if done {

@@ -49,6 +49,7 @@ impl UnionVnode {
             }
             Ok(step)
         })?;
+        self.core.refill_spare();
         self.touch(cx, branch);
         Ok(())
     }
@@ -109,6 +110,18 @@ impl Core {
         if !self.writable(leftmost.branch) {
             return self.hide(cx, stack, name, leftmost.branch);
         }
+        self.freeing(|| self.remove_leftmost(cx, stack, name, victim, inside))
+    }
+
+    fn remove_leftmost(
+        &self,
+        cx: &Cx<'_>,
+        stack: &[Lower],
+        name: Name<'_>,
+        victim: &UnionVnode,
+        inside: &Stack,
+    ) -> Result<Step<Removed>> {
+        let leftmost = inside.first().ok_or(Errno::IO)?;
         let part = stack.iter().find(|part| part.branch == leftmost.branch).ok_or(Errno::STALE)?;
         self.check_litter(cx, inside)?;
         let cover = match self.cover(cx, stack, part, name)? {

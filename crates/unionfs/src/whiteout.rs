@@ -3,7 +3,7 @@
 use crate::branch::Core;
 use crate::node::Lower;
 use sha2::{Digest, Sha256};
-use vnode::{Cx, Errno, Kind, NAME_MAX, Name, Result};
+use vnode::{Cx, Errno, NAME_MAX, Name, Result};
 
 /// What every reserved name begins with.
 pub(crate) const PREFIX: &[u8] = b".wh.";
@@ -109,9 +109,8 @@ impl Core {
     /// Makes a whiteout in a lower directory; answers false if it was there before.
     pub(crate) fn make_whiteout(&self, cx: &Cx<'_>, dir: &Lower, name: Name<'_>) -> Result<bool> {
         let hidden = WhiteoutName::of(name.as_bytes());
-        let mode = Kind::Regular.mode_bits() | 0o444;
-        match dir.vnode.mknod(&self.server(cx), hidden.name()?, mode, 0) {
-            Ok(_) => Ok(true),
+        match self.make_empty(cx, &dir.vnode, dir.branch, hidden.name()?) {
+            Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
             Err(e) => Err(e),
         }

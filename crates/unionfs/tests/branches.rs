@@ -2,7 +2,7 @@
 // Helpers of tests: a failed expectation is a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use memfs::{Faults, MemFs, MemOptions};
+use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -108,6 +108,63 @@ fn whiteouts_and_opaque_marks() {
     write(&*union, "d/f", b"new");
     assert_eq!(list(bed.branch(0), "d"), ["f", "sub"]);
     assert_eq!(read(bed.branch(1), "d/f"), b"lower");
+}
+
+/// No inode is left for a whiteout: it is a hard link to one.
+#[test]
+fn whiteouts_need_no_inode() {
+    for tmpfile in [true, false] {
+        let faults = Faults::new();
+        let options = MemOptions { tmpfile, ..MemOptions::default() };
+        let branches = [Mode::ReadWrite, Mode::ReadOnly].map(|mode| (MemFs::with(options, &faults), mode)).into();
+        let bed = Bed { faults, branches };
+        for file in ["a", "b", "c", "d"] {
+            write(bed.branch(1), file, b"lower");
+        }
+        bed.branch(1).root().mkdir(&CX, name("dir"), 0o755).unwrap();
+        let union = bed.union(Options::default());
+        let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        at(&*union, "a").setattr(&CX, &mode, None).unwrap();
+        at(&*union, "dir").setattr(&CX, &mode, None).unwrap();
+        let full = Plan { count: Count::Only(Op::Mknod), at: 1, fault: Fault::Errors(Errno::NOSPC) };
+        bed.faults.arm(full);
+        if !tmpfile {
+            assert_eq!(union.root().unlink(&CX, name("a")), Err(Errno::NOSPC));
+            assert_eq!(read(&*union, "a"), b"lower");
+            continue;
+        }
+        // A copy, files of the branch that can't be changed, a directory; and again once no name of a whiteout is left.
+        for file in ["a", "b", "c"] {
+            union.root().unlink(&CX, name(file)).unwrap();
+        }
+        union.root().rmdir(&CX, name("dir")).unwrap();
+        assert_eq!(list(&*union, ""), ["d"]);
+        assert_eq!(at(bed.branch(0), ".wh.a").getattr(&CX).unwrap().nlink, 4);
+        for file in ["a", "b", "c", "dir"] {
+            write(&*union, file, b"new");
+        }
+        union.root().unlink(&CX, name("d")).unwrap();
+        assert_eq!(at(bed.branch(0), ".wh.d").getattr(&CX).unwrap().nlink, 1);
+        drop(union);
+        bed.faults.disarm();
+        assert_eq!(list(&*bed.union(Options::default()), ""), ["a", "b", "c", "dir"]);
+    }
+}
+
+/// What is reserved on a branch for the time when it is full is given back when the union ends, and shows nowhere.
+#[test]
+fn the_reserve_leaves_no_trace() {
+    let faults = Faults::new();
+    let small = MemOptions { space: 8 << 20, ..MemOptions::default() };
+    let bed = Bed { branches: vec![(MemFs::with(small, &faults), Mode::ReadWrite)], faults };
+    let free = || bed.branch(0).root().statfs(&CX).unwrap().bfree;
+    drop(bed.union(Options::default()));
+    let (before, objects) = (free(), bed.branch(0).objects());
+    let union = bed.union(Options::default());
+    assert_eq!(before - free(), 8, "32 KiB of 8 MiB");
+    assert_eq!(list(bed.branch(0), ""), [".wh..wh.ident"]);
+    drop(union);
+    assert_eq!((free(), bed.branch(0).objects()), (before, objects));
 }
 
 #[test]

@@ -25,10 +25,12 @@ use unionfs::Delete;
 use vnode::{Errno, RenameFlags};
 
 /// The ways to fail. (Reading can't run out of space, so only changes do.)
-const ERRORS: [(Count, Fault); 4] = [
+const ERRORS: [(Count, Fault); 5] = [
     (Count::All, Fault::Error(Errno::IO)),
     (Count::All, Fault::Errors(Errno::IO)),
     (Count::Changes, Fault::Errors(Errno::NOSPC)),
+    // Room comes: a removal tries again with what was reserved for it.
+    (Count::Changes, Fault::Error(Errno::NOSPC)),
     (Count::Changes, Fault::Error(Errno::ROFS)),
 ];
 
