@@ -459,7 +459,7 @@ mod tests {
         );
         let own = UnionOptions::read(&options.own).unwrap();
         assert_eq!(own.delete, Delete::All);
-        assert_eq!(own.copyup, Copyup::Mounter);
+        assert_eq!(own.copyup, Some(Copyup::Mounter));
         assert_eq!((own.copyup_uid, own.copyup_gid, own.copyup_mode), (Some(7), Some(8), Some(0o640)));
         assert_eq!(options.transport, Transport::Device);
         assert!(options.passthrough == Some(false) && options.foreground && !options.remount);

@@ -43,7 +43,8 @@ const OPTIONS: &[OptionSpec] = &[
         name: "copyup",
         value: Some("preserve|currentuser|mounter"),
         help: "Owner and mode of a file that is copied to a rw branch because it is changed: those of the original (the \
-               default), of the user who changes it, or those that the next three options say.",
+               default where the server may give files to other users), of the user who changes it (the default where \
+               it may not, as in the mount of a user who is not root), or those that the next three options say.",
     },
     OptionSpec {
         name: "copyupuid",
@@ -66,10 +67,9 @@ const OPTIONS: &[OptionSpec] = &[
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Who owns a copied-up file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copyup {
     /// Owner, group and mode of the original.
-    #[default]
     Preserve,
     /// Whoever caused it.
     CurrentUser,
@@ -84,8 +84,8 @@ pub struct UnionOptions {
     pub branches: Vec<BranchSpec>,
     /// `delete=`
     pub delete: Delete,
-    /// `copyup=`
-    pub copyup: Copyup,
+    /// `copyup=`; without it the server's rights decide.
+    pub copyup: Option<Copyup>,
     /// `copyupuid=`
     pub copyup_uid: Option<u32>,
     /// `copyupgid=`
@@ -119,7 +119,7 @@ impl UnionOptions {
                     ("currentuser", Copyup::CurrentUser),
                     ("mounter", Copyup::Mounter),
                 ];
-                self.copyup = one_of(value, &modes)?;
+                self.copyup = Some(one_of(value, &modes)?);
             }
             "copyupuid" => self.copyup_uid = Some(number(value, 10)?),
             "copyupgid" => self.copyup_gid = Some(number(value, 10)?),
@@ -142,7 +142,7 @@ impl UnionOptions {
             ("copyupmode", self.copyup_mode.is_some()),
         ];
         match alone.iter().find(|(_, given)| *given) {
-            Some((name, _)) if self.copyup != Copyup::Mounter => {
+            Some((name, _)) if self.copyup != Some(Copyup::Mounter) => {
                 Err(Failure::usage(format!("option {name}= has a meaning only with copyup=mounter")))
             }
             _ => Ok(()),
@@ -153,7 +153,7 @@ impl UnionOptions {
     fn of_layer(&self) -> unionfs::Options {
         unionfs::Options {
             delete: self.delete,
-            copyup: match self.copyup {
+            copyup: match self.copyup.unwrap_or_else(default_copyup) {
                 Copyup::Preserve => unionfs::Copyup::Preserve,
                 Copyup::CurrentUser => unionfs::Copyup::CurrentUser,
                 Copyup::Mounter => unionfs::Copyup::Mounter {
@@ -164,6 +164,37 @@ impl UnionOptions {
             },
         }
     }
+}
+
+/// The owner of copies where the user names none: the original's, if this process may give files to other users.
+fn default_copyup() -> Copyup {
+    if may_give_away() {
+        return Copyup::Preserve;
+    }
+    tracing::info!(
+        "copied-up files will belong to the user who changes them (copyup=currentuser): this server may not give \
+         files to other users"
+    );
+    Copyup::CurrentUser
+}
+
+/// May this process change the owner of a file to another user? Root may, and root of a user namespace that has others.
+fn may_give_away() -> bool {
+    let capable = rustix::thread::capabilities(None).map_or_else(
+        |_| rustix::process::geteuid().is_root(),
+        |sets| sets.effective.contains(rustix::thread::CapabilitySet::CHOWN),
+    );
+    capable
+        && ["/proc/self/uid_map", "/proc/self/gid_map"].iter().all(|map| {
+            // Where /proc is missing nothing speaks against it.
+            std::fs::read_to_string(map).map_or(true, |map| mapped_ids(&map) > 1)
+        })
+}
+
+/// How many users or groups a user namespace has (user_namespaces(7)).
+fn mapped_ids(map: &str) -> u64 {
+    let counts = map.lines().filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok());
+    counts.fold(0, u64::saturating_add)
 }
 
 /// Branches that can be used together, highest precedence first.
@@ -240,5 +271,18 @@ fn claim(place: &Place, layer: &HostFs) {
         Ok(true) => {}
         Ok(false) => tracing::warn!("branch {}: another union still writes to it", place.given.display()),
         Err(errno) => tracing::debug!(%errno, "branch {} can't be claimed", place.given.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_of_a_namespace_are_counted() {
+        assert_eq!(mapped_ids("         0          0 4294967295\n"), 4_294_967_295);
+        assert_eq!(mapped_ids("         0       1000          1\n"), 1);
+        assert_eq!(mapped_ids("         0       1000          1\n         1     100000      65536\n"), 65_537);
+        assert_eq!(mapped_ids(""), 0);
     }
 }

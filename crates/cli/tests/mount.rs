@@ -550,6 +550,10 @@ fn an_ordinary_user() {
         std::os::unix::fs::chown(&dir, Some(65534), Some(65534)).unwrap();
     }
     fs::write(home.join("ro/base"), "base\n").unwrap();
+    fs::write(home.join("ro/theirs"), "theirs\n").unwrap();
+    fs::set_permissions(home.join("ro/theirs"), fs::Permissions::from_mode(0o666)).unwrap();
+    fs::create_dir(home.join("ro/open")).unwrap();
+    fs::set_permissions(home.join("ro/open"), fs::Permissions::from_mode(0o777)).unwrap();
     quiet(&format!("{user} /mnt/mount.unionfs none /mnt/home/at -o dirs=/mnt/home/rw:/mnt/home/ro"));
     let at = home.join("at");
     let options = findmnt(&at, "OPTIONS");
@@ -562,6 +566,21 @@ fn an_ordinary_user() {
     assert_eq!(fs::metadata(home.join("rw/new")).unwrap().uid(), 65534);
     // Nobody else may look.
     assert!(fs::read(at.join("base")).is_err());
+    // Copies belong to the user, who may not give files away.
+    quiet(&format!("{user} truncate -s 3 /mnt/home/at/theirs"));
+    quiet(&format!("{user} mv /mnt/home/at/base /mnt/home/at/moved"));
+    quiet(&format!("{user} touch /mnt/home/at/open/new"));
+    for (name, mode) in [("theirs", 0o100_644), ("moved", 0o100_644), ("open", 0o40755)] {
+        let copy = fs::metadata(home.join("rw").join(name)).unwrap();
+        assert_eq!((copy.uid(), copy.gid(), copy.mode()), (65534, 65534, mode), "{name}");
+    }
+    quiet(&format!("{user} fusermount3 -u /mnt/home/at"));
+    // Who asks for it gets the refusal.
+    fs::write(home.join("ro/other"), "other\n").unwrap();
+    quiet(&format!("{user} /mnt/mount.unionfs none /mnt/home/at -o dirs=/mnt/home/rw:/mnt/home/ro,copyup=preserve"));
+    let kept = run(&mut line(&format!("{user} mv /mnt/home/at/other /mnt/home/at/moved")));
+    assert!(kept.err.contains("Operation not permitted"), "{}", kept.err);
+    assert_eq!(fs::read_to_string(home.join("ro/other")).unwrap(), "other\n");
     quiet(&format!("{user} fusermount3 -u /mnt/home/at"));
     // What a user can't do is said as well.
     fs::set_permissions(&node, fs::Permissions::from_mode(0o600)).unwrap();

@@ -84,6 +84,8 @@ pub(crate) struct Core {
     pub(crate) tree: Mutex<()>,
     /// Numbers the names in work directories.
     pub(crate) work_number: AtomicU64,
+    /// It was said that owners can't be kept.
+    pub(crate) told_of_owner: AtomicBool,
 }
 
 impl Core {
@@ -103,6 +105,7 @@ impl Core {
             complaints: Complaints::default(),
             tree: Mutex::new(()),
             work_number: AtomicU64::new(0),
+            told_of_owner: AtomicBool::new(false),
         }
     }
 

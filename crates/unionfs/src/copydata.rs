@@ -5,6 +5,7 @@ use crate::copyup::Change;
 use crate::node::Lower;
 use crate::options::Copyup;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SeekFrom, SetAttr, SetTime, Vnode, XattrFlags};
 
 /// Between chunks of this size the caller's signal is noticed.
@@ -64,7 +65,16 @@ impl Core {
         let server = self.server(cx);
         let (uid, gid, mode) = self.copy_owner(cx, attr);
         let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
-        to.setattr(&server, &owner, None)?;
+        if let Err(errno) = to.setattr(&server, &owner, None) {
+            if errno == Errno::PERM && !self.told_of_owner.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    owner = uid,
+                    group = gid,
+                    "copy-up: this server may not give files to other users; mount with copyup=currentuser"
+                );
+            }
+            return Err(errno);
+        }
         let symlink = from.kind() == Kind::Symlink;
         if !symlink {
             let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
@@ -177,7 +187,8 @@ fn copy_xattrs(cx: &Cx<'_>, from: &Arc<dyn Vnode>, to: &Arc<dyn Vnode>, acls: bo
             Err(e) => return Err(e),
         };
         match to.setxattr(cx, name, &value, XattrFlags::default()) {
-            Err(errno @ (Errno::OPNOTSUPP | Errno::PERM)) if !must_copy(name) => {
+            // Who keeps no ACLs keeps no set-user-ID bit either, nor the capabilities that can't be kept.
+            Err(errno @ (Errno::OPNOTSUPP | Errno::PERM)) if !acls || !must_copy(name) => {
                 tracing::debug!(name = %name.escape_ascii(), %errno, "the branch can't take this attribute of a copy");
             }
             other => other?,
