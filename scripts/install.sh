@@ -176,7 +176,7 @@ do_uninstall() {
 		rm -f "$DESTDIR$man/man8/$helper.8"
 	done
 	if [[ -L $DESTDIR$PREFIX/bin/usenetctl ]]; then rm -f "$DESTDIR$PREFIX/bin/usenetctl"; fi
-	rm -f "$DESTDIR$program" "$DESTDIR$man"/man1/{strata{,-*},usenetctl}.1 \
+	rm -f "$DESTDIR$program" "$DESTDIR$man"/man1/{strata,usenetctl}{,-*}.1 \
 		"$DESTDIR$PREFIX/include/strata_layer.h" \
 		"$DESTDIR$PREFIX/share/bash-completion/completions/strata" \
 		"$DESTDIR$PREFIX/share/zsh/site-functions/_strata" \

@@ -1,5 +1,6 @@
 use container::{BlockAt, BlockCodec};
 use core::fmt;
+use core::ops::RangeInclusive;
 use parking_lot::Mutex;
 use vnode::{Errno, Result};
 use zstd::bulk::{Compressor, Decompressor};
@@ -21,13 +22,19 @@ pub struct Zstd {
 }
 
 impl Zstd {
+    /// The levels that there are.
+    #[must_use]
+    pub fn levels() -> RangeInclusive<i32> {
+        zstd::compression_level_range()
+    }
+
     /// Blocks of `block` bytes in new files (a power of two, 512 to 1048576; larger ones compress better, smaller ones are quicker to read
     /// at random) at a level of Zstandard's (1 to 22; 0: its default; negative ones are faster still).
     ///
     /// # Errors
     /// `EINVAL` for a level that does not exist.
     pub fn new(level: i32, block: u32) -> Result<Self> {
-        if !zstd::compression_level_range().contains(&level) {
+        if !Self::levels().contains(&level) {
             return Err(Errno::INVAL);
         }
         Ok(Self { level, block, compressors: Mutex::default(), decompressors: Mutex::default() })

@@ -17,6 +17,7 @@ pub static BALANCE: BottomType = BottomType {
     about: "shows one read-only tree from several replicas of it, and goes on when some of them fail",
     options: OPTIONS,
     continues: None,
+    example: "dirs=/net/a:/net/b",
     source: Some("dirs"),
     check,
 };
@@ -122,10 +123,8 @@ impl Bottom for Balance {
         Vec::new()
     }
 
-    /// They are not touched here: where a relative path leads is not known.
     fn branches(&self) -> Option<Vec<(&Path, &'static str)>> {
-        let paths = self.replicas.iter();
-        paths.map(|path| path.is_absolute().then_some((&**path, "ro"))).collect()
+        Some(self.replicas.iter().map(|path| (&**path, "ro")).collect())
     }
 
     fn build(&self, options: &Options) -> Result<Built, Failure> {

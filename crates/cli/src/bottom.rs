@@ -22,6 +22,8 @@ pub struct BottomType {
     pub options: &'static [OptionSpec],
     /// An option whose value may go on after a comma.
     pub continues: Option<Continues>,
+    /// What it can't do without, as it stands in a stack.
+    pub example: &'static str,
     /// What the first argument of `mount -t NAME` is: the value of this option, or only a name to show.
     pub source: Option<&'static str>,
     /// Finds the directories, and whether they can be used together. Changes nothing.

@@ -19,10 +19,14 @@ pub enum Exit {
     Interrupted = 8,
     /// The mount failed: a directory that can't be used, or the kernel said no.
     Mount = 32,
+    /// `strata lower`: the command was found and can't be run.
+    NotExecutable = 126,
+    /// `strata lower`: there is no such command.
+    NotFound = 127,
 }
 
 impl Exit {
-    /// Every status with its meaning, for the manual pages.
+    /// Every status of a mount with its meaning, for the manual pages.
     pub const TABLE: &[(Self, &str)] = &[
         (Self::Success, "success: the file system is mounted and can be used"),
         (Self::Usage, "incorrect command line or options, or no permission"),

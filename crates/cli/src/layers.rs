@@ -2,7 +2,7 @@
 
 use crate::exit::Failure;
 use crate::man::item;
-use crate::near::nearest;
+use crate::near::{nearest, path_meant};
 use crate::options::Type;
 use crate::own::usage;
 use core::fmt::Write as _;
@@ -44,6 +44,10 @@ fn find(name: &str) -> Result<Type, Failure> {
         return plugin::load(Path::new(name)).map(Type::Layer).map_err(Failure::mount);
     }
     Type::of(name).filter(|kind| is_part(*kind)).ok_or_else(|| {
+        if name.ends_with(".so") {
+            let way_out = path_meant(name).unwrap_or_else(|| format!("write ./{name} or /DIR/{name}"));
+            return Failure::usage(format!("{name}: a layer in a file is named by a path with a slash: {way_out}"));
+        }
         let known = Type::all().filter(|kind| is_part(*kind)).map(Type::name);
         let way_out = nearest(name, known)
             .map_or_else(|| "strata layers lists them".to_owned(), |near| format!("is {near} meant?"));
@@ -141,5 +145,6 @@ mod tests {
         let reason = |name| list(Some(name), Form::Text).unwrap_err().reason;
         assert_eq!(reason("wrapsf"), "there is no layer \"wrapsf\": is wrapfs meant?");
         assert!(reason("strata").contains("strata layers lists them"));
+        assert!(reason("upper.so").ends_with("with a slash: write ./upper.so or /DIR/upper.so"));
     }
 }

@@ -4,7 +4,7 @@
 //! reached by root through /proc. A command is run in a mount namespace of its own, in which the mount is gone and the directory
 //! is where the mount was; nobody else sees that.
 
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::place::reason;
 use crate::stats::{self, Question};
 use nix::sched::CloneFlags;
@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use serde_json::Value;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -68,10 +68,25 @@ pub fn run(dir: &Path, lower: &Lower, command: &[OsString]) -> Failure {
         Err(failure) => failure,
         Ok(()) => {
             let Some((program, args)) = command.split_first() else { return Failure::usage("no command") };
-            let error = Command::new(program).args(args).exec();
-            Failure::system(format!("{}: {error}", program.to_string_lossy()))
+            cannot_run(program, &Command::new(program).args(args).exec())
         }
     }
+}
+
+/// The statuses of env(1) and of shells.
+fn cannot_run(program: &OsStr, error: &std::io::Error) -> Failure {
+    let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+    let (exit, why) = match errno {
+        Errno::NOENT if program.as_encoded_bytes().contains(&b'/') => {
+            (Exit::NotFound, "it or its interpreter is missing")
+        }
+        Errno::NOENT => (Exit::NotFound, "no such command in the PATH"),
+        Errno::ACCESS => (Exit::NotExecutable, "it is no executable file"),
+        Errno::NOEXEC => (Exit::NotExecutable, "it is no program for this machine"),
+        _ => (Exit::NotExecutable, "choose another command"),
+    };
+    let reason = format!("{}: can't be run: {}; {why}", program.to_string_lossy(), reason(errno));
+    Failure { exit, reason }
 }
 
 fn enter(dir: &Path, lower: &Lower) -> Result<(), Failure> {
@@ -122,6 +137,18 @@ fn open(path: &Path) -> Result<OwnedFd, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_that_is_missing_is_told_from_one_that_can_not_run() {
+        let run = |program: &str| {
+            let error = Command::new(program).spawn().unwrap_err();
+            cannot_run(program.as_ref(), &error)
+        };
+        assert_eq!(run("no-such-command").exit, Exit::NotFound);
+        assert_eq!(run("/no/such/command").exit, Exit::NotFound);
+        assert_eq!(run("/").exit, Exit::NotExecutable);
+        assert!(run("/etc/passwd").reason.starts_with("/etc/passwd: can't be run: permission denied; "));
+    }
 
     #[test]
     fn directories_are_found_in_the_answer() {

@@ -331,7 +331,12 @@ pub fn page(kind: Type) -> String {
     }
     out.push_str(".SH FILES\n.TP\n.I /dev/fuse\nthe device that every FUSE mount needs\n");
     out.push_str(".TP\n.I /sys/module/fuse/parameters/enable_uring\nY lets servers talk to the kernel through io_uring, which is faster\n");
-    out.push_str(".SH SEE ALSO\n.BR strata (1),\n.BR mount.strata (8),\n.BR mount (8),\n.BR umount (8),\n.BR fstab (5),\n.BR fuse (4)\n");
+    out.push_str(".SH SEE ALSO\n.BR strata (1),\n");
+    // A page does not refer to itself.
+    if !matches!(kind, Type::Stack) {
+        out.push_str(".BR mount.strata (8),\n");
+    }
+    out.push_str(".BR mount (8),\n.BR umount (8),\n.BR fstab (5),\n.BR fuse (4)\n");
     out
 }
 

@@ -350,7 +350,8 @@ pub fn number(value: &Text, radix: u32) -> Result<u32, String> {
     let shown = value.show();
     let digits = shown.bytes().all(|b| b.is_ascii_digit());
     u32::from_str_radix(&shown, radix).ok().filter(|&n| digits && n != u32::MAX).ok_or_else(|| {
-        let what = if radix == 8 { "an octal number such as 0644" } else { "a number" };
+        let what =
+            if radix == 8 { "an octal number such as 0644, at most 7777" } else { "a number from 0 to 4294967294" };
         format!("{shown:?} is not {what}")
     })
 }
@@ -363,7 +364,9 @@ pub fn seconds(value: &Text) -> Result<Duration, String> {
     const MOST: Duration = Duration::from_secs(365 * 24 * 3600);
     let shown = value.show();
     let number = shown.parse::<f64>().ok().and_then(|n| Duration::try_from_secs_f64(n).ok());
-    number.map(|n| n.min(MOST)).ok_or_else(|| format!("{shown:?} is not a number of seconds such as 1 or 0.5"))
+    number
+        .map(|n| n.min(MOST))
+        .ok_or_else(|| format!("{shown:?} is not a number of seconds, 0 or more, such as 1 or 0.5"))
 }
 
 #[cfg(test)]

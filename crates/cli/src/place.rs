@@ -31,6 +31,17 @@ impl Role {
         }
     }
 
+    /// What to do where something else is in its place.
+    const fn way_around(self) -> &'static str {
+        match self {
+            Self::Branch => "a branch is a directory: take it out of dirs=",
+            Self::Lower => "the first argument names the directory to mount",
+            Self::Bottom => "the last part of the stack names the directory that it stands on",
+            Self::MountPoint => "the root of what is mounted is a directory, and is mounted on one: name another",
+        }
+    }
+
+    /// What to do where it is missing.
     const fn way_out(self) -> &'static str {
         match self {
             Self::Branch => "make it, or take it out of dirs=",
@@ -179,7 +190,7 @@ fn refusal(role: Role, path: &Path, errno: Errno) -> String {
     let (what, path) = (role.name(), path.display());
     match errno {
         Errno::NOENT => format!("{what} {path}: no such directory; {}", role.way_out()),
-        Errno::NOTDIR => format!("{what} {path}: not a directory; {}", role.way_out()),
+        Errno::NOTDIR => format!("{what} {path}: not a directory; {}", role.way_around()),
         Errno::NOTCONN => format!("{what} {path}: its file system's server has ended; unmount it first (umount -l)"),
         Errno::ACCESS | Errno::PERM => format!("{what} {path}: {}; mount as a user who may reach it", reason(errno)),
         Errno::LOOP => format!("{what} {path}: {}; name the directory itself", reason(errno)),
@@ -253,7 +264,9 @@ mod tests {
             message(&missing),
             format!("branch {}: no such directory; make it, or take it out of dirs=", missing.display())
         );
-        assert!(message(&file).contains("not a directory"));
+        assert!(message(&file).contains("not a directory; a branch is a directory"));
+        let point = Place::open(Role::MountPoint, &file).unwrap_err().reason;
+        assert!(point.contains("not a directory; ") && !point.contains("mkdir"), "{point}");
         let link = scratch.0.join("loop");
         symlink("loop", &link).unwrap();
         assert!(message(&link).contains("symbolic link"), "{}", message(&link));

@@ -3,7 +3,7 @@
 use crate::already;
 use crate::bottom::{Bottom, Single};
 use crate::cmdline::Cmdline;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::options::{Options, Type};
 use crate::place::{Place, Role};
 use crate::report::{Part, Report};
@@ -145,9 +145,25 @@ fn in_words(cmdline: &Cmdline, options: &Options) -> Result<Vec<u8>, Failure> {
     }
 }
 
+/// The option that names the directories under every file system over several.
+const DIRECTORIES: &str = "dirs";
+
 fn check_bottom(role: Role, spec: BottomSpec, options: &Options) -> Result<Box<dyn Bottom>, Failure> {
     match spec {
         BottomSpec::Directory { path, read_only } => Ok(Box::new(Single::check(role, Path::new(&path), read_only)?)),
+        // In a stack, its options stand with it and not after -o.
+        BottomSpec::Over(kind, own) if role == Role::Bottom => {
+            let (name, example) = (kind.name, kind.example);
+            if !own.has(DIRECTORIES) {
+                return Err(Failure::usage(format!(
+                    "{name}: it has no directories: name them in the stack, as in `{name},{example}`"
+                )));
+            }
+            (kind.check)(&own, options).map_err(|failure| match failure.exit {
+                Exit::Usage => Failure::usage(format!("{name}: {failure}")),
+                _ => failure,
+            })
+        }
         BottomSpec::Over(kind, own) => (kind.check)(&own, options),
     }
 }

@@ -12,7 +12,7 @@
 //! a comma, the first `=`.
 
 use crate::bottom::BottomType;
-use crate::near::nearest;
+use crate::near::{nearest, path_meant};
 use crate::own::Own;
 use crate::registry;
 use crate::text::Text;
@@ -117,7 +117,11 @@ fn bottom(part: &Text) -> Result<BottomSpec, String> {
             "{name} needs something below it: end the stack with a directory, as in `{name} / /srv/data`"
         ));
     }
-    Err(format!("{}, or a directory: it begins with / or ./", unknown(&name)))
+    Err(match path_meant(&name) {
+        _ if name.ends_with(".so") => format!("{}; below it, end the stack with a directory", unknown(&name)),
+        Some(meant) => format!("{name}: the path of a directory begins with / or ./: {meant}"),
+        None => format!("{}; a directory begins with / or ./", unknown(&name)),
+    })
 }
 
 /// Is it a path, and not a name?
@@ -139,6 +143,10 @@ fn name_and_options(part: &Text) -> Result<(String, Vec<Text>), String> {
 }
 
 fn unknown(name: &str) -> String {
+    if name.ends_with(".so") {
+        let way_out = path_meant(name).unwrap_or_else(|| format!("write ./{name} or /DIR/{name}"));
+        return format!("{name}: a layer in a file is named by a path that begins with / or ./: {way_out}");
+    }
     let way_out = match nearest(name, registry::names()) {
         Some(near) => format!("is {near} meant?"),
         None if name.contains('/') => "layers are separated by a / with a blank on both sides".to_owned(),
@@ -192,6 +200,11 @@ mod tests {
         assert!(wrong("wrapfs/wrapfs / /a").contains("blank on both sides"));
         assert!(wrong("wrapfs / wrapfs").contains("part 2 of the stack: wrapfs needs something below it"));
         assert!(wrong("wrapfs / data").contains("begins with / or ./"));
+        let directory = "part 2 of the stack: src: the path of a directory begins with / or ./: did you mean ./src?";
+        assert_eq!(wrong("wrapfs / src"), directory);
+        let object = "part 1 of the stack: upper.so: a layer in a file is named by a path that begins with / or ./: ";
+        assert_eq!(wrong("upper.so,key=1 / /b"), format!("{object}write ./upper.so or /DIR/upper.so"));
+        assert!(wrong("wrapfs / lower.so").ends_with("/DIR/lower.so; below it, end the stack with a directory"));
         assert!(wrong("unionfs,dirs=/a / /b").contains("unionfs can only be the last part"));
         assert!(wrong("/a / /b").contains("/a can only be the last part"));
         let object = wrong("wrapfs / /nonexistent/a\\,b.so,key=1 / /b");

@@ -37,7 +37,8 @@ Examples:
   strata debug /mnt debug               log more, from now on
   umount /mnt
 
-Exit status: 0 success, 1 wrong arguments, 2 a failing system, 32 not a mount of Strata.
+Exit status: 0 success, 1 wrong arguments, 2 a failing system, 32 not a mount of Strata. strata lower exits as its command
+does: 127 if there is no such command, 126 if it can't be run.
 See mount.strata(8), mount.unionfs(8) and so on for the options of mounts.";
 
 #[derive(Debug, Subcommand)]
@@ -100,6 +101,9 @@ enum Command {
         watch: Option<f64>,
     },
     /// Show where the directories under a mount can be reached (root), or run a command that sees one in place of the mount.
+    #[command(after_help = "Exit status: the command's own; 127 if there is no such command, 126 if it can't be run. \
+                            Without a command, or before it is run: 0 success, 1 wrong arguments or no permission, \
+                            2 a failing system, 32 not a mount of Strata.")]
     Lower {
         /// Where it is mounted.
         mount: PathBuf,
@@ -293,7 +297,7 @@ fn print(bytes: &[u8]) -> Result<(), Failure> {
 fn write_pages(dir: &Path) -> Result<(), Failure> {
     let refuse = |error| Failure::system(format!("{}: {error}", dir.display()));
     clap_mangen::generate_to(Cli::command(), dir).map_err(refuse)?;
-    std::fs::write(dir.join("usenetctl.1"), usenetctl::page().map_err(refuse)?).map_err(refuse)?;
+    clap_mangen::generate_to(usenetctl::command(), dir).map_err(refuse)?;
     for kind in Type::all() {
         std::fs::write(dir.join(format!("mount.{}.8", kind.name())), man::page(kind)).map_err(refuse)?;
     }
@@ -307,5 +311,46 @@ mod tests {
     #[test]
     fn the_commands_are_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    /// Every page that a page refers to is written with it, or Debian has it.
+    #[test]
+    fn pages_refer_to_pages_that_exist() {
+        const DEBIANS: [&str; 9] = [
+            "chmod(1)",
+            "df(1)",
+            "findmnt(8)",
+            "fstab(5)",
+            "fuse(4)",
+            "mount(8)",
+            "umount(8)",
+            "dpkg-divert(1)",
+            "journalctl(1)",
+        ];
+        let dir = std::env::temp_dir().join(format!("strata-pages-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        write_pages(&dir).unwrap();
+        let mut found = 0;
+        for entry in std::fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            // The fonts and dashes of troff taken away.
+            let text =
+                std::fs::read_to_string(&path).unwrap().replace("\\fR", "").replace("\\fB", "").replace("\\-", "-");
+            let text = text.replace(" (", "(");
+            for (at, _) in text.match_indices('(') {
+                let section = &text.as_bytes()[at..];
+                if !section.get(1).is_some_and(u8::is_ascii_digit) || section.get(2) != Some(&b')') {
+                    continue;
+                }
+                let is_part = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+                let name = &text[text[..at].rfind(|c| !is_part(c)).map_or(0, |before| before + 1)..at];
+                let page = format!("{name}{}", &text[at..at + 3]);
+                let file = dir.join(format!("{name}.{}", &text[at + 1..at + 2]));
+                assert!(DEBIANS.contains(&page.as_str()) || file.exists(), "{}: {page}", path.display());
+                found += 1;
+            }
+        }
+        assert!(found > 100);
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

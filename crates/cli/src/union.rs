@@ -20,6 +20,7 @@ pub static UNION: BottomType = BottomType {
     options: OPTIONS,
     // Schroot writes a comma between the branches.
     continues: Some(Continues { option: "dirs", takes: branches::is_branch }),
+    example: "dirs=/changes=rw:/base=ro",
     source: None,
     check,
 };

@@ -96,14 +96,10 @@ pub fn is_called(program: &[u8]) -> bool {
     program.rsplit(|byte| *byte == b'/').next() == Some(b"usenetctl")
 }
 
-/// Its manual page: of its subcommands there are those of `strata usenet`, strata-usenet-manage(1) and so on.
-///
-/// # Errors
-/// Those of writing to memory: none are known.
-pub fn page() -> std::io::Result<Vec<u8>> {
-    let mut page = Vec::new();
-    clap_mangen::Man::new(Cli::command()).render(&mut page)?;
-    Ok(page)
+/// Its commands, for the manual pages.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Runs the program of that name.

@@ -89,6 +89,16 @@ fn a_stack_is_mounted_by_its_words() {
     assert_eq!(fs::read_to_string("/mnt/data/arj").unwrap(), "new");
     let shown = run(Command::new("findmnt").args(["-n", "-o", "FSTYPE,SOURCE", "/mnt/at"])).out;
     assert_eq!(shown.trim_end(), "fuse.strata wrapfs / rot13 / /mnt/data");
+    // The status is the command's, and where there is none that of env(1).
+    let fails = |command: &[&str], code| refused(&[&["lower", "/mnt/at"], command].concat(), code);
+    assert_eq!(
+        fails(&["missingcmd"], 127),
+        "strata: missingcmd: can't be run: no such file or directory; no such command in the PATH\n"
+    );
+    assert!(fails(&["/mnt/missing"], 127).contains("/mnt/missing: can't be run: no such file"));
+    assert!(fails(&["/etc/passwd"], 126).contains("/etc/passwd: can't be run: permission denied"));
+    let own = run(Command::new(PROGRAM).args(["lower", "/mnt/at", "sh", "-c", "exit 5"]));
+    assert_eq!((own.code, own.err.as_str()), (5, ""));
     unmount("/mnt/at");
     drop(sandbox);
 }
@@ -191,6 +201,39 @@ fn what_is_wrong_is_said_in_a_line() {
     assert!(wrong("rot13 / unionfs,dirs=/mnt/data=rx", 1).contains("unknown mode \"rx\""));
     assert!(wrong("xor,key=1,key=2 / /mnt/data", 1).contains("xor: option key is given twice"));
     assert!(wrong("none", 1).contains("no stack"));
+    for stack in ["unionfs", "rot13 / unionfs,delete=all"] {
+        let reason =
+            "unionfs: it has no directories: name them in the stack, as in `unionfs,dirs=/changes=rw:/base=ro`\n";
+        assert_eq!(wrong(stack, 1), format!("mount.strata: {reason}"));
+    }
+    assert!(wrong("lbfs", 1).contains("as in `lbfs,dirs=/net/a:/net/b`"));
+    fs::write("/mnt/upper.so", "").unwrap();
+    let here = run(Command::new(PROGRAM).args(["mount", "upper.so / /mnt/data", "/mnt/at"]).current_dir("/mnt"));
+    assert!(here.code == 1 && here.err.ends_with(": did you mean ./upper.so?\n"), "{}", here.err);
+    let at_file = refused(&["mount", "/mnt/data", "/mnt/upper.so"], 32);
+    assert!(at_file.contains("mount point /mnt/upper.so: not a directory; the root of"), "{at_file}");
+    // Whatever is rejected, what would not be is named.
+    for (part, allowed) in [
+        ("zstd,level=99", "level=99: it is a number from -131072 to 22; usual are 1 to 22"),
+        ("zstd,level=x", "level=x: it is a number from -131072 to 22"),
+        ("zstd,block=1000", "a power of two from 512 to 1048576"),
+        ("zstd,block=1G", "as 4096, 4k or 1M; here it is a power of two from 512 to 1048576"),
+        ("xor,block=0", "a number from 1 to 1048576"),
+        ("xor,block=x", "a number from 1 to 1048576"),
+        ("snoopfs,rate=-1", "a number from 0 to 4294967295"),
+        ("usenetfs,scheme=x", "none of digits, hash"),
+        ("usenetfs,scheme=hash,limit=1", "a number from 2 to 1000000"),
+    ] {
+        assert!(wrong(&format!("{part} / /mnt/data"), 1).contains(allowed), "{part}");
+    }
+    for (option, allowed) in [
+        ("policy=x", "random, roundrobin, lru, fastest, hash"),
+        ("isolate=x", "auto, always, never"),
+        ("timeout=0", "more than 0"),
+        ("threads=x", "a number from 0 to"),
+    ] {
+        assert!(wrong(&format!("lbfs,dirs=/mnt/data:/mnt/at,{option}"), 1).contains(allowed), "{option}");
+    }
     assert!(refused(&["mount", "rot13 / /mnt/data", "/mnt/at", "-o", "metre=on"], 1).contains("unknown option metre"));
     assert!(refused(&["stack", "/mnt/at"], 32).contains("not the root of a mount of Strata"));
     assert!(refused(&["lower", "/mnt/at"], 32).contains("not the root of a mount of Strata"));

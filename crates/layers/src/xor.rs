@@ -17,13 +17,14 @@ pub const LAYER: LayerType = LayerType {
         OptionSpec { name: "block", value: Some("N"), help: "Bytes of a block, 1 to 1M. Default: 4k." },
     ],
     build: &|lower, settings| {
-        let block = settings.size("block")?.unwrap_or(4096);
+        let allowed = format!("a number from 1 to {MAX_BLOCK}");
+        let block = settings.size("block").map_err(|wrong| format!("{wrong}; here it is {allowed}"))?.unwrap_or(4096);
         if !(1..=MAX_BLOCK).contains(&block) {
-            return Err(format!("block={block}: a block has 1 to {MAX_BLOCK} bytes"));
+            return Err(format!("block={block}: the bytes of a block are {allowed}"));
         }
         let key = settings.bytes("key").unwrap_or(b"wrapfs");
         if key.is_empty() {
-            return Err("key=: the key is empty".to_owned());
+            return Err("key=: the key is empty: give at least one byte".to_owned());
         }
         let stream = key.iter().copied().cycle().take(block).collect();
         Ok(Template::over(lower).data(Xor { stream }).build())

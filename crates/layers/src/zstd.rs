@@ -10,7 +10,11 @@ pub const LAYER: LayerType = LayerType {
     name: "zstd",
     about: "compresses data with Zstandard",
     options: &[
-        OptionSpec { name: "level", value: Some("N"), help: "How hard to try: 1 to 22, or negative. Default: 3." },
+        OptionSpec {
+            name: "level",
+            value: Some("N"),
+            help: "How hard to try: 1 to 22; a negative number, down to -131072, is faster still. Default: 3.",
+        },
         OptionSpec {
             name: "block",
             value: Some("N"),
@@ -23,13 +27,15 @@ pub const LAYER: LayerType = LayerType {
         },
     ],
     build: &|lower, settings| {
-        let level = settings.parse("level")?.unwrap_or(3);
-        let given = settings.size("block")?.unwrap_or(65_536);
+        let level = settings.number("level", Zstd::levels()).map_err(|wrong| format!("{wrong}; usual are 1 to 22"))?;
+        let level = level.unwrap_or(3);
+        let allowed = format!("a power of two from {BLOCK_MIN} to {BLOCK_MAX}");
+        let given = settings.size("block").map_err(|wrong| format!("{wrong}; here it is {allowed}"))?.unwrap_or(65_536);
         let block = u32::try_from(given).unwrap_or(u32::MAX);
         if !is_block_size(block) {
-            return Err(format!("block={given}: a block is a power of two from {BLOCK_MIN} to {BLOCK_MAX} bytes"));
+            return Err(format!("block={given}: the bytes of a block are {allowed}"));
         }
-        let codec = Zstd::new(level, block).map_err(|_| format!("level={level}: there is no such level"))?;
+        let codec = Zstd::new(level, block).map_err(|errno| format!("level={level}: {errno}"))?;
         let foreign = if settings.has("only") { Foreign::Refuse } else { Foreign::Plain };
         Ok(Template::over(lower).resizing(Arc::new(codec), foreign).build())
     },

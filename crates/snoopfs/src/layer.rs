@@ -41,7 +41,7 @@ struct Snoop {
 fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc<dyn Layer>, String> {
     let snoop = Snoop {
         paths: Paths::new(lower.root().id()),
-        limit: Limit::new(settings.parse("rate")?.unwrap_or(60)),
+        limit: Limit::new(settings.number("rate", 0..=u32::MAX)?.unwrap_or(60)),
         rules: Rules::new(&lower, settings)?,
     };
     Ok(Template::over(lower).operations(snoop).build())

@@ -20,7 +20,7 @@ pub const LAYER: LayerType = LayerType {
         OptionSpec {
             name: "limit",
             value: Some("N"),
-            help: "With scheme=hash: a subdirectory with more than N entries is split (1000).",
+            help: "With scheme=hash: a subdirectory with more than N entries is split: 2 to 1000000 (1000).",
         },
     ],
     build: &build,
@@ -32,13 +32,9 @@ fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc
         Some("hash") => true,
         Some(other) => return Err(format!("scheme={other}: it is none of digits, hash")),
     };
-    let limit: Option<u32> = settings.parse("limit")?;
-    match limit {
-        Some(_) if !hash => return Err("limit: only with scheme=hash".to_owned()),
-        Some(limit) if !(2..=1_000_000).contains(&limit) => {
-            return Err(format!("limit={limit}: it is from 2 to 1000000"));
-        }
-        _ => {}
+    let limit: Option<u32> = settings.number("limit", 2..=1_000_000)?;
+    if limit.is_some() && !hash {
+        return Err("limit: only with scheme=hash".to_owned());
     }
     Ok(UsenetFs::new(lower, Wanted { hash, limit }))
 }

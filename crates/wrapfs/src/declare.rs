@@ -1,5 +1,6 @@
 //! What a layer says of itself, so that it can be named in a mount option, explained by `--help` and put on another.
 
+use core::ops::RangeInclusive;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use vnode::Layer;
@@ -97,6 +98,22 @@ impl Settings {
         self.text(name)?.map(parse).transpose()
     }
 
+    /// An option's value as a number of a range.
+    ///
+    /// # Errors
+    /// A sentence that names the option and the range.
+    pub fn number<T>(&self, name: &str, range: RangeInclusive<T>) -> Result<Option<T>, String>
+    where
+        T: core::str::FromStr + PartialOrd + core::fmt::Display,
+    {
+        let (least, most) = (range.start(), range.end());
+        let number = |text: &str| {
+            let number = text.parse().ok().filter(|number| range.contains(number));
+            number.ok_or_else(|| format!("{name}={text}: it is a number from {least} to {most}"))
+        };
+        self.text(name)?.map(number).transpose()
+    }
+
     /// An option's value as a number of bytes: `4096`, `4k`, `1M` (KiB and MiB).
     ///
     /// # Errors
@@ -146,5 +163,10 @@ mod tests {
             assert_eq!(settings.size("block"), Err(wrong));
         }
         assert_eq!(settings.bytes("name"), Some(&b"\xff"[..]));
+        assert_eq!((settings.number("size", 0..=12), settings.number("none", 0..=1)), (Ok(Some(12)), Ok(None)));
+        let wrong = |range| settings.number::<i64>("size", range).unwrap_err();
+        assert_eq!(wrong(-7..=11), "size=12: it is a number from -7 to 11");
+        assert_eq!(wrong(13..=22), "size=12: it is a number from 13 to 22");
+        assert_eq!(settings.number::<u8>("flag", 0..=1).unwrap_err(), "flag=: it is a number from 0 to 1");
     }
 }
