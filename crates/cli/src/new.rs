@@ -3,7 +3,7 @@
 use crate::exit::Failure;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 /// In which language.
@@ -23,7 +23,7 @@ const RUST: &[Template] = &[
     ("src/lib.rs", include_str!("../templates/lib.rs.txt"), false),
     ("tests/layer.rs", include_str!("../templates/layer.rs.txt"), false),
     ("README.md", include_str!("../templates/README.md.txt"), false),
-    (".gitignore", "/target\n", false),
+    (".gitignore", "/target\n# A link to Strata's source on this machine.\n/strata\n", false),
 ];
 
 const C: &[Template] = &[
@@ -35,6 +35,9 @@ const C: &[Template] = &[
     (".gitignore", "*.so\n", false),
 ];
 
+/// The link in a crate that leads to Strata's source.
+const SOURCE_LINK: &str = "strata";
+
 /// Writes a new layer into `dir`, which must not be there yet, or empty. Answers what to do next.
 ///
 /// # Errors
@@ -43,27 +46,27 @@ pub fn write(name: &str, dir: Option<&Path>, source: Option<&Path>, language: La
     check_name(name)?;
     let dir = dir.unwrap_or_else(|| Path::new(name));
     let files = if language == Language::C { C } else { RUST };
-    let source = if language == Language::C { PathBuf::new() } else { find_source(source)? };
-    let Some(shown) = source.to_str().filter(|path| !path.contains(['"', '\\'])) else {
-        return Err(Failure::usage(format!("{}: such a path can't stand in Cargo.toml", source.display())));
-    };
+    let source = if language == Language::C { None } else { Some(find_source(source)?) };
     make_empty(dir)?;
-    let fill = |text: &str| filled_in(text, name, shown);
+    let fill = |text: &str| filled_in(text, name);
     for (path, text, runs) in files {
         put(&dir.join(fill(path)), fill(text).as_bytes(), *runs)?;
     }
-    if language == Language::Rust
-        && let Ok(lock) = fs::read(source.join("Cargo.lock"))
-    {
-        // The versions that Strata was tested with.
-        put(&dir.join("Cargo.lock"), &lock, false)?;
+    if let Some(source) = source {
+        // A manifest that names no place of this machine can be committed, and built elsewhere.
+        let link = dir.join(SOURCE_LINK);
+        symlink(&source, &link).map_err(|error| Failure::system(format!("{}: {error}", link.display())))?;
+        if let Ok(lock) = fs::read(source.join("Cargo.lock")) {
+            // The versions that Strata was tested with.
+            put(&dir.join("Cargo.lock"), &lock, false)?;
+        }
     }
     let next = if language == Language::C { "make" } else { "cargo test" };
     Ok(format!("{} is written. Next: cd {} && {next}; README.md says how it is mounted.\n", name, dir.display()))
 }
 
-fn filled_in(text: &str, name: &str, source: &str) -> String {
-    text.replace("@NAME@", name).replace("@IDENT@", &name.replace('-', "_")).replace("@STRATA@", source)
+fn filled_in(text: &str, name: &str) -> String {
+    text.replace("@NAME@", name).replace("@IDENT@", &name.replace('-', "_"))
 }
 
 /// The name of a layer, of a crate and of a C file.
@@ -161,7 +164,7 @@ mod tests {
         let left = |text: &str| text.split('@').skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()));
         for (path, text, _) in RUST.iter().chain(C) {
             for text in [path, text] {
-                assert!(!left(&filled_in(text, "a-layer", "/strata")), "{path}");
+                assert!(!left(&filled_in(text, "a-layer")), "{path}");
             }
         }
         assert!(left("@NAME@") && !left("$@ a@b"));

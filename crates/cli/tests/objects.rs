@@ -84,7 +84,33 @@ fn what_is_written_in_rust_works_and_the_tutorial_too() {
     let dir = scratch("veil");
     let sandbox = stage();
     strata(&["new", "veil", dir.to_str().unwrap(), "--strata", top().to_str().unwrap()]);
+    // Nothing but a link knows this machine.
+    let manifest = fs::read_to_string(dir.join("Cargo.toml")).unwrap();
+    assert!(!manifest.contains(top().to_str().unwrap()) && !manifest.contains("\"/"), "{manifest}");
+    assert_eq!(fs::read_link(dir.join("strata")).unwrap(), top());
+    assert!(fs::read_to_string(dir.join(".gitignore")).unwrap().lines().any(|line| line == "/strata"));
     assert!(cargo(&dir, &["test"]).contains("3 passed"));
+    // Elsewhere, and with a source that is not a link.
+    let moved = scratch("moved");
+    process::run(Command::new("cp").arg("-a").args([&dir, &moved]));
+    fs::remove_file(moved.join("strata")).unwrap();
+    assert!(
+        !process::try_run(Command::new(env!("CARGO")).args(["tree", "--offline"]).current_dir(&moved)).status.success()
+    );
+    std::os::unix::fs::symlink(top(), moved.join("strata")).unwrap();
+    assert!(cargo(&moved, &["tree", "--depth", "1"]).contains("wrapfs v"));
+    // An option that the layer can't do without.
+    let (layer, tests) = (dir.join("src/lib.rs"), dir.join("tests/layer.rs"));
+    let (written, tested) = (fs::read_to_string(&layer).unwrap(), fs::read_to_string(&tests).unwrap());
+    let needs = written.replace(".unwrap_or(4096)", ".ok_or(\"block: it is missing\")?");
+    let given =
+        tested.replace("OPTIONS: &[(&str, &str)] = &[];", "OPTIONS: &[(&str, &str)] = &[(\"block\", \"512\")];");
+    assert!(needs != written && given != tested);
+    fs::write(&layer, needs).unwrap();
+    fs::write(&tests, given).unwrap();
+    assert!(cargo(&dir, &["test"]).contains("3 passed"));
+    fs::write(&layer, written).unwrap();
+    fs::write(&tests, tested).unwrap();
     // What is written is the identity.
     cargo(&dir, &["build"]);
     let veil = object("veil", &sandbox);
