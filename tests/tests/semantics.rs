@@ -6,6 +6,7 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, XattrFlags, fcntl_lock, flock, inotify};
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -14,6 +15,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, sy
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use strata_tests::mapping::Mapping;
 use strata_tests::process::{probe, run, sh, try_run};
 use strata_tests::user::{OTHER, ROOT, USER, Who, as_user};
 use strata_tests::{Fixture, Rng, Transport, acl, on_both_transports, tree};
@@ -55,6 +57,68 @@ fn names_of_255_bytes(transport: Transport) {
         fs::write(fx.path(&"x".repeat(256)), "").unwrap_err().raw_os_error(),
         Some(Errno::NAMETOOLONG.raw_os_error())
     );
+}
+
+/// Times of modification and change, asked for without anything else.
+fn times(path: &Path) -> [(i64, u32); 2] {
+    let wanted = rustix::fs::StatxFlags::MTIME | rustix::fs::StatxFlags::CTIME;
+    let stat = rustix::fs::statx(CWD, path, rustix::fs::AtFlags::empty(), wanted).unwrap();
+    [stat.stx_mtime, stat.stx_ctime].map(|time| (time.tv_sec, time.tv_nsec))
+}
+
+/// Writes to a shared mapping of `file`, at `path`, move its times as they are made: natively, and where the kernel has the host file.
+fn check_times_of_mapped_writes(path: &Path, file: File, lower: &Path) {
+    let pause = |ms| std::thread::sleep(std::time::Duration::from_millis(ms));
+    let both = ProtFlags::READ | ProtFlags::WRITE;
+    let mut map = Mapping::new(&file, 4096, both, MapFlags::SHARED).unwrap();
+    let mut before = times(path);
+    for round in 0..3 {
+        pause(20);
+        map.write(round, b"x");
+        let after = times(path);
+        assert!(after[0] > before[0] && after[1] > before[1], "{}, {round}: {before:?} {after:?}", path.display());
+        assert_eq!(after, times(lower));
+        before = after;
+        // The next write is noticed once the page is clean.
+        map.sync().unwrap();
+    }
+    // The mapping outlives the open file, of which the kernel says nothing.
+    drop(file);
+    times(path);
+    pause(150);
+    map.write(0, b"z");
+    assert!(times(path)[0] > before[0], "{}", path.display());
+    assert_eq!(times(path), times(lower));
+    drop(map);
+    assert_eq!(times(path), times(lower));
+}
+
+fn mapped_writes_move_the_times(transport: Transport) {
+    let page = vec![b'-'; 4096];
+    let fx = Fixture::new(transport, |ro| fs::write(ro.join("lower"), &page).unwrap());
+    let native = fx.sandbox.ext4("native", 16);
+    let rw = |path: &Path| File::options().read(true).write(true).open(path).unwrap();
+    for name in ["old", "new"] {
+        fs::write(native.join(name), &page).unwrap();
+    }
+    check_times_of_mapped_writes(&native.join("old"), rw(&native.join("old")), &native.join("old"));
+    fs::write(fx.path("old"), &page).unwrap();
+    times(&fx.path("old"));
+    check_times_of_mapped_writes(&fx.path("old"), rw(&fx.path("old")), &fx.rw.join("old"));
+    let new = File::options().read(true).write(true).create_new(true).open(fx.path("new")).unwrap();
+    new.set_len(4096).unwrap();
+    times(&fx.path("new"));
+    check_times_of_mapped_writes(&fx.path("new"), new, &fx.rw.join("new"));
+    // Copied up by being opened, and by passthrough.
+    times(&fx.path("lower"));
+    check_times_of_mapped_writes(&fx.path("lower"), rw(&fx.path("lower")), &fx.rw.join("lower"));
+    // Once nobody has it open any more, the kernel may keep its attributes for a moment.
+    let sent = fx.union.during(|| {
+        (0..1000).for_each(|_| {
+            times(&fx.path("old"));
+        });
+    });
+    assert!(sent.get("GETATTR") < 500, "{sent:?}");
 }
 
 /// Each combination of mode and caller: `dir-4755-OTHER`.
@@ -794,6 +858,7 @@ on_both_transports!(
     rewind_shows_changes,
     suid_goes_when_an_ordinary_user_writes,
     a_change_of_nothing,
+    mapped_writes_move_the_times,
     chown_to_nobody,
     running_programs_are_not_changed,
     acls_and_setgid,

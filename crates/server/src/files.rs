@@ -5,6 +5,7 @@
 //! is chosen by the first open file and kept until the last is released. The kernel gives the way up before it
 //! sends RELEASE, so this side never believes an inode free that the kernel still holds.
 
+use crate::mapped::Mapped;
 use crate::pages::Pages;
 use fuse::BackingId;
 use fuse::abi::OpenOut;
@@ -13,7 +14,7 @@ use std::collections::hash_map::Entry as Slot;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use vnode::{Attr, Errno, OpenFile, Result};
+use vnode::{Attr, Errno, OpenFile, OpenFlags, Result};
 
 /// An inode with open files.
 struct OpenInode {
@@ -47,6 +48,8 @@ pub(crate) struct Files {
     inodes: Mutex<HashMap<u64, OpenInode>>,
     /// What the kernel may hold of the files that are served through its page cache.
     pub(crate) pages: Pages,
+    /// Which may change by way of a mapping.
+    pub(crate) mapped: Mapped,
     /// When a shortage of descriptors was last warned of.
     warned: Mutex<Option<Instant>>,
 }
@@ -68,8 +71,17 @@ pub(crate) struct Use {
     pub(crate) creates: bool,
     /// It may be written.
     pub(crate) writes: bool,
+    /// It may be mapped to be written: for that it must be open for reading, too.
+    pub(crate) maps: bool,
     /// It is a program to be run.
     pub(crate) executes: bool,
+}
+
+impl Use {
+    /// Of a file that is opened with `flags`.
+    pub(crate) fn of(flags: OpenFlags) -> Self {
+        Self { writes: flags.writes(), maps: flags.writes() && flags.reads(), ..Self::default() }
+    }
 }
 
 impl Files {
@@ -107,6 +119,9 @@ impl Files {
                 Way::Passthrough(id) => {
                     open_flags |= fuse::abi::FOPEN_PASSTHROUGH;
                     backing_id = id.id();
+                    if use_.maps {
+                        self.mapped.opened(node);
+                    }
                     if first {
                         self.pages.forget(node);
                     }
@@ -159,6 +174,9 @@ impl Files {
             inode.opens -= 1;
             inode.writers -= u32::from(handle.use_.writes);
             inode.programs -= u32::from(handle.use_.executes);
+            if handle.use_.maps && matches!(inode.way, Way::Passthrough(_)) {
+                self.mapped.closed(handle.node);
+            }
             if inode.opens == 0 {
                 gone = Some(slot.remove());
             }
@@ -216,7 +234,7 @@ impl Files {
 mod tests {
     use super::*;
     use memfs::MemFs;
-    use vnode::{Cx, Layer, Name, OpenFlags};
+    use vnode::{Cx, Layer, Name};
 
     fn file() -> Arc<dyn OpenFile> {
         let fs = MemFs::new();
@@ -269,6 +287,15 @@ mod tests {
         assert!(!files.is_written(7) && files.is_run(7));
         files.release(program.fh);
         assert!(!files.is_run(7));
+    }
+
+    #[test]
+    fn a_mapping_of_a_file_in_the_page_cache_is_seen() {
+        let files = Files::default();
+        let out = files.add(7, file(), Use::of(OpenFlags::RDWR), true, None, |_| None);
+        assert_eq!(files.mapped.opens(7), 0);
+        files.release(out.fh);
+        assert!(!Use::of(OpenFlags::WRONLY).maps && !Use::of(OpenFlags::RDONLY).maps);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! * which files are open, and for each inode whether its data goes through the kernel's page cache and this server, or
 //!   straight to the host file ([`files`]: passthrough);
 //! * when pages that the kernel keeps of a file are out of date ([`pages`]);
-//! * how long the kernel may remember names and attributes ([`Config::cache`]);
+//! * how long the kernel may remember names and attributes ([`Config::cache`]), less where they change without its knowledge ([`mapped`]);
 //! * how a refusal of the kernel's is noticed, for layers that want to know ([`watch`]).
 //!
 //! A layer below sees only the vnode interface. The opcode's method in `ops.rs` (or `dirs.rs` for listing) has the name of the
@@ -18,6 +18,7 @@ mod convert;
 mod debug;
 mod dirs;
 mod files;
+mod mapped;
 mod mount;
 mod nodes;
 mod ops;

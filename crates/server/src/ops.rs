@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use vnode::{Attr, Cx, Entry, Errno, Kind, Layer, Name, OpenFile, SeekFrom, SetAttr, Vnode, XattrFlags};
+use vnode::{Attr, Cx, Entry, Errno, Kind, Layer, Name, OpenFile, OpenFlags, SeekFrom, SetAttr, Vnode, XattrFlags};
 
 /// A stack of layers as a FUSE file system.
 pub(crate) struct Server {
@@ -53,14 +53,38 @@ impl Server {
     pub(crate) fn entry_out(&self, parent: u64, entry: &Entry) -> EntryOut {
         let known = self.nodes.remember(parent, entry);
         self.files.pages.seen(known.node, &entry.attr, &self.session);
+        let attr_lifetime = self.attr_lifetime(known.node);
         EntryOut {
             nodeid: known.node,
             generation: u64::from(known.generation),
             entry_valid: self.cache.as_secs(),
-            attr_valid: self.cache.as_secs(),
+            attr_valid: attr_lifetime.as_secs(),
             entry_valid_nsec: self.cache.subsec_nanos(),
-            attr_valid_nsec: self.cache.subsec_nanos(),
+            attr_valid_nsec: attr_lifetime.subsec_nanos(),
             attr: convert::attr(&entry.attr),
+        }
+    }
+
+    /// How long the kernel may believe attributes of a node.
+    fn attr_lifetime(&self, node: u64) -> Duration {
+        self.files.mapped.lifetime(node, self.cache)
+    }
+
+    /// Of a file that was made and opened, the entry, which says how long it may be believed.
+    fn opened_entry(&self, mut entry: EntryOut) -> EntryOut {
+        let lifetime = self.attr_lifetime(entry.nodeid);
+        (entry.attr_valid, entry.attr_valid_nsec) = (lifetime.as_secs(), lifetime.subsec_nanos());
+        entry
+    }
+
+    /// A file was opened that may be mapped: what the kernel keeps of its attributes goes. (If it is cut, the kernel knows by itself.)
+    fn attributes_may_change(&self, node: u64, flags: OpenFlags) {
+        if !flags.truncates()
+            && self.files.mapped.opens(node) > 0
+            && let Some(session) = self.session.get()
+            && let Err(error) = session.notifier().inval_attributes(node)
+        {
+            tracing::debug!(node, %error, "the kernel does not hold the attributes");
         }
     }
 
@@ -189,6 +213,7 @@ impl Filesystem for Server {
         for one in nodes {
             if self.nodes.forget(one.nodeid, one.nlookup) {
                 self.files.pages.forget(one.nodeid);
+                self.files.mapped.forget(one.nodeid);
             }
         }
         self.nodes.trim();
@@ -196,24 +221,24 @@ impl Filesystem for Server {
 
     fn getattr(&self, rq: &Request<'_>, node: u64, _arg: &GetattrIn) -> Reply<AttrOut> {
         let attr = self.told(node, self.nodes.get(node)?.getattr(&cx(rq, 0))?);
-        Ok(convert::attr_out(&attr, self.cache))
+        Ok(convert::attr_out(&attr, self.attr_lifetime(node)))
     }
 
     fn setattr(&self, rq: &Request<'_>, node: u64, arg: &SetattrIn) -> Reply<AttrOut> {
         let vnode = self.nodes.get(node)?;
         if let Some(attr) = self.without_loss_of_suid(rq, node, &*vnode, arg)? {
-            return Ok(convert::attr_out(&self.told(node, attr), self.cache));
+            return Ok(convert::attr_out(&self.told(node, attr), self.attr_lifetime(node)));
         }
         let file = if arg.valid & fuse::abi::FATTR_FH != 0 { self.files.get(arg.fh).ok() } else { None };
         let cx = cx(rq, 0);
         let set = suid::exactly(rq, &cx, &*vnode, convert::set_attr(arg))?;
         let attr = self.changing(rq, node, || vnode.setattr(&cx, &set, file.as_deref()))?;
-        Ok(convert::attr_out(&attr, self.cache))
+        Ok(convert::attr_out(&attr, self.attr_lifetime(node)))
     }
 
     fn statx(&self, rq: &Request<'_>, node: u64, _arg: &StatxIn) -> Reply<StatxOut> {
         let attr = self.told(node, self.nodes.get(node)?.getattr(&cx(rq, 0))?);
-        Ok(convert::statx_out(&attr, self.cache))
+        Ok(convert::statx_out(&attr, self.attr_lifetime(node)))
     }
 
     fn readlink(&self, rq: &Request<'_>, node: u64, out: &mut [u8]) -> Reply<usize> {
@@ -295,9 +320,13 @@ impl Filesystem for Server {
             // To the host it was the server who cut the file.
             suid::strip(rq, &cx, &*vnode, Some(&*file))?;
         }
-        let use_ = Use { creates: false, writes: wanted.writes(), executes: convert::executes(arg.flags) };
+        let use_ = Use { executes: convert::executes(arg.flags), ..Use::of(wanted) };
         let attr = self.first_attr(&cx, node, &*vnode, &*file);
-        Ok(self.open_out(node, file, use_, attr.as_ref()))
+        let out = self.open_out(node, file, use_, attr.as_ref());
+        if use_.maps {
+            self.attributes_may_change(node, wanted);
+        }
+        Ok(out)
     }
 
     fn create(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn, bytes: &[u8]) -> Reply<(EntryOut, OpenOut)> {
@@ -310,8 +339,9 @@ impl Filesystem for Server {
             other => self.noted(rq, other),
         })?;
         let out = self.entry_out(parent, &entry);
-        let use_ = Use { creates: true, writes: flags.writes(), executes: false };
-        Ok((out, self.open_out(out.nodeid, file, use_, Some(&entry.attr))))
+        let use_ = Use { creates: true, ..Use::of(flags) };
+        let open = self.open_out(out.nodeid, file, use_, Some(&entry.attr));
+        Ok((self.opened_entry(out), open))
     }
 
     fn tmpfile(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn) -> Reply<(EntryOut, OpenOut)> {
@@ -319,8 +349,9 @@ impl Filesystem for Server {
         let made = self.nodes.get(parent)?.tmpfile(&cx(rq, arg.umask), arg.mode & 0o7777, flags);
         let (entry, file) = made.map_err(|errno| self.noted(rq, errno))?;
         let out = self.entry_out(parent, &entry);
-        let use_ = Use { creates: true, writes: flags.writes(), executes: false };
-        Ok((out, self.open_out(out.nodeid, file, use_, Some(&entry.attr))))
+        let use_ = Use { creates: true, ..Use::of(flags) };
+        let open = self.open_out(out.nodeid, file, use_, Some(&entry.attr));
+        Ok((self.opened_entry(out), open))
     }
 
     fn read(&self, rq: &Request<'_>, _node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize> {
