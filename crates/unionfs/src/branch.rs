@@ -1,6 +1,6 @@
 //! The branches of a union and what all its vnodes share.
 
-use crate::hardlink::{LINKS, Links};
+use crate::hardlink::Links;
 use crate::identity::Identity;
 use crate::jobs::Jobs;
 use crate::marks::Complaints;
@@ -11,7 +11,6 @@ use crate::ownfiles::{Own, OwnDir};
 use crate::readdir::Listings;
 use crate::spare::Spare;
 use crate::table::Table;
-use crate::work::WORK;
 use parking_lot::Mutex;
 use std::path::Display;
 use std::sync::Arc;
@@ -49,8 +48,8 @@ impl BranchState {
             tag,
             refuses: AtomicBool::new(false),
             moved: AtomicBool::new(false),
-            work: OwnDir::new(WORK),
-            links: OwnDir::new(LINKS),
+            work: OwnDir::new(Own::Work),
+            links: OwnDir::new(Own::Links),
             spare: Spare::default(),
         }
     }

@@ -3,12 +3,13 @@
 use crate::branch::{BranchState, Core};
 use crate::copyup::keeping_times;
 use crate::identity::{Identity, Known, ROOT};
-use crate::log::{HEADER, LIMIT, Log, Record, parse, read_all, write_all};
+use crate::log::{HEADER, Log, Reader, Record, write_all};
 use crate::marks::MOVED;
 use crate::node::{Lower, UnionVnode};
 use crate::options::{Branch, BuildError, Mode, Options};
 use crate::ownfiles::move_aside;
 use crate::table::Interned;
+use crate::trust::is_servers;
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -44,16 +45,16 @@ impl Unionfs {
         };
         let cx = Cx::internal(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let root = first.layer.root();
-        let (mut known, end, len) = load(&cx, &root).map_err(step("reading the identity log"))?;
-        let (tags, fresh) = tag(&branches, &mut known);
+        let mut loaded = load(&cx, &root, &path).map_err(step("reading the identity log"))?;
+        let (tags, fresh) = tag(&branches, &mut loaded.known);
         let log = if writes {
-            let log = write_log(&cx, (&root, &path), &known, (end, len), fresh);
+            let log = write_log(&cx, (&root, &path), &loaded, fresh);
             Some(log.map_err(|errno| BuildError::NotWritable(path.clone(), errno))?)
         } else {
             None
         };
         let states = branches.into_iter().zip(tags).map(|(branch, tag)| BranchState::new(branch, tag)).collect();
-        let core = Arc::new(Core::new(states, options, Identity::new(known, log)));
+        let core = Arc::new(Core::new(states, options, Identity::new(loaded.known, log)));
         for index in 0..=core.last_branch() {
             prepare(&core, &cx, index)?;
         }
@@ -86,27 +87,48 @@ fn check(branches: &[Branch]) -> std::result::Result<(), BuildError> {
     Ok(())
 }
 
-/// What the log in the leftmost branch says, how many of its bytes are good, and how many it has.
-fn load(cx: &Cx<'_>, root: &Arc<dyn Vnode>) -> Result<(Known, u64, u64)> {
-    let mut known = Known::default();
-    let Some(entry) = root.lookup(cx, Name::new(IDENT)?)? else { return Ok((known, 0, 0)) };
+/// What was found in the leftmost branch.
+#[derive(Default)]
+struct Loaded {
+    known: Known,
+    /// How many bytes of the log are good.
+    end: u64,
+    /// How many it has.
+    len: u64,
+    /// There is something in it that must not stay.
+    unclean: bool,
+}
+
+/// Reads the log in the leftmost branch.
+fn load(cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path) -> Result<Loaded> {
+    let mut loaded = Loaded::default();
+    let Some(entry) = root.lookup(cx, Name::new(IDENT)?)? else { return Ok(loaded) };
+    let branch = path.display();
     if entry.vnode.kind() != Kind::Regular {
-        tracing::warn!("the identity log is no file: ignored");
-        return Ok((known, 0, 0));
+        tracing::warn!(%branch, "the identity log .wh..wh.ident is no file: ignored");
+        return Ok(loaded);
+    }
+    if !is_servers(&entry.attr, cx.uid) {
+        // It could give one user's file the number, and by the index of hard links the data, of another's.
+        let owner = entry.attr.uid;
+        tracing::warn!(
+            %branch,
+            owner,
+            "the identity log .wh..wh.ident is ignored: others than root and the server's user own it or may write it; numbers \
+             of files change"
+        );
+        return Ok(loaded);
     }
     let file = entry.vnode.open(cx, OpenFlags::RDONLY)?;
-    let bytes = read_all(&*file, cx, LIMIT)?;
-    let (records, good) = parse(&bytes);
-    if good < bytes.len() {
-        tracing::warn!(
-            lost = bytes.len() - good,
-            "the end of the identity log is damaged: some numbers of files change"
-        );
+    let read = Reader::read(&*file, cx, &mut |record| loaded.known.apply(record))?;
+    if read.good < entry.attr.size {
+        let lost = entry.attr.size - read.good;
+        tracing::warn!(%branch, lost, "the end of the identity log is damaged: some numbers of files change");
     }
-    for record in records {
-        known.apply(record);
+    if read.skipped > 0 {
+        tracing::warn!(%branch, records = read.skipped, "the identity log names impossible paths: these records are ignored");
     }
-    Ok((known, good as u64, entry.attr.size))
+    Ok(Loaded { end: read.good, len: entry.attr.size, unclean: read.skipped > 0, ..loaded })
 }
 
 /// The tags of the branches; those that had none get one. The records of these are answered too.
@@ -135,19 +157,14 @@ fn tag(branches: &[Branch], known: &mut Known) -> (Vec<u16>, Vec<Record>) {
 }
 
 /// Opens the log for appending. Where it has no good beginning, or more than half of it is out of date, it is written anew.
-fn write_log(
-    cx: &Cx<'_>,
-    (root, path): (&Arc<dyn Vnode>, &Path),
-    known: &Known,
-    (end, len): (u64, u64),
-    fresh: Vec<Record>,
-) -> Result<Log> {
+fn write_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), loaded: &Loaded, fresh: Vec<Record>) -> Result<Log> {
+    let &Loaded { ref known, end, len, unclean } = loaded;
     let mut all = HEADER.to_vec();
     for record in known.records() {
         all.extend(record.encode()?);
     }
     let name = Name::new(IDENT)?;
-    if end < HEADER.len() as u64 || (all.len() as u64) < end / 2 {
+    if unclean || end < HEADER.len() as u64 || (all.len() as u64) < end / 2 {
         return keeping_times(cx, root, || rewrite_log(cx, (root, path), name, &all));
     }
     let entry = root.lookup(cx, name)?.ok_or(Errno::IO)?;

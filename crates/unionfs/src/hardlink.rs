@@ -76,6 +76,11 @@ impl IndexName {
     }
 }
 
+/// Is that the name of an index entry?
+pub(crate) fn is_index_name(name: &[u8]) -> bool {
+    IndexName::parse(name).is_some()
+}
+
 impl Core {
     /// The directory of index entries of a branch, if it is there.
     fn links_dir(&self, cx: &Cx<'_>, branch: u16) -> Result<Option<Arc<dyn Vnode>>> {
@@ -100,6 +105,14 @@ impl Core {
     fn load_link(&self, cx: &Cx<'_>, branch: u16, dir: &Arc<dyn Vnode>, number: u64) -> Result<()> {
         let Some(entry) = dir.lookup(cx, IndexName::of(number).name()?)? else { return Ok(()) };
         if entry.vnode.kind() == Kind::Directory {
+            return Ok(());
+        }
+        // The copy of a file lies left of it: what claims to be one of a file on its own branch, or left of it, is none.
+        let leads_right = |tag: u16| self.branches.iter().skip(usize::from(branch) + 1).any(|b| b.tag == tag);
+        let known = |tag: u16| self.branches.iter().any(|b| b.tag == tag);
+        if crate::identity::tag_of(number).is_some_and(|tag| known(tag) && !leads_right(tag)) {
+            let (number, path) = (format!("{number:016x}"), self.path_of(branch));
+            tracing::debug!(branch = %path, number, "an index entry of a file further left is ignored");
             return Ok(());
         }
         if self.links.branch(number).is_some() {
@@ -229,7 +242,11 @@ impl Core {
         let Some(number) = self.counts(lower, attr)? else { return Ok(()) };
         let tag = self.branch(lower.branch)?.tag;
         let record = Record::Using { tag, number, first: attr.nlink, path: dir.path_to(name) };
-        self.identity.append(&self.server(cx), record)
+        match self.identity.append(&self.server(cx), record) {
+            // A path of 64 KiB: only a crash just now could make the link count wrong.
+            Err(Errno::NAMETOOLONG) => Ok(()),
+            other => other,
+        }
     }
 
     /// The name was not used up after all.
@@ -276,7 +293,12 @@ impl Core {
                 }
                 continue;
             }
-            match self.fate(cx, number, &using)? {
+            let fate = match self.fate(cx, number, &using) {
+                // No branch can have such a name: it was never used.
+                Err(Errno::NAMETOOLONG | Errno::INVAL | Errno::LOOP) => Fate::Shows,
+                other => other?,
+            };
+            match fate {
                 Fate::Shows => self.end_using(cx, number, 0),
                 Fate::Hidden => self.use_name(cx, number, using.first, 1),
                 Fate::Removed if self.links.branch(number).is_some() => self.use_name(cx, number, using.first, 1),

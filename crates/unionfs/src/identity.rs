@@ -20,6 +20,11 @@ pub(crate) fn compose(tag: u16, lower: u64) -> u64 {
     HASHED | mix(lower ^ u64::from(tag).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
+/// The tag in a number that [`compose`] made; `None` for one of the hashed range.
+pub(crate) fn tag_of(number: u64) -> Option<u16> {
+    if number & HASHED != 0 { None } else { u16::try_from(number >> LOWER_BITS).ok() }
+}
+
 /// Another number, of the hashed range, where `id` is taken.
 pub(crate) fn next_free(id: u64) -> u64 {
     HASHED | mix(id.wrapping_add(1))

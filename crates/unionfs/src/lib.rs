@@ -11,6 +11,7 @@
 //! | finding a name: left to right, whiteouts, merging | `lookup` |
 //! | names that are kept from users; hiding | `whiteout` |
 //! | opaque directories and redirects | `marks` |
+//! | records that only the server can have made | `trust` |
 //! | listing | `readdir` |
 //! | attributes, extended attributes, open files | `attr`, `xattr`, `file` |
 //! | copy-up | `copyup`, `copydata`, `parents` (of directories), `jobs` and `movers` (who waits for whom) |
@@ -52,6 +53,7 @@ mod rmdir;
 mod shortname;
 mod spare;
 mod table;
+mod trust;
 mod vnode_impl;
 mod whiteout;
 mod work;

@@ -1,13 +1,17 @@
 //! The identity log's format: docs/formats/union-branch.md.
 
 use std::sync::Arc;
-use vnode::{Cx, Errno, OpenFile, Result, Time};
+use vnode::{Cx, Errno, Name, OpenFile, Result, Time};
 
 /// The first 16 bytes of a log.
 pub(crate) const HEADER: &[u8; 16] = b"strata-ident 1\n\0";
 
 /// More than this is not read of a log: some twenty million records.
-pub(crate) const LIMIT: u64 = 1 << 30;
+const LIMIT: u64 = 1 << 30;
+/// Bytes that are read of a log in one go.
+const CHUNK: usize = 64 * 1024;
+/// The bytes of a record beside its payload.
+const FRAME: usize = 8;
 
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,9 +84,20 @@ impl Record {
         if zero != 0 || crc32c(bytes.get(..len + 4)?) != sum {
             return None;
         }
-        let record = Self::decode_payload(kind, &mut payload)?;
+        let record = Self::decode_payload(kind, &mut payload).filter(|_| payload.is_empty())?;
         *bytes = rest;
-        payload.is_empty().then_some(record)
+        Some(record)
+    }
+
+    /// Could a server have written that? A path that leads nowhere can only come from somebody else.
+    fn is_plausible(&self) -> bool {
+        match self {
+            Self::Using { path, .. } => {
+                let inside = path.strip_prefix(b"/");
+                path.is_empty() || inside.is_some_and(|path| path.split(|&b| b == b'/').all(|n| Name::new(n).is_ok()))
+            }
+            Self::Tag { .. } | Self::Alias { .. } | Self::Unalias { .. } | Self::Names { .. } => true,
+        }
     }
 
     fn decode_payload(kind: u8, payload: &mut &[u8]) -> Option<Self> {
@@ -143,14 +158,59 @@ const fn crc_table() -> [u32; 256] {
     table
 }
 
-/// All records of a log, and how many of its bytes are good.
-pub(crate) fn parse(bytes: &[u8]) -> (Vec<Record>, usize) {
-    let Some(mut rest) = bytes.strip_prefix(HEADER.as_slice()) else { return (Vec::new(), 0) };
-    let mut records = Vec::new();
-    while let Some(record) = Record::decode(&mut rest) {
-        records.push(record);
+/// Reads a log piece by piece, up to its first record that is cut off or damaged.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    /// Not yet decoded.
+    rest: Vec<u8>,
+    /// How many bytes of the log are good.
+    pub(crate) good: u64,
+    /// Good records that no server can have written.
+    pub(crate) skipped: u64,
+}
+
+impl Reader {
+    /// Takes the next bytes in; `take` gets the records. Answers false where the good part of the log ends.
+    fn feed(&mut self, bytes: &[u8], take: &mut dyn FnMut(Record)) -> bool {
+        self.rest.extend(bytes);
+        let mut rest = self.rest.as_slice();
+        if self.good == 0 {
+            if rest.len() < HEADER.len() {
+                return true;
+            }
+            let Some(records) = rest.strip_prefix(HEADER.as_slice()) else { return false };
+            rest = records;
+        }
+        while let Some(record) = Record::decode(&mut rest) {
+            if record.is_plausible() {
+                take(record);
+            } else {
+                self.skipped += 1;
+            }
+        }
+        // A record that is there as a whole, and was not decoded, is damaged.
+        let damaged = rest.first_chunk().is_some_and(|len| rest.len() >= usize::from(u16::from_le_bytes(*len)) + FRAME);
+        let used = self.rest.len() - rest.len();
+        self.good += used as u64;
+        self.rest.drain(..used);
+        !damaged
     }
-    (records, bytes.len() - rest.len())
+
+    /// Reads a log from its start. It costs no more memory than its longest record, however long the file claims to be.
+    pub(crate) fn read(file: &dyn OpenFile, cx: &Cx<'_>, take: &mut dyn FnMut(Record)) -> Result<Self> {
+        let mut this = Self::default();
+        let mut chunk = vec![0; CHUNK];
+        let mut at = 0;
+        while at < LIMIT {
+            let got = file.read(cx, &mut chunk, at)?;
+            at += got as u64;
+            if got == 0 || !this.feed(chunk.get(..got).unwrap_or_default(), take) {
+                break;
+            }
+        }
+        this.rest = Vec::new();
+        Ok(this)
+    }
 }
 
 /// An open log.
@@ -188,7 +248,7 @@ pub(crate) fn write_all(file: &dyn OpenFile, cx: &Cx<'_>, mut data: &[u8], mut o
 /// Reads up to `limit` bytes from the start.
 pub(crate) fn read_all(file: &dyn OpenFile, cx: &Cx<'_>, limit: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let mut chunk = vec![0; 64 * 1024];
+    let mut chunk = vec![0; CHUNK];
     while (bytes.len() as u64) < limit {
         let room = usize::try_from(limit - bytes.len() as u64).unwrap_or(usize::MAX).min(chunk.len());
         let Some(out) = chunk.get_mut(..room) else { break };
@@ -205,6 +265,50 @@ pub(crate) fn read_all(file: &dyn OpenFile, cx: &Cx<'_>, limit: u64) -> Result<V
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// All plausible records of a log that comes in pieces of `step` bytes, and how many of its bytes are good.
+    fn parse_in(bytes: &[u8], step: usize) -> (Vec<Record>, usize) {
+        let mut reader = Reader::default();
+        let mut records = Vec::new();
+        let goes_on = |piece: &&[u8]| reader.feed(piece, &mut |record| records.push(record));
+        let _pieces = bytes.chunks(step).take_while(goes_on).count();
+        (records, usize::try_from(reader.good).unwrap())
+    }
+
+    fn parse(bytes: &[u8]) -> (Vec<Record>, usize) {
+        parse_in(bytes, bytes.len().max(1))
+    }
+
+    #[test]
+    fn holes_and_records_that_are_too_long_end_a_log() {
+        assert_eq!(parse(&[0; 100]), (vec![], 0));
+        let mut log = HEADER.to_vec();
+        let record = Record::Names { number: 4, first: 5, used: 6 };
+        log.extend(record.encode().unwrap());
+        let end = log.len();
+        log.extend([0; 1000]);
+        assert_eq!(parse(&log), (vec![record.clone()], end));
+        // An unalias with a byte too many.
+        let mut long = vec![11, 0, 3, 0];
+        long.extend([0; 11]);
+        long.extend(crc32c(&long).to_le_bytes());
+        log.splice(end.., long);
+        assert_eq!(parse(&log), (vec![record], end));
+    }
+
+    #[test]
+    fn paths_that_lead_nowhere_are_skipped() {
+        let using = |path: &[u8]| Record::Using { tag: 1, number: 2, first: 3, path: path.to_vec() };
+        let long = [b"/".as_slice(), &[b'n'; 256]].concat();
+        let bad: [&[u8]; 8] = [b"/../../etc/passwd", b"a", b"/", b"/a//b", b"/a/", b"/a/.", b"/a\0b", &long];
+        for path in bad {
+            let good = using(b"/a/b");
+            let log = [HEADER.to_vec(), using(path).encode().unwrap(), good.encode().unwrap()].concat();
+            assert_eq!(parse(&log), (vec![good], log.len()), "{}", path.escape_ascii());
+        }
+        let empty = [HEADER.to_vec(), using(b"").encode().unwrap()].concat();
+        assert_eq!(parse(&empty).0.len(), 1);
+    }
 
     #[test]
     fn checksum_is_castagnolis() {
@@ -247,17 +351,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_what_it_wrote(records in proptest::collection::vec(any_record(), 0..20), cut in 0_usize..2000) {
+        fn reads_what_it_wrote(records in proptest::collection::vec(any_record(), 0..20), cut in 0_usize..2000, step in 1_usize..500) {
             let mut bytes = HEADER.to_vec();
             let mut ends = vec![bytes.len()];
             for record in &records {
                 bytes.extend(record.encode().unwrap());
                 ends.push(bytes.len());
             }
-            prop_assert_eq!(parse(&bytes), (records.clone(), bytes.len()));
+            let plausible: Vec<Record> = records.into_iter().filter(Record::is_plausible).collect();
+            prop_assert_eq!(parse(&bytes), (plausible.clone(), bytes.len()));
+            prop_assert_eq!(parse_in(&bytes, step), (plausible.clone(), bytes.len()));
             let cut = cut.min(bytes.len());
             let (got, good) = parse(&bytes[..cut]);
-            prop_assert_eq!(&got[..], &records[..got.len()]);
+            prop_assert_eq!(&got[..], &plausible[..got.len()]);
             prop_assert!(good == 0 || ends.contains(&good));
         }
 
@@ -266,8 +372,9 @@ mod tests {
             if good {
                 bytes.splice(0..0, HEADER.iter().copied());
             }
-            let (_, end) = parse(&bytes);
+            let (records, end) = parse(&bytes);
             prop_assert!(end <= bytes.len());
+            prop_assert_eq!(parse_in(&bytes, 1), (records, end));
         }
     }
 }

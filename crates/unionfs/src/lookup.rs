@@ -1,7 +1,7 @@
 //! Finding a name in a directory: docs/unionfs.md, "Operations".
 
 use crate::branch::{Core, is_dir};
-use crate::marks::Onward;
+use crate::marks::{Found, Onward};
 use crate::node::{Absent, Dir, Lower, Place, UnionVnode};
 use crate::shortname::ShortName;
 use crate::whiteout::reserved;
@@ -115,7 +115,7 @@ impl Core {
                         return Ok(merge.done(None));
                     }
                     let found = Lower { vnode: entry.vnode, branch: part.branch };
-                    let last = self.merge(cx, &mut merge, found, entry.attr, walk)?;
+                    let last = self.merge(cx, &mut merge, found, entry.attr, (stack, name), walk)?;
                     if last {
                         return Ok(merge.done(None));
                     }
@@ -143,12 +143,20 @@ impl Core {
     }
 
     /// Adds a part to a directory. Answers true if it is the last one.
-    fn merge(&self, cx: &Cx<'_>, merge: &mut Merge, part: Lower, attr: Attr, walk: &mut Walk) -> Result<bool> {
-        let onward = self.onward(cx, &part, walk)?;
+    fn merge(
+        &self,
+        cx: &Cx<'_>,
+        merge: &mut Merge,
+        part: Lower,
+        attr: Attr,
+        found: Found<'_>,
+        walk: &mut Walk,
+    ) -> Result<bool> {
+        let onward = self.onward(cx, &part, found, walk)?;
         let branch = part.branch;
         let leftmost = merge.stack.is_empty();
         let elsewhere = match &onward {
-            Onward::Redirected(path) => self.resolve(cx, &part, path, walk)?,
+            Onward::Redirected(path) => self.resolve(cx, &part, found, path, walk)?,
             Onward::ByName | Onward::Unasked | Onward::Opaque => Vec::new(),
         };
         merge.stack.push(part);

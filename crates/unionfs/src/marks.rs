@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vnode::{Cx, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
+use vnode::{Attr, Cx, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
 
 /// The opaque mark of OCI layers and aufs.
 const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -19,6 +19,9 @@ pub(crate) const MOVED: &[u8] = b".wh..wh.moved";
 const HEADER: &[u8] = b"strata-redirect 1\n";
 /// The longest path of a redirect in bytes.
 const PATH_MAX: usize = 4096;
+
+/// Where a lower directory was found: the directories that were searched, and the name. Only messages need it.
+pub(crate) type Found<'a> = (&'a [Lower], Name<'a>);
 
 /// How a directory's stack goes on to the right of one of its parts.
 pub(crate) enum Onward {
@@ -66,8 +69,8 @@ impl Complaints {
 }
 
 impl Core {
-    /// Where the stack goes on right of `part`.
-    pub(crate) fn onward(&self, cx: &Cx<'_>, part: &Lower, walk: &mut Walk) -> Result<Onward> {
+    /// Where the stack goes on right of `part`, which is the entry `found.1` of the directories `found.0`.
+    pub(crate) fn onward(&self, cx: &Cx<'_>, part: &Lower, found: Found<'_>, walk: &mut Walk) -> Result<Onward> {
         let moved = part.branch < self.last_branch() && self.branch(part.branch)?.moved.load(Ordering::Acquire);
         if !moved {
             return Ok(Onward::Unasked);
@@ -76,7 +79,7 @@ impl Core {
         if self.is_opaque(cx, part)? {
             return Ok(Onward::Opaque);
         }
-        if let Some(path) = self.read_redirect(cx, part)? {
+        if let Some(path) = self.read_redirect(cx, part, found)? {
             return Ok(Onward::Redirected(path));
         }
         Ok(Onward::ByName)
@@ -117,27 +120,40 @@ impl Core {
         }
     }
 
-    fn read_redirect(&self, cx: &Cx<'_>, dir: &Lower) -> Result<Option<Box<[u8]>>> {
+    fn read_redirect(&self, cx: &Cx<'_>, dir: &Lower, found: Found<'_>) -> Result<Option<Box<[u8]>>> {
         let Some(entry) = dir.vnode.lookup(cx, Name::new(REDIRECT)?)? else { return Ok(None) };
         let limit = (HEADER.len() + PATH_MAX + 1) as u64;
         if entry.vnode.kind() != Kind::Regular || entry.attr.size > limit {
-            self.complain(dir, "a redirect that is no small file is ignored");
+            self.complain(dir, found, "is ignored: it is no small file; remove it");
+            return Ok(None);
+        }
+        if !self.trusts(&entry.attr) {
+            // It names a place that whoever made it need not be able to reach.
+            let (owner, mode) = (entry.attr.uid, entry.attr.perm());
+            let why = format!(
+                "is ignored, for it may be forged: its owner is {owner}, its mode {mode:03o}, and only a file of root or of the \
+                 server's user that nobody else can write counts; remove it, or, if you know it to be genuine, chown it to \
+                 root and chmod it to 444"
+            );
+            self.complain(dir, found, &why);
             return Ok(None);
         }
         let file = entry.vnode.open(&self.server(cx), OpenFlags::RDONLY)?;
         let bytes = read_all(&*file, cx, limit + 1)?;
         let path = parse_redirect(&bytes).map(Into::into);
         if path.is_none() {
-            self.complain(dir, "a damaged redirect is ignored");
+            self.complain(dir, found, "is ignored: it is damaged; remove it");
         }
         Ok(path)
     }
 
-    /// Warns of a bad mark in a directory of a branch, not at every look-up of it.
-    fn complain(&self, dir: &Lower, what: &str) {
+    /// Warns of a redirect in a directory of a branch, not at every look-up of it.
+    fn complain(&self, dir: &Lower, found: Found<'_>, why: &str) {
         if self.complaints.is_new(dir) {
+            let (stack, name) = found;
+            let (branch, path) = (self.path_of(dir.branch), self.path_for_log(stack, name));
             let inode = dir.vnode.id();
-            tracing::warn!(branch = %self.path_of(dir.branch), inode, "{what}");
+            tracing::warn!(%branch, %path, inode, "the redirect .wh..wh.redirect of this directory {why}");
         }
     }
 
@@ -148,16 +164,19 @@ impl Core {
     /// merges.
     pub(crate) fn write_redirect(&self, cx: &Cx<'_>, dir: &Lower, path: &[u8]) -> Result<()> {
         if path.len() > PATH_MAX {
-            return Err(Errno::NAMETOOLONG);
+            // Where the directory can't be renamed it can be copied: mv(1) does so by itself.
+            return Err(Errno::XDEV);
         }
         // It is going to wait for the disk.
         cx.require_blocking()?;
         let cx = &self.server(cx);
         self.announce_moves(cx, dir.branch)?;
         let make = |work: &Arc<dyn Vnode>, name: Name<'_>| work.create(cx, name, 0o444, OpenFlags::WRONLY);
-        let (work, name, (_, file)) = self.begin_work(cx, dir.branch, make)?;
+        let (work, name, (entry, file)) = self.begin_work(cx, dir.branch, make)?;
         let bytes = [HEADER, path, b"\n"].concat();
-        let published = write_all(&*file, cx, &bytes, 0)
+        let published = self
+            .check_owner(dir, &entry.attr)
+            .and_then(|()| write_all(&*file, cx, &bytes, 0))
             .and_then(|()| file.fsync(cx, true))
             .and_then(|()| work.rename(cx, name.name()?, &dir.vnode, Name::new(REDIRECT)?, RenameFlags::default()));
         if published.is_err()
@@ -166,6 +185,24 @@ impl Core {
             tracing::warn!(%errno, "an unfinished redirect stays in the work directory");
         }
         published
+    }
+
+    /// Would a redirect with these attributes, made just now, be believed? A file system that does not keep owners may give
+    /// it any.
+    fn check_owner(&self, dir: &Lower, attr: &Attr) -> Result<()> {
+        if self.trusts(attr) {
+            return Ok(());
+        }
+        if self.complaints.is_new(dir) {
+            let (branch, owner) = (self.path_of(dir.branch), attr.uid);
+            tracing::warn!(
+                %branch,
+                owner,
+                "a directory can't be renamed, only copied (EXDEV): the branch's file system gives what the server makes to \
+                 another user, so that nobody could tell a redirect from a forged one"
+            );
+        }
+        Err(Errno::XDEV)
     }
 
     /// From now on look-ups in that branch look for redirects, also after the next mount.
@@ -184,13 +221,20 @@ impl Core {
     }
 
     /// The directories at `path`, to which `part` is redirected, in the branches to its right; none if there is no directory there.
-    pub(crate) fn resolve(&self, cx: &Cx<'_>, part: &Lower, path: &[u8], walk: &mut Walk) -> Result<Vec<Lower>> {
+    pub(crate) fn resolve(
+        &self,
+        cx: &Cx<'_>,
+        part: &Lower,
+        found: Found<'_>,
+        path: &[u8],
+        walk: &mut Walk,
+    ) -> Result<Vec<Lower>> {
         let mut stack = self.roots_from(part.branch.saturating_add(1));
         for name in components(path) {
             match self.probe_with(cx, &stack, name?, walk)?.hit {
                 Hit::Dir { stack: next, .. } => stack = next,
                 Hit::None | Hit::Leaf { .. } => {
-                    self.complain(part, "a redirect leads nowhere");
+                    self.complain(part, found, "leads to no directory of the branches to the right");
                     return Ok(Vec::new());
                 }
             }

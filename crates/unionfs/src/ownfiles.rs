@@ -1,13 +1,17 @@
 //! The union's own names in the root of a branch. Somebody else may have put anything there: it is never followed, and
 //! what is in the way is given another name.
 
-use crate::branch::Core;
+use crate::branch::{BranchState, Core};
 use crate::copyup::keeping_times;
+use crate::hardlink::{LINKS, is_index_name};
+use crate::options::Mode;
+use crate::trust::{OTHERS, is_servers};
+use crate::work::{WORK, is_work_name};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vnode::{Cx, Errno, Kind, Name, RenameFlags, Result, Vnode};
+use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result, SetAttr, Vnode};
 
 /// What was in the way gets this name, with a number after it.
 const ASIDE: &str = ".wh..wh.aside";
@@ -17,28 +21,36 @@ const ASIDES: u32 = 1000;
 /// A directory of the union's own in the root of a branch, remembered once it was found or made.
 #[derive(Debug)]
 pub(crate) struct OwnDir {
-    name: &'static [u8],
+    which: Own,
     known: Mutex<Option<Arc<dyn Vnode>>>,
     /// It was said that something else has the name.
     told: AtomicBool,
 }
 
 impl OwnDir {
-    pub(crate) fn new(name: &'static [u8]) -> Self {
-        Self { name, known: Mutex::new(None), told: AtomicBool::new(false) }
+    pub(crate) fn new(which: Own) -> Self {
+        Self { which, known: Mutex::new(None), told: AtomicBool::new(false) }
     }
 
     /// The directory, if there is one. Anything else of that name is ignored, with one warning.
-    fn get(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path) -> Result<Option<Arc<dyn Vnode>>> {
+    fn get(&self, cx: &Cx<'_>, branch: &BranchState) -> Result<Option<Arc<dyn Vnode>>> {
+        let (root, path) = (&branch.root, &branch.path);
         let mut known = self.known.lock();
         if known.is_none() {
-            let found = root.lookup(cx, Name::new(self.name)?)?.map(|entry| entry.vnode);
-            let is_dir = found.as_ref().is_none_or(|vnode| vnode.kind() == Kind::Directory);
-            if !is_dir && !self.told.swap(true, Ordering::Relaxed) {
-                let name = self.name.escape_ascii();
-                tracing::warn!(branch = %path.display(), %name, "this is to be a directory, and is none: ignored");
+            let name = self.which.name()?;
+            let Some(entry) = root.lookup(cx, name)? else { return Ok(None) };
+            match self.which.why_not(cx, &entry)? {
+                None => {
+                    if branch.mode == Mode::ReadWrite {
+                        shut(cx, &entry, path);
+                    }
+                    *known = Some(entry.vnode);
+                }
+                Some(why) if !self.told.swap(true, Ordering::Relaxed) => {
+                    tracing::warn!(branch = %path.display(), %name, "ignored, not of the union's making: {why}");
+                }
+                Some(_) => {}
             }
-            *known = found.filter(|_| is_dir);
         }
         Ok(known.clone())
     }
@@ -49,9 +61,12 @@ impl OwnDir {
         if let Some(dir) = &*known {
             return Ok(dir.clone());
         }
-        let name = Name::new(self.name)?;
+        let name = self.which.name()?;
         let found = match root.lookup(cx, name)? {
-            Some(entry) if entry.vnode.kind() == Kind::Directory => Some(entry.vnode),
+            Some(entry) if self.which.why_not(cx, &entry)?.is_none() => {
+                shut(cx, &entry, path);
+                Some(entry.vnode)
+            }
             Some(_) => {
                 move_aside(cx, root, name, path)?;
                 None
@@ -60,6 +75,7 @@ impl OwnDir {
         };
         let dir = match found {
             Some(dir) => dir,
+            // Made now: its owner is the server's user, whatever a file system without owners says.
             None => keeping_times(cx, root, || root.mkdir(cx, name, 0o700))?.vnode,
         };
         *known = Some(dir.clone());
@@ -80,17 +96,69 @@ impl OwnDir {
 }
 
 /// Which of the directories.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Own {
     Work,
     Links,
+}
+
+impl Own {
+    fn name(self) -> Result<Name<'static>> {
+        Name::new(match self {
+            Self::Work => WORK,
+            Self::Links => LINKS,
+        })
+    }
+
+    /// Why what has the name can't be the directory that the server made; `None` if it can.
+    ///
+    /// Who may write the branch's root can make a directory of that name, or give the name to another user's directory.
+    fn why_not(self, cx: &Cx<'_>, entry: &Entry) -> Result<Option<&'static str>> {
+        if entry.vnode.kind() != Kind::Directory {
+            return Ok(Some("it is no directory"));
+        }
+        // `cx` is the server's own.
+        if !is_servers(&entry.attr, cx.uid) {
+            return Ok(Some("others than root and the server's user own it or may write it"));
+        }
+        if matches!(self, Self::Work) && entry.attr.mode & OTHERS != 0 {
+            return Ok(Some("its mode is not 700"));
+        }
+        let mut foreign = false;
+        entry.vnode.readdir(cx, 0, &mut |inside| {
+            foreign = !self.may_hold(inside.name.as_bytes());
+            !foreign
+        })?;
+        Ok(foreign.then_some("it holds what no union puts there"))
+    }
+
+    /// May an entry of the directory have that name?
+    fn may_hold(self, name: &[u8]) -> bool {
+        // What an NFS client makes of a file that is removed while open.
+        name.starts_with(b".nfs")
+            || match self {
+                Self::Work => is_work_name(name),
+                Self::Links => is_index_name(name),
+            }
+    }
+}
+
+/// Takes the rights of others away from a directory of the union: it holds files of directories that these may not search.
+fn shut(cx: &Cx<'_>, entry: &Entry, path: &Path) {
+    if entry.attr.mode & OTHERS == 0 {
+        return;
+    }
+    let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+    if let Err(errno) = entry.vnode.setattr(cx, &set, None) {
+        tracing::warn!(branch = %path.display(), %errno, "a directory of the union can be searched by everybody: chmod 700 .wh..wh.*");
+    }
 }
 
 impl Core {
     /// A directory of the union's own on that branch, if it is there.
     pub(crate) fn own_dir(&self, cx: &Cx<'_>, branch: u16, which: Own) -> Result<Option<Arc<dyn Vnode>>> {
         let state = self.branch(branch)?;
-        state.own(which).get(&self.server(cx), &state.root, &state.path)
+        state.own(which).get(&self.server(cx), state)
     }
 
     /// Runs `call` with a directory of the union's own, which is made if need be; and again with a new one, should it turn out

@@ -11,6 +11,11 @@ pub(crate) const WORK: &[u8] = b".wh..wh.work";
 /// Deeper than anything that a union leaves in a work directory.
 const DEPTH: u32 = 64;
 
+/// Is that a name that [`Core::begin_work`] gives?
+pub(crate) fn is_work_name(name: &[u8]) -> bool {
+    name.strip_prefix(b"c").is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
+}
+
 /// A name in a work directory.
 pub(crate) struct WorkName(String);
 
