@@ -231,6 +231,10 @@ impl Vnode for HostVnode {
         self.list(cookie, sink)
     }
 
+    fn listing_stamp(&self, _cx: &Cx<'_>) -> Option<u64> {
+        Some(0)
+    }
+
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         self.open_regular(cx, flags)
     }

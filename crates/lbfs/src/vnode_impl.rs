@@ -68,6 +68,11 @@ impl Vnode for Node {
         self.list(cx, cookie, sink)
     }
 
+    fn listing_stamp(&self, _cx: &Cx<'_>) -> Option<u64> {
+        // Each replica has its own time of change.
+        None
+    }
+
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         self.open_regular(cx, flags)
     }

@@ -162,6 +162,10 @@ impl Vnode for MemVnode {
         Ok(())
     }
 
+    fn listing_stamp(&self, _cx: &Cx<'_>) -> Option<u64> {
+        Some(0)
+    }
+
     fn open(&self, _cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         let mut tree = self.fs.begin(Op::Open)?;
         match self.kind {

@@ -79,6 +79,10 @@ impl Vnode for MeterVnode {
         tally.end(result)
     }
 
+    fn listing_stamp(&self, cx: &Cx<'_>) -> Option<u64> {
+        self.lower.listing_stamp(cx)
+    }
+
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         let file = self.begin(Operation::Open).end(self.lower.open(cx, flags))?;
         Ok(MeterFile::over(file, self.counts))

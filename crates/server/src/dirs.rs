@@ -31,9 +31,11 @@ impl Server {
         else {
             return Ok(buf.len());
         };
-        let before = buf.len();
-        let read =
-            vnode.readdir(&cx(rq, 0), cookie, &mut |e| buf.push(e.ino, e.cookie, e.kind.d_type(), e.name.as_bytes()));
+        let (before, cx) = (buf.len(), cx(rq, 0));
+        if cookie == 0 {
+            self.listed.begin(&cx, node, &*vnode)?;
+        }
+        let read = vnode.readdir(&cx, cookie, &mut |e| buf.push(e.ino, e.cookie, e.kind.d_type(), e.name.as_bytes()));
         as_far_as_it_came(read, before, buf.len())
     }
 
@@ -48,6 +50,9 @@ impl Server {
         }) else {
             return Ok(buf.len());
         };
+        if cookie == 0 {
+            self.listed.begin(&cx, node, &*vnode)?;
+        }
         let before = buf.len();
         let read = vnode.readdir(&cx, cookie, &mut |e| self.push_plus(&cx, node, &*vnode, e, &mut buf));
         as_far_as_it_came(read, before, buf.len())
@@ -61,6 +66,10 @@ impl Server {
             return false;
         }
         let entry = name(bytes).and_then(|n| dir.lookup(cx, n)).ok().flatten();
+        if let Some(entry) = entry.as_ref().filter(|entry| entry.attr.kind() == Kind::Directory) {
+            let vnode = &entry.vnode;
+            self.listed.noticed(cx, (self.node_of(vnode), &**vnode), &entry.attr, &self.session);
+        }
         let out = entry.as_ref().map_or_else(EntryOut::default, |entry| self.entry_out(node, entry));
         let (ino, kind) = entry.as_ref().map_or((e.ino, e.kind), |entry| (entry.attr.ino, entry.attr.kind()));
         buf.push_plus(&out, ino, e.cookie, kind.d_type(), bytes)

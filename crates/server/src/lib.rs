@@ -18,6 +18,7 @@ mod convert;
 mod debug;
 mod dirs;
 mod files;
+mod listed;
 mod mapped;
 mod mount;
 mod nodes;

@@ -4,6 +4,7 @@ use crate::config::{Config, Report};
 use crate::convert::{self, cx, name};
 use crate::debug::Debug;
 use crate::files::{Files, Use};
+use crate::listed::Listed;
 use crate::nodes::{Nodes, ROOT};
 use crate::suid::{self, is_root};
 use crate::virtuals;
@@ -24,6 +25,7 @@ pub(crate) struct Server {
     pub(crate) layer: Arc<dyn Layer>,
     pub(crate) nodes: Nodes,
     pub(crate) files: Files,
+    pub(crate) listed: Listed,
     pub(crate) cache: Duration,
     stack_depth: u32,
     passthrough: AtomicBool,
@@ -38,6 +40,7 @@ impl Server {
         Self {
             nodes: Nodes::new(layer.root()),
             files: Files::default(),
+            listed: Listed::default(),
             cache: config.cache,
             stack_depth: config.stack_depth,
             passthrough: AtomicBool::new(config.passthrough),
@@ -110,10 +113,23 @@ impl Server {
         if by_passthrough || self.files.is_open(node) { None } else { vnode.getattr(cx).ok() }
     }
 
-    /// Tells the kernel attributes.
-    fn told(&self, node: u64, attr: Attr) -> Attr {
+    /// The attributes that the kernel is told when it asks for them.
+    fn told(&self, rq: &Request<'_>, node: u64) -> Reply<Attr> {
+        let (vnode, cx) = (self.nodes.get(node)?, cx(rq, 0));
+        let attr = vnode.getattr(&cx)?;
+        self.tell(&cx, (node, &*vnode), attr)
+    }
+
+    /// Notes that the kernel is told these attributes.
+    fn tell(&self, cx: &Cx<'_>, (node, vnode): (u64, &dyn Vnode), attr: Attr) -> Reply<Attr> {
+        self.listed.seen(cx, (node, vnode), &attr, &self.session)?;
         self.files.pages.seen(node, &attr, &self.session);
-        attr
+        Ok(attr)
+    }
+
+    /// The node id of an object.
+    pub(crate) fn node_of(&self, vnode: &Arc<dyn Vnode>) -> u64 {
+        if Arc::ptr_eq(vnode, &self.layer.root()) { ROOT } else { vnode.id() }
     }
 
     /// What came from the directory `old` has another `..` now, if it is a directory. Whoever moves one has looked it up before:
@@ -205,8 +221,12 @@ impl Filesystem for Server {
     }
 
     fn lookup(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<Option<EntryOut>> {
-        let found = self.nodes.get(parent)?.lookup(&cx(rq, 0), name(bytes)?)?;
-        Ok(found.map(|entry| self.entry_out(parent, &entry)))
+        let cx = cx(rq, 0);
+        let Some(entry) = self.nodes.get(parent)?.lookup(&cx, name(bytes)?)? else { return Ok(None) };
+        // Before the look-up is counted: this may have to be done again where waiting is allowed.
+        let vnode = &entry.vnode;
+        self.listed.seen(&cx, (self.node_of(vnode), &**vnode), &entry.attr, &self.session)?;
+        Ok(Some(self.entry_out(parent, &entry)))
     }
 
     fn forget(&self, nodes: &[ForgetOne]) {
@@ -214,20 +234,22 @@ impl Filesystem for Server {
             if self.nodes.forget(one.nodeid, one.nlookup) {
                 self.files.pages.forget(one.nodeid);
                 self.files.mapped.forget(one.nodeid);
+                self.listed.remove(one.nodeid);
             }
         }
         self.nodes.trim();
     }
 
     fn getattr(&self, rq: &Request<'_>, node: u64, _arg: &GetattrIn) -> Reply<AttrOut> {
-        let attr = self.told(node, self.nodes.get(node)?.getattr(&cx(rq, 0))?);
+        let attr = self.told(rq, node)?;
         Ok(convert::attr_out(&attr, self.attr_lifetime(node)))
     }
 
     fn setattr(&self, rq: &Request<'_>, node: u64, arg: &SetattrIn) -> Reply<AttrOut> {
         let vnode = self.nodes.get(node)?;
         if let Some(attr) = self.without_loss_of_suid(rq, node, &*vnode, arg)? {
-            return Ok(convert::attr_out(&self.told(node, attr), self.attr_lifetime(node)));
+            let attr = self.tell(&cx(rq, 0), (node, &*vnode), attr)?;
+            return Ok(convert::attr_out(&attr, self.attr_lifetime(node)));
         }
         let file = if arg.valid & fuse::abi::FATTR_FH != 0 { self.files.get(arg.fh).ok() } else { None };
         let cx = cx(rq, 0);
@@ -237,7 +259,7 @@ impl Filesystem for Server {
     }
 
     fn statx(&self, rq: &Request<'_>, node: u64, _arg: &StatxIn) -> Reply<StatxOut> {
-        let attr = self.told(node, self.nodes.get(node)?.getattr(&cx(rq, 0))?);
+        let attr = self.told(rq, node)?;
         Ok(convert::statx_out(&attr, self.attr_lifetime(node)))
     }
 
@@ -250,26 +272,33 @@ impl Filesystem for Server {
 
     fn symlink(&self, rq: &Request<'_>, parent: u64, bytes: &[u8], target: &[u8]) -> Reply<EntryOut> {
         let entry = self.nodes.get(parent)?.symlink(&cx(rq, 0), name(bytes)?, target)?;
+        self.listed.remove(parent);
         Ok(self.entry_out(parent, &entry))
     }
 
     fn mknod(&self, rq: &Request<'_>, parent: u64, arg: &MknodIn, bytes: &[u8]) -> Reply<EntryOut> {
         let rdev = convert::rdev_from_kernel(arg.rdev);
         let entry = self.nodes.get(parent)?.mknod(&cx(rq, arg.umask), name(bytes)?, arg.mode, rdev)?;
+        self.listed.remove(parent);
         Ok(self.entry_out(parent, &entry))
     }
 
     fn mkdir(&self, rq: &Request<'_>, parent: u64, mode: u32, umask: u32, bytes: &[u8]) -> Reply<EntryOut> {
         let entry = self.nodes.get(parent)?.mkdir(&cx(rq, umask), name(bytes)?, mode & 0o7777)?;
+        self.listed.remove(parent);
         Ok(self.entry_out(parent, &entry))
     }
 
     fn unlink(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<()> {
-        self.nodes.get(parent)?.unlink(&cx(rq, 0), name(bytes)?)
+        self.nodes.get(parent)?.unlink(&cx(rq, 0), name(bytes)?)?;
+        self.listed.remove(parent);
+        Ok(())
     }
 
     fn rmdir(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<()> {
-        self.nodes.get(parent)?.rmdir(&cx(rq, 0), name(bytes)?)
+        self.nodes.get(parent)?.rmdir(&cx(rq, 0), name(bytes)?)?;
+        self.listed.remove(parent);
+        Ok(())
     }
 
     fn rename(
@@ -287,6 +316,8 @@ impl Filesystem for Server {
         let cx = cx(rq, 0);
         let (old, new) = (name(bytes)?, name(new_bytes)?);
         from.rename(&cx, old, &to, new, flags)?;
+        self.listed.remove(parent);
+        self.listed.remove(new_parent);
         if parent != new_parent {
             self.note_moved(&cx, parent, (&*to, new_parent), new);
             if flags.exchange {
@@ -299,6 +330,7 @@ impl Filesystem for Server {
     fn link(&self, rq: &Request<'_>, node: u64, new_parent: u64, bytes: &[u8]) -> Reply<EntryOut> {
         let target = self.nodes.get(node)?;
         let entry = self.nodes.get(new_parent)?.link(&cx(rq, 0), name(bytes)?, &target)?;
+        self.listed.remove(new_parent);
         Ok(self.entry_out(new_parent, &entry))
     }
 
@@ -338,6 +370,7 @@ impl Filesystem for Server {
             Errno::EXIST if !convert::exclusive(arg.flags) => Errno::STALE,
             other => self.noted(rq, other),
         })?;
+        self.listed.remove(parent);
         let out = self.entry_out(parent, &entry);
         let use_ = Use { creates: true, ..Use::of(flags) };
         let open = self.open_out(out.nodeid, file, use_, Some(&entry.attr));

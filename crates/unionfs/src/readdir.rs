@@ -31,7 +31,7 @@ struct Item {
 #[derive(Debug)]
 pub(crate) struct Listing {
     /// Which state of the directory this is.
-    stamps: Vec<(Time, Time)>,
+    stamps: Vec<Stamp>,
     names: Vec<u8>,
     items: Vec<Item>,
 }
@@ -152,9 +152,40 @@ impl UnionVnode {
     }
 }
 
-/// Times that move whenever an entry of one of the directories comes or goes.
-fn stamps(cx: &Cx<'_>, stack: &[Lower]) -> Result<Vec<(Time, Time)>> {
-    stack.iter().map(|part| part.vnode.getattr(cx).map(|attr| (attr.mtime, attr.ctime))).collect()
+/// What moves whenever an entry of one directory comes or goes: its times, and what else it goes by.
+type Stamp = (Time, Time, Option<u64>);
+
+fn stamps(cx: &Cx<'_>, stack: &[Lower]) -> Result<Vec<Stamp>> {
+    let stamp_of = |part: &Lower| {
+        let stamp = part.vnode.listing_stamp(cx);
+        part.vnode.getattr(cx).map(|attr| (attr.mtime, attr.ctime, stamp))
+    };
+    stack.iter().map(stamp_of).collect()
+}
+
+impl UnionVnode {
+    /// Moves when entries come or go in a part whose times this directory does not show.
+    pub(crate) fn parts_stamp(&self, cx: &Cx<'_>) -> u64 {
+        let Ok(stack) = self.stack() else { return 0 };
+        let Some((first, others)) = stack.split_first() else { return 0 };
+        let mut stamp = first.vnode.listing_stamp(cx).unwrap_or_default();
+        for part in others {
+            let mut add = |value: u64| stamp = mix(stamp.rotate_left(1) ^ value);
+            add(u64::from(part.branch));
+            add(part.vnode.id());
+            add(part.vnode.listing_stamp(cx).unwrap_or_default());
+            match part.vnode.getattr(cx) {
+                Ok(attr) => {
+                    for time in [attr.mtime, attr.ctime] {
+                        add(time.sec.cast_unsigned());
+                        add(u64::from(time.nsec));
+                    }
+                }
+                Err(errno) => add(u64::from(errno.raw_os_error().unsigned_abs())),
+            }
+        }
+        stamp
+    }
 }
 
 impl Core {
@@ -239,7 +270,7 @@ impl Core {
         }
     }
 
-    fn merge_listing(&self, cx: &Cx<'_>, stack: &Stack, stamps: Vec<(Time, Time)>) -> Result<Listing> {
+    fn merge_listing(&self, cx: &Cx<'_>, stack: &Stack, stamps: Vec<Stamp>) -> Result<Listing> {
         let seen = self.collect(cx, stack)?;
         let mut sorted: Vec<(u64, Box<[u8]>, Seen)> =
             seen.into_iter().map(|(name, seen)| (position(&name), name, seen)).collect();

@@ -44,6 +44,10 @@ impl Vnode for UnionVnode {
         self.read_dir(cx, cookie, sink)
     }
 
+    fn listing_stamp(&self, cx: &Cx<'_>) -> Option<u64> {
+        Some(self.parts_stamp(cx))
+    }
+
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         self.open_file(cx, flags)
     }

@@ -43,6 +43,10 @@ impl Vnode for UsenetVnode {
         self.list(cx, cookie, sink)
     }
 
+    fn listing_stamp(&self, cx: &Cx<'_>) -> Option<u64> {
+        self.lower.listing_stamp(cx)
+    }
+
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         self.lower.open(cx, flags)
     }

@@ -204,6 +204,11 @@ pub trait Vnode: Any + Send + Sync + fmt::Debug {
     /// `ENOTDIR`.
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
 
+    /// What tells, beside this directory's own times, whether a listing of it that is kept somewhere is out of date: a
+    /// number that changes when entries come or go that these times don't tell of, as those of other branches. 0 where
+    /// there are none. `None`: keep listings by the time of modification alone, the time of change says nothing.
+    fn listing_stamp(&self, cx: &Cx<'_>) -> Option<u64>;
+
     /// Opens a regular file. `O_TRUNC` truncates.
     ///
     /// # Errors

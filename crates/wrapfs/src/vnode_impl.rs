@@ -61,6 +61,10 @@ impl Vnode for WrapVnode {
         self.lower.readdir(cx, cookie, sink)
     }
 
+    fn listing_stamp(&self, cx: &Cx<'_>) -> Option<u64> {
+        self.lower.listing_stamp(cx)
+    }
+
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         Ok(WrapFile::over(self.lower.open(cx, flags)?))
     }

@@ -125,6 +125,9 @@ impl Vnode for ShakyVnode {
         self.1.pass()?;
         self.0.readdir(cx, cookie, sink)
     }
+    fn listing_stamp(&self, cx: &Cx<'_>) -> Option<u64> {
+        self.0.listing_stamp(cx)
+    }
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         self.1.pass()?;
         self.1.opened.fetch_add(1, Ordering::SeqCst);

@@ -123,6 +123,10 @@ impl Vnode for Remote {
         Err(NO)
     }
 
+    fn listing_stamp(&self, _cx: &Cx<'_>) -> Option<u64> {
+        None
+    }
+
     fn open(&self, _cx: &Cx<'_>, _flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         Err(NO)
     }

@@ -57,6 +57,10 @@ impl Vnode for TemplateVnode {
         seen!(self, cx, Readdir { dir }, self.list(cx, cookie, sink))
     }
 
+    fn listing_stamp(&self, cx: &Cx<'_>) -> Option<u64> {
+        self.lower.listing_stamp(cx)
+    }
+
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         seen!(self, cx, Open { file, flags }, self.open_file(cx, flags))
     }

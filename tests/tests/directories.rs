@@ -1,0 +1,121 @@
+//! Listings of directories that change while they are read, or in a branch directly.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+use strata_tests::process::sh;
+use strata_tests::{Delete, Mode, Mounted, Sandbox, Spec, Transport, on_both_transports};
+
+/// The names in a directory, as one string.
+fn ls(dir: &Path) -> String {
+    let names: BTreeSet<String> =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.into_iter().collect::<Vec<_>>().join(" ")
+}
+
+fn touch(path: &Path) {
+    fs::write(path, "").unwrap();
+}
+
+/// Replaces `a0` by `a1` in `lower`, so that `dir` shows it at once, and changes `lower` back.
+fn shows_at_once(dir: &Path, lower: &Path, change: &str) {
+    for round in 0..5 {
+        touch(&lower.join("a0"));
+        let before = ls(dir);
+        assert!(before.contains("a0") && !before.contains("a1"), "round {round}: {before}");
+        assert_eq!(ls(dir), before, "round {round}, listed again");
+        sh(change, &[lower]);
+        assert_eq!(ls(dir), before.replace("a0", "a1"), "round {round}");
+        fs::remove_file(lower.join("a1")).unwrap();
+    }
+}
+
+const DIRECTLY: &str = r#"rm "$1/a0"; touch "$1/a1""#;
+/// The time of modification is as it was before.
+const AND_BACK: &str =
+    r#"touch -r "$1" /mnt/times; rm "$1/a0"; touch "$1/a1"; touch -r /mnt/times "$1"; rm /mnt/times"#;
+
+fn two_branches(sandbox: &Sandbox) -> [std::path::PathBuf; 2] {
+    let branches = ["rw", "ro"].map(|name| sandbox.ext4(name, 64));
+    for branch in &branches {
+        fs::create_dir(branch.join("d")).unwrap();
+        touch(&branch.join("d/b"));
+        touch(&branch.join("b"));
+    }
+    branches
+}
+
+fn a_change_of_a_lower_branch_shows_at_once_without_a_cache(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let [rw, ro] = two_branches(&sandbox);
+    let union = Mounted::with_options(Spec::union(&rw, &ro, transport), &sandbox.path("u"), "cache=0");
+    for change in [DIRECTLY, AND_BACK] {
+        for branch in [&rw, &ro] {
+            shows_at_once(union.dir(), branch, change);
+            shows_at_once(&union.path("d"), &branch.join("d"), change);
+        }
+    }
+}
+
+fn a_change_of_a_lower_branch_shows_after_the_cache_time(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let [rw, ro] = two_branches(&sandbox);
+    let union = Mounted::with_options(Spec::union(&rw, &ro, transport), &sandbox.path("u"), "cache=1");
+    for dir in ["", "d"] {
+        assert!(!ls(&union.path(dir)).contains('c'));
+        touch(&ro.join(dir).join("c"));
+        std::thread::sleep(Duration::from_millis(1100));
+        assert!(ls(&union.path(dir)).contains('c'), "in /{dir}");
+        assert_eq!(union.during(|| drop(ls(&union.path(dir)))).get("READDIR"), 0, "the new listing is cached");
+    }
+}
+
+fn so_it_does_in_other_stacks(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let [rw, ro] = two_branches(&sandbox);
+    let union = format!("unionfs,dirs={}=rw:{}=ro", rw.display(), ro.display());
+    let above = Spec::Stack { words: format!("wrapfs / wrapfs / {union}").into(), transport };
+    let mut above = Mounted::with_options(above, &sandbox.path("above"), "cache=0");
+    shows_at_once(&above.path("d"), &ro.join("d"), DIRECTLY);
+    shows_at_once(above.dir(), &ro, AND_BACK);
+    above.unmount();
+
+    let wrap = Mounted::with_options(Spec::wrap(&ro, transport), &sandbox.path("null"), "cache=0");
+    shows_at_once(&wrap.path("d"), &ro.join("d"), DIRECTLY);
+    shows_at_once(&wrap.path("d"), &ro.join("d"), AND_BACK);
+
+    let branches = vec![(rw.clone(), Mode::Ro), (ro.clone(), Mode::Ro)];
+    let read_only = Spec::Union { branches, delete: Delete::Whiteout, transport };
+    let read_only = Mounted::with_options(read_only, &sandbox.path("readonly"), "cache=0");
+    shows_at_once(&read_only.path("d"), &ro.join("d"), DIRECTLY);
+    shows_at_once(&read_only.path("d"), &rw.join("d"), AND_BACK);
+}
+
+/// A directory of one branch comes to be merged, and is no more.
+fn a_part_that_comes_directly_shows_at_once(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let [rw, ro] = two_branches(&sandbox);
+    let union = Mounted::with_options(Spec::union(&rw, &ro, transport), &sandbox.path("u"), "cache=0");
+    for (single, other) in [(&rw, &ro), (&ro, &rw)] {
+        let dir = union.path("single");
+        fs::create_dir(single.join("single")).unwrap();
+        touch(&single.join("single/a"));
+        assert_eq!(ls(&dir), "a");
+        sh(r#"mkdir "$1/single"; touch "$1/single/b""#, &[other]);
+        assert_eq!(ls(&dir), "a b");
+        fs::remove_dir_all(other.join("single")).unwrap();
+        assert_eq!(ls(&dir), "a");
+        fs::remove_dir_all(single.join("single")).unwrap();
+    }
+}
+
+on_both_transports!(
+    a_change_of_a_lower_branch_shows_at_once_without_a_cache,
+    a_change_of_a_lower_branch_shows_after_the_cache_time,
+    so_it_does_in_other_stacks,
+    a_part_that_comes_directly_shows_at_once,
+);
