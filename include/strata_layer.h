@@ -30,7 +30,7 @@ extern "C" {
 
 #define STRATA_MAGIC UINT64_C(0x726579616c2d5453)
 #define STRATA_MAJOR 1
-#define STRATA_MINOR 1
+#define STRATA_MINOR 2
 
 /* The longest name or target that a hook may answer, in bytes. */
 #define STRATA_LONGEST 65536
@@ -125,6 +125,13 @@ struct strata_host {
 	void (*log)(int level, const char *text, size_t len);
 };
 
+/* Which names mean the same entry of a directory. Since 1.2. */
+enum strata_matching {
+	STRATA_MATCHING_EXACT = 0, /* no two names do: different names have different encodings */
+	STRATA_MATCHING_ENCODED = 1, /* names with the same encoding, under which the entry is stored and listed */
+	STRATA_MATCHING_FOLDED = 2 /* names with the same folding: an entry keeps the name that it was created with */
+};
+
 /* Names, one component at a time. Each function answers the length of its result, at most STRATA_LONGEST; if that is more than
  * capacity, it is called once more with a buffer that is large enough. */
 struct strata_names {
@@ -138,6 +145,12 @@ struct strata_names {
 	/* The targets of symbolic links: both NULL, or neither. */
 	int64_t (*encode_target)(void *self, const struct strata_caller *caller, struct strata_bytes target, uint8_t *out, size_t capacity);
 	int64_t (*decode_target)(void *self, const struct strata_caller *caller, struct strata_bytes target, uint8_t *out, size_t capacity);
+	/* STRATA_MATCHING_*. Asked once. NULL: EXACT. The kernel caches the names of a layer that answers EXACT: if it encodes two names alike
+	 * all the same, only the one that the encoding decodes to can be used, and the log says so. Since 1.2. */
+	int (*matching)(void *self);
+	/* What names are compared by. Must be given with FOLDED. Since 1.2. */
+	int64_t (*fold_filename)(void *self, const struct strata_caller *caller, const struct strata_object *dir,
+				 struct strata_bytes name, uint8_t *out, size_t capacity);
 };
 
 /* Attributes. Any of these may be NULL. Each answers 0 or a negative errno. */

@@ -181,7 +181,8 @@ pub const TABLE: &[Spec] = &[
         }),
         help: "How long the kernel may trust names and attributes without asking again, fractions allowed. What is changed through \
                the mount is seen at once; what is changed on a branch behind its back is seen after this long. \
-               Default 10; 0 for branches that others change all the time.",
+               Default 10; 0 for branches that others change all the time. Names are not cached where several mean one entry \
+               (casefold).",
     },
     Spec {
         name: "transport",

@@ -1,4 +1,5 @@
 use crate::caller::Server;
+use crate::casefold;
 use crate::descriptors::Budget;
 use crate::dirs::{DirCache, Listings};
 use crate::handle::FileHandle;
@@ -94,6 +95,8 @@ pub(crate) struct Shared {
     pub(crate) handles: Option<HandleRule>,
     pub(crate) read_only: bool,
     pub(crate) traits: FsTraits,
+    /// May several names lead to one entry here?
+    merges_names: bool,
     pub(crate) server: Server,
     pub(crate) table: Table,
     /// The descriptors of the process.
@@ -203,7 +206,9 @@ impl HostFs {
         let stat = statx_fd(&root).map_err(at("read its attributes"))?;
         let figures = rustix::fs::fstatfs(&root).map_err(at("read its file system's figures"))?;
         let flags = rustix::fs::fstatvfs(&root).map_err(at("read its file system's figures"))?.f_flag;
-        let traits = FsTraits::of(figures.f_type as u64 & 0xffff_ffff);
+        let magic = figures.f_type as u64 & 0xffff_ffff;
+        let traits = FsTraits::of(magic);
+        let merges_names = casefold::merges_names(&root, magic);
         let handles = if options.handles && !traits.no_handles { try_handles(&root, stat.stx_ino) } else { None };
         let budget = Budget::of_process();
         let shared = Shared {
@@ -214,6 +219,7 @@ impl HostFs {
             handles,
             read_only: options.read_only || flags.contains(StatVfsMountFlags::RDONLY),
             traits,
+            merges_names,
             server: Server::current(),
             table: Table::new(options.removed, Arc::clone(&budget)),
             dirs: DirCache::new(options.directories, Arc::clone(&budget)),
@@ -370,6 +376,10 @@ impl Layer for HostFs {
 
     fn watches_refusals(&self) -> bool {
         false
+    }
+
+    fn merges_names(&self) -> bool {
+        self.root.fs().merges_names
     }
 
     fn needs_flush(&self) -> bool {

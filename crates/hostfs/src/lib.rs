@@ -23,6 +23,7 @@
 
 mod attr;
 mod caller;
+mod casefold;
 mod claim;
 mod create;
 mod descriptors;

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use conformance::{random, run_all};
-use layers::{ALL, rot13, worldread, xor, zstd};
+use layers::{ALL, casefold, rot13, worldread, xor, zstd};
 use memfs::MemFs;
 use std::sync::Arc;
 use vnode::{Cx, Layer, Name, OpenFlags};
@@ -15,7 +15,7 @@ fn stack(kinds: &[&LayerType]) -> Arc<dyn Layer> {
 }
 
 /// Those that programs can't tell from none.
-const UNSEEN: [&LayerType; 2] = [&rot13::LAYER, &xor::LAYER];
+const UNSEEN: [&LayerType; 3] = [&rot13::LAYER, &xor::LAYER, &casefold::LAYER];
 
 #[test]
 fn each_alone() {

@@ -24,6 +24,7 @@ pub struct LbFs {
     root: Arc<Node>,
     may_hang: bool,
     watches_refusals: bool,
+    merges_names: bool,
 }
 
 /// What all vnodes share.
@@ -122,6 +123,7 @@ impl LbFs {
             may_hang: opened.iter().any(|opened| opened.as_ref().is_none_or(|opened| opened.pool.is_some()))
                 || layers().any(|layer| layer.may_hang()),
             watches_refusals: layers().any(|layer| layer.watches_refusals()),
+            merges_names: layers().any(|layer| layer.merges_names()),
             root: Node::root(&fs),
             fs,
         }))
@@ -184,6 +186,10 @@ impl Layer for LbFs {
 
     fn watches_refusals(&self) -> bool {
         self.watches_refusals
+    }
+
+    fn merges_names(&self) -> bool {
+        self.merges_names
     }
 
     fn sync(&self, _cx: &Cx<'_>) -> Result<()> {

@@ -193,6 +193,10 @@ impl Layer for MemFs {
         false
     }
 
+    fn merges_names(&self) -> bool {
+        false
+    }
+
     fn needs_flush(&self) -> bool {
         false
     }

@@ -47,6 +47,10 @@ impl Layer for Meter {
         self.lower.watches_refusals()
     }
 
+    fn merges_names(&self) -> bool {
+        self.lower.merges_names()
+    }
+
     fn needs_flush(&self) -> bool {
         self.lower.needs_flush()
     }

@@ -7,7 +7,9 @@ use wrapfs::hooks::OpKind;
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"ST-layer");
 pub const MAJOR: u32 = 1;
-pub const MINOR: u32 = 1;
+pub const MINOR: u32 = 2;
+/// Since this minor version names can be merged.
+pub const MINOR_OF_MATCHING: u32 = 2;
 /// The longest name or target that a hook may answer.
 pub const LONGEST: usize = 65_536;
 /// The function that an object exports.
@@ -122,6 +124,12 @@ pub struct Host {
 pub type NameFn = unsafe extern "C" fn(*mut c_void, *const Caller, *const Object, Bytes, *mut u8, usize) -> i64;
 pub type TargetFn = unsafe extern "C" fn(*mut c_void, *const Caller, Bytes, *mut u8, usize) -> i64;
 
+pub type MatchingFn = unsafe extern "C" fn(*mut c_void) -> c_int;
+
+pub const MATCHING_EXACT: c_int = 0;
+pub const MATCHING_ENCODED: c_int = 1;
+pub const MATCHING_FOLDED: c_int = 2;
+
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Names {
@@ -130,6 +138,8 @@ pub struct Names {
     pub decode_filename: Option<NameFn>,
     pub encode_target: Option<TargetFn>,
     pub decode_target: Option<TargetFn>,
+    pub matching: Option<MatchingFn>,
+    pub fold_filename: Option<NameFn>,
 }
 
 pub type DecodeAttr = unsafe extern "C" fn(*mut c_void, *const Caller, *const Object, *mut Attr) -> c_int;

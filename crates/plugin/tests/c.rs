@@ -11,7 +11,7 @@ use memfs::MemFs;
 use plugin::abi;
 use std::fs;
 use std::process::Command;
-use vnode::{Layer, OpenFlags};
+use vnode::{Errno, Layer, OpenFlags};
 
 fn example(name: &str) -> Object {
     Object::compiled(&top().join(format!("examples/c/{name}.c")), &[])
@@ -65,6 +65,24 @@ fn the_example_does_what_it_says() {
     }
 }
 
+#[test]
+fn names_may_mean_the_same_entry() {
+    let source = top().join("crates/plugin/tests/anycase.c");
+    for (defines, stored) in [(&["SMALL"][..], "readme"), (&[], "ReadMe")] {
+        let object = Object::compiled(&source, defines);
+        let lower = MemFs::new();
+        let layer = object.over(lower.clone(), &[]).unwrap();
+        assert!(layer.merges_names());
+        let root = layer.root();
+        root.mkdir(&ROOT, name("ReadMe"), 0o755).unwrap();
+        assert!(root.lookup(&ROOT, name("README")).unwrap().is_some());
+        assert_eq!(root.mkdir(&ROOT, name("rEADmE"), 0o755).map(|_| ()), Err(Errno::EXIST));
+        assert_eq!((names(&root), names(&lower.root())), (vec![stored.to_owned()], vec![stored.to_owned()]));
+        root.rmdir(&ROOT, name("README")).unwrap();
+        assert_eq!(names(&lower.root()), [""; 0]);
+    }
+}
+
 /// Sizes, offsets and numbers, as C and as Rust see them.
 #[test]
 fn the_header_is_the_rust_side() {
@@ -90,7 +108,7 @@ fn the_header_is_the_rust_side() {
         Object strata_object { host host, id id, kind kind, handle handle }
         Host strata_host { size size, major major, minor minor, getattr getattr, getxattr getxattr, log log }
         Names strata_names { size size, encode_filename encode_filename, decode_filename decode_filename, encode_target encode_target,
-            decode_target decode_target }
+            decode_target decode_target, matching matching, fold_filename fold_filename }
         Attributes strata_attributes { size size, decode_attr decode_attr, encode_attr encode_attr, encode_mode encode_mode }
         Data strata_data { size size, block_size block_size, applies applies, encode_data encode_data, decode_data decode_data }
         Op strata_op { kind kind, flags flags, object object, other other, name name, new_name new_name, data data, set set,
@@ -117,7 +135,8 @@ fn the_header_is_the_rust_side() {
         SET_MODE STRATA_SET_MODE, SET_UID STRATA_SET_UID, SET_GID STRATA_SET_GID, SET_SIZE STRATA_SET_SIZE,
         SET_ATIME STRATA_SET_ATIME, SET_MTIME STRATA_SET_MTIME, SET_ATIME_NOW STRATA_SET_ATIME_NOW,
         SET_MTIME_NOW STRATA_SET_MTIME_NOW, SET_KILL_SUIDGID STRATA_SET_KILL_SUIDGID,
-        FOREIGN_PLAIN STRATA_FOREIGN_PLAIN, FOREIGN_REFUSE STRATA_FOREIGN_REFUSE,
+        MATCHING_EXACT STRATA_MATCHING_EXACT, MATCHING_ENCODED STRATA_MATCHING_ENCODED,
+        MATCHING_FOLDED STRATA_MATCHING_FOLDED, FOREIGN_PLAIN STRATA_FOREIGN_PLAIN, FOREIGN_REFUSE STRATA_FOREIGN_REFUSE,
         DONE STRATA_DONE, MISSING STRATA_MISSING, OBJECT STRATA_OBJECT, ATTR STRATA_ATTR, BYTES STRATA_BYTES, COUNT STRATA_COUNT
     }
     ask("STRATA_MAX_BLOCK", wrapfs::hooks::MAX_BLOCK as u64);

@@ -146,8 +146,23 @@ static int ioctl_hook(void *self, const struct strata_caller *caller, const stru
 	return 1;
 }
 
+#ifdef MATCHING
+static int matching(void *self)
+{
+	(void)self;
+	return MATCHING;
+}
+#endif
+
 static const struct strata_names names_table = {
+#ifdef OLD_NAMES
+	.size = 5 * sizeof(void *),
+#else
 	.size = sizeof(names_table),
+#endif
+#ifdef MATCHING
+	.matching = matching,
+#endif
 #ifndef NO_ENCODE
 	.encode_filename = any_name,
 #endif

@@ -80,6 +80,19 @@ fn versions() {
 }
 
 #[test]
+fn how_names_are_compared() {
+    let wrong = hostile(&["NAMES", "MATCHING=7"]).wrong();
+    assert!(wrong.contains("its hook matching answered 7"), "{wrong}");
+    let wrong = hostile(&["NAMES", "MATCHING=STRATA_MATCHING_FOLDED"]).wrong();
+    assert!(wrong.contains("its hook fold_filename is NULL"), "{wrong}");
+    let merges = |defines: &[&str]| hostile(defines).over(memfs::MemFs::new(), &[]).unwrap().merges_names();
+    assert!(merges(&["NAMES", "MATCHING=STRATA_MATCHING_ENCODED"]));
+    assert!(!merges(&["NAMES", "MATCHING=STRATA_MATCHING_EXACT"]) && !merges(&["NAMES"]));
+    // What is past the size of an older table is not read.
+    assert!(!merges(&["NAMES", "OLD_NAMES", "MATCHING=STRATA_MATCHING_ENCODED"]));
+}
+
+#[test]
 fn what_it_says_of_itself() {
     for (defines, said) in [
         (&["NAME=\"a/b\""][..], "its name is \"a/b\""),

@@ -34,6 +34,7 @@ pub struct Config {
     pub mount: fuse::MountOptions,
     /// How long the kernel may remember names, missing names and attributes without asking again. Changes made through
     /// the mount are seen at once whatever this is; changes made behind its back are seen after this long.
+    /// Names are not remembered at all where several lead to one entry ([`vnode::Layer::merges_names`]).
     pub cache: Duration,
     /// Hand host files to the kernel where the layers allow it.
     pub passthrough: bool,

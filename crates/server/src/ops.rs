@@ -27,6 +27,8 @@ pub(crate) struct Server {
     pub(crate) files: Files,
     pub(crate) listed: Listed,
     pub(crate) cache: Duration,
+    /// The same for names, there and missing.
+    names: Duration,
     stack_depth: u32,
     passthrough: AtomicBool,
     keep_flush: bool,
@@ -42,6 +44,7 @@ impl Server {
             files: Files::default(),
             listed: Listed::default(),
             cache: config.cache,
+            names: if layer.merges_names() { Duration::ZERO } else { config.cache },
             stack_depth: config.stack_depth,
             passthrough: AtomicBool::new(config.passthrough),
             keep_flush: layer.needs_flush(),
@@ -60,9 +63,9 @@ impl Server {
         EntryOut {
             nodeid: known.node,
             generation: u64::from(known.generation),
-            entry_valid: self.cache.as_secs(),
+            entry_valid: self.names.as_secs(),
             attr_valid: attr_lifetime.as_secs(),
-            entry_valid_nsec: self.cache.subsec_nanos(),
+            entry_valid_nsec: self.names.subsec_nanos(),
             attr_valid_nsec: attr_lifetime.subsec_nanos(),
             attr: convert::attr(&entry.attr),
         }
@@ -211,7 +214,7 @@ impl Filesystem for Server {
             max_readahead: 1 << 20,
             time_gran: 1,
             max_stack_depth: self.stack_depth,
-            negative_timeout: self.cache,
+            negative_timeout: self.names,
             ..Wish::default()
         }
     }

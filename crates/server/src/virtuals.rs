@@ -42,7 +42,7 @@ fn info(server: &Server, session: &Session) -> String {
     format!(
         concat!(
             "{{\"version\":\"{}\",\"pid\":{},\"transport\":\"{}\",\"inodes\":{},",
-            "\"open_files\":{},\"passthrough_inodes\":{},\"cache_seconds\":{}}}"
+            "\"open_files\":{},\"passthrough_inodes\":{},\"cache_seconds\":{},\"names_cached\":{}}}"
         ),
         env!("CARGO_PKG_VERSION"),
         std::process::id(),
@@ -51,5 +51,6 @@ fn info(server: &Server, session: &Session) -> String {
         open,
         passthrough,
         server.cache.as_secs_f64(),
+        !server.layer.merges_names(),
     )
 }

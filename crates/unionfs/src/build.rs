@@ -253,6 +253,10 @@ impl Layer for Unionfs {
         false
     }
 
+    fn merges_names(&self) -> bool {
+        self.core.branches.iter().any(|b| b.layer.merges_names())
+    }
+
     fn needs_flush(&self) -> bool {
         self.core.branches.iter().any(|b| b.layer.needs_flush())
     }

@@ -111,6 +111,10 @@ impl Layer for UsenetFs {
         self.lower.watches_refusals()
     }
 
+    fn merges_names(&self) -> bool {
+        self.lower.merges_names()
+    }
+
     fn needs_flush(&self) -> bool {
         self.lower.needs_flush()
     }

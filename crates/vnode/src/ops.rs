@@ -141,6 +141,12 @@ pub trait Layer: Send + Sync + fmt::Debug {
     /// arranges that it learns of them ([`Vnode::refused`], [`Vnode::lookup`]), which costs more look-ups.
     fn watches_refusals(&self) -> bool;
 
+    /// May several names lead to one entry of a directory, in this layer or one below (`foo` and `FOO` where case does not matter)?
+    ///
+    /// The kernel then must not cache names: it would keep `FOO` when `foo` is removed or renamed, and a program that writes to
+    /// `FOO` would write to the removed file, or to what now has another name.
+    fn merges_names(&self) -> bool;
+
     /// Makes everything durable that was done before.
     ///
     /// # Errors

@@ -35,6 +35,10 @@ impl Layer for WrapFs {
         self.lower.watches_refusals()
     }
 
+    fn merges_names(&self) -> bool {
+        self.lower.merges_names()
+    }
+
     fn needs_flush(&self) -> bool {
         self.lower.needs_flush()
     }

@@ -9,7 +9,7 @@ use memfs::{Count, Dump, Fault, Faults, MemFs, Plan};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, Result, Vnode};
 use wrapfs::Template;
-use wrapfs::hooks::{Names, Object};
+use wrapfs::hooks::{Matching, Names, Object};
 
 fn stretched(lower: Arc<dyn Layer>) -> Arc<dyn Layer> {
     Template::over(lower).names(Stretch(30)).build()
@@ -101,27 +101,49 @@ fn what_does_not_decode_is_hidden() {
     assert_eq!(names(&root), ["d"]);
 }
 
-/// Names without a difference between small and large letters: what is found by another name than the listed one.
+/// Small letters only: what is found by another name than the listed one.
+#[derive(Debug)]
+struct Small(Matching);
+
+impl Names for Small {
+    fn matching(&self) -> Matching {
+        self.0
+    }
+    fn encode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(name.to_ascii_lowercase())
+    }
+    fn decode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(name.to_vec())
+    }
+}
+
 #[test]
 fn several_names_may_lead_to_one_entry() {
-    #[derive(Debug)]
-    struct Fold;
-    impl Names for Fold {
-        fn encode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
-            Ok(name.to_ascii_lowercase())
-        }
-        fn decode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
-            Ok(name.to_vec())
-        }
-    }
     let below = MemFs::new();
     below.root().mkdir(&ROOT, name("UP"), 0o755).unwrap();
-    let root = Template::over(below).names(Fold).build().root();
+    let layer = Template::over(below).names(Small(Matching::Encoded)).build();
+    let root = layer.root();
     assert!(root.lookup(&ROOT, name("UP")).unwrap().is_none());
     root.mkdir(&ROOT, name("Dir"), 0o755).unwrap();
     assert_eq!(names(&root), ["dir"]);
     assert!(root.lookup(&ROOT, name("DIR")).unwrap().is_some());
     assert_eq!(root.mkdir(&ROOT, name("dIR"), 0o755).map(|_| ()), Err(Errno::EXIST));
+    // Whatever is above says so, too.
+    assert!(layer.merges_names() && Template::over(layer).names(Stretch(2)).build().merges_names());
+}
+
+/// The kernel caches the names of a layer that says that none are merged: such a layer must not merge any.
+#[test]
+fn a_layer_that_does_not_say_that_it_merges_names_does_not() {
+    let layer = Template::over(MemFs::new()).names(Small(Matching::Exact)).build();
+    let root = layer.root();
+    assert!(!layer.merges_names());
+    assert_eq!(root.mkdir(&ROOT, name("Dir"), 0o755).map(|_| ()), Err(Errno::INVAL));
+    root.mkdir(&ROOT, name("dir"), 0o755).unwrap();
+    assert!(root.lookup(&ROOT, name("Dir")).unwrap().is_none());
+    assert_eq!(root.rmdir(&ROOT, name("DIR")), Err(Errno::NOENT));
+    assert_eq!(rename(&root, "dir", "Other", false), Err(Errno::INVAL));
+    assert_eq!(names(&root), ["dir"]);
 }
 
 #[test]

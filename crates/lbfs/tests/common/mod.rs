@@ -90,6 +90,9 @@ impl Layer for Shaky {
     fn watches_refusals(&self) -> bool {
         false
     }
+    fn merges_names(&self) -> bool {
+        self.lower.merges_names()
+    }
     fn sync(&self, _cx: &Cx<'_>) -> Result<()> {
         Ok(())
     }

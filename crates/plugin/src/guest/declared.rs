@@ -8,7 +8,7 @@ use core::ffi::{c_char, c_int};
 use std::ffi::{CStr, CString};
 use std::sync::OnceLock;
 use vnode::Errno;
-use wrapfs::hooks::Hooks;
+use wrapfs::hooks::{Hooks, Matching};
 use wrapfs::{LayerType, Settings};
 
 /// Makes the hooks of a layer as its options say.
@@ -65,7 +65,7 @@ impl Declared {
         });
         let done = match made {
             // SAFETY: the server's instance, by the header.
-            Ok(Ok(hooks)) => unsafe { hand_over(instance, hooks) },
+            Ok(Ok(hooks)) => unsafe { hand_over(host, instance, hooks) },
             Ok(Err(wrong)) => Err(wrong),
             Err(errno) => return -errno.raw_os_error(),
         };
@@ -80,8 +80,17 @@ impl Declared {
 /// Writes what the server knows of an instance: an older one has less.
 ///
 /// # Safety
-/// `out` has the size that it says.
-unsafe fn hand_over(out: *mut abi::Instance, hooks: Hooks) -> Result<(), String> {
+/// `out` has the size that it says, and `host` is the server's.
+unsafe fn hand_over(host: *const abi::Host, out: *mut abi::Instance, hooks: Hooks) -> Result<(), String> {
+    // SAFETY: this function's contract; every version has a number there.
+    let minor = unsafe { (&raw const (*host).minor).read() };
+    let merges = hooks.names.as_ref().is_some_and(|names| names.matching() != Matching::Exact);
+    if merges && minor < abi::MINOR_OF_MATCHING {
+        return Err(
+            "several of its names mean one entry, which this server can't be told and would cache: version 1.2 can"
+                .to_owned(),
+        );
+    }
     // SAFETY: this function's contract; every version has a size there.
     let known = unsafe { (&raw const (*out).size).read() };
     if hooks.resizing.is_some() && known < size_of::<abi::Instance>() {

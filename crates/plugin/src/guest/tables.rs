@@ -8,11 +8,12 @@ use std::sync::Arc;
 use vnode::{Attr, Cx, Errno, Name, OpenFlags, RenameFlags, Result, SetAttr, XattrFlags};
 use wrapfs::Foreign;
 use wrapfs::container::{BlockAt, BlockCodec};
-use wrapfs::hooks::{Answer, Block, Hooks, Instead, Object, Op, OpKind, Reply, Verdict};
+use wrapfs::hooks::{Answer, Block, Hooks, Instead, Matching, Object, Op, OpKind, Reply, Verdict};
 
 /// Hooks over a layer, and the tables that lead to them.
 struct Mounted {
     hooks: Hooks,
+    matching: c_int,
     interest: u64,
 }
 
@@ -25,7 +26,12 @@ pub(super) fn instance(hooks: Hooks) -> abi::Instance {
     let interest = hooks.operations.as_ref().map(|hook| hook.interest());
     let interest = interest
         .map_or(0, |set| numbered.filter(|(kind, _)| set.has(**kind)).fold(0, |bits, (_, bit)| bits | 1 << bit));
-    let mounted = Box::new(Mounted { hooks, interest });
+    let matching = match hooks.names.as_ref().map_or(Matching::Exact, |hook| hook.matching()) {
+        Matching::Exact => abi::MATCHING_EXACT,
+        Matching::Encoded => abi::MATCHING_ENCODED,
+        Matching::Folded => abi::MATCHING_FOLDED,
+    };
+    let mounted = Box::new(Mounted { hooks, matching, interest });
     let hooks = &mounted.hooks;
     abi::Instance {
         size: size_of::<abi::Instance>(),
@@ -59,6 +65,8 @@ static NAMES: abi::Names = abi::Names {
     decode_filename: Some(decode_filename),
     encode_target: Some(encode_target),
     decode_target: Some(decode_target),
+    matching: Some(matching),
+    fold_filename: Some(fold_filename),
 };
 
 static ATTRIBUTES: abi::Attributes = abi::Attributes {
@@ -165,8 +173,13 @@ macro_rules! targets {
     )* };
 }
 
-names! { encode_filename decode_filename }
+names! { encode_filename decode_filename fold_filename }
 targets! { encode_target decode_target }
+
+unsafe extern "C" fn matching(me: *mut c_void) -> c_int {
+    // SAFETY: `instance` made it, and it lives until `close`.
+    unsafe { me.cast::<Mounted>().as_ref() }.map_or(abi::MATCHING_EXACT, |mounted| mounted.matching)
+}
 
 unsafe extern "C" fn decode_attr(
     me: *mut c_void,

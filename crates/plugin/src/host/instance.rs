@@ -151,20 +151,24 @@ fn open(loaded: &Loaded, settings: &Settings) -> Result<abi::Instance, String> {
 
 /// A table of hooks, all of which begin with their size.
 pub(super) trait Table: Copy {
-    /// Its name, for messages.
+    /// One without hooks.
     const EMPTY: Self;
+    /// How many bytes it had in the first version that had it.
+    const LEAST: usize;
 }
 
 macro_rules! tables {
-    ($($table:ident { $($field:ident),* })*) => {
+    ($($table:ident { $($field:ident),* $(; $($since:ident),*)? })*) => {
         $(impl Table for abi::$table {
-            const EMPTY: Self = Self { size: 0, $($field: None),* };
+            const EMPTY: Self = Self { size: 0, $($field: None),* $(, $($since: None),*)? };
+            // The size, and as many pointers as there are hooks.
+            const LEAST: usize = size_of::<usize>() * (1 + [$(stringify!($field)),*].len());
         })*
     };
 }
 
 tables! {
-    Names { encode_filename, decode_filename, encode_target, decode_target }
+    Names { encode_filename, decode_filename, encode_target, decode_target; matching, fold_filename }
     Attributes { decode_attr, encode_attr, encode_mode }
     Data { block_size, applies, encode_data, decode_data }
     Codec { storage, max_encoded, encode, decode }
@@ -179,15 +183,17 @@ fn table<T: Table>(at: *const T, what: &str) -> Result<Option<T>, String> {
     }
     // SAFETY: by the header a table, which begins with its size.
     let size = unsafe { at.cast::<usize>().read_unaligned() };
-    if size < size_of::<T>() {
+    if size < T::LEAST {
         return Err(format!(
             "its table of {what} has {size} bytes, and should have {}: `size` is not set, or it is damaged",
             size_of::<T>()
         ));
     }
     let mut table = T::EMPTY;
-    // SAFETY: the table has at least as many bytes as are copied, and any bits of it are function pointers or NULL, by the header.
-    unsafe { core::ptr::copy_nonoverlapping(at.cast::<u8>(), (&raw mut table).cast::<u8>(), size_of::<T>()) };
+    let known = size.min(size_of::<T>());
+    // SAFETY: both tables have at least as many bytes as are copied, and any bits of it are function pointers or NULL, by the header; what an
+    // older one lacks stays NULL.
+    unsafe { core::ptr::copy_nonoverlapping(at.cast::<u8>(), (&raw mut table).cast::<u8>(), known) };
     Ok(Some(table))
 }
 

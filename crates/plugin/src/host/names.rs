@@ -3,8 +3,8 @@ use super::offers::with;
 use crate::abi::{self, Bytes};
 use crate::convert::caller_out;
 use std::sync::Arc;
-use vnode::{Cx, Result};
-use wrapfs::hooks::{self, Object};
+use vnode::{Cx, Errno, Result};
+use wrapfs::hooks::{self, Matching, Object};
 
 /// What most names fit into.
 const USUAL: usize = 512;
@@ -16,6 +16,8 @@ pub(super) struct Names {
     decode: abi::NameFn,
     /// To encode and to decode.
     targets: Option<(abi::TargetFn, abi::TargetFn)>,
+    matching: Matching,
+    fold: Option<abi::NameFn>,
 }
 
 impl Names {
@@ -25,7 +27,22 @@ impl Names {
             (None, None) => None,
             _ => return Err("of its hooks encode_target and decode_target one is NULL and the other not".to_owned()),
         };
+        let matching = match table.matching {
+            // SAFETY: the layer's hook, with the pointer that it asked for.
+            Some(matching) => match unsafe { matching(instance.me()) } {
+                abi::MATCHING_EXACT => Matching::Exact,
+                abi::MATCHING_ENCODED => Matching::Encoded,
+                abi::MATCHING_FOLDED => Matching::Folded,
+                other => return Err(format!("its hook matching answered {other}, which is no STRATA_MATCHING_*")),
+            },
+            None => Matching::Exact,
+        };
+        if matching == Matching::Folded {
+            must(table.fold_filename, "fold_filename")?;
+        }
         Ok(Self {
+            matching,
+            fold: table.fold_filename,
             instance: instance.clone(),
             encode: must(table.encode_filename, "encode_filename")?,
             decode: must(table.decode_filename, "decode_filename")?,
@@ -83,6 +100,14 @@ impl hooks::Names for Names {
 
     fn decode_filename(&self, cx: &Cx<'_>, dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
         self.name("decode_filename", self.decode, cx, dir, name)
+    }
+
+    fn matching(&self) -> Matching {
+        self.matching
+    }
+
+    fn fold_filename(&self, cx: &Cx<'_>, dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        self.name("fold_filename", self.fold.ok_or(Errno::IO)?, cx, dir, name)
     }
 
     fn encode_target(&self, cx: &Cx<'_>, target: &[u8]) -> Result<Vec<u8>> {

@@ -13,7 +13,7 @@ mod set;
 pub use attributes::Attributes;
 pub use data::{Block, Data, MAX_BLOCK};
 pub use ioctls::Ioctls;
-pub use names::Names;
+pub use names::{Matching, Names};
 pub use operations::{Answer, Instead, Op, OpKind, OpSet, Operations, Reply, Verdict};
 pub use set::Hooks;
 

@@ -1,10 +1,11 @@
 use super::core::Core;
 use super::data::Coding;
+use super::guard::guard;
 use super::node::TemplateVnode;
 use super::resized::{Foreign, Resizing};
 use super::watch::Watch;
 use crate::WrapFs;
-use crate::hooks::{Attributes, Data, Hooks, Ioctls, Names, OpKind, Operations};
+use crate::hooks::{Attributes, Data, Hooks, Ioctls, Matching, Names, OpKind, Operations};
 use container::BlockCodec;
 use std::sync::Arc;
 use vnode::{Cx, Layer, Result, Vnode};
@@ -88,9 +89,13 @@ impl Template {
     /// The layer; the null layer if there are no hooks.
     #[must_use]
     pub fn build(self) -> Arc<dyn Layer> {
-        let core = self.core;
+        let mut core = self.core;
         if core.has_no_hooks() {
             return WrapFs::new(core.lower);
+        }
+        if let Some(hook) = &core.names {
+            // In doubt the kernel caches no names.
+            core.matching = guard("matching", || Ok(hook.matching())).unwrap_or(Matching::Encoded);
         }
         let core = Arc::new(core);
         let root = Arc::new(TemplateVnode::over(&core, core.lower.root()));
@@ -131,6 +136,10 @@ impl Layer for TemplateFs {
 
     fn watches_refusals(&self) -> bool {
         self.core.watch(OpKind::Refused).is_some() || self.core.lower.watches_refusals()
+    }
+
+    fn merges_names(&self) -> bool {
+        self.core.matching != Matching::Exact || self.core.lower.merges_names()
     }
 
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {

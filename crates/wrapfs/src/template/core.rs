@@ -1,9 +1,11 @@
 use super::data::Coding;
+use super::folded::Folded;
 use super::long::Locks;
 use super::resized::Resizing;
 use super::watch::Watch;
-use crate::hooks::{Attributes, Ioctls, Names, OpKind};
+use crate::hooks::{Attributes, Ioctls, Matching, Names, OpKind};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use vnode::{Cx, Layer};
 
 /// What all vnodes of a layer made with the template share.
@@ -11,6 +13,12 @@ use vnode::{Cx, Layer};
 pub(crate) struct Core {
     pub(crate) lower: Arc<dyn Layer>,
     pub(crate) names: Option<Box<dyn Names>>,
+    /// Which names mean the same entry.
+    pub(crate) matching: Matching,
+    /// Was it said that the hook for names merges names without having declared it?
+    pub(crate) undeclared: AtomicBool,
+    /// What is known of directories with [`Matching::Folded`].
+    pub(crate) folded: Folded,
     pub(crate) attributes: Option<Box<dyn Attributes>>,
     pub(crate) ioctls: Option<Box<dyn Ioctls>>,
     pub(crate) watch: Option<Watch>,
@@ -27,6 +35,9 @@ impl Core {
         Self {
             lower,
             names: None,
+            matching: Matching::Exact,
+            undeclared: AtomicBool::new(false),
+            folded: Folded::default(),
             attributes: None,
             ioctls: None,
             watch: None,

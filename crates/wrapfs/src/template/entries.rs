@@ -15,6 +15,14 @@ impl TemplateVnode {
     }
 
     pub(crate) fn find(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
+        match self.find_exactly(cx, name)? {
+            Some(entry) => Ok(Some(entry)),
+            None => Ok(self.find_respelled(cx, name, false)?.map(|(_, entry)| entry)),
+        }
+    }
+
+    /// The entry that is stored under this name.
+    pub(crate) fn find_exactly(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
         let Some(place) = self.core.place(cx, &*self.lower, name)? else { return Ok(None) };
         let found = self.lower.lookup(cx, place.name()?)?;
         found.map(|entry| self.raise(cx, entry)).transpose()
@@ -42,12 +50,14 @@ impl TemplateVnode {
     ) -> Result<(Entry, T)> {
         // What is made could not be seen.
         let place = self.core.place(cx, &*self.lower, name)?.ok_or(Errno::INVAL)?;
-        let (entry, with) = self.publish(cx, &place, make)?;
+        let _held = self.hold_names(cx, self)?;
+        self.must_be_new(cx, name)?;
+        let (entry, with) = self.coming(cx, name, || self.publish(cx, &place, make))?;
         let is_dir = entry.vnode.kind() == Kind::Directory;
         match self.raise(cx, entry) {
             Ok(entry) => Ok((entry, with)),
             Err(errno) => {
-                if let Err(errno) = self.take(cx, &place, is_dir) {
+                if let Err(errno) = self.going(cx, name, || self.take(cx, &place, is_dir)) {
                     tracing::warn!(%errno, "what was made stays, though it could not be shown");
                 }
                 Err(errno)
@@ -75,13 +85,28 @@ impl TemplateVnode {
     }
 
     pub(crate) fn remove_file(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
-        let place = self.core.place(cx, &*self.lower, name)?.ok_or(Errno::NOENT)?;
-        self.take(cx, &place, false)
+        let _held = self.hold_names(cx, self)?;
+        self.remove(cx, name, |place| self.take(cx, place, false))
     }
 
     pub(crate) fn remove_dir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
-        let place = self.core.place(cx, &*self.lower, name)?.ok_or(Errno::NOENT)?;
-        self.core.sweeping(cx, &*self.lower, &place, || self.take(cx, &place, true))
+        let _held = self.hold_names(cx, self)?;
+        self.remove(cx, name, |place| self.core.sweeping(cx, &*self.lower, place, || self.take(cx, place, true)))
+    }
+
+    /// Removes the entry of that name, or the one that it leads to.
+    fn remove(&self, cx: &Cx<'_>, name: Name<'_>, take: impl Fn(&Place<'_>) -> Result<()>) -> Result<()> {
+        let exactly = |name: Name<'_>| {
+            let place = self.core.place(cx, &*self.lower, name)?.ok_or(Errno::NOENT)?;
+            self.going(cx, name, || take(&place))
+        };
+        match exactly(name) {
+            Err(Errno::NOENT) => match self.find_respelled(cx, name, true)? {
+                Some((stored, _)) => exactly(Name::new(&stored)?),
+                None => Err(Errno::NOENT),
+            },
+            done => done,
+        }
     }
 
     pub(crate) fn move_entry(
@@ -92,6 +117,16 @@ impl TemplateVnode {
         new_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
+        let _held = self.hold_names(cx, new_dir)?;
+        let (old, mut new) = (self.stored(cx, name)?, new_dir.stored(cx, new_name)?);
+        let respelled = old.name == new.name && self.lower.id() == new_dir.lower.id();
+        if respelled {
+            // One entry: it gets the new spelling.
+            new.name = new_name.as_bytes().into();
+        }
+        // Between two names of one file nothing is renamed.
+        let stays = !respelled && old.id.is_some() && old.id == new.id;
+        let (name, new_name) = (Name::new(&old.name)?, Name::new(&new.name)?);
         let from = self.core.place(cx, &*self.lower, name)?.ok_or(Errno::NOENT)?;
         let hidden = if flags.exchange { Errno::NOENT } else { Errno::INVAL };
         let to = self.core.place(cx, &*new_dir.lower, new_name)?.ok_or(hidden)?;
@@ -99,7 +134,12 @@ impl TemplateVnode {
             // Both names stay, and their companions with them.
             return self.lower.rename(cx, from.name()?, &new_dir.lower, to.name()?, flags);
         }
-        self.core.sweeping(cx, &*new_dir.lower, &to, || self.move_to(cx, &from, new_dir, &to, flags))
+        let act = || self.core.sweeping(cx, &*new_dir.lower, &to, || self.move_to(cx, &from, new_dir, &to, flags));
+        if stays {
+            return act();
+        }
+        // A name is noted as gone before the other one comes: they may be two spellings of one.
+        new_dir.coming(cx, new_name, || self.going(cx, name, act))
     }
 
     fn move_to(&self, cx: &Cx<'_>, from: &Place<'_>, new_dir: &Self, to: &Place<'_>, flags: RenameFlags) -> Result<()> {

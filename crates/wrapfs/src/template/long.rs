@@ -127,6 +127,15 @@ impl Locks {
         // In the order of the shards, so that two renames never wait for each other.
         Held([lock(a.min(b)), if a == b { None } else { lock(a.max(b)) }])
     }
+
+    /// The same, if nobody holds them.
+    pub(crate) fn try_hold(&self, a: u64, b: u64) -> Option<Held<'_>> {
+        let (a, b) = (shard_of(a), shard_of(b));
+        let lock = |shard: usize| self.0.get(shard).and_then(Mutex::try_lock);
+        let first = lock(a)?;
+        let second = if a == b { None } else { Some(lock(b)?) };
+        Some(Held([Some(first), second]))
+    }
 }
 
 impl Core {

@@ -1,6 +1,7 @@
 //! The template: every operation of the interface, with the author's hooks at the right places (Wrapfs paper, sections 2 and 3).
 //!
-//! Each concept is a file: `names` (what a name is below), `long` (names that are too long there), `entries` (what is found, made, removed
+//! Each concept is a file: `names` (what a name is below), `long` (names that are too long there), `folded` (names that
+//! are found in other spellings), `entries` (what is found, made, removed
 //! and moved), `attributes`, `data`, `resized` (data of another size), `watch` (before and after), `open`, `vnode_impl` and `file` (the interface), `guard` (around every hook).
 
 mod attributes;
@@ -9,6 +10,7 @@ mod core;
 mod data;
 mod entries;
 mod file;
+mod folded;
 mod guard;
 mod long;
 mod names;

@@ -3,7 +3,8 @@
 use super::core::Core;
 use super::guard::guard;
 use super::long::{self, Long};
-use crate::hooks::{Names, Object};
+use crate::hooks::{Matching, Names, Object};
+use std::sync::atomic::Ordering;
 use vnode::{Cx, Errno, NAME_MAX, Name, Result, Vnode};
 
 /// Where the entry of a name is in the directory below.
@@ -38,10 +39,24 @@ impl Core {
         let encoded = encode(&**hook, cx, dir, name.as_bytes())?;
         let seen = match decode(&**hook, cx, dir, &encoded)? {
             None => false,
-            Some(decoded) => decoded == name.as_bytes() || leads_back(&**hook, cx, dir, &decoded, &encoded)?,
+            Some(decoded) if decoded == name.as_bytes() => true,
+            Some(decoded) => leads_back(&**hook, cx, dir, &decoded, &encoded)? && self.may_merge(name, &decoded),
         };
         Ok(seen
             .then(|| if long::is_long(&encoded) { Place::Long(Long::new(encoded)) } else { Place::Encoded(encoded) }))
+    }
+
+    /// Two names have the same encoding: may they? The kernel caches names of a layer that says they never have, and would keep
+    /// one when the entry is removed or renamed under the other.
+    fn may_merge(&self, name: Name<'_>, decoded: &[u8]) -> bool {
+        if self.matching == Matching::Exact && !self.undeclared.swap(true, Ordering::Relaxed) {
+            tracing::error!(
+                "encode_filename encodes {name:?} as \"{}\", but the layer does not say that names are merged: such names are \
+                 refused; let Names::matching (matching in C) answer Encoded",
+                decoded.escape_ascii()
+            );
+        }
+        self.matching != Matching::Exact
     }
 
     /// The name that an encoded name is shown as; `None` if it is not.

@@ -1,0 +1,74 @@
+//! Names are stored as they are created, and found whatever the case of their letters: the example of a layer in which several names mean
+//! one entry.
+
+use wrapfs::hooks::{Matching, Names, Object};
+use wrapfs::vnode::{Cx, Result};
+use wrapfs::{LayerType, Template};
+
+/// The layer.
+pub const LAYER: LayerType = LayerType {
+    name: "casefold",
+    about: "finds names whatever their case, and stores them as they are created",
+    options: &[],
+    build: &|lower, _settings| Ok(Template::over(lower).names(CaseFold).build()),
+};
+
+#[derive(Debug)]
+struct CaseFold;
+
+impl Names for CaseFold {
+    fn matching(&self) -> Matching {
+        Matching::Folded
+    }
+
+    fn fold_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(folded(name))
+    }
+
+    fn encode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(name.to_vec())
+    }
+
+    fn decode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(name.to_vec())
+    }
+}
+
+/// Full case folding of Unicode, without normalization: `Straße` is `STRASSE`, but `é` as one character is not `e` and an accent. Names that
+/// are not UTF-8 are compared byte by byte.
+fn folded(name: &[u8]) -> Vec<u8> {
+    if name.is_ascii() {
+        return name.to_ascii_lowercase();
+    }
+    match core::str::from_utf8(name) {
+        Ok(name) => name.chars().flat_map(fold).collect::<String>().into_bytes(),
+        Err(_) => name.to_vec(),
+    }
+}
+
+/// The small letters of a character's capitals, so that all forms of a letter are one (`ς`, `σ` and `Σ`; `ẞ`, `ß` and `ss`). Only the
+/// dotless i, whose capital is that of i, is another letter.
+fn fold(c: char) -> impl Iterator<Item = char> {
+    let (dotless, other) = if c == 'ı' { (Some(c), None) } else { (None, Some(c)) };
+    let small =
+        other.into_iter().flat_map(char::to_lowercase).flat_map(char::to_uppercase).flat_map(char::to_lowercase);
+    dotless.into_iter().chain(small)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::folded;
+
+    #[test]
+    fn letters_are_one_whatever_their_form() {
+        for (one, other) in
+            [("README", "readme"), ("Straße", "STRASSE"), ("STRAẞE", "strasse"), ("ΣΊΣΥΦΟΣ", "σίσυφος"), ("ﬁx", "FIX")]
+        {
+            assert_eq!(folded(one.as_bytes()), folded(other.as_bytes()), "{one}");
+        }
+        for (one, other) in [("ı", "i"), ("é", "e\u{301}"), ("ä", "a"), ("K8", "K9")] {
+            assert_ne!(folded(one.as_bytes()), folded(other.as_bytes()), "{one}");
+        }
+        assert_ne!(folded(b"\xe4A"), folded(b"\xe4a"));
+    }
+}

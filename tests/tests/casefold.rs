@@ -1,0 +1,144 @@
+//! Layers in which several names mean one entry, mounted: what the kernel remembers of names must not lose data.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, on_both_transports, process};
+
+fn listed(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Stacks in which the case of names does not matter, over `lower`: alone, and below and above others.
+fn stacks(lower: &Path) -> [String; 5] {
+    let lower = lower.display();
+    [
+        format!("casefold / {lower}"),
+        format!("rot13 / casefold / {lower}"),
+        format!("casefold / rot13 / {lower}"),
+        format!("snoopfs / wrapfs / casefold / {lower}"),
+        format!("casefold / unionfs,dirs={lower}-changes=rw:{lower}=ro"),
+    ]
+}
+
+fn removed_and_renamed_in_another_case(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let lower = sandbox.dir("lower");
+    let _changes = sandbox.dir("lower-changes");
+    for cache in ["", "cache=1000"] {
+        for words in stacks(&lower) {
+            let spec = Spec::Stack { words: (&words).into(), transport };
+            let mounted = Mounted::with_options(spec, &sandbox.path("m"), cache);
+            let said = process::sh(
+                "cd \"$1\"
+                 echo one >Foo; cat foo; rm foo; echo important >Foo; cat Foo
+                 echo moved >a; cat A; mv a b; echo clobber >A; cat b A
+                 mkdir Dir; ls DIR; mv dir other; mkdir DIR; rmdir Dir; ls -d other
+                 echo old >x; cat X; echo new >y; mv y X; cat x
+                 : missing; ls none NONE 2>/dev/null || echo not yet; echo made >NONE; cat none",
+                &[mounted.dir()],
+            );
+            let expected = "one\nimportant\nmoved\nmoved\nclobber\nother\nold\nnew\nnot yet\nmade\n";
+            assert_eq!(said, expected, "{words} {cache}");
+            assert_eq!(listed(mounted.dir()), ["A", "Foo", "NONE", "b", "other", "x"], "{words} {cache}");
+            process::sh("rm -r \"$1\"/*", &[mounted.dir()]);
+        }
+    }
+}
+
+fn what_a_rename_can_do_to_a_spelling(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let lower = sandbox.dir("lower");
+    let mounted = Mounted::new(Spec::stack("casefold / ", &lower, transport), &sandbox.path("m"));
+    let said = process::sh(
+        "cd \"$1\"
+         echo x >foo
+         mv foo FOO 2>&1 || ls
+         mv foo step; mv step FOO; ls
+         ln Foo fOO 2>/dev/null || echo exists
+         mkdir d; mkdir D 2>/dev/null || echo exists
+         set -C; echo y 2>/dev/null >foO || echo exists
+         cd d; touch ../D/in; ls; cd ..; rm -r D; ls",
+        &[mounted.dir()],
+    );
+    let same = "mv: 'foo' and 'FOO' are the same file";
+    assert_eq!(said, format!("{same}\nfoo\nFOO\nexists\nexists\nexists\nin\nFOO\n"));
+}
+
+/// What a host file system takes for one is no different for who stands on it: here another mount of ours.
+fn over_a_mount_that_ignores_case(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let lower = sandbox.dir("lower");
+    fs::write(lower.join("Some-name"), "").unwrap();
+    let below = Mounted::new(Spec::stack("casefold / ", &lower, transport), &sandbox.path("below"));
+    let mounted = Mounted::new(Spec::wrap(below.dir(), transport), &sandbox.path("m"));
+    let said = process::sh(
+        "cd \"$1\"; echo one >Foo; cat foo; rm foo; echo important >Foo; cat Foo
+         echo moved >a; cat A; mv a b; echo clobber >A; cat b",
+        &[mounted.dir()],
+    );
+    assert_eq!(said, "one\nimportant\nmoved\nmoved\n");
+}
+
+/// Files written, moved and removed under names in any case, beside a model of what must be there.
+fn nothing_is_lost(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let lower = sandbox.dir("lower");
+    let mounted = Mounted::new(Spec::stack("casefold / ", &lower, transport), &sandbox.path("m"));
+    let mut rng = Rng::new(16);
+    let mut model: BTreeMap<String, (String, String)> = BTreeMap::new();
+    let pick = |rng: &mut Rng, max: usize| rng.bytes(1)[0] as usize % max;
+    for step in 0..3000 {
+        let mut spelling = || -> String {
+            let letters = ["alpha", "beta", "gamma", "delta", "epsilon"][pick(&mut rng, 5)];
+            letters.chars().map(|c| if pick(&mut rng, 2) == 0 { c.to_ascii_uppercase() } else { c }).collect()
+        };
+        let (name, other) = (spelling(), spelling());
+        let (key, other_key) = (name.to_lowercase(), other.to_lowercase());
+        let path = mounted.dir().join(&name);
+        match pick(&mut rng, 4) {
+            0 => {
+                let content = format!("{step}");
+                fs::write(&path, &content).unwrap();
+                model.entry(key).or_insert_with(|| (name, String::new())).1 = content;
+            }
+            1 => match (fs::read_to_string(&path), model.get(&key)) {
+                (Ok(read), Some((_, content))) => assert_eq!(read, *content, "{step}: {name}"),
+                (Err(error), None) if error.kind() == ErrorKind::NotFound => {}
+                (read, known) => panic!("{step}: {name} is {read:?}, and should be {known:?}"),
+            },
+            2 => {
+                let removed = fs::remove_file(&path).is_ok();
+                assert_eq!(removed, model.remove(&key).is_some(), "{step}: {name}");
+            }
+            _ => {
+                let moved = fs::rename(&path, mounted.dir().join(&other)).is_ok();
+                assert_eq!(moved, model.contains_key(&key), "{step}: {name} to {other}");
+                // To the kernel two spellings of one name are one already.
+                if moved && key != other_key {
+                    let (_, content) = model.remove(&key).unwrap();
+                    model.entry(other_key).or_insert_with(|| (other, String::new())).1 = content;
+                }
+            }
+        }
+        if step % 50 == 0 {
+            let mut names: Vec<_> = model.values().map(|(name, _)| name.clone()).collect();
+            names.sort();
+            assert_eq!(listed(&lower), names, "{step}");
+        }
+    }
+}
+
+on_both_transports! {
+    removed_and_renamed_in_another_case,
+    what_a_rename_can_do_to_a_spelling,
+    over_a_mount_that_ignores_case,
+    nothing_is_lost,
+}
