@@ -18,10 +18,14 @@ struct About {
     examples: Cow<'static, [(Cow<'static, str>, &'static str)]>,
 }
 
+/// What the first argument is where it names no directory.
+const NAME_HELP: &str = "any name, shown as the source by df and findmnt. By it mount -a knows in fstab that a line is mounted; for none, \
+                         the type is shown, and mount -a tries the line again";
+
 const UNION: About = About {
     title: Cow::Borrowed("mount a union of directories"),
     spec: "NAME",
-    spec_help: "shown as the source by df and findmnt; none is a good choice",
+    spec_help: NAME_HELP,
     description: Cow::Borrowed(&[
         Cow::Borrowed(
             "A union shows the files of several directories, its branches, as one tree. Where branches have the same name, \
@@ -212,7 +216,7 @@ fn of_bottom(bottom: &BottomType) -> About {
         spec,
         spec_help: match bottom.source {
             Some(_) => "the directories; a : in a path is written \\:",
-            None => "shown as the source by df and findmnt; none is a good choice",
+            None => NAME_HELP,
         },
         description: vec![
             format!(

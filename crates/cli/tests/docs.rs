@@ -1,0 +1,108 @@
+//! The pages of the documentation: what they refer to exists, and nothing stands there twice or not at all.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Every page, and its text.
+fn pages() -> Vec<(PathBuf, String)> {
+    let mut pages = vec![top().join("README.md"), top().join("ARCHITECTURE.md")];
+    for dir in ["docs", "docs/formats"] {
+        pages.extend(fs::read_dir(top().join(dir)).unwrap().map(|entry| entry.unwrap().path()));
+    }
+    pages.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    assert!(pages.len() > 10);
+    pages.into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
+}
+
+/// The lines outside of blocks of code.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
+    let mut code = false;
+    text.lines().filter(move |line| {
+        let fence = line.trim_start().starts_with("```");
+        code ^= fence;
+        !code && !fence
+    })
+}
+
+/// As a page's headings are addressed.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim_start_matches('#').trim().to_lowercase();
+    kept.chars().filter(|&c| c.is_alphanumeric() || "-_ ".contains(c)).map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    for (page, text) in pages() {
+        for link in prose(&text).flat_map(|line| line.split("](").skip(1)) {
+            let link = link.split([')', ' ']).next().unwrap();
+            if link.contains("://") {
+                continue;
+            }
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let file = if path.is_empty() { page.clone() } else { page.parent().unwrap().join(path) };
+            assert!(file.exists(), "{}: {link}", page.display());
+            if !heading.is_empty() {
+                let target = fs::read_to_string(file).unwrap();
+                let mut headings = prose(&target).filter(|line| line.starts_with('#'));
+                assert!(headings.any(|line| anchor(line) == heading), "{}: {link}", page.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn files_that_are_named_exist() {
+    for (page, text) in pages() {
+        for name in prose(&text).flat_map(|line| line.split('`').skip(1).step_by(2)) {
+            let parts = ["crates/", "docs/", "scripts/", "tests/", "examples/", "include/", "bench/"];
+            // A pattern, and the file that the tutorial's reader makes.
+            if !parts.iter().any(|part| name.starts_with(part))
+                || name.contains(['*', ' ', '{'])
+                || name.contains("veil")
+            {
+                continue;
+            }
+            // Those of a layer of one's own are called so, too.
+            let own = page.ends_with("tutorial.md") && name == "tests/layer.rs";
+            assert!(own || top().join(name).exists(), "{}: {name}", page.display());
+        }
+    }
+}
+
+#[test]
+fn no_paragraph_stands_twice() {
+    for (page, text) in pages() {
+        let mut seen = HashMap::new();
+        for line in prose(&text).filter(|line| line.len() > 60 && !line.starts_with('|')) {
+            assert_eq!(seen.insert(line, ()), None, "{}: {line}", page.display());
+        }
+    }
+}
+
+#[test]
+fn no_column_is_empty() {
+    for (page, text) in pages() {
+        let lines: Vec<_> = prose(&text).collect();
+        for table in lines.split(|line| !line.starts_with('|')).filter(|table| table.len() > 2) {
+            let rows = table.iter().map(|line| line.replace("\\|", ""));
+            let rows: Vec<Vec<_>> =
+                rows.map(|row| row.split('|').map(|cell| cell.trim().to_owned()).collect()).collect();
+            let columns = rows[0].len();
+            for row in &rows {
+                assert_eq!(row.len(), columns, "{}: {row:?}", page.display());
+            }
+            for column in 1..columns - 1 {
+                let body = &rows[2..];
+                let empty = body.iter().filter(|row| row[column].is_empty()).count();
+                assert!(empty * 2 <= body.len(), "{}: column {:?}", page.display(), rows[0][column]);
+            }
+        }
+    }
+}
