@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 use strata_tests::oracle::Oracle;
-use strata_tests::oracle::population::{Item, build, divide, population};
+use strata_tests::oracle::population::{Item, build, divide, population, scatter};
 use strata_tests::{Branch, Delete, Mode, Mounted, Rng, Sandbox, Spec, Transport, long};
 
 /// Steps between two comparisons of the whole trees: `STRATA_TEST_STRIDE`, to find the step that makes the difference.
@@ -32,12 +32,17 @@ enum Layout {
     One(usize, &'static [Mode]),
     /// Everything is divided among the branches right of the first.
     Divided(&'static [Mode]),
+    /// All branches start with a part of everything: a directory is on some of them, a file on one, or with other content on a
+    /// later one, too.
+    Scattered(&'static [Mode]),
 }
 
 const RW_RO: Layout = Layout::One(1, &[Mode::Rw, Mode::Ro]);
 const RW_RW_RO: Layout = Layout::Divided(&[Mode::Rw, Mode::Rw, Mode::Ro]);
 const RW_RO_RW: Layout = Layout::Divided(&[Mode::Rw, Mode::Ro, Mode::Rw]);
 const RW_RO_RO: Layout = Layout::Divided(&[Mode::Rw, Mode::Ro, Mode::Ro]);
+const SCATTERED: Layout = Layout::Scattered(&[Mode::Rw, Mode::Rw, Mode::Ro, Mode::Rw, Mode::Ro]);
+const SCATTERED_RW_RW_RO: Layout = Layout::Scattered(&[Mode::Rw, Mode::Rw, Mode::Ro]);
 const RW_RW: Layout = Layout::One(0, &[Mode::Rw, Mode::Rw]);
 
 /// Builds the branches. Read-only ones are on a file system of their own, which is then made read-only.
@@ -72,6 +77,7 @@ fn spec(sandbox: &Sandbox, items: &[Item], layout: Layout, transport: Transport,
             contents.extend(divide(items, modes.len() - 1, seed));
             (modes, contents)
         }
+        Layout::Scattered(modes) => (modes, scatter(items, modes.len(), seed)),
     };
     Spec::Union { branches: branches(sandbox, items, modes, &contents), delete, transport }
 }
@@ -177,6 +183,26 @@ fn three_branches_rw_ro_ro() {
 }
 
 #[test]
+fn scattered_three_branches() {
+    check(SCATTERED_RW_RW_RO, Transport::Ring, Delete::Whiteout, &[25, 26]);
+}
+
+#[test]
+fn scattered_three_branches_delete_all() {
+    check(SCATTERED_RW_RW_RO, Transport::Device, Delete::All, &[27]);
+}
+
+#[test]
+fn scattered_five_branches() {
+    check(SCATTERED, Transport::Device, Delete::Whiteout, &[28]);
+}
+
+#[test]
+fn scattered_five_branches_delete_all() {
+    check(SCATTERED, Transport::Ring, Delete::All, &[29]);
+}
+
+#[test]
 fn null_layer_ring() {
     check(Layout::Null, Transport::Ring, Delete::Whiteout, &[18, 19]);
 }
@@ -199,4 +225,14 @@ fn killed_device() {
 #[test]
 fn killed_three_branches() {
     check_crashes(RW_RW_RO, Transport::Ring, Delete::Whiteout, &[24]);
+}
+
+#[test]
+fn killed_scattered() {
+    check_crashes(SCATTERED, Transport::Ring, Delete::Whiteout, &[30]);
+}
+
+#[test]
+fn killed_scattered_delete_all() {
+    check_crashes(SCATTERED_RW_RW_RO, Transport::Device, Delete::All, &[31]);
 }

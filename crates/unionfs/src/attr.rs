@@ -98,6 +98,7 @@ impl UnionVnode {
     /// The lower object where changes of this one go: copies it up if need be.
     pub(crate) fn for_change(&self, cx: &Cx<'_>, mut change: Option<&mut Change>) -> Result<Lower> {
         self.core.require_writable()?;
+        let mut tries = Tries::new();
         loop {
             let lower = self.leaf();
             if self.core.writable(lower.branch) {
@@ -105,11 +106,12 @@ impl UnionVnode {
             }
             let this = self.arc()?;
             if self.dir.is_some() {
-                let target = self.core.target(&self.stack()?)?;
-                self.core.ensure_part(cx, &this, target)?;
+                // Where no part can be made there after all, the next round finds out.
+                let _ = self.core.ensure_part(cx, &this, self.target()?)?;
             } else {
                 self.core.copy_up(cx, &this, None, change.as_deref_mut())?;
             }
+            tries.again()?;
         }
     }
 

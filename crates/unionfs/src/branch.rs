@@ -149,10 +149,13 @@ impl Core {
     /// can be tried again further left.
     pub(crate) fn go_left(&self, index: u16, error: Errno) -> bool {
         let Some(branch) = self.branches.get(usize::from(index)) else { return false };
-        if error != Errno::ROFS || index == 0 || branch.refuses.swap(true, Ordering::Relaxed) {
+        if error != Errno::ROFS || index == 0 {
             return false;
         }
-        tracing::warn!(branch = %branch.path.display(), "listed as read-write, but its file system is read-only: used as ro");
+        // Of several operations that meet this at once, each tries again; one of them warns.
+        if !branch.refuses.swap(true, Ordering::Relaxed) {
+            tracing::warn!(branch = %branch.path.display(), "listed as read-write, but its file system is read-only: used as ro");
+        }
         true
     }
 
@@ -161,11 +164,30 @@ impl Core {
         self.read_only || index == 0
     }
 
-    /// The branch where something new is made in a directory of this stack: that of its leftmost part, from which what is
-    /// made inherits group and ACLs, else the nearest read-write one to the left, where a copy of that part is made.
-    pub(crate) fn target(&self, stack: &[Lower]) -> Result<u16> {
-        let leftmost = stack.first().ok_or(Errno::NOENT)?.branch;
-        (0..=leftmost).rev().find(|&b| self.writable(b)).ok_or(Errno::ROFS)
+    /// The nearest read-write branch, from `bound` to the left, on which each of these directories has or can have a part.
+    ///
+    /// Every operation that may have to make a part of a directory chooses its branch here: see
+    /// [`UnionVnode::can_lie_on`]. The leftmost branch is always possible.
+    pub(crate) fn branch_for(&self, dirs: &[&UnionVnode], bound: u16) -> Result<u16> {
+        for branch in (0..=bound.min(self.last_branch())).rev() {
+            if self.fits(dirs, branch)? {
+                return Ok(branch);
+            }
+        }
+        Err(Errno::ROFS)
+    }
+
+    /// Can that branch be written, and has each of these directories a part there, or can one be made?
+    pub(crate) fn fits(&self, dirs: &[&UnionVnode], branch: u16) -> Result<bool> {
+        if !self.writable(branch) {
+            return Ok(false);
+        }
+        for dir in dirs {
+            if !dir.can_lie_on(branch)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The number of a lower object that is not a directory's leftmost part nor an aliased file.

@@ -59,7 +59,8 @@ struct Built {
 }
 
 impl Core {
-    /// Copies a file up to `to`, or to the branch where it belongs.
+    /// Copies a file up to `to`, or further left if the directory where it is can't have a part there; without `to`, to the
+    /// branch where it belongs.
     ///
     /// Nothing that readers need is locked while data is copied.
     pub(crate) fn copy_up(
@@ -83,7 +84,10 @@ impl Core {
             let target = self.copy_target(to, place.as_ref(), from.branch)?;
             if let Some(place) = &place {
                 Amount::check(cx, &from, change.as_deref())?;
-                self.ensure_part(cx, &place.parent, target)?;
+                if !self.ensure_part(cx, &place.parent, target)? {
+                    tries.again()?;
+                    continue;
+                }
             }
             match self.copy_to(cx, vnode, &from, place.as_ref(), target, change.as_deref_mut()) {
                 Err(Errno::AGAIN) => cx.check()?,
@@ -94,23 +98,18 @@ impl Core {
         }
     }
 
-    /// The branch for a copy of a file that lies on `from`.
+    /// The branch for a copy of a file that lies on `from`: the nearest possible one up to `to`. Without `to`, the leftmost
+    /// read-write one that has a part of the directory, else the nearest possible one.
     fn copy_target(&self, to: Option<u16>, place: Option<&Place>, from: u16) -> Result<u16> {
         let left = from.checked_sub(1).ok_or(Errno::ROFS)?;
-        match (to, place) {
-            (Some(to), _) if self.writable(to) => Ok(to),
-            (_, Some(place)) => self.copy_target_in(&place.parent.stack()?, left),
-            (_, None) => (0..from).rev().find(|&b| self.writable(b)).ok_or(Errno::ROFS),
+        let Some(place) = place else { return self.branch_for(&[], to.unwrap_or(left)) };
+        if to.is_none() {
+            let stack = place.parent.stack()?;
+            if let Some(part) = stack.iter().find(|part| part.branch <= left && self.writable(part.branch)) {
+                return Ok(part.branch);
+            }
         }
-    }
-
-    /// The leftmost read-write branch up to `bound` that has a part of the directory, else the nearest left of all parts.
-    fn copy_target_in(&self, stack: &[Lower], bound: u16) -> Result<u16> {
-        if let Some(part) = stack.iter().find(|part| part.branch <= bound && self.writable(part.branch)) {
-            return Ok(part.branch);
-        }
-        let leftmost = stack.first().ok_or(Errno::NOENT)?.branch;
-        (0..leftmost).rev().find(|&b| self.writable(b)).ok_or(Errno::ROFS)
+        self.branch_for(&[&place.parent], to.unwrap_or(left))
     }
 
     /// Builds the copy and publishes it. `EAGAIN` if the file was renamed meanwhile.
@@ -216,14 +215,16 @@ impl Core {
         // A name that is not known, but there: the known one of several went.
         let unknown = !at && attr.nlink > 0 && self.writable(from.branch) && !vnode.gone.load(Ordering::Acquire);
         let several = attr.nlink > 1 || unknown;
-        if at || several {
+        // Made without a name, it may still be given one, and has to keep its number then.
+        let linkable = !at && attr.nlink == 0 && !vnode.gone.load(Ordering::Acquire);
+        if at || several || linkable {
             let copied = copy.vnode.getattr(cx)?;
             self.identity.append(&self.server(cx), self.alias_record(&copy, &copied, vnode.id)?)?;
         }
         match (several, place.filter(|_| at)) {
             (true, place) => self.publish_index(cx, vnode, (from, attr), place, &copy, built)?,
             (false, Some(place)) => self.publish_name(cx, place, &copy, built)?,
-            (false, None) => self.publish_orphan(vnode, built),
+            (false, None) => self.publish_orphan(vnode, built, linkable),
         }
         vnode.set_leaf(copy);
         if let Some(place) = place {
@@ -273,10 +274,12 @@ impl Core {
         Ok(())
     }
 
-    /// A file whose last known name is gone lives as long as its vnode.
-    fn publish_orphan(&self, vnode: &UnionVnode, built: &Built) {
+    /// A file whose last known name is gone, or that has none yet, lives as long as its vnode.
+    fn publish_orphan(&self, vnode: &UnionVnode, built: &Built, linkable: bool) {
         if let Some(open) = &built.open {
-            vnode.gone.store(true, Ordering::Release);
+            if !linkable {
+                vnode.gone.store(true, Ordering::Release);
+            }
             self.movers.keep_orphan(vnode.id, open.clone());
         }
     }
@@ -304,7 +307,7 @@ impl Core {
     }
 
     /// Brings the file that `name` leads to in `dir` to that branch, under that name: the view does not change. The caller
-    /// holds `dir`'s names; the file itself was copied up before.
+    /// holds `dir`'s names; the file itself was copied up before. Answers false if another branch is to be chosen.
     pub(crate) fn name_on(
         &self,
         cx: &Cx<'_>,
@@ -312,23 +315,23 @@ impl Core {
         dir: &UnionVnode,
         name: Name<'_>,
         probe: (u16, &Entry),
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let (shown, entry) = probe;
         let lower = vnode.leaf();
         if shown <= lower.branch {
-            return Ok(());
+            return Ok(true);
         }
-        let part = dir.part(lower.branch)?.ok_or(Errno::AGAIN)?;
+        let Some(part) = dir.part(lower.branch)? else { return Ok(false) };
         let server = self.server(cx);
         let old = Lower { vnode: entry.vnode.clone(), branch: shown };
         self.going_to_use(cx, dir, name, &old, &entry.attr)?;
         let linked = self.keeping_times(cx, &part.vnode, || part.vnode.link(&server, name, &lower.vnode).map(drop));
         if let Err(e) = linked {
             self.kept_name(cx, &old, &entry.attr);
-            return Err(e);
+            return if self.go_left(lower.branch, e) { Ok(false) } else { Err(e) };
         }
         self.use_name(cx, vnode.id, entry.attr.nlink, 1);
-        Ok(())
+        Ok(true)
     }
 }
 

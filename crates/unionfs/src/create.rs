@@ -33,7 +33,7 @@ impl UnionVnode {
         if reserved(name.as_bytes()) { Err(Errno::PERM) } else { Ok(()) }
     }
 
-    /// A removed directory takes nothing new.
+    /// What was removed takes nothing new: a directory no entry, a file no name.
     pub(crate) fn check_alive(&self) -> Result<()> {
         if self.gone.load(Ordering::Acquire) { Err(Errno::NOENT) } else { Ok(()) }
     }
@@ -55,7 +55,7 @@ impl UnionVnode {
                 probe.whiteout
             }
         };
-        let branch = self.core.target(stack)?;
+        let branch = self.target()?;
         Ok(Slot { branch, whiteout: whiteout == Some(branch) })
     }
 
@@ -76,7 +76,7 @@ impl UnionVnode {
             let slot = self.slot(cx, &stack, name)?;
             let Some(part) = stack.iter().find(|part| part.branch == slot.branch) else {
                 drop(names);
-                self.core.ensure_part(cx, &this, slot.branch)?;
+                let _ = self.core.ensure_part(cx, &this, slot.branch)?;
                 tries.again()?;
                 continue;
             };
@@ -182,9 +182,9 @@ impl UnionVnode {
         loop {
             self.check_alive()?;
             let stack = self.stack()?;
-            let branch = self.core.target(&stack)?;
+            let branch = self.target()?;
             let Some(part) = stack.iter().find(|part| part.branch == branch) else {
-                self.core.ensure_part(cx, &this, branch)?;
+                let _ = self.core.ensure_part(cx, &this, branch)?;
                 tries.again()?;
                 continue;
             };
@@ -214,18 +214,21 @@ impl UnionVnode {
         loop {
             let names = self.dir()?.names.write();
             self.check_alive()?;
+            // Its last name is gone: it gets no other, though a copy of it could take one.
+            target.check_alive()?;
             let stack = self.stack()?;
             let probe = self.core.probe(cx, &stack, name)?;
             if !matches!(probe.hit, Hit::None) {
                 return Err(Errno::EXIST);
             }
             let from = target.leaf();
-            let branch = self.link_branch(&stack, &probe, from.branch)?;
+            let branch = self.link_branch(&stack, &probe, &target, from.branch)?;
             let part = stack.iter().find(|part| part.branch == branch);
             let (Some(part), true) = (part, branch == from.branch) else {
                 drop(names);
-                self.core.ensure_part(cx, &this, branch)?;
-                self.core.copy_up(cx, &target, Some(branch), None)?;
+                if self.core.ensure_part(cx, &this, branch)? {
+                    self.core.copy_up(cx, &target, Some(branch), None)?;
+                }
                 tries.again()?;
                 continue;
             };
@@ -236,8 +239,10 @@ impl UnionVnode {
                     self.made(cx, part, &slot, name, &entry);
                     drop(names);
                     self.touch(cx, branch);
+                    if target.place().is_none() {
+                        self.core.movers.release_orphan(target.id);
+                    }
                     target.set_place(Some(self.place_of(name)?));
-                    target.gone.store(false, Ordering::Release);
                     let attr = target.leaf_attr(cx, entry.attr);
                     return Ok(Entry { vnode: target, attr });
                 }
@@ -247,12 +252,15 @@ impl UnionVnode {
         }
     }
 
-    /// The branch where another name of a file on `from` goes: the file's own, if the name would show there.
-    fn link_branch(&self, stack: &[Lower], probe: &Probe, from: u16) -> Result<u16> {
-        if self.core.writable(from) && from <= probe.bound() && self.can_lie_on(from)? {
+    /// The branch where another name of a file on `from` goes: the file's own, if the name would show there. Else one to which
+    /// the file's known name can be brought, too.
+    fn link_branch(&self, stack: &[Lower], probe: &Probe, file: &Self, from: u16) -> Result<u16> {
+        if from <= probe.bound() && self.core.fits(&[self], from)? {
             return Ok(from);
         }
         let leftmost = stack.first().ok_or(Errno::NOENT)?.branch;
-        (0..=leftmost.min(from)).rev().find(|&b| self.core.writable(b)).ok_or(Errno::ROFS)
+        let place = file.place();
+        let dirs: Vec<&Self> = std::iter::once(self).chain(place.as_ref().map(|place| &*place.parent)).collect();
+        self.core.branch_for(&dirs, leftmost.min(from))
     }
 }

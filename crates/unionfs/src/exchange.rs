@@ -31,7 +31,9 @@ impl Rename<'_> {
         ];
         let target = self.exchange_target(dest)?;
         for side in &sides {
-            self.bring(cx, side, target)?;
+            if !self.bring(cx, side, target)? {
+                return Ok(false);
+            }
         }
         let names = lock_names(&[self.from, self.to])?;
         let done = self.exchange_locked(cx, &sides, target)?;
@@ -50,11 +52,11 @@ impl Rename<'_> {
         let alone = |vnode: &UnionVnode| -> Result<bool> { Ok(vnode.dir.is_none() || vnode.stack()?.len() == 1) };
         let files = self.source.dir.is_none() && dest.dir.is_none();
         let same = self.source.branch() == dest.branch() && alone(self.source)? && alone(dest)?;
-        let there = same || (files && self.from.can_lie_on(branch)? && self.to.can_lie_on(branch)?);
-        Ok(if there && self.core.writable(branch) { branch } else { 0 })
+        let there = (same || files) && self.core.fits(&[self.from, self.to], branch)?;
+        Ok(if there { branch } else { 0 })
     }
 
-    fn bring(&self, cx: &Cx<'_>, side: &Side<'_>, target: u16) -> Result<()> {
+    fn bring(&self, cx: &Cx<'_>, side: &Side<'_>, target: u16) -> Result<bool> {
         if side.vnode.dir.is_some() {
             return self.core.ensure_part(cx, side.vnode, target);
         }
@@ -101,8 +103,7 @@ impl Rename<'_> {
             return is_dir_still(&self.core.probe(cx, &stack, side.name)?, side.vnode);
         }
         let Some((shown, entry)) = self.leaf_at(cx, &stack, side.name, side.vnode)? else { return Ok(false) };
-        self.core.name_on(cx, side.vnode, side.dir, side.name, (shown, &entry))?;
-        Ok(true)
+        self.core.name_on(cx, side.vnode, side.dir, side.name, (shown, &entry))
     }
 
     fn mark_sides<'s>(

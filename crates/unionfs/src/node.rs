@@ -269,11 +269,11 @@ impl UnionVnode {
 impl Drop for UnionVnode {
     fn drop(&mut self) {
         self.core.table.forget(self.id, self);
-        if self.gone.load(Ordering::Relaxed) {
-            self.core.movers.release_orphan(self.id);
-        }
         // A chain of parents that nobody else holds goes one by one, not recursively: a tree may be very deep.
         let mut next = self.state.get_mut().parent.take();
+        if next.is_none() || self.gone.load(Ordering::Relaxed) {
+            self.core.movers.release_orphan(self.id);
+        }
         while let Some(parent) = next.take() {
             let at = Arc::as_ptr(&parent);
             if let Some(mut last) = Arc::into_inner(parent) {

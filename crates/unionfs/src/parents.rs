@@ -1,4 +1,9 @@
-//! Copies of directories: made only when something is to lie in them, with the attributes of the originals and no entries.
+//! Parts of directories on further branches: where one may be made, and how. It is made only when something is to lie in it,
+//! with the attributes of the original and no entries.
+//!
+//! A directory never gets a part to the right of its leftmost one, and a part lies in a part of the parent. So a directory
+//! can get a part on a branch only if, up to the nearest ancestor that has one there, the directory and all ancestors have
+//! their leftmost parts further right: [`UnionVnode::can_lie_on`].
 
 use crate::branch::Core;
 use crate::node::{Lower, Place, UnionVnode};
@@ -6,9 +11,39 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Cx, Errno, RenameFlags, Result, Vnode};
 
+impl UnionVnode {
+    /// Can this directory have a part on that branch: has it one, or can one be made there? `ENOENT` if it was removed.
+    ///
+    /// No lock is held that keeps the answer true: another operation may give an ancestor a part further left.
+    /// [`Core::ensure_part`] notices.
+    pub(crate) fn can_lie_on(&self, branch: u16) -> Result<bool> {
+        let mut place: Option<Place> = None;
+        loop {
+            let dir = place.as_ref().map_or(self, |place| &*place.parent);
+            let stack = dir.stack()?;
+            if stack.iter().any(|part| part.branch == branch) {
+                return Ok(true);
+            }
+            if stack.first().is_none_or(|leftmost| leftmost.branch < branch) {
+                return Ok(false);
+            }
+            place = Some(dir.place().ok_or(Errno::NOENT)?);
+        }
+    }
+
+    /// The branch where something new is made in this directory: that of its leftmost part, from which what is made inherits
+    /// group and ACLs, else the nearest to the left on which a copy of that part can be made.
+    pub(crate) fn target(&self) -> Result<u16> {
+        let leftmost = self.stack()?.first().ok_or(Errno::NOENT)?.branch;
+        self.core.branch_for(&[self], leftmost)
+    }
+}
+
 impl Core {
-    /// Makes sure that `dir` has a part on `branch`, which lies left of its stack or is in it, and so have its parents.
-    pub(crate) fn ensure_part(&self, cx: &Cx<'_>, dir: &Arc<UnionVnode>, branch: u16) -> Result<()> {
+    /// Makes sure that `dir` has a part on `branch`, and so have its ancestors. Answers false if it can't have one there after
+    /// all, because a directory changed or the branch is read-only: then a branch is to be chosen anew.
+    #[must_use = "the branch may have to be chosen anew"]
+    pub(crate) fn ensure_part(&self, cx: &Cx<'_>, dir: &Arc<UnionVnode>, branch: u16) -> Result<bool> {
         let mut missing = Vec::new();
         let mut next = dir.clone();
         while next.part(branch)?.is_none() {
@@ -17,12 +52,17 @@ impl Core {
             next = parent;
         }
         while let Some(dir) = missing.pop() {
-            self.copy_directory(cx, &dir, branch)?;
+            match self.copy_directory(cx, &dir, branch) {
+                Ok(true) => {}
+                Err(e) if self.go_left(branch, e) => return Ok(false),
+                other => return other,
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn copy_directory(&self, cx: &Cx<'_>, dir: &Arc<UnionVnode>, branch: u16) -> Result<()> {
+    /// Makes a part of a directory whose parent has one on that branch. Answers false if that is no longer so.
+    fn copy_directory(&self, cx: &Cx<'_>, dir: &Arc<UnionVnode>, branch: u16) -> Result<bool> {
         loop {
             let place = dir.place().ok_or(Errno::NOENT)?;
             let _names = place.parent.dir()?.names.write();
@@ -34,13 +74,13 @@ impl Core {
             }
             let stack = dir.stack()?;
             if stack.iter().any(|part| part.branch == branch) {
-                return Ok(());
+                return Ok(true);
             }
-            let original = stack.first().filter(|first| first.branch > branch).ok_or(Errno::STALE)?;
-            let parent = place.parent.part(branch)?.ok_or(Errno::STALE)?;
+            let Some(original) = stack.first().filter(|first| first.branch > branch) else { return Ok(false) };
+            let Some(parent) = place.parent.part(branch)? else { return Ok(false) };
             let copy = self.publish_directory(cx, &parent, &place, original)?;
             let parts = std::iter::once(Lower { vnode: copy, branch }).chain(stack.iter().cloned());
-            return dir.set_stack(parts.collect());
+            return dir.set_stack(parts.collect()).map(|()| true);
         }
     }
 

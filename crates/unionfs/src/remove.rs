@@ -69,7 +69,7 @@ impl UnionVnode {
         let lower = Lower { vnode: entry.vnode.clone(), branch };
         let remove = || {
             core.going_to_use(cx, self, name, &lower, &entry.attr)?;
-            let removed = core.remove_leaf(cx, &stack, name, branch);
+            let removed = core.remove_leaf(cx, self, &stack, name, branch);
             if !matches!(removed, Ok(Step::Done(_))) {
                 core.kept_name(cx, &lower, &entry.attr);
             }
@@ -103,6 +103,7 @@ impl Core {
     pub(crate) fn remove_leaf(
         &self,
         cx: &Cx<'_>,
+        dir: &UnionVnode,
         stack: &[Lower],
         name: Name<'_>,
         branch: u16,
@@ -112,7 +113,7 @@ impl Core {
             self.unlink_right(cx, stack, name, branch, None)?;
         }
         if !self.writable(branch) {
-            return self.hide(cx, stack, name, branch);
+            return self.hide(cx, dir, stack, name, branch);
         }
         let cover = match self.cover(cx, stack, part, name)? {
             Step::Done(cover) => cover,
@@ -149,18 +150,21 @@ impl Core {
     }
 
     /// Hides an entry of a branch that can't be changed, by a whiteout in the nearest branch to its left that can.
-    pub(crate) fn hide(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>, branch: u16) -> Result<Step<Removed>> {
-        let left = stack.iter().rev().filter(|part| part.branch < branch && self.writable(part.branch));
-        for part in left {
-            match self.make_whiteout(cx, part, name) {
-                Ok(_) => return Ok(Step::Done(Removed { branch: part.branch, stays: true })),
-                Err(e) if self.go_left(part.branch, e) => {}
-                Err(e) => return Err(e),
-            }
+    pub(crate) fn hide(
+        &self,
+        cx: &Cx<'_>,
+        dir: &UnionVnode,
+        stack: &[Lower],
+        name: Name<'_>,
+        branch: u16,
+    ) -> Result<Step<Removed>> {
+        let target = self.branch_for(&[dir], branch.checked_sub(1).ok_or(Errno::ROFS)?)?;
+        let Some(part) = stack.iter().find(|part| part.branch == target) else { return Ok(Step::Need(target)) };
+        match self.make_whiteout(cx, part, name) {
+            Ok(_) => Ok(Step::Done(Removed { branch: part.branch, stays: true })),
+            Err(e) if self.go_left(part.branch, e) => Ok(Step::Again),
+            Err(e) => Err(e),
         }
-        let leftmost = stack.first().ok_or(Errno::NOENT)?.branch;
-        let next = (0..leftmost).rev().find(|&b| self.writable(b)).ok_or(Errno::ROFS)?;
-        Ok(Step::Need(next))
     }
 
     /// `delete=all`: unlinks the instances right of `branch` that would show, from the right. What can't be unlinked is left,

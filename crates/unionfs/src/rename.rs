@@ -106,12 +106,6 @@ impl UnionVnode {
         }
         Ok(Quick::Done)
     }
-
-    /// Can this directory have a part on that branch?
-    pub(crate) fn can_lie_on(&self, branch: u16) -> Result<bool> {
-        let stack = self.stack()?;
-        Ok(stack.first().is_some_and(|first| branch < first.branch) || stack.iter().any(|part| part.branch == branch))
-    }
 }
 
 impl Rename<'_> {
@@ -136,25 +130,18 @@ impl Rename<'_> {
     /// The branch on which a file is renamed: its own, if it would show there under the new name.
     fn target(&self, bound: u16) -> Result<u16> {
         let own = self.source.branch();
-        let fits = |branch: u16| -> Result<bool> {
-            Ok(self.core.writable(branch) && self.from.can_lie_on(branch)? && self.to.can_lie_on(branch)?)
-        };
-        if own <= bound && fits(own)? {
+        let dirs: [&UnionVnode; 2] = [self.from, self.to];
+        if own <= bound && self.core.fits(&dirs, own)? {
             return Ok(own);
         }
         let bound = bound.min(own);
         let stack = self.to.stack()?;
         for part in stack.iter().filter(|part| part.branch <= bound) {
-            if fits(part.branch)? {
+            if self.core.fits(&dirs, part.branch)? {
                 return Ok(part.branch);
             }
         }
-        for branch in (0..=bound.min(self.core.last_branch())).rev() {
-            if fits(branch)? {
-                return Ok(branch);
-            }
-        }
-        Err(Errno::ROFS)
+        self.core.branch_for(&dirs, bound)
     }
 
     /// Runs a rename whose copies are made. One that replaces something frees what that takes.
@@ -172,8 +159,9 @@ impl Rename<'_> {
         let bound = self.core.probe(cx, &self.to.stack()?, self.new_name)?.bound();
         let target = self.target(bound)?;
         self.core.copy_up(cx, self.source, Some(target), None)?;
-        self.core.ensure_part(cx, self.from, target)?;
-        self.core.ensure_part(cx, self.to, target)?;
+        if !self.core.ensure_part(cx, self.from, target)? || !self.core.ensure_part(cx, self.to, target)? {
+            return Ok(false);
+        }
         let names = lock_names(&[self.from, self.to])?;
         let done = self.replacing(|| self.rename_file_locked(cx, target))?;
         drop(names);
@@ -193,7 +181,9 @@ impl Rename<'_> {
         if !self.is_still(&there)? || there.bound() < target || self.source.branch() != target {
             return Ok(false);
         }
-        self.core.name_on(cx, self.source, self.from, self.name, (shown.0, &shown.1))?;
+        if !self.core.name_on(cx, self.source, self.from, self.name, (shown.0, &shown.1))? {
+            return Ok(false);
+        }
         if self.core.options.delete == Delete::All {
             self.core.unlink_right(cx, &from_stack, self.name, target, None)?;
         }

@@ -105,12 +105,16 @@ impl Rename<'_> {
         }
         let bound = self.core.probe(cx, &self.to.stack()?, self.new_name)?.bound();
         let target = self.directory_target(bound)?;
-        self.core.ensure_part(cx, self.source, target)?;
-        self.core.ensure_part(cx, self.to, target)?;
+        if !self.core.ensure_part(cx, self.source, target)? || !self.core.ensure_part(cx, self.to, target)? {
+            return Ok(false);
+        }
         let mut dirs: Vec<&UnionVnode> = vec![self.from, self.to];
         dirs.extend(self.dest.map(|dest| &**dest));
         let names = lock_names(&dirs)?;
-        let done = self.replacing(|| self.rename_directory_locked(cx, target))?;
+        let done = match self.replacing(|| self.rename_directory_locked(cx, target)) {
+            Err(e) if self.core.go_left(target, e) => false,
+            other => other?,
+        };
         drop(names);
         drop(tree);
         if done {
@@ -124,9 +128,7 @@ impl Rename<'_> {
     fn directory_target(&self, bound: u16) -> Result<u16> {
         let stack = self.source.stack()?;
         match &*stack {
-            [only] if only.branch <= bound && self.core.writable(only.branch) && self.to.can_lie_on(only.branch)? => {
-                Ok(only.branch)
-            }
+            [only] if only.branch <= bound && self.core.fits(&[self.to], only.branch)? => Ok(only.branch),
             _ => Ok(0),
         }
     }

@@ -37,7 +37,9 @@ impl UnionVnode {
         loop {
             match once()? {
                 Step::Done(answer) => return Ok(answer),
-                Step::Need(branch) => self.core.ensure_part(cx, &self.arc()?, branch)?,
+                Step::Need(branch) => {
+                    let _ = self.core.ensure_part(cx, &self.arc()?, branch)?;
+                }
                 Step::Again => {}
             }
             tries.again()?;

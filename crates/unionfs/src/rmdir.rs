@@ -67,7 +67,7 @@ impl UnionVnode {
         if !self.core.shows_nothing(cx, &inside)? {
             return Err(Errno::NOTEMPTY);
         }
-        match self.core.remove_empty(cx, &stack, name, victim, &inside)? {
+        match self.core.remove_empty(cx, self, &stack, name, victim, &inside)? {
             Step::Done(removed) => Ok(Step::Done(removed.branch)),
             Step::Need(branch) => Ok(Step::Need(branch)),
             Step::Again => Ok(Step::Again),
@@ -97,10 +97,11 @@ impl UnionVnode {
 }
 
 impl Core {
-    /// Removes a directory in which nothing shows. `stack`: of its parent; `inside`: its own.
+    /// Removes a directory in which nothing shows. `dir`, `stack`: its parent; `inside`: its own stack.
     fn remove_empty(
         &self,
         cx: &Cx<'_>,
+        dir: &UnionVnode,
         stack: &[Lower],
         name: Name<'_>,
         victim: &UnionVnode,
@@ -108,7 +109,7 @@ impl Core {
     ) -> Result<Step<Removed>> {
         let leftmost = inside.first().ok_or(Errno::IO)?;
         if !self.writable(leftmost.branch) {
-            return self.hide(cx, stack, name, leftmost.branch);
+            return self.hide(cx, dir, stack, name, leftmost.branch);
         }
         self.freeing(|| self.remove_leftmost(cx, stack, name, victim, inside))
     }

@@ -503,6 +503,174 @@ fn a_branch_that_refuses_is_left_alone() {
     assert_eq!(union.root().mkdir(&CX, name("n"), 0o755).unwrap_err(), Errno::ROFS);
 }
 
+/// A change of a union.
+type Change<'a> = &'a dyn Fn(&dyn Layer);
+
+/// `etc` on the leftmost branch and, with `etc/apt`, on the read-only one on the right: the read-write branch between them has
+/// neither, and can't have a part of either, since `etc` has one further left.
+fn with_a_gap() -> Bed {
+    let bed = Bed::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
+    bed.branch(0).root().mkdir(&CX, name("etc"), 0o755).unwrap();
+    bed.branch(1).root().mkdir(&CX, name("mid"), 0o755).unwrap();
+    let lower = bed.branch(2);
+    lower.root().mkdir(&CX, name("etc"), 0o755).unwrap();
+    at(lower, "etc").mkdir(&CX, name("apt"), 0o755).unwrap();
+    at(lower, "etc/apt").mkdir(&CX, name("d"), 0o755).unwrap();
+    at(lower, "etc/apt").mkdir(&CX, name("empty"), 0o755).unwrap();
+    write(lower, "etc/apt/s", b"deb");
+    write(lower, "etc/apt/two", b"two");
+    at(lower, "etc/apt").link(&CX, name("names"), &at(lower, "etc/apt/two")).unwrap();
+    bed
+}
+
+#[test]
+fn a_directory_gets_a_part_only_where_its_ancestors_can_have_one() {
+    let flags = RenameFlags::default();
+    let exchange = RenameFlags { exchange: true, ..flags };
+    let changes: &[(&str, Change<'_>)] = &[
+        ("append", &|u| {
+            let file = at(u, "etc/apt/s").open(&CX, OpenFlags::RDWR).unwrap();
+            file.write(&CX, b"more", 3).unwrap();
+        }),
+        ("create", &|u| write(u, "etc/apt/new", b"")),
+        ("mkdir", &|u| drop(at(u, "etc/apt/d").mkdir(&CX, name("new"), 0o755).unwrap())),
+        ("tmpfile", &|u| drop(at(u, "etc/apt").tmpfile(&CX, 0o600, OpenFlags::RDWR).unwrap())),
+        ("link", &|u| drop(at(u, "etc/apt").link(&CX, name("new"), &at(u, "etc/apt/s")).unwrap())),
+        ("link elsewhere", &|u| drop(at(u, "mid").link(&CX, name("new"), &at(u, "etc/apt/s")).unwrap())),
+        ("link of two", &|u| drop(at(u, "mid").link(&CX, name("new"), &at(u, "etc/apt/two")).unwrap())),
+        ("unlink", &|u| at(u, "etc/apt").unlink(&CX, name("s")).unwrap()),
+        ("unlink of two", &|u| at(u, "etc/apt").unlink(&CX, name("two")).unwrap()),
+        ("rmdir", &|u| at(u, "etc/apt").rmdir(&CX, name("empty")).unwrap()),
+        ("rename", &|u| at(u, "etc/apt").rename(&CX, name("s"), &at(u, "mid"), name("new"), flags).unwrap()),
+        ("rename of two", &|u| at(u, "etc/apt").rename(&CX, name("two"), &at(u, "mid"), name("new"), flags).unwrap()),
+        ("rename into", &|u| {
+            write(u, "mid/f", b"mid");
+            at(u, "mid").rename(&CX, name("f"), &at(u, "etc/apt"), name("s"), flags).unwrap();
+        }),
+        ("rename of a directory", &|u| {
+            at(u, "etc/apt").rename(&CX, name("d"), &at(u, "mid"), name("new"), flags).unwrap();
+        }),
+        ("rename of a directory into", &|u| {
+            at(u, "mid").mkdir(&CX, name("x"), 0o755).unwrap();
+            at(u, "mid").rename(&CX, name("x"), &at(u, "etc/apt"), name("empty"), flags).unwrap();
+        }),
+        ("exchange", &|u| {
+            write(u, "mid/f", b"mid");
+            at(u, "etc/apt").rename(&CX, name("s"), &at(u, "mid"), name("f"), exchange).unwrap();
+        }),
+        ("exchange of two", &|u| {
+            write(u, "mid/f", b"mid");
+            at(u, "mid").rename(&CX, name("f"), &at(u, "etc/apt"), name("two"), exchange).unwrap();
+        }),
+        ("attributes", &|u| {
+            let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+            assert_eq!(at(u, "etc/apt/d").setattr(&CX, &set, None).unwrap().perm(), 0o700);
+            assert_eq!(at(u, "etc/apt/s").setattr(&CX, &set, None).unwrap().perm(), 0o700);
+        }),
+        ("an extended attribute", &|u| {
+            at(u, "etc/apt").setxattr(&CX, b"user.new", b"v", vnode::XattrFlags::default()).unwrap();
+        }),
+    ];
+    for delete in [Delete::Whiteout, Delete::All] {
+        for (what, change) in changes {
+            let bed = with_a_gap();
+            let options = Options { delete, ..Options::default() };
+            let union = bed.union(options);
+            change(&*union);
+            assert!(walk(bed.branch(1), "etc").is_none(), "{what}: a part right of the leftmost one");
+            let seen = ["etc/apt", "mid"].map(|dir| list(&*union, dir));
+            drop(union);
+            let union = bed.union(options);
+            assert_eq!(["etc/apt", "mid"].map(|dir| list(&*union, dir)), seen, "{what}: after a remount");
+        }
+    }
+}
+
+#[test]
+fn a_rename_makes_no_gap_that_changes_fall_into() {
+    let bed = Bed::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
+    let lower = bed.branch(2);
+    lower.root().mkdir(&CX, name("a"), 0o755).unwrap();
+    for dir in ["b", "c"] {
+        at(lower, "a").mkdir(&CX, name(dir), 0o755).unwrap();
+        write(lower, &format!("a/{dir}/f"), b"f");
+    }
+    let union = bed.union(Options::default());
+    let a = at(&*union, "a");
+    // A merged directory is moved on the leftmost branch: `a` has a part there now.
+    a.rename(&CX, name("c"), &a, name("C"), RenameFlags::default()).unwrap();
+    write(&*union, "a/b/new", b"");
+    at(&*union, "a/b/f").open(&CX, OpenFlags::RDWR).unwrap().write(&CX, b"g", 0).unwrap();
+    write(&*union, "a/C/new", b"");
+    at(&*union, "a/C").unlink(&CX, name("f")).unwrap();
+    let union = bed.union(Options::default());
+    assert_eq!((list(&*union, "a/b"), read(&*union, "a/b/f")), (vec!["f".into(), "new".into()], b"g".to_vec()));
+    assert_eq!(list(&*union, "a/C"), ["new"]);
+}
+
+#[test]
+fn a_branch_that_refuses_a_part_is_left_alone() {
+    let changes: &[(&str, Change<'_>)] = &[
+        ("create", &|u| write(u, "d/sub/new", b"")),
+        ("append", &|u| {
+            at(u, "d/sub/x").open(&CX, OpenFlags::RDWR).unwrap().write(&CX, b"y", 0).unwrap();
+        }),
+        ("chmod", &|u| {
+            let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+            assert_eq!(at(u, "d/sub").setattr(&CX, &set, None).unwrap().perm(), 0o700);
+        }),
+        ("unlink", &|u| at(u, "d/sub").unlink(&CX, name("x")).unwrap()),
+        ("rmdir", &|u| at(u, "d").rmdir(&CX, name("empty")).unwrap()),
+        ("rename", &|u| {
+            let flags = RenameFlags::default();
+            at(u, "d/sub").rename(&CX, name("x"), &at(u, "d"), name("new"), flags).unwrap();
+        }),
+        ("exchange", &|u| {
+            let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
+            at(u, "d/sub").rename(&CX, name("x"), &at(u, "d"), name("f"), flags).unwrap();
+        }),
+        ("link", &|u| drop(at(u, "d").link(&CX, name("new"), &at(u, "d/sub/x")).unwrap())),
+    ];
+    for (what, change) in changes {
+        let bed = Bed::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
+        let lower = bed.branch(2);
+        lower.root().mkdir(&CX, name("d"), 0o755).unwrap();
+        at(lower, "d").mkdir(&CX, name("sub"), 0o755).unwrap();
+        at(lower, "d").mkdir(&CX, name("empty"), 0o755).unwrap();
+        write(lower, "d/f", b"f");
+        write(lower, "d/sub/x", b"x");
+        let union = bed.union(Options::default());
+        bed.branch(1).set_read_only(true);
+        assert!(warnings(|| change(&*union)) <= 1, "{what}");
+        assert!(walk(bed.branch(0), "d").is_some(), "{what}");
+    }
+}
+
+/// A file that was made without a name on one branch gets its first on another.
+#[test]
+fn a_file_without_a_name_keeps_its_number() {
+    let bed = Bed::new(&[Mode::ReadWrite, Mode::ReadWrite]);
+    bed.branch(0).root().mkdir(&CX, name("left"), 0o755).unwrap();
+    bed.branch(1).root().mkdir(&CX, name("right"), 0o755).unwrap();
+    let union = bed.union(Options::default());
+    let (entry, open) = at(&*union, "right").tmpfile(&CX, 0o600, OpenFlags::RDWR).unwrap();
+    open.write(&CX, b"text", 0).unwrap();
+    at(&*union, "left").link(&CX, name("f"), &entry.vnode).unwrap();
+    assert!(Arc::ptr_eq(&at(&*union, "left/f"), &entry.vnode));
+    open.write(&CX, b"more", 4).unwrap();
+    let number = entry.vnode.id();
+    assert_eq!(entry.vnode.getattr(&CX).unwrap().nlink, 1);
+    drop((entry, open, union));
+    let union = bed.union(Options::default());
+    assert_eq!((at(&*union, "left/f").id(), read(&*union, "left/f")), (number, b"textmore".to_vec()));
+    // One whose last name is gone gets no other, though its copy could have one.
+    let open = at(&*union, "left/f").open(&CX, OpenFlags::RDWR).unwrap();
+    let vnode = at(&*union, "left/f");
+    at(&*union, "left").unlink(&CX, name("f")).unwrap();
+    assert_eq!(union.root().link(&CX, name("g"), &vnode).unwrap_err(), Errno::NOENT);
+    drop(open);
+}
+
 #[test]
 fn an_all_read_only_union_is_read_only() {
     let bed = Bed::usual();

@@ -179,8 +179,12 @@ fn every_step(report: &mut Report, what: &str, mut run: impl FnMut(u64) -> Resul
     report.note(|| what.to_owned(), Err(format!("takes more than {MOST_STEPS} steps")));
 }
 
-fn ops(start: &Start) -> Vec<Op> {
-    let breadth = if env("STRATA_FULL").is_some() { Breadth::All } else { Breadth::Representative };
+/// The paths of a set of branches that are worth a try in a default run.
+fn breadth() -> Breadth {
+    if env("STRATA_FULL").is_some() { Breadth::All } else { Breadth::Representative }
+}
+
+fn ops(start: &Start, breadth: Breadth) -> Vec<Op> {
     let mut ops = on_one_path(&start.tree, breadth);
     ops.extend(on_two_paths(&start.tree, breadth));
     ops.retain(|op| !matches!(op, Op::Stat { .. }));
@@ -194,35 +198,69 @@ fn is_tried(case: &Case<'_>, what: &str, n: u64) -> bool {
 
 fn errors(config: &Config) {
     let mut report = Report::default();
+    errors_on(config, breadth(), 128, &mut report);
+    report.finish(&config.name);
+}
+
+/// One in `n` operations.
+fn errors_on(config: &Config, breadth: Breadth, n: u64, report: &mut Report) {
     for delete in [Delete::Whiteout, Delete::All] {
         let start = Start::new(config, delete, MemOptions::default());
-        for op in ops(&start) {
+        for op in ops(&start, breadth) {
             let case = Case::new(&start, &op);
             for (count, fault) in ERRORS {
                 let salt = format!("{} {delete:?} {fault:?}", config.name);
-                if is_tried(&case, &salt, 128) {
-                    let what = format!("{op:?} {delete:?} {fault:?}");
-                    every_step(&mut report, &what, |k| case.with_error(count, fault, k));
+                if is_tried(&case, &salt, n) {
+                    let what = format!("{op:?} {delete:?} {fault:?} {count:?} {}", config.name);
+                    every_step(report, &what, |k| case.with_error(count, fault, k));
                 }
             }
         }
     }
-    report.finish(config.name);
 }
 
 fn crashes(config: &Config) {
     let mut report = Report::default();
+    crashes_on(config, breadth(), 32, &mut report);
+    report.finish(&config.name);
+}
+
+/// One in `n` operations.
+fn crashes_on(config: &Config, breadth: Breadth, n: u64, report: &mut Report) {
     for delete in [Delete::Whiteout, Delete::All] {
         let start = Start::new(config, delete, MemOptions::default());
-        for op in ops(&start) {
+        for op in ops(&start, breadth) {
             let case = Case::new(&start, &op);
-            if is_tried(&case, &format!("{} {delete:?} crash", config.name), 32) {
-                let what = format!("{op:?} {delete:?} crash");
-                every_step(&mut report, &what, |k| case.with_crash(k));
+            if is_tried(&case, &format!("{} {delete:?} crash", config.name), n) {
+                let what = format!("{op:?} {delete:?} crash {}", config.name);
+                every_step(report, &what, |k| case.with_crash(k));
             }
         }
     }
-    report.finish(config.name);
+}
+
+/// Branches that start with different trees: another set for each seed, and a few operations on each.
+mod different_trees {
+    use super::{Breadth, Report, crashes_on, errors_on};
+    use crate::common::overlap::{overlapping, seeds};
+
+    #[test]
+    fn errors() {
+        let mut report = Report::default();
+        for seed in seeds(12) {
+            errors_on(&overlapping(seed), Breadth::All, 512, &mut report);
+        }
+        report.finish("different trees");
+    }
+
+    #[test]
+    fn crashes() {
+        let mut report = Report::default();
+        for seed in seeds(12) {
+            crashes_on(&overlapping(seed), Breadth::All, 128, &mut report);
+        }
+        report.finish("different trees");
+    }
 }
 
 /// The crash that an operation leaves work for, and then a mount that fails at its j-th step: the next mount finds the old or the

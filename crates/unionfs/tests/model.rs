@@ -11,6 +11,7 @@ use common::bed::{Bed, Start, check};
 use common::config::{Config, configs};
 use common::interesting::{Breadth, on_one_path, on_two_paths};
 use common::op::Op;
+use common::overlap::{overlapping, seeds};
 use common::report::{Report, chosen, env};
 use common::tree::Who;
 use common::view::{Times, learn_times};
@@ -55,6 +56,12 @@ fn show(bed: &Bed, e: &str) -> String {
 fn all_of(config: &Config) {
     let breadth = if env("STRATA_FULL").is_some() { Breadth::All } else { Breadth::Representative };
     let mut report = Report::default();
+    part_of(config, breadth, (1, 8), &mut report);
+    report.finish(&config.name);
+}
+
+/// One in so many operations on one path, and on two.
+fn part_of(config: &Config, breadth: Breadth, thin: (u64, u64), report: &mut Report) {
     for delete in [Delete::Whiteout, Delete::All] {
         let start = Start::new(config, delete, MemOptions::default());
         let salt = format!("{} {delete:?}", config.name);
@@ -62,12 +69,21 @@ fn all_of(config: &Config) {
             let salt = &salt;
             ops.into_iter().filter(move |op| chosen(salt, &format!("{op:?}"), n))
         };
-        let ops = part(on_one_path(&start.tree, Breadth::All), 1);
-        for op in ops.chain(part(on_two_paths(&start.tree, breadth), 8)) {
-            report.note(|| format!("{op:?} {delete:?}"), run(&start, &op));
+        let ops = part(on_one_path(&start.tree, Breadth::All), thin.0);
+        for op in ops.chain(part(on_two_paths(&start.tree, breadth), thin.1)) {
+            report.note(|| format!("{op:?} {delete:?} {}", config.name), run(&start, &op));
         }
     }
-    report.finish(config.name);
+}
+
+/// Branches that start with different trees: another set for each seed.
+#[test]
+fn different_trees() {
+    let mut report = Report::default();
+    for seed in seeds(24) {
+        part_of(&overlapping(seed), Breadth::All, (4, 64), &mut report);
+    }
+    report.finish("different trees");
 }
 
 macro_rules! for_each_config {

@@ -10,6 +10,7 @@ mod common;
 use common::bed::{Bed, Start, check};
 use common::config::{Config, configs};
 use common::op::Op;
+use common::overlap::{overlapping, seeds};
 use common::path::Path;
 use common::random::Chooser;
 use common::report::env;
@@ -218,6 +219,23 @@ fn shorten(start: &Start, mut program: Vec<Step>, mut failed: (usize, String)) -
     }
 }
 
+/// Runs the program of a seed.
+fn run_seed(config: &Config, start: &Start, delete: Delete, seed: u64, steps: usize) {
+    println!("{}: {delete:?}: STRATA_SEED={seed} STRATA_STEPS={steps}", config.name);
+    let program = program(start, seed, steps);
+    if let Some(failed) = failure(start, &program) {
+        let at = failed.0;
+        let (program, e) = shorten(start, program, failed);
+        let listing: Vec<String> = program.iter().map(|s| format!("    {s:?}")).collect();
+        let branches = format!("{:?}", start.bed.dump());
+        panic!(
+            "{}, {delete:?}, seed {seed}, step {at}; branches\n{branches}\nshortened to\n{}\n{e}",
+            config.name,
+            listing.join("\n")
+        );
+    }
+}
+
 fn random(at: usize) {
     let config: &Config = &configs()[at];
     let steps = env("STRATA_STEPS").unwrap_or(200) as usize;
@@ -228,18 +246,20 @@ fn random(at: usize) {
     for delete in [Delete::Whiteout, Delete::All] {
         let start = Start::new(config, delete, MemOptions::default());
         for &seed in &seeds {
-            println!("{}: {delete:?}: STRATA_SEED={seed} STRATA_STEPS={steps}", config.name);
-            let program = program(&start, seed, steps);
-            if let Some(failed) = failure(&start, &program) {
-                let at = failed.0;
-                let (program, e) = shorten(&start, program, failed);
-                let listing: Vec<String> = program.iter().map(|s| format!("    {s:?}")).collect();
-                panic!(
-                    "{}, {delete:?}, seed {seed}, step {at}; shortened to\n{}\n{e}",
-                    config.name,
-                    listing.join("\n")
-                );
-            }
+            run_seed(config, &start, delete, seed, steps);
+        }
+    }
+}
+
+/// Each seed with branches of its own, which start with different trees.
+#[test]
+fn different_trees() {
+    let steps = env("STRATA_STEPS").unwrap_or(60) as usize;
+    for seed in seeds(40) {
+        let config = overlapping(seed);
+        for delete in [Delete::Whiteout, Delete::All] {
+            let start = Start::new(&config, delete, MemOptions::default());
+            run_seed(&config, &start, delete, seed, steps);
         }
     }
 }

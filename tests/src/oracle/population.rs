@@ -2,6 +2,7 @@
 
 use crate::{Rng, acl};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -206,6 +207,83 @@ pub fn divide(items: &[Item], n: usize, seed: u64) -> Vec<Vec<Item>> {
         }
     }
     branches
+}
+
+/// Scatters a population over `n` branches, so that they start with different trees: each directory is on some of them, each
+/// file on one of those that have its directory (with its other names), and some files are on a later one too, with other content,
+/// which nobody must see.
+#[must_use]
+pub fn scatter(items: &[Item], n: usize, seed: u64) -> Vec<Vec<Item>> {
+    let mut rng = Rng::new(seed ^ 0x7363_6174);
+    let mut places = Places { dirs: HashMap::from([(Vec::new(), vec![true; n])]), n };
+    let mut homes: HashMap<&[u8], usize> = HashMap::new();
+    for item in items {
+        let parent = parent(&item.path);
+        if item.what == What::Dir {
+            let above = places.dirs[parent].clone();
+            let mut on: Vec<bool> = above.iter().map(|&there| there && rng.one_in(2)).collect();
+            if !on.contains(&true) {
+                on[pick(&mut rng, &above)] = true;
+            }
+            places.dirs.insert(item.path.clone(), on);
+            continue;
+        }
+        let home = match &item.what {
+            What::Link(to) => homes[to.as_slice()],
+            _ => pick(&mut rng, &places.dirs[parent]),
+        };
+        places.need(parent, home);
+        homes.insert(&item.path, home);
+    }
+    let mut branches: Vec<Vec<Item>> = vec![Vec::new(); n];
+    for item in items {
+        for (at, branch) in branches.iter_mut().enumerate() {
+            if item.what == What::Dir {
+                if places.dirs[&item.path][at] {
+                    branch.push(item.clone());
+                }
+                continue;
+            }
+            let home = homes[item.path.as_slice()];
+            if at == home {
+                branch.push(item.clone());
+            } else if at > home && places.dirs[parent(&item.path)][at] && rng.one_in(3) {
+                branch.push(Item { what: What::File(HIDDEN.to_vec()), mode: 0o640, ..item.clone() });
+            }
+        }
+    }
+    branches
+}
+
+/// On which of `n` branches directories lie.
+struct Places {
+    dirs: HashMap<Vec<u8>, Vec<bool>>,
+    n: usize,
+}
+
+impl Places {
+    /// A directory and those above it have to be on that branch.
+    fn need(&mut self, dir: &[u8], branch: usize) {
+        let mut dir = dir;
+        loop {
+            let none = vec![false; self.n];
+            self.dirs.entry(dir.to_vec()).or_insert(none)[branch] = true;
+            if dir.is_empty() {
+                return;
+            }
+            dir = parent(dir);
+        }
+    }
+}
+
+fn parent(path: &[u8]) -> &[u8] {
+    path.iter().rposition(|&b| b == b'/').map_or(b"", |at| &path[..at])
+}
+
+/// One of the branches for which `on` says so.
+fn pick(rng: &mut Rng, on: &[bool]) -> usize {
+    let there: Vec<usize> = (0..on.len()).filter(|&at| on[at]).collect();
+    rng.pick(&there)
 }
 
 /// What files hold that are hidden by others of the same name.

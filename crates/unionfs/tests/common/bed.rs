@@ -75,7 +75,7 @@ impl Bed {
         let whiteout = Bed { delete: Delete::Whiteout, ..self.share() };
         let mut session = whiteout.mount().unwrap_or_else(|e| panic!("{}: {e}", config.name));
         for op in &config.prologue {
-            let name = config.name;
+            let name = &config.name;
             session.run(Who::ROOT, op).unwrap_or_else(|e| panic!("{name}: prologue {op:?}: {e}"));
             tree.apply(Who::ROOT, op).unwrap_or_else(|e| panic!("{name}: prologue {op:?}: {e:?}"));
             check(&session, &tree, &mut numbers, Times::Files)

@@ -19,7 +19,7 @@ pub enum Access {
 /// A set of branches and what was done to their union before the test.
 pub struct Config {
     /// For messages.
-    pub name: &'static str,
+    pub name: String,
     /// Left to right: access, and the program that fills the branch.
     pub branches: Vec<(Access, Vec<Op>)>,
     /// What is then done through the union, in whiteout mode, before it is mounted anew for the test.
@@ -46,7 +46,8 @@ impl Config {
     }
 }
 
-fn branch_tree(program: &[Op]) -> Tree {
+/// The tree that a branch's program makes.
+pub fn branch_tree(program: &[Op]) -> Tree {
     let mut tree = Tree { reserve: false, ..Tree::new() };
     for op in program {
         if let Err(errnos) = tree.apply(Who::ROOT, op) {
@@ -58,15 +59,18 @@ fn branch_tree(program: &[Op]) -> Tree {
 
 /// The union of branches, left to right.
 pub fn merge(branches: &[Tree]) -> Tree {
+    // A whiteout that no union's log knows of leaves the lower link count: not among these configurations.
+    try_merge(branches).expect("a hard link of a branch is half hidden")
+}
+
+/// The union of branches; `None` if it hides some names of a file and shows others.
+pub fn try_merge(branches: &[Tree]) -> Option<Tree> {
     let mut merger = Merger { branches, union: Tree::new(), files: HashMap::new() };
     let stack: Vec<_> = (0..branches.len()).map(|branch| (branch, ROOT)).collect();
     merger.take_attributes(ROOT, stack[0]);
     merger.directory(ROOT, &stack);
-    for (&(branch, lower), &id) in &merger.files {
-        // A whiteout that no union's log knows of leaves the lower link count: not among these configurations.
-        assert_eq!(merger.union.nlink(id), branches[branch].nlink(lower), "a hard link of a branch is half hidden");
-    }
-    merger.union
+    let whole = |(&(branch, lower), &id): (&(usize, Id), &Id)| merger.union.nlink(id) == branches[branch].nlink(lower);
+    merger.files.iter().all(whole).then_some(merger.union)
 }
 
 struct Merger<'a> {
@@ -149,7 +153,7 @@ impl Merger<'_> {
 }
 
 /// Writes a branch's program. Every object gets a time of its own at the end.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Fills {
     ops: Vec<Op>,
     paths: Vec<Path>,
@@ -367,7 +371,7 @@ fn prologue() -> Vec<Op> {
 /// All sets of branches.
 pub fn configs() -> Vec<Config> {
     use Access::{Ro, Rw};
-    let config = |name, branches, prologue| Config { name, branches, prologue };
+    let config = |name: &str, branches, prologue| Config { name: name.to_owned(), branches, prologue };
     vec![
         config("empty rw, ro", vec![(Rw, Fills::new(0).done()), (Ro, base())], vec![]),
         config("used rw, ro", vec![(Rw, upper()), (Ro, base())], vec![]),
@@ -404,5 +408,5 @@ pub fn threads_config(threads: usize) -> Config {
         high = high.dir(&path(""), 0o755).dir(&path("/dir"), 0o755).file(&path("/dir/b"), 0o644, 100);
     }
     let branches = vec![(Access::Rw, high.done()), (Access::Ro, low.done())];
-    Config { name: "for threads", branches, prologue: vec![] }
+    Config { name: "for threads".to_owned(), branches, prologue: vec![] }
 }

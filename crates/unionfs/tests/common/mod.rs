@@ -7,6 +7,7 @@ pub mod bed;
 pub mod config;
 pub mod interesting;
 pub mod op;
+pub mod overlap;
 pub mod path;
 pub mod random;
 pub mod report;
