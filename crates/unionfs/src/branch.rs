@@ -196,9 +196,33 @@ impl Core {
         crate::identity::compose(tag, lower)
     }
 
-    /// The number of a directory: that of its rightmost part.
-    pub(crate) fn directory_number(&self, stack: &[Lower]) -> u64 {
-        stack.last().map_or(0, |part| self.natural_number(part.branch, part.vnode.id()))
+    /// The number of a directory: that of its rightmost part, or what that is known as: see [`Self::keep_number`].
+    pub(crate) fn directory_number(&self, stack: &[Lower]) -> Result<u64> {
+        let part = stack.last().ok_or(Errno::IO)?;
+        let lower = part.vnode.id();
+        if self.identity.alias(self.branch(part.branch)?.tag, lower).is_none() {
+            return Ok(self.natural_number(part.branch, lower));
+        }
+        self.number_of(part, &part.vnode.getattr(&self.own())?)
+    }
+
+    /// To be called before a whiteout or the loss of a redirect ends a directory's stack with its leftmost part, on the way to
+    /// its removal: if the removal then fails or a crash interrupts it, the directory is still there and keeps its number.
+    pub(crate) fn keep_number(&self, cx: &Cx<'_>, dir: &UnionVnode) -> Result<()> {
+        let stack = dir.stack()?;
+        let [leftmost, _, ..] = &*stack else { return Ok(()) };
+        let attr = leftmost.vnode.getattr(cx)?;
+        if self.number_of(leftmost, &attr)? == dir.id {
+            return Ok(());
+        }
+        self.identity.append(&self.server(cx), self.alias_record(leftmost, &attr, dir.id)?)
+    }
+
+    /// To be called after a part of a directory was removed.
+    pub(crate) fn part_went(&self, cx: &Cx<'_>, part: &Lower) {
+        if let Ok(branch) = self.branch(part.branch) {
+            self.identity.unalias(&self.server(cx), branch.tag, part.vnode.id());
+        }
     }
 
     /// All parts of the root from that branch on.

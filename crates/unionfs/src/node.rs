@@ -340,7 +340,7 @@ impl Core {
         stack: Stack,
         redirect: Option<Box<[u8]>>,
     ) -> Result<Arc<UnionVnode>> {
-        let mut id = self.directory_number(&stack);
+        let mut id = self.directory_number(&stack)?;
         let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
         loop {
             let new = || UnionVnode::new(self, id, Some(place.clone()), leftmost.clone(), Some(stack.clone()));

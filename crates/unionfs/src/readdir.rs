@@ -265,7 +265,7 @@ impl Core {
             return Ok(self.listed_number(lower.branch, ino));
         }
         match self.probe(cx, stack, name)?.hit {
-            Hit::Dir { stack, .. } => Ok(self.directory_number(&stack)),
+            Hit::Dir { stack, .. } => self.directory_number(&stack),
             Hit::Leaf { .. } | Hit::None => Ok(self.listed_number(lower.branch, ino)),
         }
     }

@@ -171,6 +171,7 @@ impl Rename<'_> {
         if entries(cx, &part.vnode)?.is_empty() {
             return Ok(false);
         }
+        self.core.keep_number(cx, dest)?;
         let cover = match self.core.cover(cx, to_stack, new, self.new_name)? {
             Step::Done(cover) => cover,
             Step::Need(_) | Step::Again => return Err(Errno::ROFS),
@@ -208,6 +209,9 @@ impl Rename<'_> {
         self.from.count_subdir(-1);
         if let Some(dest) = self.dest {
             let inside = dest.stack()?;
+            if let Some(part) = inside.iter().find(|part| part.branch == new.branch) {
+                self.core.part_went(cx, part);
+            }
             dest.mark_removed();
             if self.core.options.delete == Delete::All
                 && let Err(errno) = self.core.remove_right(cx, to_stack, self.new_name, &inside)

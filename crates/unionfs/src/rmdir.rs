@@ -125,6 +125,7 @@ impl Core {
         let leftmost = inside.first().ok_or(Errno::IO)?;
         let part = stack.iter().find(|part| part.branch == leftmost.branch).ok_or(Errno::STALE)?;
         self.check_litter(cx, inside)?;
+        self.keep_number(cx, victim)?;
         let cover = match self.cover(cx, stack, part, name)? {
             Step::Done(cover) => cover,
             Step::Need(_) | Step::Again => return Ok(Step::Again),
@@ -190,11 +191,14 @@ impl Core {
         part: &Lower,
     ) -> std::result::Result<(), (Errno, bool)> {
         match parent.vnode.rmdir(cx, name) {
-            Err(Errno::NOTEMPTY | Errno::EXIST) => {}
-            other => return other.map_err(|e| (e, false)),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => {
+                let stripped = self.strip(cx, part)?;
+                parent.vnode.rmdir(cx, name).map_err(|e| (e, stripped))?;
+            }
+            other => other.map_err(|e| (e, false))?,
         }
-        let stripped = self.strip(cx, part)?;
-        parent.vnode.rmdir(cx, name).map_err(|e| (e, stripped))
+        self.part_went(cx, part);
+        Ok(())
     }
 
     /// Removes all marks and whiteouts of a lower directory that has nothing else, and whose stack ends with it by a whiteout

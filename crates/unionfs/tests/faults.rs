@@ -12,7 +12,7 @@
 mod common;
 
 use common::bed::{Bed, Start, check};
-use common::config::{Config, configs};
+use common::config::{Access, Config, Fills, configs};
 use common::interesting::{Breadth, on_one_path, on_two_paths};
 use common::op::Op;
 use common::path::Path;
@@ -335,6 +335,49 @@ fn recovery_can_be_interrupted() {
         }
     }
     report.finish("recovery");
+}
+
+/// A merged directory whose removal fails or is cut off is still the same object: a whiteout beside it has ended its stack, but its
+/// number stays.
+#[test]
+fn an_interrupted_removal_leaves_the_number() {
+    let rename = |from: &str, to: &str| Op::Rename { from: from.into(), to: to.into(), flags: RenameFlags::default() };
+    let ops = [
+        Op::Rmdir { path: "d/bare".into() },
+        Op::Rmdir { path: "d/marked".into() },
+        rename("new", "d/bare"),
+        rename("new", "d/marked"),
+        rename("d/both", "d/marked"),
+    ];
+    let upper = || {
+        let fills = Fills::new(1).dir("d", 0o755).dir("d/bare", 0o755).dir("d/marked", 0o755).dir("new", 0o755);
+        fills.mark("d/marked/.wh.f").mark("d/marked/.wh.g").dir("d/both", 0o755).done()
+    };
+    let lower = || {
+        let fills =
+            Fills::new(9).dir("d", 0o755).dir("d/bare", 0o700).dir("d/marked", 0o700).file("d/marked/f", 0o644, 5);
+        fills.dir("d/both", 0o755).file("d/both/f", 0o644, 5).done()
+    };
+    let mut report = Report::default();
+    for (at, access) in [Access::Rw, Access::Ro, Access::Rw].into_iter().enumerate() {
+        let mut branches = vec![(Access::Rw, upper()), (access, lower())];
+        if at == 2 {
+            branches.insert(0, (Access::Rw, Fills::new(0).done()));
+        }
+        let config = Config { name: format!("removal {at}"), branches, prologue: vec![] };
+        for delete in [Delete::Whiteout, Delete::All] {
+            let start = Start::new(&config, delete, MemOptions::default());
+            for op in &ops {
+                let case = Case::new(&start, op);
+                every_step(&mut report, &format!("{op:?} {at} {delete:?} crash"), |k| case.with_crash(k));
+                for (count, fault) in ERRORS {
+                    let what = format!("{op:?} {at} {delete:?} {count:?} {fault:?}");
+                    every_step(&mut report, &what, |k| case.with_error(count, fault, k));
+                }
+            }
+        }
+    }
+    report.finish("interrupted removal");
 }
 
 /// A copy that was published is whole on the disk, and so is the redirect of a directory that was moved: the user wrote nothing
