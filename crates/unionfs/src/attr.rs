@@ -50,13 +50,7 @@ impl UnionVnode {
         if counted != UNCOUNTED {
             return Ok(counted);
         }
-        let _names = dir.names.read();
-        let changes = dir.changes.load(Ordering::Acquire);
-        let count = self.merged_listing(cx)?.subdirs();
-        if dir.changes.load(Ordering::Acquire) == changes {
-            dir.subdirs.store(count, Ordering::Release);
-        }
-        Ok(count)
+        self.listed_subdirs(cx)
     }
 
     pub(crate) fn set_attr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {

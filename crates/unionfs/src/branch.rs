@@ -3,12 +3,12 @@
 use crate::hardlink::Links;
 use crate::identity::Identity;
 use crate::jobs::Jobs;
+use crate::listing::Listings;
 use crate::marks::Complaints;
 use crate::movers::Movers;
 use crate::node::{Lower, UnionVnode};
 use crate::options::{Branch, Mode, Options};
 use crate::ownfiles::{Own, OwnDir};
-use crate::readdir::Listings;
 use crate::spare::Spare;
 use crate::table::Table;
 use parking_lot::Mutex;

@@ -2,6 +2,7 @@
 
 use crate::branch::Core;
 use crate::copydata::Amount;
+use crate::listing::Fate;
 use crate::node::{Lower, Place, UnionVnode};
 use crate::retry::Tries;
 use std::sync::Arc;
@@ -228,7 +229,7 @@ impl Core {
         }
         vnode.set_leaf(copy);
         if let Some(place) = place {
-            place.parent.entries_changed();
+            place.parent.entry_changed(place.name()?, Fate::Unknown);
         }
         Ok(())
     }

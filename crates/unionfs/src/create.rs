@@ -2,6 +2,7 @@
 
 use crate::branch::same_layer;
 use crate::file::UnionFile;
+use crate::listing::Fate;
 use crate::lookup::{Hit, Probe};
 use crate::node::{Lower, Place, UnionVnode};
 use crate::retry::Tries;
@@ -97,7 +98,7 @@ impl UnionVnode {
 
     /// The entry is there; what follows changes nothing more in the view.
     fn made(&self, cx: &Cx<'_>, part: &Lower, slot: &Slot, name: Name<'_>, entry: &Entry) {
-        self.entries_changed();
+        self.entry_changed(name, Fate::Unknown);
         let directory = entry.vnode.kind() == Kind::Directory;
         if directory {
             self.count_subdir(1);

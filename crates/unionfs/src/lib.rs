@@ -36,6 +36,7 @@ mod file;
 mod hardlink;
 mod identity;
 mod jobs;
+mod listing;
 mod log;
 mod lookup;
 mod marks;

@@ -1,7 +1,7 @@
 //! The union's vnode.
 
 use crate::branch::Core;
-use crate::readdir::Listing;
+use crate::listing::Slot;
 use crate::shortname::ShortName;
 use crate::table::Interned;
 use parking_lot::{Mutex, RwLock};
@@ -47,7 +47,7 @@ pub(crate) struct Dir {
     pub(crate) changes: AtomicU64,
     /// Subdirectories of a merged directory.
     pub(crate) subdirs: AtomicU32,
-    pub(crate) listing: Mutex<Option<Arc<Listing>>>,
+    pub(crate) listing: Mutex<Slot>,
     /// The last name that was looked for and not found.
     pub(crate) absent: Mutex<Option<Absent>>,
 }
@@ -131,7 +131,7 @@ impl UnionVnode {
                     redirect: Mutex::new(None),
                     changes: AtomicU64::new(0),
                     subdirs: AtomicU32::new(UNCOUNTED),
-                    listing: Mutex::new(None),
+                    listing: Mutex::default(),
                     absent: Mutex::new(None),
                 })
             }),
@@ -239,15 +239,6 @@ impl UnionVnode {
     pub(crate) fn lost_name(&self, parent: &Self, name: &[u8]) {
         if self.is_at(parent, name) {
             self.set_place(None);
-        }
-    }
-
-    /// Notes that entries changed: listings made before are no longer right.
-    pub(crate) fn entries_changed(&self) {
-        if let Some(dir) = &self.dir {
-            dir.changes.fetch_add(1, Ordering::AcqRel);
-            let old = dir.listing.lock().take();
-            drop(old);
         }
     }
 

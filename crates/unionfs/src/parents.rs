@@ -6,6 +6,7 @@
 //! their leftmost parts further right: [`UnionVnode::can_lie_on`].
 
 use crate::branch::Core;
+use crate::listing::Fate;
 use crate::node::{Lower, Place, UnionVnode};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -80,7 +81,10 @@ impl Core {
             let Some(parent) = place.parent.part(branch)? else { return Ok(false) };
             let copy = self.publish_directory(cx, &parent, &place, original)?;
             let parts = std::iter::once(Lower { vnode: copy, branch }).chain(stack.iter().cloned());
-            return dir.set_stack(parts.collect()).map(|()| true);
+            dir.set_stack(parts.collect())?;
+            // Nothing has changed in the view, but in the times of the parent's part.
+            place.parent.entry_changed(place.name()?, Fate::Unknown);
+            return Ok(true);
         }
     }
 

@@ -2,78 +2,23 @@
 
 use crate::branch::Core;
 use crate::identity::mix;
+use crate::listing::{Fate, Kept, Listing, Stamp, Trust, position};
 use crate::lookup::Hit;
-use crate::node::{Lower, Stack, UnionVnode};
+use crate::node::{Dir, Lower, Stack, UnionVnode};
 use crate::whiteout::{Listed, classify, is_long, long_digest};
 use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
-use vnode::{Cx, DirEntry, Kind, Name, Result, Time};
+use std::time::Instant;
+use vnode::{Cx, DirEntry, Kind, Name, Result};
 
-/// Listings that are kept.
-const KEPT: usize = 32;
 /// More entries than this are not merged on a thread that serves others.
 const QUICK: usize = 8192;
-/// Entries of a lower directory that are looked at in one go.
+/// More changed entries than this are not looked for in one go there.
+const QUICK_LOOKS: u32 = 16;
+/// Entries of a directory that are looked at in one go.
 const BATCH: usize = 128;
-
-#[derive(Debug)]
-struct Item {
-    cookie: u64,
-    ino: u64,
-    start: u32,
-    len: u8,
-    kind: Kind,
-}
-
-/// The merged entries of a directory, in the order of their cookies.
-#[derive(Debug)]
-pub(crate) struct Listing {
-    /// Which state of the directory this is.
-    stamps: Vec<Stamp>,
-    names: Vec<u8>,
-    items: Vec<Item>,
-}
-
-impl Listing {
-    /// How many of them are directories.
-    pub(crate) fn subdirs(&self) -> u32 {
-        let dirs = self.items.iter().filter(|item| item.kind == Kind::Directory).count();
-        u32::try_from(dirs).unwrap_or(u32::MAX)
-    }
-
-    fn after(&self, cookie: u64) -> impl Iterator<Item = DirEntry<'_>> {
-        let first = self.items.partition_point(|item| item.cookie <= cookie);
-        self.items.get(first..).unwrap_or_default().iter().filter_map(|item| {
-            let start = item.start as usize;
-            let name = Name::new(self.names.get(start..start + usize::from(item.len))?).ok()?;
-            Some(DirEntry { cookie: item.cookie, ino: item.ino, kind: item.kind, name })
-        })
-    }
-}
-
-/// The directories whose merged listings are kept, the oldest first.
-#[derive(Debug, Default)]
-pub(crate) struct Listings {
-    recent: Mutex<VecDeque<Weak<UnionVnode>>>,
-}
-
-impl Listings {
-    fn remember(&self, dir: &UnionVnode) {
-        let Ok(this) = dir.arc() else { return };
-        let forgotten = {
-            let mut recent = self.recent.lock();
-            recent.push_back(Arc::downgrade(&this));
-            if recent.len() > KEPT { recent.pop_front() } else { None }
-        };
-        let Some(old) = forgotten.and_then(|weak| weak.upgrade()) else { return };
-        if let Some(part) = old.dir.as_ref().filter(|_| !std::ptr::eq(&raw const *old, dir)) {
-            let listing = part.listing.lock().take();
-            drop(listing);
-        }
-    }
-}
 
 /// A name seen in one of the directories.
 struct Seen {
@@ -96,65 +41,152 @@ impl Hidden {
     }
 }
 
-/// The position of a name in a merged listing: 62 bits that never change, and never 0.
-pub(crate) fn position(name: &[u8]) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for &byte in name {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    (mix(hash) >> 2).max(1)
-}
-
 impl UnionVnode {
     pub(crate) fn read_dir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
         let dir = self.dir()?;
         if self.gone.load(Ordering::Acquire) {
             return Ok(());
         }
-        let names = dir.names.read();
         let stack = self.stack()?;
         if let [only] = &*stack
             && self.core.stays(only.branch)
         {
             return self.core.pass_on(cx, only, cookie, sink);
         }
-        let kept = if cookie == 0 { None } else { dir.listing.lock().clone() };
-        let listing = match kept {
-            Some(listing) => listing,
+        // Who reads on goes by the listing that is there: what has changed in it is marked.
+        let kept = dir.listing.lock().kept().filter(|_| cookie != 0);
+        let kept = match kept {
+            Some(kept) => kept,
             None => self.merged_listing(cx)?,
         };
-        drop(names);
-        for entry in listing.after(cookie) {
-            if !sink(&entry) {
-                break;
+        let mut looks = 0;
+        let mut look = |name: Name<'_>| {
+            looks += 1;
+            if looks > QUICK_LOOKS {
+                cx.require_blocking()?;
             }
-        }
-        Ok(())
+            cx.check()?;
+            self.listed_now(cx, name)
+        };
+        self.each_entry(&kept, cookie, &mut look, sink)
     }
 
-    /// The merged listing: the kept one, if it is still right. The caller holds the names.
-    pub(crate) fn merged_listing(&self, cx: &Cx<'_>) -> Result<Arc<Listing>> {
-        let dir = self.dir()?;
-        let stack = self.stack()?;
-        let stamps = stamps(cx, &stack)?;
-        let kept = dir.listing.lock().clone();
-        if let Some(kept) = kept.filter(|kept| kept.stamps == stamps) {
-            return Ok(kept);
+    /// Calls `sink` with the entries after a cookie. No lock is held then: it may come back.
+    fn each_entry(
+        &self,
+        kept: &Mutex<Kept>,
+        cookie: u64,
+        look: &mut dyn FnMut(Name<'_>) -> Result<Option<(u64, Kind)>>,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let mut after = cookie;
+        loop {
+            let batch = kept.lock().listing.after(after, BATCH);
+            let Some(last) = batch.entries.last() else { return Ok(()) };
+            after = last.cookie;
+            for entry in &batch.entries {
+                let name = Name::new(batch.name(entry))?;
+                let mut found = Some((entry.ino, entry.kind));
+                if entry.unknown {
+                    found = look(name)?;
+                    kept.lock().listing.settle(&batch, entry, found);
+                }
+                if let Some((ino, kind)) = found
+                    && !sink(&DirEntry { cookie: entry.cookie, ino, kind, name })
+                {
+                    return Ok(());
+                }
+            }
         }
-        let changes = dir.changes.load(Ordering::Acquire);
-        let listing = Arc::new(self.core.merge_listing(cx, &stack, stamps)?);
-        if dir.changes.load(Ordering::Acquire) == changes {
-            let old = dir.listing.lock().replace(listing.clone());
-            drop(old);
+    }
+
+    /// Number and kind of an entry as it is now.
+    fn listed_now(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<(u64, Kind)>> {
+        let _names = self.dir()?.names.read();
+        self.core.shown_entry(cx, &*self.stack()?, name)
+    }
+
+    /// The merged listing: the kept one, if it is still right.
+    fn merged_listing(&self, cx: &Cx<'_>) -> Result<Arc<Mutex<Kept>>> {
+        let dir = self.dir()?;
+        let kept = dir.listing.lock().kept();
+        if let Some(kept) = kept {
+            let stack = self.stack()?;
+            let stamps = stamps(cx, &stack)?;
+            let trust = kept.lock().trust(&stack, &stamps);
+            match trust {
+                Trust::Right => return Ok(kept),
+                Trust::Until(until) => {
+                    dir.listing.lock().until.get_or_insert(until);
+                    return Ok(kept);
+                }
+                Trust::Wrong => {}
+            }
+        }
+        self.merge(cx, dir)
+    }
+
+    /// Merges the directory. Entries may change meanwhile.
+    fn merge(&self, cx: &Cx<'_>, dir: &Dir) -> Result<Arc<Mutex<Kept>>> {
+        let missed = dir.listing.lock().begin();
+        let begun = Instant::now();
+        let merged = self.stack().and_then(|stack| {
+            let stamps = stamps(cx, &stack)?;
+            let listing = self.core.merge_listing(cx, &stack)?;
+            Ok(Kept::new(listing, stack, stamps, begun))
+        });
+        let (merged, error) = match merged {
+            Ok(merged) => (Some(merged), None),
+            Err(error) => (None, Some(error)),
+        };
+        let ended = dir.listing.lock().end(missed, merged);
+        let ended = ended.ok_or(error.unwrap_or(vnode::Errno::IO))?;
+        if ended.stays {
             self.core.listings.remember(self);
         }
-        Ok(listing)
+        Ok(ended.listing)
+    }
+
+    /// Counts the subdirectories of a merged directory.
+    pub(crate) fn listed_subdirs(&self, cx: &Cx<'_>) -> Result<u32> {
+        let dir = self.dir()?;
+        let kept = self.merged_listing(cx)?;
+        let mut count = 0_u32;
+        // Nothing comes or goes through this union now, so the count can be kept up from here on.
+        let names = dir.names.read();
+        let stack = self.stack()?;
+        let mut look = |name: Name<'_>| self.core.shown_entry(cx, &stack, name);
+        self.each_entry(&kept, 0, &mut look, &mut |entry| {
+            count = count.saturating_add(u32::from(entry.kind == Kind::Directory));
+            true
+        })?;
+        if dir.listing.lock().kept().is_some_and(|now| Arc::ptr_eq(&now, &kept)) {
+            dir.subdirs.store(count, Ordering::Release);
+        }
+        drop(names);
+        Ok(count)
+    }
+
+    /// Notes that entries changed, nobody knows which.
+    pub(crate) fn entries_changed(&self) {
+        if let Some(dir) = &self.dir {
+            dir.changes.fetch_add(1, Ordering::AcqRel);
+            let old = dir.listing.lock().forget();
+            drop(old);
+        }
+    }
+
+    /// Notes that the entry of that name changed. The caller holds the names.
+    pub(crate) fn entry_changed(&self, name: Name<'_>, fate: Fate) {
+        if let Some(dir) = &self.dir {
+            dir.changes.fetch_add(1, Ordering::AcqRel);
+            let old = dir.listing.lock().change(name.as_bytes(), fate);
+            drop(old);
+        }
     }
 }
 
-/// What moves whenever an entry of one directory comes or goes: its times, and what else it goes by.
-type Stamp = (Time, Time, Option<u64>);
-
+/// What moves whenever an entry of one of the directories comes or goes.
 fn stamps(cx: &Cx<'_>, stack: &[Lower]) -> Result<Vec<Stamp>> {
     let stamp_of = |part: &Lower| {
         let stamp = part.vnode.listing_stamp(cx);
@@ -168,7 +200,7 @@ impl UnionVnode {
     pub(crate) fn parts_stamp(&self, cx: &Cx<'_>) -> u64 {
         let Ok(stack) = self.stack() else { return 0 };
         let Some((first, others)) = stack.split_first() else { return 0 };
-        let mut stamp = first.vnode.listing_stamp(cx).unwrap_or_default();
+        let mut stamp = first.vnode.listing_stamp(cx).unwrap_or_default() ^ self.listing_epoch();
         for part in others {
             let mut add = |value: u64| stamp = mix(stamp.rotate_left(1) ^ value);
             add(u64::from(part.branch));
@@ -185,6 +217,19 @@ impl UnionVnode {
             }
         }
         stamp
+    }
+}
+
+impl UnionVnode {
+    /// Moves once a listing is no longer to be believed that was shown although it may have lacked
+    /// an out-of-band change.
+    fn listing_epoch(&self) -> u64 {
+        let Some(dir) = &self.dir else { return 0 };
+        let mut slot = dir.listing.lock();
+        if slot.until.take_if(|until| *until <= Instant::now()).is_some() {
+            slot.epoch += 1;
+        }
+        mix(slot.epoch)
     }
 }
 
@@ -270,20 +315,24 @@ impl Core {
         }
     }
 
-    fn merge_listing(&self, cx: &Cx<'_>, stack: &Stack, stamps: Vec<Stamp>) -> Result<Listing> {
+    /// Number and kind of what shows under a name.
+    fn shown_entry(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>) -> Result<Option<(u64, Kind)>> {
+        Ok(match self.probe(cx, stack, name)?.hit {
+            Hit::None => None,
+            Hit::Leaf { branch, entry } => Some((self.listed_number(branch, entry.vnode.id()), entry.vnode.kind())),
+            Hit::Dir { stack, .. } => Some((self.directory_number(&stack)?, Kind::Directory)),
+        })
+    }
+
+    fn merge_listing(&self, cx: &Cx<'_>, stack: &Stack) -> Result<Listing> {
         let seen = self.collect(cx, stack)?;
         let mut sorted: Vec<(u64, Box<[u8]>, Seen)> =
             seen.into_iter().map(|(name, seen)| (position(&name), name, seen)).collect();
         sorted.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
-        let mut listing = Listing { stamps, names: Vec::new(), items: Vec::with_capacity(sorted.len()) };
-        let mut last = 0;
-        for (position, name, seen) in sorted {
+        let mut listing = Listing::with_capacity(sorted.len());
+        for (_, name, seen) in sorted {
             let ino = self.item_number(cx, stack, Name::new(&name)?, seen.part, seen.ino, seen.kind)?;
-            last = position.max(last + 1);
-            let start = u32::try_from(listing.names.len()).map_err(|_| vnode::Errno::OVERFLOW)?;
-            let len = u8::try_from(name.len()).map_err(|_| vnode::Errno::NAMETOOLONG)?;
-            listing.names.extend_from_slice(&name);
-            listing.items.push(Item { cookie: last, ino, start, len, kind: seen.kind });
+            listing.push(&name, ino, seen.kind)?;
         }
         Ok(listing)
     }
@@ -329,19 +378,5 @@ impl Core {
             return Ok(empty);
         }
         Ok(self.collect(cx, stack)?.is_empty())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn positions_are_for_ever() {
-        // Programs keep them over a remount.
-        assert_eq!(position(b"a"), position(b"a"));
-        assert_ne!(position(b"a"), position(b"b"));
-        assert!(position(b"whatever") >> 62 == 0);
-        assert_eq!(position(b"README"), 4_214_858_096_351_549_375);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::branch::{Core, is_dir};
 use crate::copyup::put_times_back;
+use crate::listing::Fate;
 use crate::lookup::Hit;
 use crate::node::{Lower, UnionVnode};
 use crate::options::Delete;
@@ -45,7 +46,7 @@ impl UnionVnode {
             let _names = self.dir()?.names.write();
             let step = self.unlink_once(cx, name)?;
             if matches!(step, Step::Done(_)) {
-                self.entries_changed();
+                self.entry_changed(name, Fate::Gone);
             }
             Ok(step)
         })?;

@@ -1,6 +1,7 @@
 //! Renaming: docs/unionfs.md, "Operations". Files here, directories in `rename_dir`, exchanges in `exchange`.
 
 use crate::branch::{Core, is_dir, same_layer};
+use crate::listing::Fate;
 use crate::lookup::{Hit, Probe};
 use crate::node::{Lower, UnionVnode};
 use crate::options::Delete;
@@ -97,8 +98,8 @@ impl UnionVnode {
             return Ok(Quick::No);
         }
         old.vnode.rename(cx, name, &new.vnode, new_name, flags)?;
-        self.entries_changed();
-        to.entries_changed();
+        self.entry_changed(name, Fate::Unknown);
+        to.entry_changed(new_name, Fate::Unknown);
         drop(names);
         // A live vnode gets its new name: only to be found again if the branch is changed behind our back.
         if let Some(vnode) = core.table.get(core.natural_number(0, source.vnode.id())) {
@@ -247,8 +248,8 @@ impl Rename<'_> {
 
     /// Both directories have changed.
     pub(crate) fn moved(&self) {
-        self.from.entries_changed();
-        self.to.entries_changed();
+        self.from.entry_changed(self.name, Fate::Unknown);
+        self.to.entry_changed(self.new_name, Fate::Unknown);
     }
 
     /// The instance that shows under that name, if it still leads to that file.

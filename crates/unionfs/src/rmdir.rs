@@ -2,6 +2,7 @@
 
 use crate::branch::Core;
 use crate::copyup::put_times_back;
+use crate::listing::Fate;
 use crate::lookup::Hit;
 use crate::marks::is_redirect;
 use crate::node::{Lower, Stack, UnionVnode, same_stack};
@@ -44,7 +45,7 @@ impl UnionVnode {
             let step = self.remove_dir_once(cx, name, &victim)?;
             if matches!(step, Step::Done(_)) {
                 victim.mark_removed();
-                self.entries_changed();
+                self.entry_changed(name, Fate::Gone);
                 self.count_subdir(-1);
             }
             Ok(step)

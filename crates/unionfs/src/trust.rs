@@ -29,8 +29,8 @@ impl Core {
     /// is not in use.
     pub(crate) fn path_for_log(&self, stack: &[Lower], name: Name<'_>) -> String {
         let merges = |dir: &Arc<UnionVnode>| dir.stack().is_ok_and(|own| same_stack(&own, stack));
-        let numbers = [ROOT, self.directory_number(stack)];
-        let path = match numbers.iter().filter_map(|&number| self.table.get(number)).find(merges) {
+        let numbers = [Some(ROOT), self.directory_number(stack).ok()];
+        let path = match numbers.into_iter().flatten().filter_map(|number| self.table.get(number)).find(merges) {
             Some(dir) => dir.path_to(name),
             None => name.as_bytes().to_vec(),
         };

@@ -1,0 +1,506 @@
+//! Merged listings, and how they are kept right while entries change through the union.
+//!
+//! A listing is merged once, and stays while it is read on, also by others. A change of an entry
+//! through the union only marks that name: as gone, or as one to look for when a reader comes to
+//! it. So the work of listing a directory while entries come and go is linear in their number.
+
+use crate::identity::mix;
+use crate::node::{Stack, UnionVnode};
+use crate::shortname::ShortName;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use vnode::{Errno, Kind, Result, Time};
+
+/// Listings that are kept.
+const KEPT: usize = 32;
+/// A listing takes so many new names, and one more for each two that it was merged with.
+const MOST_ADDED: usize = 1024;
+/// So many changes are noted while a directory is merged.
+const MOST_NOTED: usize = 1 << 16;
+/// A directory with fewer entries is merged anew whenever it may have changed out of band.
+const LARGE: usize = 4096;
+/// Own changes make it impossible to tell whether a directory also changed out of band. A large one
+/// is then merged anew after this time for each entry, so that readers cannot keep it busy: merging
+/// takes a fraction of it, during which the kernel makes writers wait.
+const REST: Duration = Duration::from_micros(5);
+
+/// What moves whenever an entry of one directory comes or goes: its times, and what else it goes by.
+pub(crate) type Stamp = (Time, Time, Option<u64>);
+
+/// What became of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// There is nothing of that name.
+    Gone,
+    /// To be looked for.
+    Unknown,
+}
+
+/// What a listing says of a name that it was merged with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Known,
+    Gone,
+    Unknown,
+}
+
+#[derive(Debug)]
+struct Item {
+    cookie: u64,
+    ino: u64,
+    start: u32,
+    len: u8,
+    kind: Kind,
+    state: State,
+}
+
+/// A name that came after the merge.
+#[derive(Debug)]
+struct Added {
+    name: Box<[u8]>,
+    state: State,
+    ino: u64,
+    kind: Kind,
+}
+
+/// The merged entries of a directory, in the order of their cookies.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    names: Vec<u8>,
+    items: Vec<Item>,
+    added: BTreeMap<u64, Added>,
+    /// Counts the changes.
+    version: u64,
+}
+
+/// Where a name is in a listing.
+enum Spot {
+    Item(usize),
+    Added(u64),
+    /// Nowhere; this would be its cookie.
+    Free(u64),
+}
+
+/// Entries taken from a listing.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) entries: Vec<Taken>,
+    names: Vec<u8>,
+    version: u64,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    pub(crate) cookie: u64,
+    pub(crate) ino: u64,
+    pub(crate) kind: Kind,
+    /// Kind and number are not known, nor whether it is there.
+    pub(crate) unknown: bool,
+    start: usize,
+    end: usize,
+}
+
+impl Batch {
+    pub(crate) fn name(&self, entry: &Taken) -> &[u8] {
+        self.names.get(entry.start..entry.end).unwrap_or_default()
+    }
+
+    fn push(&mut self, name: &[u8], (cookie, ino, kind): (u64, u64, Kind), state: State) {
+        let start = self.names.len();
+        self.names.extend_from_slice(name);
+        let (end, unknown) = (self.names.len(), state == State::Unknown);
+        self.entries.push(Taken { cookie, ino, kind, unknown, start, end });
+    }
+}
+
+/// The position of a name in a merged listing: 62 bits that never change, and never 0.
+pub(crate) fn position(name: &[u8]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for &byte in name {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    (mix(hash) >> 2).max(1)
+}
+
+impl Listing {
+    pub(crate) fn with_capacity(entries: usize) -> Self {
+        Self { items: Vec::with_capacity(entries), ..Self::default() }
+    }
+
+    /// Appends an entry. They come in the order of their positions, those of one position in the
+    /// order of their names.
+    pub(crate) fn push(&mut self, name: &[u8], ino: u64, kind: Kind) -> Result<()> {
+        let after = self.items.last().map_or(0, |last| last.cookie);
+        let start = u32::try_from(self.names.len()).map_err(|_| Errno::OVERFLOW)?;
+        let len = u8::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)?;
+        self.names.extend_from_slice(name);
+        let cookie = position(name).max(after + 1);
+        self.items.push(Item { cookie, ino, start, len, kind, state: State::Known });
+        Ok(())
+    }
+
+    fn name_of(&self, item: &Item) -> &[u8] {
+        let start = item.start as usize;
+        self.names.get(start..start + usize::from(item.len)).unwrap_or_default()
+    }
+
+    /// Names with equal positions have cookies one after the other, all of which stay taken.
+    fn find(&self, name: &[u8]) -> Spot {
+        let mut cookie = position(name);
+        let mut index = self.items.partition_point(|item| item.cookie < cookie);
+        loop {
+            match self.items.get(index).filter(|item| item.cookie == cookie) {
+                Some(item) if self.name_of(item) == name => return Spot::Item(index),
+                Some(_) => index += 1,
+                None => match self.added.get(&cookie) {
+                    Some(added) if *added.name == *name => return Spot::Added(cookie),
+                    Some(_) => {}
+                    None => return Spot::Free(cookie),
+                },
+            }
+            cookie += 1;
+        }
+    }
+
+    fn is_taken(&self, cookie: u64) -> bool {
+        self.added.contains_key(&cookie) || self.items.binary_search_by_key(&cookie, |item| item.cookie).is_ok()
+    }
+
+    /// Notes a change. Answers false if there were too many: the listing is not to be kept.
+    fn change(&mut self, name: &[u8], fate: Fate) -> bool {
+        self.version += 1;
+        let state = if fate == Fate::Gone { State::Gone } else { State::Unknown };
+        match (self.find(name), fate) {
+            (Spot::Item(index), _) => self.items.get_mut(index).map_or((), |item| item.state = state),
+            (Spot::Added(cookie), Fate::Gone) if !self.is_taken(cookie + 1) => drop(self.added.remove(&cookie)),
+            (Spot::Added(cookie), _) => self.added.get_mut(&cookie).map_or((), |added| added.state = state),
+            (Spot::Free(_), Fate::Gone) => {}
+            (Spot::Free(cookie), Fate::Unknown) => {
+                self.added.insert(cookie, Added { name: name.into(), state, ino: 0, kind: Kind::Regular });
+            }
+        }
+        self.added.len() <= MOST_ADDED + self.items.len() / 2
+    }
+
+    /// What was found of an unknown entry of a batch, unless something has changed since.
+    pub(crate) fn settle(&mut self, batch: &Batch, entry: &Taken, found: Option<(u64, Kind)>) {
+        if self.version != batch.version {
+            return;
+        }
+        let (state, (ino, kind)) = found.map_or((State::Gone, (0, entry.kind)), |found| (State::Known, found));
+        match self.find(batch.name(entry)) {
+            Spot::Item(index) => {
+                if let Some(item) = self.items.get_mut(index) {
+                    (item.state, item.ino, item.kind) = (state, ino, kind);
+                }
+            }
+            Spot::Added(cookie) => {
+                if let Some(added) = self.added.get_mut(&cookie) {
+                    (added.state, added.ino, added.kind) = (state, ino, kind);
+                }
+            }
+            Spot::Free(_) => {}
+        }
+    }
+
+    /// Up to `most` entries after a cookie.
+    pub(crate) fn after(&self, cookie: u64, most: usize) -> Batch {
+        let first = self.items.partition_point(|item| item.cookie <= cookie);
+        let mut items = self.items.get(first..).unwrap_or_default().iter().peekable();
+        let mut added = self.added.range(cookie.saturating_add(1)..).peekable();
+        let mut batch = Batch { version: self.version, ..Batch::default() };
+        while batch.entries.len() < most {
+            let next = match (items.peek(), added.peek()) {
+                (Some(item), Some((cookie, _))) if **cookie < item.cookie => None,
+                (Some(_), _) => items.next(),
+                (None, Some(_)) => None,
+                (None, None) => break,
+            };
+            match next {
+                Some(item) if item.state != State::Gone => {
+                    batch.push(self.name_of(item), (item.cookie, item.ino, item.kind), item.state);
+                }
+                Some(_) => {}
+                None => match added.next() {
+                    Some((&cookie, new)) if new.state != State::Gone => {
+                        batch.push(&new.name, (cookie, new.ino, new.kind), new.state);
+                    }
+                    _ => {}
+                },
+            }
+        }
+        batch
+    }
+}
+
+/// A listing, and what it was merged from.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) listing: Listing,
+    stack: Stack,
+    stamps: Vec<Stamp>,
+    merged: Instant,
+    /// How long it may be believed after own changes.
+    rest: Duration,
+    /// Entries changed through the union since.
+    own: bool,
+}
+
+/// How right a listing is that is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    Right,
+    /// Until then: only own changes since can be accounted for.
+    Until(Instant),
+    Wrong,
+}
+
+impl Kept {
+    pub(crate) fn new(listing: Listing, stack: Stack, stamps: Vec<Stamp>, begun: Instant) -> Self {
+        let (merged, entries) = (Instant::now(), listing.items.len());
+        let rest = match u32::try_from(entries) {
+            _ if entries < LARGE => Duration::ZERO,
+            Ok(entries) => (REST * entries).max((merged - begun) * 4),
+            Err(_) => Duration::MAX,
+        };
+        Self { listing, stack, stamps, merged, rest, own: false }
+    }
+
+    /// May it be shown to a reader who begins, given what the directory merges now, and its stamps?
+    pub(crate) fn trust(&self, stack: &Stack, stamps: &[Stamp]) -> Trust {
+        if !crate::node::same_stack(&self.stack, stack) {
+            return Trust::Wrong;
+        }
+        if self.stamps == stamps {
+            return Trust::Right;
+        }
+        match self.merged.checked_add(self.rest) {
+            Some(until) if self.own && Instant::now() < until => Trust::Until(until),
+            _ => Trust::Wrong,
+        }
+    }
+}
+
+/// The listing of a directory, if it is kept, and what changes while it is being merged.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    kept: Option<Arc<Mutex<Kept>>>,
+    merging: Option<Box<Merging>>,
+    /// When the listing that somebody was last shown is no longer to be believed.
+    pub(crate) until: Option<Instant>,
+    /// Counts how often that was so.
+    pub(crate) epoch: u64,
+}
+
+#[derive(Debug, Default)]
+struct Merging {
+    count: u32,
+    changes: Vec<(ShortName, Fate)>,
+    lost: bool,
+}
+
+impl Slot {
+    pub(crate) fn kept(&self) -> Option<Arc<Mutex<Kept>>> {
+        self.kept.clone()
+    }
+
+    /// Forgets the listing. What is answered must be dropped without the lock.
+    #[must_use]
+    pub(crate) fn forget(&mut self) -> Option<Arc<Mutex<Kept>>> {
+        if let Some(merging) = &mut self.merging {
+            merging.lost = true;
+        }
+        self.kept.take()
+    }
+
+    /// Notes a change of an entry. What is answered must be dropped without the lock.
+    #[must_use]
+    pub(crate) fn change(&mut self, name: &[u8], fate: Fate) -> Option<Arc<Mutex<Kept>>> {
+        if let Some(merging) = &mut self.merging {
+            if merging.changes.len() < MOST_NOTED {
+                merging.changes.push((ShortName::new(name), fate));
+            } else {
+                merging.lost = true;
+            }
+        }
+        let room = self.kept.as_ref().is_none_or(|kept| {
+            let mut kept = kept.lock();
+            kept.own = true;
+            kept.listing.change(name, fate)
+        });
+        if room { None } else { self.kept.take() }
+    }
+
+    /// A merge begins: to be ended by [`Self::merged`]. Answers how many changes it has missed.
+    pub(crate) fn begin(&mut self) -> usize {
+        let merging = self.merging.get_or_insert_default();
+        merging.count += 1;
+        merging.changes.len()
+    }
+
+    /// It has ended, with this or with an error. Answers the listing, and whether it was kept; the
+    /// one that was kept before must be dropped without the lock.
+    pub(crate) fn end(&mut self, missed: usize, kept: Option<Kept>) -> Option<Ended> {
+        let mut merging = self.merging.take()?;
+        let ended = kept.map(|mut kept| {
+            for (name, fate) in merging.changes.get(missed..).unwrap_or_default() {
+                kept.own = true;
+                kept.listing.change(name.as_bytes(), *fate);
+            }
+            let listing = Arc::new(Mutex::new(kept));
+            let stays = !merging.lost;
+            let old = if stays { self.kept.replace(listing.clone()) } else { None };
+            Ended { listing, stays, _old: old }
+        });
+        merging.count -= 1;
+        if merging.count > 0 {
+            self.merging = Some(merging);
+        }
+        ended
+    }
+}
+
+/// The outcome of a merge.
+pub(crate) struct Ended {
+    pub(crate) listing: Arc<Mutex<Kept>>,
+    pub(crate) stays: bool,
+    _old: Option<Arc<Mutex<Kept>>>,
+}
+
+/// The directories whose merged listings are kept, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Listings {
+    recent: Mutex<VecDeque<Weak<UnionVnode>>>,
+}
+
+impl Listings {
+    pub(crate) fn remember(&self, dir: &UnionVnode) {
+        let Ok(this) = dir.arc() else { return };
+        let forgotten = {
+            let mut recent = self.recent.lock();
+            recent.retain(|weak| !std::ptr::eq(weak.as_ptr(), Arc::as_ptr(&this)));
+            recent.push_back(Arc::downgrade(&this));
+            if recent.len() > KEPT { recent.pop_front() } else { None }
+        };
+        let Some(old) = forgotten.and_then(|weak| weak.upgrade()) else { return };
+        if let Some(part) = &old.dir {
+            let listing = part.listing.lock().forget();
+            drop(listing);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listing(names: &[&str]) -> Listing {
+        let mut sorted: Vec<&str> = names.to_vec();
+        sorted.sort_by_key(|name| position(name.as_bytes()));
+        let mut listing = Listing::with_capacity(names.len());
+        for (ino, name) in (1..).zip(sorted) {
+            listing.push(name.as_bytes(), ino, Kind::Regular).unwrap();
+        }
+        listing
+    }
+
+    fn shown(listing: &Listing) -> Vec<(String, bool)> {
+        let (mut shown, mut after) = (Vec::new(), 0);
+        loop {
+            let batch = listing.after(after, 2);
+            let Some(last) = batch.entries.last() else { break };
+            after = last.cookie;
+            for entry in &batch.entries {
+                shown.push((String::from_utf8(batch.name(entry).to_vec()).unwrap(), entry.unknown));
+            }
+        }
+        shown.sort();
+        shown
+    }
+
+    fn entries(names: &[(&str, bool)]) -> Vec<(String, bool)> {
+        names.iter().map(|(name, unknown)| ((*name).to_owned(), *unknown)).collect()
+    }
+
+    #[test]
+    fn positions_are_for_ever() {
+        // Programs keep them over a remount.
+        assert_eq!(position(b"a"), position(b"a"));
+        assert_ne!(position(b"a"), position(b"b"));
+        assert!(position(b"whatever") >> 62 == 0);
+        assert_eq!(position(b"README"), 4_214_858_096_351_549_375);
+    }
+
+    #[test]
+    fn changes_show_without_a_merge() {
+        let mut listing = listing(&["a", "b", "c", "d"]);
+        assert!(listing.change(b"b", Fate::Gone) && listing.change(b"none", Fate::Gone));
+        assert!(listing.change(b"c", Fate::Unknown) && listing.change(b"new", Fate::Unknown));
+        assert_eq!(shown(&listing), entries(&[("a", false), ("c", true), ("d", false), ("new", true)]));
+        let batch = listing.after(0, 9);
+        for entry in batch.entries.iter().filter(|entry| entry.unknown) {
+            let found = (batch.name(entry) == b"new").then_some((9, Kind::Directory));
+            listing.settle(&batch, entry, found);
+        }
+        assert_eq!(shown(&listing), entries(&[("a", false), ("d", false), ("new", false)]));
+        assert!(listing.change(b"new", Fate::Gone) && listing.change(b"b", Fate::Unknown));
+        assert_eq!(shown(&listing), entries(&[("a", false), ("b", true), ("d", false)]));
+        assert!(listing.added.is_empty());
+    }
+
+    #[test]
+    fn what_changes_while_it_is_looked_for_stays_unknown() {
+        let mut listing = listing(&["a"]);
+        listing.change(b"a", Fate::Unknown);
+        let batch = listing.after(0, 9);
+        listing.change(b"a", Fate::Unknown);
+        listing.settle(&batch, &batch.entries[0], None);
+        assert_eq!(shown(&listing), entries(&[("a", true)]));
+    }
+
+    #[test]
+    fn names_of_one_position_keep_their_cookies() {
+        let mut listing = listing(&["a"]);
+        let at = position(b"x");
+        // As if two other names had the position of this one.
+        for (cookie, name) in [(at, "y"), (at + 1, "z")] {
+            let added = Added { name: name.as_bytes().into(), state: State::Known, ino: 1, kind: Kind::Regular };
+            listing.added.insert(cookie, added);
+        }
+        listing.change(b"x", Fate::Unknown);
+        assert!(matches!(listing.find(b"x"), Spot::Added(cookie) if cookie == at + 2));
+        assert_eq!(shown(&listing), entries(&[("a", false), ("x", true), ("y", false), ("z", false)]));
+        listing.change(b"x", Fate::Gone);
+        assert!(matches!(listing.find(b"x"), Spot::Free(cookie) if cookie == at + 2));
+    }
+
+    #[test]
+    fn new_names_are_bounded() {
+        let mut listing = listing(&["a"]);
+        let most = (0..10 * MOST_ADDED).take_while(|n| listing.change(n.to_string().as_bytes(), Fate::Unknown)).count();
+        assert_eq!(most, MOST_ADDED);
+    }
+
+    #[test]
+    fn a_merge_takes_in_what_changed_meanwhile() {
+        let mut slot = Slot::default();
+        let kept = |names| Kept::new(listing(names), Vec::new().into(), Vec::new(), Instant::now());
+        let first = slot.begin();
+        assert!(slot.change(b"a", Fate::Gone).is_none());
+        let second = slot.begin();
+        assert!(slot.change(b"b", Fate::Unknown).is_none());
+        let ended = slot.end(first, Some(kept(&["a", "b"]))).unwrap();
+        assert!(ended.stays && ended.listing.lock().own);
+        assert_eq!(shown(&ended.listing.lock().listing), entries(&[("b", true)]));
+        let ended = slot.end(second, Some(kept(&["a", "b"]))).unwrap();
+        assert_eq!(shown(&ended.listing.lock().listing), entries(&[("a", false), ("b", true)]));
+        assert!(slot.merging.is_none());
+        let third = slot.begin();
+        drop(slot.forget());
+        assert!(!slot.end(third, Some(kept(&["a"]))).unwrap().stays);
+        assert!(slot.kept.is_none() && slot.merging.is_none());
+    }
+}
