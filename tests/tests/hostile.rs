@@ -6,8 +6,9 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use strata_tests::process::{sh, try_run};
 use strata_tests::user::{USER, as_user};
-use strata_tests::{Fixture, Transport, on_both_transports};
+use strata_tests::{Fixture, Mounted, Spec, Transport, on_both_transports};
 
 fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -66,13 +67,88 @@ fn copied_branches_are_valid(transport: Transport) {
             _ => format!("{copy} \"$1\"/ \"$2\""),
         };
         let copied = fx.sandbox.dir("copies").join("rw");
-        strata_tests::process::sh(&script, &[&fx.rw, &copied]);
-        let spec = strata_tests::Spec::union(&copied, &fx.ro, transport);
-        let again = strata_tests::Mounted::new(spec, &fx.sandbox.path("again"));
+        sh(&script, &[&fx.rw, &copied]);
+        let spec = Spec::union(&copied, &fx.ro, transport);
+        let again = Mounted::new(spec, &fx.sandbox.path("again"));
         assert_eq!(fs::read(again.path("e/inside")).unwrap(), b"inside", "{copy}");
         assert!(!exists(&again.path("d")));
         assert_eq!(fs::read(again.path("b")).unwrap(), b"changed", "{copy}");
     }
 }
 
-on_both_transports!(forged_redirects_lead_nowhere, copied_branches_are_valid);
+/// A layer of a container image, with whiteouts of files and directories and opaque marks.
+const LAYER: &str = r#"
+mkdir -p "$1"/etc "$1"/usr/share "$1"/opaque && cd "$1"
+: > .wh.gone; : > .wh.tree; : > etc/.wh.conf; : > opaque/.wh..wh..opq
+echo layer > etc/new; echo layer > opaque/new; echo layer > usr/share/replaced
+chown -R 7:8 opaque; chmod 700 opaque; touch -d @1000000000 .wh.gone etc
+tar -C "$1" -cpf "$2" .
+"#;
+
+/// What a layer is unpacked over.
+fn base(ro: &Path) {
+    for dir in ["etc", "usr/share", "tree/deep/er", "opaque/sub"] {
+        fs::create_dir_all(ro.join(dir)).unwrap();
+    }
+    for file in
+        ["gone", "etc/conf", "etc/kept", "tree/deep/er/f", "tree/f", "opaque/old", "opaque/sub/f", "usr/share/replaced"]
+    {
+        fs::write(ro.join(file), "base").unwrap();
+    }
+}
+
+/// tar(1) unpacks a layer through the union as an unpacker of images does, once and over itself.
+fn a_layer_is_unpacked_by_tar(transport: Transport) {
+    let mut fx = Fixture::new(transport, base);
+    let tar = fx.sandbox.path("layer.tar");
+    sh(LAYER, &[&fx.sandbox.path("layer"), &tar]);
+    let unpack = "tar --same-owner -C \"$1\" -xpf \"$2\"";
+    // Without the option the reason is in the log.
+    let refused = try_run(std::process::Command::new("sh").args(["-c", unpack, "sh"]).args([fx.union.dir(), &tar]));
+    assert!(refused.text.contains("Operation not permitted"), "{refused:?}");
+    assert!(fx.union.said().contains("whiteouts=write"), "{}", fx.union.said());
+    fx.union.unmount();
+    for entry in fs::read_dir(&fx.rw).unwrap() {
+        sh("rm -r -- \"$1\"", &[entry.unwrap().path()]);
+    }
+    let spec = Spec::union(&fx.rw, &fx.ro, transport);
+    let mut union = Mounted::with_options(spec, &fx.sandbox.path("w"), "whiteouts=write");
+    // Everything is known to the kernel.
+    sh("find \"$1\" -ls; cat \"$1\"/etc/*", &[union.dir()]);
+    let script = "cd \"$1\"; find . -mindepth 1 | LC_ALL=C sort | tr '\n' ' '";
+    let want = "./etc ./etc/kept ./etc/new ./opaque ./opaque/new ./usr ./usr/share ./usr/share/replaced ";
+    for round in 0..3 {
+        if round < 2 {
+            sh(unpack, &[union.dir(), &tar]);
+        }
+        assert_eq!(sh(script, &[union.dir()]), want, "round {round}");
+        assert_eq!(fs::read_to_string(union.path("usr/share/replaced")).unwrap(), "layer\n");
+        let opaque = fs::metadata(union.path("opaque")).unwrap();
+        assert_eq!((opaque.uid(), opaque.gid(), opaque.mode() & 0o7777), (7, 8, 0o700));
+        assert_eq!(fs::metadata(fx.rw.join(".wh.gone")).unwrap().mtime(), 1_000_000_000);
+        for mark in [".wh.tree", "etc/.wh.conf", "opaque/.wh..wh..opq"] {
+            assert!(exists(&fx.rw.join(mark)), "{mark}");
+        }
+        as_user(USER, || assert!(fs::write(union.path(".wh.usr"), "").is_err()));
+        union.remount();
+    }
+    // What is made again has nothing of what was hidden.
+    fs::create_dir(union.path("tree")).unwrap();
+    assert_eq!(fs::read_dir(union.path("tree")).unwrap().count(), 0);
+    assert!(fs::write(union.path(".wh..wh.redirect"), "").is_err());
+}
+
+/// A union whose branch lies in another one says so when it is mounted.
+fn a_branch_in_another_union(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| fs::create_dir(ro.join("inner")).unwrap());
+    let spec = Spec::union(&fx.path("inner"), &fx.sandbox.dir("other"), transport);
+    let said = Mounted::try_new(spec, &fx.sandbox.path("nested"), "").unwrap_err();
+    assert!(said.contains("inner refuses names that begin with .wh.") && said.contains("another union"), "{said}");
+}
+
+on_both_transports!(
+    forged_redirects_lead_nowhere,
+    copied_branches_are_valid,
+    a_layer_is_unpacked_by_tar,
+    a_branch_in_another_union,
+);

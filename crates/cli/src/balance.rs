@@ -127,6 +127,10 @@ impl Bottom for Balance {
         Some(self.replicas.iter().map(|path| (&**path, "ro")).collect())
     }
 
+    fn cache(&self) -> Option<core::time::Duration> {
+        None
+    }
+
     fn build(&self, options: &Options) -> Result<Built, Failure> {
         let sources = self.replicas.iter().map(|path| replicas::source(path, options.cache)).collect();
         let layer = lbfs::LbFs::new(sources, self.options)

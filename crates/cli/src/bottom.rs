@@ -5,6 +5,7 @@ use crate::options::Options;
 use crate::own::{Continues, Own};
 use crate::place::{Place, Role};
 use core::fmt;
+use core::time::Duration;
 use hostfs::{HostFs, HostOptions};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
@@ -49,6 +50,9 @@ pub trait Bottom: fmt::Debug {
 
     /// Paths and modes of directories that are not to be mounted at one place twice. `None`: mounting it over itself makes sense.
     fn branches(&self) -> Option<Vec<(&Path, &'static str)>>;
+
+    /// How long the kernel may trust what it knows, where `cache=` does not say it; `None`: the server's default.
+    fn cache(&self) -> Option<Duration>;
 
     /// Opens the directories and puts a layer over them.
     ///
@@ -122,6 +126,10 @@ impl Bottom for Single {
 
     /// A layer over itself is a stack.
     fn branches(&self) -> Option<Vec<(&Path, &'static str)>> {
+        None
+    }
+
+    fn cache(&self) -> Option<Duration> {
         None
     }
 

@@ -116,7 +116,7 @@ impl Stack {
     pub fn config(&self, options: &Options, point: &Place, source: &OsStr, kind: Type) -> Config {
         let mut config = Config::new(point.real.clone(), kind.name(), kind.name());
         config.mount.source = source.as_encoded_bytes().to_vec();
-        if let Some(cache) = options.cache {
+        if let Some(cache) = options.cache.or_else(|| self.bottom.cache()) {
             config.cache = cache;
         }
         config.passthrough = options.passthrough.unwrap_or(true);

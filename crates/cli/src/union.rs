@@ -10,7 +10,7 @@ use crate::text::Text;
 use core::time::Duration;
 use hostfs::HostFs;
 use std::path::Path;
-use unionfs::{Delete, Mode};
+use unionfs::{Delete, Mode, Whiteouts};
 use wrapfs::OptionSpec;
 
 /// `unionfs`
@@ -62,6 +62,13 @@ const OPTIONS: &[OptionSpec] = &[
         value: Some("OCTAL"),
         help: "With copyup=mounter: the permission bits. Without it, 0644.",
     },
+    OptionSpec {
+        name: "whiteouts",
+        value: Some("refuse|write"),
+        help: "What making a name that begins with .wh. does: it is refused (the default), or, for root and the user who \
+               mounted, .wh.NAME removes NAME and hides it, and .wh..wh..opq hides what the directory merges. So tar(1) can unpack \
+               a layer of a container image into the union. Unless cache= is given, it is 0 then.",
+    },
 ];
 
 /// So long a server is waited for that writes to a branch.
@@ -93,6 +100,8 @@ pub struct UnionOptions {
     pub copyup_gid: Option<u32>,
     /// `copyupmode=`, permission bits.
     pub copyup_mode: Option<u32>,
+    /// `whiteouts=`
+    pub whiteouts: Whiteouts,
 }
 
 impl UnionOptions {
@@ -131,6 +140,9 @@ impl UnionOptions {
                 }
                 self.copyup_mode = Some(mode);
             }
+            "whiteouts" => {
+                self.whiteouts = one_of(value, &[("refuse", Whiteouts::Refuse), ("write", Whiteouts::Write)])?;
+            }
             _ => return Err("not an option of a union".to_owned()),
         }
         Ok(())
@@ -154,6 +166,7 @@ impl UnionOptions {
     fn of_layer(&self) -> unionfs::Options {
         unionfs::Options {
             delete: self.delete,
+            whiteouts: self.whiteouts,
             copyup: match self.copyup.unwrap_or_else(default_copyup) {
                 Copyup::Preserve => unionfs::Copyup::Preserve,
                 Copyup::CurrentUser => unionfs::Copyup::CurrentUser,
@@ -246,6 +259,11 @@ impl Bottom for Union {
 
     fn branches(&self) -> Option<Vec<(&Path, &'static str)>> {
         Some(self.branches.iter().map(|(place, mode)| (&*place.real, branches::name_of(*mode))).collect())
+    }
+
+    fn cache(&self) -> Option<Duration> {
+        // A whiteout that is written changes what another name is, of which the kernel is not told.
+        (self.options.whiteouts == Whiteouts::Write).then_some(Duration::ZERO)
     }
 
     fn build(&self, options: &Options) -> Result<Built, Failure> {

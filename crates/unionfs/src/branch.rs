@@ -11,6 +11,7 @@ use crate::options::{Branch, Mode, Options};
 use crate::ownfiles::{Own, OwnDir};
 use crate::spare::Spare;
 use crate::table::Table;
+use crate::unpack::Refusals;
 use parking_lot::Mutex;
 use std::path::Display;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub(crate) struct BranchState {
     pub(crate) tag: u16,
     /// It is listed as read-write, but answered `EROFS`.
     refuses: AtomicBool,
+    /// It was said that it refuses names of the union's own.
+    refuses_names: AtomicBool,
     /// May directories on it have redirects?
     pub(crate) moved: AtomicBool,
     /// Where copies are built.
@@ -47,6 +50,7 @@ impl BranchState {
             mode: branch.mode,
             tag,
             refuses: AtomicBool::new(false),
+            refuses_names: AtomicBool::new(false),
             moved: AtomicBool::new(false),
             work: OwnDir::new(Own::Work),
             links: OwnDir::new(Own::Links),
@@ -79,6 +83,7 @@ pub(crate) struct Core {
     pub(crate) movers: Movers,
     pub(crate) listings: Listings,
     pub(crate) complaints: Complaints,
+    pub(crate) refusals: Refusals,
     /// Held while a directory is renamed: where directories lie does not change for anybody else.
     pub(crate) tree: Mutex<()>,
     /// Numbers the names in work directories.
@@ -102,6 +107,7 @@ impl Core {
             movers: Movers::default(),
             listings: Listings::default(),
             complaints: Complaints::default(),
+            refusals: Refusals::default(),
             tree: Mutex::new(()),
             work_number: AtomicU64::new(0),
             told_of_owner: AtomicBool::new(false),
@@ -157,6 +163,18 @@ impl Core {
             tracing::warn!(branch = %branch.path.display(), "listed as read-write, but its file system is read-only: used as ro");
         }
         true
+    }
+
+    /// The making of a name of the union's own on that branch failed with `error`: says what that may mean.
+    pub(crate) fn explain_refusal(&self, index: u16, error: Errno) {
+        let Some(branch) = self.branches.get(usize::from(index)) else { return };
+        if error == Errno::PERM && !branch.refuses_names.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                branch = %branch.path.display(),
+                "names that begin with .wh. can't be made here (EPERM), and without them nothing of the branches to the right can \
+                 be removed or renamed: does the branch lie in another union? Put it on a file system outside of that"
+            );
+        }
     }
 
     /// Do files on that branch stay there as long as they live?

@@ -49,7 +49,7 @@ impl Unionfs {
         let (tags, fresh) = tag(&branches, &mut loaded.known);
         let log = if writes {
             let log = write_log(&cx, (&root, &path), &loaded, fresh);
-            Some(log.map_err(|errno| BuildError::NotWritable(path.clone(), errno))?)
+            Some(log.map_err(|errno| why_not_written(&cx, &root, &path, errno))?)
         } else {
             None
         };
@@ -65,6 +65,14 @@ impl Unionfs {
         let root = make_root(&core).map_err(step("making the root"))?;
         Ok(Arc::new(Self { core, root }))
     }
+}
+
+/// Why the identity log can't be written. Where files can be made, and only the name is refused, another union does that.
+fn why_not_written(cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path, errno: Errno) -> BuildError {
+    if errno == Errno::PERM && root.tmpfile(cx, 0o600, OpenFlags::RDWR).is_ok() {
+        return BuildError::NamesRefused(path.to_owned());
+    }
+    BuildError::NotWritable(path.to_owned(), errno)
 }
 
 fn check(branches: &[Branch]) -> std::result::Result<(), BuildError> {

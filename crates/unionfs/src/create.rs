@@ -31,7 +31,7 @@ impl UnionVnode {
     pub(crate) fn check_new_name(&self, name: Name<'_>) -> Result<()> {
         self.dir()?;
         self.core.require_writable()?;
-        if reserved(name.as_bytes()) { Err(Errno::PERM) } else { Ok(()) }
+        if reserved(name.as_bytes()) { Err(self.refuse_name(name)) } else { Ok(()) }
     }
 
     /// What was removed takes nothing new: a directory no entry, a file no name.

@@ -283,6 +283,16 @@ impl Core {
         }
     }
 
+    /// Bookkeeping after a name that something hid shows again.
+    pub(crate) fn name_came_back(&self, cx: &Cx<'_>, lower: &Lower, attr: &Attr) -> Result<()> {
+        if let Some(number) = self.counts(lower, attr)?
+            && self.identity.names(number).is_some_and(|names| names.used > 0)
+        {
+            self.use_name(cx, number, attr.nlink, -1);
+        }
+        Ok(())
+    }
+
     /// Completes the counting of names that a crash interrupted.
     pub(crate) fn complete_names(&self, cx: &Cx<'_>) -> Result<()> {
         for (number, using) in self.identity.in_use() {

@@ -17,6 +17,7 @@
 //! | copy-up | `copyup`, `copydata`, `parents` (of directories), `jobs` and `movers` (who waits for whom) |
 //! | making, removing, renaming | `create`, `remove`, `rmdir`, `rename`, `rename_dir`, `exchange` |
 //! | beginning anew when overtaken | `retry` |
+//! | marks that users write by name | `unpack` |
 //! | files of several names | `hardlink` |
 //! | numbers that stay | `identity`, `log` |
 //! | what is unfinished | `work` |
@@ -55,10 +56,11 @@ mod shortname;
 mod spare;
 mod table;
 mod trust;
+mod unpack;
 mod vnode_impl;
 mod whiteout;
 mod work;
 mod xattr;
 
 pub use build::Unionfs;
-pub use options::{Branch, BuildError, Copyup, Delete, Mode, Options};
+pub use options::{Branch, BuildError, Copyup, Delete, Mode, Options, Whiteouts};

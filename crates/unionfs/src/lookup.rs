@@ -239,7 +239,7 @@ impl UnionVnode {
     pub(crate) fn find(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
         let dir = self.dir()?;
         if reserved(name.as_bytes()) {
-            return Ok(None);
+            return self.find_mark(cx, name);
         }
         match self.find_once(cx, dir, name) {
             Err(Errno::STALE) if self.refresh(cx)? => self.find_once(cx, dir, name),

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use vnode::{Attr, Cx, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
 
 /// The opaque mark of OCI layers and aufs.
-const OPAQUE: &[u8] = b".wh..wh..opq";
+pub(crate) const OPAQUE: &[u8] = b".wh..wh..opq";
 const REDIRECT: &[u8] = b".wh..wh.redirect";
 /// In a branch's root: directories of the branch may have redirects.
 pub(crate) const MOVED: &[u8] = b".wh..wh.moved";
@@ -99,7 +99,10 @@ impl Core {
         match self.make_empty(cx, &dir.vnode, dir.branch, Name::new(OPAQUE)?) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
-            Err(e) => Err(e),
+            Err(e) => {
+                self.explain_refusal(dir.branch, e);
+                Err(e)
+            }
         }
     }
 

@@ -54,6 +54,16 @@ pub enum Copyup {
     },
 }
 
+/// What is done about names that begin with `.wh.`, which a union keeps for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Whiteouts {
+    /// Nobody can make them.
+    #[default]
+    Refuse,
+    /// Root and the server's user can make whiteouts and opaque marks by name, to unpack image layers.
+    Write,
+}
+
 /// How a union behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -61,6 +71,8 @@ pub struct Options {
     pub delete: Delete,
     /// Who owns copies.
     pub copyup: Copyup,
+    /// Who can write whiteouts by name.
+    pub whiteouts: Whiteouts,
 }
 
 /// Why a union could not be made.
@@ -78,6 +90,8 @@ pub enum BuildError {
     LeftmostReadOnly(PathBuf),
     /// The leftmost branch is to be written, but can't be.
     NotWritable(PathBuf, Errno),
+    /// A read-write branch takes files, but none with a name of the union's own.
+    NamesRefused(PathBuf),
     /// A step of preparing this branch failed.
     Step {
         /// What was to be done.
@@ -100,6 +114,12 @@ impl std::fmt::Display for BuildError {
                 write!(f, "the leftmost branch {} must be read-write, since another one is", p.display())
             }
             Self::NotWritable(p, e) => write!(f, "the leftmost branch {} can't be written: {e}", p.display()),
+            Self::NamesRefused(p) => write!(
+                f,
+                "branch {} refuses names that begin with .wh., which a union needs: it lies in another union, which keeps these \
+                 names for itself; put the branch on a file system outside of that union",
+                p.display()
+            ),
             Self::Step { what, path, errno } => write!(f, "{}: {what}: {errno}", path.display()),
         }
     }

@@ -173,7 +173,8 @@ impl Core {
         let state = self.branch(branch)?;
         let server = self.server(cx);
         let own = state.own(which);
-        let dir = own.make(&server, &state.root, &state.path)?;
+        let made = own.make(&server, &state.root, &state.path);
+        let dir = made.inspect_err(|&errno| self.explain_refusal(branch, errno))?;
         match call(&dir) {
             Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR) => {
                 own.forget_this(&dir);

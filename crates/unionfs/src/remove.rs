@@ -40,7 +40,10 @@ impl UnionVnode {
         self.dir()?;
         self.core.require_writable()?;
         if reserved(name.as_bytes()) {
-            return Err(Errno::NOENT);
+            return match self.core.user_mark(cx, name) {
+                Some(mark) => self.remove_mark(cx, name, mark),
+                None => Err(Errno::NOENT),
+            };
         }
         let branch = self.until_done(cx, || {
             let _names = self.dir()?.names.write();

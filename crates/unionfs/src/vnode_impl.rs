@@ -53,7 +53,10 @@ impl Vnode for UnionVnode {
     }
 
     fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        self.create_file(cx, name, mode, flags)
+        match self.core.user_mark(cx, name) {
+            Some(mark) => self.create_mark(cx, name, mark, mode, flags),
+            None => self.create_file(cx, name, mode, flags),
+        }
     }
 
     fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
@@ -61,7 +64,10 @@ impl Vnode for UnionVnode {
     }
 
     fn mknod(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
-        self.make_node(cx, name, mode, rdev)
+        match self.core.user_mark(cx, name) {
+            Some(mark) => self.make_mark(cx, name, mark, mode),
+            None => self.make_node(cx, name, mode, rdev),
+        }
     }
 
     fn mkdir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {

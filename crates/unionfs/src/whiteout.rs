@@ -112,7 +112,10 @@ impl Core {
         match self.make_empty(cx, &dir.vnode, dir.branch, hidden.name()?) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
-            Err(e) => Err(e),
+            Err(e) => {
+                self.explain_refusal(dir.branch, e);
+                Err(e)
+            }
         }
     }
 

@@ -1,0 +1,344 @@
+//! Whiteouts and opaque marks that are written by name through the union, as tools that unpack image layers do
+//! (`whiteouts=write`): docs/unionfs.md, "Unpacking image layers".
+
+use crate::branch::Core;
+use crate::file::UnionFile;
+use crate::lookup::Hit;
+use crate::marks::OPAQUE;
+use crate::node::{Lower, UNCOUNTED, UnionVnode};
+use crate::options::Whiteouts;
+use crate::retry::Tries;
+use crate::whiteout::{Listed, classify};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, Result};
+
+/// A reserved name that some users may write.
+#[derive(Clone, Copy)]
+pub(crate) enum UserMark<'a> {
+    /// Hides this name.
+    Whiteout(Name<'a>),
+    /// Hides everything that the directory would merge.
+    Opaque,
+}
+
+/// When it was last said that a reserved name can't be made.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(Mutex<Option<Instant>>);
+
+impl Refusals {
+    /// A tool that unpacks a layer tries hundreds.
+    const SILENCE: Duration = Duration::from_secs(60);
+
+    fn is_due(&self) -> bool {
+        let mut last = self.0.lock();
+        let due = last.is_none_or(|at| at.elapsed() >= Self::SILENCE);
+        if due {
+            *last = Some(Instant::now());
+        }
+        due
+    }
+}
+
+/// Makes the lower entry of a mark in a directory; the flag says that the union may have just made it.
+type Make<'a, T> = &'a mut dyn FnMut(&Lower, bool) -> Result<(Entry, T)>;
+
+impl Core {
+    /// What a reserved name means to this caller; `None` where it is refused.
+    pub(crate) fn user_mark<'a>(&self, cx: &Cx<'_>, name: Name<'a>) -> Option<UserMark<'a>> {
+        if self.options.whiteouts != Whiteouts::Write || !(cx.uid == 0 || cx.uid == self.own().uid) {
+            return None;
+        }
+        if name.as_bytes() == OPAQUE {
+            return Some(UserMark::Opaque);
+        }
+        match classify(name.as_bytes()) {
+            Listed::Whiteout(hidden) => Name::new(hidden).ok().map(UserMark::Whiteout),
+            Listed::Plain | Listed::LongWhiteout(_) | Listed::Mark => None,
+        }
+    }
+}
+
+impl UnionVnode {
+    /// The answer to the making of a reserved name; says why, in the log.
+    pub(crate) fn refuse_name(&self, name: Name<'_>) -> Errno {
+        if self.core.refusals.is_due() {
+            let path = self.path_to(name);
+            let path = path.escape_ascii();
+            let why = match classify(name.as_bytes()) {
+                Listed::Whiteout(_) => {
+                    "a union keeps names that begin with .wh. for itself; to unpack an image layer here, mount with \
+                     whiteouts=write and unpack as root; a branch of another union can't lie in a union"
+                }
+                _ if name.as_bytes() == OPAQUE => {
+                    "an opaque mark of an image layer: to unpack the layer here, mount with whiteouts=write and unpack as root"
+                }
+                _ => "a record of a union: a branch of another union can't lie in a union",
+            };
+            tracing::warn!(%path, "this name can't be made (EPERM): {why}");
+        }
+        Errno::PERM
+    }
+
+    /// Where marks of this directory are written: its leftmost part, if that can be written.
+    fn marked_part(&self) -> Result<Option<Lower>> {
+        Ok(self.stack()?.first().filter(|part| self.core.writable(part.branch)).cloned())
+    }
+
+    /// The object of a reserved name.
+    pub(crate) fn find_mark(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
+        if self.core.user_mark(cx, name).is_none() {
+            return Ok(None);
+        }
+        let Some(part) = self.marked_part()? else { return Ok(None) };
+        let Some(entry) = part.vnode.lookup(cx, name)?.filter(|entry| entry.vnode.kind() == Kind::Regular) else {
+            return Ok(None);
+        };
+        self.core.present_leaf(cx, self.place_of(name)?, part.branch, entry).map(Some)
+    }
+
+    pub(crate) fn create_mark(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        mark: UserMark<'_>,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        let make: Make<'_, Arc<dyn OpenFile>> = &mut |part, there| match part.vnode.create(cx, name, mode, flags) {
+            Err(Errno::EXIST) if there => {
+                let entry = part.vnode.lookup(cx, name)?.ok_or(Errno::AGAIN)?;
+                let file = entry.vnode.open(&self.core.server(cx), flags)?;
+                Ok((entry, file))
+            }
+            other => other,
+        };
+        let (branch, entry, file) = self.write_mark(cx, name, mark, make)?;
+        let (vnode, attr) = self.core.present_leaf(cx, self.place_of(name)?, branch, entry)?;
+        let open = UnionFile::new(vnode.clone(), flags, branch, vnode.moves(), file);
+        Ok((Entry { vnode, attr }, open))
+    }
+
+    pub(crate) fn make_mark(&self, cx: &Cx<'_>, name: Name<'_>, mark: UserMark<'_>, mode: u32) -> Result<Entry> {
+        if Kind::from_mode(mode) != Some(Kind::Regular) {
+            return Err(self.refuse_name(name));
+        }
+        let make: Make<'_, ()> = &mut |part, there| match part.vnode.mknod(cx, name, mode, 0) {
+            Err(Errno::EXIST) if there => Ok((part.vnode.lookup(cx, name)?.ok_or(Errno::AGAIN)?, ())),
+            other => Ok((other?, ())),
+        };
+        let (branch, entry, ()) = self.write_mark(cx, name, mark, make)?;
+        let (vnode, attr) = self.core.present_leaf(cx, self.place_of(name)?, branch, entry)?;
+        Ok(Entry { vnode, attr })
+    }
+
+    fn write_mark<T>(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        mark: UserMark<'_>,
+        make: Make<'_, T>,
+    ) -> Result<(u16, Entry, T)> {
+        self.dir()?;
+        self.core.require_writable()?;
+        // It may remove a whole tree.
+        cx.require_blocking()?;
+        let part = self.part_for_marks(cx)?;
+        if part.vnode.lookup(cx, name)?.is_some() {
+            return Err(Errno::EXIST);
+        }
+        let (entry, rest) = match mark {
+            UserMark::Whiteout(hidden) => self.write_whiteout(cx, &part, hidden, make)?,
+            UserMark::Opaque => self.write_opaque(cx, &part, make)?,
+        };
+        Ok((part.branch, entry, rest))
+    }
+
+    fn part_for_marks(&self, cx: &Cx<'_>) -> Result<Lower> {
+        let mut tries = Tries::new();
+        loop {
+            self.check_alive()?;
+            let branch = self.core.target(&self.stack()?)?;
+            if let Some(part) = self.part(branch)? {
+                return Ok(part);
+            }
+            self.core.ensure_part(cx, &self.arc()?, branch)?;
+            tries.again()?;
+        }
+    }
+
+    /// A file is removed as by unlink(2). A directory is first cut off from what it merges, which is the moment for that; then
+    /// what is left of it is removed piece by piece, as by rm(1).
+    fn write_whiteout<T>(&self, cx: &Cx<'_>, part: &Lower, hidden: Name<'_>, make: Make<'_, T>) -> Result<(Entry, T)> {
+        let found = self.find(cx, hidden)?.map(|(vnode, _)| vnode);
+        let directory = found.as_ref().filter(|vnode| vnode.dir.is_some());
+        if found.is_some() && directory.is_none() {
+            gone_is_done(self.unlink_name(cx, hidden))?;
+        }
+        let made = self.put_mark(part, found.is_some(), make)?;
+        if let Some(directory) = directory {
+            self.drop_directory(cx, part, hidden, directory)?;
+        }
+        Ok(made)
+    }
+
+    /// A whiteout beside it hides what this directory merges: removes what `part` has of it.
+    fn drop_directory(&self, cx: &Cx<'_>, part: &Lower, name: Name<'_>, was: &Arc<UnionVnode>) -> Result<()> {
+        match part.vnode.lookup(cx, name)?.filter(|entry| entry.vnode.kind() == Kind::Directory) {
+            Some(entry) => {
+                if was.stack()?.len() > 1 {
+                    // A redirect beats a whiteout; the mark beats both.
+                    self.core.make_opaque(cx, &Lower { vnode: entry.vnode, branch: part.branch })?;
+                }
+                self.entries_changed();
+                self.arc()?.remove_tree(cx, name)?;
+            }
+            None => {
+                self.entries_changed();
+                self.count_subdir(-1);
+            }
+        }
+        was.mark_removed();
+        Ok(())
+    }
+
+    fn write_opaque<T>(&self, cx: &Cx<'_>, part: &Lower, make: Make<'_, T>) -> Result<(Entry, T)> {
+        let made = self.put_mark(part, false, make)?;
+        if self.place().is_none() {
+            // The roots of the branches are merged whatever they say: each entry is hidden by itself.
+            for name in self.names_in(cx)? {
+                self.hide_right(cx, part, Name::new(&name)?)?;
+            }
+        } else {
+            self.ends_here(part)?;
+        }
+        Ok(made)
+    }
+
+    /// The directory merges nothing any more but `part`, its leftmost.
+    fn ends_here(&self, part: &Lower) -> Result<()> {
+        self.set_stack([part.clone()].into())?;
+        let dir = self.dir()?;
+        dir.subdirs.store(UNCOUNTED, Ordering::Release);
+        let old = dir.redirect.lock().take();
+        drop(old);
+        Ok(())
+    }
+
+    /// Hides what branches right of `part` have of that name.
+    fn hide_right(&self, cx: &Cx<'_>, part: &Lower, name: Name<'_>) -> Result<()> {
+        match self.core.probe(cx, &self.stack()?, name)?.hit {
+            Hit::Leaf { branch, .. } if branch > part.branch => gone_is_done(self.unlink_name(cx, name)),
+            Hit::Dir { stack, .. } if stack.iter().any(|inside| inside.branch > part.branch) => {
+                let was = self.find(cx, name)?.map(|(vnode, _)| vnode);
+                let own = stack.first().filter(|inside| inside.branch == part.branch);
+                let names = self.dir()?.names.write();
+                match own {
+                    Some(own) => drop(self.core.make_opaque(cx, own)?),
+                    None => drop(self.core.make_whiteout(cx, part, name)?),
+                }
+                drop(names);
+                self.entries_changed();
+                match (own, was) {
+                    (Some(own), Some(was)) => was.ends_here(own)?,
+                    (None, was) => {
+                        self.count_subdir(-1);
+                        was.inspect(|was| was.mark_removed());
+                    }
+                    (Some(_), None) => {}
+                }
+                Ok(())
+            }
+            Hit::Leaf { .. } | Hit::Dir { .. } | Hit::None => Ok(()),
+        }
+    }
+
+    fn put_mark<T>(&self, part: &Lower, there: bool, make: Make<'_, T>) -> Result<(Entry, T)> {
+        let _names = self.dir()?.names.write();
+        self.check_alive()?;
+        let made = make(part, there)?;
+        self.entries_changed();
+        Ok(made)
+    }
+
+    /// Removes a mark: what it hid shows again.
+    pub(crate) fn remove_mark(&self, cx: &Cx<'_>, name: Name<'_>, mark: UserMark<'_>) -> Result<()> {
+        let part = self.marked_part()?.ok_or(Errno::NOENT)?;
+        let names = self.dir()?.names.write();
+        part.vnode.unlink(cx, name)?;
+        self.entries_changed();
+        drop(names);
+        match mark {
+            UserMark::Whiteout(hidden) => self.name_is_back(cx, hidden)?,
+            UserMark::Opaque => {
+                if self.place().is_some() {
+                    self.refresh(cx)?;
+                    self.dir()?.subdirs.store(UNCOUNTED, Ordering::Release);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a name that a whiteout no longer hides.
+    fn name_is_back(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
+        match self.core.probe(cx, &self.stack()?, name)?.hit {
+            Hit::Leaf { branch, entry } => {
+                self.core.name_came_back(cx, &Lower { vnode: entry.vnode, branch }, &entry.attr)
+            }
+            Hit::Dir { .. } => {
+                self.count_subdir(1);
+                Ok(())
+            }
+            Hit::None => Ok(()),
+        }
+    }
+
+    /// Removes an entry, and all that is in it.
+    fn remove_tree(self: Arc<Self>, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
+        // A tree may be deeper than a thread's stack.
+        let mut left: Vec<(Arc<Self>, Box<[u8]>)> = vec![(self, name.as_bytes().into())];
+        while let Some((dir, bytes)) = left.last().cloned() {
+            cx.check()?;
+            let name = Name::new(&bytes)?;
+            let Some((vnode, _)) = dir.find(cx, name)? else {
+                left.pop();
+                continue;
+            };
+            if vnode.dir.is_none() {
+                gone_is_done(dir.unlink_name(cx, name))?;
+                left.pop();
+                continue;
+            }
+            match gone_is_done(dir.remove_dir(cx, name)) {
+                Ok(()) => drop(left.pop()),
+                Err(Errno::NOTEMPTY) => {
+                    let inside = vnode.names_in(cx)?;
+                    left.extend(inside.into_iter().map(|name| (vnode.clone(), name)));
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn names_in(&self, cx: &Cx<'_>) -> Result<Vec<Box<[u8]>>> {
+        let mut names = Vec::new();
+        let mut sink = |entry: &vnode::DirEntry<'_>| {
+            names.push(entry.name.as_bytes().into());
+            true
+        };
+        self.read_dir(cx, 0, &mut sink)?;
+        Ok(names)
+    }
+}
+
+/// What was to be removed, and is not there, is done.
+fn gone_is_done(removed: Result<()>) -> Result<()> {
+    match removed {
+        Err(Errno::NOENT) => Ok(()),
+        other => other,
+    }
+}
