@@ -137,9 +137,9 @@ fn make_for_chown(at: &Path) {
     for_each_chown(|name, is_dir, mode, _| {
         let path = at.join(name);
         if is_dir {
-            fs::create_dir(&path).unwrap()
+            fs::create_dir(&path).unwrap();
         } else {
-            fs::write(&path, "abc").unwrap()
+            fs::write(&path, "abc").unwrap();
         }
         std::os::unix::fs::chown(&path, Some(USER.uid), Some(USER.gid)).unwrap();
         chmod(&path, mode);

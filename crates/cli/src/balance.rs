@@ -137,7 +137,7 @@ impl Bottom for Balance {
             .map_err(|error| Failure::mount(format!("can't use the replicas: {error}")))?;
         // Replicas come and go: there is no one descriptor of each.
         let directory = |path: &PathBuf| Directory { path: path.clone(), mode: "ro", fd: None };
-        Ok(Built { layer, directories: self.replicas.iter().map(directory).collect() })
+        Ok(Built { layer, directories: self.replicas.iter().map(directory).collect(), written: Vec::new() })
     }
 }
 

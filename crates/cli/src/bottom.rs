@@ -1,9 +1,10 @@
 //! What a stack stands on: a directory of the host, or a file system over several directories.
 
+use crate::atime;
 use crate::exit::Failure;
 use crate::options::Options;
 use crate::own::{Continues, Own};
-use crate::place::{Place, Role};
+use crate::place::{Place, Role, reason};
 use core::fmt;
 use core::time::Duration;
 use hostfs::{HostFs, HostOptions};
@@ -68,6 +69,8 @@ pub struct Built {
     pub layer: Arc<dyn Layer>,
     /// The directories under it.
     pub directories: Vec<Directory>,
+    /// Those of them that can be written.
+    pub written: Vec<Arc<HostFs>>,
 }
 
 /// An open directory at the bottom.
@@ -89,7 +92,16 @@ pub fn open(place: &Place, read_only: bool, options: &Options) -> Result<Arc<Hos
     let host = HostOptions { read_only, ..HostOptions::default() };
     // Whoever wants to see at once what others change below wants no cache here either.
     let believed = options.cache.map_or(host.believed, |cache| cache.min(host.believed));
-    HostFs::open(&place.real, HostOptions { believed, ..host }).map_err(|error| Failure::mount(error.to_string()))
+    let fs = HostFs::open(&place.real, HostOptions { believed, ..host })
+        .map_err(|error| Failure::mount(error.to_string()))?;
+    if let Err(errno) = fs.suspend_access_times(options.read_only()) {
+        tracing::debug!(%errno, "reading still moves times of access");
+    }
+    if let Err(errno) = fs.set_access_times(atime::of_options(options.flags)) {
+        let path = place.given.display();
+        tracing::warn!("{path}: noatime, relatime and the like are as on its own mount: {}", reason(errno));
+    }
+    Ok(fs)
 }
 
 /// The directory that `open` opened, for the report.
@@ -136,6 +148,7 @@ impl Bottom for Single {
     fn build(&self, options: &Options) -> Result<Built, Failure> {
         let fs = open(&self.place, self.read_only, options)?;
         let mode = if self.read_only { "ro" } else { "rw" };
-        Ok(Built { directories: vec![directory(&self.place, mode, &fs)], layer: fs })
+        let written = if self.read_only { Vec::new() } else { vec![Arc::clone(&fs)] };
+        Ok(Built { directories: vec![directory(&self.place, mode, &fs)], layer: fs, written })
     }
 }

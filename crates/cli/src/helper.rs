@@ -1,11 +1,12 @@
 //! A helper of mount(8), from its arguments to the end of the mount.
 
+use crate::atime::Bottoms;
 use crate::cmdline::{self, Cmdline, Request};
 use crate::exit::{Exit, Failure};
 use crate::options::{self, Options, Type};
 use crate::place::{Place, Role};
 use crate::signals::{self, Stop};
-use crate::stack::Stack;
+use crate::stack::{Ready, Stack};
 use crate::{background, device, logging, man, process, remount};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -119,9 +120,10 @@ impl Plan {
         let stop = Stop::on_signals(in_background)?;
         process::settle(program);
         let mut config = self.stack.config(&self.options, &self.point, &self.source, self.kind);
-        let (layer, report) = self.stack.build(&self.options)?;
+        let Ready { layer, report, written } = self.stack.build(&self.options)?;
         config.reports.push(server::Report { name: "user.strata.stack", text: Arc::new(move || report.json()) });
         config.debug = Some(level);
+        config.access_times = Some(Arc::new(Bottoms(written)));
         let mounted = server::mount(layer, &config).map_err(|error| refused(&self.point, &error))?;
         let mounted = Arc::new(mounted);
         let point = self.point.real.clone();

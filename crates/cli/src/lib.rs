@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod already;
+mod atime;
 pub mod background;
 pub mod balance;
 pub mod bottom;

@@ -1,5 +1,6 @@
 //! `mount -o remount,...`: the flags of a mount, and nothing else of it, can be changed.
 
+use crate::atime;
 use crate::cmdline::Cmdline;
 use crate::exit::{Exit, Failure};
 use crate::options::Options;
@@ -35,6 +36,7 @@ pub fn remount(cmdline: &Cmdline, options: &Options) -> Result<(), Failure> {
         return Ok(());
     }
     let scope = if options.bind { MountFlags::BIND } else { MountFlags::empty() };
+    let before = atime::of_mount(&cmdline.dir);
     rustix::mount::mount_remount(&cmdline.dir, options.flags | scope, c"").map_err(|errno| {
         let (exit, why) = match errno {
             Errno::PERM | Errno::ACCESS => (Exit::Usage, "only root may remount".to_owned()),
@@ -43,5 +45,9 @@ pub fn remount(cmdline: &Cmdline, options: &Options) -> Result<(), Failure> {
             _ => (Exit::Mount, reason(errno)),
         };
         Failure { exit, reason: format!("can't remount {dir}: {why}") }
-    })
+    })?;
+    if options.bind {
+        return Ok(());
+    }
+    atime::tell(&cmdline.dir, before)
 }

@@ -8,6 +8,7 @@ use crate::options::{Options, Type};
 use crate::place::{Place, Role};
 use crate::report::{Part, Report};
 use crate::stackspec::{self, BottomSpec, LayerSpec};
+use hostfs::HostFs;
 use meter::Meter;
 use rustix::mount::MountFlags;
 use server::Config;
@@ -26,6 +27,17 @@ pub struct Stack {
     /// What the bottom is called, and its options, for the report.
     shown: (String, String),
     metered: bool,
+}
+
+/// A stack that can be served.
+#[derive(Debug)]
+pub struct Ready {
+    /// The topmost layer.
+    pub layer: Arc<dyn Layer>,
+    /// What it is made of.
+    pub report: Report,
+    /// The directories at the bottom that can be written.
+    pub written: Vec<Arc<HostFs>>,
 }
 
 impl Stack {
@@ -85,7 +97,7 @@ impl Stack {
     ///
     /// # Errors
     /// Names the step and the directory that failed.
-    pub fn build(&self, options: &Options) -> Result<(Arc<dyn Layer>, Report), Failure> {
+    pub fn build(&self, options: &Options) -> Result<Ready, Failure> {
         let built = self.bottom.build(options)?;
         let (name, own) = self.shown.clone();
         let (mut layer, counts) = self.metered(built.layer, &name);
@@ -99,7 +111,8 @@ impl Stack {
             parts.push(Part { name: name.to_owned(), options: spec.own.show(), counts, directories: Vec::new() });
         }
         parts.reverse();
-        Ok((layer, Report::new(parts, options.fixed.iter().map(|(_, whole)| whole.clone()).collect())))
+        let report = Report::new(parts, options.fixed.iter().map(|(_, whole)| whole.clone()).collect());
+        Ok(Ready { layer, report, written: built.written })
     }
 
     fn metered(&self, layer: Arc<dyn Layer>, name: &str) -> (Arc<dyn Layer>, Option<&'static meter::Counts>) {

@@ -10,6 +10,7 @@ use crate::text::Text;
 use core::time::Duration;
 use hostfs::HostFs;
 use std::path::Path;
+use std::sync::Arc;
 use unionfs::{Delete, Mode, Whiteouts};
 use wrapfs::OptionSpec;
 
@@ -269,17 +270,21 @@ impl Bottom for Union {
     fn build(&self, options: &Options) -> Result<Built, Failure> {
         let mut directories = Vec::with_capacity(self.branches.len());
         let mut branches = Vec::with_capacity(self.branches.len());
+        let mut written = Vec::new();
         for (place, mode) in &self.branches {
             let layer = bottom::open(place, *mode != Mode::ReadWrite, options)?;
             if *mode == Mode::ReadWrite {
                 claim(place, &layer);
             }
             directories.push(bottom::directory(place, branches::name_of(*mode), &layer));
+            if *mode == Mode::ReadWrite {
+                written.push(Arc::clone(&layer));
+            }
             branches.push(unionfs::Branch { layer, path: place.real.clone(), mode: *mode });
         }
         let layer = unionfs::Unionfs::new(branches, self.options.of_layer())
             .map_err(|error| Failure::mount(format!("can't make the union: {error}")))?;
-        Ok(Built { layer, directories })
+        Ok(Built { layer, directories, written })
     }
 }
 

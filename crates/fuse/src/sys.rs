@@ -11,9 +11,8 @@ const DEV_IOC_BACKING_OPEN: libc::Ioctl = 0x4010_e501;
 const DEV_IOC_BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
 const DEV_IOC_SYNC_INIT: libc::Ioctl = 0xe503;
 /// See [`crate::control`].
-const SET_DEBUG: libc::Ioctl = 0x4004_5301;
 const GET_DEBUG: libc::Ioctl = 0x8004_5302;
-const _: () = assert!(SET_DEBUG as u32 == crate::control::SET_DEBUG && GET_DEBUG as u32 == crate::control::GET_DEBUG);
+const _: () = assert!(GET_DEBUG as u32 == crate::control::GET_DEBUG);
 
 fn check(result: libc::c_int) -> Result<i32, Errno> {
     if result < 0 { Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)) } else { Ok(result) }
@@ -45,11 +44,11 @@ pub(crate) fn sync_init(device: BorrowedFd<'_>) -> Result<(), Errno> {
     check(unsafe { libc::ioctl(device.as_raw_fd(), DEV_IOC_SYNC_INIT) }).map(drop)
 }
 
-/// Sets the level of the log of the server of the mount that `root` is the root of.
-pub(crate) fn set_debug(root: BorrowedFd<'_>, level: u32) -> Result<(), Errno> {
-    // SAFETY: the number of the command says that it reads 4 bytes, and `level` outlives the call. Files that are not ours refuse it: of the
-    // drivers that have commands of the letter S, those of this number and size read no more than that.
-    check(unsafe { libc::ioctl(root.as_raw_fd(), SET_DEBUG, &raw const level) }).map(drop)
+/// Gives one of our own commands, `_IOW('S', N, __u32)`, to the server of the mount that `file` lies on.
+pub(crate) fn command(file: BorrowedFd<'_>, command: u32, value: u32) -> Result<(), Errno> {
+    // SAFETY: the number of the command says that it reads 4 bytes, and `value` outlives the call. Files that are not ours refuse it: of the
+    // drivers that have commands of the letter S, those of these numbers and size read no more than that.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(command), &raw const value) }).map(drop)
 }
 
 /// The level of that log.

@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, Statx, StatxFlag
 use rustix::mount::OpenTreeFlags;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::Duration;
 use vnode::{Cx, Errno, Layer, Result, Vnode};
 
@@ -48,6 +48,51 @@ impl Default for HostOptions {
             handles: true,
             detach: true,
         }
+    }
+}
+
+/// When reading moves the time of access, where that is not left to the mount on which the directory lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AccessTimes {
+    /// Of anything that is read.
+    pub when: Option<When>,
+    /// Of directories, too (else never).
+    pub directories: Option<bool>,
+}
+
+/// As mount(8) has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// `noatime`
+    Never,
+    /// `relatime`: if it is older than the time of modification or change, or than a day.
+    Relative,
+    /// `strictatime`
+    Always,
+}
+
+/// What was asked for of [`AccessTimes`], beginning with what the mount had.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    times: AccessTimes,
+    suspended: bool,
+}
+
+impl Times {
+    fn of(flags: StatVfsMountFlags) -> Self {
+        let when = if flags.contains(StatVfsMountFlags::NOATIME) {
+            When::Never
+        } else if flags.contains(StatVfsMountFlags::RELATIME) {
+            When::Relative
+        } else {
+            When::Always
+        };
+        let directories = Some(!flags.contains(StatVfsMountFlags::NODIRATIME));
+        Self { times: AccessTimes { when: Some(when), directories }, suspended: false }
+    }
+
+    fn effective(self) -> AccessTimes {
+        if self.suspended { AccessTimes { when: Some(When::Never), ..self.times } } else { self.times }
     }
 }
 
@@ -94,6 +139,7 @@ pub(crate) struct Shared {
     /// Are objects reached by handle? Then here is where such a handle has the inode number, if that was found.
     pub(crate) handles: Option<HandleRule>,
     pub(crate) read_only: bool,
+    times: Mutex<Times>,
     pub(crate) traits: FsTraits,
     /// May several names lead to one entry here?
     merges_names: bool,
@@ -218,6 +264,7 @@ impl HostFs {
             root_dev: dev_of(&stat),
             handles,
             read_only: options.read_only || flags.contains(StatVfsMountFlags::RDONLY),
+            times: Mutex::new(Times::of(flags)),
             traits,
             merges_names,
             server: Server::current(),
@@ -245,6 +292,39 @@ impl HostFs {
     #[must_use]
     pub fn is_detached(&self) -> bool {
         self.root.fs().detached
+    }
+
+    /// Sets when reading through this layer moves the time of access; what `times` says nothing about stays as it is. Nobody else is
+    /// concerned: only the private clone of the mount is changed. A read-only layer never moves it.
+    ///
+    /// # Errors
+    /// `EPERM` where there is no private clone, or its setting is locked (in a user namespace).
+    pub fn set_access_times(&self, times: AccessTimes) -> Result<()> {
+        self.change_times(|asked| {
+            asked.times = AccessTimes {
+                when: times.when.or(asked.times.when),
+                directories: times.directories.or(asked.times.directories),
+            };
+        })
+    }
+
+    /// Sets whether reading moves no time of access at all for now, because what is mounted over this is read-only.
+    ///
+    /// # Errors
+    /// As [`Self::set_access_times`].
+    pub fn suspend_access_times(&self, suspended: bool) -> Result<()> {
+        self.change_times(|asked| asked.suspended = suspended)
+    }
+
+    fn change_times(&self, change: impl FnOnce(&mut Times)) -> Result<()> {
+        let fs = self.root.fs();
+        let mut times = fs.times.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = *times;
+        change(&mut times);
+        if fs.read_only || times.effective() == before.effective() {
+            return Ok(());
+        }
+        if fs.detached { crate::sys::set_access_times(fs.root.as_fd(), times.effective()) } else { Err(Errno::PERM) }
     }
 
     /// The directory itself, open for as long as the layer is.

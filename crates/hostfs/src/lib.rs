@@ -43,7 +43,7 @@ mod table;
 mod vnode_impl;
 mod xattr;
 
-pub use layer::{HostFs, HostOptions, OpenError};
+pub use layer::{AccessTimes, HostFs, HostOptions, OpenError, When};
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! System calls that rustix has no safe form of.
 #![allow(unsafe_code)]
 
+use crate::layer::{AccessTimes, When};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use rustix::thread::UnshareFlags;
 use std::ffi::CStr;
@@ -124,6 +125,30 @@ fn set_mount(mount: BorrowedFd<'_>, attr: &MountAttr) -> Result<()> {
 /// Nothing can be changed any more through `mount`, the root of a mount that is ours alone: not even the time of the last access.
 pub(crate) fn make_mount_read_only(mount: BorrowedFd<'_>) -> Result<()> {
     set_mount(mount, &MountAttr { set: libc::MOUNT_ATTR_RDONLY, ..MountAttr::default() })
+}
+
+/// Sets when reading moves the time of access on `mount`, the root of a mount that is ours alone.
+pub(crate) fn set_access_times(mount: BorrowedFd<'_>, times: AccessTimes) -> Result<()> {
+    let when = match times.when {
+        None => MountAttr::default(),
+        Some(when) => MountAttr {
+            clear: libc::MOUNT_ATTR__ATIME,
+            set: match when {
+                When::Never => libc::MOUNT_ATTR_NOATIME,
+                When::Relative => libc::MOUNT_ATTR_RELATIME,
+                When::Always => libc::MOUNT_ATTR_STRICTATIME,
+            },
+            ..MountAttr::default()
+        },
+    };
+    set_mount(
+        mount,
+        &match times.directories {
+            None => when,
+            Some(true) => MountAttr { clear: when.clear | libc::MOUNT_ATTR_NODIRATIME, ..when },
+            Some(false) => MountAttr { set: when.set | libc::MOUNT_ATTR_NODIRATIME, ..when },
+        },
+    )
 }
 
 /// What is mounted elsewhere shows up no more in `mount`, the root of a mount that is ours alone.

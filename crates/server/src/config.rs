@@ -27,6 +27,15 @@ pub trait DebugLevel: Send + Sync + fmt::Debug {
     fn set(&self, level: u32) -> bool;
 }
 
+/// When reading moves times of access on the directories at the bottom, which can be changed while the server serves.
+pub trait AccessTimes: Send + Sync + fmt::Debug {
+    /// Changes it: bits of [`fuse::control::access_times`].
+    ///
+    /// # Errors
+    /// Where the host does not permit it.
+    fn set(&self, times: u32) -> vnode::Result<()>;
+}
+
 /// How a stack is served.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -41,12 +50,14 @@ pub struct Config {
     /// How many stacked file systems the kernel may find under this one: 1, or 2 where a host directory lies on overlayfs
     /// or on another passthrough mount (overlayfs can then not be put on top of this one).
     pub stack_depth: u32,
-    /// The user who may, beside root, change the level of the log.
+    /// The user who may, beside root, change the level of the log and the flags of the mount.
     pub owner: u32,
     /// What the mount's root says besides what the server itself knows.
     pub reports: Vec<Report>,
     /// Reads and sets the level of the log, if that can be changed.
     pub debug: Option<Arc<dyn DebugLevel>>,
+    /// Sets when reading moves times of access, if that can be changed.
+    pub access_times: Option<Arc<dyn AccessTimes>>,
 }
 
 impl Config {
@@ -64,6 +75,7 @@ impl Config {
             owner: 0,
             reports: Vec::new(),
             debug: None,
+            access_times: None,
         }
     }
 }

@@ -14,13 +14,17 @@ pub(crate) struct Debug {
 }
 
 impl Debug {
+    /// `EPERM` for anybody but root and the owner.
+    pub(crate) fn check_owner(&self, uid: u32) -> Reply<()> {
+        if uid == 0 || uid == self.owner { Ok(()) } else { Err(Errno::PERM) }
+    }
+
     /// Answers an ioctl on the root by `uid`; `None`: it is not one of these.
     pub(crate) fn ioctl(&self, uid: u32, cmd: u32, input: &[u8], out: &mut [u8]) -> Option<Reply<IoctlReply>> {
         let level = self.level.as_ref()?;
         match cmd {
             GET_DEBUG => Some(get(&**level, out)),
-            SET_DEBUG if uid != 0 && uid != self.owner => Some(Err(Errno::PERM)),
-            SET_DEBUG => Some(set(&**level, input)),
+            SET_DEBUG => Some(self.check_owner(uid).and_then(|()| set(&**level, input))),
             _ => None,
         }
     }

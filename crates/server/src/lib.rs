@@ -29,5 +29,5 @@ mod virtuals;
 mod watch;
 mod watching;
 
-pub use config::{Config, DebugLevel, Report};
+pub use config::{AccessTimes, Config, DebugLevel, Report};
 pub use mount::{Mounted, mount};

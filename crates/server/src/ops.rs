@@ -1,6 +1,6 @@
 //! The opcodes: each becomes the vnode operation of the same name.
 
-use crate::config::{Config, Report};
+use crate::config::{AccessTimes, Config, Report};
 use crate::convert::{self, cx, name};
 use crate::debug::Debug;
 use crate::files::{Files, Use};
@@ -13,6 +13,7 @@ use fuse::abi::{
     Kstatfs, LkIn, LkOut, LseekIn, MknodIn, OpenIn, OpenOut, ReadIn, ReleaseIn, RenameFlags2, SetattrIn, SetxattrIn,
     StatxIn, StatxOut, WriteIn,
 };
+use fuse::control::{SET_ACCESS_TIMES, SYNC};
 use fuse::{Filesystem, Reply, Request, Session, Wish, flags};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +34,7 @@ pub(crate) struct Server {
     passthrough: AtomicBool,
     keep_flush: bool,
     debug: Debug,
+    access_times: Option<Arc<dyn AccessTimes>>,
     pub(crate) reports: Vec<Report>,
     pub(crate) session: OnceLock<Arc<Session>>,
 }
@@ -49,6 +51,7 @@ impl Server {
             passthrough: AtomicBool::new(config.passthrough),
             keep_flush: layer.needs_flush(),
             debug: Debug { owner: config.owner, level: config.debug.clone() },
+            access_times: config.access_times.clone(),
             reports: config.reports.clone(),
             session: OnceLock::new(),
             layer,
@@ -533,6 +536,20 @@ impl Filesystem for Server {
         input: &[u8],
         out: &mut [u8],
     ) -> Reply<(IoctlOut, usize)> {
+        if arg.cmd == SYNC {
+            // syncfs(2) is not told to FUSE servers: whoever may open a file may ask for this in its place.
+            self.layer.sync(&cx(rq, 0))?;
+            return Ok((IoctlOut::default(), 0));
+        }
+        if node == ROOT
+            && arg.cmd == SET_ACCESS_TIMES
+            && let Some(times) = &self.access_times
+        {
+            self.debug.check_owner(rq.uid)?;
+            let bytes = input.get(..4).and_then(|bytes| bytes.try_into().ok()).ok_or(Errno::INVAL)?;
+            times.set(u32::from_ne_bytes(bytes))?;
+            return Ok((IoctlOut::default(), 0));
+        }
         if node == ROOT
             && let Some(reply) = self.debug.ioctl(rq.uid, arg.cmd, input, out)
         {

@@ -160,11 +160,12 @@ impl UnionVnode {
         let mut tries = Tries::new();
         loop {
             self.check_alive()?;
-            let branch = self.core.target(&self.stack()?)?;
+            let branch = self.target()?;
             if let Some(part) = self.part(branch)? {
                 return Ok(part);
             }
-            self.core.ensure_part(cx, &self.arc()?, branch)?;
+            // Where no part can be made there after all, the next round chooses anew.
+            let _ = self.core.ensure_part(cx, &self.arc()?, branch)?;
             tries.again()?;
         }
     }
@@ -176,6 +177,9 @@ impl UnionVnode {
         let directory = found.as_ref().filter(|vnode| vnode.dir.is_some());
         if found.is_some() && directory.is_none() {
             gone_is_done(self.unlink_name(cx, hidden))?;
+        }
+        if let Some(directory) = directory {
+            self.core.keep_number(cx, directory)?;
         }
         let made = self.put_mark(part, found.is_some(), make)?;
         if let Some(directory) = directory {
