@@ -352,10 +352,43 @@ fn random_calls_of_random_users_are_told_exactly(transport: Transport) {
     assert!(told > 200, "only {told} refusals");
 }
 
+/// A program that looks for a repository from directory to directory guesses no names.
+fn git_is_not_told(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let lower = home(&sandbox);
+    let bob = lower.join("bob");
+    fs::create_dir_all(bob.join("work")).unwrap();
+    for dir in [bob.clone(), bob.join("work")] {
+        chown(&dir, Some(1002), Some(1002)).unwrap();
+    }
+    mode(&lower, 0o755);
+    mode(&lower.join("alice"), 0o755);
+    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
+    // A program of its own: git goes by the user that it runs as.
+    let git = |mount: &Snooped, script: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "1002", "--regid", "1002", "--clear-groups", "bash", "-euc"]);
+        command.arg(format!("export HOME=/nonexistent; {script}")).arg("bash").arg(&mount.dir);
+        said(ROOT, || process::run(&mut command)).0
+    };
+    // His own directory, one of hers, and a repository of his.
+    for script in [
+        "git -C \"$1\"/bob/work status || :",
+        "git -C \"$1\"/alice status || :",
+        "cd \"$1\"/bob/work && git init -q . && echo x >f && git add f && git status",
+    ] {
+        assert_eq!(git(&mount, script), [""; 0], "{script}");
+    }
+    drop(mount);
+    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0"), ("missing", "all")]);
+    let told = git(&mount, "git -C \"$1\"/alice status || :");
+    assert!(told.iter().any(|line| line.starts_with("no such file: path=\"/.git\"")), "{told:?}");
+}
+
 fn missing_names_are_told_each_time(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = home(&sandbox);
-    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
+    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0"), ("missing", "all")]);
     let path = mount.path("alice/guess");
     for who in [ROOT, ALICE, BOB, OTHER, ROOT, BOB, BOB] {
         let (said, found) = said(who, || path.try_exists().unwrap());
@@ -458,6 +491,7 @@ on_both_transports!(
     acls_and_groups_decide,
     random_calls_of_random_users_are_told_exactly,
     missing_names_are_told_each_time,
+    git_is_not_told,
     processes_are_named,
     a_refused_walk_leaves_all_as_it_was,
     programs_are_protected,

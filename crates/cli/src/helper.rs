@@ -115,7 +115,13 @@ impl Plan {
 
     /// Mounts, says so, and serves until it is unmounted.
     fn serve(self, program: &str, in_background: bool) -> Result<(), Failure> {
-        let level = logging::start(program, self.options.log, self.options.logfile.as_deref(), in_background)?;
+        let wanted = logging::Wanted {
+            level: self.options.log,
+            file: self.options.logfile.as_deref(),
+            background: in_background,
+            must_warn: self.stack.warns(),
+        };
+        let level = logging::start(program, &wanted)?;
         std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
         let stop = Stop::on_signals(in_background)?;
         process::settle(program);

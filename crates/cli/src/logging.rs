@@ -1,5 +1,6 @@
 //! Where log lines go: stderr in the foreground; in the background the journal, or syslog where there is none. While
-//! a mount is being made, warnings go to stderr too, so that whoever mounts reads them.
+//! a mount is being made, warnings go to stderr too, so that whoever mounts reads them. A file system that is there to warn (snoopfs)
+//! writes to [`LAST_RESORT`] where there is neither.
 
 use crate::exit::Failure;
 use crate::syslog::Syslog;
@@ -8,6 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use server::DebugLevel;
 use std::fs::OpenOptions;
 use std::io::{IsTerminal as _, stderr};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use tracing::level_filters::LevelFilter;
@@ -21,14 +23,38 @@ use tracing_subscriber::{Layer, fmt as layers, reload};
 
 type Boxed = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Lets log lines of this level and worse go where they belong. Called once. Answers what changes the level.
+/// Where warnings go that must not be lost, on a system without journal and syslog.
+const LAST_RESORT: &str = "/var/log/snoopfs.log";
+
+/// Where and what to log.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// This level and worse.
+    pub level: LevelFilter,
+    /// `logfile=`
+    pub file: Option<&'a Path>,
+    /// Is there no terminal to write to once it is mounted?
+    pub background: bool,
+    /// Is the file system there to warn? Then its warnings go somewhere, or nothing is mounted.
+    pub must_warn: bool,
+}
+
+/// Lets log lines go where they belong. Called once. Answers what changes the level.
 ///
 /// # Errors
 /// Where the log file can't be opened.
-pub fn start(program: &str, level: LevelFilter, file: Option<&Path>, background: bool) -> Result<Arc<Level>, Failure> {
-    let sink = match file {
+pub fn start(program: &str, wanted: &Wanted<'_>) -> Result<Arc<Level>, Failure> {
+    let Wanted { level, background, .. } = *wanted;
+    let mut resorted = false;
+    let sink = match wanted.file {
         Some(path) => Some(to_file(path)?),
-        None if background => to_system(program),
+        None if background => match to_system(program) {
+            None if wanted.must_warn => {
+                resorted = true;
+                Some(to_last_resort()?)
+            }
+            sink => sink,
+        },
         None => Some(to_terminal()),
     };
     let (filter, handle) = reload::Layer::new(level);
@@ -40,6 +66,11 @@ pub fn start(program: &str, level: LevelFilter, file: Option<&Path>, background:
     }
     // Somebody else's choice of a subscriber stands: there is none in our own programs.
     let _ = tracing::subscriber::set_global_default(Registry::default().with(sinks));
+    if resorted {
+        tracing::warn!(
+            "neither the journal nor syslog can be reached: warnings go to {LAST_RESORT}; name another file with logfile="
+        );
+    }
     Ok(Arc::new(Level { filter: handle, number: AtomicU32::new(number_of(level)) }))
 }
 
@@ -82,6 +113,17 @@ impl DebugLevel for Level {
 fn to_file(path: &Path) -> Result<Boxed, Failure> {
     let file = OpenOptions::new().append(true).create(true).open(path).map_err(|error| {
         Failure::usage(format!("log file {}: {error}; choose another with logfile=", path.display()))
+    })?;
+    Ok(layers::layer().with_ansi(false).with_timer(SystemTime).with_writer(file).boxed())
+}
+
+/// A file for root alone: it says who did what.
+fn to_last_resort() -> Result<Boxed, Failure> {
+    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(LAST_RESORT).map_err(|error| {
+        Failure::system(format!(
+            "warnings would be lost: neither the journal nor syslog can be reached, and {LAST_RESORT} can't be written: {error}; \
+             name a file with logfile="
+        ))
     })?;
     Ok(layers::layer().with_ansi(false).with_timer(SystemTime).with_writer(file).boxed())
 }

@@ -93,6 +93,12 @@ impl Stack {
         already::check(point, &layers.collect::<Vec<_>>(), &self.shown.0, &branches)
     }
 
+    /// Is one of the layers there to warn?
+    #[must_use]
+    pub fn warns(&self) -> bool {
+        self.layers.iter().any(|spec| spec.kind.name == snoopfs::LAYER.name)
+    }
+
     /// Opens the directories and puts the layers together. The report tells of them while they are in use.
     ///
     /// # Errors

@@ -55,7 +55,11 @@ impl Write for Line<'_> {
 
 impl Drop for Line<'_> {
     fn drop(&mut self) {
-        let _ = self.socket.send(self.text.trim_ascii_end());
+        let line = self.text.trim_ascii_end();
+        // A logger that was started anew listens on another socket.
+        if self.socket.send(line).is_err_and(|error| error.kind() != io::ErrorKind::WouldBlock) {
+            let _ = self.socket.connect(SOCKET).and_then(|()| self.socket.send(line));
+        }
     }
 }
 

@@ -402,3 +402,42 @@ fn the_ioctls_by_their_numbers() {
     unmount("/mnt/at");
     drop(sandbox);
 }
+
+#[test]
+fn snoopfs_warns_also_without_journal_and_syslog() {
+    let sandbox = stage();
+    // Nobody listens there, in this sandbox.
+    for dir in ["/run", "/var/log"] {
+        mount_fs("nobody", dir, "tmpfs", MountFlags::empty(), None).unwrap();
+    }
+    if Path::new("/dev/log").exists() {
+        mount_bind("/dev/null", "/dev/log").unwrap();
+    }
+    let closed = sandbox.path("data").join("closed");
+    fs::write(&closed, "secret").unwrap();
+    fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    fs::set_permissions("/mnt/data", std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let log = Path::new("/var/log/snoopfs.log");
+    let mount = |options: &[&str]| {
+        run(Command::new(PROGRAM).args(["mount", "wrapfs / snoopfs / /mnt/data", "/mnt/at"]).args(options))
+    };
+    let mounted = mount(&[]);
+    assert_eq!(mounted.code, 0, "{}", mounted.err);
+    assert!(mounted.err.contains("warnings go to /var/log/snoopfs.log"), "{}", mounted.err);
+    assert_eq!(run(Command::new("cat").arg("/mnt/at/closed").uid(1002).gid(1002)).code, 1);
+    unmount("/mnt/at");
+    let said = fs::read_to_string(log).unwrap();
+    assert!(said.contains("permission denied (rwx): path=\"/closed\" uid=1002"), "{said}");
+    assert_eq!(fs::metadata(log).unwrap().mode() & 0o777, 0o600);
+    // Where it was told to go, nothing is said of it.
+    let mounted = mount(&["-o", "logfile=/mnt/log"]);
+    assert_eq!((mounted.code, mounted.err.as_str()), (0, ""));
+    unmount("/mnt/at");
+    // Nowhere: nothing is mounted. Other file systems don't depend on being heard.
+    rustix::mount::mount_remount("/var/log", MountFlags::RDONLY, "").unwrap();
+    let refused = mount(&[]);
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    assert!(refused.err.contains("warnings would be lost") && refused.err.contains("logfile="), "{}", refused.err);
+    assert_eq!(strata(&["mount", "wrapfs / /mnt/data", "/mnt/at"]), "");
+    unmount("/mnt/at");
+}

@@ -3,6 +3,7 @@ use crate::limit::Limit;
 use crate::paths::Paths;
 use crate::rules::Rules;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use vnode::{Cx, Errno, Layer, Result};
 use wrapfs::hooks::{Answer, Instead, Object, Op, OpKind, OpSet, Operations, Verdict};
 use wrapfs::{LayerType, OptionSpec, Settings, Template};
@@ -16,6 +17,12 @@ pub const LAYER: LayerType = LayerType {
             name: "rate",
             value: Some("N"),
             help: "At most N warnings about each user in a minute (60); 0: all of them.",
+        },
+        OptionSpec {
+            name: "missing",
+            value: Some("hidden|all"),
+            help: "Missing names that are told: those in directories that the caller may not list (hidden, the default), or in all directories \
+                   of others (all). Programs such as git probe directories that they can list anyway.",
         },
         OptionSpec {
             name: "protect",
@@ -36,6 +43,8 @@ struct Snoop {
     paths: Paths,
     limit: Limit,
     rules: Rules,
+    /// Tell of missing names also in directories that the caller may list.
+    all_missing: bool,
 }
 
 fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc<dyn Layer>, String> {
@@ -43,6 +52,11 @@ fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc
         paths: Paths::new(lower.root().id()),
         limit: Limit::new(settings.number("rate", 0..=u32::MAX)?.unwrap_or(60)),
         rules: Rules::new(&lower, settings)?,
+        all_missing: match settings.text("missing")? {
+            None | Some("hidden") => false,
+            Some("all") => true,
+            Some(other) => return Err(format!("missing={other}: it is hidden or all")),
+        },
     };
     Ok(Template::over(lower).operations(snoop).build())
 }
@@ -65,18 +79,17 @@ impl Operations for Snoop {
                 self.warn(cx, format_args!("permission denied ({})", rights(lacks)), &self.paths.of(file.id()), true);
             }
         }
-        self.rules.check(cx, op).inspect_err(|&errno| {
-            if let (Errno::PERM, Some(path)) = (errno, self.paths.of_op(op)) {
-                self.warn(cx, format_args!("refused by the rules of this mount ({:?})", op.kind()), &path, false);
-            }
-        })?;
-        Ok(Verdict::Proceed)
+        let Some(culprit) = self.rules.forbid(cx, op)? else { return Ok(Verdict::Proceed) };
+        let path = self.paths.of_culprit(op, culprit);
+        self.warn(cx, format_args!("refused by the rules of this mount ({:?})", op.kind()), &path, false);
+        Err(Errno::PERM)
     }
 
     fn after(&self, cx: &Cx<'_>, op: &Op<'_>, result: Result<Answer<'_>>) -> Instead {
         self.paths.learn_from(op, result);
         if let (Op::Lookup { dir, name }, Ok(Answer::Missing)) = (op, result)
             && concerns(cx, dir)
+            && (self.all_missing || !may_list(cx, dir))
         {
             self.warn(cx, format_args!("no such file"), &self.paths.of_name(dir.id(), name.as_bytes()), false);
         }
@@ -96,6 +109,14 @@ impl Snoop {
 fn concerns(cx: &Cx<'_>, object: &Object<'_>) -> bool {
     // A question that can't be answered is no reason to keep silent.
     cx.uid != 0 && object.attr(&Cx::internal(0, 0)).map_or(true, |attr| attr.uid != cx.uid)
+}
+
+/// May the caller see the names in a directory? Then a missing one is no guess. In doubt it may not.
+fn may_list(cx: &Cx<'_>, dir: &Object<'_>) -> bool {
+    // The look-up is done, and can't begin anew on another thread.
+    let never = AtomicBool::new(false);
+    let waiting = Cx::new(cx.uid, cx.gid, cx.pid, cx.umask, true, &never);
+    access::refused(&waiting, dir.lower(), access::READ).is_ok_and(|lacks| lacks == 0)
 }
 
 /// `rwx`, as far as it is lacking.

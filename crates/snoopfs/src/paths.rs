@@ -1,3 +1,4 @@
+use crate::rules::Culprit;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use vnode::{NumberMap, Result};
 use wrapfs::hooks::{Answer, Op};
@@ -62,10 +63,13 @@ impl Paths {
                 | Op::Link { dir, name, .. },
                 Ok(Answer::Object(object, _)),
             ) => self.learn(object.id(), dir.id(), name.as_bytes()),
-            (Op::Rename { new_dir, new_name, .. }, Ok(_)) => {
+            (Op::Rename { dir, name, new_dir, new_name, flags }, Ok(_)) => {
                 let server = vnode::Cx::internal(0, 0);
-                if let Ok(Some(moved)) = new_dir.lower().lookup(&server, *new_name) {
-                    self.learn(moved.vnode.id(), new_dir.id(), new_name.as_bytes());
+                let moved = [Some((new_dir, new_name)), flags.exchange.then_some((dir, name))];
+                for (dir, name) in moved.into_iter().flatten() {
+                    if let Ok(Some(moved)) = dir.lower().lookup(&server, *name) {
+                        self.learn(moved.vnode.id(), dir.id(), name.as_bytes());
+                    }
                 }
             }
             _ => {}
@@ -105,21 +109,27 @@ impl Paths {
         path
     }
 
-    /// The path that an operation concerns, if it is one that can be refused.
-    pub(crate) fn of_op(&self, op: &Op<'_>) -> Option<Vec<u8>> {
-        Some(match op {
-            Op::Setattr { file, .. } | Op::Open { file, .. } | Op::Setxattr { file, .. } => self.of(file.id()),
-            Op::Tmpfile { dir, .. } => self.of(dir.id()),
-            Op::Create { dir, name, .. }
-            | Op::Mkdir { dir, name, .. }
-            | Op::Mknod { dir, name, .. }
-            | Op::Symlink { dir, name, .. }
-            | Op::Link { dir, name, .. }
-            | Op::Unlink { dir, name }
-            | Op::Rmdir { dir, name }
-            | Op::Rename { new_dir: dir, new_name: name, .. } => self.of_name(dir.id(), name.as_bytes()),
-            _ => return None,
-        })
+    /// The path of what an operation must leave as it is.
+    pub(crate) fn of_culprit(&self, op: &Op<'_>, culprit: Culprit) -> Vec<u8> {
+        match (op, culprit) {
+            (Op::Link { target, .. }, Culprit::Target) => self.of(target.id()),
+            (Op::Rename { new_dir: dir, new_name: name, .. }, Culprit::NewName)
+            | (
+                Op::Create { dir, name, .. }
+                | Op::Mkdir { dir, name, .. }
+                | Op::Mknod { dir, name, .. }
+                | Op::Symlink { dir, name, .. }
+                | Op::Link { dir, name, .. }
+                | Op::Unlink { dir, name }
+                | Op::Rmdir { dir, name }
+                | Op::Rename { dir, name, .. },
+                _,
+            ) => self.of_name(dir.id(), name.as_bytes()),
+            (Op::Tmpfile { dir, .. }, _) => self.of(dir.id()),
+            (Op::Setattr { file, .. } | Op::Open { file, .. } | Op::Setxattr { file, .. }, _) => self.of(file.id()),
+            // Nothing else is forbidden.
+            _ => b"?".to_vec(),
+        }
     }
 }
 

@@ -7,6 +7,17 @@ use wrapfs::hooks::{Object, Op, OpKind};
 const SETID: u32 = 0o6000;
 const CAPABILITIES: &[u8] = b"security.capability";
 
+/// Which of the objects of an operation stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Culprit {
+    /// The one that the operation is about, or has the name.
+    Named,
+    /// What has the new name of a rename.
+    NewName,
+    /// The file that would get another name.
+    Target,
+}
+
 /// What nobody may do, root neither.
 #[derive(Debug)]
 pub(crate) struct Rules {
@@ -60,31 +71,38 @@ impl Rules {
         ]
     }
 
-    /// Is the operation allowed by the rules?
-    pub(crate) fn check(&self, cx: &Cx<'_>, op: &Op<'_>) -> Result<()> {
+    /// What of an operation's the rules forbid to be changed; `None`: it is allowed.
+    pub(crate) fn forbid(&self, cx: &Cx<'_>, op: &Op<'_>) -> Result<Option<Culprit>> {
         let server = cx.as_server(0, 0);
-        if self.no_setid && makes_setid(&server, op)? || self.overwrites(&server, op)? {
-            return Err(Errno::PERM);
+        if self.no_setid && makes_setid(&server, op)? {
+            return Ok(Some(if let Op::Link { .. } = op { Culprit::Target } else { Culprit::Named }));
         }
-        Ok(())
+        self.overwrites(&server, op)
     }
 
     /// Would a protected file be written, or another object be put in its place or in that of a directory on its path?
-    fn overwrites(&self, cx: &Cx<'_>, op: &Op<'_>) -> Result<bool> {
-        match op {
-            Op::Open { file, flags } if flags.writes() || flags.truncates() => self.is_protected(cx, file),
-            Op::Setattr { file, set } if set.size.is_some() => self.is_protected(cx, file),
+    fn overwrites(&self, cx: &Cx<'_>, op: &Op<'_>) -> Result<Option<Culprit>> {
+        let named = match op {
+            Op::Open { file, flags } if flags.writes() || flags.truncates() => self.is_protected(cx, file)?,
+            Op::Setattr { file, set } if set.size.is_some() => self.is_protected(cx, file)?,
             Op::Create { dir, name, .. }
             | Op::Mknod { dir, name, .. }
             | Op::Mkdir { dir, name, .. }
             | Op::Symlink { dir, name, .. }
             | Op::Link { dir, name, .. }
             | Op::Unlink { dir, name }
-            | Op::Rmdir { dir, name } => self.is_on_path(cx, dir, *name),
-            Op::Rename { dir, name, new_dir, new_name, .. } => {
-                Ok(self.is_on_path(cx, dir, *name)? || self.is_on_path(cx, new_dir, *new_name)?)
+            | Op::Rmdir { dir, name }
+            | Op::Rename { dir, name, .. } => self.is_on_path(cx, dir, *name)?,
+            _ => false,
+        };
+        if named {
+            return Ok(Some(Culprit::Named));
+        }
+        match op {
+            Op::Rename { new_dir, new_name, .. } if self.is_on_path(cx, new_dir, *new_name)? => {
+                Ok(Some(Culprit::NewName))
             }
-            _ => Ok(false),
+            _ => Ok(None),
         }
     }
 

@@ -74,8 +74,26 @@ fn said(what: impl FnOnce()) -> Vec<String> {
 }
 
 #[test]
-fn names_that_are_missing_are_told_of_others() {
+fn names_that_are_missing_are_told_where_they_can_not_be_listed() {
     let layer = mount(tree(), &[]);
+    let alice = find(&ROOT, &layer, "home/alice");
+    let guess = |who: &Cx<'_>| said(|| assert!(alice.lookup(who, name("x")).unwrap().is_none()));
+    let mode =
+        |mode| alice.setattr(&ROOT, &SetAttr { mode: Some(mode), ..SetAttr::default() }, None).map(|_| ()).unwrap();
+    // Everybody may list it: git(1) looks for a repository there.
+    assert_eq!(guess(&BOB), [""; 0]);
+    mode(0o711);
+    assert_eq!(guess(&BOB), [r#"no such file: path="/home/alice/x" uid=1002"#]);
+    assert_eq!((guess(&ALICE), guess(&ROOT)), (vec![], vec![]));
+    // Her group may list it.
+    mode(0o751);
+    assert_eq!(guess(&BOB).len(), 1);
+    assert_eq!(guess(&Cx::internal(1002, 1001)), [""; 0]);
+}
+
+#[test]
+fn names_that_are_missing_are_told_of_others() {
+    let layer = mount(tree(), &[("missing", "all")]);
     let alice = find(&ROOT, &layer, "home/alice");
     assert_eq!(said(|| assert!(alice.lookup(&ROOT, name("x")).unwrap().is_none())), [""; 0]);
     assert_eq!(said(|| assert!(alice.lookup(&ALICE, name("x")).unwrap().is_none())), [""; 0]);
@@ -119,13 +137,18 @@ fn names_are_known_after_changes() {
     let private = find(&ROOT, &layer, "home/alice/private");
     alice.rename(&ROOT, name("private"), &home, name("moved"), RenameFlags::default()).unwrap();
     assert!(path(&private).contains("path=\"/home/moved\""), "{}", path(&private));
+    home.mkdir(&ROOT, name("other"), 0o700).unwrap();
+    let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
+    home.rename(&ROOT, name("other"), &home, name("moved"), exchange).unwrap();
+    assert!(path(&private).contains("path=\"/home/other\""), "{}", path(&private));
+    home.rename(&ROOT, name("other"), &home, name("moved"), exchange).unwrap();
     let new = private.mkdir(&ALICE, name("new"), 0o700).unwrap().vnode;
     assert!(path(&new).contains("path=\"/home/moved/new\""), "{}", path(&new));
 }
 
 #[test]
 fn there_is_a_limit() {
-    let layer = mount(tree(), &[("rate", "2")]);
+    let layer = mount(tree(), &[("rate", "2"), ("missing", "all")]);
     let alice = find(&ROOT, &layer, "home/alice");
     let guess = |cx: &Cx<'_>| assert!(alice.lookup(cx, name("x")).unwrap().is_none());
     assert_eq!(said(|| (0..10).for_each(|_| guess(&BOB))).len(), 2);
@@ -139,6 +162,7 @@ fn there_is_a_limit() {
 fn options_that_make_no_sense_are_refused() {
     for (option, value, why) in [
         ("rate", "many", "rate=many"),
+        ("missing", "some", "missing=some"),
         ("protect", "/bin/none", "protect=/bin/none"),
         ("protect", "/bin", "protect=/bin"),
         ("protect", "/", "protect=/"),
@@ -189,7 +213,18 @@ fn protected_programs_stay_as_they_are() {
         }
     });
     assert_eq!(said.len(), 16);
-    assert_eq!(said[0], "refused by the rules of this mount (Open): path=\"/bin/alias\" uid=0");
+    // Which of its names an open file has, only the last look-up says; of the others it is the object that stays.
+    let paths = [
+        ["/bin/alias"; 5].to_vec(),
+        ["/bin/login"; 4].to_vec(),
+        vec!["/bin"],
+        ["/bin/login"; 5].to_vec(),
+        vec!["/bin"],
+    ];
+    let paths = paths.concat();
+    for (line, path) in said.iter().zip(paths) {
+        assert!(line.ends_with(&format!("path=\"{path}\" uid=0")), "{line}: {path}");
+    }
     let login = find(&ROOT, &layer, "bin/login");
     let mut text = [0; 20];
     assert_eq!(login.open(&ROOT, OpenFlags::RDONLY).unwrap().read(&ROOT, &mut text, 0), Ok(7));
