@@ -39,8 +39,8 @@ const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
         name: "timeout",
         value: Some("SECONDS"),
-        help: "How long a replica that may hang is waited for before another is asked; also, how long a program waits when \
-               there is none left. Fractions allowed. Default 2.",
+        help: "How long an operation may take until it is answered or fails, however many replicas it takes. A replica that may hang is \
+               waited for half of the time that is left, the last one all of it. Fractions allowed. Default 2.",
     },
     OptionSpec {
         name: "threads",

@@ -4,11 +4,13 @@ use crate::blame::{Blame, blame};
 use crate::health::{Set, only};
 use crate::layer::Shared;
 use crate::node::Node;
-use crate::pool::NoAnswer;
+use crate::pool::{NoAnswer, Pool};
 use crate::replica::{Opened, Replica};
+use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use vnode::{Cx, Errno, Result, Vnode};
 
 /// Why a replica gave no answer.
@@ -51,9 +53,56 @@ impl Caller {
     }
 }
 
+/// Until when an operation is to be answered: one deadline for all of its steps. The clock starts with the first step that may wait.
+#[derive(Debug)]
+pub(crate) struct Deadline {
+    timeout: Duration,
+    at: Option<Instant>,
+}
+
+/// How long a replica has for an answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    time: Duration,
+    /// Was it so long that a replica which did not answer is to blame? Else earlier steps used up the time.
+    pub(crate) is_fair: bool,
+}
+
+/// A replica that had this part of the timeout and did not answer is to blame for it.
+const FAIR_SHARE: u32 = 10;
+
+impl Deadline {
+    pub(crate) fn new(fs: &Shared) -> Self {
+        Self { timeout: fs.options.timeout, at: None }
+    }
+
+    fn at(&mut self) -> Instant {
+        *self.at.get_or_insert_with(|| Instant::now() + self.timeout)
+    }
+
+    /// The time for one replica: half of what is left if another one can be asked after it.
+    pub(crate) fn share(&mut self, is_last: bool) -> Patience {
+        let left = self.at().saturating_duration_since(Instant::now());
+        let time = if is_last { left } else { left / 2 };
+        Patience { time, is_fair: time >= self.timeout / FAIR_SHARE }
+    }
+}
+
+impl Patience {
+    /// Has `work` done by a replica's threads.
+    pub(crate) fn call<T: Send + 'static>(
+        self,
+        pool: &Arc<Pool>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> core::result::Result<T, NoAnswer> {
+        pool.call(self.time, work)
+    }
+}
+
 /// The way of one request from replica to replica.
 pub(crate) struct Way<'a> {
     fs: &'a Shared,
+    deadline: &'a mut Deadline,
     number: u64,
     prefer: Option<usize>,
     tried: Set,
@@ -61,14 +110,30 @@ pub(crate) struct Way<'a> {
     again: Option<usize>,
     /// What the last replica failed with.
     errno: Errno,
-    /// Until when a replica to come back is waited for.
-    until: Option<Instant>,
+    begun: bool,
 }
 
 impl<'a> Way<'a> {
     /// For the file of that number, which belongs to the replica `prefer`.
-    pub(crate) fn new(fs: &'a Shared, number: u64, prefer: Option<usize>) -> Self {
-        Self { fs, number, prefer, tried: 0, again: None, errno: Errno::IO, until: None }
+    pub(crate) fn new(fs: &'a Shared, deadline: &'a mut Deadline, number: u64, prefer: Option<usize>) -> Self {
+        Self { fs, deadline, number, prefer, tried: 0, again: None, errno: Errno::IO, begun: false }
+    }
+
+    /// How long that replica is waited for.
+    pub(crate) fn patience(&mut self, replica: usize) -> Patience {
+        let up = self.fs.board.up();
+        let there = if up == 0 { self.fs.board.suspects() } else { up };
+        self.deadline.share(there & !self.tried & !only(replica) == 0)
+    }
+
+    /// To be asked before the first step.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` if this is the rest of a system call that has waited until a deadline already.
+    pub(crate) fn begin(&mut self, cx: &Cx<'_>) -> Result<()> {
+        let again = !self.begun && self.fs.board.up() == 0 && self.fs.gave_up.has_just(cx.pid);
+        self.begun = true;
+        if again { Err(Errno::TIMEDOUT) } else { Ok(()) }
     }
 
     /// The next replica to ask.
@@ -76,6 +141,7 @@ impl<'a> Way<'a> {
     /// # Errors
     /// What the last one failed with, if there is none left. If none is up at all, that is waited for until the deadline.
     pub(crate) fn next(&mut self, cx: &Cx<'_>) -> Result<usize> {
+        self.begin(cx)?;
         loop {
             if let Some(replica) = self.fs.pick(self.number, self.prefer, self.tried) {
                 return Ok(replica);
@@ -90,8 +156,8 @@ impl<'a> Way<'a> {
                 return Err(self.errno);
             }
             cx.require_blocking()?;
-            let until = *self.until.get_or_insert_with(|| Instant::now() + self.fs.options.timeout);
-            if !self.fs.board.wait_for_any(until) {
+            if !self.fs.board.wait_for_any(self.deadline.at()) {
+                self.fs.gave_up.note(cx.pid);
                 return Err(self.errno);
             }
             self.tried = 0;
@@ -102,10 +168,6 @@ impl<'a> Way<'a> {
     pub(crate) fn failed(&mut self, replica: usize, errno: Errno) {
         self.tried |= only(replica);
         self.errno = errno;
-        // Who has waited in vain for an answer has waited long enough.
-        if errno == Errno::TIMEDOUT {
-            self.until.get_or_insert_with(Instant::now);
-        }
     }
 
     /// An open file failed on that one. To open it there anew may help, where no other is left: the server may have been restarted.
@@ -130,7 +192,7 @@ impl Node {
         op: impl Fn(&Arc<dyn Vnode>, &Cx<'_>) -> Result<T> + Clone + Send + 'static,
     ) -> Result<T> {
         let prefer = self.choice();
-        let answer = self.ask_for(cx, self.path().number(), prefer, op)?;
+        let answer = self.ask_for(cx, &mut Deadline::new(&self.fs), self.path().number(), prefer, op)?;
         if prefer != Some(answer.replica) {
             self.choose(answer.replica);
         }
@@ -141,14 +203,15 @@ impl Node {
     pub(crate) fn ask_for<T: Send + 'static>(
         &self,
         cx: &Cx<'_>,
+        deadline: &mut Deadline,
         number: u64,
         prefer: Option<usize>,
         op: impl Fn(&Arc<dyn Vnode>, &Cx<'_>) -> Result<T> + Clone + Send + 'static,
     ) -> Result<Answer<T>> {
-        let mut way = Way::new(&self.fs, number, prefer);
+        let mut way = Way::new(&self.fs, deadline, number, prefer);
         loop {
             let replica = way.next(cx)?;
-            match self.attempt(cx, replica, &op) {
+            match self.attempt(cx, replica, || way.patience(replica), &op) {
                 Ok((value, opened)) => return Ok(Answer { value, replica, opened }),
                 // Another replica may have it, but this one is right until it fails. The kernel walks the path again.
                 Err(Fault::Missing) => return Err(Errno::STALE),
@@ -158,11 +221,12 @@ impl Node {
         }
     }
 
-    /// Does `op` on one replica, at most until the deadline.
+    /// Does `op` on one replica, and waits for it as long as `patience` says, if it may hang.
     pub(crate) fn attempt<T: Send + 'static>(
         &self,
         cx: &Cx<'_>,
         replica: usize,
+        patience: impl FnOnce() -> Patience,
         op: &(impl Fn(&Arc<dyn Vnode>, &Cx<'_>) -> Result<T> + Clone + Send + 'static),
     ) -> Outcome<(T, Arc<Opened>)> {
         let Some(opened) = self.fs.replicas.get(replica).and_then(Replica::opened) else {
@@ -178,11 +242,45 @@ impl Node {
                 let node = self.me().map_err(Fault::Errno)?;
                 let (caller, opened, op) = (Caller::of(cx), Arc::clone(&opened), op.clone());
                 let work = move || node.perform(replica, &opened, &caller.cx(), &op);
-                pool.call(self.fs.options.timeout, work).unwrap_or_else(|none| Err(Fault::Errno(errno_of(none))))
+                let patience = patience();
+                match patience.call(pool, work) {
+                    Ok(done) => done,
+                    Err(NoAnswer::Late) if !patience.is_fair => return Err(Fault::Errno(Errno::TIMEDOUT)),
+                    Err(none) => Err(Fault::Errno(errno_of(none))),
+                }
             }
         };
         self.fs.end(call, &opened, done.as_ref().err().copied());
         done.map(|value| (value, opened))
+    }
+}
+
+/// Callers whose last operation ended with the deadline, while no replica was up.
+///
+/// If a LOOKUP of a name that it knows fails, the kernel sends another one in the same system call, and so it does with a READ ahead. These
+/// must not wait for a deadline of their own.
+#[derive(Debug, Default)]
+pub(crate) struct GaveUp(Mutex<HashMap<u32, Instant>>);
+
+/// The kernel asks again at once.
+const AT_ONCE: Duration = Duration::from_millis(20);
+/// More callers are not remembered.
+const MOST_CALLERS: usize = 1024;
+
+impl GaveUp {
+    fn note(&self, caller: u32) {
+        let mut all = self.0.lock();
+        if all.len() >= MOST_CALLERS {
+            all.retain(|_, at| at.elapsed() < AT_ONCE);
+        }
+        if caller != 0 && all.len() < MOST_CALLERS {
+            all.insert(caller, Instant::now());
+        }
+    }
+
+    /// Answered once: a program that tries again after that waits again.
+    fn has_just(&self, caller: u32) -> bool {
+        self.0.lock().remove(&caller).is_some_and(|at| at.elapsed() < AT_ONCE)
     }
 }
 

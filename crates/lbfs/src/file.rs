@@ -1,7 +1,7 @@
 use crate::blame::{Blame, blame};
-use crate::failover::{Caller, Fault, Way, errno_of};
+use crate::failover::{Call, Caller, Deadline, Fault, Patience, Way, errno_of};
 use crate::node::{Node, Version};
-use crate::pool::Pool;
+use crate::pool::{NoAnswer, Pool};
 use crate::replica::Opened;
 use parking_lot::RwLock;
 use std::any::Any;
@@ -77,7 +77,8 @@ impl Node {
         let prefer = self.choice();
         // Of a file that may well have to move, it is known exactly what was opened; of others as it was looked up.
         let exactly = self.fs.may_move();
-        let answer = self.ask_for(cx, self.path().number(), prefer, opening(flags, exactly))?;
+        let mut deadline = Deadline::new(&self.fs);
+        let answer = self.ask_for(cx, &mut deadline, self.path().number(), prefer, opening(flags, exactly))?;
         self.choose(answer.replica);
         let (file, attr) = answer.value;
         if let Some(attr) = &attr {
@@ -93,14 +94,16 @@ impl Node {
 
 impl LbFile {
     /// Does `op` where the file is open; if that fails because of the replica, moves it and does it there.
-    fn follow<T>(&self, cx: &Cx<'_>, mut op: impl FnMut(&Arc<Place>) -> Result<T>) -> Result<T> {
-        let mut way = Way::new(&self.node.fs, self.node.path().number(), None);
+    fn follow<T>(&self, cx: &Cx<'_>, mut op: impl FnMut(&Arc<Place>, &mut Way<'_>) -> Result<T>) -> Result<T> {
+        let mut deadline = Deadline::new(&self.node.fs);
+        let mut way = Way::new(&self.node.fs, &mut deadline, self.node.path().number(), None);
+        way.begin(cx)?;
         loop {
             let place = Arc::clone(&self.current.read());
             let errno = if self.node.fs.is_hopeless(place.replica) {
                 Errno::NOTCONN
             } else {
-                match op(&place) {
+                match op(&place, &mut way) {
                     Err(errno) if blame(errno) != Blame::Nobody => errno,
                     answer => return answer,
                 }
@@ -118,7 +121,7 @@ impl LbFile {
                 return Ok(());
             }
             let replica = way.next(cx)?;
-            match self.node.attempt(cx, replica, &opening(self.flags, true)) {
+            match self.node.attempt(cx, replica, || way.patience(replica), &opening(self.flags, true)) {
                 Ok(((file, attr), opened)) => {
                     let place = Arc::new(Place { replica, opened, file: Some(file) });
                     if attr.is_none_or(|attr| Version::of(&attr) != self.version) {
@@ -141,25 +144,35 @@ impl LbFile {
         }
     }
 
-    /// Does `op` on the file of a replica that may hang.
+    /// Does `op` on the file of a replica that may hang, and counts it.
     fn isolated<T: Send + 'static>(
         &self,
         place: &Arc<Place>,
         pool: &Arc<Pool>,
+        patience: Patience,
         op: impl FnOnce(&dyn OpenFile) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let work = {
             let place = Arc::clone(place);
             move || op(&**place.file()?)
         };
-        let done = pool.call(self.node.fs.options.timeout, work);
-        done.unwrap_or_else(|none| Err(errno_of(none)))
+        let begun = self.node.fs.begin_read(place.replica);
+        let done = match patience.call(pool, work) {
+            Ok(done) => done,
+            Err(NoAnswer::Late) if !patience.is_fair => return Err(Errno::TIMEDOUT),
+            Err(none) => Err(errno_of(none)),
+        };
+        self.ended(place, begun, done)
     }
 
-    /// Counts a call.
+    /// Counts a call of a replica that can't hang.
     fn counted<T>(&self, place: &Place, call: impl FnOnce() -> Result<T>) -> Result<T> {
         let begun = self.node.fs.begin_read(place.replica);
         let done = call();
+        self.ended(place, begun, done)
+    }
+
+    fn ended<T>(&self, place: &Place, begun: Call, done: Result<T>) -> Result<T> {
         self.node.fs.end(begun, &place.opened, done.as_ref().err().map(|errno| Fault::Errno(*errno)));
         done
     }
@@ -175,7 +188,7 @@ impl OpenFile for LbFile {
     }
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
-        self.follow(cx, |place| {
+        self.follow(cx, |place, way| {
             let Some(pool) = place.pool() else {
                 return self.counted(place, || place.file()?.read(cx, out, offset));
             };
@@ -188,7 +201,7 @@ impl OpenFile for LbFile {
                 bytes.truncate(done);
                 Ok(bytes)
             };
-            let bytes = self.counted(place, || self.isolated(place, pool, read))?;
+            let bytes = self.isolated(place, pool, way.patience(place.replica), read)?;
             out.get_mut(..bytes.len()).ok_or(Errno::IO)?.copy_from_slice(&bytes);
             Ok(bytes.len())
         })
@@ -211,14 +224,14 @@ impl OpenFile for LbFile {
     }
 
     fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
-        self.follow(cx, |place| {
+        self.follow(cx, |place, way| {
             let Some(pool) = place.pool() else {
                 return self.counted(place, || place.file()?.seek(cx, offset, whence));
             };
             cx.require_blocking()?;
             let caller = Caller::of(cx);
             let seek = move |file: &dyn OpenFile| file.seek(&caller.cx(), offset, whence);
-            self.counted(place, || self.isolated(place, pool, seek))
+            self.isolated(place, pool, way.patience(place.replica), seek)
         })
     }
 

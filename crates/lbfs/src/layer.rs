@@ -1,6 +1,7 @@
 use crate::blame::{Blame, blame};
 use crate::chooser::Chooser;
 use crate::compare::Differences;
+use crate::failover::GaveUp;
 use crate::health::{Board, Times};
 use crate::keeper;
 use crate::links::Links;
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) links: Links,
     pub(crate) listings: Listings,
     pub(crate) differences: Differences,
+    pub(crate) gave_up: GaveUp,
     /// The attributes of the root when they were last seen.
     pub(crate) root_attr: Mutex<Option<Attr>>,
     /// See [`vnode::StatFs::fsid`].
@@ -98,6 +100,7 @@ impl LbFs {
             links: Links::default(),
             listings: Listings::default(),
             differences: Differences::default(),
+            gave_up: GaveUp::default(),
             root_attr: Mutex::new(None),
             fsid: NEXT.fetch_add(1, Ordering::Relaxed),
             replicas,

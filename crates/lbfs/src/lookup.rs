@@ -1,4 +1,4 @@
-use crate::failover::{Answer, Fault};
+use crate::failover::{Answer, Deadline, Fault};
 use crate::health::only;
 use crate::identity;
 use crate::node::{Birth, Node, Version};
@@ -16,12 +16,13 @@ impl Node {
         let known = self.fs.table.get(path);
         let prefer =
             if self.fs.chooser.goes_by_number() { None } else { known.as_ref().and_then(|node| node.choice()) };
-        let answer = self.ask_for(cx, path.number(), prefer, looking_for(name))?;
+        let mut deadline = Deadline::new(&self.fs);
+        let answer = self.ask_for(cx, &mut deadline, path.number(), prefer, looking_for(name))?;
         let Some(found) = &answer.value else {
             self.compare_some(name, answer.replica);
             return Ok(None);
         };
-        let node = self.node_of(cx, name, known.as_ref(), &answer, found)?;
+        let node = self.node_of(cx, &mut deadline, name, known.as_ref(), &answer, found)?;
         node.choose(answer.replica);
         node.bind(answer.replica, answer.opened.number, &found.vnode);
         node.saw(&found.attr);
@@ -34,6 +35,7 @@ impl Node {
     fn node_of(
         &self,
         cx: &Cx<'_>,
+        deadline: &mut Deadline,
         name: Name<'_>,
         known: Option<&Arc<Self>>,
         answer: &Answer<Option<Entry>>,
@@ -47,7 +49,7 @@ impl Node {
         let path = self.path().child(name.as_bytes());
         let (kind, seen) = (found.vnode.kind(), Version::of(&found.attr));
         let several = kind != Kind::Directory && found.attr.nlink > 1;
-        let shared = if several { Some(self.number_of_several(cx, name, answer, found)?) } else { None };
+        let shared = if several { Some(self.number_of_several(cx, deadline, name, answer, found)?) } else { None };
         let number = match (shared, known) {
             (Some(number), _) => number,
             (None, None) => path.number(),
@@ -80,6 +82,7 @@ impl Node {
     fn number_of_several(
         &self,
         cx: &Cx<'_>,
+        deadline: &mut Deadline,
         name: Name<'_>,
         answer: &Answer<Option<Entry>>,
         found: &Entry,
@@ -92,7 +95,7 @@ impl Node {
         }
         let others = self.fs.board.up() & !only(answer.replica);
         for other in (0..self.fs.replicas.len()).filter(|other| others & only(*other) != 0) {
-            match self.attempt(cx, other, &looking_for(name)) {
+            match self.attempt(cx, other, || deadline.share(false), &looking_for(name)) {
                 Ok((Some(there), _)) => {
                     if there.vnode.kind() == found.vnode.kind() && Version::of(&there.attr) == version {
                         on.push((other, there.vnode.id()));

@@ -216,6 +216,88 @@ fn the_layer_goes_away_while_a_replica_hangs() {
     until("all files are closed", || replicas.gates.iter().all(|gate| gate.opened.load(Ordering::SeqCst) == 0));
 }
 
+type Operation = fn(&Held) -> Result<(), Errno>;
+
+/// What was found while all was well.
+struct Held {
+    dir: Arc<dyn Vnode>,
+    file: Arc<dyn Vnode>,
+    link: Arc<dyn Vnode>,
+    open: Arc<dyn vnode::OpenFile>,
+}
+
+/// A caller that the kernel would name.
+const CALLER: Cx<'static> = {
+    static NEVER: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+    Cx::new(0, 0, 77, 0, true, &NEVER)
+};
+
+const OPERATIONS: [(&str, Operation); 11] = [
+    ("lookup", |held| held.dir.lookup(&CALLER, name("f8")).map(|_| ())),
+    ("lookup again", |held| held.dir.lookup(&CALLER, name("f7")).map(|_| ())),
+    ("open", |held| held.file.open(&CALLER, OpenFlags::RDONLY).map(|_| ())),
+    ("read", |held| held.open.read(&CALLER, &mut [0; 9], 0).map(|_| ())),
+    ("seek", |held| held.open.seek(&CALLER, 0, vnode::SeekFrom::Hole).map(|_| ())),
+    ("stat", |held| held.file.getattr(&CALLER).map(|_| ())),
+    ("stat of the directory", |held| held.dir.getattr(&CALLER).map(|_| ())),
+    ("readdir", |held| held.dir.readdir(&CALLER, 0, &mut |_| true)),
+    ("readlink", |held| held.link.readlink(&CALLER).map(|_| ())),
+    ("getxattr", |held| match held.file.getxattr(&CALLER, b"user.none", &mut []) {
+        Err(Errno::NODATA) => Ok(()),
+        other => other.map(|_| ()),
+    }),
+    ("statfs", |held| held.dir.statfs(&CALLER).map(|_| ())),
+];
+
+/// The deadline is one for the whole operation, whatever it takes: with one replica that hangs there is an answer before it, with none an error.
+#[test]
+fn an_operation_has_one_deadline() {
+    for (what, operation) in OPERATIONS {
+        for hanging in [&[0][..], &[1], &[0, 1], &[0, 1, 2]] {
+            let count = hanging.len().max(2);
+            let replicas = replicas(count, true);
+            let options = quick();
+            let fs = replicas.mount(options);
+            let file = walk(&fs, "a/f7").unwrap().vnode;
+            let held = Held {
+                dir: walk(&fs, "a").unwrap().vnode,
+                link: walk(&fs, "a/link").unwrap().vnode,
+                open: file.open(&CX, OpenFlags::RDONLY).unwrap(),
+                file,
+            };
+            hanging.iter().for_each(|&replica| replicas.gates[replica].set(Mood::Hangs));
+            let began = Instant::now();
+            let answer = operation(&held);
+            let took = began.elapsed();
+            let expected = if hanging.len() < count { Ok(()) } else { Err(Errno::TIMEDOUT) };
+            assert_eq!(answer, expected, "{what}, hanging: {hanging:?}");
+            assert!(took < options.timeout * 5 / 4, "{what}, hanging: {hanging:?}: {took:?}");
+            if answer.is_err() {
+                assert!(took >= options.timeout * 9 / 10, "{what}: {took:?}");
+                // The kernel looks a second time in the same system call; a program that tries again waits again.
+                let began = Instant::now();
+                assert_eq!(operation(&held), Err(Errno::TIMEDOUT), "{what} again");
+                assert!(began.elapsed() < options.timeout / 4, "{what} again: {:?}", began.elapsed());
+            }
+            replicas.all(Mood::Well);
+        }
+    }
+}
+
+/// Who was not given enough time is not to blame for it.
+#[test]
+fn only_a_fair_share_of_the_deadline_condemns() {
+    let replicas = replicas(5, true);
+    let fs = replicas.mount(quick());
+    let file = walk(&fs, "a/f7").unwrap().vnode;
+    replicas.all(Mood::Hangs);
+    assert_eq!(file.getattr(&CALLER), Err(Errno::TIMEDOUT));
+    let states = states(&fs);
+    assert_eq!(states.iter().filter(|state| *state == "up").count(), 2, "{states:?}");
+    replicas.all(Mood::Well);
+    until("all are back", || self::states(&fs) == ["up"; 5]);
+}
+
 #[test]
 fn all_go_down_and_come_back() {
     for (may_hang, mood) in [(false, Mood::Fails(Errno::NOTCONN)), (true, Mood::Fails(Errno::IO)), (true, Mood::Hangs)]
