@@ -50,6 +50,7 @@ pub mod stack;
 pub mod stackspec;
 pub mod stats;
 pub mod strata;
+pub mod sync;
 pub mod syslog;
 pub mod text;
 pub mod union;

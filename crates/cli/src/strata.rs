@@ -6,7 +6,7 @@ use crate::layers::{self, Form};
 use crate::new::{self, Language};
 use crate::options::Type;
 use crate::stats::{self, Question};
-use crate::{debug, helper, lower, man, usenetctl};
+use crate::{debug, helper, lower, man, sync, usenetctl};
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
@@ -35,11 +35,23 @@ Examples:
   strata info --json /mnt               which server it is, and what it holds
   strata lower /mnt ls -l               a command that sees what the mount covers
   strata debug /mnt debug               log more, from now on
+  strata sync /mnt                      what sync -f does on other file systems
   umount /mnt
 
 Exit status: 0 success, 1 wrong arguments, 2 a failing system, 32 not a mount of Strata. strata lower exits as its command
 does: 127 if there is no such command, 126 if it can't be run.
 See mount.strata(8), mount.unionfs(8) and so on for the options of mounts.";
+
+const SYNC_HELP: &str = "\
+The kernel does not tell a FUSE server of syncfs(2), so that sync -f does nothing on a mount of Strata. sync without
+arguments, fsync(2) and fdatasync(2) work.
+
+Examples:
+  strata sync /mnt
+  ostree --repo=/mnt/repo pull origin main && strata sync /mnt/repo
+
+Exit status: 0 all is durable, 1 a path that is not there or can't be opened, 32 not a mount of Strata, or a directory
+below could not be written.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -122,6 +134,13 @@ enum Command {
         /// operation of a measured layer.
         level: Option<String>,
     },
+    /// Make everything durable that was done on a mount: what syncfs(2) and sync -f do elsewhere. Anybody may who can open a path in it.
+    #[command(after_help = SYNC_HELP)]
+    Sync {
+        /// Any file or directory of the mount.
+        #[arg(required = true)]
+        path: Vec<PathBuf>,
+    },
     /// Write a new layer to begin with, and its tests.
     New {
         /// What it is to be called: a letter, then lower-case letters, digits, - and _.
@@ -188,6 +207,9 @@ pub fn run(args: &[OsString]) -> Exit {
         Command::Debug { mount, level: None } => {
             debug::level(mount).and_then(|level| print(format!("{level}\n").as_bytes()))
         }
+        Command::Sync { path } => sync::all(path, |failure| {
+            let _ = writeln!(std::io::stderr(), "strata: {failure}");
+        }),
         Command::Stats { mount, json } => answer(mount, Question::Requests, *json),
         Command::Info { mount, json } => answer(mount, Question::Info, *json),
         Command::New { name, dir, c, strata } => {

@@ -270,10 +270,12 @@ impl Layer for Unionfs {
     }
 
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
-        self.core.identity.flush(&self.core.server(cx))?;
+        cx.require_blocking()?;
+        let mut done = self.core.identity.flush(&self.core.server(cx));
         for branch in self.core.branches.iter().filter(|b| b.mode == Mode::ReadWrite) {
-            branch.layer.sync(cx)?;
+            // One that fails keeps no other from being written.
+            done = done.and(branch.layer.sync(cx));
         }
-        Ok(())
+        done
     }
 }

@@ -1,0 +1,110 @@
+//! What is durable after fsync(2) of a file or directory, and after `strata sync`: seen in a copy of the image that the lower file system
+//! lies on, as after a power failure.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use rustix::mm::{MapFlags, ProtFlags};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use strata_tests::mapping::Mapping;
+use strata_tests::process::{Said, run, try_run};
+use strata_tests::user::{USER, as_user};
+use strata_tests::{Fixture, Mode, Mounted, Sandbox, Spec, Transport, on_both_transports};
+
+/// Calls `strata sync`.
+fn strata_sync(paths: &[&Path]) -> Said {
+    try_run(Command::new(Mounted::program().unwrap()).arg("sync").args(paths))
+}
+
+/// The file system NAME as it would be after a power failure now, mounted.
+fn after_power_failure(sandbox: &Sandbox, name: &str) -> PathBuf {
+    let (image, dir) = (sandbox.path("copy.img"), sandbox.dir("copy"));
+    let _ = try_run(Command::new("umount").arg(&dir));
+    fs::copy(sandbox.path(&format!("{name}.img")), &image).unwrap();
+    run(Command::new("mount").args(["-t", "ext4", "-o", "loop"]).arg(&image).arg(&dir));
+    dir
+}
+
+/// Everything that was written, to the branches right and left, by mapping, too, is durable after it.
+fn sync_makes_all_durable(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let branches: Vec<PathBuf> = ["left", "right"].map(|name| sandbox.ext4(name, 32).join("branch")).into();
+    branches.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    fs::write(branches[1].join("right"), "old").unwrap();
+    fs::write(branches[1].join("mapped"), [b'-'; 4096]).unwrap();
+    let spec = Spec::Union {
+        branches: branches.iter().map(|dir| (dir.clone(), Mode::Rw)).collect(),
+        delete: strata_tests::Delete::Whiteout,
+        transport,
+    };
+    let mounted = Mounted::new(spec, &sandbox.path("u"));
+    fs::write(mounted.path("left"), "new on the left").unwrap();
+    fs::write(mounted.path("right"), "new on the right").unwrap();
+    // Through the page cache of our own inode: the file may yet have to move to the left.
+    let file = File::options().read(true).write(true).open(mounted.path("mapped")).unwrap();
+    let mut map = Mapping::new(&file, 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).unwrap();
+    map.write(0, b"mapped");
+    let done = strata_sync(&[mounted.dir()]);
+    assert!(done.status.success(), "{}", done.text);
+    let left = after_power_failure(&sandbox, "left").join("branch");
+    assert_eq!(fs::read_to_string(left.join("left")).unwrap(), "new on the left");
+    let right = after_power_failure(&sandbox, "right").join("branch");
+    assert_eq!(fs::read_to_string(right.join("right")).unwrap(), "new on the right");
+    assert!(fs::read_to_string(right.join("mapped")).unwrap().starts_with("mapped"));
+}
+
+/// fsync(2) of a file, and of the directory that its name lies in, reach the branch.
+fn fsync_reaches_the_branch(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| fs::create_dir(ro.join("dir")).unwrap());
+    let file = File::create(fx.path("dir/file")).unwrap();
+    std::io::Write::write_all(&mut &file, b"text").unwrap();
+    let dir = File::open(fx.path("dir")).unwrap();
+    let sent = fx.union.during(|| {
+        file.sync_all().unwrap();
+        dir.sync_all().unwrap();
+    });
+    assert_eq!((sent.get("FSYNC"), sent.get("FSYNCDIR")), (1, 1), "{sent:?}");
+    let copy = after_power_failure(&fx.sandbox, "rw");
+    assert_eq!(fs::read_to_string(copy.join("branch/dir/file")).unwrap(), "text");
+}
+
+/// Whoever can open a path of the mount may ask for it, by any of them.
+fn any_path_will_do(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| {
+        fs::write(ro.join("file"), "").unwrap();
+        fs::create_dir(ro.join("dir")).unwrap();
+    });
+    run(Command::new("mkfifo").arg(fx.path("fifo")));
+    let bound = fx.sandbox.dir("bound");
+    run(Command::new("mount").arg("--bind").arg(fx.path("dir")).arg(&bound));
+    for path in [fx.path("file"), fx.path("dir"), fx.path("fifo"), bound.clone()] {
+        let sent = fx.union.during(|| {
+            let done = strata_sync(&[&path]);
+            assert!(done.status.success(), "{}: {}", path.display(), done.text);
+        });
+        assert_eq!(sent.get("IOCTL"), 1, "{}: {sent:?}", path.display());
+    }
+    run(Command::new("umount").arg(&bound));
+    let by_user = || {
+        let file = File::open(fx.path("file")).unwrap();
+        fuse::control::sync(&file).unwrap();
+    };
+    as_user(USER, by_user);
+    // Each that can't be is named, and the others are done.
+    let missing = fx.path("missing");
+    let sent = fx.union.during(|| {
+        let done = strata_sync(&[fx.sandbox.path("").as_path(), &missing, &fx.path("dir")]);
+        assert_eq!(done.status.code(), Some(32), "{}", done.text);
+        assert!(done.text.contains("not on a mount of Strata") && done.text.contains("missing"), "{}", done.text);
+    });
+    assert_eq!(sent.get("IOCTL"), 1, "{sent:?}");
+    assert_eq!(strata_sync(&[]).status.code(), Some(1));
+}
+
+on_both_transports! {
+    sync_makes_all_durable,
+    fsync_reaches_the_branch,
+    any_path_will_do,
+}
