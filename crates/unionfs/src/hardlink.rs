@@ -8,7 +8,7 @@ use crate::marks::components;
 use crate::node::{Lower, UnionVnode};
 use crate::ownfiles::Own;
 use crate::shortname::ShortName;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,6 +22,8 @@ pub(crate) const LINKS: &[u8] = b".wh..wh.links";
 pub(crate) struct Links {
     index: RwLock<HashMap<u64, u16>>,
     len: AtomicUsize,
+    /// Held while a count of names is read, changed and written: names of one file may go from several directories at once.
+    counting: Mutex<()>,
 }
 
 impl Links {
@@ -213,6 +215,7 @@ impl Core {
 
     /// An index entry came to another branch: the `nlink` names of the file on the old one lead to it, but for the old entry.
     fn index_moved(&self, cx: &Cx<'_>, number: u64, nlink: u32) {
+        let _counting = self.links.counting.lock();
         let names = self.identity.names(number).unwrap_or_default();
         let first = names.first.saturating_add(nlink.saturating_sub(1));
         self.identity.note(&self.server(cx), Record::Names { number, first, used: names.used });
@@ -258,6 +261,7 @@ impl Core {
 
     /// No name was used up; `removed` names of the lower file are gone for good.
     fn end_using(&self, cx: &Cx<'_>, number: u64, removed: u32) {
+        let _counting = self.links.counting.lock();
         let names = self.identity.names(number).unwrap_or_default();
         let first = match self.links.branch(number) {
             Some(_) => names.first,
@@ -352,6 +356,7 @@ impl Core {
     /// Counts one of the names of a lower file with `first` names as used up. Once the file is in the index, the names that it
     /// had then stay what is counted from.
     pub(crate) fn use_name(&self, cx: &Cx<'_>, number: u64, first: u32, by: i32) {
+        let _counting = self.links.counting.lock();
         let fresh = crate::identity::Names { first, used: 0 };
         let mut names = self.identity.names(number).unwrap_or(fresh);
         if self.links.branch(number).is_none() {
@@ -472,6 +477,24 @@ impl UnionVnode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Names of one file may go from several directories at once.
+    #[test]
+    fn names_that_go_at_once_are_all_counted() {
+        const THREADS: u32 = 4;
+        const NAMES: u32 = 3000;
+        let layer = memfs::MemFs::new();
+        let branch = crate::Branch { layer, path: "/b".into(), mode: crate::Mode::ReadWrite };
+        let union = crate::Unionfs::new(vec![branch], crate::Options::default()).unwrap();
+        let root = vnode::Layer::root(&*union);
+        let core = &root.as_any().downcast_ref::<UnionVnode>().unwrap().core;
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| (0..NAMES).for_each(|_| core.use_name(&Cx::internal(0, 0), 77, THREADS * NAMES + 1, 1)));
+            }
+        });
+        assert_eq!(core.identity.names(77).map(|names| names.used), Some(THREADS * NAMES));
+    }
 
     #[test]
     fn names_of_index_entries() {
