@@ -7,6 +7,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 use strata_tests::oracle::Oracle;
@@ -161,6 +162,53 @@ fn with_overlayfs(transport: Transport) {
     unmount(&over, UnmountFlags::empty()).unwrap();
 }
 
+/// overlayfs with its upper layer on ours, in a union and in a null layer: it renames with `RENAME_WHITEOUT`.
+fn under_overlayfs(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let dirs = dirs(&sandbox, &["rw", "ro", "lower", "null", "over"]);
+    for n in 0..4 {
+        fs::create_dir_all(dirs[2].join(format!("d{n}/sub"))).unwrap();
+        fs::write(dirs[2].join(format!("d{n}/sub/f")), format!("{n}")).unwrap();
+        fs::write(dirs[2].join(format!("f{n}")), format!("{n}")).unwrap();
+    }
+    let union = Mounted::new(Spec::union(&dirs[0], &dirs[1], transport), &sandbox.path("u"));
+    let null = Mounted::new(Spec::Wrap { lower: dirs[3].clone(), transport }, &sandbox.path("n"));
+    let over = &dirs[4];
+    for (upper, work) in [&union, &null].map(|mounted| (mounted.path("upper"), mounted.path("work"))) {
+        fs::create_dir(&upper).unwrap();
+        fs::create_dir(&work).unwrap();
+        let [lower, upper_dir, work] = [&dirs[2], &upper, &work].map(|path| path.display());
+        let options = format!("lowerdir={lower},upperdir={upper_dir},workdir={work},redirect_dir=on");
+        let options = CString::new(options).unwrap();
+        let overlay = || mount("overlay", over, "overlay", MountFlags::empty(), Some(options.as_c_str())).unwrap();
+        overlay();
+        File::options().append(true).open(over.join("f0")).unwrap().write_all(b"+").unwrap();
+        fs::remove_file(over.join("f1")).unwrap();
+        fs::rename(over.join("f2"), over.join("g2")).unwrap();
+        fs::rename(over.join("f3"), over.join("f0")).unwrap();
+        fs::rename(over.join("d0"), over.join("moved")).unwrap();
+        fs::remove_dir_all(over.join("d1")).unwrap();
+        fs::create_dir(over.join("d1")).unwrap();
+        fs::rename(over.join("d2/sub/f"), over.join("d2/f")).unwrap();
+        let seen = tree::read(over);
+        unmount(over, UnmountFlags::empty()).unwrap();
+        // Whiteouts are devices in the upper layer, as on any file system; overlayfs links them together.
+        let left = fs::symlink_metadata(upper.join("f2")).unwrap();
+        assert!(std::os::unix::fs::FileTypeExt::is_char_device(&left.file_type()) && left.rdev() == 0);
+        overlay();
+        let again = tree::read(over);
+        assert_eq!(seen.keys().collect::<Vec<_>>(), again.keys().collect::<Vec<_>>());
+        assert_eq!(fs::read_to_string(over.join("f0")).unwrap(), "3");
+        assert_eq!(fs::read_to_string(over.join("g2")).unwrap(), "2");
+        assert_eq!(fs::read_to_string(over.join("moved/sub/f")).unwrap(), "0");
+        assert_eq!(fs::read_to_string(over.join("d2/f")).unwrap(), "2");
+        for gone in ["f1", "f2", "f3", "d0", "d1/sub", "d2/sub/f"] {
+            assert!(!over.join(gone).exists(), "{gone}");
+        }
+        unmount(over, UnmountFlags::empty()).unwrap();
+    }
+}
+
 /// A union mounted over one of its own branches shows it: the branch was opened before it was covered.
 fn over_its_own_branch(transport: Transport) {
     let sandbox = Sandbox::with_time(Duration::from_secs(60));
@@ -184,5 +232,6 @@ on_both_transports!(
     union_over_null_layers,
     null_layer_over_union_over_union,
     with_overlayfs,
+    under_overlayfs,
     over_its_own_branch,
 );

@@ -23,7 +23,7 @@ cases! {
         listings_resume_at_any_cookie, listings_survive_changes, large_directories_are_listed_once,
         numbers_agree_everywhere, link_counts_of_directories, removing_directories, removed_directories_are_empty,
         only_directories_have_entries, deep_trees;
-    rename: plain_renames, renames_replace, renames_that_can_not_be, rename_noreplace, rename_exchange,
+    rename: plain_renames, renames_replace, renames_that_can_not_be, rename_noreplace, rename_exchange, rename_whiteout,
         renames_between_names_of_one_file_do_nothing, renamed_directories_keep_their_contents, numbers_survive_renames;
     links: hard_links_are_one_object, links_that_can_not_be, unlinked_files_live_while_held, unlinking_a_directory_fails,
         unnamed_files, symbolic_links, vnodes_of_removed_files_answer;

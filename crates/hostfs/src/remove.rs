@@ -3,7 +3,7 @@ use crate::vnode_impl::HostVnode;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, RenameFlags as HostFlags};
 use std::sync::Arc;
-use vnode::{Errno, Kind, Name, RenameFlags, Result, Vnode};
+use vnode::{Cx, Errno, Kind, Name, RenameFlags, Result, Vnode};
 
 /// What a name leads to before it goes, if somebody holds its vnode.
 struct Victim {
@@ -33,6 +33,7 @@ impl HostVnode {
 
     pub(crate) fn move_entry(
         &self,
+        cx: &Cx<'_>,
         name: Name<'_>,
         new_dir: &Arc<dyn Vnode>,
         new_name: Name<'_>,
@@ -44,15 +45,19 @@ impl HostVnode {
         let mut host = HostFlags::empty();
         host.set(HostFlags::NOREPLACE, flags.no_replace);
         host.set(HostFlags::EXCHANGE, flags.exchange);
+        host.set(HostFlags::WHITEOUT, flags.whiteout);
         let itself = target.number() == self.number() && name == new_name;
-        let victim = if host.is_empty() && !itself { target.victim(&new, new_name)? } else { None };
+        let victim =
+            if !flags.no_replace && !flags.exchange && !itself { target.victim(&new, new_name)? } else { None };
         let moved = if host.is_empty() {
             rustix::fs::renameat(&dir, name.as_bytes(), &new, new_name.as_bytes())
         } else {
-            rustix::fs::renameat_with(&dir, name.as_bytes(), &new, new_name.as_bytes(), host)
+            let rename = || rustix::fs::renameat_with(&dir, name.as_bytes(), &new, new_name.as_bytes(), host);
+            // What is left at the old name belongs to the caller.
+            if flags.whiteout { self.fs().server.create_as(cx, 0, |_| rename()) } else { rename() }
         };
         target.note_name(new_name, moved)?;
-        if flags.exchange {
+        if flags.exchange || flags.whiteout {
             // Btrfs takes both names away and makes them anew, at the end: who is listing the directory may miss them.
             self.fs().names.came(self.number(), name);
         }

@@ -315,7 +315,7 @@ fn what_others_made_is_known_once_it_was_in_the_way() {
     if !fs.shared().names_can_be_known() {
         return;
     }
-    let no_replace = RenameFlags { no_replace: true, exchange: false };
+    let no_replace = RenameFlags { no_replace: true, ..RenameFlags::default() };
     miss_many(&dir);
     let attempts: [(&str, Attempt<'_>); 7] = [
         ("create", &|name| dir.create(&CX, name, 0o644, OpenFlags::RDWR).map(drop)),

@@ -273,13 +273,13 @@ impl Vnode for HostVnode {
 
     fn rename(
         &self,
-        _cx: &Cx<'_>,
+        cx: &Cx<'_>,
         name: Name<'_>,
         new_dir: &Arc<dyn Vnode>,
         new_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.move_entry(name, new_dir, new_name, flags)
+        self.move_entry(cx, name, new_dir, new_name, flags)
     }
 
     fn getxattr(&self, _cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {

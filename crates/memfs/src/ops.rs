@@ -266,7 +266,7 @@ impl Vnode for MemVnode {
 
     fn rename(
         &self,
-        _cx: &Cx<'_>,
+        cx: &Cx<'_>,
         name: Name<'_>,
         new_dir: &Arc<dyn Vnode>,
         new_name: Name<'_>,
@@ -274,7 +274,13 @@ impl Vnode for MemVnode {
     ) -> Result<()> {
         let mut tree = self.fs.begin_change(Op::Rename)?;
         let new_dir = self.same_layer(new_dir)?;
-        tree.rename((self.ino, name.as_bytes()), (new_dir.ino, new_name.as_bytes()), flags)
+        tree.rename((self.ino, name.as_bytes()), (new_dir.ino, new_name.as_bytes()), flags)?;
+        // Two names of one file both stay.
+        if flags.whiteout && tree.dir(self.ino)?.dir.get(name.as_bytes()).is_none() {
+            let whiteout = self.make(&mut tree, cx, Kind::CharDevice, 0)?;
+            tree.enter(self.ino, name.as_bytes(), whiteout)?;
+        }
+        Ok(())
     }
 
     fn getxattr(&self, _cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {

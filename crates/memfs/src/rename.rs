@@ -7,7 +7,7 @@ type Place<'a> = (u64, &'a [u8]);
 impl Tree {
     /// renameat2(2), errors in the kernel's order.
     pub(crate) fn rename(&mut self, from: Place<'_>, to: Place<'_>, flags: RenameFlags) -> Result<()> {
-        if flags.no_replace && flags.exchange {
+        if flags.exchange && (flags.no_replace || flags.whiteout) {
             return Err(Errno::INVAL);
         }
         let (from_dir, to_dir) = (self.dir(from.0)?, self.dir(to.0)?);

@@ -258,6 +258,8 @@ pub struct Op {
 pub const FLAG_ONE: u32 = 1;
 /// `RENAME_EXCHANGE`, `XATTR_REPLACE`
 pub const FLAG_TWO: u32 = 2;
+/// `RENAME_WHITEOUT`
+pub const FLAG_THREE: u32 = 4;
 
 pub const DONE: u32 = 0;
 pub const MISSING: u32 = 1;

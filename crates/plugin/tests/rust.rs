@@ -81,7 +81,7 @@ fn operations_arrive_with_their_arguments() {
     file.fsync(&ROOT, true).unwrap();
     let link = root.symlink(&ROOT, name("l"), b"marked").unwrap().vnode;
     assert_eq!(link.readlink(&ROOT), Ok(b"marked-seen".to_vec()));
-    let flags = RenameFlags { no_replace: true, exchange: false };
+    let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
     root.rename(&ROOT, name("f"), &dir, name("g"), flags).unwrap();
     for (kind, parts) in [
         ("Mkdir", &["name: \"d\"", "mode: 488"][..]),

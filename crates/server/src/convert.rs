@@ -169,10 +169,15 @@ pub(crate) fn ordinary_xattrs(list: &[u8], out: &mut [u8]) -> Result<usize> {
 pub(crate) fn rename_flags(flags: u32) -> Result<vnode::RenameFlags> {
     const NOREPLACE: u32 = 1;
     const EXCHANGE: u32 = 2;
-    if flags & !(NOREPLACE | EXCHANGE) != 0 || flags == (NOREPLACE | EXCHANGE) {
+    const WHITEOUT: u32 = 4;
+    if flags & !(NOREPLACE | EXCHANGE | WHITEOUT) != 0 || (flags & EXCHANGE != 0 && flags != EXCHANGE) {
         return Err(Errno::INVAL);
     }
-    Ok(vnode::RenameFlags { no_replace: flags & NOREPLACE != 0, exchange: flags & EXCHANGE != 0 })
+    Ok(vnode::RenameFlags {
+        no_replace: flags & NOREPLACE != 0,
+        exchange: flags & EXCHANGE != 0,
+        whiteout: flags & WHITEOUT != 0,
+    })
 }
 
 #[cfg(test)]

@@ -290,7 +290,7 @@ impl Core {
         let server = self.server(cx);
         self.keeping_times(cx, &dir.vnode, || match &built.work {
             Some((work, name)) => {
-                let flags = RenameFlags { no_replace: true, exchange: false };
+                let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
                 work.rename(&server, name.name()?, &dir.vnode, place.name()?, flags)
             }
             None => dir.vnode.link(&server, place.name()?, &copy.vnode).map(drop),

@@ -73,7 +73,7 @@ impl Rename<'_> {
         }
         let mut marks: Vec<(&Arc<UnionVnode>, Lower, Marked)> = Vec::new();
         let exchanged = self.mark_sides(cx, sides, target, &mut marks).and_then(|()| {
-            let flags = RenameFlags { no_replace: false, exchange: true };
+            let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
             old.vnode.rename(cx, self.name, &new.vnode, self.new_name, flags)
         });
         if let Err(e) = exchanged {

@@ -187,7 +187,7 @@ impl Core {
 
 /// Gives what has one of the union's names in a branch's root another one.
 pub(crate) fn move_aside(cx: &Cx<'_>, root: &Arc<dyn Vnode>, name: Name<'_>, path: &Path) -> Result<()> {
-    let flags = RenameFlags { no_replace: true, exchange: false };
+    let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
     for number in 0..ASIDES {
         let aside = format!("{ASIDE}{number}");
         match keeping_times(cx, root, || root.rename(cx, name, root, Name::new(aside.as_bytes())?, flags)) {

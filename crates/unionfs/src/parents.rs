@@ -102,7 +102,7 @@ impl Core {
         let copy = made.vnode;
         let published = self.copy_attributes(cx, &original.vnode, &attr, &copy).and_then(|()| {
             self.keeping_times(cx, &parent.vnode, || {
-                let flags = RenameFlags { no_replace: true, exchange: false };
+                let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
                 work.rename(&server, name.name()?, &parent.vnode, place.name()?, flags)
             })
         });

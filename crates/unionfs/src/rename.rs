@@ -5,6 +5,7 @@ use crate::listing::Fate;
 use crate::lookup::{Hit, Probe};
 use crate::node::{Lower, UnionVnode};
 use crate::options::Delete;
+use crate::remove::Cover;
 use crate::retry::{Step, Tries};
 use crate::rmdir::lock_names;
 use crate::whiteout::reserved;
@@ -22,6 +23,8 @@ pub(crate) struct Rename<'a> {
     pub(crate) source: &'a Arc<UnionVnode>,
     /// What has the new name so far.
     pub(crate) dest: Option<&'a Arc<UnionVnode>>,
+    /// A character device 0:0 is to be left at the old name.
+    pub(crate) whiteout: bool,
 }
 
 /// A way in one step was tried.
@@ -46,7 +49,7 @@ impl UnionVnode {
         if reserved(name.as_bytes()) {
             return Err(Errno::NOENT);
         }
-        if flags.exchange && flags.no_replace {
+        if flags.exchange && (flags.no_replace || flags.whiteout) {
             return Err(Errno::INVAL);
         }
         if !flags.exchange && matches!(from.rename_quickly(cx, name, &to, new_name, flags)?, Quick::Done) {
@@ -56,8 +59,16 @@ impl UnionVnode {
         loop {
             let (source, _) = from.find(cx, name)?.ok_or(Errno::NOENT)?;
             let dest = to.find(cx, new_name)?.map(|(vnode, _)| vnode);
-            let rename =
-                Rename { core: &self.core, from: &from, name, to: &to, new_name, source: &source, dest: dest.as_ref() };
+            let rename = Rename {
+                core: &self.core,
+                from: &from,
+                name,
+                to: &to,
+                new_name,
+                source: &source,
+                dest: dest.as_ref(),
+                whiteout: flags.whiteout,
+            };
             if !rename.check(flags)? {
                 return Ok(());
             }
@@ -207,13 +218,19 @@ impl Rename<'_> {
         Ok(true)
     }
 
-    /// The whiteout of the old name, then the lower rename, which is the moment.
+    /// The whiteout of the old name, then the lower rename, which is the moment. The device that a rename may leave at the old
+    /// name is an entry: it needs no whiteout beside it.
     pub(crate) fn move_covered(&self, cx: &Cx<'_>, from_stack: &[Lower], old: &Lower, new: &Lower) -> Result<bool> {
-        let cover = match self.core.cover(cx, from_stack, old, self.name)? {
-            Step::Done(cover) => cover,
-            Step::Need(_) | Step::Again => return Ok(false),
+        let cover = if self.whiteout {
+            Cover::NONE
+        } else {
+            match self.core.cover(cx, from_stack, old, self.name)? {
+                Step::Done(cover) => cover,
+                Step::Need(_) | Step::Again => return Ok(false),
+            }
         };
-        match old.vnode.rename(cx, self.name, &new.vnode, self.new_name, RenameFlags::default()) {
+        let flags = RenameFlags { whiteout: self.whiteout, ..RenameFlags::default() };
+        match old.vnode.rename(cx, self.name, &new.vnode, self.new_name, flags) {
             Ok(()) => Ok(true),
             Err(e) => {
                 self.core.uncover(cx, old, self.name, &cover);

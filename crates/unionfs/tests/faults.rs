@@ -305,7 +305,7 @@ fn recovery_can_be_interrupted() {
     let rename = |from: &str, to: &str, exchange| Op::Rename {
         from: from.into(),
         to: to.into(),
-        flags: RenameFlags { exchange, no_replace: false },
+        flags: RenameFlags { exchange, ..RenameFlags::default() },
     };
     let ops = [
         // Onto a directory that is only logically empty: exchanged under a record.

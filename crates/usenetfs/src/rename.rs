@@ -21,7 +21,7 @@ impl UsenetVnode {
         if is_reserved(new_name.as_bytes()) {
             return Err(Errno::INVAL);
         }
-        if flags.exchange && flags.no_replace {
+        if flags.exchange && (flags.no_replace || flags.whiteout) {
             return Err(Errno::INVAL);
         }
         let _several = self.several();
@@ -52,6 +52,9 @@ impl UsenetVnode {
         from.count(&source.0, old_kind, Change::Removed);
         if let (true, Some(kind)) = (flags.exchange, new_kind) {
             from.count(&source.0, kind, Change::Added);
+        }
+        if flags.whiteout {
+            from.count(&source.0, Kind::CharDevice, Change::Added);
         }
         let to = to.as_mut().unwrap_or(&mut from);
         if let Some(kind) = new_kind {

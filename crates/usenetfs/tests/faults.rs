@@ -12,8 +12,8 @@ const CX: Cx<'static> = Cx::internal(0, 0);
 const DIGITS: Wanted = Wanted { hash: false, limit: None };
 /// Any two names more split a bucket.
 const HASH: Wanted = Wanted { hash: true, limit: Some(2) };
-const PLAIN: RenameFlags = RenameFlags { no_replace: false, exchange: false };
-const EXCHANGE: RenameFlags = RenameFlags { no_replace: false, exchange: true };
+const PLAIN: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: false };
+const EXCHANGE: RenameFlags = RenameFlags { exchange: true, ..PLAIN };
 
 /// More operations than any change takes here.
 const MOST: u64 = 1000;

@@ -85,13 +85,16 @@ impl OpenFlags {
     }
 }
 
-/// Flags of renameat2(2). `RENAME_WHITEOUT` is refused above the bottom.
+/// Flags of renameat2(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RenameFlags {
     /// Fail with `EEXIST` if the new name exists (`RENAME_NOREPLACE`).
     pub no_replace: bool,
     /// Exchange the two, which must both exist (`RENAME_EXCHANGE`).
     pub exchange: bool,
+    /// Leave a character device 0:0 of mode 0 under the old name, in the same step (`RENAME_WHITEOUT`). `EINVAL` with
+    /// `exchange`, and where the bottom can't.
+    pub whiteout: bool,
 }
 
 /// Flags of setxattr(2).

@@ -175,7 +175,7 @@ impl Change {
             Self::Unlink(at) => root.unlink(&ROOT, name(at)),
             Self::Rmdir(at) => root.rmdir(&ROOT, name(at)),
             Self::Rename(at, to, exchange) => {
-                let flags = RenameFlags { exchange: *exchange, no_replace: false };
+                let flags = RenameFlags { exchange: *exchange, ..RenameFlags::default() };
                 root.rename(&ROOT, name(at), root, name(to), flags)
             }
             Self::Chmod(at, mode) => set(at, SetAttr { mode: Some(*mode), ..SetAttr::default() }),

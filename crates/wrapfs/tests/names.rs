@@ -218,7 +218,7 @@ const STEPS: [(&str, Step); 11] = [
 ];
 
 fn rename(root: &Arc<dyn Vnode>, old: &str, new: &str, exchange: bool) -> Result<()> {
-    root.rename(&ROOT, name(old), root, name(new), RenameFlags { exchange, no_replace: false })
+    root.rename(&ROOT, name(old), root, name(new), RenameFlags { exchange, ..RenameFlags::default() })
 }
 
 fn start(faults: &Faults) -> (Arc<MemFs>, Arc<dyn Layer>) {

@@ -2,10 +2,12 @@
 
 use crate::fixture::{ROOT, attr, bytes, counts_directories, dir, errno, file, find, must_find, name, names, rename};
 use std::sync::Arc;
-use vnode::{Errno, Layer, RenameFlags, Result, Vnode};
+use vnode::{Errno, Kind, Layer, RenameFlags, Result, Vnode};
 
-const NOREPLACE: RenameFlags = RenameFlags { no_replace: true, exchange: false };
-const EXCHANGE: RenameFlags = RenameFlags { no_replace: false, exchange: true };
+const PLAIN: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: false };
+const NOREPLACE: RenameFlags = RenameFlags { no_replace: true, ..PLAIN };
+const EXCHANGE: RenameFlags = RenameFlags { exchange: true, ..PLAIN };
+const WHITEOUT: RenameFlags = RenameFlags { whiteout: true, ..PLAIN };
 
 fn rename_with(from: &Arc<dyn Vnode>, old: &str, to: &Arc<dyn Vnode>, new: &str, flags: RenameFlags) -> Result<()> {
     from.rename(&ROOT, name(old), to, name(new), flags)
@@ -64,7 +66,7 @@ pub fn renames_that_can_not_be(layer: &dyn Layer) {
     assert_eq!(errno(rename(&root, "a", &a, "c")), Errno::INVAL);
     assert_eq!(errno(rename(&root, "a", &b, "c")), Errno::INVAL);
     assert_eq!(errno(rename(&a, "b", &root, "a")), Errno::NOTEMPTY);
-    let both = RenameFlags { no_replace: true, exchange: true };
+    let both = RenameFlags { no_replace: true, ..EXCHANGE };
     assert_eq!(errno(rename_with(&root, "f", &root, "a", both)), Errno::INVAL);
     assert_eq!(names(&root), ["a", "f", "full"]);
     assert_eq!(names(&a), ["b"]);
@@ -106,6 +108,44 @@ pub fn rename_exchange(layer: &dyn Layer) {
     rename_with(&root, "x", &root, "y", EXCHANGE).unwrap();
     assert_eq!((must_find(&root, "x").attr.ino, must_find(&root, "y").attr.ino), (y, x));
     assert_eq!(bytes(&must_find(&root, "x").vnode), b"y");
+}
+
+/// `RENAME_WHITEOUT`: what can do it leaves a device 0:0 at the old name, which is an entry like others.
+pub fn rename_whiteout(layer: &dyn Layer) {
+    let root = layer.root();
+    let (a, b) = (dir(&root, "a"), dir(&root, "b"));
+    file(&a, "f", b"f");
+    file(&dir(&a, "d"), "in-d", b"");
+    file(&b, "old", b"old");
+    match rename_with(&a, "f", &b, "f", WHITEOUT) {
+        // Not every file system can, nor every kind of layer.
+        Err(Errno::INVAL) => {
+            assert_eq!((names(&a), names(&b)), (vec!["d".into(), "f".into()], vec!["old".into()]));
+            return;
+        }
+        other => other.unwrap(),
+    }
+    let left = must_find(&a, "f");
+    assert_eq!((left.vnode.kind(), left.attr.rdev, left.attr.nlink), (Kind::CharDevice, 0, 1));
+    assert_eq!(bytes(&must_find(&b, "f").vnode), b"f");
+    rename_with(&a, "d", &b, "d", WHITEOUT).unwrap();
+    assert_eq!(must_find(&a, "d").vnode.kind(), Kind::CharDevice);
+    assert_eq!(names(&must_find(&b, "d").vnode), ["in-d"]);
+    if counts_directories(&root) {
+        assert_eq!((attr(&a).nlink, attr(&b).nlink), (2, 3));
+    }
+    let replaced = must_find(&b, "old").vnode;
+    rename_with(&b, "f", &b, "old", WHITEOUT).unwrap();
+    assert_eq!(attr(&replaced).nlink, 0);
+    assert_eq!(bytes(&must_find(&b, "old").vnode), b"f");
+    assert_eq!(errno(rename_with(&b, "old", &b, "d", RenameFlags { no_replace: true, ..WHITEOUT })), Errno::EXIST);
+    assert_eq!(errno(rename_with(&b, "old", &b, "d", RenameFlags { exchange: true, ..WHITEOUT })), Errno::INVAL);
+    rename_with(&b, "old", &b, "old", WHITEOUT).unwrap();
+    assert_eq!((names(&a), names(&b)), (vec!["d".into(), "f".into()], vec!["d".into(), "f".into(), "old".into()]));
+    for (dir, name_of) in [(&a, "d"), (&a, "f"), (&b, "f")] {
+        dir.unlink(&ROOT, name(name_of)).unwrap();
+    }
+    assert_eq!((names(&a), names(&b)), (vec![], vec!["d".into(), "old".into()]));
 }
 
 /// As POSIX has it: both names stay.

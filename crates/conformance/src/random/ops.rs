@@ -127,8 +127,8 @@ impl Op {
 
     fn renaming(rng: &mut Rng, from: Path) -> Self {
         let flags = match rng.below(6) {
-            0 => RenameFlags { no_replace: true, exchange: false },
-            1 | 2 => RenameFlags { no_replace: false, exchange: true },
+            0 => RenameFlags { no_replace: true, ..RenameFlags::default() },
+            1 | 2 => RenameFlags { exchange: true, ..RenameFlags::default() },
             _ => RenameFlags::default(),
         };
         Self::Rename { from, to: Path::random(rng), flags }

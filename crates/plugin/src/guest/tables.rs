@@ -503,7 +503,7 @@ impl<'a> Args<'a> {
             OpKind::Unlink => Op::Unlink { dir, name: name()? },
             OpKind::Rmdir => Op::Rmdir { dir, name: name()? },
             OpKind::Rename => {
-                let flags = RenameFlags { no_replace: one, exchange: two };
+                let flags = RenameFlags { no_replace: one, exchange: two, whiteout: bits & abi::FLAG_THREE != 0 };
                 Op::Rename { dir, name: name()?, new_dir: other()?, new_name: Name::new(self.new_name)?, flags }
             }
             OpKind::Getxattr => Op::Getxattr { file, name: self.name },

@@ -229,7 +229,7 @@ fn fill(out: &mut abi::Op, op: &Op<'_>) {
         Op::Symlink { name, target, .. } => (out.name, out.data) = (bytes(name.as_bytes()), bytes(target)),
         Op::Rename { name, new_name, flags: how, .. } => {
             (out.name, out.new_name) = (bytes(name.as_bytes()), bytes(new_name.as_bytes()));
-            out.flags = flags(how.no_replace, how.exchange);
+            out.flags = flags(how.no_replace, how.exchange) | if how.whiteout { abi::FLAG_THREE } else { 0 };
         }
         Op::Getxattr { name, .. } | Op::Removexattr { name, .. } => out.name = bytes(name),
         Op::Setxattr { name, value, flags: how, .. } => {

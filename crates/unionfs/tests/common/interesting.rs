@@ -136,14 +136,14 @@ fn on_one_file(path: &Path, ops: &mut Vec<Op>) {
 pub fn on_two_paths(tree: &Tree, breadth: Breadth) -> Vec<Op> {
     let mut ops = Vec::new();
     let all = paths(tree, breadth);
-    let flags = [(false, false), (true, false), (false, true)];
+    let flags = [(false, false, false), (true, false, false), (false, true, false), (false, false, true)];
     for from in &all {
         for to in &all {
             if tree.find(from).is_err() && tree.find(to).is_err() && breadth == Breadth::Representative {
                 continue;
             }
-            for (no_replace, exchange) in flags {
-                let flags = RenameFlags { no_replace, exchange };
+            for (no_replace, exchange, whiteout) in flags {
+                let flags = RenameFlags { no_replace, exchange, whiteout };
                 if no_replace && tree.find(to).is_ok() && breadth == Breadth::Representative {
                     // Refused before anything happens: tried without faults.
                     continue;

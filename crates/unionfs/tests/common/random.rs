@@ -122,7 +122,7 @@ impl Chooser<'_> {
     }
 
     fn flags(&mut self) -> RenameFlags {
-        RenameFlags { no_replace: self.rng.one_in(8), exchange: self.rng.one_in(4) }
+        RenameFlags { no_replace: self.rng.one_in(8), exchange: self.rng.one_in(4), whiteout: self.rng.one_in(8) }
     }
 
     fn attributes(&mut self, tree: &Tree) -> Op {

@@ -337,7 +337,7 @@ impl Tree {
             Op::Link { from, to } => self.link(from, to),
             Op::Unlink { path } => self.unlink(path),
             Op::Rmdir { path } => self.rmdir(path),
-            Op::Rename { from, to, flags } => self.rename(from, to, *flags),
+            Op::Rename { from, to, flags } => self.rename(who, from, to, *flags),
             Op::Chmod { path, mode } => {
                 let id = self.find(path)?;
                 self.node_mut(id).perm = *mode;
@@ -535,9 +535,9 @@ impl Tree {
         Ok(())
     }
 
-    fn rename(&mut self, from: &Path, to: &Path, flags: RenameFlags) -> Result<(), Refusal> {
+    fn rename(&mut self, who: Who, from: &Path, to: &Path, flags: RenameFlags) -> Result<(), Refusal> {
         let mut errnos = Vec::new();
-        if flags.no_replace && flags.exchange {
+        if flags.exchange && (flags.no_replace || flags.whiteout) {
             errnos.push(Errno::INVAL);
         }
         let source = self.find(from).map_err(|e| errnos.extend(e)).ok();
@@ -573,6 +573,9 @@ impl Tree {
         }
         self.touch(old_dir);
         self.touch(new_dir);
+        if flags.whiteout {
+            self.make(who, from, Kind::CharDevice.mode_bits(), Body::Special, 0)?;
+        }
         Ok(())
     }
 
