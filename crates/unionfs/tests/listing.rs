@@ -188,7 +188,7 @@ fn change(u: &Merged, dice: &mut Dice) {
     let one = format!("c{}", dice.below(100));
     let other = format!("c{}", dice.below(100));
     let (one, other, flags) = (name(&one), name(&other), RenameFlags::default());
-    let exchange = RenameFlags { exchange: true, no_replace: false };
+    let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
     let _ = match dice.below(8) {
         0 => u.root.mknod(&CX, one, 0o100_644, 0).map(drop),
         1 => u.root.mkdir(&CX, one, 0o755).map(drop),
