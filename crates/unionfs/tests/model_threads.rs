@@ -8,7 +8,7 @@
 mod common;
 
 use common::bed::{Bed, Start};
-use common::config::threads_config;
+use common::config::{Config, threads_config, threads_config_with_gaps};
 use common::op::Op;
 use common::path::Path;
 use common::random::Chooser;
@@ -29,7 +29,7 @@ const THREADS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// What an operation that races with others may answer: what it would answer if it came before or after them.
-const RACING: [Errno; 12] = [
+const RACING: [Errno; 11] = [
     Errno::NOENT,
     Errno::EXIST,
     Errno::NOTDIR,
@@ -38,7 +38,6 @@ const RACING: [Errno; 12] = [
     Errno::INVAL,
     Errno::PERM,
     Errno::NODATA,
-    Errno::STALE,
     Errno::LOOP,
     Errno::NXIO,
     // chmod(2) of what has become a symbolic link.
@@ -110,8 +109,8 @@ fn beneath(view: &View, own: &Path) -> View {
     )
 }
 
-fn threads(delete: Delete) {
-    let start = Start::new(&threads_config(THREADS), delete, MemOptions::default());
+fn threads(config: &Config, delete: Delete) {
+    let start = Start::new(config, delete, MemOptions::default());
     let steps = env("STRATA_STEPS").unwrap_or(600) as usize;
     let seed = env("STRATA_SEED").unwrap_or(42);
     println!("STRATA_SEED={seed} STRATA_STEPS={steps}");
@@ -155,10 +154,20 @@ fn threads(delete: Delete) {
 
 #[test]
 fn whiteout_mode() {
-    threads(Delete::Whiteout);
+    threads(&threads_config(THREADS), Delete::Whiteout);
 }
 
 #[test]
 fn all_mode() {
-    threads(Delete::All);
+    threads(&threads_config(THREADS), Delete::All);
+}
+
+#[test]
+fn whiteout_mode_with_gaps() {
+    threads(&threads_config_with_gaps(THREADS), Delete::Whiteout);
+}
+
+#[test]
+fn all_mode_with_gaps() {
+    threads(&threads_config_with_gaps(THREADS), Delete::All);
 }

@@ -410,3 +410,23 @@ pub fn threads_config(threads: usize) -> Config {
     let branches = vec![(Access::Rw, high.done()), (Access::Ro, low.done())];
     Config { name: "for threads".to_owned(), branches, prologue: vec![] }
 }
+
+/// The same, with two read-write branches that have some of the directories each: where a directory can lie changes while
+/// the threads run.
+pub fn threads_config_with_gaps(threads: usize) -> Config {
+    let mut config = threads_config(threads);
+    let mut left = Fills::new(150).dir("s", 0o755);
+    let mut middle = Fills::new(180).dir("both", 0o755).dir("both/sub", 0o755);
+    for thread in 0..threads {
+        let dir = format!("t{thread}");
+        match thread % 3 {
+            0 => left = left.dir(&dir, 0o755),
+            1 => middle = middle.dir(&dir, 0o755).dir(&format!("{dir}/dir"), 0o755),
+            _ => {}
+        }
+    }
+    config.branches[0] = (Access::Rw, left.done());
+    config.branches.insert(1, (Access::Rw, middle.done()));
+    config.name = "for threads, with gaps".to_owned();
+    config
+}

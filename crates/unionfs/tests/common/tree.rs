@@ -340,6 +340,10 @@ impl Tree {
             Op::Rename { from, to, flags } => self.rename(who, from, to, *flags),
             Op::Chmod { path, mode } => {
                 let id = self.find(path)?;
+                // Never chosen, but a step before may have gone another way than its program foresaw.
+                if self.node(id).kind == Kind::Symlink {
+                    return refuse(Errno::OPNOTSUPP);
+                }
                 self.node_mut(id).perm = *mode;
                 Ok(())
             }
