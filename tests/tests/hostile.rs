@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use strata_tests::process::{sh, try_run};
 use strata_tests::user::{USER, as_user};
-use strata_tests::{Fixture, Mounted, Spec, Transport, on_both_transports};
+use strata_tests::{Fixture, Mounted, Sandbox, Spec, Transport, on_both_transports};
 
 fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -146,7 +146,27 @@ fn a_branch_in_another_union(transport: Transport) {
     assert!(said.contains("inner refuses names that begin with .wh.") && said.contains("another union"), "{said}");
 }
 
+/// An identity log that claims to be huge costs no memory.
+fn a_huge_log(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let (rw, ro) = (sandbox.ext4("rw", 64), sandbox.dir("ro"));
+    fs::write(ro.join("f"), "text").unwrap();
+    for header in ["", "strata-ident 1\n\0"] {
+        let log = rw.join(".wh..wh.ident");
+        fs::write(&log, header).unwrap();
+        fs::File::options().write(true).open(&log).unwrap().set_len(200 << 30).unwrap();
+        let union = Mounted::new(Spec::union(&rw, &ro, transport), &sandbox.path("u"));
+        assert_eq!(fs::read_to_string(union.path("f")).unwrap(), "text");
+        let status = fs::read_to_string(format!("/proc/{}/status", union.server())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+        assert!(peak < 64 << 10, "{peak} KiB");
+        assert!(fs::metadata(&log).unwrap().len() < 4096, "the rest is cut off");
+    }
+}
+
 on_both_transports!(
+    a_huge_log,
     forged_redirects_lead_nowhere,
     copied_branches_are_valid,
     a_layer_is_unpacked_by_tar,

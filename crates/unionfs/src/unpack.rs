@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, Result};
+use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode};
 
 /// A reserved name that some users may write.
 #[derive(Clone, Copy)]
@@ -42,8 +42,8 @@ impl Refusals {
     }
 }
 
-/// Makes the lower entry of a mark in a directory; the flag says that the union may have just made it.
-type Make<'a, T> = &'a mut dyn FnMut(&Lower, bool) -> Result<(Entry, T)>;
+/// Makes the lower file of a mark in a lower directory, under that name.
+type Make<'a, T> = &'a dyn Fn(&Arc<dyn Vnode>, Name<'_>) -> Result<(Entry, T)>;
 
 impl Core {
     /// What a reserved name means to this caller; `None` where it is refused.
@@ -107,15 +107,8 @@ impl UnionVnode {
         mode: u32,
         flags: OpenFlags,
     ) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        let make: Make<'_, Arc<dyn OpenFile>> = &mut |part, there| match part.vnode.create(cx, name, mode, flags) {
-            Err(Errno::EXIST) if there => {
-                let entry = part.vnode.lookup(cx, name)?.ok_or(Errno::AGAIN)?;
-                let file = entry.vnode.open(&self.core.server(cx), flags)?;
-                Ok((entry, file))
-            }
-            other => other,
-        };
-        let (branch, entry, file) = self.write_mark(cx, name, mark, make)?;
+        let make = |dir: &Arc<dyn Vnode>, name: Name<'_>| dir.create(cx, name, mode, flags);
+        let (branch, entry, file) = self.write_mark(cx, name, mark, &make)?;
         let (vnode, attr) = self.core.present_leaf(cx, self.place_of(name)?, branch, entry)?;
         let open = UnionFile::new(vnode.clone(), flags, branch, vnode.moves(), file);
         Ok((Entry { vnode, attr }, open))
@@ -125,11 +118,8 @@ impl UnionVnode {
         if Kind::from_mode(mode) != Some(Kind::Regular) {
             return Err(self.refuse_name(name));
         }
-        let make: Make<'_, ()> = &mut |part, there| match part.vnode.mknod(cx, name, mode, 0) {
-            Err(Errno::EXIST) if there => Ok((part.vnode.lookup(cx, name)?.ok_or(Errno::AGAIN)?, ())),
-            other => Ok((other?, ())),
-        };
-        let (branch, entry, ()) = self.write_mark(cx, name, mark, make)?;
+        let make = |dir: &Arc<dyn Vnode>, name: Name<'_>| Ok((dir.mknod(cx, name, mode, 0)?, ()));
+        let (branch, entry, ()) = self.write_mark(cx, name, mark, &make)?;
         let (vnode, attr) = self.core.present_leaf(cx, self.place_of(name)?, branch, entry)?;
         Ok(Entry { vnode, attr })
     }
@@ -150,8 +140,8 @@ impl UnionVnode {
             return Err(Errno::EXIST);
         }
         let (entry, rest) = match mark {
-            UserMark::Whiteout(hidden) => self.write_whiteout(cx, &part, hidden, make)?,
-            UserMark::Opaque => self.write_opaque(cx, &part, make)?,
+            UserMark::Whiteout(hidden) => self.write_whiteout(cx, &part, (name, hidden), make)?,
+            UserMark::Opaque => self.write_opaque(cx, &part, name, make)?,
         };
         Ok((part.branch, entry, rest))
     }
@@ -172,16 +162,22 @@ impl UnionVnode {
 
     /// A file is removed as by unlink(2). A directory is first cut off from what it merges, which is the moment for that; then
     /// what is left of it is removed piece by piece, as by rm(1).
-    fn write_whiteout<T>(&self, cx: &Cx<'_>, part: &Lower, hidden: Name<'_>, make: Make<'_, T>) -> Result<(Entry, T)> {
+    fn write_whiteout<T>(
+        &self,
+        cx: &Cx<'_>,
+        part: &Lower,
+        (name, hidden): (Name<'_>, Name<'_>),
+        make: Make<'_, T>,
+    ) -> Result<(Entry, T)> {
         let found = self.find(cx, hidden)?.map(|(vnode, _)| vnode);
         let directory = found.as_ref().filter(|vnode| vnode.dir.is_some());
         if found.is_some() && directory.is_none() {
             gone_is_done(self.unlink_name(cx, hidden))?;
         }
-        if let Some(directory) = directory {
+        if let Some(directory) = directory.filter(|directory| directory.branch() == part.branch) {
             self.core.keep_number(cx, directory)?;
         }
-        let made = self.put_mark(part, found.is_some(), make)?;
+        let made = self.put_mark(cx, part, name, make)?;
         if let Some(directory) = directory {
             self.drop_directory(cx, part, hidden, directory)?;
         }
@@ -208,8 +204,11 @@ impl UnionVnode {
         Ok(())
     }
 
-    fn write_opaque<T>(&self, cx: &Cx<'_>, part: &Lower, make: Make<'_, T>) -> Result<(Entry, T)> {
-        let made = self.put_mark(part, false, make)?;
+    fn write_opaque<T>(&self, cx: &Cx<'_>, part: &Lower, name: Name<'_>, make: Make<'_, T>) -> Result<(Entry, T)> {
+        if self.place().is_some() {
+            self.core.keep_number(cx, self)?;
+        }
+        let made = self.put_mark(cx, part, name, make)?;
         if self.place().is_none() {
             // The roots of the branches are merged whatever they say: each entry is hidden by itself.
             for name in self.names_in(cx)? {
@@ -238,6 +237,9 @@ impl UnionVnode {
             Hit::Dir { stack, .. } if stack.iter().any(|inside| inside.branch > part.branch) => {
                 let was = self.find(cx, name)?.map(|(vnode, _)| vnode);
                 let own = stack.first().filter(|inside| inside.branch == part.branch);
+                if let Some(was) = was.as_ref().filter(|_| own.is_some()) {
+                    self.core.keep_number(cx, was)?;
+                }
                 let names = self.dir()?.names.write();
                 match own {
                     Some(own) => drop(self.core.make_opaque(cx, own)?),
@@ -259,11 +261,28 @@ impl UnionVnode {
         }
     }
 
-    fn put_mark<T>(&self, part: &Lower, there: bool, make: Make<'_, T>) -> Result<(Entry, T)> {
+    fn put_mark<T>(&self, cx: &Cx<'_>, part: &Lower, name: Name<'_>, make: Make<'_, T>) -> Result<(Entry, T)> {
         let _names = self.dir()?.names.write();
         self.check_alive()?;
-        let made = make(part, there)?;
+        let made = match make(&part.vnode, name) {
+            // The removal before it has made one. That may be a link to a file that all whiteouts share.
+            Err(Errno::EXIST) => self.replace_mark(cx, part, name, make)?,
+            other => other?,
+        };
         self.entries_changed();
+        Ok(made)
+    }
+
+    fn replace_mark<T>(&self, cx: &Cx<'_>, part: &Lower, name: Name<'_>, make: Make<'_, T>) -> Result<(Entry, T)> {
+        let server = self.core.server(cx);
+        let (work, made_as, made) = self.core.begin_work(cx, part.branch, make)?;
+        let moved = work.rename(&server, made_as.name()?, &part.vnode, name, RenameFlags::default());
+        if let Err(e) = moved {
+            if let Err(errno) = work.unlink(&server, made_as.name()?) {
+                tracing::warn!(%errno, "an unfinished whiteout stays in the work directory");
+            }
+            return Err(e);
+        }
         Ok(made)
     }
 

@@ -116,6 +116,7 @@ fn whiteouts_hide_and_remove() {
         let is_dir = walk(&*union, hidden).is_some_and(|vnode| vnode.kind() == Kind::Directory);
         let whiteout = format!("{dir}/.wh.{last}");
         let mark = create(&*union, &whiteout).unwrap();
+        assert_eq!(mark.getattr(&CX).unwrap().nlink, 1, "no file that other whiteouts share");
         // As tar(1) does to what it made.
         let dress = SetAttr { mode: Some(0o600), uid: Some(7), ..SetAttr::default() };
         assert_eq!(mark.setattr(&CX, &dress, None).unwrap().uid, 7);
@@ -145,7 +146,9 @@ fn opaque_marks_hide_what_is_merged() {
         let bed = Bed::new();
         let union = bed.union();
         let open = at(&*union, dir);
+        let number = open.id();
         create(&*union, &mark(dir)).unwrap();
+        assert_eq!(at(&*union, dir).id(), number, "{dir}: it is the same directory");
         create(&*union, &format!("{dir}/new")).unwrap();
         let left: Vec<&str> =
             if dir.is_empty() { vec!["both", "g", "new", "own"] } else { [vec!["new"], left].concat() };
@@ -164,6 +167,7 @@ fn opaque_marks_hide_what_is_merged() {
         }
         drop((union, open));
         assert_eq!(list(&*bed.with(Whiteouts::Refuse), dir), left, "{dir}");
+        assert_eq!(at(&*bed.union(), dir).id(), number, "{dir}");
         assert!(walk(bed.upper(), &mark(dir)).is_some());
     }
 }
