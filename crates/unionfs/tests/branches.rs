@@ -693,3 +693,26 @@ fn an_all_read_only_union_is_read_only() {
     assert_eq!(refused, BuildError::NotWritable("/b0".into(), Errno::ROFS));
     assert_eq!(Unionfs::new(Vec::new(), Options::default()).unwrap_err(), BuildError::NoBranches);
 }
+
+#[test]
+fn a_branch_that_cannot_be_synced_keeps_no_other_from_it() {
+    let bed = Bed::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
+    let union = bed.union(Options::default());
+    bed.faults.record();
+    union.sync(&CX).unwrap();
+    let syncs = |log: Vec<Op>| log.into_iter().filter(|op| *op == Op::Sync).count();
+    assert_eq!(syncs(bed.faults.log()), 2, "those that can be written");
+    bed.faults.arm(Plan { count: Count::Only(Op::Sync), at: 1, fault: Fault::Error(Errno::IO) });
+    assert_eq!(union.sync(&CX), Err(Errno::IO));
+    bed.faults.arm(Plan { count: Count::Only(Op::Sync), at: 2, fault: Fault::Error(Errno::NOSPC) });
+    assert_eq!(union.sync(&CX), Err(Errno::NOSPC));
+    bed.faults.arm(Plan { count: Count::Only(Op::Sync), at: 3, fault: Fault::Error(Errno::IO) });
+    assert_eq!(union.sync(&CX), Ok(()));
+    assert!(!bed.faults.fired());
+    bed.faults.arm(Plan { count: Count::Only(Op::Sync), at: 1, fault: Fault::Error(Errno::IO) });
+    assert_eq!(union.sync(&CX), Err(Errno::IO));
+    assert_eq!(bed.faults.operations(), 2, "the other was synced all the same");
+    bed.faults.disarm();
+    let cancelled = AtomicBool::new(false);
+    assert_eq!(union.sync(&Cx::new(0, 0, 1, 0, false, &cancelled)), Err(MAY_BLOCK));
+}
