@@ -100,6 +100,7 @@ fn any_path_will_do(transport: Transport) {
         assert!(done.text.contains("not on a mount of Strata") && done.text.contains("missing"), "{}", done.text);
     });
     assert_eq!(sent.get("IOCTL"), 1, "{sent:?}");
+    assert_eq!(strata_sync(&[&missing]).status.code(), Some(1));
     assert_eq!(strata_sync(&[]).status.code(), Some(1));
 }
 

@@ -43,15 +43,15 @@ does: 127 if there is no such command, 126 if it can't be run.
 See mount.strata(8), mount.unionfs(8) and so on for the options of mounts.";
 
 const SYNC_HELP: &str = "\
-The kernel does not tell a FUSE server of syncfs(2), so that sync -f does nothing on a mount of Strata. sync without
-arguments, fsync(2) and fdatasync(2) work.
+The kernel does not tell a FUSE server of syncfs(2), so sync -f does nothing on a mount of Strata. \
+sync without arguments, fsync(2) and fdatasync(2) work.
 
 Examples:
   strata sync /mnt
   ostree --repo=/mnt/repo pull origin main && strata sync /mnt/repo
 
-Exit status: 0 all is durable, 1 a path that is not there or can't be opened, 32 not a mount of Strata, or a directory
-below could not be written.";
+Exit status: 0 all is durable, 1 a path that is not there or can't be opened, \
+32 not a mount of Strata, or a directory below could not be written.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

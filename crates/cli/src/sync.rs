@@ -25,7 +25,12 @@ pub fn all(paths: &[PathBuf], mut tell: impl FnMut(&Failure)) -> Result<(), Fail
 }
 
 fn one(path: &Path) -> Result<(), Failure> {
-    let file = open(path).map_err(|errno| refusal(path, errno))?;
+    let file = open(path).map_err(|errno| match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG => {
+            Failure::usage(format!("{}: {}; name a file or directory of the mount", path.display(), reason(errno)))
+        }
+        _ => refusal(path, errno),
+    })?;
     if rustix::fs::fstatfs(&file).map_err(|errno| refusal(path, errno))?.f_type as u64 & 0xffff_ffff != FUSE {
         return Err(refusal(path, Errno::NOTTY));
     }
