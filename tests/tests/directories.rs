@@ -113,9 +113,97 @@ fn a_part_that_comes_directly_shows_at_once(transport: Transport) {
     }
 }
 
+/// A frozen file system. It is thawed in any case, by another process if this one hangs or is killed.
+struct Frozen {
+    dir: std::path::PathBuf,
+    rescue: std::process::Child,
+}
+
+impl Frozen {
+    fn new(dir: &Path) -> Self {
+        let mut rescue = std::process::Command::new("bash");
+        rescue.args(["-c", r#"for i in {1..60}; do sleep 1; done; fsfreeze -u "$1""#, "bash"]).arg(dir);
+        let rescue = rescue.spawn().unwrap();
+        sh(r#"fsfreeze -f "$1""#, &[dir]);
+        Self { dir: dir.to_owned(), rescue }
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        strata_tests::process::try_run(std::process::Command::new("fsfreeze").arg("-u").arg(&self.dir));
+        let _gone = self.rescue.kill();
+        let _gone = self.rescue.wait();
+    }
+}
+
+/// Starts a shell script that is going to hang, on another CPU than readers use: a thread of the server that hangs with it serves
+/// that one.
+fn hangs(script: &str, dir: &Path) -> std::process::Child {
+    let mut command = std::process::Command::new("taskset");
+    let child = command.args(["-c", "1", "bash", "-c", script, "bash"]).arg(dir).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    child
+}
+
+/// What a reader, who has seen nothing of the directory so far, is told within a time that no thaw can be the reason for.
+fn read_beside(dir: &Path) -> String {
+    let mut command = std::process::Command::new("taskset");
+    command.args(["-c", "0", "timeout", "10", "bash", "-c"]);
+    command.arg(r#"cd "$1"; ls -A | tr '\n' ' '; for f in u0 u1 u2 u3 none; do stat -c %n $f 2>/dev/null || echo -; done | tr '\n' ' '; cat u4"#);
+    strata_tests::process::run(command.arg("bash").arg(dir))
+}
+
+/// A writer waits for the thaw of the read-write branch; who looks names up and lists does not wait with it.
+fn a_blocked_writer_blocks_no_reader(transport: Transport) {
+    let before = r#"cd "$1"; "#;
+    for (what, script) in [
+        ("append", "echo more >> d/f"),
+        ("append in a directory with a copy", "echo more >> copied/f"),
+        ("chmod", "chmod 600 d/f"),
+        ("chmod of an empty file", "chmod 600 d/empty"),
+        ("setxattr", "setfattr -n user.a -v b d/f"),
+        ("create elsewhere", "touch other/new"),
+        ("unlink elsewhere", "rm other/f"),
+        ("rename elsewhere", "mv other/f other/g"),
+    ] {
+        let sandbox = Sandbox::new();
+        let [rw, ro] = ["rw", "ro"].map(|name| sandbox.ext4(name, 64));
+        for dir in ["d", "copied", "other"] {
+            sh(r#"mkdir "$1"; cd "$1"; echo text > f; touch empty u0 u1 u2 u3; echo read > u4"#, &[ro.join(dir)]);
+        }
+        let mut union = Mounted::with_options(Spec::union(&rw, &ro, transport), &sandbox.path("u"), "cache=0");
+        fs::write(union.path("copied/empty"), "copied up").unwrap();
+        let inodes = |dir: &str| sh(r#"cd "$1"; stat -c '%n %i' . *"#, &[union.path(dir)]);
+        let numbers = ["d", "copied", "other"].map(inodes);
+        let frozen = Frozen::new(&rw);
+        let mut writer = hangs(&format!("{before}{script}"), union.dir());
+        // The kernel itself keeps readers out of a directory in which an entry is being changed.
+        let elsewhere = what.contains("elsewhere");
+        for dir in ["d", "copied", "other"].iter().filter(|dir| !elsewhere || **dir != "other") {
+            let begun = std::time::Instant::now();
+            let seen = read_beside(&union.path(dir));
+            assert_eq!(seen, "empty f u0 u1 u2 u3 u4 u0 u1 u2 u3 - read\n", "{what}, in {dir}");
+            assert!(begun.elapsed() < Duration::from_secs(5), "{what}, in {dir}: {:?}", begun.elapsed());
+        }
+        assert!(writer.try_wait().unwrap().is_none(), "{what} did not wait for the thaw");
+        drop(frozen);
+        assert!(writer.wait().unwrap().success(), "{what}");
+        if !elsewhere {
+            assert_eq!(["d", "copied", "other"].map(inodes), numbers, "{what}");
+        }
+        union.remount();
+        if !elsewhere {
+            let inodes = |dir: &str| sh(r#"cd "$1"; stat -c '%n %i' . *"#, &[union.path(dir)]);
+            assert_eq!(["d", "copied", "other"].map(inodes), numbers, "{what}, mounted again");
+        }
+    }
+}
+
 on_both_transports!(
     a_change_of_a_lower_branch_shows_at_once_without_a_cache,
     a_change_of_a_lower_branch_shows_after_the_cache_time,
     so_it_does_in_other_stacks,
     a_part_that_comes_directly_shows_at_once,
+    a_blocked_writer_blocks_no_reader,
 );

@@ -2,7 +2,7 @@
 
 use crate::log::{Log, Record};
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vnode::{Cx, Result, Time};
 
@@ -123,15 +123,10 @@ pub(crate) struct Identity {
     aliases: AtomicUsize,
     /// The same for link counts.
     names: AtomicUsize,
-    log: Mutex<Option<Journal>>,
-}
-
-/// The log of a union that writes.
-#[derive(Debug)]
-struct Journal {
-    log: Log,
+    /// The log of a union that writes. Held while the branch is written to, which may be frozen.
+    log: Mutex<Option<Log>>,
     /// What is still to be written, the oldest first.
-    late: Vec<Record>,
+    late: Mutex<VecDeque<Record>>,
 }
 
 impl Identity {
@@ -140,7 +135,8 @@ impl Identity {
             aliases: known.aliases.len().into(),
             names: known.names.len().into(),
             known: RwLock::new(known),
-            log: Mutex::new(log.map(|log| Journal { log, late: Vec::new() })),
+            log: Mutex::new(log),
+            late: Mutex::default(),
         }
     }
 
@@ -177,9 +173,7 @@ impl Identity {
     pub(crate) fn note(&self, cx: &Cx<'_>, record: Record) {
         if let Err(errno) = self.write(cx, Some(&record)) {
             tracing::warn!(%errno, "the identity log could not be written");
-            if let Some(journal) = self.log.lock().as_mut() {
-                journal.late.push(record.clone());
-            }
+            self.late.lock().push_back(record.clone());
         }
         self.take_in(record);
     }
@@ -190,13 +184,14 @@ impl Identity {
     }
 
     fn write(&self, cx: &Cx<'_>, record: Option<&Record>) -> Result<()> {
-        let mut journal = self.log.lock();
-        let Some(journal) = journal.as_mut() else { return Ok(()) };
-        while let Some(late) = journal.late.first() {
-            journal.log.append(cx, late)?;
-            journal.late.remove(0);
+        let mut log = self.log.lock();
+        let Some(log) = log.as_mut() else { return Ok(()) };
+        loop {
+            let Some(late) = self.late.lock().front().cloned() else { break };
+            log.append(cx, &late)?;
+            self.late.lock().pop_front();
         }
-        record.map_or(Ok(()), |record| journal.log.append(cx, record))
+        record.map_or(Ok(()), |record| log.append(cx, record))
     }
 
     fn take_in(&self, record: Record) {
@@ -216,6 +211,15 @@ impl Identity {
     pub(crate) fn unalias(&self, cx: &Cx<'_>, tag: u16, lower: u64) {
         if self.has_aliases() && self.known.read().aliases.contains_key(&(tag, lower)) {
             self.note(cx, Record::Unalias { tag, lower });
+        }
+    }
+
+    /// The same where nothing is to be written now: the record goes with the next one. Should it be
+    /// lost, the file's time of birth shows once more that the alias is another file's.
+    pub(crate) fn unalias_later(&self, tag: u16, lower: u64) {
+        if self.known.read().aliases.contains_key(&(tag, lower)) {
+            self.late.lock().push_back(Record::Unalias { tag, lower });
+            self.take_in(Record::Unalias { tag, lower });
         }
     }
 }

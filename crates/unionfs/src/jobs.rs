@@ -33,6 +33,11 @@ impl Jobs {
         }
         Ok(Job { jobs: self, id })
     }
+
+    /// Is the object of that number being copied up?
+    pub(crate) fn is_running(&self, id: u64) -> bool {
+        self.running.lock().contains(&id)
+    }
 }
 
 impl Drop for Job<'_> {

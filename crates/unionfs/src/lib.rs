@@ -42,6 +42,7 @@ mod log;
 mod lookup;
 mod marks;
 mod movers;
+mod names;
 mod node;
 mod options;
 mod ownfiles;

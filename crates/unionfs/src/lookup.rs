@@ -2,7 +2,8 @@
 
 use crate::branch::{Core, is_dir};
 use crate::marks::{Found, Onward};
-use crate::node::{Absent, Dir, Lower, Place, UnionVnode};
+use crate::names::Look;
+use crate::node::{Absent, Dir, Lower, Place, UnionVnode, same_stack};
 use crate::shortname::ShortName;
 use crate::whiteout::reserved;
 use std::sync::Arc;
@@ -29,6 +30,9 @@ impl Walk {
         Ok(())
     }
 }
+
+/// What a look-up answers.
+type Shown = Option<(Arc<UnionVnode>, Attr)>;
 
 /// What a name is in a directory.
 #[derive(Debug)]
@@ -227,7 +231,8 @@ impl Core {
         match self.identity.alias(tag, lower.vnode.id()) {
             Some(alias) if alias.born == born => return Ok(alias.number),
             // Another file has the number of one that went without our knowing.
-            Some(_) if !self.read_only => self.identity.unalias(&self.own(), tag, lower.vnode.id()),
+            // A look-up doesn't write: the branch may be frozen.
+            Some(_) if !self.read_only => self.identity.unalias_later(tag, lower.vnode.id()),
             _ => {}
         }
         Ok(self.natural_number(lower.branch, lower.vnode.id()))
@@ -248,21 +253,71 @@ impl UnionVnode {
     }
 
     fn find_once(&self, cx: &Cx<'_>, dir: &Dir, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
-        let names = dir.names.read();
-        let stack = self.stack()?;
-        let probe = self.core.probe(cx, &stack, name)?;
-        match probe.hit {
-            Hit::None => {
-                self.remember_absent(dir, &stack, name, probe.whiteout);
-                Ok(None)
+        loop {
+            let Look { lock, sections, stack, probe } = self.look(cx, name)?;
+            let Some(names) = lock else {
+                let found = self.found_beside_writer(cx, name, probe)?;
+                if let Some(found) = found
+                    && dir.names.sections() == sections
+                {
+                    return Ok(found);
+                }
+                cx.check()?;
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            };
+            match probe.hit {
+                Hit::None => {
+                    self.remember_absent(dir, &stack, name, probe.whiteout);
+                    return Ok(None);
+                }
+                Hit::Leaf { branch, entry } => {
+                    return self.core.present_leaf(cx, self.place_of(name)?, branch, entry).map(Some);
+                }
+                Hit::Dir { stack, attr, redirect } => {
+                    let vnode = self.core.intern_dir(self.place_of(name)?, stack.into(), redirect)?;
+                    // Its link count may have to be counted, under its own lock.
+                    drop(names);
+                    let attr = vnode.dir_attr(cx, attr)?;
+                    return Ok(Some((vnode, attr)));
+                }
             }
-            Hit::Leaf { branch, entry } => self.core.present_leaf(cx, self.place_of(name)?, branch, entry).map(Some),
+        }
+    }
+
+    /// What was found while a writer is stuck in the directory. It may be in the midst of publishing
+    /// a copy: the vnode of the original is then the copy's too, and is left as it is. `None`: only
+    /// the end of the writer will tell.
+    fn found_beside_writer(&self, cx: &Cx<'_>, name: Name<'_>, probe: Probe) -> Result<Option<Shown>> {
+        let core = &self.core;
+        match probe.hit {
+            Hit::None => Ok(Some(None)),
+            Hit::Leaf { branch, entry } => {
+                let (lower, attr) = core.behind_links(cx, branch, entry)?;
+                let number = core.number_of(&lower, &attr)?;
+                let vnode = match core.table.get(number) {
+                    Some(live) if live.dir.is_some() || live.kind != lower.vnode.kind() => return Ok(None),
+                    Some(live) if live.leaf().is(&lower) || core.jobs.is_running(number) => {
+                        if live.place().is_none() {
+                            live.set_place(Some(self.place_of(name)?));
+                        }
+                        live
+                    }
+                    Some(_) => return Ok(None),
+                    None => core.intern_leaf(number, self.place_of(name)?, &lower),
+                };
+                let attr = vnode.leaf_attr(cx, attr);
+                Ok(Some(Some((vnode, attr))))
+            }
             Hit::Dir { stack, attr, redirect } => {
-                let vnode = self.core.intern_dir(self.place_of(name)?, stack.into(), redirect)?;
-                // Its link count may have to be counted, under its own lock.
-                drop(names);
+                let vnode = match core.table.get(core.directory_number(&stack)?) {
+                    Some(live) if live.dir.is_none() => return Ok(None),
+                    Some(live) if live.is_at(self, name.as_bytes()) => live,
+                    Some(live) if !same_stack(&live.stack()?, &stack) => return Ok(None),
+                    _ => core.intern_dir(self.place_of(name)?, stack.into(), redirect)?,
+                };
                 let attr = vnode.dir_attr(cx, attr)?;
-                Ok(Some((vnode, attr)))
+                Ok(Some(Some((vnode, attr))))
             }
         }
     }

@@ -2,9 +2,10 @@
 
 use crate::branch::Core;
 use crate::listing::Slot;
+use crate::names::Names;
 use crate::shortname::ShortName;
 use crate::table::Interned;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -39,7 +40,7 @@ pub(crate) const UNCOUNTED: u32 = u32::MAX;
 /// What only directories have.
 pub(crate) struct Dir {
     /// Exclusive for whoever changes an entry, shared for look-ups and listings: see "Locks" in docs/unionfs.md.
-    pub(crate) names: RwLock<()>,
+    pub(crate) names: Names,
     stack: Mutex<Stack>,
     /// The path in the branches to the right at which the stack goes on, if that is not its own.
     pub(crate) redirect: Mutex<Option<Box<[u8]>>>,
@@ -126,7 +127,7 @@ impl UnionVnode {
             id,
             dir: stack.map(|stack| {
                 Box::new(Dir {
-                    names: RwLock::new(()),
+                    names: Names::default(),
                     stack: Mutex::new(stack),
                     redirect: Mutex::new(None),
                     changes: AtomicU64::new(0),

@@ -20,6 +20,9 @@ const QUICK_LOOKS: u32 = 16;
 /// Entries of a directory that are looked at in one go.
 const BATCH: usize = 128;
 
+/// Finds number and kind of an entry.
+type Look<'a> = dyn FnMut(Name<'_>) -> Result<Option<(u64, Kind)>> + 'a;
+
 /// A name seen in one of the directories.
 struct Seen {
     part: usize,
@@ -76,7 +79,7 @@ impl UnionVnode {
         &self,
         kept: &Mutex<Kept>,
         cookie: u64,
-        look: &mut dyn FnMut(Name<'_>) -> Result<Option<(u64, Kind)>>,
+        look: &mut Look<'_>,
         sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let mut after = cookie;
@@ -102,8 +105,8 @@ impl UnionVnode {
 
     /// Number and kind of an entry as it is now.
     fn listed_now(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<(u64, Kind)>> {
-        let _names = self.dir()?.names.read();
-        self.core.shown_entry(cx, &*self.stack()?, name)
+        let look = self.look(cx, name)?;
+        self.core.shown_entry(&look.probe.hit)
     }
 
     /// The merged listing: the kept one, if it is still right.
@@ -153,14 +156,17 @@ impl UnionVnode {
         let kept = self.merged_listing(cx)?;
         let mut count = 0_u32;
         // Nothing comes or goes through this union now, so the count can be kept up from here on.
-        let names = dir.names.read();
+        let names = dir.names.read(cx)?;
         let stack = self.stack()?;
-        let mut look = |name: Name<'_>| self.core.shown_entry(cx, &stack, name);
+        let mut look = |name: Name<'_>| match &names {
+            Some(_) => self.core.shown_entry(&self.core.probe(cx, &stack, name)?.hit),
+            None => self.listed_now(cx, name),
+        };
         self.each_entry(&kept, 0, &mut look, &mut |entry| {
             count = count.saturating_add(u32::from(entry.kind == Kind::Directory));
             true
         })?;
-        if dir.listing.lock().kept().is_some_and(|now| Arc::ptr_eq(&now, &kept)) {
+        if names.is_some() && dir.listing.lock().kept().is_some_and(|now| Arc::ptr_eq(&now, &kept)) {
             dir.subdirs.store(count, Ordering::Release);
         }
         drop(names);
@@ -315,12 +321,12 @@ impl Core {
         }
     }
 
-    /// Number and kind of what shows under a name.
-    fn shown_entry(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>) -> Result<Option<(u64, Kind)>> {
-        Ok(match self.probe(cx, stack, name)?.hit {
+    /// Number and kind of what a name shows.
+    fn shown_entry(&self, hit: &Hit) -> Result<Option<(u64, Kind)>> {
+        Ok(match hit {
             Hit::None => None,
-            Hit::Leaf { branch, entry } => Some((self.listed_number(branch, entry.vnode.id()), entry.vnode.kind())),
-            Hit::Dir { stack, .. } => Some((self.directory_number(&stack)?, Kind::Directory)),
+            Hit::Leaf { branch, entry } => Some((self.listed_number(*branch, entry.vnode.id()), entry.vnode.kind())),
+            Hit::Dir { stack, .. } => Some((self.directory_number(stack)?, Kind::Directory)),
         })
     }
 

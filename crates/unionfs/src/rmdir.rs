@@ -5,13 +5,13 @@ use crate::copyup::put_times_back;
 use crate::listing::Fate;
 use crate::lookup::Hit;
 use crate::marks::is_redirect;
+use crate::names::{Names, Writer};
 use crate::node::{Lower, Stack, UnionVnode, same_stack};
 use crate::options::Delete;
 use crate::remove::Removed;
 use crate::retry::Step;
 use crate::whiteout::{Listed, classify, reserved};
 use crate::work::entries;
-use parking_lot::{RwLock, RwLockWriteGuard};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Name, Result};
 
@@ -19,14 +19,14 @@ use vnode::{Cx, Errno, Kind, Name, Result};
 const QUICK: usize = 256;
 
 /// Locks the names of several directories, in an order that is the same for everybody.
-pub(crate) fn lock_names<'a>(dirs: &[&'a UnionVnode]) -> Result<Vec<RwLockWriteGuard<'a, ()>>> {
-    let mut locks: Vec<&'a RwLock<()>> = Vec::with_capacity(dirs.len());
+pub(crate) fn lock_names<'a>(dirs: &[&'a UnionVnode]) -> Result<Vec<Writer<'a>>> {
+    let mut locks: Vec<&'a Names> = Vec::with_capacity(dirs.len());
     for dir in dirs {
         locks.push(&dir.dir()?.names);
     }
-    locks.sort_unstable_by_key(|lock| std::ptr::from_ref::<RwLock<()>>(lock));
+    locks.sort_unstable_by_key(|lock| std::ptr::from_ref::<Names>(lock));
     locks.dedup_by(|a, b| std::ptr::eq(*a, *b));
-    Ok(locks.into_iter().map(RwLock::write).collect())
+    Ok(locks.into_iter().map(Names::write).collect())
 }
 
 impl UnionVnode {
