@@ -117,7 +117,11 @@ impl TemplateVnode {
         new_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        let _held = self.hold_names(cx, new_dir)?;
+        let held = self.hold_names(cx, new_dir)?;
+        if flags.whiteout && held.is_some() {
+            // What is left at the old name may be the new one in another spelling.
+            return Err(Errno::INVAL);
+        }
         let (old, mut new) = (self.stored(cx, name)?, new_dir.stored(cx, new_name)?);
         let respelled = old.name == new.name && self.lower.id() == new_dir.lower.id();
         if respelled {
