@@ -18,7 +18,7 @@ use std::process::Command;
 use strata_tests::mapping::Mapping;
 use strata_tests::process::{probe, run, sh, try_run};
 use strata_tests::user::{OTHER, ROOT, USER, Who, as_user};
-use strata_tests::{Fixture, Rng, Transport, acl, on_both_transports, tree};
+use strata_tests::{Fixture, Mounted, Rng, Sandbox, Spec, Transport, acl, on_both_transports, tree};
 
 fn names(dir: &Path) -> BTreeSet<Vec<u8>> {
     use std::os::unix::ffi::OsStrExt;
@@ -843,7 +843,102 @@ fn poll_says_ready(transport: Transport) {
     assert!(fds[0].revents().contains(PollFlags::IN));
 }
 
+/// What a program of 32 bits without large-file support asks: `stat` and `getdents` of 32-bit numbers, by the 32-bit entry of
+/// the kernel. Prints what they answer, and the largest number and position of a directory's entries.
+const NARROW: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static int call(long number, long a, long b, long c)
+{
+	int answer;
+	__asm__ volatile("int $0x80" : "=a"(answer) : "a"(number), "b"(a), "c"(b), "d"(c)
+			 : "memory", "r8", "r9", "r10", "r11");
+	return answer;
+}
+
+int main(int argc, char **argv)
+{
+	char *low = mmap(0, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+	char *buffer = low + (1 << 15);
+	long path = (long)low, out = (long)buffer, count;
+	unsigned long long ino, off, most_ino = 0, most_off = 0;
+
+	strcpy(low, argv[1]);
+	count = call(106, path, out, 0); /* stat */
+	printf("%ld %u", count, *(unsigned *)(buffer + 4));
+	int fd = call(5, path, O_RDONLY, 0);
+	while ((count = call(141, fd, out, 1 << 14)) > 0) /* getdents */
+		;
+	printf(" %ld", count);
+	fd = call(5, path, O_RDONLY, 0);
+	while ((count = call(220, fd, out, 1 << 14)) > 0) /* getdents64 */
+		for (char *entry = buffer; entry < buffer + count; entry += *(unsigned short *)(entry + 16)) {
+			memcpy(&ino, entry, 8);
+			memcpy(&off, entry + 8, 8);
+			most_ino = ino > most_ino ? ino : most_ino;
+			most_off = off > most_off ? off : most_off;
+		}
+	printf(" %llu %llu\n", most_ino, most_off);
+	return 0;
+}
+"#;
+
+/// With `ino=32`, programs of 32 bits without large-file support can use the union.
+fn programs_of_32_bits(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let (rw, ro) = (sandbox.ext4("rw", 64), sandbox.ext4("ro", 64));
+    fs::create_dir_all(ro.join("dir/sub")).unwrap();
+    fs::create_dir(rw.join("alone")).unwrap();
+    for n in 0..300 {
+        fs::write(ro.join(format!("dir/{n}")), "text").unwrap();
+        fs::write(rw.join(format!("alone/{n}")), "text").unwrap();
+    }
+    let source = sandbox.path("narrow.c");
+    fs::write(&source, NARROW).unwrap();
+    let program = sandbox.path("narrow");
+    let compiled = Command::new("cc").arg("-o").arg(&program).arg(&source).status().unwrap();
+    assert!(compiled.success());
+    let ask = |path: &Path| {
+        let out = Command::new(&program).arg(path).output().unwrap();
+        let out = String::from_utf8(out.stdout).unwrap();
+        out.split_whitespace().map(|word| word.parse().unwrap()).collect::<Vec<i64>>()
+    };
+    if !cfg!(target_arch = "x86_64") || ask(&ro).first() != Some(&0) {
+        println!("this kernel runs no programs of 32 bits: nothing to test");
+        return;
+    }
+    let words = format!("unionfs,dirs={}=rw:{}=ro,ino=32", rw.display(), ro.display());
+    let mut union = Mounted::new(Spec::Stack { words: words.into(), transport }, &sandbox.path("u"));
+    let paths = ["", "dir", "dir/sub", "alone", "dir/7", "alone/7"];
+    let numbers = |union: &Mounted| {
+        let mut numbers = Vec::new();
+        for path in paths {
+            let path = union.path(path);
+            let number = fs::metadata(&path).unwrap().ino();
+            let answer = ask(&path);
+            assert_eq!(answer[..2], [0, i64::try_from(number).unwrap()], "{}", path.display());
+            if path.is_dir() {
+                assert_eq!(answer[2], 0, "{}", path.display());
+                assert!(answer[3] <= i64::from(u32::MAX) && answer[4] <= i64::from(i32::MAX), "{answer:?}");
+                assert!(path.ends_with("sub") || fs::read_dir(&path).unwrap().count() > 1);
+            }
+            numbers.push(number);
+        }
+        numbers
+    };
+    let before = numbers(&union);
+    fs::set_permissions(union.path("dir/7"), fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(numbers(&union), before);
+    union.remount();
+    assert_eq!(numbers(&union), before);
+}
+
 on_both_transports!(
+    programs_of_32_bits,
     names_of_255_bytes,
     deep_directories,
     sendfile,

@@ -131,6 +131,10 @@ impl Bottom for Balance {
         None
     }
 
+    fn narrow_positions(&self) -> bool {
+        false
+    }
+
     fn build(&self, options: &Options) -> Result<Built, Failure> {
         let sources = self.replicas.iter().map(|path| replicas::source(path, options.cache)).collect();
         let layer = lbfs::LbFs::new(sources, self.options)

@@ -55,6 +55,9 @@ pub trait Bottom: fmt::Debug {
     /// How long the kernel may trust what it knows, where `cache=` does not say it; `None`: the server's default.
     fn cache(&self) -> Option<Duration>;
 
+    /// Do positions in its directories have 31 bits?
+    fn narrow_positions(&self) -> bool;
+
     /// Opens the directories and puts a layer over them.
     ///
     /// # Errors
@@ -143,6 +146,10 @@ impl Bottom for Single {
 
     fn cache(&self) -> Option<Duration> {
         None
+    }
+
+    fn narrow_positions(&self) -> bool {
+        false
     }
 
     fn build(&self, options: &Options) -> Result<Built, Failure> {

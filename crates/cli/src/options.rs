@@ -458,7 +458,7 @@ mod tests {
     #[test]
     fn own_options() {
         let options = union(
-            "dirs=/a,delete=all,copyup=mounter,copyupuid=7,copyupgid=8,copyupmode=640,transport=device,passthrough=off,\
+            "dirs=/a,delete=all,ino=32,copyup=mounter,copyupuid=7,copyupgid=8,copyupmode=640,transport=device,passthrough=off,\
              cache=0.25,meter=on,log=debug,logfile=/l,fsname=x,noallow_other,fg",
         );
         let own = UnionOptions::read(&options.own).unwrap();

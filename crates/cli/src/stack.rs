@@ -140,6 +140,7 @@ impl Stack {
         }
         config.passthrough = options.passthrough.unwrap_or(true);
         config.stack_depth = if self.bottom.places().into_iter().any(is_stacked) { 2 } else { 1 };
+        config.narrow_positions = self.bottom.narrow_positions();
         config.mount.transport = options.transport;
         let root = rustix::process::geteuid().is_root();
         config.mount.allow_other = options.allow_other.unwrap_or(root);

@@ -11,7 +11,7 @@ use core::time::Duration;
 use hostfs::HostFs;
 use std::path::Path;
 use std::sync::Arc;
-use unionfs::{Delete, Mode, Whiteouts};
+use unionfs::{Delete, Mode, Numbers, Whiteouts};
 use wrapfs::OptionSpec;
 
 /// `unionfs`
@@ -70,6 +70,13 @@ const OPTIONS: &[OptionSpec] = &[
                mounted, .wh.NAME removes NAME and hides it, and .wh..wh..opq hides what the directory merges. So tar(1) can unpack \
                a layer of a container image into the union. Unless cache= is given, it is 0 then.",
     },
+    OptionSpec {
+        name: "ino",
+        value: Some("64|32"),
+        help: "With 32, inode numbers and positions in directories fit 32 bits as long as they can, for 32-bit programs \
+               without large-file support: these are answered EOVERFLOW otherwise. All inode numbers change when this \
+               option does.",
+    },
 ];
 
 /// So long a server is waited for that writes to a branch.
@@ -95,6 +102,8 @@ pub struct UnionOptions {
     pub delete: Delete,
     /// `copyup=`; without it the server's rights decide.
     pub copyup: Option<Copyup>,
+    /// `ino=`
+    pub numbers: Numbers,
     /// `copyupuid=`
     pub copyup_uid: Option<u32>,
     /// `copyupgid=`
@@ -132,6 +141,7 @@ impl UnionOptions {
                 ];
                 self.copyup = Some(one_of(value, &modes)?);
             }
+            "ino" => self.numbers = one_of(value, &[("64", Numbers::Wide), ("32", Numbers::Narrow)])?,
             "copyupuid" => self.copyup_uid = Some(number(value, 10)?),
             "copyupgid" => self.copyup_gid = Some(number(value, 10)?),
             "copyupmode" => {
@@ -168,6 +178,7 @@ impl UnionOptions {
         unionfs::Options {
             delete: self.delete,
             whiteouts: self.whiteouts,
+            numbers: self.numbers,
             copyup: match self.copyup.unwrap_or_else(default_copyup) {
                 Copyup::Preserve => unionfs::Copyup::Preserve,
                 Copyup::CurrentUser => unionfs::Copyup::CurrentUser,
@@ -265,6 +276,10 @@ impl Bottom for Union {
     fn cache(&self) -> Option<Duration> {
         // A whiteout that is written changes what another name is, of which the kernel is not told.
         (self.options.whiteouts == Whiteouts::Write).then_some(Duration::ZERO)
+    }
+
+    fn narrow_positions(&self) -> bool {
+        self.options.numbers == Numbers::Narrow
     }
 
     fn build(&self, options: &Options) -> Result<Built, Failure> {

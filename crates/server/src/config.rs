@@ -50,6 +50,8 @@ pub struct Config {
     /// How many stacked file systems the kernel may find under this one: 1, or 2 where a host directory lies on overlayfs
     /// or on another passthrough mount (overlayfs can then not be put on top of this one).
     pub stack_depth: u32,
+    /// The layer's positions in directories have 31 bits, and so are those of `.` and `..` to have.
+    pub narrow_positions: bool,
     /// The user who may, beside root, change the level of the log and the flags of the mount.
     pub owner: u32,
     /// What the mount's root says besides what the server itself knows.
@@ -72,6 +74,7 @@ impl Config {
             cache: Duration::from_secs(10),
             passthrough: true,
             stack_depth: 1,
+            narrow_positions: false,
             owner: 0,
             reports: Vec::new(),
             debug: None,

@@ -7,10 +7,11 @@ use fuse::abi::EntryOut;
 use fuse::{DirBuf, Reply, Request};
 use vnode::{Cx, DirEntry, Kind, Vnode};
 
-/// Offset after `.`: above all cookies that file systems give, but for ext4's mark of the end.
-const AFTER_DOT: u64 = 0x7fff_ffff_0000_0001;
-/// Offset after `..`: where the layer's own entries begin.
-const AFTER_DOTDOT: u64 = 0x7fff_ffff_0000_0002;
+/// Offsets after `.`, and after `..`, where the layer's own entries begin: above all cookies that file systems give, but for
+/// ext4's mark of the end; or above all that a layer with positions of 31 bits gives.
+pub(crate) const fn after_dots(narrow: bool) -> [u64; 2] {
+    if narrow { [0x7fff_fffe, 0x7fff_ffff] } else { [0x7fff_ffff_0000_0001, 0x7fff_ffff_0000_0002] }
+}
 
 /// The answer to a listing that took the buffer from `before` bytes to `now`. An error after some entries waits until the
 /// rest is asked for: the look-ups of these entries are counted, and only a kernel that is told of them will forget them.
@@ -77,13 +78,14 @@ impl Server {
 
     /// Lists `.` and `..` where `offset` asks for them; answers the layer's cookie to go on at, or `None` if the buffer is full.
     fn dots(&self, node: u64, offset: u64, push: &mut dyn FnMut(u64, u64, &[u8]) -> bool) -> Option<u64> {
-        if offset == 0 && !push(self.number(node), AFTER_DOT, b".") {
+        let [after_dot, after_dotdot] = self.after_dots;
+        if offset == 0 && !push(self.number(node), after_dot, b".") {
             return None;
         }
-        if (offset == 0 || offset == AFTER_DOT) && !push(self.number(self.nodes.parent_of(node)), AFTER_DOTDOT, b"..") {
+        if (offset == 0 || offset == after_dot) && !push(self.number(self.nodes.parent_of(node)), after_dotdot, b"..") {
             return None;
         }
-        Some(if matches!(offset, 0 | AFTER_DOT | AFTER_DOTDOT) { 0 } else { offset })
+        Some(if [0, after_dot, after_dotdot].contains(&offset) { 0 } else { offset })
     }
 
     /// The inode number that a node shows.

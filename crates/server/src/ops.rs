@@ -31,6 +31,8 @@ pub(crate) struct Server {
     /// The same for names, there and missing.
     names: Duration,
     stack_depth: u32,
+    /// Offsets after `.` and `..`.
+    pub(crate) after_dots: [u64; 2],
     passthrough: AtomicBool,
     keep_flush: bool,
     debug: Debug,
@@ -48,6 +50,7 @@ impl Server {
             cache: config.cache,
             names: if layer.merges_names() { Duration::ZERO } else { config.cache },
             stack_depth: config.stack_depth,
+            after_dots: crate::dirs::after_dots(config.narrow_positions),
             passthrough: AtomicBool::new(config.passthrough),
             keep_flush: layer.needs_flush(),
             debug: Debug { owner: config.owner, level: config.debug.clone() },

@@ -29,7 +29,7 @@ impl UnionVnode {
     /// A directory's attributes as users see them.
     pub(crate) fn dir_attr(&self, cx: &Cx<'_>, mut attr: Attr) -> Result<Attr> {
         attr.nlink = self.dir_links(cx)?.unwrap_or(attr.nlink);
-        attr.ino = self.id;
+        attr.ino = self.core.shown(self.id);
         Ok(attr)
     }
 
@@ -72,7 +72,9 @@ impl UnionVnode {
             match lower.vnode.setattr(cx, set, open.as_deref()) {
                 Ok(attr) => {
                     return Ok(match links {
-                        Some(links) => Attr { ino: self.id, nlink: links.unwrap_or(attr.nlink), ..attr },
+                        Some(links) => {
+                            Attr { ino: self.core.shown(self.id), nlink: links.unwrap_or(attr.nlink), ..attr }
+                        }
                         None => self.leaf_attr(cx, attr),
                     });
                 }

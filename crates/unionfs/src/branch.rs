@@ -7,7 +7,7 @@ use crate::listing::Listings;
 use crate::marks::Complaints;
 use crate::movers::Movers;
 use crate::node::{Lower, UnionVnode};
-use crate::options::{Branch, Mode, Options};
+use crate::options::{Branch, Mode, Numbers, Options};
 use crate::ownfiles::{Own, OwnDir};
 use crate::spare::Spare;
 use crate::table::Table;
@@ -212,6 +212,14 @@ impl Core {
     pub(crate) fn natural_number(&self, index: u16, lower: u64) -> u64 {
         let tag = self.branches.get(usize::from(index)).map_or(0, |b| b.tag);
         crate::identity::compose(tag, lower)
+    }
+
+    /// An object's number as users see it. Everything that is remembered, here or on a branch, goes by the number itself.
+    pub(crate) fn shown(&self, number: u64) -> u64 {
+        match self.options.numbers {
+            Numbers::Wide => number,
+            Numbers::Narrow => crate::identity::narrow(number),
+        }
     }
 
     /// The number of a directory: that of its rightmost part, or what that is known as: see [`Self::keep_number`].

@@ -464,7 +464,7 @@ impl UnionVnode {
 
     /// A file's attributes as users see them, from those of its lower file.
     pub(crate) fn leaf_attr(&self, _cx: &Cx<'_>, mut attr: Attr) -> Attr {
-        attr.ino = self.id;
+        attr.ino = self.core.shown(self.id);
         attr.nlink = if self.gone.load(Ordering::Acquire) && attr.nlink < 2 {
             0
         } else {

@@ -25,6 +25,17 @@ pub(crate) fn tag_of(number: u64) -> Option<u16> {
     if number & HASHED != 0 { None } else { u16::try_from(number >> LOWER_BITS).ok() }
 }
 
+/// The number as it is shown where numbers are to fit 32 bits: tags 1 to 3 leave 30 bits to the lower number, tags 4 to 15
+/// leave 26. What does not fit stays as it is. No two numbers are shown as one, and the root keeps its number.
+pub(crate) fn narrow(number: u64) -> u64 {
+    let (tag, lower) = (number >> LOWER_BITS, number & ((1 << LOWER_BITS) - 1));
+    match tag {
+        1..=3 if lower >> 30 == 0 => tag << 30 | lower,
+        4..=15 if lower >> 26 == 0 => tag << 26 | lower,
+        _ => number,
+    }
+}
+
 /// Another number, of the hashed range, where `id` is taken.
 pub(crate) fn next_free(id: u64) -> u64 {
     HASHED | mix(id.wrapping_add(1))
@@ -235,6 +246,25 @@ mod tests {
         assert!(compose(3, 1 << 50) >> 63 == 1);
         assert!(compose(32766, (1 << 48) - 1) >> 63 == 0);
         assert_ne!(next_free(7), next_free(next_free(7)));
+    }
+
+    #[test]
+    fn narrow_numbers_are_unique() {
+        assert_eq!(narrow(ROOT), ROOT);
+        let fits = |number: u64| narrow(number) <= u64::from(u32::MAX);
+        let lowest: Vec<u64> = (1..=15).map(|tag| narrow(compose(tag, 0))).collect();
+        let highest = |tag: u16| narrow(compose(tag, (1 << if tag < 4 { 30 } else { 26 }) - 1));
+        for tag in 1..=15 {
+            assert!(fits(compose(tag, 7)));
+            assert!(highest(tag) <= u64::from(u32::MAX) && narrow(compose(tag, 0)) > ROOT);
+            // The ranges of two tags have nothing in common.
+            let inside = |n: &&u64| (narrow(compose(tag, 0))..=highest(tag)).contains(*n);
+            assert_eq!(lowest.iter().filter(inside).count(), 1, "tag {tag}");
+        }
+        for large in [compose(1, 1 << 30), compose(4, 1 << 26), compose(16, 1), compose(1, 1 << 50), next_free(7)] {
+            assert_eq!(narrow(large), large);
+            assert!(!fits(large));
+        }
     }
 
     #[test]

@@ -64,4 +64,4 @@ mod work;
 mod xattr;
 
 pub use build::Unionfs;
-pub use options::{Branch, BuildError, Copyup, Delete, Mode, Options, Whiteouts};
+pub use options::{Branch, BuildError, Copyup, Delete, Mode, Numbers, Options, Whiteouts};

@@ -73,6 +73,8 @@ pub(crate) struct Listing {
     added: BTreeMap<u64, Added>,
     /// Counts the changes.
     version: u64,
+    /// Its positions have 31 bits.
+    narrow: bool,
 }
 
 /// Where a name is in a listing.
@@ -116,6 +118,11 @@ impl Batch {
     }
 }
 
+/// The same in 31 bits. The last million of them is left for equal positions that are counted up.
+fn narrow_position(name: &[u8]) -> u64 {
+    (position(name) % ((1 << 31) - (1 << 20))).max(1)
+}
+
 /// The position of a name in a merged listing: 62 bits that never change, and never 0.
 pub(crate) fn position(name: &[u8]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
@@ -126,8 +133,14 @@ pub(crate) fn position(name: &[u8]) -> u64 {
 }
 
 impl Listing {
-    pub(crate) fn with_capacity(entries: usize) -> Self {
-        Self { items: Vec::with_capacity(entries), ..Self::default() }
+    /// An empty listing with room; `narrow`: its positions have 31 bits.
+    pub(crate) fn with_capacity(entries: usize, narrow: bool) -> Self {
+        Self { items: Vec::with_capacity(entries), narrow, ..Self::default() }
+    }
+
+    /// The position of a name in this listing.
+    pub(crate) fn position(&self, name: &[u8]) -> u64 {
+        if self.narrow { narrow_position(name) } else { position(name) }
     }
 
     /// Appends an entry. They come in the order of their positions, those of one position in the
@@ -137,7 +150,7 @@ impl Listing {
         let start = u32::try_from(self.names.len()).map_err(|_| Errno::OVERFLOW)?;
         let len = u8::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)?;
         self.names.extend_from_slice(name);
-        let cookie = position(name).max(after + 1);
+        let cookie = self.position(name).max(after + 1);
         self.items.push(Item { cookie, ino, start, len, kind, state: State::Known });
         Ok(())
     }
@@ -149,7 +162,7 @@ impl Listing {
 
     /// Names with equal positions have cookies one after the other, all of which stay taken.
     fn find(&self, name: &[u8]) -> Spot {
-        let mut cookie = position(name);
+        let mut cookie = self.position(name);
         let mut index = self.items.partition_point(|item| item.cookie < cookie);
         loop {
             match self.items.get(index).filter(|item| item.cookie == cookie) {
@@ -400,7 +413,7 @@ mod tests {
     fn listing(names: &[&str]) -> Listing {
         let mut sorted: Vec<&str> = names.to_vec();
         sorted.sort_by_key(|name| position(name.as_bytes()));
-        let mut listing = Listing::with_capacity(names.len());
+        let mut listing = Listing::with_capacity(names.len(), false);
         for (ino, name) in (1..).zip(sorted) {
             listing.push(name.as_bytes(), ino, Kind::Regular).unwrap();
         }

@@ -64,6 +64,16 @@ pub enum Whiteouts {
     Write,
 }
 
+/// How large the numbers are that users see: of objects, and of positions in directories.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Numbers {
+    /// 64 bits.
+    #[default]
+    Wide,
+    /// 32 bits as long as they suffice, for programs of 32 bits without large-file support.
+    Narrow,
+}
+
 /// How a union behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -73,6 +83,8 @@ pub struct Options {
     pub copyup: Copyup,
     /// Who can write whiteouts by name.
     pub whiteouts: Whiteouts,
+    /// How large numbers are.
+    pub numbers: Numbers,
 }
 
 /// Why a union could not be made.

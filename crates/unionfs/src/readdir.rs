@@ -2,9 +2,10 @@
 
 use crate::branch::Core;
 use crate::identity::mix;
-use crate::listing::{Fate, Kept, Listing, Stamp, Trust, position};
+use crate::listing::{Fate, Kept, Listing, Stamp, Trust};
 use crate::lookup::Hit;
 use crate::node::{Dir, Lower, Stack, UnionVnode};
+use crate::options::Numbers;
 use crate::whiteout::{Listed, classify, is_long, long_digest};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -53,6 +54,7 @@ impl UnionVnode {
         let stack = self.stack()?;
         if let [only] = &*stack
             && self.core.stays(only.branch)
+            && self.core.options.numbers == Numbers::Wide
         {
             return self.core.pass_on(cx, only, cookie, sink);
         }
@@ -95,7 +97,7 @@ impl UnionVnode {
                     kept.lock().listing.settle(&batch, entry, found);
                 }
                 if let Some((ino, kind)) = found
-                    && !sink(&DirEntry { cookie: entry.cookie, ino, kind, name })
+                    && !sink(&DirEntry { cookie: entry.cookie, ino: self.core.shown(ino), kind, name })
                 {
                     return Ok(());
                 }
@@ -255,7 +257,7 @@ impl Core {
             if classify(entry.name.as_bytes()) != Listed::Plain {
                 return true;
             }
-            sink(&DirEntry { ino: self.listed_number(dir.branch, entry.ino), ..*entry })
+            sink(&DirEntry { ino: self.shown(self.listed_number(dir.branch, entry.ino)), ..*entry })
         })
     }
 
@@ -287,7 +289,7 @@ impl Core {
                 }
                 let name = Name::new(name)?;
                 let ino = self.item_number(cx, std::slice::from_ref(dir), name, 0, *ino, *kind)?;
-                if !sink(&DirEntry { cookie: *cookie, ino, kind: *kind, name }) {
+                if !sink(&DirEntry { cookie: *cookie, ino: self.shown(ino), kind: *kind, name }) {
                     return Ok(());
                 }
             }
@@ -332,10 +334,10 @@ impl Core {
 
     fn merge_listing(&self, cx: &Cx<'_>, stack: &Stack) -> Result<Listing> {
         let seen = self.collect(cx, stack)?;
+        let mut listing = Listing::with_capacity(seen.len(), self.options.numbers == Numbers::Narrow);
         let mut sorted: Vec<(u64, Box<[u8]>, Seen)> =
-            seen.into_iter().map(|(name, seen)| (position(&name), name, seen)).collect();
+            seen.into_iter().map(|(name, seen)| (listing.position(&name), name, seen)).collect();
         sorted.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
-        let mut listing = Listing::with_capacity(sorted.len());
         for (_, name, seen) in sorted {
             let ino = self.item_number(cx, stack, Name::new(&name)?, seen.part, seen.ino, seen.kind)?;
             listing.push(&name, ino, seen.kind)?;

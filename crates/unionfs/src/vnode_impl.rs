@@ -17,7 +17,7 @@ impl Vnode for UnionVnode {
     }
 
     fn id(&self) -> u64 {
-        self.id
+        self.core.shown(self.id)
     }
 
     fn kind(&self) -> Kind {

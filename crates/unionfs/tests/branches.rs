@@ -7,7 +7,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use unionfs::{Branch, BuildError, Copyup, Delete, Mode, Options, Unionfs};
+use unionfs::{Branch, BuildError, Copyup, Delete, Mode, Numbers, Options, Unionfs};
 use vnode::{Cx, Errno, Kind, Layer, MAY_BLOCK, Name, OpenFlags, RenameFlags, SetAttr, Vnode};
 
 const CX: Cx<'static> = Cx::internal(0, 0);
@@ -715,4 +715,50 @@ fn a_branch_that_cannot_be_synced_keeps_no_other_from_it() {
     bed.faults.disarm();
     let cancelled = AtomicBool::new(false);
     assert_eq!(union.sync(&Cx::new(0, 0, 1, 0, false, &cancelled)), Err(MAY_BLOCK));
+}
+
+/// With narrow numbers all fit 32 bits and agree, and what a union remembers is found again when the option changes.
+#[test]
+fn narrow_numbers() {
+    let bed = Bed::usual();
+    let lower = bed.branch(1);
+    lower.root().link(&CX, name("h"), &at(lower, "d/f")).unwrap();
+    let numbers = |union: &Unionfs| {
+        let mut seen = Vec::new();
+        for dir in ["", "d", "d/sub"] {
+            let vnode = at(union, dir);
+            seen.push(vnode.getattr(&CX).unwrap().ino);
+            assert_eq!(Some(&vnode.id()), seen.last());
+            let mut listed = Vec::new();
+            vnode
+                .readdir(&CX, 0, &mut |entry| {
+                    listed.push((entry.name.to_string(), entry.ino, entry.cookie));
+                    true
+                })
+                .unwrap();
+            for (entry, ino, cookie) in listed {
+                let found = vnode.lookup(&CX, name(&entry)).unwrap().unwrap();
+                assert_eq!((found.vnode.id(), found.attr.ino), (ino, ino), "{entry}");
+                seen.extend([ino, cookie]);
+            }
+        }
+        seen
+    };
+    let narrow = Options { numbers: Numbers::Narrow, ..Options::default() };
+    let union = bed.union(narrow);
+    let before = numbers(&union);
+    assert!(before.iter().all(|&n| n <= u64::from(u32::MAX)), "{before:x?}");
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let changed = at(&*union, "h").setattr(&CX, &set, None).unwrap();
+    assert_eq!(changed.ino, at(&*union, "h").id());
+    at(&*union, "d/sub/x").setattr(&CX, &set, None).unwrap();
+    assert_eq!(numbers(&union), before);
+    drop(union);
+    for options in [narrow, Options::default(), narrow] {
+        let union = bed.union(options);
+        assert_eq!(numbers(&union) == before, options == narrow);
+        let (one, other) = (at(&*union, "h"), at(&*union, "d/f"));
+        assert_eq!((one.id(), one.getattr(&CX).unwrap().nlink), (other.id(), 2));
+        assert_eq!(other.getattr(&CX).unwrap().mode & 0o777, 0o600);
+    }
 }

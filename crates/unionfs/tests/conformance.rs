@@ -4,7 +4,7 @@
 
 use memfs::MemFs;
 use std::sync::Arc;
-use unionfs::{Branch, Copyup, Delete, Mode, Options, Unionfs};
+use unionfs::{Branch, Delete, Mode, Options, Unionfs};
 use vnode::Layer;
 
 fn union(modes: &[Mode], delete: Delete) -> Arc<dyn Layer> {
