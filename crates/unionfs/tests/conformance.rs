@@ -11,7 +11,7 @@ fn union(modes: &[Mode], delete: Delete) -> Arc<dyn Layer> {
     let branch =
         |(index, &mode): (usize, &Mode)| Branch { layer: MemFs::new(), path: format!("/b{index}").into(), mode };
     let branches = modes.iter().enumerate().map(branch).collect();
-    Unionfs::new(branches, Options { delete, copyup: Copyup::Preserve, ..Options::default() }).unwrap()
+    Unionfs::new(branches, Options { delete, ..Options::default() }).unwrap()
 }
 
 #[test]

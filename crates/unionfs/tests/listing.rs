@@ -212,7 +212,7 @@ fn what_stays_is_listed_once_and_what_changes_as_it_is() {
             if n % 7 == 0 {
                 drop(branch.mkdir(&CX, name(&format!("c{n}")), 0o755));
             } else {
-                make(&*branch, &format!("c{n}"))
+                make(&*branch, &format!("c{n}"));
             }
         }
         let mut dice = Dice(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15));
