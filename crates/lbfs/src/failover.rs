@@ -69,7 +69,7 @@ pub(crate) struct Patience {
 }
 
 /// A replica that had this part of the timeout and did not answer is to blame for it.
-const FAIR_SHARE: u32 = 10;
+const FAIR_SHARE: u32 = 5;
 
 impl Deadline {
     pub(crate) fn new(fs: &Shared) -> Self {
@@ -80,10 +80,10 @@ impl Deadline {
         *self.at.get_or_insert_with(|| Instant::now() + self.timeout)
     }
 
-    /// The time for one replica: half of what is left if another one can be asked after it.
+    /// The time for one replica: a third of what is left if another one can be asked after it, which may have to open a file first.
     pub(crate) fn share(&mut self, is_last: bool) -> Patience {
         let left = self.at().saturating_duration_since(Instant::now());
-        let time = if is_last { left } else { left / 2 };
+        let time = if is_last { left } else { left / 3 };
         Patience { time, is_fair: time >= self.timeout / FAIR_SHARE }
     }
 }
@@ -263,7 +263,7 @@ impl Node {
 pub(crate) struct GaveUp(Mutex<HashMap<u32, Instant>>);
 
 /// The kernel asks again at once.
-const AT_ONCE: Duration = Duration::from_millis(20);
+const AT_ONCE: Duration = Duration::from_millis(100);
 /// More callers are not remembered.
 const MOST_CALLERS: usize = 1024;
 
