@@ -95,4 +95,41 @@ fn a_directory_is_converted_while_it_is_used(transport: Transport) {
     }
 }
 
-on_both_transports!(ten_thousand_articles_look_flat, a_directory_is_converted_while_it_is_used);
+/// On a terminal one sees how far it is, in entries as users count them; a pipe gets the outcome alone.
+fn a_conversion_tells_how_far_it_is(transport: Transport) {
+    const ENTRIES: u64 = 6000;
+    let sandbox = Sandbox::new();
+    let disk = sandbox.ext4("disk", 128);
+    let mounted = mount(&sandbox, &disk, "", transport);
+    let group = mounted.path("group");
+    fs::create_dir(&group).unwrap();
+    for n in 0..ENTRIES {
+        fs::write(group.join(n.to_string()), "").unwrap();
+    }
+    let program = Mounted::program().expect("the program");
+    for (words, outcome) in [
+        ("manage", "managed by digits"),
+        ("unmanage", "flat"),
+        ("manage --scheme hash --limit 100", "managed by hash"),
+        ("unmanage", "flat"),
+    ] {
+        let command = format!("{} usenet {words} {}", program.display(), group.display());
+        let said = process::sh("script -qec \"$1\" /dev/null", &[&command]);
+        let counts: Vec<u64> = said
+            .split("\r\x1b[K")
+            .filter_map(|line| line.split_once(&format!(" of {ENTRIES} entries moved (")))
+            .map(|(count, _)| count.parse().unwrap())
+            .collect();
+        assert!(!counts.is_empty() && counts.is_sorted() && counts.iter().all(|n| *n <= ENTRIES), "{words}: {said:?}");
+        assert!(said.trim_end().ends_with(&format!("group: {outcome}, {ENTRIES} entries")), "{words}: {said:?}");
+    }
+    let said = process::sh("\"$1\" usenet manage --json \"$2\" 2>&1", &[&program, &group]);
+    let expected = format!("\"entries\":{ENTRIES},\"moved\":0,\"scheme\":\"digits\",\"state\":\"stable\"");
+    assert!(said.starts_with('{') && said.contains(&expected), "{said:?}");
+}
+
+on_both_transports!(
+    ten_thousand_articles_look_flat,
+    a_directory_is_converted_while_it_is_used,
+    a_conversion_tells_how_far_it_is
+);

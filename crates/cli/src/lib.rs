@@ -41,6 +41,7 @@ pub mod options;
 pub mod own;
 pub mod place;
 pub mod process;
+pub mod progress;
 pub mod registry;
 pub mod remount;
 pub mod replicas;

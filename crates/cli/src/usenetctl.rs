@@ -5,23 +5,30 @@
 
 use crate::exit::{Exit, Failure};
 use crate::place::reason;
+use crate::progress::Progress;
 use crate::{lower, mountinfo};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use core::time::Duration;
 use hostfs::{HostFs, HostOptions};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use serde_json::json;
 use std::ffi::OsString;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 use usenetfs::control::{CONVERT, Goal, STATE};
 use usenetfs::{UsenetFs, Wanted};
 use vnode::{Cx, Layer as _, Vnode};
 
-/// Entries that move between two looks at how far it is.
+/// Entries that move between two looks at how far it is: so many, and fewer where that takes [`LONG`].
 const STEP: usize = 1000;
+const STEP_MIN: usize = 10;
+const LONG: Duration = Duration::from_millis(300);
+/// What a state calls the scheme of which only numbers move.
+const DIGITS: &str = "digits";
 
 /// Let usenetfs manage directories, or make them flat again.
 #[derive(Debug, Parser)]
@@ -139,51 +146,76 @@ pub fn execute(command: &Command) -> Result<(), Failure> {
         }
     };
     let target = if what.offline { offline(&what.dir)? } else { Target::Mounted(what.dir.clone()) };
-    let mut state = target.state(&what.dir)?;
     if let Some(goal) = goal {
-        loop {
-            target.step(goal).map_err(|errno| refusal(&what.dir, errno))?;
-            state = target.state(&what.dir)?;
-            if state.starts_with("stable") || state.starts_with("flat") {
-                break;
-            }
-            progress(&state);
-        }
+        convert(&target, &what.dir, goal)?;
     }
-    show(what, &state)
+    show(what, &target)
 }
 
-/// On a terminal, how far it is.
-fn progress(state: &str) {
-    let mut err = std::io::stderr();
-    if err.is_terminal() {
-        let _ = write!(err, "\r\x1b[K{state}");
-    }
-}
-
-fn show(what: &What, state: &str) -> Result<(), Failure> {
-    if std::io::stderr().is_terminal() {
-        let _ = write!(std::io::stderr(), "\r\x1b[K");
-    }
-    let words: Vec<&str> = state.split(' ').collect();
-    let (phase, scheme, moved) = match *words.as_slice() {
-        [phase, moved] => (phase, None, moved),
-        [phase, scheme, moved] => (phase, Some(scheme), moved),
-        _ => {
-            return Err(Failure::system(format!("{}: the server's answer can't be read: {state}", what.dir.display())));
-        }
+/// Asks for steps until it is done. Users of the directory wait for one step at most, so a step is short.
+fn convert(target: &Target, dir: &Path, goal: Goal) -> Result<(), Failure> {
+    let only_numbers = match goal {
+        Goal::Manage(wanted) => !wanted.hash,
+        Goal::Unmanage => State::read(target, dir)?.scheme.as_deref() == Some(DIGITS),
     };
-    let moved: u64 = moved.parse().unwrap_or(0);
-    let line = if what.json {
-        json!({ "dir": what.dir.to_string_lossy(), "state": phase, "scheme": scheme, "moved": moved }).to_string()
-    } else {
-        let kind = match (phase, scheme) {
-            ("flat", _) => "flat".to_owned(),
-            ("stable", Some(scheme)) => format!("managed by {scheme}"),
-            (phase, scheme) => format!("{phase}, by {}: half converted", scheme.unwrap_or_default()),
+    let mut progress = Progress::on_terminal("entries moved", || target.entries(only_numbers).unwrap_or_default());
+    let mut step = STEP;
+    loop {
+        let began = Instant::now();
+        target.step(goal, step).map_err(|errno| refusal(dir, errno))?;
+        step = if began.elapsed() > LONG { (step / 2).max(STEP_MIN) } else { (step * 2).min(STEP) };
+        let state = State::read(target, dir)?;
+        if state.is_done() {
+            return Ok(());
+        }
+        if let Some(progress) = &mut progress {
+            progress.show(state.moved);
+        }
+    }
+}
+
+/// What a directory is: `phase [scheme] moved`.
+struct State {
+    phase: String,
+    scheme: Option<String>,
+    moved: u64,
+}
+
+impl State {
+    fn read(target: &Target, dir: &Path) -> Result<Self, Failure> {
+        let text = target.state(dir)?;
+        let (phase, scheme, moved) = match *text.split(' ').collect::<Vec<_>>().as_slice() {
+            [phase, moved] => (phase, None, moved),
+            [phase, scheme, moved] => (phase, Some(scheme.to_owned()), moved),
+            _ => {
+                let dir = dir.display();
+                return Err(Failure::system(format!("{dir}: the server's answer can't be read: {text}")));
+            }
         };
-        let moved = if moved > 0 { format!(", {moved} entries moved") } else { String::new() };
-        format!("{}: {kind}{moved}", what.dir.display())
+        Ok(Self { phase: phase.to_owned(), scheme, moved: moved.parse().unwrap_or(0) })
+    }
+
+    fn is_done(&self) -> bool {
+        matches!(self.phase.as_str(), "flat" | "stable")
+    }
+}
+
+fn show(what: &What, target: &Target) -> Result<(), Failure> {
+    let state = State::read(target, &what.dir)?;
+    let entries = target.entries(false).map_err(|errno| refusal(&what.dir, errno))?;
+    // Of a conversion that is over nothing is said but what came of it.
+    let moved = if state.is_done() { 0 } else { state.moved };
+    let line = if what.json {
+        let (dir, scheme) = (what.dir.to_string_lossy(), &state.scheme);
+        json!({ "dir": dir, "state": state.phase, "scheme": scheme, "entries": entries, "moved": moved }).to_string()
+    } else {
+        let scheme = state.scheme.as_deref().unwrap_or_default();
+        let kind = match state.phase.as_str() {
+            "flat" => format!("flat, {entries} entries"),
+            "stable" => format!("managed by {scheme}, {entries} entries"),
+            phase => format!("{phase}, by {scheme}: half converted, {moved} of {entries} entries moved"),
+        };
+        format!("{}: {kind}", what.dir.display())
     };
     writeln!(std::io::stdout(), "{line}").map_err(|error| Failure::system(format!("can't write: {error}")))
 }
@@ -199,13 +231,36 @@ impl Target {
         String::from_utf8(text).map_err(|_| refusal(dir, Errno::NODATA))
     }
 
-    fn step(&self, goal: Goal) -> Result<(), Errno> {
-        let value = goal.text(STEP);
+    /// How many entries users see; of those that are numbers, if only these move.
+    fn entries(&self, only_numbers: bool) -> Result<u64, Errno> {
+        let counts = |name: &[u8]| !only_numbers || name.iter().all(u8::is_ascii_digit);
+        let mut count = 0;
+        match self {
+            Self::Mounted(path) => {
+                for entry in std::fs::read_dir(path).map_err(|error| errno_of(&error))? {
+                    let name = entry.map_err(|error| errno_of(&error))?.file_name();
+                    count += u64::from(counts(name.as_encoded_bytes()));
+                }
+            }
+            Self::Offline(root) => root.readdir(&own(), 0, &mut |entry| {
+                count += u64::from(counts(entry.name.as_bytes()));
+                true
+            })?,
+        }
+        Ok(count)
+    }
+
+    fn step(&self, goal: Goal, entries: usize) -> Result<(), Errno> {
+        let value = goal.text(entries);
         match self {
             Self::Mounted(path) => rustix::fs::setxattr(path, CONVERT, value.as_bytes(), XattrFlags::empty()),
             Self::Offline(root) => root.setxattr(&own(), CONVERT, value.as_bytes(), vnode::XattrFlags::default()),
         }
     }
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 fn own() -> Cx<'static> {

@@ -68,7 +68,7 @@ impl Progress {
     }
 }
 
-/// `flat N`, or phase, scheme and the entries that were moved: `filling digits 3000`.
+/// `flat N`, or phase, scheme and the entries that this conversion has moved: `filling digits 3000`.
 impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.hash { "hash" } else { "digits" };

@@ -94,6 +94,10 @@ impl Managed {
             (Goal::Unmanage, Phase::Stable | Phase::Filling) => Phase::Emptying,
             (_, phase) => phase,
         };
+        let spreads = |phase| !matches!(phase, Phase::Lowering | Phase::Emptying);
+        if spreads(next) != spreads(self.record.phase) {
+            self.moved = 0;
+        }
         self.enter(cx, dir, next)
     }
 

@@ -65,7 +65,7 @@ pub(crate) struct Managed {
     /// Buckets that may have changes that were not made durable.
     pub(crate) dirty: BTreeSet<BucketName>,
     pub(crate) listing: Mutex<Option<Arc<Listing>>>,
-    /// Entries that conversions have moved since it was loaded.
+    /// Entries that the conversion has moved since it was begun, turned round or loaded.
     pub(crate) moved: u64,
 }
 

@@ -1,0 +1,83 @@
+//! How far a long command is: one line on a terminal, nothing in a pipe.
+
+use core::time::Duration;
+use std::io::{IsTerminal as _, Write as _, stderr};
+use std::time::Instant;
+
+/// The line is drawn again after this long at the earliest.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Before that it can't be told how long the rest takes.
+const GUESS: Duration = Duration::from_secs(2);
+const CLEAR: &str = "\r\x1b[K";
+
+/// The line of a command that has `total` things to do. It is gone when this is.
+#[derive(Debug)]
+pub struct Progress {
+    /// What things: `entries moved`.
+    what: &'static str,
+    total: u64,
+    began: Instant,
+    first: Option<u64>,
+    drawn: Option<Instant>,
+}
+
+impl Progress {
+    /// `None` where nobody looks: stderr is no terminal.
+    #[must_use]
+    pub fn on_terminal(what: &'static str, total: impl FnOnce() -> u64) -> Option<Self> {
+        stderr().is_terminal().then(|| Self { what, total: total(), began: Instant::now(), first: None, drawn: None })
+    }
+
+    /// So many are done.
+    pub fn show(&mut self, done: u64) {
+        if self.drawn.is_some_and(|drawn| drawn.elapsed() < PAUSE) {
+            return;
+        }
+        let first = *self.first.get_or_insert(done);
+        self.drawn = Some(Instant::now());
+        let line = line(self.what, done, self.total, rest(done, first, self.total, self.began.elapsed()));
+        let _ = write!(stderr(), "{CLEAR}{line}").and_then(|()| stderr().flush());
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.drawn.is_some() {
+            let _ = write!(stderr(), "{CLEAR}").and_then(|()| stderr().flush());
+        }
+    }
+}
+
+/// How long the rest takes, at the speed so far.
+fn rest(done: u64, first: u64, total: u64, elapsed: Duration) -> Option<Duration> {
+    let here = done.checked_sub(first).filter(|here| *here > 0 && elapsed >= GUESS)?;
+    let left = u32::try_from(total.saturating_sub(done)).ok()?;
+    elapsed.checked_mul(left)?.checked_div(u32::try_from(here).ok()?)
+}
+
+fn line(what: &str, done: u64, total: u64, rest: Option<Duration>) -> String {
+    let done = done.min(total);
+    let percent = (done * 100).checked_div(total).unwrap_or(100);
+    let rest = rest.map_or_else(String::new, |rest| match rest.as_secs() {
+        seconds @ 0..100 => format!(", {seconds} s left"),
+        seconds => format!(", {} min left", seconds.div_ceil(60)),
+    });
+    format!("{done} of {total} {what} ({percent} %){rest}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_short_and_right() {
+        assert_eq!(line("entries moved", 0, 100_000, None), "0 of 100000 entries moved (0 %)");
+        let rest = rest(25_000, 5_000, 100_000, Duration::from_secs(40));
+        assert_eq!(rest, Some(Duration::from_secs(150)));
+        assert_eq!(line("entries moved", 25_000, 100_000, rest), "25000 of 100000 entries moved (25 %), 3 min left");
+        assert_eq!(line("x", 7, 5, Some(Duration::from_secs(9))), "5 of 5 x (100 %), 9 s left");
+        assert_eq!(line("x", 0, 0, None), "0 of 0 x (100 %)");
+        assert_eq!(super::rest(5, 5, 10, Duration::from_secs(9)), None);
+        assert_eq!(super::rest(6, 5, 10, Duration::from_secs(1)), None);
+    }
+}
