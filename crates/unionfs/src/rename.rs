@@ -167,9 +167,15 @@ impl Rename<'_> {
         Ok(done)
     }
 
-    fn rename_file(&self, cx: &Cx<'_>) -> Result<bool> {
+    /// The rightmost branch for the rename: further right the new name would not show. A device left at the old name is
+    /// new there and inherits its group, so the rename goes where new entries of that directory go.
+    pub(crate) fn bound(&self, cx: &Cx<'_>) -> Result<u16> {
         let bound = self.core.probe(cx, &self.to.stack()?, self.new_name)?.bound();
-        let target = self.target(bound)?;
+        if self.whiteout { Ok(bound.min(self.from.target()?)) } else { Ok(bound) }
+    }
+
+    fn rename_file(&self, cx: &Cx<'_>) -> Result<bool> {
+        let target = self.target(self.bound(cx)?)?;
         self.core.copy_up(cx, self.source, Some(target), None)?;
         if !self.core.ensure_part(cx, self.from, target)? || !self.core.ensure_part(cx, self.to, target)? {
             return Ok(false);

@@ -103,8 +103,7 @@ impl Rename<'_> {
         if self.core.is_below(self.to, self.source) {
             return Err(Errno::INVAL);
         }
-        let bound = self.core.probe(cx, &self.to.stack()?, self.new_name)?.bound();
-        let target = self.directory_target(bound)?;
+        let target = self.directory_target(self.bound(cx)?)?;
         if !self.core.ensure_part(cx, self.source, target)? || !self.core.ensure_part(cx, self.to, target)? {
             return Ok(false);
         }
