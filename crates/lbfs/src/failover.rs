@@ -4,7 +4,7 @@ use crate::blame::{Blame, blame};
 use crate::health::{Set, only};
 use crate::layer::Shared;
 use crate::node::Node;
-use crate::pool::{NoAnswer, Pool};
+use crate::pool::NoAnswer;
 use crate::replica::{Opened, Replica};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -60,16 +60,9 @@ pub(crate) struct Deadline {
     at: Option<Instant>,
 }
 
-/// How long a replica has for an answer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
-    time: Duration,
-    /// Was it so long that a replica which did not answer is to blame? Else earlier steps used up the time.
-    pub(crate) is_fair: bool,
-}
-
-/// A replica that had this part of the timeout and did not answer is to blame for it.
-const FAIR_SHARE: u32 = 5;
+/// The part of the timeout that a replica always gets, however little is left: a shorter wait could not tell one that hangs
+/// from one that has just come back, or that answers the last of several steps.
+const LEAST_SHARE: u32 = 4;
 
 impl Deadline {
     pub(crate) fn new(fs: &Shared) -> Self {
@@ -80,22 +73,13 @@ impl Deadline {
         *self.at.get_or_insert_with(|| Instant::now() + self.timeout)
     }
 
-    /// The time for one replica: a third of what is left if another one can be asked after it, which may have to open a file first.
-    pub(crate) fn share(&mut self, is_last: bool) -> Patience {
+    /// How long one replica is waited for: half of the time left if another one can be asked after it, else all of it, but
+    /// at least a quarter of the timeout. So only an operation that meets four replicas that hang, or a
+    /// replica that comes back at the last moment, takes longer than the timeout.
+    pub(crate) fn share(&mut self, is_last: bool) -> Duration {
         let left = self.at().saturating_duration_since(Instant::now());
-        let time = if is_last { left } else { left / 3 };
-        Patience { time, is_fair: time >= self.timeout / FAIR_SHARE }
-    }
-}
-
-impl Patience {
-    /// Has `work` done by a replica's threads.
-    pub(crate) fn call<T: Send + 'static>(
-        self,
-        pool: &Arc<Pool>,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> core::result::Result<T, NoAnswer> {
-        pool.call(self.time, work)
+        let share = if is_last { left } else { left / 2 };
+        share.max(self.timeout / LEAST_SHARE)
     }
 }
 
@@ -120,7 +104,7 @@ impl<'a> Way<'a> {
     }
 
     /// How long that replica is waited for.
-    pub(crate) fn patience(&mut self, replica: usize) -> Patience {
+    pub(crate) fn patience(&mut self, replica: usize) -> Duration {
         let up = self.fs.board.up();
         let there = if up == 0 { self.fs.board.suspects() } else { up };
         self.deadline.share(there & !self.tried & !only(replica) == 0)
@@ -226,7 +210,7 @@ impl Node {
         &self,
         cx: &Cx<'_>,
         replica: usize,
-        patience: impl FnOnce() -> Patience,
+        patience: impl FnOnce() -> Duration,
         op: &(impl Fn(&Arc<dyn Vnode>, &Cx<'_>) -> Result<T> + Clone + Send + 'static),
     ) -> Outcome<(T, Arc<Opened>)> {
         let Some(opened) = self.fs.replicas.get(replica).and_then(Replica::opened) else {
@@ -242,12 +226,7 @@ impl Node {
                 let node = self.me().map_err(Fault::Errno)?;
                 let (caller, opened, op) = (Caller::of(cx), Arc::clone(&opened), op.clone());
                 let work = move || node.perform(replica, &opened, &caller.cx(), &op);
-                let patience = patience();
-                match patience.call(pool, work) {
-                    Ok(done) => done,
-                    Err(NoAnswer::Late) if !patience.is_fair => return Err(Fault::Errno(Errno::TIMEDOUT)),
-                    Err(none) => Err(Fault::Errno(errno_of(none))),
-                }
+                pool.call(patience(), work).unwrap_or_else(|none| Err(Fault::Errno(errno_of(none))))
             }
         };
         self.fs.end(call, &opened, done.as_ref().err().copied());
@@ -374,5 +353,35 @@ impl Shared {
     /// Is there a replica that may hang, so that open files will have to move sooner or later?
     pub(crate) fn may_move(&self) -> bool {
         self.replicas.iter().any(|replica| replica.opened().is_none_or(|opened| opened.pool.is_some()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(100);
+
+    fn ending_in(left: Duration) -> Deadline {
+        Deadline { timeout: TIMEOUT, at: Some(Instant::now() + left) }
+    }
+
+    fn near(share: Duration, seconds: u64) -> bool {
+        share <= Duration::from_secs(seconds) && share + Duration::from_secs(5) > Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_replica_gets_half_of_the_time_left_and_the_last_one_all_of_it() {
+        assert!(near(ending_in(TIMEOUT).share(false), 50));
+        assert!(near(ending_in(TIMEOUT).share(true), 100));
+        assert!(near(ending_in(TIMEOUT / 2).share(true), 50));
+    }
+
+    #[test]
+    fn a_replica_that_comes_back_just_before_the_deadline_has_time_to_answer() {
+        for left in [Duration::ZERO, TIMEOUT / 100, TIMEOUT / 5] {
+            assert_eq!(ending_in(left).share(true), TIMEOUT / 4);
+            assert_eq!(ending_in(left).share(false), TIMEOUT / 4);
+        }
     }
 }

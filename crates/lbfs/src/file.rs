@@ -1,8 +1,9 @@
 use crate::blame::{Blame, blame};
-use crate::failover::{Call, Caller, Deadline, Fault, Patience, Way, errno_of};
+use crate::failover::{Call, Caller, Deadline, Fault, Way, errno_of};
 use crate::node::{Node, Version};
-use crate::pool::{NoAnswer, Pool};
+use crate::pool::Pool;
 use crate::replica::Opened;
+use core::time::Duration;
 use parking_lot::RwLock;
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -149,7 +150,7 @@ impl LbFile {
         &self,
         place: &Arc<Place>,
         pool: &Arc<Pool>,
-        patience: Patience,
+        patience: Duration,
         op: impl FnOnce(&dyn OpenFile) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let work = {
@@ -157,11 +158,7 @@ impl LbFile {
             move || op(&**place.file()?)
         };
         let begun = self.node.fs.begin_read(place.replica);
-        let done = match patience.call(pool, work) {
-            Ok(done) => done,
-            Err(NoAnswer::Late) if !patience.is_fair => return Err(Errno::TIMEDOUT),
-            Err(none) => Err(errno_of(none)),
-        };
+        let done = pool.call(patience, work).unwrap_or_else(|none| Err(errno_of(none)));
         self.ended(place, begun, done)
     }
 

@@ -284,20 +284,6 @@ fn an_operation_has_one_deadline() {
     }
 }
 
-/// Who was not given enough time is not to blame for it.
-#[test]
-fn only_a_fair_share_of_the_deadline_condemns() {
-    let replicas = replicas(4, true);
-    let fs = replicas.mount(quick());
-    let file = walk(&fs, "a/f7").unwrap().vnode;
-    replicas.all(Mood::Hangs);
-    assert_eq!(file.getattr(&CALLER), Err(Errno::TIMEDOUT));
-    let states = states(&fs);
-    assert_eq!(states.iter().filter(|state| *state == "up").count(), 1, "{states:?}");
-    replicas.all(Mood::Well);
-    until("all are back", || self::states(&fs) == ["up"; 4]);
-}
-
 #[test]
 fn all_go_down_and_come_back() {
     for (may_hang, mood) in [(false, Mood::Fails(Errno::NOTCONN)), (true, Mood::Fails(Errno::IO)), (true, Mood::Hangs)]

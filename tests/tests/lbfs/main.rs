@@ -207,9 +207,9 @@ impl Drop for StopReaders<'_> {
 }
 
 /// The deadline is for whole operations: one that hangs, an opening and a read elsewhere, on a busy machine.
-const QUICK: &str = "timeout=4,ramp=0.5,probe=1,cache=0";
+const QUICK: &str = "timeout=2,ramp=0.5,probe=1,cache=0";
 /// An operation ends with its deadline, and the machine is busy.
-const PATIENCE: Duration = Duration::from_secs(6);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Servers are stopped, killed and started again, one after the other; who reads sees nothing of it.
 fn servers_stop_die_and_return(transport: Transport) {
