@@ -338,7 +338,7 @@ mod tests {
     /// Every page that a page refers to is written with it, or Debian has it.
     #[test]
     fn pages_refer_to_pages_that_exist() {
-        const DEBIANS: [&str; 9] = [
+        const DEBIANS: [&str; 13] = [
             "chmod(1)",
             "df(1)",
             "findmnt(8)",
@@ -348,6 +348,10 @@ mod tests {
             "umount(8)",
             "dpkg-divert(1)",
             "journalctl(1)",
+            "fdatasync(2)",
+            "fsync(2)",
+            "syncfs(2)",
+            "tar(1)",
         ];
         let dir = std::env::temp_dir().join(format!("strata-pages-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
