@@ -116,6 +116,20 @@ fn one_file_takes_one_descriptor(transport: Transport) {
     assert!(descriptors(&mounted) < 700, "{}", descriptors(&mounted));
 }
 
+/// Files that a layer opens as the server count as those of the user who opens them.
+fn files_of_another_size_count_too(transport: Transport) {
+    let sandbox = Sandbox::new();
+    many();
+    let lower = sandbox.dir("lower");
+    let mounted = Mounted::with_limit(Spec::stack("zstd / ", &lower, transport), &sandbox.path("m"), "-n 1024");
+    (0..1000).for_each(|i| fs::write(mounted.path(i.to_string()), i.to_string()).unwrap());
+    let (files, error) = as_user(USER, || open_all(1000, |i| File::open(mounted.path(i.to_string()))));
+    assert_eq!(error.and_then(|error| error.raw_os_error()), Some(Errno::NFILE.raw_os_error()));
+    assert!((200..400).contains(&files.len()), "{}", files.len());
+    assert_eq!(fs::read_to_string(mounted.path("999")).unwrap(), "999");
+    as_user(OTHER, || assert_eq!(fs::read_to_string(mounted.path("998")).unwrap(), "998"));
+}
+
 /// A server raises what it was given.
 fn the_limit_is_raised(transport: Transport) {
     let sandbox = Sandbox::new();
@@ -136,5 +150,6 @@ on_both_transports! {
     one_user_takes_a_share,
     new_files_count_too,
     one_file_takes_one_descriptor,
+    files_of_another_size_count_too,
     the_limit_is_raised,
 }

@@ -42,6 +42,13 @@ impl<'a> Cx<'a> {
         Cx { uid, gid, umask: 0, internal: true, ..*self }
     }
 
+    /// The same, for what is done as the server's user but held for the caller, such as an open file: it counts in full as
+    /// the caller's own, and can be refused where the caller has its share.
+    #[must_use]
+    pub const fn held_for_caller(&self) -> Self {
+        Self { internal: false, ..*self }
+    }
+
     /// The user on whose account this is done: the caller of the request, also where a layer acts as the server's user.
     #[must_use]
     pub const fn caller(&self) -> u32 {

@@ -34,7 +34,8 @@ impl TemplateVnode {
 
     pub(crate) fn open_file(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         if let Some(resizing) = self.resizing() {
-            return Ok(Arc::new(self.open_resized(cx, resizing, flags, None)?));
+            let server = self.core.server(cx).held_for_caller();
+            return Ok(Arc::new(self.open_resized((cx, &server), resizing, flags, None)?));
         }
         let inode = self.inode(cx)?;
         let lower = match inode.as_ref().filter(|inode| inode.coded) {
@@ -96,7 +97,8 @@ impl TemplateVnode {
 
     fn opened_new(&self, cx: &Cx<'_>, mut lower: Arc<dyn OpenFile>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         if let Some(resizing) = self.resizing() {
-            return Ok(Arc::new(self.open_resized(cx, resizing, flags.without_trunc(), Some(lower))?));
+            let server = self.core.server(cx).held_for_caller();
+            return Ok(Arc::new(self.open_resized((cx, &server), resizing, flags.without_trunc(), Some(lower))?));
         }
         let inode = self.inode(cx)?;
         if self.flags_of_new(flags) != flags && inode.as_ref().is_some_and(|inode| !inode.coded) {

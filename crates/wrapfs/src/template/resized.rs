@@ -190,16 +190,15 @@ impl Resizing {
 }
 
 impl TemplateVnode {
-    /// Opens a file whose size is changed. `made`: it was just made, and opened for reading and writing below.
+    /// Opens a file whose size is changed, below as `server`. `made`: it was just made, and opened for reading and writing below.
     pub(crate) fn open_resized(
         &self,
-        cx: &Cx<'_>,
+        (cx, server): (&Cx<'_>, &Cx<'_>),
         resizing: &Resizing,
         flags: OpenFlags,
         made: Option<Arc<dyn OpenFile>>,
     ) -> Result<TemplateFile> {
         cx.require_blocking()?;
-        let server = &self.core.server(cx);
         let shared = resizing.shared(self.lower.id());
         let mut slot = shared.slot.lock();
         let what = if slot.opens == 0 { resizing.look(server, &self.lower, made)? } else { slot.what.clone() };
@@ -236,7 +235,7 @@ impl TemplateVnode {
         set: &SetAttr,
         new_size: u64,
     ) -> Result<Attr> {
-        let file = self.open_resized(cx, resizing, OpenFlags::WRONLY, None)?;
+        let file = self.open_resized((cx, &self.core.server(cx)), resizing, OpenFlags::WRONLY, None)?;
         let Some(resized) = file.resized() else { return self.lower.setattr(cx, set, Some(&*file.lower)) };
         resized.truncate(cx, new_size)?;
         let rest = SetAttr { size: None, mtime: set.mtime.or(Some(SetTime::Now)), ..*set };
