@@ -38,6 +38,9 @@ pub(crate) struct Caller {
     uid: u32,
     gid: u32,
     pid: u32,
+    /// On whose account it is, and whether it is a layer's own work.
+    account: u32,
+    internal: bool,
 }
 
 /// Nobody gives up a call on a thread of a replica but the deadline.
@@ -45,11 +48,12 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 
 impl Caller {
     pub(crate) fn of(cx: &Cx<'_>) -> Self {
-        Self { uid: cx.uid, gid: cx.gid, pid: cx.pid }
+        Self { uid: cx.uid, gid: cx.gid, pid: cx.pid, account: cx.caller(), internal: cx.is_internal() }
     }
 
     pub(crate) fn cx(self) -> Cx<'static> {
-        Cx::new(self.uid, self.gid, self.pid, 0, true, &NEVER)
+        let cx = Cx::new(self.account, self.gid, self.pid, 0, true, &NEVER).as_server(self.uid, self.gid);
+        if self.internal { cx } else { cx.held_for_caller() }
     }
 }
 
@@ -382,6 +386,16 @@ mod tests {
         for left in [Duration::ZERO, TIMEOUT / 100, TIMEOUT / 5] {
             assert_eq!(ending_in(left).share(true), TIMEOUT / 4);
             assert_eq!(ending_in(left).share(false), TIMEOUT / 4);
+        }
+    }
+
+    #[test]
+    fn a_replicas_thread_knows_on_whose_account_it_works() {
+        let user = Cx::new(7, 8, 9, 0o22, true, &NEVER);
+        for cx in [user, user.as_server(0, 0), user.as_server(0, 0).held_for_caller(), Cx::internal(1, 1)] {
+            let there = Caller::of(&cx).cx();
+            let said = |cx: &Cx<'_>| (cx.uid, cx.gid, cx.pid, cx.caller(), cx.is_internal());
+            assert_eq!(said(&there), said(&cx));
         }
     }
 }
