@@ -71,7 +71,7 @@ pub enum When {
     Always,
 }
 
-/// What was asked for of [`AccessTimes`], beginning with what the mount had.
+/// What was granted of [`AccessTimes`], beginning with what the mount had.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     times: AccessTimes,
@@ -319,12 +319,17 @@ impl HostFs {
     fn change_times(&self, change: impl FnOnce(&mut Times)) -> Result<()> {
         let fs = self.root.fs();
         let mut times = fs.times.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = *times;
-        change(&mut times);
-        if fs.read_only || times.effective() == before.effective() {
-            return Ok(());
+        let mut asked = *times;
+        change(&mut asked);
+        if !fs.read_only && asked.effective() != times.effective() {
+            if !fs.detached {
+                return Err(Errno::PERM);
+            }
+            crate::sys::set_access_times(fs.root.as_fd(), asked.effective())?;
         }
-        if fs.detached { crate::sys::set_access_times(fs.root.as_fd(), times.effective()) } else { Err(Errno::PERM) }
+        // What was refused is refused again, and not taken for what is so already.
+        *times = asked;
+        Ok(())
     }
 
     /// The directory itself, open for as long as the layer is.

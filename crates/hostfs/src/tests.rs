@@ -3,7 +3,7 @@
 
 use crate::identity::HostInode;
 use crate::vnode_impl::{At, HostVnode, Reach};
-use crate::{HostFs, HostOptions};
+use crate::{AccessTimes, HostFs, HostOptions, When};
 use rustix::fs::AtFlags;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,6 +48,16 @@ fn both() -> [HostOptions; 2] {
 #[test]
 fn a_vnode_is_small() {
     assert_eq!(size_of::<crate::vnode_impl::HostVnode>(), 40);
+}
+
+#[test]
+fn a_refused_setting_of_access_times_is_refused_again() {
+    let fs = Scratch::new().open(HostOptions { detach: false, ..HostOptions::default() });
+    let ask = |when| fs.set_access_times(AccessTimes { when: Some(when), directories: None });
+    let twice = [When::Never, When::Relative, When::Always].map(|when| (ask(when), ask(when)));
+    // One of them is what the mount has.
+    assert_eq!(twice.iter().filter(|(first, again)| first.is_ok() && again.is_ok()).count(), 1);
+    assert_eq!(twice.iter().filter(|(first, again)| first.is_err() && first == again).count(), 2);
 }
 
 #[test]
