@@ -92,7 +92,9 @@ fn swapped(name: &[u8]) -> Vec<u8> {
 
 /// What has that name: device and number; and whether it can only have one name.
 fn id_of(dir: impl AsFd, name: &[u8]) -> Option<((u32, u32, u64), bool)> {
-    let stat = rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS).ok()?;
+    // Nothing is mounted only to be looked at.
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let stat = rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS).ok()?;
     let is_dir = u32::from(stat.stx_mode) & 0o170_000 == 0o040_000;
     Some(((stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino), is_dir || stat.stx_nlink == 1))
 }
