@@ -4,10 +4,15 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use rustix::fs::{AtFlags, CWD, SeekFrom, Timespec, Timestamps, XattrFlags, getxattr, seek, setxattr, utimensat};
+use rustix::fs::{
+    AtFlags, CWD, OFlags, SeekFrom, Timespec, Timestamps, XattrFlags, fcntl_setfl, getxattr, seek, setxattr, utimensat,
+};
+use rustix::mm::{MapFlags, ProtFlags};
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use strata_tests::mapping::Mapping;
 use strata_tests::{Delete, Fixture, Mode, Mounted, Sandbox, Spec, Transport, on_both_transports};
 
 const GIB: u64 = 1 << 30;
@@ -160,4 +165,37 @@ fn links_at_reserved_names(transport: Transport) {
     assert!(fs::symlink_metadata(ro.join(".wh..wh.links")).unwrap().is_symlink());
 }
 
-on_both_transports!(holes_of_large_files, times_far_away, large_xattrs, links_at_reserved_names);
+/// A mapping is written in its place though the only open file, or another one, appends; and so is a file that no longer does.
+fn mappings_of_files_that_append(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let lower = sandbox.dir("lower");
+    for layer in ["wrapfs / ", "zstd / "] {
+        let mut mounted =
+            Mounted::with_options(Spec::stack(layer, &lower, transport), &sandbox.path("m"), "passthrough=off");
+        let path = mounted.path("f");
+        fs::write(&path, [b'.'; 4096]).unwrap();
+        let mut file = File::options().read(true).append(true).open(&path).unwrap();
+        let mut mapping = Mapping::new(&file, 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).unwrap();
+        mapping.write(0, b"mapped");
+        mapping.sync().unwrap();
+        file.write_all(b"end").unwrap();
+        fcntl_setfl(&file, OFlags::empty()).unwrap();
+        file.write_all_at(b"set", 8).unwrap();
+        fcntl_setfl(&file, OFlags::APPEND).unwrap();
+        file.write_all(b"END").unwrap();
+        drop((file, mapping));
+        mounted.remount();
+        let text = fs::read(&path).unwrap();
+        assert_eq!(text.len(), 4102, "{layer}");
+        assert_eq!((&text[..12], &text[4096..]), (&b"mapped..set."[..], &b"endEND"[..]), "{layer}");
+        fs::remove_file(&path).unwrap();
+    }
+}
+
+on_both_transports!(
+    mappings_of_files_that_append,
+    holes_of_large_files,
+    times_far_away,
+    large_xattrs,
+    links_at_reserved_names
+);

@@ -39,6 +39,8 @@ struct Handle {
     node: u64,
     use_: Use,
     file: Arc<dyn OpenFile>,
+    /// The same file opened once more, if that one appends and something was written in its place.
+    in_place: Option<Arc<dyn OpenFile>>,
 }
 
 /// The open files of a mount.
@@ -73,6 +75,8 @@ pub(crate) struct Use {
     pub(crate) writes: bool,
     /// It may be mapped to be written: for that it must be open for reading, too.
     pub(crate) maps: bool,
+    /// Whatever is written goes to the end.
+    pub(crate) appends: bool,
     /// It is a program to be run.
     pub(crate) executes: bool,
 }
@@ -80,7 +84,8 @@ pub(crate) struct Use {
 impl Use {
     /// Of a file that is opened with `flags`.
     pub(crate) fn of(flags: OpenFlags) -> Self {
-        Self { writes: flags.writes(), maps: flags.writes() && flags.reads(), ..Self::default() }
+        let (writes, appends) = (flags.writes(), flags.appends());
+        Self { writes, maps: writes && flags.reads(), appends, ..Self::default() }
     }
 }
 
@@ -133,7 +138,7 @@ impl Files {
                 Way::Cached => {}
             }
         }
-        let fh = self.insert(Handle { node, use_, file });
+        let fh = self.insert(Handle { node, use_, file, in_place: None });
         OpenOut { fh, open_flags, backing_id }
     }
 
@@ -157,6 +162,32 @@ impl Files {
         let index = usize::try_from(fh).map_err(|_| Errno::BADF)?;
         let slab = self.handles.read().unwrap_or_else(PoisonError::into_inner);
         slab.slots.get(index).and_then(Option::as_ref).map(|h| Arc::clone(&h.file)).ok_or(Errno::BADF)
+    }
+
+    /// The open file for a write in its place. Where the handle's appends, that is another one, made by `open`: the kernel writes the pages
+    /// of mappings through any open file of the inode, and fcntl(2) can take `O_APPEND` away.
+    pub(crate) fn get_in_place(
+        &self,
+        fh: u64,
+        open: impl FnOnce() -> Result<Arc<dyn OpenFile>>,
+    ) -> Result<Arc<dyn OpenFile>> {
+        let index = usize::try_from(fh).map_err(|_| Errno::BADF)?;
+        {
+            let slab = self.handles.read().unwrap_or_else(PoisonError::into_inner);
+            let handle = slab.slots.get(index).and_then(Option::as_ref).ok_or(Errno::BADF)?;
+            let known = if handle.use_.appends { handle.in_place.as_ref() } else { Some(&handle.file) };
+            if let Some(file) = known {
+                return Ok(Arc::clone(file));
+            }
+        }
+        let file = open()?;
+        let mut slab = self.handles.write().unwrap_or_else(PoisonError::into_inner);
+        let handle = slab.slots.get_mut(index).and_then(Option::as_mut);
+        // Another thread may have been faster, with one that is as good.
+        let second = handle.and_then(|handle| handle.in_place.replace(Arc::clone(&file)));
+        drop(slab);
+        drop(second);
+        Ok(file)
     }
 
     /// The last descriptor of an open file is gone.

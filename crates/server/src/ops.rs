@@ -402,7 +402,13 @@ impl Filesystem for Server {
 
     fn write(&self, rq: &Request<'_>, node: u64, arg: &WriteIn, data: &[u8]) -> Reply<u32> {
         let cx = cx(rq, 0);
-        let file = self.files.get(arg.fh)?;
+        let file = if arg.write_flags & fuse::abi::WRITE_CACHE == 0 && convert::open_flags(arg.flags).appends() {
+            self.files.get(arg.fh)?
+        } else {
+            // Not refused for want of descriptors: that would lose what was written to a mapping.
+            let cx = cx.as_server(rq.uid, rq.gid);
+            self.files.get_in_place(arg.fh, || self.nodes.get(node)?.open(&cx, OpenFlags::WRONLY))?
+        };
         if arg.write_flags & fuse::abi::WRITE_KILL_SUIDGID != 0 {
             // Before the write, as the kernel does it on a file system of its own. After it, an answer of MAY_BLOCK would have
             // the data written a second time.
@@ -664,6 +670,33 @@ mod tests {
             let sub = server.mkdir(rq, a, 0o755, 0, b"sub").unwrap().nodeid;
             server.rename(rq, a, b"sub", b, b"sub", RenameFlags2(0)).unwrap();
             assert_eq!(server.nodes.parent_of(sub), b);
+        });
+    }
+
+    #[test]
+    fn only_what_is_to_be_appended_is_appended() {
+        const O_RDWR_APPEND: u32 = 0o2002;
+        const O_RDWR: u32 = 0o2;
+        let server = Server::new(MemFs::new(), &Config::new("/".into(), "none", "test"));
+        request(0, Opcode::Write, |rq| {
+            let make = CreateIn { flags: O_RDWR_APPEND, mode: 0o644, ..CreateIn::default() };
+            let (entry, open) = server.create(rq, ROOT, &make, b"f").unwrap();
+            let write = |flags, write_flags, offset, data: &[u8]| {
+                let arg = WriteIn { fh: open.fh, flags, write_flags, offset, ..WriteIn::default() };
+                server.write(rq, entry.nodeid, &arg, data).unwrap();
+            };
+            write(O_RDWR_APPEND, 0, 0, b"......");
+            // A page of a mapping, of which the kernel says no flags.
+            write(0, fuse::abi::WRITE_CACHE, 0, b"map");
+            // After F_SETFL, and after another one.
+            write(O_RDWR, 0, 2, b"set");
+            write(O_RDWR_APPEND, 0, 0, b"end");
+            let mut bytes = [0; 16];
+            let arg = ReadIn { fh: open.fh, ..ReadIn::default() };
+            let len = server.read(rq, entry.nodeid, &arg, &mut bytes).unwrap();
+            assert_eq!(&bytes[..len], b"maset.end");
+            server.release(rq, entry.nodeid, &ReleaseIn { fh: open.fh, ..ReleaseIn::default() }).unwrap();
+            assert_eq!(server.files.count(), (0, 0));
         });
     }
 
