@@ -98,6 +98,7 @@ impl UnionVnode {
             if names.sections() == sections && is_same(&probe, &again) {
                 return Ok(Look { lock, sections, stack, probe: again });
             }
+            cx.require_blocking()?;
             cx.check()?;
         }
     }
