@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use vnode::{Errno, Kind, Result, Time};
 
-/// Listings that are kept.
+/// Listings that are kept, of large directories and of others.
 const KEPT: usize = 32;
 /// A listing takes so many new names, and one more for each two that it was merged with.
 const MOST_ADDED: usize = 1024;
@@ -359,6 +359,7 @@ impl Slot {
     pub(crate) fn end(&mut self, missed: usize, kept: Option<Kept>) -> Option<Ended> {
         let mut merging = self.merging.take()?;
         let ended = kept.map(|mut kept| {
+            let entries = kept.listing.items.len();
             for (name, fate) in merging.changes.get(missed..).unwrap_or_default() {
                 kept.own = true;
                 kept.listing.change(name.as_bytes(), *fate);
@@ -366,7 +367,7 @@ impl Slot {
             let listing = Arc::new(Mutex::new(kept));
             let stays = !merging.lost;
             let old = if stays { self.kept.replace(listing.clone()) } else { None };
-            Ended { listing, stays, _old: old }
+            Ended { listing, entries, stays, _old: old }
         });
         merging.count -= 1;
         if merging.count > 0 {
@@ -379,23 +380,44 @@ impl Slot {
 /// The outcome of a merge.
 pub(crate) struct Ended {
     pub(crate) listing: Arc<Mutex<Kept>>,
+    /// How many it was merged with.
+    pub(crate) entries: usize,
     pub(crate) stays: bool,
     _old: Option<Arc<Mutex<Kept>>>,
 }
 
 /// The directories whose merged listings are kept, the oldest first.
+///
+/// Who goes into each of many subdirectories while listing their parent does not push the listing of a large parent out: that
+/// would be merged anew for each page.
 #[derive(Debug, Default)]
 pub(crate) struct Listings {
-    recent: Mutex<VecDeque<Weak<UnionVnode>>>,
+    small: Mutex<VecDeque<Weak<UnionVnode>>>,
+    large: Mutex<VecDeque<Weak<UnionVnode>>>,
 }
 
 impl Listings {
-    pub(crate) fn remember(&self, dir: &UnionVnode) {
+    /// A listing of so many entries is kept.
+    pub(crate) fn remember(&self, dir: &UnionVnode, entries: usize) {
         let Ok(this) = dir.arc() else { return };
+        let (recent, others) = if entries < LARGE { (&self.small, &self.large) } else { (&self.large, &self.small) };
+        let is_other = |weak: &Weak<UnionVnode>| !std::ptr::eq(weak.as_ptr(), Arc::as_ptr(&this));
+        others.lock().retain(is_other);
+        // Dropped without the lock.
+        let mut held = Vec::new();
         let forgotten = {
-            let mut recent = self.recent.lock();
-            recent.retain(|weak| !std::ptr::eq(weak.as_ptr(), Arc::as_ptr(&this)));
+            let mut recent = recent.lock();
+            recent.retain(is_other);
             recent.push_back(Arc::downgrade(&this));
+            if recent.len() > KEPT {
+                // What was removed since takes no room.
+                recent.retain(|weak| {
+                    let live = weak.upgrade();
+                    let keeps = live.as_ref().is_some_and(|live| live.keeps_listing());
+                    held.extend(live);
+                    keeps
+                });
+            }
             if recent.len() > KEPT { recent.pop_front() } else { None }
         };
         let Some(old) = forgotten.and_then(|weak| weak.upgrade()) else { return };
@@ -403,6 +425,12 @@ impl Listings {
             let listing = part.listing.lock().forget();
             drop(listing);
         }
+    }
+}
+
+impl UnionVnode {
+    fn keeps_listing(&self) -> bool {
+        self.dir.as_ref().is_some_and(|dir| dir.listing.lock().kept.is_some())
     }
 }
 

@@ -147,7 +147,7 @@ impl UnionVnode {
         let ended = dir.listing.lock().end(missed, merged);
         let ended = ended.ok_or(error.unwrap_or(vnode::Errno::IO))?;
         if ended.stays {
-            self.core.listings.remember(self);
+            self.core.listings.remember(self, ended.entries);
         }
         Ok(ended.listing)
     }

@@ -237,3 +237,41 @@ fn what_stays_is_listed_once_and_what_changes_as_it_is() {
         }
     }
 }
+
+/// Lists each of `dirs` subdirectories between pages of the listing of all, and then removes it or not. Answers the
+/// readdirs; of who lists all first where `first`.
+fn walk(dirs: usize, most: usize, removes: bool, first: bool) -> usize {
+    let u = usual(0);
+    for n in 0..dirs {
+        for branch in &u.branches {
+            branch.root().mkdir(&CX, name(&format!("d{n}")), 0o755).unwrap();
+        }
+    }
+    u.faults.record();
+    let enter = |names: &[String]| {
+        for dir in names {
+            let entry = u.root.lookup(&CX, name(dir)).unwrap().unwrap();
+            assert_eq!(page(&*entry.vnode, 0, 9).0.len(), 0);
+            if removes {
+                u.root.rmdir(&CX, name(dir)).unwrap();
+            }
+        }
+    };
+    if first {
+        let all: Vec<_> = scan(&*u.root, most, &mut |_| {}).into_keys().collect();
+        enter(&all);
+    } else {
+        let seen = scan(&*u.root, most, &mut |names| enter(names));
+        assert_eq!((seen.len(), seen.values().max()), (dirs, Some(&1)));
+    }
+    readdirs(&u.faults)
+}
+
+/// nftw(3), BusyBox and others go into subdirectories before they have read all names.
+#[test]
+fn walks_that_descend_while_they_list_merge_a_directory_once() {
+    for (dirs, removes) in [(400, true), (5000, false)] {
+        let (best, now) = (walk(dirs, 40, removes, true), walk(dirs, 40, removes, false));
+        assert!(now <= best + 4, "{now} readdirs in place of {best}, removes: {removes}");
+    }
+}
