@@ -19,10 +19,11 @@ const KEPT: usize = 32;
 const MOST_ADDED: usize = 1024;
 /// So many changes are noted while a directory is merged.
 const MOST_NOTED: usize = 1 << 16;
-/// A directory with fewer entries is merged anew whenever it may have changed out of band.
+/// A directory for which fewer entries are read, hidden ones and whiteouts too, is merged anew whenever it may have changed out
+/// of band.
 const LARGE: usize = 4096;
 /// Own changes make it impossible to tell whether a directory also changed out of band. A large one
-/// is then merged anew after this time for each entry, so that readers cannot keep it busy: merging
+/// is then merged anew after this time for each of these, so that readers cannot keep it busy: merging
 /// takes a fraction of it, during which the kernel makes writers wait.
 const REST: Duration = Duration::from_micros(5);
 
@@ -71,6 +72,8 @@ pub(crate) struct Listing {
     names: Vec<u8>,
     items: Vec<Item>,
     added: BTreeMap<u64, Added>,
+    /// How many lower entries it was merged from, whiteouts too.
+    pub(crate) work: usize,
     /// Counts the changes.
     version: u64,
     /// Its positions have 31 bits.
@@ -273,7 +276,7 @@ pub(crate) enum Trust {
 
 impl Kept {
     pub(crate) fn new(listing: Listing, stack: Stack, stamps: Vec<Stamp>, begun: Instant) -> Self {
-        let (merged, entries) = (Instant::now(), listing.items.len());
+        let (merged, entries) = (Instant::now(), listing.work);
         let rest = match u32::try_from(entries) {
             _ if entries < LARGE => Duration::ZERO,
             Ok(entries) => (REST * entries).max((merged - begun) * 4),
@@ -359,7 +362,7 @@ impl Slot {
     pub(crate) fn end(&mut self, missed: usize, kept: Option<Kept>) -> Option<Ended> {
         let mut merging = self.merging.take()?;
         let ended = kept.map(|mut kept| {
-            let entries = kept.listing.items.len();
+            let work = kept.listing.work;
             for (name, fate) in merging.changes.get(missed..).unwrap_or_default() {
                 kept.own = true;
                 kept.listing.change(name.as_bytes(), *fate);
@@ -367,7 +370,7 @@ impl Slot {
             let listing = Arc::new(Mutex::new(kept));
             let stays = !merging.lost;
             let old = if stays { self.kept.replace(listing.clone()) } else { None };
-            Ended { listing, entries, stays, _old: old }
+            Ended { listing, work, stays, _old: old }
         });
         merging.count -= 1;
         if merging.count > 0 {
@@ -380,8 +383,8 @@ impl Slot {
 /// The outcome of a merge.
 pub(crate) struct Ended {
     pub(crate) listing: Arc<Mutex<Kept>>,
-    /// How many it was merged with.
-    pub(crate) entries: usize,
+    /// How many lower entries it was merged from.
+    pub(crate) work: usize,
     pub(crate) stays: bool,
     _old: Option<Arc<Mutex<Kept>>>,
 }
@@ -397,10 +400,10 @@ pub(crate) struct Listings {
 }
 
 impl Listings {
-    /// A listing of so many entries is kept.
-    pub(crate) fn remember(&self, dir: &UnionVnode, entries: usize) {
+    /// A listing is kept that was merged from so many lower entries.
+    pub(crate) fn remember(&self, dir: &UnionVnode, work: usize) {
         let Ok(this) = dir.arc() else { return };
-        let (recent, others) = if entries < LARGE { (&self.small, &self.large) } else { (&self.large, &self.small) };
+        let (recent, others) = if work < LARGE { (&self.small, &self.large) } else { (&self.large, &self.small) };
         let is_other = |weak: &Weak<UnionVnode>| !std::ptr::eq(weak.as_ptr(), Arc::as_ptr(&this));
         others.lock().retain(is_other);
         // Dropped without the lock.

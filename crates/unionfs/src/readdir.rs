@@ -31,6 +31,9 @@ struct Seen {
     kind: Kind,
 }
 
+/// All of them.
+type AllSeen = HashMap<Box<[u8]>, Seen>;
+
 /// What hides names to the right.
 #[derive(Default)]
 struct Hidden {
@@ -147,7 +150,7 @@ impl UnionVnode {
         let ended = dir.listing.lock().end(missed, merged);
         let ended = ended.ok_or(error.unwrap_or(vnode::Errno::IO))?;
         if ended.stays {
-            self.core.listings.remember(self, ended.entries);
+            self.core.listings.remember(self, ended.work);
         }
         Ok(ended.listing)
     }
@@ -333,8 +336,9 @@ impl Core {
     }
 
     fn merge_listing(&self, cx: &Cx<'_>, stack: &Stack) -> Result<Listing> {
-        let seen = self.collect(cx, stack)?;
+        let (seen, work) = self.collect(cx, stack)?;
         let mut listing = Listing::with_capacity(seen.len(), self.options.numbers == Numbers::Narrow);
+        listing.work = work;
         let mut sorted: Vec<(u64, Box<[u8]>, Seen)> =
             seen.into_iter().map(|(name, seen)| (listing.position(&name), name, seen)).collect();
         sorted.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
@@ -345,15 +349,17 @@ impl Core {
         Ok(listing)
     }
 
-    /// All names that show, each with its leftmost instance.
-    fn collect(&self, cx: &Cx<'_>, stack: &Stack) -> Result<HashMap<Box<[u8]>, Seen>> {
-        let mut seen: HashMap<Box<[u8]>, Seen> = HashMap::new();
+    /// All names that show, each with its leftmost instance; and how many entries were read for that.
+    fn collect(&self, cx: &Cx<'_>, stack: &Stack) -> Result<(AllSeen, usize)> {
+        let mut seen = AllSeen::new();
+        let mut work = 0;
         let mut hidden = Hidden::default();
         for (part, dir) in stack.iter().enumerate() {
             let mut hides = Hidden::default();
             let mut too_many = false;
             dir.vnode.readdir(cx, 0, &mut |entry| {
                 let name = entry.name.as_bytes();
+                work += 1;
                 match classify(name) {
                     Listed::Plain if !seen.contains_key(name) && !hidden.hides(name) => {
                         seen.insert(name.into(), Seen { part, ino: entry.ino, kind: entry.kind });
@@ -362,7 +368,7 @@ impl Core {
                     Listed::Whiteout(name) => drop(hides.names.insert(name.into())),
                     Listed::LongWhiteout(digest) => drop(hides.digests.insert(digest.into())),
                 }
-                too_many = seen.len() > QUICK && !cx.may_block;
+                too_many = work > QUICK && !cx.may_block;
                 !too_many
             })?;
             if too_many {
@@ -372,7 +378,7 @@ impl Core {
             hidden.names.extend(hides.names);
             hidden.digests.extend(hides.digests);
         }
-        Ok(seen)
+        Ok((seen, work))
     }
 
     /// Does nothing show in that directory?
@@ -385,6 +391,6 @@ impl Core {
             })?;
             return Ok(empty);
         }
-        Ok(self.collect(cx, stack)?.is_empty())
+        Ok(self.collect(cx, stack)?.0.is_empty())
     }
 }

@@ -124,6 +124,20 @@ fn readers_who_begin_do_not_merge_a_large_directory_each_time() {
     assert!(readdirs(&u.faults) <= 8, "{} readdirs for 20 readers", readdirs(&u.faults));
 }
 
+/// What a merge costs are the entries that are read, not those that are left.
+#[test]
+fn readers_who_begin_do_not_merge_a_large_directory_of_few_entries_each_time() {
+    let u = usual(10_000);
+    (4..10_000).for_each(|n| u.root.unlink(&CX, name(&format!("f{n}"))).unwrap());
+    assert_eq!(scan(&*u.root, 9, &mut |_| {}).len(), 4);
+    u.faults.record();
+    for n in 0..20 {
+        make(&*u.root, &format!("new{n}"));
+        assert_eq!(page(&*u.root, 0, 99).0.len(), 5 + n);
+    }
+    assert!(readdirs(&u.faults) <= 8, "{} readdirs for 20 readers", readdirs(&u.faults));
+}
+
 #[test]
 fn out_of_band_changes_show_to_who_begins() {
     let u = usual(10);
