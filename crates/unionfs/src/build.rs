@@ -183,7 +183,7 @@ fn write_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), loaded: &Loade
     }
     let mut log = Log::new(file, end);
     for record in fresh {
-        log.append(cx, &record)?;
+        log.append(cx, [&record])?;
     }
     Ok(log)
 }

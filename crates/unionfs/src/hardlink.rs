@@ -8,10 +8,11 @@ use crate::marks::components;
 use crate::node::{Lower, UnionVnode};
 use crate::ownfiles::Own;
 use crate::shortname::ShortName;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ThreadId;
 use vnode::{Attr, Cx, DirEntry, Entry, Errno, Kind, Name, Result, Vnode};
 
 /// The name of the index in the root of a branch.
@@ -23,8 +24,11 @@ pub(crate) struct Links {
     index: RwLock<HashMap<u64, u16>>,
     len: AtomicUsize,
     /// Held while a count of names is read, changed and written: names of one file may go from several directories at once.
-    counting: Mutex<()>,
+    counting: Mutex<Pending>,
 }
+
+/// The [`Record::Using`] that are not yet ended, by the thread whose operation each belongs to: it has one at most.
+type Pending = HashMap<ThreadId, Record>;
 
 impl Links {
     /// The branch that holds the copy of the file of that number.
@@ -203,7 +207,7 @@ impl Core {
         // A copy that moves on. After a crash the next mount sees by the index whether it did.
         let tag = self.branch(old.branch)?.tag;
         let record = Record::Using { tag, number, first: attr.nlink, path: Vec::new() };
-        self.identity.append(&self.server(cx), record)?;
+        self.begin_using(cx, record)?;
         if let Err(e) = self.add_to_index(cx, number, copy) {
             self.end_using(cx, number, 0);
             return Err(e);
@@ -213,12 +217,32 @@ impl Core {
         Ok(())
     }
 
+    fn begin_using(&self, cx: &Cx<'_>, record: Record) -> Result<()> {
+        let mut counting = self.links.counting.lock();
+        self.identity.append(&self.server(cx), record.clone())?;
+        counting.insert(std::thread::current().id(), record);
+        Ok(())
+    }
+
+    /// Writes a count of names, which ends the operation of this thread on a name of that file. In the log it ends those of
+    /// other threads too, which are still to be completed after a crash: they are written again with it.
+    fn write_names(&self, cx: &Cx<'_>, mut counting: MutexGuard<'_, Pending>, number: u64, first: u32, used: u32) {
+        let of_file = |record: &Record| matches!(record, Record::Using { number: n, .. } if *n == number);
+        let this = std::thread::current().id();
+        if counting.get(&this).is_some_and(of_file) {
+            counting.remove(&this);
+        }
+        let mut records = vec![Record::Names { number, first, used }];
+        records.extend(counting.values().filter(|record| of_file(record)).cloned());
+        self.identity.note_all(&self.server(cx), records);
+    }
+
     /// An index entry came to another branch: the `nlink` names of the file on the old one lead to it, but for the old entry.
     fn index_moved(&self, cx: &Cx<'_>, number: u64, nlink: u32) {
-        let _counting = self.links.counting.lock();
+        let counting = self.links.counting.lock();
         let names = self.identity.names(number).unwrap_or_default();
         let first = names.first.saturating_add(nlink.saturating_sub(1));
-        self.identity.note(&self.server(cx), Record::Names { number, first, used: names.used });
+        self.write_names(cx, counting, number, first, names.used);
     }
 
     /// Is that a name of a file whose link count is kept in the log, or will be once the name is used up?
@@ -245,7 +269,7 @@ impl Core {
         let Some(number) = self.counts(lower, attr)? else { return Ok(()) };
         let tag = self.branch(lower.branch)?.tag;
         let record = Record::Using { tag, number, first: attr.nlink, path: dir.path_to(name) };
-        match self.identity.append(&self.server(cx), record) {
+        match self.begin_using(cx, record) {
             // A path of 64 KiB: only a crash just now could make the link count wrong.
             Err(Errno::NAMETOOLONG) => Ok(()),
             other => other,
@@ -261,7 +285,7 @@ impl Core {
 
     /// No name was used up; `removed` names of the lower file are gone for good.
     fn end_using(&self, cx: &Cx<'_>, number: u64, removed: u32) {
-        let _counting = self.links.counting.lock();
+        let counting = self.links.counting.lock();
         let names = self.identity.names(number).unwrap_or_default();
         let first = match self.links.branch(number) {
             Some(_) => names.first,
@@ -269,7 +293,7 @@ impl Core {
             None if names.used == 0 => 0,
             None => names.first.saturating_sub(removed).max(names.used),
         };
-        self.identity.note(&self.server(cx), Record::Names { number, first, used: names.used });
+        self.write_names(cx, counting, number, first, names.used);
     }
 
     /// Bookkeeping after a name was removed that something had hidden: it was counted as used up when that came.
@@ -356,15 +380,14 @@ impl Core {
     /// Counts one of the names of a lower file with `first` names as used up. Once the file is in the index, the names that it
     /// had then stay what is counted from.
     pub(crate) fn use_name(&self, cx: &Cx<'_>, number: u64, first: u32, by: i32) {
-        let _counting = self.links.counting.lock();
+        let counting = self.links.counting.lock();
         let fresh = crate::identity::Names { first, used: 0 };
         let mut names = self.identity.names(number).unwrap_or(fresh);
         if self.links.branch(number).is_none() {
             names.first = first.max(1);
         }
         names.used = names.used.saturating_add_signed(by);
-        let cx = &self.server(cx);
-        self.identity.note(cx, Record::Names { number, first: names.first, used: names.used });
+        self.write_names(cx, counting, number, names.first, names.used);
     }
 
     /// The link count to show for a file, given that of its lower file.
@@ -494,6 +517,42 @@ mod tests {
             }
         });
         assert_eq!(core.identity.names(77).map(|names| names.used), Some(THREADS * NAMES));
+    }
+
+    /// A crash while names of one file go from several directories: one operation has ended, another is to be completed.
+    #[test]
+    fn the_end_of_one_operation_leaves_others_to_be_completed() {
+        let layers = [memfs::MemFs::new(), memfs::MemFs::new()];
+        let cx = Cx::internal(0, 0);
+        let name = |text: &'static str| Name::new(text.as_bytes()).unwrap();
+        let below = vnode::Layer::root(&*layers[1]);
+        let file = below.mknod(&cx, name("a"), Kind::Regular.mode_bits() | 0o644, 0).unwrap().vnode;
+        for other in ["b", "c", "d"] {
+            below.link(&cx, name(other), &file).unwrap();
+        }
+        let mount = || {
+            let modes = [crate::Mode::ReadWrite, crate::Mode::ReadOnly];
+            let branches = layers.iter().zip(modes).zip(["/0", "/1"]).map(|((layer, mode), path)| crate::Branch {
+                layer: layer.clone(),
+                path: path.into(),
+                mode,
+            });
+            crate::Unionfs::new(branches.collect(), crate::Options::default()).unwrap()
+        };
+        {
+            let root = vnode::Layer::root(&*mount());
+            let top = root.as_any().downcast_ref::<UnionVnode>().unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let lower = Lower { vnode: file.clone(), branch: 1 };
+                    top.core.going_to_use(&cx, top, name("b"), &lower, &file.getattr(&cx).unwrap()).unwrap();
+                    top.core.make_whiteout(&cx, &top.part(0).unwrap().unwrap(), name("b")).unwrap();
+                });
+            });
+            root.unlink(&cx, name("a")).unwrap();
+        }
+        let root = vnode::Layer::root(&*mount());
+        assert_eq!(root.lookup(&cx, name("c")).unwrap().unwrap().attr.nlink, 2);
     }
 
     #[test]

@@ -174,7 +174,7 @@ impl Identity {
 
     /// Writes a record, then takes it in.
     pub(crate) fn append(&self, cx: &Cx<'_>, record: Record) -> Result<()> {
-        self.write(cx, Some(&record))?;
+        self.write(cx, std::slice::from_ref(&record))?;
         self.take_in(record);
         Ok(())
     }
@@ -182,27 +182,32 @@ impl Identity {
     /// The same after the moment of an operation, when it can't fail any more: a record that can't be written now is written
     /// with a later one, or when the union ends.
     pub(crate) fn note(&self, cx: &Cx<'_>, record: Record) {
-        if let Err(errno) = self.write(cx, Some(&record)) {
+        self.note_all(cx, vec![record]);
+    }
+
+    /// The same for records that are written as one.
+    pub(crate) fn note_all(&self, cx: &Cx<'_>, records: Vec<Record>) {
+        if let Err(errno) = self.write(cx, &records) {
             tracing::warn!(%errno, "the identity log could not be written");
-            self.late.lock().push_back(record.clone());
+            self.late.lock().extend(records.iter().cloned());
         }
-        self.take_in(record);
+        records.into_iter().for_each(|record| self.take_in(record));
     }
 
     /// Writes what could not be written before.
     pub(crate) fn flush(&self, cx: &Cx<'_>) -> Result<()> {
-        self.write(cx, None)
+        self.write(cx, &[])
     }
 
-    fn write(&self, cx: &Cx<'_>, record: Option<&Record>) -> Result<()> {
+    fn write(&self, cx: &Cx<'_>, records: &[Record]) -> Result<()> {
         let mut log = self.log.lock();
         let Some(log) = log.as_mut() else { return Ok(()) };
         loop {
             let Some(late) = self.late.lock().front().cloned() else { break };
-            log.append(cx, &late)?;
+            log.append(cx, [&late])?;
             self.late.lock().pop_front();
         }
-        record.map_or(Ok(()), |record| log.append(cx, record))
+        if records.is_empty() { Ok(()) } else { log.append(cx, records) }
     }
 
     fn take_in(&self, record: Record) {

@@ -226,9 +226,12 @@ impl Log {
         Self { file, end }
     }
 
-    /// Writes a record at the end. What a failing write leaves there is overwritten by the next.
-    pub(crate) fn append(&mut self, cx: &Cx<'_>, record: &Record) -> Result<()> {
-        let bytes = record.encode()?;
+    /// Writes records at the end, as one. What a failing write leaves there is overwritten by the next.
+    pub(crate) fn append<'r>(&mut self, cx: &Cx<'_>, records: impl IntoIterator<Item = &'r Record>) -> Result<()> {
+        let mut bytes = Vec::new();
+        for record in records {
+            bytes.extend(record.encode()?);
+        }
         write_all(&*self.file, cx, &bytes, self.end)?;
         self.end += bytes.len() as u64;
         Ok(())
