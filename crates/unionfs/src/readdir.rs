@@ -4,7 +4,7 @@ use crate::branch::Core;
 use crate::identity::mix;
 use crate::listing::{Fate, Kept, Listing, Stamp, Trust};
 use crate::lookup::Hit;
-use crate::node::{Dir, Lower, Stack, UnionVnode};
+use crate::node::{Dir, Lower, Stack, UNCOUNTED, UnionVnode};
 use crate::options::Numbers;
 use crate::whiteout::{Listed, classify, is_long, long_digest};
 use parking_lot::Mutex;
@@ -150,6 +150,8 @@ impl UnionVnode {
         let ended = dir.listing.lock().end(missed, merged);
         let ended = ended.ok_or(error.unwrap_or(vnode::Errno::IO))?;
         if ended.stays {
+            // Subdirectories may have come or gone out of band since they were counted.
+            dir.subdirs.store(UNCOUNTED, Ordering::Release);
             self.core.listings.remember(self, ended.work);
         }
         Ok(ended.listing)

@@ -153,6 +153,24 @@ fn out_of_band_changes_show_to_who_begins() {
 }
 
 #[test]
+fn a_listing_counts_subdirectories_that_came_or_went_out_of_band() {
+    let u = usual(3);
+    let links = || u.root.getattr(&CX).unwrap().nlink;
+    assert_eq!(links(), 2);
+    for branch in &u.branches {
+        branch.root().mkdir(&CX, name("both"), 0o755).unwrap();
+    }
+    u.branches[1].root().mkdir(&CX, name("other"), 0o755).unwrap();
+    let _ = page(&*u.root, 0, usize::MAX);
+    assert_eq!(links(), 4);
+    u.branches[1].root().rmdir(&CX, name("other")).unwrap();
+    let _ = page(&*u.root, 0, usize::MAX);
+    assert_eq!(links(), 3);
+    u.root.mkdir(&CX, name("own"), 0o755).unwrap();
+    assert_eq!(links(), 4);
+}
+
+#[test]
 fn the_stamp_moves_with_other_branches_only() {
     let u = usual(10);
     scan(&*u.root, 100, &mut |_| {});
