@@ -134,8 +134,8 @@ impl Core {
             // It names a place that whoever made it need not be able to reach.
             let (owner, mode) = (entry.attr.uid, entry.attr.perm());
             let why = format!(
-                "is ignored, for it may be forged: its owner is {owner}, its mode {mode:03o}, and only a file of root or of the \
-                 server's user that nobody else can write counts; remove it, or, if you know it to be genuine, chown it to \
+                "is ignored, for it may be forged: its owner is {owner}, its mode {mode:03o}, and only a read-only file of root \
+                 or of the server's user counts; remove it, or, if you know it to be genuine, chown it to \
                  root and chmod it to 444"
             );
             self.complain(dir, found, &why);

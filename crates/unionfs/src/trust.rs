@@ -19,10 +19,16 @@ pub(crate) fn is_servers(attr: &Attr, server: u32) -> bool {
     (attr.uid == 0 || attr.uid == server) && attr.mode & OTHERS_WRITE == 0
 }
 
+/// All bits of a mode that let anybody write.
+const WRITE: u32 = 0o222;
+
 impl Core {
-    /// The same, for a record that says something about other places than its own.
+    /// The same, for a redirect, which says something about other places than its own.
+    ///
+    /// A redirect is made read-only even for its owner. Files of root with a user's data in them, such as copies under
+    /// `copyup=mounter`, rarely are: the owner of their directory must not be able to pass one off as a redirect by renaming it.
     pub(crate) fn trusts(&self, attr: &Attr) -> bool {
-        is_servers(attr, self.own().uid)
+        is_servers(attr, self.own().uid) && attr.mode & WRITE == 0
     }
 
     /// The path in the union of the entry `name` of the directories `stack`, for messages. Only the name where that directory

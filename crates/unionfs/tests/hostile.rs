@@ -103,7 +103,8 @@ fn a_redirect_counts_only_if_root_or_the_server_made_it() {
     let server = rustix::process::geteuid().as_raw();
     for (uid, mode, counts) in [
         (0, 0o444, true),
-        (0, 0o644, true),
+        (0, 0o644, false),
+        (0, 0o440, true),
         (server, 0o400, true),
         (USER, 0o444, false),
         (65534, 0o444, false),
