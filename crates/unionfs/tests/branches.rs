@@ -35,6 +35,14 @@ fn write(layer: &dyn Layer, path: &str, data: &[u8]) {
     open.write(&CX, data, 0).unwrap();
 }
 
+/// Gives a directory of a branch a redirect that looks as if the server had made it.
+fn plant_redirect(layer: &dyn Layer, dir: &str, content: &[u8]) {
+    let path = format!("{dir}/.wh..wh.redirect");
+    write(layer, &path, content);
+    let read_only = SetAttr { mode: Some(0o444), ..SetAttr::default() };
+    at(layer, &path).setattr(&CX, &read_only, None).unwrap();
+}
+
 fn read(layer: &dyn Layer, path: &str) -> Vec<u8> {
     let mut out = vec![0; 1 << 20];
     let got = at(layer, path).open(&CX, OpenFlags::RDONLY).unwrap().read(&CX, &mut out, 0).unwrap();
@@ -208,7 +216,7 @@ fn a_damaged_redirect_is_replaced() {
     // As a union that was killed while it wrote a redirect in place has left it.
     write(upper, ".wh..wh.moved", b"");
     upper.root().mkdir(&CX, name("d"), 0o755).unwrap();
-    write(upper, "d/.wh..wh.redirect", b"");
+    plant_redirect(upper, "d", b"");
     let union = bed.union(Options::default());
     assert_eq!(list(&*union, "d"), ["f", "sub"]);
     union.root().rename(&CX, name("d"), &union.root(), name("e"), RenameFlags::default()).unwrap();
@@ -223,7 +231,7 @@ fn hostile_redirects_end_somewhere() {
     write(upper, ".wh..wh.moved", b"");
     for (dir, target) in [("up", "/"), ("file", "/d/f"), ("gone", "/nowhere"), ("d", "/d/sub"), ("junk", "")] {
         upper.root().mkdir(&CX, name(dir), 0o755).unwrap();
-        write(upper, &format!("{dir}/.wh..wh.redirect"), format!("strata-redirect 1\n{target}\n").as_bytes());
+        plant_redirect(upper, dir, format!("strata-redirect 1\n{target}\n").as_bytes());
     }
     upper.root().mkdir(&CX, name("odd"), 0o755).unwrap();
     at(upper, "odd").mkdir(&CX, name(".wh..wh.redirect"), 0o755).unwrap();
@@ -265,7 +273,7 @@ fn a_bad_redirect_is_warned_of_once() {
     write(upper, ".wh..wh.moved", b"");
     for (dir, content) in [("junk", "strata-redirect 9\n"), ("gone", "strata-redirect 1\n/nowhere\n")] {
         upper.root().mkdir(&CX, name(dir), 0o755).unwrap();
-        write(upper, &format!("{dir}/.wh..wh.redirect"), content.as_bytes());
+        plant_redirect(upper, dir, content.as_bytes());
     }
     let union = bed.union(Options::default());
     let look = || {
