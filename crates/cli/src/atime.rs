@@ -27,15 +27,7 @@ pub(crate) fn of_options(flags: MountFlags) -> AccessTimes {
 /// What the flags of the mount at `dir` say, and whether it is read-only.
 pub(crate) fn of_mount(dir: &Path) -> Option<(AccessTimes, bool)> {
     let flags = rustix::fs::statvfs(dir).ok()?.f_flag;
-    let when = if flags.contains(StatVfsMountFlags::NOATIME) {
-        When::Never
-    } else if flags.contains(StatVfsMountFlags::RELATIME) {
-        When::Relative
-    } else {
-        When::Always
-    };
-    let directories = Some(!flags.contains(StatVfsMountFlags::NODIRATIME));
-    Some((AccessTimes { when: Some(when), directories }, flags.contains(StatVfsMountFlags::RDONLY)))
+    Some((AccessTimes::of_mount(flags), flags.contains(StatVfsMountFlags::RDONLY)))
 }
 
 /// Tells the server of the mount at `dir` what a remount has changed of its flags, which were `before`. mount(8) names all flags of

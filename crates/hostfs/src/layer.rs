@@ -71,6 +71,21 @@ pub enum When {
     Always,
 }
 
+impl AccessTimes {
+    /// What the flags of a mount say, as statvfs(3) answers them.
+    #[must_use]
+    pub fn of_mount(flags: StatVfsMountFlags) -> Self {
+        let when = if flags.contains(StatVfsMountFlags::NOATIME) {
+            When::Never
+        } else if flags.contains(StatVfsMountFlags::RELATIME) {
+            When::Relative
+        } else {
+            When::Always
+        };
+        Self { when: Some(when), directories: Some(!flags.contains(StatVfsMountFlags::NODIRATIME)) }
+    }
+}
+
 /// What was granted of [`AccessTimes`], beginning with what the mount had.
 #[derive(Clone, Copy, Debug)]
 struct Times {
@@ -80,15 +95,7 @@ struct Times {
 
 impl Times {
     fn of(flags: StatVfsMountFlags) -> Self {
-        let when = if flags.contains(StatVfsMountFlags::NOATIME) {
-            When::Never
-        } else if flags.contains(StatVfsMountFlags::RELATIME) {
-            When::Relative
-        } else {
-            When::Always
-        };
-        let directories = Some(!flags.contains(StatVfsMountFlags::NODIRATIME));
-        Self { times: AccessTimes { when: Some(when), directories }, suspended: false }
+        Self { times: AccessTimes::of_mount(flags), suspended: false }
     }
 
     fn effective(self) -> AccessTimes {
