@@ -69,7 +69,7 @@ fn open(path: &Path, options: HostOptions, memory: &Memory) -> Result<Arc<dyn La
     let opened = HostFs::open(path, options).map_err(|error| error.errno);
     let found = opened.and_then(|layer| Ok((layer, rustix::fs::statfs(path)?.f_type)));
     let (layer, magic) = found.inspect_err(|_| memory.was_away.store(true, Ordering::Relaxed))?;
-    if !memory.accepts(magic, layer.may_hang()) {
+    if !memory.accepts(magic, layer.properties().may_hang) {
         return Err(Errno::NOTCONN);
     }
     let _known = memory.magic.set(magic);

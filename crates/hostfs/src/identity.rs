@@ -45,6 +45,11 @@ pub(crate) fn number(root_dev: u64, inode: HostInode, handle: Option<&FileHandle
     mix(hash) | 1 << 63
 }
 
+/// The generation that goes with the number of an object that has this file handle.
+pub(crate) fn generation(kind: i32, handle: &[u8]) -> u32 {
+    (mix(fold(fold(OFFSET, &kind.to_le_bytes()), handle)) >> 32) as u32
+}
+
 /// A hash of a name.
 pub(crate) fn hash(name: &[u8]) -> u64 {
     mix(fold(OFFSET, name))

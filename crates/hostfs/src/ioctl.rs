@@ -33,7 +33,7 @@ const KNOWN: [Known; 5] = [
 ];
 
 impl HostVnode {
-    pub(crate) fn control(&self, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
+    pub(crate) fn do_ioctl(&self, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
         let known = KNOWN.iter().find(|known| known.number == cmd).ok_or(Errno::NOTTY)?;
         if known.changes {
             self.fs().changing()?;

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::Duration;
-use vnode::{Cx, Errno, Layer, Result, Vnode};
+use vnode::{Command, Cx, Errno, Layer, Properties, Result, Upcalls, Vnode};
 
 /// How a host directory is used.
 #[derive(Clone, Copy, Debug)]
@@ -458,24 +458,31 @@ impl Layer for HostFs {
         self.root.clone()
     }
 
-    fn read_only(&self) -> bool {
-        self.root.fs().read_only
+    fn properties(&self) -> Properties {
+        let fs = self.root.fs();
+        Properties {
+            read_only: fs.read_only,
+            may_hang: fs.traits.may_hang,
+            needs_flush: fs.traits.needs_flush,
+            merges_names: fs.merges_names,
+            ..Properties::default()
+        }
     }
 
-    fn may_hang(&self) -> bool {
-        self.root.fs().traits.may_hang
+    fn attach(&self, _upcalls: Arc<dyn Upcalls>) {
+        // Nothing here notices out-of-band changes by itself.
     }
 
-    fn watches_refusals(&self) -> bool {
-        false
+    fn vnode(&self, _cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
+        if number == identity::ROOT {
+            return Ok(self.root());
+        }
+        let live = self.root.fs().table.get(number).ok_or(Errno::STALE)?;
+        Ok(live)
     }
 
-    fn merges_names(&self) -> bool {
-        self.root.fs().merges_names
-    }
-
-    fn needs_flush(&self) -> bool {
-        self.root.fs().traits.needs_flush
+    fn commands(&self) -> Vec<Command> {
+        Vec::new()
     }
 
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {

@@ -212,7 +212,7 @@ fn a_read_only_layer_changes_nothing() {
     let scratch = Scratch::new();
     std::fs::write(scratch.0.join("f"), b"bytes").unwrap();
     let fs = scratch.open(HostOptions { read_only: true, ..HostOptions::default() });
-    assert!(fs.read_only());
+    assert!(fs.properties().read_only);
     let root = fs.root();
     let file = root.lookup(&CX, name("f")).unwrap().unwrap().vnode;
     let refused = [

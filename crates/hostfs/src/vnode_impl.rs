@@ -1,13 +1,13 @@
 use crate::handle::{FileHandle, LargeHandle, SmallHandle};
-use crate::identity::HostInode;
+use crate::identity::{self, HostInode};
 use crate::layer::Shared;
 use core::fmt;
 use std::any::Any;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use vnode::{
-    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr,
-    StatFs, Vnode, XattrFlags,
+    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, NameSink, OpenFile, OpenFlags, RenameFlags, Result,
+    SetAttr, StatFs, Vnode, XattrFlags,
 };
 
 /// An object of the host. Small, since there can be millions: 40 bytes, 56 with the counters of its `Arc`.
@@ -92,6 +92,17 @@ impl HostVnode {
 
     pub(crate) fn number(&self) -> u64 {
         self.id
+    }
+
+    /// A number that another object of the same number most likely does not have: a hash of the
+    /// file handle, which has the host's own generation in it. 0 where there are no handles.
+    pub(crate) fn handle_hash(&self) -> u32 {
+        let (kind, bytes) = match &self.reach {
+            Reach::Small(_, handle) => handle.parts(),
+            Reach::Large(_, handle) => handle.parts(),
+            Reach::Root(_) | Reach::Place(..) => return 0,
+        };
+        identity::generation(kind, bytes)
     }
 
     pub(crate) fn reach(&self) -> &Reach {
@@ -207,6 +218,10 @@ impl Vnode for HostVnode {
         self.id
     }
 
+    fn generation(&self) -> u32 {
+        self.handle_hash()
+    }
+
     fn kind(&self) -> Kind {
         self.what()
     }
@@ -221,6 +236,10 @@ impl Vnode for HostVnode {
 
     fn lookup(&self, _cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
         self.find(name)
+    }
+
+    fn names(&self, _cx: &Cx<'_>, _sink: NameSink<'_>) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
     }
 
     fn readlink(&self, _cx: &Cx<'_>) -> Result<Vec<u8>> {
@@ -311,6 +330,10 @@ impl Vnode for HostVnode {
     }
 
     fn ioctl(&self, _cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
-        self.control(cmd, input, out)
+        self.do_ioctl(cmd, input, out)
+    }
+
+    fn control(&self, _cx: &Cx<'_>, _command: &str, _input: &[u8]) -> Result<Vec<u8>> {
+        Err(Errno::NOTTY)
     }
 }

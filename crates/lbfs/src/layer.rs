@@ -16,16 +16,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
-use vnode::{Attr, Cx, Errno, Layer, Result, Vnode};
+use vnode::{Attr, Command, Cx, Errno, Layer, Properties, Result, Upcalls, Vnode};
 
 /// The load-balancing layer.
 #[derive(Debug)]
 pub struct LbFs {
     fs: Arc<Shared>,
     root: Arc<Node>,
-    may_hang: bool,
-    watches_refusals: bool,
-    merges_names: bool,
+    properties: Properties,
 }
 
 /// What all vnodes share.
@@ -120,13 +118,13 @@ impl LbFs {
         }
         keeper::start(&fs).map_err(|error| MakeError::Thread(error.to_string()))?;
         let opened: Vec<_> = fs.replicas.iter().map(Replica::opened).collect();
-        let layers = || opened.iter().flatten().filter_map(|opened| opened.layer().ok());
+        let layers = opened.iter().flatten().filter_map(|opened| opened.layer().ok());
+        let below = layers.map(|layer| layer.properties()).reduce(Properties::join).unwrap_or_default();
+        // One that is away may be of any kind.
+        let away = opened.iter().any(|opened| opened.as_ref().is_none_or(|opened| opened.pool.is_some()));
         Ok(Arc::new(Self {
-            // One that is away may be of any kind.
-            may_hang: opened.iter().any(|opened| opened.as_ref().is_none_or(|opened| opened.pool.is_some()))
-                || layers().any(|layer| layer.may_hang()),
-            watches_refusals: layers().any(|layer| layer.watches_refusals()),
-            merges_names: layers().any(|layer| layer.merges_names()),
+            // Nothing is written, so no close has anything to report.
+            properties: Properties { read_only: true, needs_flush: false, may_hang: below.may_hang || away, ..below },
             root: Node::root(&fs),
             fs,
         }))
@@ -174,25 +172,23 @@ impl Layer for LbFs {
         self.root.clone()
     }
 
-    fn read_only(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        self.properties
     }
 
-    fn may_hang(&self) -> bool {
-        self.may_hang
+    fn attach(&self, _upcalls: Arc<dyn Upcalls>) {
+        // What the replicas say of numbers of their own means nothing to users of several.
     }
 
-    fn needs_flush(&self) -> bool {
-        // Nothing is written.
-        false
+    fn vnode(&self, _cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
+        if number == self.root.number() {
+            return Ok(self.root());
+        }
+        Err(Errno::STALE)
     }
 
-    fn watches_refusals(&self) -> bool {
-        self.watches_refusals
-    }
-
-    fn merges_names(&self) -> bool {
-        self.merges_names
+    fn commands(&self) -> Vec<Command> {
+        Vec::new()
     }
 
     fn sync(&self, _cx: &Cx<'_>) -> Result<()> {

@@ -13,7 +13,7 @@ pub(crate) struct Node {
     me: Weak<Self>,
     pub(crate) fs: Arc<Shared>,
     /// Where it is; the root is nowhere.
-    at: Option<(Arc<Self>, Box<[u8]>)>,
+    pub(crate) at: Option<(Arc<Self>, Box<[u8]>)>,
     path: PathKey,
     number: u64,
     kind: Kind,

@@ -99,7 +99,7 @@ impl Replica {
     pub(crate) fn open_anew(&self, number: u32) -> Result<()> {
         let layer = (self.source.open)()?;
         let isolated = match self.isolate {
-            Isolate::Auto => layer.may_hang(),
+            Isolate::Auto => layer.properties().may_hang,
             Isolate::Always => true,
             Isolate::Never => false,
         };

@@ -4,8 +4,8 @@ use crate::stats::{self, REPLICAS_XATTR};
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
-    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr,
-    StatFs, Vnode, XattrFlags,
+    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, NameSink, OpenFile, OpenFlags, Result, StatFs, Vnode,
+    refuse,
 };
 
 /// What an ioctl may ask without changing anything: `FS_IOC_GETFLAGS`, `FS_IOC_FSGETXATTR`, `FS_IOC_GETVERSION`.
@@ -23,12 +23,20 @@ fn fill((len, bytes): (usize, Vec<u8>), out: &mut [u8]) -> Result<usize> {
 
 /// Each operation is in the file of its concept; all that would change something is refused.
 impl Vnode for Node {
+    refuse!(Errno::ROFS => setattr, create, tmpfile, mknod, mkdir, symlink, link, unlink, rmdir, rename);
+    refuse!(Errno::ROFS => setxattr, removexattr);
+
     fn as_any(&self) -> &dyn Any {
         self
     }
 
     fn id(&self) -> u64 {
         self.number()
+    }
+
+    fn generation(&self) -> u32 {
+        // Numbers are made of paths and of what lies there: another object has another one.
+        0
     }
 
     fn kind(&self) -> Kind {
@@ -49,12 +57,16 @@ impl Vnode for Node {
         }
     }
 
-    fn setattr(&self, _cx: &Cx<'_>, _set: &SetAttr, _file: Option<&dyn OpenFile>) -> Result<Attr> {
-        Err(Errno::ROFS)
-    }
-
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
         self.find(cx, name)
+    }
+
+    fn names(&self, _cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+        if let Some((parent, name)) = &self.at {
+            let parent: Arc<dyn Vnode> = Arc::clone(parent) as Arc<dyn Vnode>;
+            sink(&parent, Name::new(name)?);
+        }
+        Ok(())
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
@@ -77,55 +89,6 @@ impl Vnode for Node {
         self.open_regular(cx, flags)
     }
 
-    fn create(
-        &self,
-        _cx: &Cx<'_>,
-        _name: Name<'_>,
-        _mode: u32,
-        _flags: OpenFlags,
-    ) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        Err(Errno::ROFS)
-    }
-
-    fn tmpfile(&self, _cx: &Cx<'_>, _mode: u32, _flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        Err(Errno::ROFS)
-    }
-
-    fn mknod(&self, _cx: &Cx<'_>, _name: Name<'_>, _mode: u32, _rdev: u64) -> Result<Entry> {
-        Err(Errno::ROFS)
-    }
-
-    fn mkdir(&self, _cx: &Cx<'_>, _name: Name<'_>, _mode: u32) -> Result<Entry> {
-        Err(Errno::ROFS)
-    }
-
-    fn symlink(&self, _cx: &Cx<'_>, _name: Name<'_>, _target: &[u8]) -> Result<Entry> {
-        Err(Errno::ROFS)
-    }
-
-    fn link(&self, _cx: &Cx<'_>, _name: Name<'_>, _target: &Arc<dyn Vnode>) -> Result<Entry> {
-        Err(Errno::ROFS)
-    }
-
-    fn unlink(&self, _cx: &Cx<'_>, _name: Name<'_>) -> Result<()> {
-        Err(Errno::ROFS)
-    }
-
-    fn rmdir(&self, _cx: &Cx<'_>, _name: Name<'_>) -> Result<()> {
-        Err(Errno::ROFS)
-    }
-
-    fn rename(
-        &self,
-        _cx: &Cx<'_>,
-        _name: Name<'_>,
-        _new_dir: &Arc<dyn Vnode>,
-        _new_name: Name<'_>,
-        _flags: RenameFlags,
-    ) -> Result<()> {
-        Err(Errno::ROFS)
-    }
-
     fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
         if self.is_root() && name == REPLICAS_XATTR {
             let text = stats::text(&self.fs).into_bytes();
@@ -142,10 +105,6 @@ impl Vnode for Node {
         fill(self.ask(cx, get)?, out)
     }
 
-    fn setxattr(&self, _cx: &Cx<'_>, _name: &[u8], _value: &[u8], _flags: XattrFlags) -> Result<()> {
-        Err(Errno::ROFS)
-    }
-
     fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
         let room = out.len();
         let list = move |lower: &Arc<dyn Vnode>, cx: &Cx<'_>| {
@@ -154,10 +113,6 @@ impl Vnode for Node {
             Ok((len, names))
         };
         fill(self.ask(cx, list)?, out)
-    }
-
-    fn removexattr(&self, _cx: &Cx<'_>, _name: &[u8]) -> Result<()> {
-        Err(Errno::ROFS)
     }
 
     fn refused(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
@@ -189,5 +144,9 @@ impl Vnode for Node {
         let (reply, answer) = self.ask(cx, ask)?;
         out.get_mut(..reply.len).ok_or(Errno::IO)?.copy_from_slice(answer.get(..reply.len).ok_or(Errno::IO)?);
         Ok(reply)
+    }
+
+    fn control(&self, _cx: &Cx<'_>, _command: &str, _input: &[u8]) -> Result<Vec<u8>> {
+        Err(Errno::NOTTY)
     }
 }

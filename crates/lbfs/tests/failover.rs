@@ -57,7 +57,7 @@ fn both_kinds_of_replicas_are_read_and_share_the_files() {
     for may_hang in [false, true] {
         let replicas = replicas(3, may_hang);
         let fs = replicas.mount(quick());
-        assert_eq!(fs.may_hang(), may_hang);
+        assert_eq!(fs.properties().may_hang, may_hang);
         all_is_there(&fs);
         for i in 0..3 {
             assert!(counter(&fs, i, "requests") > 10);
@@ -582,7 +582,7 @@ fn mtime(replicas: &Replicas, file: &str) -> Time {
 fn nothing_can_be_changed() {
     let replicas = replicas(2, false);
     let fs = replicas.mount(quick());
-    assert!(fs.read_only() && !fs.needs_flush());
+    assert!(fs.properties().read_only && !fs.properties().needs_flush);
     let root = fs.root();
     let file = walk(&fs, "a/f0").unwrap().vnode;
     let refused = [

@@ -1,67 +1,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use vnode::{Errno, Result};
-
 /// The operations of the vnode interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Op {
-    Getattr,
-    Setattr,
-    Lookup,
-    Readlink,
-    Readdir,
-    Open,
-    Create,
-    Tmpfile,
-    Mknod,
-    Mkdir,
-    Symlink,
-    Link,
-    Unlink,
-    Rmdir,
-    Rename,
-    Getxattr,
-    Setxattr,
-    Listxattr,
-    Removexattr,
-    Statfs,
-    Fsync,
-    Sync,
-    Ioctl,
-    Read,
-    Write,
-    Flush,
-    Fallocate,
-    Seek,
-    CopyFrom,
-    ReflinkFrom,
-}
-
-impl Op {
-    /// Can it change what is stored? An opening with `O_TRUNC` is counted as `Open` all the same.
-    #[must_use]
-    pub const fn changes(self) -> bool {
-        matches!(
-            self,
-            Self::Setattr
-                | Self::Create
-                | Self::Tmpfile
-                | Self::Mknod
-                | Self::Mkdir
-                | Self::Symlink
-                | Self::Link
-                | Self::Unlink
-                | Self::Rmdir
-                | Self::Rename
-                | Self::Setxattr
-                | Self::Removexattr
-                | Self::Write
-                | Self::Fallocate
-                | Self::CopyFrom
-                | Self::ReflinkFrom
-        )
-    }
-}
+pub use vnode::Operation as Op;
+use vnode::{Errno, Result};
 
 /// Which operations are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -165,7 +165,7 @@ impl OpenFile for MemFile {
             let step = (len - done).min(buffer.len() as u64) as usize;
             let copied = cx.check().and_then(|()| {
                 let read = source.read(cx, buffer.get_mut(..step).unwrap_or(&mut []), source_offset + done)?;
-                self.put(Op::CopyFrom, buffer.get(..read).unwrap_or(&[]), offset + done)
+                self.put(Op::Copy, buffer.get(..read).unwrap_or(&[]), offset + done)
             });
             match copied {
                 Ok(0) => break,
@@ -178,7 +178,7 @@ impl OpenFile for MemFile {
     }
 
     fn reflink_from(&self, _cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
-        let mut tree = self.vnode.fs.begin_change(Op::ReflinkFrom)?;
+        let mut tree = self.vnode.fs.begin_change(Op::Reflink)?;
         self.must_write()?;
         if !self.vnode.fs.options.reflink {
             return Err(Errno::OPNOTSUPP);

@@ -5,7 +5,7 @@ use crate::ops::MemVnode;
 use crate::tree::{ROOT, Tree};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use vnode::{Cx, Errno, Layer, Result, StatFs, Vnode};
+use vnode::{Command, Cx, Errno, Layer, Properties, Result, StatFs, Upcalls, Vnode};
 
 /// What a memory file system is like.
 #[derive(Clone, Copy, Debug)]
@@ -24,11 +24,25 @@ pub struct MemOptions {
     pub space: u64,
     /// Does it claim that its operations may hang?
     pub may_hang: bool,
+    /// Do answers depend on the caller? They don't, but whoever stands above has to take it for true.
+    pub varies_by_caller: bool,
+    /// The generation of all numbers.
+    pub generation: u32,
 }
 
 impl Default for MemOptions {
     fn default() -> Self {
-        Self { uid: 0, gid: 0, reflink: false, tmpfile: true, lose_data: false, space: 1 << 30, may_hang: false }
+        Self {
+            uid: 0,
+            gid: 0,
+            reflink: false,
+            tmpfile: true,
+            lose_data: false,
+            space: 1 << 30,
+            may_hang: false,
+            varies_by_caller: false,
+            generation: 0,
+        }
     }
 }
 
@@ -181,24 +195,32 @@ impl Layer for MemFs {
         self.root.clone()
     }
 
-    fn read_only(&self) -> bool {
-        self.fs.is_read_only()
+    fn properties(&self) -> Properties {
+        Properties {
+            read_only: self.fs.is_read_only(),
+            may_hang: self.fs.options.may_hang,
+            varies_by_caller: self.fs.options.varies_by_caller,
+            ..Properties::default()
+        }
     }
 
-    fn may_hang(&self) -> bool {
-        self.fs.options.may_hang
+    fn attach(&self, _upcalls: Arc<dyn Upcalls>) {
+        // Nothing changes here but by operations.
     }
 
-    fn watches_refusals(&self) -> bool {
-        false
+    fn vnode(&self, _cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
+        let mut tree = self.fs.begin(Op::Vnode)?;
+        if number == ROOT {
+            return Ok(self.root());
+        }
+        if !tree.inodes.contains_key(&number) {
+            return Err(Errno::STALE);
+        }
+        Ok(Arc::new(MemVnode::hold(&self.fs, &mut tree, number)))
     }
 
-    fn merges_names(&self) -> bool {
-        false
-    }
-
-    fn needs_flush(&self) -> bool {
-        false
+    fn commands(&self) -> Vec<Command> {
+        Vec::new()
     }
 
     fn sync(&self, _cx: &Cx<'_>) -> Result<()> {

@@ -7,8 +7,8 @@ use core::fmt;
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
-    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr,
-    SetTime, StatFs, Time, Vnode, XattrFlags,
+    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, NameSink, OpenFile, OpenFlags, RenameFlags, Result,
+    SetAttr, SetTime, StatFs, Time, Vnode, XattrFlags,
 };
 
 /// An object of a memory file system. Holds it, also when its last name is gone.
@@ -108,6 +108,11 @@ impl Vnode for MemVnode {
         self.ino
     }
 
+    fn generation(&self) -> u32 {
+        // No number is given twice.
+        self.fs.options.generation
+    }
+
     fn kind(&self) -> Kind {
         self.kind
     }
@@ -139,6 +144,25 @@ impl Vnode for MemVnode {
             Some(ino) => self.entry(&mut tree, ino).map(Some),
             None => Ok(None),
         }
+    }
+
+    fn names(&self, _cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+        let names: Vec<(Arc<dyn Vnode>, Vec<u8>)> = {
+            let mut tree = self.fs.begin(Op::Names)?;
+            tree.get(self.ino)?;
+            let found = tree.names_of(self.ino);
+            let hold = |(dir, name)| {
+                let dir: Arc<dyn Vnode> = Arc::new(Self::hold(&self.fs, &mut tree, dir));
+                (dir, name)
+            };
+            found.into_iter().map(hold).collect()
+        };
+        for (dir, name) in &names {
+            if !sink(dir, Name::new(name)?) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn readlink(&self, _cx: &Cx<'_>) -> Result<Vec<u8>> {
@@ -318,6 +342,11 @@ impl Vnode for MemVnode {
 
     fn ioctl(&self, _cx: &Cx<'_>, _cmd: u32, _input: &[u8], _out: &mut [u8]) -> Result<IoctlReply> {
         drop(self.fs.begin(Op::Ioctl)?);
+        Err(Errno::NOTTY)
+    }
+
+    fn control(&self, _cx: &Cx<'_>, _command: &str, _input: &[u8]) -> Result<Vec<u8>> {
+        drop(self.fs.begin(Op::Control)?);
         Err(Errno::NOTTY)
     }
 }

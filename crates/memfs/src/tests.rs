@@ -89,7 +89,7 @@ fn limits_answer_their_errnos() {
     assert_eq!(file.write(&CX, &[1; 1], 8192), Err(Errno::NOSPC));
     fs.set_read_only(true);
     assert_eq!(root.mkdir(&CX, name("d"), 0o755).map(|_| ()), Err(Errno::ROFS));
-    assert!(fs.read_only());
+    assert!(fs.properties().read_only);
 }
 
 #[test]

@@ -107,6 +107,14 @@ impl Tree {
         Time { sec: 1_000_000_000 + (self.ticks / 1000).cast_signed(), nsec: (self.ticks % 1000) as u32 * 1_000_000 }
     }
 
+    /// Every name of an object, with the number of the directory that has it.
+    pub(crate) fn names_of(&self, ino: u64) -> Vec<(u64, Vec<u8>)> {
+        let dirs = self.inodes.iter().filter(|(_, inode)| inode.kind == Kind::Directory);
+        let names =
+            dirs.flat_map(|(&dir, inode)| inode.dir.after(0).map(move |(_, to, name)| (dir, to, name.to_vec())));
+        names.filter(|&(_, to, _)| to == ino).map(|(dir, _, name)| (dir, name)).collect()
+    }
+
     /// A new object, without a name yet.
     pub(crate) fn add(&mut self, kind: Kind, perm: u32, uid: u32, gid: u32) -> u64 {
         let now = self.now();

@@ -1,7 +1,7 @@
 use crate::vnode_impl::MeterVnode;
 use crate::{Counts, Operation};
 use std::sync::Arc;
-use vnode::{Cx, Layer, Result, Vnode};
+use vnode::{Cx, Layer, Result, Vnode, forward};
 
 /// Measures the layer below it.
 #[derive(Debug)]
@@ -35,24 +35,14 @@ impl Layer for Meter {
         self.root.clone()
     }
 
-    fn read_only(&self) -> bool {
-        self.lower.read_only()
-    }
+    forward!(lower: properties, attach, commands);
 
-    fn may_hang(&self) -> bool {
-        self.lower.may_hang()
-    }
-
-    fn watches_refusals(&self) -> bool {
-        self.lower.watches_refusals()
-    }
-
-    fn merges_names(&self) -> bool {
-        self.lower.merges_names()
-    }
-
-    fn needs_flush(&self) -> bool {
-        self.lower.needs_flush()
+    fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
+        let lower = self.counts.begin(Operation::Vnode).end(self.lower.vnode(cx, number))?;
+        if Arc::ptr_eq(&lower, &self.lower.root()) {
+            return Ok(self.root());
+        }
+        Ok(Arc::new(MeterVnode::over(lower, self.counts)))
     }
 
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {

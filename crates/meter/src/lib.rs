@@ -15,12 +15,11 @@
 mod counts;
 mod file;
 mod layer;
-mod operation;
 mod vnode_impl;
 
 pub use counts::{Count, Counts};
 pub use layer::Meter;
-pub use operation::Operation;
+pub use vnode::Operation;
 
 #[cfg(test)]
 mod tests;

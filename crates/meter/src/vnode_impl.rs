@@ -4,8 +4,8 @@ use crate::{Counts, Operation};
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
-    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr,
-    StatFs, Vnode, XattrFlags,
+    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Name, NameSink, OpenFile, OpenFlags, RenameFlags, Result, SetAttr,
+    StatFs, Vnode, XattrFlags, forward,
 };
 
 /// A vnode of the layer below.
@@ -48,13 +48,7 @@ impl Vnode for MeterVnode {
         self
     }
 
-    fn id(&self) -> u64 {
-        self.lower.id()
-    }
-
-    fn kind(&self) -> Kind {
-        self.lower.kind()
-    }
+    forward!(lower: id, generation, kind, listing_stamp);
 
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
         self.begin(Operation::Getattr).end(self.lower.getattr(cx))
@@ -79,8 +73,11 @@ impl Vnode for MeterVnode {
         tally.end(result)
     }
 
-    fn listing_stamp(&self, cx: &Cx<'_>) -> Option<u64> {
-        self.lower.listing_stamp(cx)
+    fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+        let wrapped = |dir: &Arc<dyn Vnode>| -> Arc<dyn Vnode> { Arc::new(Self::over(Arc::clone(dir), self.counts)) };
+        let mut tally = self.begin(Operation::Names);
+        let result = self.lower.names(cx, &mut |dir, name| tally.outside(|| sink(&wrapped(dir), name)));
+        tally.end(result)
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
@@ -162,7 +159,7 @@ impl Vnode for MeterVnode {
     }
 
     fn refused(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
-        self.begin(Operation::Access).end(self.lower.refused(cx, mask))
+        self.begin(Operation::Refused).end(self.lower.refused(cx, mask))
     }
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
@@ -175,5 +172,9 @@ impl Vnode for MeterVnode {
 
     fn ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
         self.begin(Operation::Ioctl).end(self.lower.ioctl(cx, cmd, input, out))
+    }
+
+    fn control(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
+        self.begin(Operation::Control).end(self.lower.control(cx, command, input))
     }
 }

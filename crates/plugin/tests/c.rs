@@ -72,7 +72,7 @@ fn names_may_mean_the_same_entry() {
         let object = Object::compiled(&source, defines);
         let lower = MemFs::new();
         let layer = object.over(lower.clone(), &[]).unwrap();
-        assert!(layer.merges_names());
+        assert!(layer.properties().merges_names);
         let root = layer.root();
         root.mkdir(&ROOT, name("ReadMe"), 0o755).unwrap();
         assert!(root.lookup(&ROOT, name("README")).unwrap().is_some());

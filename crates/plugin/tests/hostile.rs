@@ -85,7 +85,7 @@ fn how_names_are_compared() {
     assert!(wrong.contains("its hook matching answered 7"), "{wrong}");
     let wrong = hostile(&["NAMES", "MATCHING=STRATA_MATCHING_FOLDED"]).wrong();
     assert!(wrong.contains("its hook fold_filename is NULL"), "{wrong}");
-    let merges = |defines: &[&str]| hostile(defines).over(memfs::MemFs::new(), &[]).unwrap().merges_names();
+    let merges = |defines: &[&str]| hostile(defines).over(memfs::MemFs::new(), &[]).unwrap().properties().merges_names;
     assert!(merges(&["NAMES", "MATCHING=STRATA_MATCHING_ENCODED"]));
     assert!(!merges(&["NAMES", "MATCHING=STRATA_MATCHING_EXACT"]) && !merges(&["NAMES"]));
     // What is past the size of an older table is not read.

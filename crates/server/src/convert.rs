@@ -1,14 +1,8 @@
 //! Between the kernel's structures and the vnode interface's.
 
-use fuse::Request;
 use fuse::abi::{self, SetattrIn};
 use std::time::Duration;
-use vnode::{Attr, Cx, Errno, Name, Result, SetAttr, SetTime, Time};
-
-/// The caller of a request.
-pub(crate) fn cx<'a>(rq: &'a Request<'_>, umask: u32) -> Cx<'a> {
-    Cx::new(rq.uid, rq.gid, rq.pid, umask, rq.may_block, rq.cancelled())
-}
+use vnode::{Attr, Errno, Name, Result, SetAttr, SetTime, Time};
 
 /// A name from the kernel, which has checked it; a server must not trust that.
 pub(crate) fn name(bytes: &[u8]) -> Result<Name<'_>> {
@@ -54,17 +48,6 @@ pub(crate) fn attr(a: &Attr) -> abi::Attr {
 /// Attributes and how long they may be believed.
 pub(crate) fn attr_out(a: &Attr, valid: Duration) -> abi::AttrOut {
     abi::AttrOut { attr_valid: valid.as_secs(), attr_valid_nsec: valid.subsec_nanos(), dummy: 0, attr: attr(a) }
-}
-
-/// Is that one of the supplementary groups of a process? No, where that can't be found out.
-pub(crate) fn has_group(pid: u32, gid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| names_group(&status, gid))
-}
-
-/// The same, of what /proc says of it.
-fn names_group(status: &str, gid: u32) -> bool {
-    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
-    groups.split_whitespace().any(|group| group.parse() == Ok(gid))
 }
 
 /// Does a SETATTR name no attribute at all?
@@ -203,13 +186,6 @@ mod tests {
         assert_eq!(ordinary_xattrs(list, &mut []), Ok(seen.len()));
         assert_eq!(ordinary_xattrs(list, &mut [0; 17]), Err(Errno::RANGE));
         assert_eq!(ordinary_xattrs(b"trusted.a\0", &mut [0; 1]), Ok(0));
-    }
-
-    #[test]
-    fn supplementary_groups_are_read() {
-        let status = "Name:\tcat\nGid:\t7\t7\t7\t7\nGroups:\t4 24 1000 \nVmRSS:\t1 kB\n";
-        assert!(names_group(status, 24) && names_group(status, 1000));
-        assert!(!names_group(status, 7) && !names_group(status, 2) && !names_group("", 0));
     }
 
     #[test]

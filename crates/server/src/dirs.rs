@@ -1,11 +1,12 @@
 //! Listing directories.
 
-use crate::convert::{cx, name};
+use crate::caller::Calling;
+use crate::convert::name;
 use crate::nodes::ROOT;
 use crate::ops::Server;
 use fuse::abi::EntryOut;
 use fuse::{DirBuf, Reply, Request};
-use vnode::{Cx, DirEntry, Kind, Vnode};
+use vnode::{Call, Cx, DirEntry, Kind, Vnode};
 
 /// Offsets after `.`, and after `..`, where the layer's own entries begin: above all cookies that file systems give, but for
 /// ext4's mark of the end; or above all that a layer with positions of 31 bits gives.
@@ -32,7 +33,8 @@ impl Server {
         else {
             return Ok(buf.len());
         };
-        let (before, cx) = (buf.len(), cx(rq, 0));
+        let call = Calling::of(rq);
+        let (before, cx) = (buf.len(), call.cx(0));
         if cookie == 0 {
             self.listed.begin(&cx, node, &*vnode)?;
         }
@@ -43,7 +45,8 @@ impl Server {
     /// READDIRPLUS: names with attributes, each counted as a look-up.
     pub(crate) fn list_plus(&self, rq: &Request<'_>, node: u64, offset: u64, out: &mut [u8]) -> Reply<usize> {
         let vnode = self.nodes.get(node)?;
-        let cx = cx(rq, 0);
+        let call = Calling::of(rq);
+        let cx = call.cx(0);
         let mut buf = DirBuf::new(out);
         let blank = EntryOut::default();
         let Some(cookie) = self.dots(node, offset, &mut |ino, next, name| {
@@ -55,23 +58,30 @@ impl Server {
             self.listed.begin(&cx, node, &*vnode)?;
         }
         let before = buf.len();
-        let read = vnode.readdir(&cx, cookie, &mut |e| self.push_plus(&cx, node, &*vnode, e, &mut buf));
+        let read = vnode.readdir(&cx, cookie, &mut |e| self.push_plus((&call.call, &cx), (node, &*vnode), e, &mut buf));
         as_far_as_it_came(read, before, buf.len())
     }
 
     /// One entry of a READDIRPLUS. An entry that is gone by now, or can't be looked up, goes without attributes:
     /// the kernel then asks when it needs them, and the program gets that answer.
-    fn push_plus(&self, cx: &Cx<'_>, node: u64, dir: &dyn Vnode, e: &DirEntry<'_>, buf: &mut DirBuf<'_>) -> bool {
+    fn push_plus(
+        &self,
+        (call, cx): (&Call, &Cx<'_>),
+        (node, dir): (u64, &dyn Vnode),
+        e: &DirEntry<'_>,
+        buf: &mut DirBuf<'_>,
+    ) -> bool {
         let bytes = e.name.as_bytes();
         if !buf.fits_plus(bytes.len()) {
             return false;
         }
+        call.reset_lifetimes();
         let entry = name(bytes).and_then(|n| dir.lookup(cx, n)).ok().flatten();
         if let Some(entry) = entry.as_ref().filter(|entry| entry.attr.kind() == Kind::Directory) {
             let vnode = &entry.vnode;
-            self.listed.noticed(cx, (self.node_of(vnode), &**vnode), &entry.attr, &self.session);
+            self.listed.noticed(cx, (self.node_of(vnode), &**vnode), &entry.attr, &self.teller);
         }
-        let out = entry.as_ref().map_or_else(EntryOut::default, |entry| self.entry_out(node, entry));
+        let out = entry.as_ref().map_or_else(EntryOut::default, |entry| self.entry_out(call, node, entry));
         let (ino, kind) = entry.as_ref().map_or((e.ino, e.kind), |entry| (entry.attr.ino, entry.attr.kind()));
         buf.push_plus(&out, ino, e.cookie, kind.d_type(), bytes)
     }

@@ -14,7 +14,7 @@ use std::collections::hash_map::Entry as Slot;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use vnode::{Attr, Errno, OpenFile, OpenFlags, Result};
+use vnode::{Attr, Drained, Errno, OpenFile, OpenFlags, Result};
 
 /// An inode with open files.
 struct OpenInode {
@@ -54,6 +54,10 @@ pub(crate) struct Files {
     pub(crate) mapped: Mapped,
     /// When a shortage of descriptors was last warned of.
     warned: Mutex<Option<Instant>>,
+    /// Files that must not get passthrough, with who waits until none of their open files has it.
+    stopped: Mutex<HashMap<u64, Vec<Drained>>>,
+    /// Different callers may read different data: nothing of it is kept in the page cache.
+    uncached: bool,
 }
 
 /// Between two warnings of the same shortage.
@@ -112,7 +116,8 @@ impl Files {
             let inode = match inodes.entry(node) {
                 Slot::Occupied(slot) => slot.into_mut(),
                 Slot::Vacant(slot) => {
-                    let way = file.backing().and_then(register).map_or(Way::Cached, Way::Passthrough);
+                    let backing = if self.is_stopped(node) { None } else { file.backing() };
+                    let way = backing.and_then(register).map_or(Way::Cached, Way::Passthrough);
                     slot.insert(OpenInode { opens: 0, writers: 0, programs: 0, way, bare: use_.creates })
                 }
             };
@@ -124,6 +129,11 @@ impl Files {
                 Way::Passthrough(id) => {
                     open_flags |= fuse::abi::FOPEN_PASSTHROUGH;
                     backing_id = id.id();
+                    if self.is_stopped(node) {
+                        // The kernel allows no other way beside the first one, but this: requests, with the host
+                        // file for mappings only.
+                        open_flags |= fuse::abi::FOPEN_DIRECT_IO;
+                    }
                     if use_.maps {
                         self.mapped.opened(node);
                     }
@@ -131,6 +141,7 @@ impl Files {
                         self.pages.forget(node);
                     }
                 }
+                Way::Cached if self.uncached => open_flags |= fuse::abi::FOPEN_DIRECT_IO,
                 // Where others have the file open, what they write may be on its way: see `pages`.
                 Way::Cached if !first || self.pages.first_open(node, attr) => {
                     open_flags |= fuse::abi::FOPEN_KEEP_CACHE;
@@ -213,7 +224,59 @@ impl Files {
             }
         }
         // Closing the backing id and the file takes system calls: not under the lock.
-        drop(gone);
+        let node = handle.node;
+        let was_last = gone.is_some();
+        drop((gone, handle));
+        if was_last {
+            self.drained(node);
+        }
+    }
+
+    /// The open files of a mount on which callers may read different data.
+    pub(crate) fn varying() -> Self {
+        Self { uncached: true, ..Self::default() }
+    }
+
+    fn stopped(&self) -> MutexGuard<'_, HashMap<u64, Vec<Drained>>> {
+        self.stopped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_stopped(&self, node: u64) -> bool {
+        self.stopped().contains_key(&node)
+    }
+
+    /// From now on no open file of the node gets passthrough. `drained` is called once none has it.
+    pub(crate) fn stop_passthrough(&self, node: u64, drained: Drained) {
+        // Whoever opens the file holds this lock while it asks.
+        let inodes = self.inodes();
+        let has_it = inodes.get(&node).is_some_and(|inode| matches!(inode.way, Way::Passthrough(_)));
+        let mut stopped = self.stopped();
+        let waiting = stopped.entry(node).or_default();
+        if has_it {
+            waiting.push(drained);
+            return;
+        }
+        drop(stopped);
+        drop(inodes);
+        drained();
+    }
+
+    /// Takes [`Self::stop_passthrough`] back. Whoever still waits is not called.
+    pub(crate) fn allow_passthrough(&self, node: u64) {
+        let waiting = self.stopped().remove(&node);
+        drop(waiting);
+    }
+
+    /// The nodes that have open files with passthrough.
+    pub(crate) fn with_passthrough(&self) -> Vec<u64> {
+        let inodes = self.inodes();
+        inodes.iter().filter(|(_, inode)| matches!(inode.way, Way::Passthrough(_))).map(|(&node, _)| node).collect()
+    }
+
+    /// The last open file of the node is closed.
+    fn drained(&self, node: u64) {
+        let waiting = self.stopped().get_mut(&node).map(std::mem::take);
+        waiting.into_iter().flatten().for_each(|drained| drained());
     }
 
     /// Does anybody have the file open?

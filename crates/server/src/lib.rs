@@ -13,6 +13,7 @@
 //! opcode and calls the vnode operation of the same name.
 #![forbid(unsafe_code)]
 
+mod caller;
 mod config;
 mod convert;
 mod debug;
@@ -25,6 +26,7 @@ mod nodes;
 mod ops;
 mod pages;
 mod suid;
+mod teller;
 mod virtuals;
 mod watch;
 mod watching;

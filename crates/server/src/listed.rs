@@ -9,16 +9,15 @@
 //!
 //! * The record is made before the listing is read: a change in between is seen as one after it.
 //! * A change through this mount makes the kernel drop the listing by itself, so the record goes.
-//! * A dedicated thread sends the notification: it waits for pages that a getdents(2) holds, whose
+//! * [`crate::teller`] sends the notification: it waits for pages that a getdents(2) holds, whose
 //!   buffer may be a mapped file of this very mount. The reply that reveals the change waits for
-//!   that thread, but not for long.
+//!   that, but not for long.
 
-use fuse::Session;
+use crate::teller::{Order, Teller};
 use std::collections::hash_map::Entry;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use vnode::{Attr, Cx, MAY_BLOCK, NumberMap, Result, SHARDS, Vnode, shard_of};
 
@@ -57,18 +56,11 @@ enum Verdict {
     Outdated(Record),
 }
 
-/// A directory whose listing is to be dropped, and who waits for that.
-struct Order {
-    node: u64,
-    done: Option<SyncSender<()>>,
-}
-
 /// The directories of a mount whose listings the kernel may keep.
 #[derive(Default)]
 pub(crate) struct Listed {
     shards: [Mutex<NumberMap<Record>>; SHARDS],
     count: AtomicUsize,
-    teller: OnceLock<Mutex<Sender<Order>>>,
 }
 
 impl Listed {
@@ -124,20 +116,18 @@ impl Listed {
         cx: &Cx<'_>,
         (node, vnode): (u64, &dyn Vnode),
         attr: &Attr,
-        session: &OnceLock<Arc<Session>>,
+        teller: &Arc<Teller>,
     ) -> Result<()> {
         match self.verdict(cx, node, vnode, attr) {
             Verdict::Right => {}
             Verdict::Seen(record) => {
-                self.tell(Order { node, done: None }, session);
+                teller.tell(listing(node));
                 self.settle(node, record);
             }
             Verdict::Outdated(record) => {
                 cx.require_blocking()?;
-                let (done, told) = sync_channel(1);
-                self.tell(Order { node, done: Some(done) }, session);
                 // Too late is as good as in time: the kernel drops the listing a little later.
-                let _late = told.recv_timeout(PATIENCE);
+                teller.tell_and_wait(listing(node), PATIENCE);
                 self.settle(node, record);
             }
         }
@@ -145,15 +135,9 @@ impl Listed {
     }
 
     /// The same where nobody can wait: among the entries of a listing.
-    pub(crate) fn noticed(
-        &self,
-        cx: &Cx<'_>,
-        (node, vnode): (u64, &dyn Vnode),
-        attr: &Attr,
-        session: &OnceLock<Arc<Session>>,
-    ) {
+    pub(crate) fn noticed(&self, cx: &Cx<'_>, (node, vnode): (u64, &dyn Vnode), attr: &Attr, teller: &Arc<Teller>) {
         if let Verdict::Seen(record) | Verdict::Outdated(record) = self.verdict(cx, node, vnode, attr) {
-            self.tell(Order { node, done: None }, session);
+            teller.tell(listing(node));
             self.settle(node, record);
         }
     }
@@ -166,35 +150,12 @@ impl Listed {
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
-
-    fn tell(&self, order: Order, session: &OnceLock<Arc<Session>>) {
-        let Some(session) = session.get() else { return };
-        let teller = self.teller.get_or_init(|| Mutex::new(tell_of(Arc::downgrade(session))));
-        // The thread ends with the connection only.
-        let _ended = teller.lock().unwrap_or_else(PoisonError::into_inner).send(order);
-    }
 }
 
-/// A thread that tells the kernel to drop listings.
-fn tell_of(session: Weak<Session>) -> Sender<Order> {
-    let (sender, orders) = channel::<Order>();
-    let told = std::thread::Builder::new().name("listings".into()).spawn(move || {
-        for Order { node, done } in orders {
-            let Some(session) = session.upgrade() else { return };
-            tracing::debug!(node, "a directory changed out of band: its listing goes");
-            if let Err(error) = session.notifier().inval_inode(node, 0, 0) {
-                tracing::debug!(node, %error, "the kernel does not hold the listing");
-            }
-            if let Some(done) = done {
-                // The waiting reply may have given up.
-                let _gone = done.try_send(());
-            }
-        }
-    });
-    if let Err(error) = told {
-        tracing::warn!(%error, "no thread: out-of-band changes of listed directories may not be seen");
-    }
-    sender
+/// The order to drop a directory's listing.
+fn listing(node: u64) -> Order {
+    tracing::debug!(node, "a directory changed out of band: its listing goes");
+    Order::Data { node, start: 0, len: 0 }
 }
 
 #[cfg(test)]

@@ -18,8 +18,8 @@ pub struct Mounted {
 /// What step failed, and why.
 pub fn mount(layer: Arc<dyn Layer>, config: &Config) -> core::result::Result<Mounted, MountError> {
     let mut options = config.mount.clone();
-    options.may_hang |= layer.may_hang();
-    let watches = layer.watches_refusals();
+    options.may_hang |= layer.properties().may_hang;
+    let watches = layer.properties().watches_refusals;
     let server = Server::new(layer.clone(), config);
     let fs: Arc<dyn Filesystem> = if watches { Arc::new(Watching::new(server)) } else { Arc::new(server) };
     let session = Session::mount(&options, fs)?;

@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry as Slot;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use vnode::{Attr, Cx, Entry, Errno, Kind, NumberMap, Result, SHARDS, Vnode, shard_of};
+use vnode::{Cx, Entry, Errno, Kind, NumberMap, Result, SHARDS, Vnode, shard_of};
 
 /// The node id of the root, fixed by the protocol.
 pub(crate) const ROOT: u64 = 1;
@@ -97,7 +97,7 @@ impl Nodes {
             let mut shard = self.shard(node);
             let known = match shard.nodes.entry(node) {
                 Slot::Vacant(slot) => {
-                    let generation = generation_of(&entry.attr);
+                    let generation = entry.vnode.generation();
                     slot.insert(Node { vnode: Arc::clone(&entry.vnode), lookups: 1, generation });
                     self.peak.fetch_max(self.count.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
                     return (Known { node, generation }, shard.adopt(parent, entry));
@@ -107,8 +107,8 @@ impl Nodes {
             if !Arc::ptr_eq(&known.vnode, &entry.vnode) {
                 // Either another vnode of the same object (the null layer has no table), or a new object that was given the
                 // number of one that is gone, whose FORGET is still on its way. The kernel must be told: by another
-                // generation. But not if a union below has copied the object up, which changes its birth, too.
-                let generation = generation_of(&entry.attr);
+                // generation.
+                let generation = entry.vnode.generation();
                 if generation != known.generation {
                     match gone {
                         None => {
@@ -197,6 +197,15 @@ impl Nodes {
         }
     }
 
+    /// Every node that the kernel knows right now.
+    pub(crate) fn all(&self) -> Vec<u64> {
+        let mut all = vec![ROOT];
+        for shard in &self.shards {
+            all.extend(shard.lock().unwrap_or_else(PoisonError::into_inner).nodes.keys());
+        }
+        all
+    }
+
     /// How many nodes the kernel knows, the root not counted.
     pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
@@ -220,19 +229,10 @@ fn is_gone(vnode: &dyn Vnode) -> bool {
     }
 }
 
-/// A number for the object, the same at each look-up: its birth, where the bottom keeps it.
-fn generation_of(attr: &Attr) -> u32 {
-    attr.btime.map_or(0, |t| {
-        let mixed = t.sec.cast_unsigned().wrapping_mul(1_000_000_007).wrapping_add(u64::from(t.nsec));
-        // The upper half of a multiplicative hash.
-        u32::try_from(mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32).unwrap_or(0)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memfs::MemFs;
+    use memfs::{Faults, MemFs, MemOptions};
     use vnode::{Layer, Name};
 
     fn tree() -> (Arc<MemFs>, Nodes) {
@@ -272,13 +272,12 @@ mod tests {
         assert!(nodes.get(node).is_err());
     }
 
-    /// An entry of another file system that has the same number as `entry`, and was born later.
+    /// An entry of another file system that has the same number as `entry`, of another generation.
     fn namesake(entry: &Entry) -> Entry {
-        let fs = MemFs::new();
-        let mut other = make(&fs, "x");
-        other.attr.btime = make(&fs, "y").attr.btime;
+        let fs = MemFs::with(MemOptions { generation: 7, ..MemOptions::default() }, &Faults::new());
+        let other = make(&fs, "x");
         assert_eq!(entry.vnode.id(), other.vnode.id());
-        assert_ne!(entry.attr.btime, other.attr.btime);
+        assert_ne!(entry.vnode.generation(), other.vnode.generation());
         other
     }
 
@@ -296,7 +295,7 @@ mod tests {
         let (fs, nodes) = tree();
         let entry = make(&fs, "a");
         let before = nodes.remember(ROOT, &entry);
-        // As when a union below has copied it up: another birth, the same object.
+        // As when the log of a union below was written by an older server, which kept no generations.
         assert_eq!(nodes.remember(ROOT, &namesake(&entry)).generation, before.generation);
     }
 

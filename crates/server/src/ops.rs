@@ -1,12 +1,14 @@
 //! The opcodes: each becomes the vnode operation of the same name.
 
+use crate::caller::Calling;
 use crate::config::{AccessTimes, Config, Report};
-use crate::convert::{self, cx, name};
+use crate::convert::{self, name};
 use crate::debug::Debug;
 use crate::files::{Files, Use};
 use crate::listed::Listed;
 use crate::nodes::{Nodes, ROOT};
 use crate::suid::{self, is_root};
+use crate::teller::{FromLayers, Teller};
 use crate::virtuals;
 use fuse::abi::{
     AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut,
@@ -19,17 +21,22 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use vnode::{Attr, Cx, Entry, Errno, Kind, Layer, Name, OpenFile, OpenFlags, SeekFrom, SetAttr, Vnode, XattrFlags};
+use vnode::{
+    Attr, Call, Cx, Entry, Errno, Kind, Layer, Name, OpenFile, OpenFlags, Properties, SeekFrom, SetAttr, Vnode,
+    XattrFlags,
+};
 
 /// A stack of layers as a FUSE file system.
 pub(crate) struct Server {
     pub(crate) layer: Arc<dyn Layer>,
-    pub(crate) nodes: Nodes,
-    pub(crate) files: Files,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) files: Arc<Files>,
     pub(crate) listed: Listed,
+    pub(crate) teller: Arc<Teller>,
     pub(crate) cache: Duration,
     /// The same for names, there and missing.
     names: Duration,
+    properties: Properties,
     stack_depth: u32,
     /// Offsets after `.` and `..`.
     pub(crate) after_dots: [u64; 2],
@@ -43,16 +50,26 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new(layer: Arc<dyn Layer>, config: &Config) -> Self {
+        let properties = layer.properties();
+        let nodes = Arc::new(Nodes::new(layer.root()));
+        let teller = Teller::new(Arc::clone(&nodes));
+        let files = Arc::new(if properties.varies_by_caller { Files::varying() } else { Files::default() });
+        let from_layers =
+            FromLayers { root: layer.root().id(), teller: Arc::clone(&teller), files: Arc::clone(&files) };
+        layer.attach(Arc::new(from_layers));
+        let cache = if properties.varies_by_caller { Duration::ZERO } else { config.cache };
         Self {
-            nodes: Nodes::new(layer.root()),
-            files: Files::default(),
+            nodes,
+            files,
             listed: Listed::default(),
-            cache: config.cache,
-            names: if layer.merges_names() { Duration::ZERO } else { config.cache },
+            teller,
+            cache,
+            names: if properties.merges_names { Duration::ZERO } else { cache },
+            properties,
             stack_depth: config.stack_depth,
             after_dots: crate::dirs::after_dots(config.narrow_positions),
             passthrough: AtomicBool::new(config.passthrough),
-            keep_flush: layer.needs_flush(),
+            keep_flush: properties.needs_flush,
             debug: Debug { owner: config.owner, level: config.debug.clone() },
             access_times: config.access_times.clone(),
             reports: config.reports.clone(),
@@ -62,34 +79,51 @@ impl Server {
     }
 
     /// Tells the kernel of an entry, and counts the look-up.
-    pub(crate) fn entry_out(&self, parent: u64, entry: &Entry) -> EntryOut {
+    pub(crate) fn entry_out(&self, call: &Call, parent: u64, entry: &Entry) -> EntryOut {
         let known = self.nodes.remember(parent, entry);
-        self.files.pages.seen(known.node, &entry.attr, &self.session);
-        let attr_lifetime = self.attr_lifetime(known.node);
+        self.files.pages.seen(known.node, &entry.attr, &self.teller);
+        let attr_lifetime = self.attr_lifetime(call, known.node);
+        let name_lifetime = call.names_lifetime(self.names);
         EntryOut {
             nodeid: known.node,
             generation: u64::from(known.generation),
-            entry_valid: self.names.as_secs(),
+            entry_valid: name_lifetime.as_secs(),
             attr_valid: attr_lifetime.as_secs(),
-            entry_valid_nsec: self.names.subsec_nanos(),
+            entry_valid_nsec: name_lifetime.subsec_nanos(),
             attr_valid_nsec: attr_lifetime.subsec_nanos(),
             attr: convert::attr(&entry.attr),
         }
     }
 
     /// How long the kernel may believe attributes of a node.
-    fn attr_lifetime(&self, node: u64) -> Duration {
-        self.files.mapped.lifetime(node, self.cache)
+    fn attr_lifetime(&self, call: &Call, node: u64) -> Duration {
+        self.files.mapped.lifetime(node, call.attributes_lifetime(self.cache))
+    }
+
+    /// What the kernel is told of a name that is missing; `None`: what was agreed for all of them.
+    fn missing(&self, call: &Call) -> Reply<Option<EntryOut>> {
+        let lifetime = call.names_lifetime(self.names);
+        if lifetime == self.names {
+            return Ok(None);
+        }
+        if lifetime.is_zero() {
+            return Err(Errno::NOENT);
+        }
+        let (entry_valid, entry_valid_nsec) = (lifetime.as_secs(), lifetime.subsec_nanos());
+        Ok(Some(EntryOut { entry_valid, entry_valid_nsec, ..EntryOut::default() }))
     }
 
     /// Of a file that was made and opened, the entry, which says how long it may be believed.
-    fn opened_entry(&self, mut entry: EntryOut) -> EntryOut {
-        let lifetime = self.attr_lifetime(entry.nodeid);
+    fn opened_entry(&self, call: &Call, mut entry: EntryOut) -> EntryOut {
+        let lifetime = self.attr_lifetime(call, entry.nodeid);
         (entry.attr_valid, entry.attr_valid_nsec) = (lifetime.as_secs(), lifetime.subsec_nanos());
         entry
     }
 
     /// A file was opened that may be mapped: what the kernel keeps of its attributes goes. (If it is cut, the kernel knows by itself.)
+    ///
+    /// Of all notifications this one takes no lock. It is sent from here, since the program may
+    /// change the mapping as soon as it has the open file.
     fn attributes_may_change(&self, node: u64, flags: OpenFlags) {
         if !flags.truncates()
             && self.files.mapped.opens(node) > 0
@@ -107,10 +141,11 @@ impl Server {
 
     /// Does what changes a file's data or times, so that nobody takes it for a change by others.
     fn changing<T>(&self, rq: &Request<'_>, node: u64, change: impl FnOnce() -> Reply<T>) -> Reply<T> {
+        let call = Calling::of(rq);
         let begun = self.files.pages.begin(node);
         let done = change();
         if begun.matters() {
-            let attr = self.nodes.get(node).and_then(|vnode| vnode.getattr(&cx(rq, 0)));
+            let attr = self.nodes.get(node).and_then(|vnode| vnode.getattr(&call.cx(0)));
             self.files.pages.end(&begun, attr.as_ref().ok());
         }
         done
@@ -123,16 +158,16 @@ impl Server {
     }
 
     /// The attributes that the kernel is told when it asks for them.
-    fn told(&self, rq: &Request<'_>, node: u64) -> Reply<Attr> {
-        let (vnode, cx) = (self.nodes.get(node)?, cx(rq, 0));
+    fn told(&self, call: &Calling<'_>, node: u64) -> Reply<Attr> {
+        let (vnode, cx) = (self.nodes.get(node)?, call.cx(0));
         let attr = vnode.getattr(&cx)?;
         self.tell(&cx, (node, &*vnode), attr)
     }
 
     /// Notes that the kernel is told these attributes.
     fn tell(&self, cx: &Cx<'_>, (node, vnode): (u64, &dyn Vnode), attr: Attr) -> Reply<Attr> {
-        self.listed.seen(cx, (node, vnode), &attr, &self.session)?;
-        self.files.pages.seen(node, &attr, &self.session);
+        self.listed.seen(cx, (node, vnode), &attr, &self.teller)?;
+        self.files.pages.seen(node, &attr, &self.teller);
         Ok(attr)
     }
 
@@ -191,6 +226,7 @@ fn kernel_does_it<T>() -> Reply<T> {
 impl Filesystem for Server {
     fn init(&self, session: &Arc<Session>, offer: &InitIn) -> Wish {
         let _ = self.session.set(Arc::clone(session));
+        self.teller.begin(session);
         let mut wanted = flags::ASYNC_READ
             | flags::BIG_WRITES
             | flags::ATOMIC_O_TRUNC
@@ -202,14 +238,15 @@ impl Filesystem for Server {
             | flags::HANDLE_KILLPRIV_V2
             | flags::POSIX_ACL
             | flags::MAX_PAGES
-            | flags::CACHE_SYMLINKS
-            | flags::NO_OPENDIR_SUPPORT
             | flags::SETXATTR_EXT
             | flags::DIRECT_IO_ALLOW_MMAP
             | flags::HAS_IOCTL_DIR
             | flags::HAS_EXPIRE_ONLY;
         if self.passthrough.load(Ordering::Relaxed) {
             wanted |= flags::PASSTHROUGH;
+        }
+        if !self.properties.varies_by_caller {
+            wanted |= flags::CACHE_SYMLINKS | flags::NO_OPENDIR_SUPPORT;
         }
         // Which pages are out of date is better known here (Linux 5.2): see `pages`.
         let explicit = u64::from(offer.flags) & flags::EXPLICIT_INVAL_DATA != 0;
@@ -226,16 +263,18 @@ impl Filesystem for Server {
     }
 
     fn destroy(&self) {
+        self.teller.end();
         tracing::debug!("the connection is gone; the kernel still knew {} inodes", self.nodes.len());
     }
 
     fn lookup(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<Option<EntryOut>> {
-        let cx = cx(rq, 0);
-        let Some(entry) = self.nodes.get(parent)?.lookup(&cx, name(bytes)?)? else { return Ok(None) };
+        let call = Calling::of(rq);
+        let cx = call.cx(0);
+        let Some(entry) = self.nodes.get(parent)?.lookup(&cx, name(bytes)?)? else { return self.missing(&call.call) };
         // Before the look-up is counted: this may have to be done again where waiting is allowed.
         let vnode = &entry.vnode;
-        self.listed.seen(&cx, (self.node_of(vnode), &**vnode), &entry.attr, &self.session)?;
-        Ok(Some(self.entry_out(parent, &entry)))
+        self.listed.seen(&cx, (self.node_of(vnode), &**vnode), &entry.attr, &self.teller)?;
+        Ok(Some(self.entry_out(&call.call, parent, &entry)))
     }
 
     fn forget(&self, nodes: &[ForgetOne]) {
@@ -250,62 +289,71 @@ impl Filesystem for Server {
     }
 
     fn getattr(&self, rq: &Request<'_>, node: u64, _arg: &GetattrIn) -> Reply<AttrOut> {
-        let attr = self.told(rq, node)?;
-        Ok(convert::attr_out(&attr, self.attr_lifetime(node)))
+        let call = Calling::of(rq);
+        let attr = self.told(&call, node)?;
+        Ok(convert::attr_out(&attr, self.attr_lifetime(&call.call, node)))
     }
 
     fn setattr(&self, rq: &Request<'_>, node: u64, arg: &SetattrIn) -> Reply<AttrOut> {
+        let call = Calling::of(rq);
         let vnode = self.nodes.get(node)?;
         if let Some(attr) = self.without_loss_of_suid(rq, node, &*vnode, arg)? {
-            let attr = self.tell(&cx(rq, 0), (node, &*vnode), attr)?;
-            return Ok(convert::attr_out(&attr, self.attr_lifetime(node)));
+            let attr = self.tell(&call.cx(0), (node, &*vnode), attr)?;
+            return Ok(convert::attr_out(&attr, self.attr_lifetime(&call.call, node)));
         }
         let file = if arg.valid & fuse::abi::FATTR_FH != 0 { self.files.get(arg.fh).ok() } else { None };
-        let cx = cx(rq, 0);
-        let set = suid::exactly(rq, &cx, &*vnode, convert::set_attr(arg))?;
+        let cx = call.cx(0);
+        let set = suid::exactly(&cx, &*vnode, convert::set_attr(arg))?;
         let attr = self.changing(rq, node, || vnode.setattr(&cx, &set, file.as_deref()))?;
-        Ok(convert::attr_out(&attr, self.attr_lifetime(node)))
+        Ok(convert::attr_out(&attr, self.attr_lifetime(&call.call, node)))
     }
 
     fn statx(&self, rq: &Request<'_>, node: u64, _arg: &StatxIn) -> Reply<StatxOut> {
-        let attr = self.told(rq, node)?;
-        Ok(convert::statx_out(&attr, self.attr_lifetime(node)))
+        let call = Calling::of(rq);
+        let attr = self.told(&call, node)?;
+        Ok(convert::statx_out(&attr, self.attr_lifetime(&call.call, node)))
     }
 
     fn readlink(&self, rq: &Request<'_>, node: u64, out: &mut [u8]) -> Reply<usize> {
-        let target = self.nodes.get(node)?.readlink(&cx(rq, 0))?;
+        let call = Calling::of(rq);
+        let target = self.nodes.get(node)?.readlink(&call.cx(0))?;
         // The kernel's buffer is a page: longer targets can't exist on a file system of Linux.
         out.get_mut(..target.len()).ok_or(Errno::NAMETOOLONG)?.copy_from_slice(&target);
         Ok(target.len())
     }
 
     fn symlink(&self, rq: &Request<'_>, parent: u64, bytes: &[u8], target: &[u8]) -> Reply<EntryOut> {
-        let entry = self.nodes.get(parent)?.symlink(&cx(rq, 0), name(bytes)?, target)?;
+        let call = Calling::of(rq);
+        let entry = self.nodes.get(parent)?.symlink(&call.cx(0), name(bytes)?, target)?;
         self.listed.remove(parent);
-        Ok(self.entry_out(parent, &entry))
+        Ok(self.entry_out(&call.call, parent, &entry))
     }
 
     fn mknod(&self, rq: &Request<'_>, parent: u64, arg: &MknodIn, bytes: &[u8]) -> Reply<EntryOut> {
+        let call = Calling::of(rq);
         let rdev = convert::rdev_from_kernel(arg.rdev);
-        let entry = self.nodes.get(parent)?.mknod(&cx(rq, arg.umask), name(bytes)?, arg.mode, rdev)?;
+        let entry = self.nodes.get(parent)?.mknod(&call.cx(arg.umask), name(bytes)?, arg.mode, rdev)?;
         self.listed.remove(parent);
-        Ok(self.entry_out(parent, &entry))
+        Ok(self.entry_out(&call.call, parent, &entry))
     }
 
     fn mkdir(&self, rq: &Request<'_>, parent: u64, mode: u32, umask: u32, bytes: &[u8]) -> Reply<EntryOut> {
-        let entry = self.nodes.get(parent)?.mkdir(&cx(rq, umask), name(bytes)?, mode & 0o7777)?;
+        let call = Calling::of(rq);
+        let entry = self.nodes.get(parent)?.mkdir(&call.cx(umask), name(bytes)?, mode & 0o7777)?;
         self.listed.remove(parent);
-        Ok(self.entry_out(parent, &entry))
+        Ok(self.entry_out(&call.call, parent, &entry))
     }
 
     fn unlink(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<()> {
-        self.nodes.get(parent)?.unlink(&cx(rq, 0), name(bytes)?)?;
+        let call = Calling::of(rq);
+        self.nodes.get(parent)?.unlink(&call.cx(0), name(bytes)?)?;
         self.listed.remove(parent);
         Ok(())
     }
 
     fn rmdir(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<()> {
-        self.nodes.get(parent)?.rmdir(&cx(rq, 0), name(bytes)?)?;
+        let call = Calling::of(rq);
+        self.nodes.get(parent)?.rmdir(&call.cx(0), name(bytes)?)?;
         self.listed.remove(parent);
         Ok(())
     }
@@ -319,10 +367,11 @@ impl Filesystem for Server {
         new_bytes: &[u8],
         flags: RenameFlags2,
     ) -> Reply<()> {
+        let call = Calling::of(rq);
         let flags = convert::rename_flags(flags.0)?;
         let from = self.nodes.get(parent)?;
         let to = self.nodes.get(new_parent)?;
-        let cx = cx(rq, 0);
+        let cx = call.cx(0);
         let (old, new) = (name(bytes)?, name(new_bytes)?);
         from.rename(&cx, old, &to, new, flags)?;
         self.listed.remove(parent);
@@ -337,15 +386,17 @@ impl Filesystem for Server {
     }
 
     fn link(&self, rq: &Request<'_>, node: u64, new_parent: u64, bytes: &[u8]) -> Reply<EntryOut> {
+        let call = Calling::of(rq);
         let target = self.nodes.get(node)?;
-        let entry = self.nodes.get(new_parent)?.link(&cx(rq, 0), name(bytes)?, &target)?;
+        let entry = self.nodes.get(new_parent)?.link(&call.cx(0), name(bytes)?, &target)?;
         self.listed.remove(new_parent);
-        Ok(self.entry_out(new_parent, &entry))
+        Ok(self.entry_out(&call.call, new_parent, &entry))
     }
 
     fn open(&self, rq: &Request<'_>, node: u64, arg: &OpenIn) -> Reply<OpenOut> {
+        let call = Calling::of(rq);
         let vnode = self.nodes.get(node)?;
-        let cx = cx(rq, 0);
+        let cx = call.cx(0);
         let wanted = convert::open_flags(arg.flags);
         if wanted.truncates() && !wanted.writes() && self.files.is_run(node) {
             // The kernel refuses to cut a running program, but for a reader it looks only after this request.
@@ -359,7 +410,7 @@ impl Filesystem for Server {
         let file = file.map_err(|errno| self.noted(rq, errno))?;
         if arg.open_flags & fuse::abi::OPEN_KILL_SUIDGID != 0 {
             // To the host it was the server who cut the file.
-            suid::strip(rq, &cx, &*vnode, Some(&*file))?;
+            suid::strip(&cx, &*vnode, Some(&*file))?;
         }
         let use_ = Use { executes: convert::executes(arg.flags), ..Use::of(wanted) };
         let attr = self.first_attr(&cx, node, &*vnode, &*file);
@@ -371,37 +422,41 @@ impl Filesystem for Server {
     }
 
     fn create(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn, bytes: &[u8]) -> Reply<(EntryOut, OpenOut)> {
+        let call = Calling::of(rq);
         let flags = convert::open_flags(arg.flags);
         let dir = self.nodes.get(parent)?;
-        let made = dir.create(&cx(rq, arg.umask), name(bytes)?, arg.mode & 0o7777, flags);
+        let made = dir.create(&call.cx(arg.umask), name(bytes)?, arg.mode & 0o7777, flags);
         let (entry, file) = made.map_err(|errno| match errno {
             // Somebody else has made it, which the kernel did not know: it looks again, and opens what is there.
             Errno::EXIST if !convert::exclusive(arg.flags) => Errno::STALE,
             other => self.noted(rq, other),
         })?;
         self.listed.remove(parent);
-        let out = self.entry_out(parent, &entry);
+        let out = self.entry_out(&call.call, parent, &entry);
         let use_ = Use { creates: true, ..Use::of(flags) };
         let open = self.open_out(out.nodeid, file, use_, Some(&entry.attr));
-        Ok((self.opened_entry(out), open))
+        Ok((self.opened_entry(&call.call, out), open))
     }
 
     fn tmpfile(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn) -> Reply<(EntryOut, OpenOut)> {
+        let call = Calling::of(rq);
         let flags = convert::open_flags(arg.flags);
-        let made = self.nodes.get(parent)?.tmpfile(&cx(rq, arg.umask), arg.mode & 0o7777, flags);
+        let made = self.nodes.get(parent)?.tmpfile(&call.cx(arg.umask), arg.mode & 0o7777, flags);
         let (entry, file) = made.map_err(|errno| self.noted(rq, errno))?;
-        let out = self.entry_out(parent, &entry);
+        let out = self.entry_out(&call.call, parent, &entry);
         let use_ = Use { creates: true, ..Use::of(flags) };
         let open = self.open_out(out.nodeid, file, use_, Some(&entry.attr));
-        Ok((self.opened_entry(out), open))
+        Ok((self.opened_entry(&call.call, out), open))
     }
 
     fn read(&self, rq: &Request<'_>, _node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize> {
-        self.files.get(arg.fh)?.read(&cx(rq, 0), out, arg.offset)
+        let call = Calling::of(rq);
+        self.files.get(arg.fh)?.read(&call.cx(0), out, arg.offset)
     }
 
     fn write(&self, rq: &Request<'_>, node: u64, arg: &WriteIn, data: &[u8]) -> Reply<u32> {
-        let cx = cx(rq, 0);
+        let call = Calling::of(rq);
+        let cx = call.cx(0);
         let file = if arg.write_flags & fuse::abi::WRITE_CACHE == 0 && convert::open_flags(arg.flags).appends() {
             self.files.get(arg.fh)?
         } else {
@@ -412,14 +467,15 @@ impl Filesystem for Server {
         if arg.write_flags & fuse::abi::WRITE_KILL_SUIDGID != 0 {
             // Before the write, as the kernel does it on a file system of its own. After it, an answer of MAY_BLOCK would have
             // the data written a second time.
-            suid::strip(rq, &cx, &*self.nodes.get(node)?, None)?;
+            suid::strip(&cx, &*self.nodes.get(node)?, None)?;
         }
         let written = self.changing(rq, node, || file.write(&cx, data, arg.offset))?;
         u32::try_from(written).map_err(|_| Errno::IO)
     }
 
     fn flush(&self, rq: &Request<'_>, _node: u64, fh: u64, _lock_owner: u64) -> Reply<()> {
-        self.files.get(fh)?.flush(&cx(rq, 0))
+        let call = Calling::of(rq);
+        self.files.get(fh)?.flush(&call.cx(0))
     }
 
     fn release(&self, _rq: &Request<'_>, _node: u64, arg: &ReleaseIn) -> Reply<()> {
@@ -428,10 +484,15 @@ impl Filesystem for Server {
     }
 
     fn fsync(&self, rq: &Request<'_>, _node: u64, fh: u64, data_only: bool) -> Reply<()> {
-        self.files.get(fh)?.fsync(&cx(rq, 0), data_only)
+        let call = Calling::of(rq);
+        self.files.get(fh)?.fsync(&call.cx(0), data_only)
     }
 
     fn opendir(&self, _rq: &Request<'_>, _node: u64, _flags: u32) -> Reply<OpenOut> {
+        if self.properties.varies_by_caller {
+            // Without FOPEN_CACHE_DIR each listing is asked for anew.
+            return Ok(OpenOut::default());
+        }
         // From now on the kernel opens directories by itself, and keeps their listings until they change.
         kernel_does_it()
     }
@@ -449,11 +510,13 @@ impl Filesystem for Server {
     }
 
     fn fsyncdir(&self, rq: &Request<'_>, node: u64, _fh: u64, data_only: bool) -> Reply<()> {
-        self.nodes.get(node)?.fsync(&cx(rq, 0), data_only)
+        let call = Calling::of(rq);
+        self.nodes.get(node)?.fsync(&call.cx(0), data_only)
     }
 
     fn statfs(&self, rq: &Request<'_>, node: u64) -> Reply<Kstatfs> {
-        let s = self.nodes.get(node)?.statfs(&cx(rq, 0))?;
+        let call = Calling::of(rq);
+        let s = self.nodes.get(node)?.statfs(&call.cx(0))?;
         Ok(Kstatfs {
             blocks: s.blocks,
             bfree: s.bfree,
@@ -468,6 +531,7 @@ impl Filesystem for Server {
     }
 
     fn setxattr(&self, rq: &Request<'_>, node: u64, arg: &SetxattrIn, key: &[u8], value: &[u8]) -> Reply<()> {
+        let call = Calling::of(rq);
         const CREATE: u32 = 1;
         const REPLACE: u32 = 2;
         if node == ROOT && virtuals::is_virtual(self, key) {
@@ -476,10 +540,10 @@ impl Filesystem for Server {
         let vnode = self.nodes.get(node)?;
         self.files.not_bare(node);
         let how = XattrFlags { create: arg.flags & CREATE != 0, replace: arg.flags & REPLACE != 0 };
-        vnode.setxattr(&cx(rq, 0), key, value, how)?;
+        vnode.setxattr(&call.cx(0), key, value, how)?;
         // The kernel says so for both ACLs; only the one that stands for the mode is meant.
         if arg.setxattr_flags & fuse::abi::SETXATTR_ACL_KILL_SGID != 0 && key == b"system.posix_acl_access" {
-            let cx = cx(rq, 0);
+            let cx = call.cx(0);
             let mode = vnode.getattr(&cx)?.perm();
             if mode & 0o2000 != 0 {
                 vnode.setattr(&cx, &SetAttr { mode: Some(mode & !0o2000), ..SetAttr::default() }, None)?;
@@ -489,13 +553,14 @@ impl Filesystem for Server {
     }
 
     fn getxattr(&self, rq: &Request<'_>, node: u64, key: &[u8], out: &mut [u8]) -> Reply<usize> {
+        let call = Calling::of(rq);
         if node == ROOT && virtuals::is_virtual(self, key) {
             return virtuals::get(self, key, out);
         }
         if key == b"security.capability" && self.files.is_bare(node) {
             return Err(Errno::NODATA);
         }
-        match self.nodes.get(node)?.getxattr(&cx(rq, 0), key, out) {
+        match self.nodes.get(node)?.getxattr(&call.cx(0), key, out) {
             // Below there are no ACLs at all. To the kernel's permission check any other error would be a refusal.
             Err(Errno::OPNOTSUPP) if key.starts_with(b"system.posix_acl_") => Err(Errno::NODATA),
             answer => answer,
@@ -503,20 +568,22 @@ impl Filesystem for Server {
     }
 
     fn listxattr(&self, rq: &Request<'_>, node: u64, out: &mut [u8]) -> Reply<usize> {
+        let call = Calling::of(rq);
         let vnode = self.nodes.get(node)?;
         if is_root(rq) {
-            return vnode.listxattr(&cx(rq, 0), out);
+            return vnode.listxattr(&call.cx(0), out);
         }
         let mut all = vec![0; convert::XATTR_LIST_MAX];
-        let len = vnode.listxattr(&cx(rq, 0), &mut all)?;
+        let len = vnode.listxattr(&call.cx(0), &mut all)?;
         convert::ordinary_xattrs(all.get(..len).ok_or(Errno::RANGE)?, out)
     }
 
     fn removexattr(&self, rq: &Request<'_>, node: u64, key: &[u8]) -> Reply<()> {
+        let call = Calling::of(rq);
         if node == ROOT && virtuals::is_virtual(self, key) {
             return Err(Errno::PERM);
         }
-        self.nodes.get(node)?.removexattr(&cx(rq, 0), key)
+        self.nodes.get(node)?.removexattr(&call.cx(0), key)
     }
 
     fn access(&self, _rq: &Request<'_>, _node: u64, _mask: u32) -> Reply<()> {
@@ -545,9 +612,10 @@ impl Filesystem for Server {
         input: &[u8],
         out: &mut [u8],
     ) -> Reply<(IoctlOut, usize)> {
+        let call = Calling::of(rq);
         if arg.cmd == SYNC {
             // syncfs(2) is not told to FUSE servers: whoever may open a file may ask for this in its place.
-            self.layer.sync(&cx(rq, 0))?;
+            self.layer.sync(&call.cx(0))?;
             return Ok((IoctlOut::default(), 0));
         }
         if node == ROOT
@@ -564,7 +632,7 @@ impl Filesystem for Server {
         {
             return reply.map(|reply| (IoctlOut { result: reply.result, ..IoctlOut::default() }, reply.len));
         }
-        let reply = self.nodes.get(node)?.ioctl(&cx(rq, 0), arg.cmd, input, out)?;
+        let reply = self.nodes.get(node)?.ioctl(&call.cx(0), arg.cmd, input, out)?;
         Ok((IoctlOut { result: reply.result, ..IoctlOut::default() }, reply.len))
     }
 
@@ -574,11 +642,13 @@ impl Filesystem for Server {
     }
 
     fn fallocate(&self, rq: &Request<'_>, node: u64, arg: &FallocateIn) -> Reply<()> {
+        let call = Calling::of(rq);
         let file = self.files.get(arg.fh)?;
-        self.changing(rq, node, || file.fallocate(&cx(rq, 0), arg.mode, arg.offset, arg.length))
+        self.changing(rq, node, || file.fallocate(&call.cx(0), arg.mode, arg.offset, arg.length))
     }
 
     fn lseek(&self, rq: &Request<'_>, _node: u64, arg: &LseekIn) -> Reply<u64> {
+        let call = Calling::of(rq);
         const SEEK_DATA: u32 = 3;
         const SEEK_HOLE: u32 = 4;
         let whence = match arg.whence {
@@ -586,17 +656,19 @@ impl Filesystem for Server {
             SEEK_HOLE => SeekFrom::Hole,
             _ => return Err(Errno::INVAL),
         };
-        self.files.get(arg.fh)?.seek(&cx(rq, 0), arg.offset, whence)
+        self.files.get(arg.fh)?.seek(&call.cx(0), arg.offset, whence)
     }
 
     fn copy_file_range(&self, rq: &Request<'_>, _node: u64, arg: &CopyFileRangeIn) -> Reply<u64> {
+        let call = Calling::of(rq);
         let source = self.files.get(arg.fh_in)?;
         let target = self.files.get(arg.fh_out)?;
-        self.changing(rq, arg.nodeid_out, || target.copy_from(&cx(rq, 0), arg.off_out, &*source, arg.off_in, arg.len))
+        self.changing(rq, arg.nodeid_out, || target.copy_from(&call.cx(0), arg.off_out, &*source, arg.off_in, arg.len))
     }
 
     fn syncfs(&self, rq: &Request<'_>, _node: u64) -> Reply<()> {
-        self.layer.sync(&cx(rq, 0))
+        let call = Calling::of(rq);
+        self.layer.sync(&call.cx(0))
     }
 
     fn notify_reply(&self, _rq: &Request<'_>, _node: u64, _unique: u64, _offset: u64, _data: &[u8]) {

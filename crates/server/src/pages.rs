@@ -6,13 +6,12 @@
 //! time is later than any that our own changes gave it, and its size or time of modification is another.
 //!
 //! * While a change of ours is under way, nothing is compared; after the last one the file's stamp is taken anew.
-//! * The kernel is told by a thread of its own: it waits for pages that are being read, and those wait for our threads.
+//! * The kernel is told by a thread that serves nobody ([`crate::teller`]): it waits for pages that are being read.
 //! * When nobody has the file open, no WRITE can be on its way, and an open says by itself whether the pages are to be kept.
 
-use fuse::Session;
+use crate::teller::{Order, Teller};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vnode::{Attr, NumberMap, SHARDS, Time, shard_of};
 
 /// A file that was opened through the page cache.
@@ -47,7 +46,6 @@ impl Known {
 pub(crate) struct Pages {
     shards: [Mutex<NumberMap<Known>>; SHARDS],
     count: AtomicUsize,
-    teller: OnceLock<Mutex<Sender<u64>>>,
 }
 
 /// A change of ours, until [`Pages::end`].
@@ -121,14 +119,11 @@ impl Pages {
     }
 
     /// The kernel is being told these attributes: if they say that others have changed the file, its pages go.
-    pub(crate) fn seen(&self, node: u64, attr: &Attr, session: &OnceLock<Arc<Session>>) {
-        if self.count.load(Ordering::Relaxed) == 0 || !self.is_news(node, attr) {
-            return;
+    pub(crate) fn seen(&self, node: u64, attr: &Attr, teller: &Arc<Teller>) {
+        if self.count.load(Ordering::Relaxed) > 0 && self.is_news(node, attr) {
+            tracing::debug!(node, "others have changed a file: its pages go");
+            teller.tell(Order::Data { node, start: 0, len: 0 });
         }
-        let Some(session) = session.get() else { return };
-        let teller = self.teller.get_or_init(|| Mutex::new(tell_of(Arc::downgrade(session))));
-        // The thread ends with the connection only.
-        let _ended = teller.lock().unwrap_or_else(PoisonError::into_inner).send(node);
     }
 
     fn is_news(&self, node: u64, attr: &Attr) -> bool {
@@ -140,24 +135,6 @@ impl Pages {
         }
         news
     }
-}
-
-/// A thread that tells the kernel to drop the pages of files.
-fn tell_of(session: Weak<Session>) -> Sender<u64> {
-    let (sender, nodes) = channel();
-    let told = std::thread::Builder::new().name("pages".into()).spawn(move || {
-        for node in nodes {
-            let Some(session) = session.upgrade() else { return };
-            tracing::debug!(node, "others have changed a file: its pages go");
-            if let Err(error) = session.notifier().inval_inode(node, 0, 0) {
-                tracing::debug!(node, %error, "the kernel does not hold the pages");
-            }
-        }
-    });
-    if let Err(error) = told {
-        tracing::warn!(%error, "no thread: what others change in open files is not seen");
-    }
-    sender
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Who loses set-user-id and set-group-id when a file is changed. With `HANDLE_KILLPRIV_V2` the kernel says when, and leaves
 //! it to the server what exactly that takes away.
 
-use crate::convert::{self, cx};
+use crate::caller::Calling;
+use crate::convert;
 use crate::ops::Server;
 use fuse::abi::SetattrIn;
 use fuse::{Reply, Request};
@@ -17,34 +18,30 @@ pub(crate) fn is_root(rq: &Request<'_>) -> bool {
 }
 
 /// Before or after somebody changes the data of `vnode`, and the kernel has said that they lose the bits.
-pub(crate) fn strip(rq: &Request<'_>, cx: &Cx<'_>, vnode: &dyn Vnode, file: Option<&dyn OpenFile>) -> Reply<()> {
+pub(crate) fn strip(cx: &Cx<'_>, vnode: &dyn Vnode, file: Option<&dyn OpenFile>) -> Reply<()> {
     let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
-    vnode.setattr(cx, &exactly(rq, cx, vnode, set)?, file).map(drop)
+    vnode.setattr(cx, &exactly(cx, vnode, set)?, file).map(drop)
 }
 
 /// What a change of `vnode` takes away, exactly: a set-group-id bit where the group may not execute goes, too, unless the caller is of
 /// the group. The kernel's request does not say so.
-pub(crate) fn exactly(rq: &Request<'_>, cx: &Cx<'_>, vnode: &dyn Vnode, set: SetAttr) -> Reply<SetAttr> {
-    if !set.kill_suidgid || set.mode.is_some() || is_root(rq) {
+pub(crate) fn exactly(cx: &Cx<'_>, vnode: &dyn Vnode, set: SetAttr) -> Reply<SetAttr> {
+    if !set.kill_suidgid || set.mode.is_some() || cx.uid == 0 {
         return Ok(set);
     }
     let attr = vnode.getattr(cx)?;
-    if attr.mode & (SGID | GROUP_EXEC) != SGID || is_member(rq, &attr) {
+    if attr.mode & (SGID | GROUP_EXEC) != SGID || cx.is_in_group(attr.gid) {
         return Ok(set);
     }
     Ok(SetAttr { mode: Some(attr.perm() & !0o6000), kill_suidgid: false, ..set })
 }
 
-fn is_member(rq: &Request<'_>, attr: &Attr) -> bool {
-    rq.gid == attr.gid || convert::has_group(rq.pid, attr.gid)
-}
-
 /// Does a change of `vnode`'s data or owner by this caller take anything away?
-fn loses(rq: &Request<'_>, attr: &Attr) -> bool {
+fn loses(cx: &Cx<'_>, attr: &Attr) -> bool {
     if attr.kind() == Kind::Directory {
         return false;
     }
-    let sgid = attr.mode & SGID != 0 && (attr.mode & GROUP_EXEC != 0 || !(is_root(rq) || is_member(rq, attr)));
+    let sgid = attr.mode & SGID != 0 && (attr.mode & GROUP_EXEC != 0 || !(cx.uid == 0 || cx.is_in_group(attr.gid)));
     attr.mode & SUID != 0 || sgid
 }
 
@@ -62,8 +59,10 @@ impl Server {
         if !convert::changes_nothing(arg) || self.files.is_written(node) {
             return Ok(None);
         }
-        let attr = vnode.getattr(&cx(rq, 0))?;
-        if !loses(rq, &attr) {
+        let call = Calling::of(rq);
+        let cx = call.cx(0);
+        let attr = vnode.getattr(&cx)?;
+        if !loses(&cx, &attr) {
             return Ok(Some(attr));
         }
         if is_root(rq) || attr.uid == rq.uid { Ok(None) } else { Err(Errno::PERM) }

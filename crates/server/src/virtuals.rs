@@ -51,6 +51,6 @@ fn info(server: &Server, session: &Session) -> String {
         open,
         passthrough,
         server.cache.as_secs_f64(),
-        !server.layer.merges_names(),
+        !server.layer.properties().merges_names,
     )
 }

@@ -1,7 +1,8 @@
 //! The server of a stack in which a layer wants to know what is refused: each opcode goes on to the ordinary server, and what the kernel is told
 //! is noted in [`Watch`].
 
-use crate::convert::{cx, name};
+use crate::caller::Calling;
+use crate::convert::name;
 use crate::ops::Server;
 use crate::watch::{SHORTEST, Watch, is_closed};
 use fuse::abi::{
@@ -55,7 +56,7 @@ impl Watching {
 
     /// The number of what an operation is going to change by its name. The caller has looked it up before: this look-up is ours.
     fn named(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<Option<u64>> {
-        let found = self.server.nodes.get(parent)?.lookup(&cx(rq, 0).as_server(0, 0), name(bytes)?)?;
+        let found = self.server.nodes.get(parent)?.lookup(&Calling::of(rq).cx(0).as_server(0, 0), name(bytes)?)?;
         Ok(found.map(|entry| entry.vnode.id()))
     }
 
@@ -70,7 +71,7 @@ impl Watching {
         if mask == 0 {
             return Ok(());
         }
-        match vnode.refused(&cx(rq, 0), mask) {
+        match vnode.refused(&Calling::of(rq).cx(0), mask) {
             Err(MAY_BLOCK) => Err(MAY_BLOCK),
             Err(errno) => {
                 tracing::debug!("nobody took notice that something was refused: {errno}");
@@ -107,7 +108,8 @@ impl Filesystem for Watching {
     }
 
     fn lookup(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<Option<EntryOut>> {
-        Ok(self.server.lookup(rq, parent, bytes)?.map(|out| self.entry(out, rq.pid)))
+        let found = self.server.lookup(rq, parent, bytes)?.filter(|out| out.nodeid != 0);
+        Ok(found.map(|out| self.entry(out, rq.pid)))
     }
 
     fn forget(&self, nodes: &[ForgetOne]) {
@@ -367,7 +369,7 @@ mod tests {
     fn watching() -> (Watching, Seen) {
         let seen = Seen::default();
         let layer = Template::over(MemFs::new()).operations(Witness(Arc::clone(&seen))).build();
-        assert!(layer.watches_refusals());
+        assert!(layer.properties().watches_refusals);
         (Watching::new(Server::new(layer, &Config::new("/".into(), "none", "test"))), seen)
     }
 

@@ -105,7 +105,7 @@ fn names_that_are_missing_are_told_of_others() {
 #[test]
 fn refusals_are_told_of_others() {
     let layer = mount(tree(), &[]);
-    assert!(layer.watches_refusals());
+    assert!(layer.properties().watches_refusals);
     let (private, closed) = (find(&ROOT, &layer, "home/alice/private"), find(&ROOT, &layer, "home/alice/closed"));
     let open = find(&ROOT, &layer, "home/alice/open");
     for owner in [&ROOT, &ALICE] {

@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, Result, Vnode};
+use vnode::{Command, Cx, Errno, Kind, Layer, Name, OpenFlags, Properties, RenameFlags, Result, Upcalls, Vnode};
 
 const IDENT: &[u8] = b".wh..wh.ident";
 /// Tags 1 to this are given to branches: they fill bits 62..48 of a number.
@@ -249,24 +249,31 @@ impl Layer for Unionfs {
         self.root.clone()
     }
 
-    fn read_only(&self) -> bool {
-        self.core.read_only
+    fn properties(&self) -> Properties {
+        let below = self.core.branches.iter().map(|b| b.layer.properties());
+        let below = below.reduce(Properties::join).unwrap_or_default();
+        Properties {
+            read_only: self.core.read_only,
+            may_hang: below.may_hang || self.core.branches.iter().any(|b| b.mode == Mode::NfsReadOnly),
+            watches_refusals: false,
+            ..below
+        }
     }
 
-    fn may_hang(&self) -> bool {
-        self.core.branches.iter().any(|b| b.mode == Mode::NfsReadOnly || b.layer.may_hang())
+    fn attach(&self, _upcalls: Arc<dyn Upcalls>) {
+        // Branches say nothing yet that users of the union would have to be told.
     }
 
-    fn watches_refusals(&self) -> bool {
-        false
+    fn vnode(&self, _cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
+        if number == self.root.id() {
+            return Ok(self.root());
+        }
+        let live = self.core.table.get(number).ok_or(Errno::STALE)?;
+        Ok(live)
     }
 
-    fn merges_names(&self) -> bool {
-        self.core.branches.iter().any(|b| b.layer.merges_names())
-    }
-
-    fn needs_flush(&self) -> bool {
-        self.core.branches.iter().any(|b| b.layer.needs_flush())
+    fn commands(&self) -> Vec<Command> {
+        Vec::new()
     }
 
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {

@@ -7,8 +7,8 @@ use crate::retry::Tries;
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
-    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr,
-    StatFs, Vnode, XattrFlags,
+    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, NameSink, OpenFile, OpenFlags, RenameFlags, Result,
+    SetAttr, StatFs, Vnode, XattrFlags,
 };
 
 impl Vnode for UnionVnode {
@@ -18,6 +18,10 @@ impl Vnode for UnionVnode {
 
     fn id(&self) -> u64 {
         self.core.shown(self.id)
+    }
+
+    fn generation(&self) -> u32 {
+        self.leaf().vnode.generation()
     }
 
     fn kind(&self) -> Kind {
@@ -34,6 +38,14 @@ impl Vnode for UnionVnode {
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
         Ok(self.find(cx, name)?.map(|(vnode, attr)| Entry { vnode, attr }))
+    }
+
+    fn names(&self, _cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+        if let Some(place) = self.place() {
+            let parent: Arc<dyn Vnode> = place.parent.clone();
+            sink(&parent, place.name()?);
+        }
+        Ok(())
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
@@ -140,6 +152,10 @@ impl Vnode for UnionVnode {
             return Err(Errno::ROFS);
         }
         lower.vnode.ioctl(cx, cmd, input, out)
+    }
+
+    fn control(&self, _cx: &Cx<'_>, _command: &str, _input: &[u8]) -> Result<Vec<u8>> {
+        Err(Errno::NOTTY)
     }
 }
 

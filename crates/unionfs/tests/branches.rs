@@ -691,7 +691,7 @@ fn an_all_read_only_union_is_read_only() {
         modes.into_iter().enumerate().map(branch).collect::<Vec<_>>()
     };
     let union = Unionfs::new(branches([Mode::ReadOnly, Mode::NfsReadOnly]), Options::default()).unwrap();
-    assert!(union.read_only() && union.may_hang());
+    assert!(union.properties().read_only && union.properties().may_hang);
     assert_eq!(union.root().mkdir(&CX, name("n"), 0o755).unwrap_err(), Errno::ROFS);
     assert_eq!(list(bed.branch(0), ""), [""; 0]);
     let refused = Unionfs::new(branches([Mode::ReadOnly, Mode::ReadWrite]), Options::default()).unwrap_err();

@@ -3,7 +3,7 @@ use crate::scheme::Scheme;
 use crate::state::States;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use vnode::{Cx, Layer, Result, Vnode};
+use vnode::{Cx, Layer, Result, Vnode, forward};
 use wrapfs::{LayerType, OptionSpec, Settings};
 
 /// `usenetfs`, for the list of layers.
@@ -99,27 +99,13 @@ impl Layer for UsenetFs {
         self.root.clone()
     }
 
-    fn read_only(&self) -> bool {
-        self.lower.read_only()
-    }
+    forward!(lower: properties, attach, commands, sync);
 
-    fn may_hang(&self) -> bool {
-        self.lower.may_hang()
-    }
-
-    fn watches_refusals(&self) -> bool {
-        self.lower.watches_refusals()
-    }
-
-    fn merges_names(&self) -> bool {
-        self.lower.merges_names()
-    }
-
-    fn needs_flush(&self) -> bool {
-        self.lower.needs_flush()
-    }
-
-    fn sync(&self, cx: &Cx<'_>) -> Result<()> {
-        self.lower.sync(cx)
+    fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
+        let lower = self.lower.vnode(cx, number)?;
+        if Arc::ptr_eq(&lower, &self.lower.root()) {
+            return Ok(self.root());
+        }
+        Ok(Arc::new(UsenetVnode::over(&self.root.core, lower)))
     }
 }

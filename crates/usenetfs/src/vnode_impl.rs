@@ -6,8 +6,8 @@ use crate::state::Form;
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
-    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr,
-    StatFs, Vnode, XattrFlags, give,
+    Attr, Cx, DirEntry, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, Vnode, XattrFlags,
+    forward, give,
 };
 
 impl Vnode for UsenetVnode {
@@ -15,13 +15,7 @@ impl Vnode for UsenetVnode {
         self
     }
 
-    fn id(&self) -> u64 {
-        self.lower.id()
-    }
-
-    fn kind(&self) -> Kind {
-        self.lower.kind()
-    }
+    forward!(lower: id, generation, kind, readlink, listing_stamp, open, refused, statfs, ioctl, control, names);
 
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
         self.shown(cx, self.lower.getattr(cx)?)
@@ -35,20 +29,8 @@ impl Vnode for UsenetVnode {
         self.find(cx, name)
     }
 
-    fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        self.lower.readlink(cx)
-    }
-
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
         self.list(cx, cookie, sink)
-    }
-
-    fn listing_stamp(&self, cx: &Cx<'_>) -> Option<u64> {
-        self.lower.listing_stamp(cx)
-    }
-
-    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
-        self.lower.open(cx, flags)
     }
 
     fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
@@ -130,14 +112,6 @@ impl Vnode for UsenetVnode {
         self.change_xattr(cx, name, || self.lower.removexattr(cx, name))
     }
 
-    fn refused(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
-        self.lower.refused(cx, mask)
-    }
-
-    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
-        self.lower.statfs(cx)
-    }
-
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
         if self.kind() != Kind::Directory {
             return self.lower.fsync(cx, data_only);
@@ -147,10 +121,6 @@ impl Vnode for UsenetVnode {
             Held::Managed(mut managed) => managed.fsync(cx, &self.lower, data_only)?,
         }
         self.lower.fsync(cx, data_only)
-    }
-
-    fn ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
-        self.lower.ioctl(cx, cmd, input, out)
     }
 }
 

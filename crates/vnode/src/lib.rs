@@ -19,18 +19,27 @@
 //! * **Names are bytes**, checked once by [`Name::new`].
 
 mod attr;
+mod call;
 mod cx;
+mod forward;
+mod layer;
 mod name;
+mod operation;
 mod ops;
 mod shards;
+mod upcalls;
 
 pub use attr::{Attr, Kind, SetAttr, SetTime, StatFs, Time};
+pub use call::{Call, Processes};
 pub use cx::Cx;
+pub use layer::{Command, Layer, Properties, Who};
 pub use name::{NAME_MAX, Name};
+pub use operation::Operation;
 pub use ops::{
-    DirEntry, Entry, IoctlReply, Layer, OpenFile, OpenFlags, RenameFlags, SeekFrom, Vnode, XattrFlags, give,
+    DirEntry, Entry, IoctlReply, NameSink, OpenFile, OpenFlags, RenameFlags, SeekFrom, Vnode, XattrFlags, give,
 };
 pub use shards::{NumberHasher, NumberMap, SHARDS, shard_of};
+pub use upcalls::{Drained, Unattached, Upcalls};
 
 /// What every operation fails with: an errno of the kernel's.
 pub use rustix::io::Errno;

@@ -124,39 +124,6 @@ pub struct IoctlReply {
     pub len: usize,
 }
 
-/// A mounted layer: the superblock of the papers.
-pub trait Layer: Send + Sync + fmt::Debug {
-    /// The root directory. Always the same object.
-    fn root(&self) -> Arc<dyn Vnode>;
-
-    /// May the tree never be changed through this layer (every change answers `EROFS`)?
-    fn read_only(&self) -> bool;
-
-    /// May operations of this layer wait for something that can hang, such as a network? Then no operation of it runs on
-    /// a thread that serves others.
-    fn may_hang(&self) -> bool;
-
-    /// Does closing a file report errors that nothing else would (as NFS does)? Then the server passes each close on to
-    /// [`OpenFile::flush`], which costs a request for each.
-    fn needs_flush(&self) -> bool;
-
-    /// Does this layer, or one below, want to know what callers are refused, and each look-up of a name that is missing? Then the server
-    /// arranges that it learns of them ([`Vnode::refused`], [`Vnode::lookup`]), which costs more look-ups.
-    fn watches_refusals(&self) -> bool;
-
-    /// May several names lead to one entry of a directory, in this layer or one below (`foo` and `FOO` where case does not matter)?
-    ///
-    /// The kernel then must not cache names: it would keep `FOO` when `foo` is removed or renamed, and a program that writes to
-    /// `FOO` would write to the removed file, or to what now has another name.
-    fn merges_names(&self) -> bool;
-
-    /// Makes everything durable that was done before.
-    ///
-    /// # Errors
-    /// As syncfs(2).
-    fn sync(&self, cx: &Cx<'_>) -> Result<()>;
-}
-
 /// Answers a value as [`Vnode::getxattr`] does: copied to `out`, or its length alone where `out` is empty.
 ///
 /// # Errors
@@ -176,6 +143,10 @@ pub trait Vnode: Any + Send + Sync + fmt::Debug {
 
     /// The object's number: see the crate's conventions.
     fn id(&self) -> u64;
+
+    /// Tells objects apart that had the same number one after the other. Like the number it stays
+    /// the same over rename, copy-up, forgetting, remount and restart.
+    fn generation(&self) -> u32;
 
     /// What it is. Never changes.
     fn kind(&self) -> Kind;
@@ -198,6 +169,16 @@ pub trait Vnode: Any + Send + Sync + fmt::Debug {
     /// # Errors
     /// `ENOTDIR`; what the layer hides answers its own errno.
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>>;
+
+    /// Tells `sink` the names of this object, each with the directory that has it, until `sink`
+    /// answers false. An object has none if its last name is gone, or if it is the root.
+    ///
+    /// Finding the names of a file that was not looked up before may take a walk through the
+    /// whole tree. Those of a directory are found from its `..`.
+    ///
+    /// # Errors
+    /// `ESTALE` if the object is gone; [`crate::MAY_BLOCK`].
+    fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()>;
 
     /// The target of a symbolic link.
     ///
@@ -333,7 +314,17 @@ pub trait Vnode: Any + Send + Sync + fmt::Debug {
     /// # Errors
     /// `ENOTTY` for what is not understood.
     fn ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply>;
+
+    /// A command of the control channel ([`crate::Layer::commands`]), given on this object. A layer
+    /// answers its own and passes on the others.
+    ///
+    /// # Errors
+    /// `ENOTTY` for a command that no layer knows, `EINVAL` for input that it does not understand.
+    fn control(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>>;
 }
+
+/// See [`Vnode::names`].
+pub type NameSink<'a> = &'a mut dyn FnMut(&Arc<dyn Vnode>, Name<'_>) -> bool;
 
 /// An open regular file. Closed when dropped.
 pub trait OpenFile: Any + Send + Sync + fmt::Debug {

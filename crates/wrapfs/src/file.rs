@@ -1,8 +1,7 @@
 use crate::template::TemplateFile;
 use std::any::Any;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use vnode::{Cx, OpenFile, Result, SeekFrom};
+use vnode::{Cx, OpenFile, Result, forward};
 
 /// An open file of the layer below.
 #[derive(Debug)]
@@ -41,33 +40,7 @@ impl OpenFile for WrapFile {
         self
     }
 
-    fn backing(&self) -> Option<BorrowedFd<'_>> {
-        self.lower.backing()
-    }
-
-    fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
-        self.lower.read(cx, out, offset)
-    }
-
-    fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
-        self.lower.write(cx, data, offset)
-    }
-
-    fn flush(&self, cx: &Cx<'_>) -> Result<()> {
-        self.lower.flush(cx)
-    }
-
-    fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
-        self.lower.fsync(cx, data_only)
-    }
-
-    fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
-        self.lower.fallocate(cx, mode, offset, len)
-    }
-
-    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
-        self.lower.seek(cx, offset, whence)
-    }
+    forward!(lower: backing, read, write, flush, fsync, fallocate, seek);
 
     fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
         self.lower.copy_from(cx, offset, look_through(source), source_offset, len)

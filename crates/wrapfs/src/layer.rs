@@ -1,6 +1,6 @@
 use crate::vnode_impl::WrapVnode;
 use std::sync::Arc;
-use vnode::{Cx, Layer, Result, Vnode};
+use vnode::{Cx, Layer, Result, Vnode, forward};
 
 /// The null layer over another.
 #[derive(Debug)]
@@ -23,27 +23,13 @@ impl Layer for WrapFs {
         self.root.clone()
     }
 
-    fn read_only(&self) -> bool {
-        self.lower.read_only()
+    fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
+        let lower = self.lower.vnode(cx, number)?;
+        if Arc::ptr_eq(&lower, &self.lower.root()) {
+            return Ok(self.root());
+        }
+        Ok(Arc::new(WrapVnode::over(lower)))
     }
 
-    fn may_hang(&self) -> bool {
-        self.lower.may_hang()
-    }
-
-    fn watches_refusals(&self) -> bool {
-        self.lower.watches_refusals()
-    }
-
-    fn merges_names(&self) -> bool {
-        self.lower.merges_names()
-    }
-
-    fn needs_flush(&self) -> bool {
-        self.lower.needs_flush()
-    }
-
-    fn sync(&self, cx: &Cx<'_>) -> Result<()> {
-        self.lower.sync(cx)
-    }
+    forward!(lower: properties, attach, commands, sync);
 }

@@ -2,8 +2,7 @@ use crate::file::WrapFile;
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
-    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr,
-    StatFs, Vnode, XattrFlags,
+    Attr, Cx, Entry, Errno, Name, NameSink, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, Vnode, forward,
 };
 
 /// A vnode of the layer below.
@@ -29,20 +28,11 @@ fn unwrap(vnode: &Arc<dyn Vnode>) -> Result<&Arc<dyn Vnode>> {
 }
 
 impl Vnode for WrapVnode {
+    forward!(lower: id, generation, kind, getattr, readlink, readdir, listing_stamp, unlink, rmdir);
+    forward!(lower: getxattr, setxattr, listxattr, removexattr, refused, statfs, fsync, ioctl, control);
+
     fn as_any(&self) -> &dyn Any {
         self
-    }
-
-    fn id(&self) -> u64 {
-        self.lower.id()
-    }
-
-    fn kind(&self) -> Kind {
-        self.lower.kind()
-    }
-
-    fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
-        self.lower.getattr(cx)
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
@@ -53,16 +43,9 @@ impl Vnode for WrapVnode {
         Ok(self.lower.lookup(cx, name)?.map(wrap))
     }
 
-    fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        self.lower.readlink(cx)
-    }
-
-    fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
-        self.lower.readdir(cx, cookie, sink)
-    }
-
-    fn listing_stamp(&self, cx: &Cx<'_>) -> Option<u64> {
-        self.lower.listing_stamp(cx)
+    fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+        let wrapped = |dir: &Arc<dyn Vnode>| -> Arc<dyn Vnode> { Arc::new(Self::over(Arc::clone(dir))) };
+        self.lower.names(cx, &mut |dir, name| sink(&wrapped(dir), name))
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
@@ -95,14 +78,6 @@ impl Vnode for WrapVnode {
         self.lower.link(cx, name, unwrap(target)?).map(wrap)
     }
 
-    fn unlink(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
-        self.lower.unlink(cx, name)
-    }
-
-    fn rmdir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
-        self.lower.rmdir(cx, name)
-    }
-
     fn rename(
         &self,
         cx: &Cx<'_>,
@@ -112,37 +87,5 @@ impl Vnode for WrapVnode {
         flags: RenameFlags,
     ) -> Result<()> {
         self.lower.rename(cx, name, unwrap(new_dir)?, new_name, flags)
-    }
-
-    fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
-        self.lower.getxattr(cx, name, out)
-    }
-
-    fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        self.lower.setxattr(cx, name, value, flags)
-    }
-
-    fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
-        self.lower.listxattr(cx, out)
-    }
-
-    fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-        self.lower.removexattr(cx, name)
-    }
-
-    fn refused(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
-        self.lower.refused(cx, mask)
-    }
-
-    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
-        self.lower.statfs(cx)
-    }
-
-    fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
-        self.lower.fsync(cx, data_only)
-    }
-
-    fn ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
-        self.lower.ioctl(cx, cmd, input, out)
     }
 }

@@ -66,7 +66,7 @@ fn it_behaves_as_any_layer() {
 fn names_stay_as_they_were_created_and_are_found_in_any_case() {
     for times in [1, 100] {
         let layer = Template::over(MemFs::new()).names(AnyCase(times)).build();
-        assert!(layer.merges_names());
+        assert!(layer.properties().merges_names);
         let root = layer.root();
         make(&root, "ReadMe", "one").unwrap();
         assert_eq!(content(&root, "README").unwrap(), "one");

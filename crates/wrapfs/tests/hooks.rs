@@ -131,7 +131,7 @@ fn operations_are_seen_before_and_after() {
     entry.vnode.getattr(&ROOT).unwrap();
     root.rmdir(&ROOT, name("g")).unwrap_err();
     entry.vnode.refused(&ROOT, 4).unwrap();
-    assert!(layer.watches_refusals());
+    assert!(layer.properties().watches_refusals);
     let expected = [
         "0 Create",
         "Regular of 0",
@@ -165,7 +165,7 @@ fn only_what_is_of_interest_is_seen() {
     make(&layer.root(), "d").unwrap();
     layer.root().getattr(&ROOT).unwrap();
     assert_eq!(seen.lock().unwrap().len(), 2);
-    assert!(!layer.watches_refusals());
+    assert!(!layer.properties().watches_refusals);
 }
 
 /// What is not done yet, and will be by another thread, has no result.

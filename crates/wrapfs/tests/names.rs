@@ -129,7 +129,9 @@ fn several_names_may_lead_to_one_entry() {
     assert!(root.lookup(&ROOT, name("DIR")).unwrap().is_some());
     assert_eq!(root.mkdir(&ROOT, name("dIR"), 0o755).map(|_| ()), Err(Errno::EXIST));
     // Whatever is above says so, too.
-    assert!(layer.merges_names() && Template::over(layer).names(Stretch(2)).build().merges_names());
+    assert!(
+        layer.properties().merges_names && Template::over(layer).names(Stretch(2)).build().properties().merges_names
+    );
 }
 
 /// The kernel caches the names of a layer that says that none are merged: such a layer must not merge any.
@@ -137,7 +139,7 @@ fn several_names_may_lead_to_one_entry() {
 fn a_layer_that_does_not_say_that_it_merges_names_does_not() {
     let layer = Template::over(MemFs::new()).names(Small(Matching::Exact)).build();
     let root = layer.root();
-    assert!(!layer.merges_names());
+    assert!(!layer.properties().merges_names);
     assert_eq!(root.mkdir(&ROOT, name("Dir"), 0o755).map(|_| ()), Err(Errno::INVAL));
     root.mkdir(&ROOT, name("dir"), 0o755).unwrap();
     assert!(root.lookup(&ROOT, name("Dir")).unwrap().is_none());

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use vnode::{
-    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Layer, Name, OpenFile, OpenFlags, RenameFlags, Result,
-    SeekFrom, SetAttr, StatFs, Vnode, XattrFlags,
+    Attr, Command, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Layer, Name, NameSink, OpenFile, OpenFlags,
+    Properties, RenameFlags, Result, SeekFrom, SetAttr, StatFs, Upcalls, Vnode, XattrFlags,
 };
 
 pub const CX: Cx<'static> = Cx::internal(0, 0);
@@ -78,20 +78,16 @@ impl Layer for Shaky {
     fn root(&self) -> Arc<dyn Vnode> {
         Arc::new(ShakyVnode(self.lower.root(), Arc::clone(&self.gate)))
     }
-    fn read_only(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties { read_only: true, may_hang: self.may_hang, needs_flush: false, ..self.lower.properties() }
     }
-    fn may_hang(&self) -> bool {
-        self.may_hang
+    fn attach(&self, _upcalls: Arc<dyn Upcalls>) {}
+    fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
+        self.gate.pass()?;
+        Ok(Arc::new(ShakyVnode(self.lower.vnode(cx, number)?, Arc::clone(&self.gate))))
     }
-    fn needs_flush(&self) -> bool {
-        false
-    }
-    fn watches_refusals(&self) -> bool {
-        false
-    }
-    fn merges_names(&self) -> bool {
-        self.lower.merges_names()
+    fn commands(&self) -> Vec<Command> {
+        Vec::new()
     }
     fn sync(&self, _cx: &Cx<'_>) -> Result<()> {
         Ok(())
@@ -119,6 +115,20 @@ impl Vnode for ShakyVnode {
         self.1.pass()?;
         let wrap = |e: Entry| Entry { vnode: Arc::new(ShakyVnode(e.vnode, Arc::clone(&self.1))), attr: e.attr };
         Ok(self.0.lookup(cx, name)?.map(wrap))
+    }
+    fn generation(&self) -> u32 {
+        self.0.generation()
+    }
+    fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+        self.1.pass()?;
+        self.0.names(cx, &mut |dir, name| {
+            let dir: Arc<dyn Vnode> = Arc::new(ShakyVnode(Arc::clone(dir), Arc::clone(&self.1)));
+            sink(&dir, name)
+        })
+    }
+    fn control(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
+        self.1.pass()?;
+        self.0.control(cx, command, input)
     }
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
         self.1.pass()?;

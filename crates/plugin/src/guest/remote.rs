@@ -7,11 +7,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use vnode::{
-    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr,
-    StatFs, Vnode, XattrFlags,
-};
+use vnode::{Attr, Cx, Errno, Kind, Result, Vnode, refuse};
 
 /// The server that this object was loaded by.
 static SERVER: AtomicPtr<abi::Host> = AtomicPtr::new(core::ptr::null_mut());
@@ -77,6 +73,17 @@ impl Remote {
 const NO: Errno = Errno::OPNOTSUPP;
 
 impl Vnode for Remote {
+    refuse!(NO => setattr, lookup, names, readlink, readdir, open, create, tmpfile, mknod, mkdir, symlink, link);
+    refuse!(NO => unlink, rmdir, rename, setxattr, listxattr, removexattr, refused, statfs, fsync, ioctl, control);
+
+    fn generation(&self) -> u32 {
+        0
+    }
+
+    fn listing_stamp(&self, _cx: &Cx<'_>) -> Option<u64> {
+        None
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -105,93 +112,5 @@ impl Vnode for Remote {
         // SAFETY: as in `getattr`; room for as many bytes as are named.
         let len = unsafe { getxattr(self.at, &raw const caller, abi::Bytes::of(name), out.as_mut_ptr(), out.len()) };
         usize::try_from(len).map_err(|_| i32::try_from(-len).map_or(Errno::IO, Errno::from_raw_os_error))
-    }
-
-    fn setattr(&self, _cx: &Cx<'_>, _set: &SetAttr, _file: Option<&dyn OpenFile>) -> Result<Attr> {
-        Err(NO)
-    }
-
-    fn lookup(&self, _cx: &Cx<'_>, _name: Name<'_>) -> Result<Option<Entry>> {
-        Err(NO)
-    }
-
-    fn readlink(&self, _cx: &Cx<'_>) -> Result<Vec<u8>> {
-        Err(NO)
-    }
-
-    fn readdir(&self, _cx: &Cx<'_>, _cookie: u64, _sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
-        Err(NO)
-    }
-
-    fn listing_stamp(&self, _cx: &Cx<'_>) -> Option<u64> {
-        None
-    }
-
-    fn open(&self, _cx: &Cx<'_>, _flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
-        Err(NO)
-    }
-
-    fn create(&self, _: &Cx<'_>, _: Name<'_>, _: u32, _: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        Err(NO)
-    }
-
-    fn tmpfile(&self, _cx: &Cx<'_>, _mode: u32, _flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        Err(NO)
-    }
-
-    fn mknod(&self, _cx: &Cx<'_>, _name: Name<'_>, _mode: u32, _rdev: u64) -> Result<Entry> {
-        Err(NO)
-    }
-
-    fn mkdir(&self, _cx: &Cx<'_>, _name: Name<'_>, _mode: u32) -> Result<Entry> {
-        Err(NO)
-    }
-
-    fn symlink(&self, _cx: &Cx<'_>, _name: Name<'_>, _target: &[u8]) -> Result<Entry> {
-        Err(NO)
-    }
-
-    fn link(&self, _cx: &Cx<'_>, _name: Name<'_>, _target: &Arc<dyn Vnode>) -> Result<Entry> {
-        Err(NO)
-    }
-
-    fn unlink(&self, _cx: &Cx<'_>, _name: Name<'_>) -> Result<()> {
-        Err(NO)
-    }
-
-    fn rmdir(&self, _cx: &Cx<'_>, _name: Name<'_>) -> Result<()> {
-        Err(NO)
-    }
-
-    fn rename(&self, _: &Cx<'_>, _: Name<'_>, _: &Arc<dyn Vnode>, _: Name<'_>, _: RenameFlags) -> Result<()> {
-        Err(NO)
-    }
-
-    fn setxattr(&self, _cx: &Cx<'_>, _name: &[u8], _value: &[u8], _flags: XattrFlags) -> Result<()> {
-        Err(NO)
-    }
-
-    fn listxattr(&self, _cx: &Cx<'_>, _out: &mut [u8]) -> Result<usize> {
-        Err(NO)
-    }
-
-    fn removexattr(&self, _cx: &Cx<'_>, _name: &[u8]) -> Result<()> {
-        Err(NO)
-    }
-
-    fn refused(&self, _cx: &Cx<'_>, _mask: u32) -> Result<()> {
-        Err(NO)
-    }
-
-    fn statfs(&self, _cx: &Cx<'_>) -> Result<StatFs> {
-        Err(NO)
-    }
-
-    fn fsync(&self, _cx: &Cx<'_>, _data_only: bool) -> Result<()> {
-        Err(NO)
-    }
-
-    fn ioctl(&self, _cx: &Cx<'_>, _cmd: u32, _input: &[u8], _out: &mut [u8]) -> Result<IoctlReply> {
-        Err(NO)
     }
 }

@@ -523,6 +523,8 @@ impl<'a> Args<'a> {
             OpKind::Fallocate => Op::Fallocate { file, mode, offset, len },
             OpKind::Seek => Op::Seek { file, offset },
             OpKind::Copy => Op::Copy { file, offset, len },
+            // No hook is shown these.
+            OpKind::Reflink | OpKind::Sync | OpKind::Names | OpKind::Vnode | OpKind::Control => return Err(Errno::IO),
         })
     }
 }

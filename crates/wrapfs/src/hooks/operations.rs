@@ -1,5 +1,7 @@
 use super::Object;
 use core::fmt;
+/// What an operation is: the interface's own list. Those that the hook can't see are never in its sets.
+pub use vnode::Operation as OpKind;
 use vnode::{Attr, Cx, Errno, Name, OpenFlags, RenameFlags, Result, SetAttr, XattrFlags};
 
 macro_rules! operations {
@@ -8,18 +10,6 @@ macro_rules! operations {
         #[derive(Clone, Copy, Debug)]
         pub enum Op<'a> {
             $($(#[$doc])* $kind { $($(#[$field_doc])* $field: $type),* },)*
-        }
-
-        /// What an operation is.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[repr(u8)]
-        pub enum OpKind {
-            $($(#[$doc])* $kind,)*
-        }
-
-        impl OpKind {
-            /// All of them.
-            pub const ALL: &'static [Self] = &[$(Self::$kind,)*];
         }
 
         impl Op<'_> {
@@ -141,25 +131,6 @@ operations! {
     Copy { #[doc = "Into what."] file: &'a Object<'a>, #[doc = "Where to."] offset: u64, #[doc = "At most so many bytes."] len: u64 },
 }
 
-impl OpKind {
-    /// Does it leave the tree as it is? The result of one that does can be replaced afterwards.
-    #[must_use]
-    pub const fn only_looks(self) -> bool {
-        matches!(
-            self,
-            Self::Lookup
-                | Self::Getattr
-                | Self::Readlink
-                | Self::Readdir
-                | Self::Getxattr
-                | Self::Listxattr
-                | Self::Statfs
-                | Self::Read
-                | Self::Seek
-        )
-    }
-}
-
 /// A set of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpSet(u64);
@@ -271,7 +242,7 @@ mod tests {
     fn sets_hold_what_they_were_made_of() {
         assert!(OpKind::ALL.len() <= 64);
         let some = OpSet::of(&[OpKind::Lookup, OpKind::Copy]);
-        for &kind in OpKind::ALL {
+        for (kind, _) in OpKind::ALL {
             assert_eq!(some.has(kind), kind == OpKind::Lookup || kind == OpKind::Copy);
             assert!(OpSet::ALL.has(kind) && !OpSet::NONE.has(kind));
         }

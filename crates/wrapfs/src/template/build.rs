@@ -8,7 +8,7 @@ use crate::WrapFs;
 use crate::hooks::{Attributes, Data, Hooks, Ioctls, Matching, Names, OpKind, Operations};
 use container::BlockCodec;
 use std::sync::Arc;
-use vnode::{Cx, Layer, Result, Vnode};
+use vnode::{Command, Cx, Layer, Properties, Result, Upcalls, Vnode};
 
 /// Builds a layer out of hooks: each that is not given is the identity, and costs nothing.
 ///
@@ -122,24 +122,29 @@ impl Layer for TemplateFs {
         self.root.clone()
     }
 
-    fn read_only(&self) -> bool {
-        self.core.lower.read_only()
+    fn properties(&self) -> Properties {
+        let below = self.core.lower.properties();
+        Properties {
+            watches_refusals: below.watches_refusals || self.core.watch(OpKind::Refused).is_some(),
+            merges_names: below.merges_names || self.core.matching != Matching::Exact,
+            ..below
+        }
     }
 
-    fn may_hang(&self) -> bool {
-        self.core.lower.may_hang()
+    fn attach(&self, upcalls: Arc<dyn Upcalls>) {
+        self.core.lower.attach(upcalls);
     }
 
-    fn needs_flush(&self) -> bool {
-        self.core.lower.needs_flush()
+    fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
+        let lower = self.core.lower.vnode(cx, number)?;
+        if Arc::ptr_eq(&lower, &self.core.lower.root()) {
+            return Ok(self.root());
+        }
+        Ok(Arc::new(TemplateVnode::over(&self.core, lower)))
     }
 
-    fn watches_refusals(&self) -> bool {
-        self.core.watch(OpKind::Refused).is_some() || self.core.lower.watches_refusals()
-    }
-
-    fn merges_names(&self) -> bool {
-        self.core.matching != Matching::Exact || self.core.lower.merges_names()
+    fn commands(&self) -> Vec<Command> {
+        self.core.lower.commands()
     }
 
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {

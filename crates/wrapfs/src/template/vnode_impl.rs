@@ -6,8 +6,8 @@ use crate::hooks::{Object, Op, OpKind};
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
-    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr,
-    StatFs, Vnode, XattrFlags,
+    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, NameSink, OpenFile, OpenFlags, RenameFlags, Result,
+    SetAttr, StatFs, Vnode, XattrFlags, forward,
 };
 
 /// Does an operation, seen by the hook if it wants to see operations of this kind.
@@ -29,13 +29,7 @@ impl Vnode for TemplateVnode {
         self
     }
 
-    fn id(&self) -> u64 {
-        self.lower.id()
-    }
-
-    fn kind(&self) -> Kind {
-        self.lower.kind()
-    }
+    forward!(lower: id, generation, kind, listing_stamp, control);
 
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
         seen!(self, cx, Getattr { file }, self.show(cx))
@@ -57,8 +51,12 @@ impl Vnode for TemplateVnode {
         seen!(self, cx, Readdir { dir }, self.list(cx, cookie, sink))
     }
 
-    fn listing_stamp(&self, cx: &Cx<'_>) -> Option<u64> {
-        self.lower.listing_stamp(cx)
+    fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+        if self.core.names.is_some() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let raised = |dir: &Arc<dyn Vnode>| -> Arc<dyn Vnode> { Arc::new(Self::over(&self.core, Arc::clone(dir))) };
+        self.lower.names(cx, &mut |dir, name| sink(&raised(dir), name))
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
@@ -163,13 +161,13 @@ impl Vnode for TemplateVnode {
     }
 
     fn ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
-        seen!(self, cx, Ioctl { file, cmd, input }, self.control(cx, cmd, input, out))
+        seen!(self, cx, Ioctl { file, cmd, input }, self.do_ioctl(cx, cmd, input, out))
     }
 }
 
 impl TemplateVnode {
     /// An ioctl: of the layer's own, or of the layer below.
-    fn control(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
+    fn do_ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
         if let Some(hook) = &self.core.ioctls
             && let Some(reply) = guard("ioctl", || hook.ioctl(cx, &self.object(), cmd, input, out))?
         {

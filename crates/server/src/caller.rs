@@ -1,0 +1,115 @@
+//! The caller of a request, as layers see it.
+
+use fuse::Request;
+use std::fs;
+use std::path::PathBuf;
+use vnode::{Call, Cx, Processes};
+
+/// What is kept of a request while it is answered.
+#[derive(Debug)]
+pub(crate) struct Calling<'a> {
+    rq: &'a Request<'a>,
+    pub(crate) call: Call,
+}
+
+impl<'a> Calling<'a> {
+    pub(crate) const fn of(rq: &'a Request<'a>) -> Self {
+        Self { rq, call: Call::new(&Proc) }
+    }
+
+    /// The context for operations of the layers.
+    pub(crate) fn cx(&self, umask: u32) -> Cx<'_> {
+        let rq = self.rq;
+        Cx::new(rq.uid, rq.gid, rq.pid, umask, rq.may_block, rq.cancelled()).of_call(&self.call)
+    }
+}
+
+/// The processes that this server's `/proc` shows.
+///
+/// A caller waits while its request is served, so what `/proc` says of it is what the kernel
+/// decided by.
+#[derive(Debug)]
+struct Proc;
+
+impl Processes for Proc {
+    fn groups(&self, pid: u32) -> Option<Vec<u32>> {
+        groups(&fs::read(format!("/proc/{pid}/status")).ok()?)
+    }
+
+    fn session(&self, pid: u32) -> Option<(u32, u64)> {
+        session(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn executable(&self, pid: u32) -> Option<PathBuf> {
+        fs::read_link(format!("/proc/{pid}/exe")).ok()
+    }
+
+    fn cgroup(&self, pid: u32) -> Option<Vec<u8>> {
+        cgroup(&fs::read(format!("/proc/{pid}/cgroup")).ok()?)
+    }
+}
+
+/// The line `Groups:` of proc_pid_status(5). A process chooses its own name, but can't begin a line with it.
+fn groups(status: &[u8]) -> Option<Vec<u32>> {
+    let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Groups:"))?;
+    let words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    words.map(number).collect()
+}
+
+/// Fields 6 and 22 of proc_pid_stat(5), counted from the end of the name, which may have blanks
+/// and parentheses in it.
+fn session(stat: &[u8]) -> Option<(u32, u64)> {
+    let end = stat.iter().rposition(|&byte| byte == b')')?;
+    let mut fields = stat.get(end + 1..)?.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
+    // The first of these is field 3.
+    let session = number(fields.nth(3)?)?;
+    let start = number(fields.nth(15)?)?;
+    Some((session, start))
+}
+
+/// The line of the unified hierarchy: `0::/path`.
+fn cgroup(text: &[u8]) -> Option<Vec<u8>> {
+    let path = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"0::"))?;
+    path.starts_with(b"/").then(|| path.to_vec())
+}
+
+fn number<T: core::str::FromStr>(word: &[u8]) -> Option<T> {
+    core::str::from_utf8(word).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_read() {
+        let status =
+            b"Name:\tGroups:\\nGroups:\t7\nUmask:\t0022\nGid:\t9\t9\t9\t9\nGroups:\t4 24 1000 \nVmRSS:\t1 kB\n";
+        assert_eq!(groups(status), Some(vec![4, 24, 1000]));
+        assert_eq!(groups(b"Name:\tcat\nGroups:\t \n"), Some(vec![]));
+        assert_eq!(groups(b""), None);
+    }
+
+    #[test]
+    fn session_and_start_are_read() {
+        let stat = b"77 (a) b (c) S 1 2 33 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 987654 20\n";
+        assert_eq!(session(stat), Some((33, 987_654)));
+        assert_eq!(session(b"77 (cut"), None);
+        let own = Proc.session(std::process::id()).unwrap();
+        assert_eq!(Proc.session(std::process::id()), Some(own));
+        assert!(own.1 > 0);
+    }
+
+    #[test]
+    fn the_unified_hierarchy_counts() {
+        assert_eq!(cgroup(b"1:name=x:/y\n0::/user.slice/a b\n").as_deref(), Some(b"/user.slice/a b".as_slice()));
+        assert_eq!(cgroup(b"1:name=x:/y\n"), None);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_has_no_facts() {
+        assert_eq!(Proc.groups(u32::MAX), None);
+        assert_eq!(Proc.executable(u32::MAX), None);
+        assert!(Proc.executable(std::process::id()).is_some());
+    }
+}
