@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::cli::Options;
 use crate::layout::Branches;
 use crate::process;
+use crate::reference::Transport;
 use crate::stage::{Mounted, Stage};
 
 /// A contender, as it is named on the command line and in the report.
@@ -88,6 +89,15 @@ impl Kind {
     /// Whether it has a read-write branch over a read-only one.
     fn is_union(self) -> bool {
         !matches!(self, Kind::Native | Kind::Wrapfs | Kind::WrapfsDevice)
+    }
+
+    /// The transport of its requests, if it is a file system of ours.
+    pub(crate) fn transport(self) -> Option<Transport> {
+        match self {
+            Kind::Unionfs | Kind::UnionfsDefaults | Kind::UnionfsRing | Kind::Wrapfs => Some(Transport::Auto),
+            Kind::UnionfsDevice | Kind::WrapfsDevice => Some(Transport::Device),
+            Kind::Native | Kind::Overlayfs | Kind::Mergerfs | Kind::FuseOverlayfs | Kind::UnionfsFuse => None,
+        }
     }
 
     /// The name by which its program is called where that is not the program's own: Strata's is one file for all.

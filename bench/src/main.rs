@@ -10,6 +10,9 @@
 //! 3. a **worker** ([`worker`]) per thread asked for runs one operation ([`operation`]) pinned to one CPU and reports when it
 //!    began and ended. Workers share nothing but the file system.
 //!
+//! Beside the contenders, each repetition measures what no FUSE server can be faster than ([`reference`]): the round trip
+//! of a server that answers from memory ([`nullping`]), and a message through a pipe and back ([`pipe`]).
+//!
 //! What was measured becomes rows ([`results`]), and these a table, a page and a plot ([`report`], [`plot`]).
 //! `docs/benchmarks.md` says how to read them.
 
@@ -22,11 +25,14 @@ mod enclosure;
 mod layout;
 mod mapping;
 mod memory;
+mod nullping;
 mod operation;
 mod operations;
+mod pipe;
 mod plot;
 mod process;
 mod progress;
+mod reference;
 mod report;
 mod results;
 mod stacks;
@@ -43,6 +49,11 @@ fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     let done = match args.next() {
         Some(first) if first == worker::SUBCOMMAND => worker::main(args.next()).map(|()| ExitCode::SUCCESS),
+        Some(first) if first == pipe::SUBCOMMAND => pipe::main(args.next()).map(|()| ExitCode::SUCCESS),
+        Some(first) if first == pipe::ECHO => pipe::echo().map(|()| ExitCode::SUCCESS),
+        Some(first) if first == nullping::SUBCOMMAND => {
+            nullping::main(args.next(), args.next()).map(|()| ExitCode::SUCCESS)
+        }
         Some(first) if first == enclosure::SUBCOMMAND => coordinate().map(|()| ExitCode::SUCCESS),
         _ => enclosure::run(&cli::Options::parse()),
     };
@@ -68,7 +79,9 @@ fn coordinate() -> anyhow::Result<()> {
         eprintln!("strata-bench: the machine is busy (load {load:.1}): expect figures that vary");
     }
     if !options.no_operations {
-        report.rows = results::rows(&operations::run(&options, &present, &progress)?, &present);
+        let (samples, references) = operations::run(&options, &present, &progress)?;
+        report.rows = results::rows(&samples, &references, &present);
+        report.references = references;
     }
     if options.memory {
         report.memory = memory::run(&options, &present, &progress)?;

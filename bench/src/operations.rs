@@ -16,6 +16,7 @@ use crate::layout::{self, Amounts};
 use crate::operation::Operation;
 use crate::process;
 use crate::progress::Progress;
+use crate::reference::{self, Reference};
 use crate::stage::{Size, Stage};
 use crate::worker::{self, Outcome, Task};
 
@@ -46,11 +47,17 @@ pub(crate) struct Measured {
 }
 
 /// Measures everything. Contenders take turns within each repetition, so that what changes about the machine over time
-/// changes for all of them.
-pub(crate) fn run(options: &Options, contenders: &[Contender], progress: &Progress) -> Result<Vec<Sample>> {
+/// changes for all of them, and for the references as well.
+pub(crate) fn run(
+    options: &Options,
+    contenders: &[Contender],
+    progress: &Progress,
+) -> Result<(Vec<Sample>, Vec<Reference>)> {
     let base = crate::enclosure::base()?;
-    let mut samples = Vec::new();
+    let (mut samples, mut references) = (Vec::new(), Vec::new());
     for rep in 0..options.repetitions() {
+        progress.say(&format!("{}/{}  round trips", rep + 1, options.repetitions()));
+        references.extend(reference::measure(options, contenders, rep)?);
         for contender in contenders {
             for &threads in &options.threads {
                 let turn = Turn { options, contender, threads, rep, progress };
@@ -60,7 +67,7 @@ pub(crate) fn run(options: &Options, contenders: &[Contender], progress: &Progre
         }
     }
     progress.clear();
-    Ok(samples)
+    Ok((samples, references))
 }
 
 /// One contender's turn on one fresh file system.
@@ -141,37 +148,49 @@ pub(crate) fn measure(
     root: &Path,
     disk: &OwnedFd,
 ) -> Result<Measured> {
-    let mut workers = (0..threads)
-        .map(|worker| {
-            Worker::start(&Task {
-                operation,
-                worker,
-                dir: root.join(layout::worker_dir(operation, worker)),
-                files: options.files(),
-                large_bytes: options.large_bytes(),
-            })
-        })
-        .collect::<Result<Vec<_>>>()?;
-    workers.iter_mut().try_for_each(Worker::ready)?;
-    // What the warm-up has written is not to be written while we measure.
-    rustix::fs::syncfs(disk).context("sync the file system")?;
-    let before = counters::read(root);
-    workers.iter_mut().try_for_each(Worker::go)?;
-    let outcomes = workers.into_iter().map(Worker::outcome).collect::<Result<Vec<_>>>()?;
+    let tasks = tasks(options, operation, threads, root)?;
+    let mut before = None;
+    let outcomes = together(worker::SUBCOMMAND, &tasks, || {
+        // What the warm-up has written is not to be written while we measure.
+        rustix::fs::syncfs(disk).context("sync the file system")?;
+        before = counters::read(root);
+        Ok(())
+    })?;
     let after = counters::read(root);
     let requests = before.zip(after).map(|(before, after)| counters::between(&before, &after));
     Ok(sum_up(&outcomes, requests))
 }
 
+/// What each worker of an operation is told to do.
+pub(crate) fn tasks(options: &Options, operation: Operation, threads: u32, root: &Path) -> Result<Vec<String>> {
+    let task = |worker| Task {
+        operation,
+        worker,
+        dir: root.join(layout::worker_dir(operation, worker)),
+        files: options.files(),
+        large_bytes: options.large_bytes(),
+    };
+    (0..threads).map(|worker| serde_json::to_string(&task(worker)).context("describe the task")).collect()
+}
+
+/// Starts one worker per task, and lets all of them begin once they have warmed up and `settle` has run.
+pub(crate) fn together(subcommand: &str, tasks: &[String], settle: impl FnOnce() -> Result<()>) -> Result<Vec<Done>> {
+    let mut workers = tasks.iter().map(|task| Worker::start(subcommand, task)).collect::<Result<Vec<_>>>()?;
+    workers.iter_mut().try_for_each(Worker::ready)?;
+    settle()?;
+    workers.iter_mut().try_for_each(Worker::go)?;
+    workers.into_iter().map(Worker::outcome).collect()
+}
+
 /// What one worker has done.
-struct Done {
+pub(crate) struct Done {
     begun: u64,
     ended: u64,
     ops: u64,
     bytes: u64,
 }
 
-fn sum_up(outcomes: &[Done], requests: Option<Requests>) -> Measured {
+pub(crate) fn sum_up(outcomes: &[Done], requests: Option<Requests>) -> Measured {
     let begun = outcomes.iter().map(|done| done.begun).min().unwrap_or(0);
     let ended = outcomes.iter().map(|done| done.ended).max().unwrap_or(0);
     Measured {
@@ -190,10 +209,9 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(task: &Task) -> Result<Self> {
+    fn start(subcommand: &str, task: &str) -> Result<Self> {
         let mut child = Command::new("/proc/self/exe")
-            .arg(worker::SUBCOMMAND)
-            .arg(serde_json::to_string(task).context("describe the task")?)
+            .args([subcommand, task])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -9,7 +9,7 @@ use crate::cli::Options;
 use crate::contender::Kind;
 use crate::operation::Operation;
 use crate::plot;
-use crate::results::{Report, Row, Spread};
+use crate::results::{Floor, Report, Row, Spread};
 
 /// Prints the report and writes the files that were asked for.
 pub(crate) fn write(report: &Report, options: &Options) -> Result<()> {
@@ -164,14 +164,15 @@ fn floors(report: &Report) -> String {
     let mut text = String::new();
     for threads in thread_counts(report) {
         let head =
-            ["operation", "contender", "µs", "floor, µs", "distance", "requests per operation"].map(str::to_owned);
+            ["operation", "contender", "µs", "floor, µs", "distance", "in pipe round trips", "requests per operation"]
+                .map(str::to_owned);
         let mut body = Vec::new();
-        let mut round_trip = None;
+        let mut shown = None;
         for row in report.rows.iter().filter(|row| row.threads == threads) {
             let (Some(floor), Some(requests), Some(time)) = (row.floor, &row.requests, row.microseconds) else {
                 continue;
             };
-            round_trip = Some(floor.round_trip_microseconds);
+            shown = shown.or(Some(floor));
             let sent: Vec<String> = requests.iter().map(|(opcode, count)| format!("{opcode} {count:.2}")).collect();
             body.push(vec![
                 row.operation.label().to_owned(),
@@ -179,13 +180,15 @@ fn floors(report: &Report) -> String {
                 format!("{time:.2}"),
                 format!("{:.2}", floor.microseconds),
                 format!("{:.2}", floor.distance),
+                format!("{:.2} (floor {:.2})", floor.pipe_round_trips, floor.floor_pipe_round_trips),
                 if sent.is_empty() { "none".to_owned() } else { sent.join(", ") },
             ]);
         }
-        if let Some(round_trip) = round_trip {
+        if let Some(Floor { round_trip_microseconds, pipe_microseconds, .. }) = shown {
             let _ = writeln!(
                 text,
-                "### {}: distance from the floor (a round trip is {round_trip:.1} µs)\n",
+                "### {}: distance from the floor\n\nA request to a server that answers from memory takes \
+                 {round_trip_microseconds:.2} µs, a byte through a pipe and back {pipe_microseconds:.2} µs.\n",
                 workers(threads)
             );
             text += &table(&head, &body);

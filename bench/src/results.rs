@@ -8,6 +8,7 @@ use crate::cli::Options;
 use crate::contender::{Absent, Contender, Kind};
 use crate::operation::{Operation, Unit};
 use crate::operations::{Measured, Sample};
+use crate::reference::Reference;
 
 /// Everything that one run has found; this is what the JSON holds.
 #[derive(Debug, Serialize)]
@@ -18,6 +19,8 @@ pub(crate) struct Report {
     pub(crate) large_bytes: u64,
     pub(crate) contenders: Vec<Entrant>,
     pub(crate) absent: Vec<Absent>,
+    /// What no server can be faster than, for each repetition.
+    pub(crate) references: Vec<Reference>,
     pub(crate) rows: Vec<Row>,
     pub(crate) memory: Vec<crate::memory::MemoryRow>,
     pub(crate) workloads: Vec<crate::workload::WorkloadRow>,
@@ -72,13 +75,22 @@ pub(crate) struct Row {
     pub(crate) error: Option<String>,
 }
 
-/// What an operation can't be cheaper than, and how far from it the contender is.
+/// What an operation can't be cheaper than with the requests that the kernel sends, and how far from it the contender is.
+/// Each is the median of what it was in the single repetitions.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Floor {
+    /// A request to a server that answers from memory.
     pub(crate) round_trip_microseconds: f64,
+    /// A byte through a pipe and back.
+    pub(crate) pipe_microseconds: f64,
+    /// The native time, and a round trip for each request.
     pub(crate) microseconds: f64,
     /// Measured time / floor.
     pub(crate) distance: f64,
+    /// Measured time / pipe round trip.
+    pub(crate) pipe_round_trips: f64,
+    /// Floor / pipe round trip.
+    pub(crate) floor_pipe_round_trips: f64,
 }
 
 impl Spread {
@@ -110,6 +122,7 @@ impl Report {
             large_bytes: options.large_bytes(),
             contenders: entrants.collect(),
             absent,
+            references: Vec::new(),
             rows: Vec::new(),
             memory: Vec::new(),
             workloads: Vec::new(),
@@ -148,24 +161,20 @@ impl Measured {
     }
 
     /// How long one operation took a worker.
-    fn microseconds(&self, threads: u32) -> f64 {
+    pub(crate) fn microseconds(&self, threads: u32) -> f64 {
         self.seconds * 1e6 * f64::from(threads) / self.ops.max(1) as f64
     }
 }
 
 /// One row for each operation, number of workers and contender.
-pub(crate) fn rows(samples: &[Sample], contenders: &[Contender]) -> Vec<Row> {
+pub(crate) fn rows(samples: &[Sample], references: &[Reference], contenders: &[Contender]) -> Vec<Row> {
     let mut keys: Vec<(u32, Operation)> = samples.iter().map(|sample| (sample.threads, sample.operation)).collect();
     keys.sort_unstable();
     keys.dedup();
-    let mut rows = Vec::new();
-    for (threads, operation) in keys {
-        let round_trip = round_trip(samples, threads);
-        for contender in contenders {
-            rows.push(row(samples, operation, threads, contender.kind, round_trip));
-        }
-    }
-    rows
+    let rows = keys.into_iter().flat_map(|(threads, operation)| {
+        contenders.iter().map(move |contender| row(samples, references, operation, threads, contender.kind))
+    });
+    rows.collect()
 }
 
 /// The samples of one contender that could be measured, by repetition.
@@ -177,18 +186,42 @@ fn measured(samples: &[Sample], operation: Operation, threads: u32, kind: Kind) 
         .collect()
 }
 
-fn median_microseconds(samples: &[Sample], operation: Operation, threads: u32, kind: Kind) -> Option<f64> {
-    let measured = measured(samples, operation, threads, kind);
-    Some(Spread::of(&measured.values().map(|one| one.microseconds(threads)).collect::<Vec<_>>())?.median)
+/// The middle of what `of` answers for the values that there are.
+fn median<T>(values: &[T], of: impl Fn(&T) -> f64) -> Option<f64> {
+    Some(Spread::of(&values.iter().map(of).collect::<Vec<_>>())?.median)
 }
 
-/// What one request and its answer cost: an attribute that the kernel must ask the null layer for, less a native one.
-fn round_trip(samples: &[Sample], threads: u32) -> Option<f64> {
-    let of = |kind| median_microseconds(samples, Operation::GetattrForced, threads, kind);
-    Some((of(Kind::Wrapfs)? - of(Kind::Native)?).max(0.0))
+/// The floor of an operation of one contender; `None` unless the server counts its requests.
+fn floor(
+    (own, native): (&BTreeMap<u32, &Measured>, &BTreeMap<u32, &Measured>),
+    references: &BTreeMap<u32, &Reference>,
+    sent: f64,
+) -> Option<Floor> {
+    let mut all = Vec::new();
+    for (rep, one) in own {
+        let (Some(native), Some(reference)) = (native.get(rep), references.get(rep)) else { continue };
+        let (time, pipe) = (one.microseconds(reference.threads), reference.pipe_microseconds);
+        let floor = native.microseconds(reference.threads) + sent * reference.round_trip();
+        all.push(Floor {
+            round_trip_microseconds: reference.round_trip(),
+            pipe_microseconds: pipe,
+            microseconds: floor,
+            distance: time / floor,
+            pipe_round_trips: time / pipe,
+            floor_pipe_round_trips: floor / pipe,
+        });
+    }
+    Some(Floor {
+        round_trip_microseconds: median(&all, |floor| floor.round_trip_microseconds)?,
+        pipe_microseconds: median(&all, |floor| floor.pipe_microseconds)?,
+        microseconds: median(&all, |floor| floor.microseconds)?,
+        distance: median(&all, |floor| floor.distance)?,
+        pipe_round_trips: median(&all, |floor| floor.pipe_round_trips)?,
+        floor_pipe_round_trips: median(&all, |floor| floor.floor_pipe_round_trips)?,
+    })
 }
 
-fn row(samples: &[Sample], operation: Operation, threads: u32, kind: Kind, round_trip: Option<f64>) -> Row {
+fn row(samples: &[Sample], references: &[Reference], operation: Operation, threads: u32, kind: Kind) -> Row {
     let unit = operation.unit();
     let own = measured(samples, operation, threads, kind);
     let native = measured(samples, operation, threads, Kind::Native);
@@ -199,15 +232,12 @@ fn row(samples: &[Sample], operation: Operation, threads: u32, kind: Kind, round
         .iter()
         .filter(|sample| sample.operation == operation && sample.threads == threads && sample.contender == kind)
         .find_map(|sample| sample.result.as_ref().err().cloned());
-    let microseconds = median_microseconds(samples, operation, threads, kind);
     let requests = requests_per_operation(&own);
-    let floor = || {
-        let round_trip = round_trip?;
-        let sent: f64 = requests.as_ref()?.values().sum();
-        let floor = median_microseconds(samples, operation, threads, Kind::Native)? + sent * round_trip;
-        let distance = microseconds? / floor;
-        Some(Floor { round_trip_microseconds: round_trip, microseconds: floor, distance })
-    };
+    let floor = requests.as_ref().and_then(|requests| {
+        let reached = |one: &&Reference| one.threads == threads && Some(one.transport) == kind.transport();
+        let references = references.iter().filter(reached).map(|one| (one.rep, one)).collect();
+        floor((&own, &native), &references, requests.values().sum())
+    });
     Row {
         operation,
         threads,
@@ -216,8 +246,8 @@ fn row(samples: &[Sample], operation: Operation, threads: u32, kind: Kind, round
         rate: Spread::of(&rates),
         ratio: Spread::of(&ratios),
         target: operation.target(),
-        microseconds,
-        floor: floor(),
+        microseconds: median(&own.values().collect::<Vec<_>>(), |one| one.microseconds(threads)),
+        floor,
         requests,
         rates,
         error,
@@ -240,6 +270,7 @@ fn requests_per_operation(own: &BTreeMap<u32, &Measured>) -> Option<BTreeMap<Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reference::Transport;
 
     fn sample(contender: Kind, operation: Operation, rep: u32, seconds: f64, getattrs: Option<u64>) -> Sample {
         let requests = getattrs.map(|count| BTreeMap::from([("GETATTR".to_owned(), count)]));
@@ -262,7 +293,7 @@ mod tests {
             sample(Kind::Native, Operation::Chmod, 1, 2.0, None),
             sample(Kind::Overlayfs, Operation::Chmod, 1, 4.0, None),
         ];
-        let row = row(&samples, Operation::Chmod, 1, Kind::Overlayfs, None);
+        let row = row(&samples, &[], Operation::Chmod, 1, Kind::Overlayfs);
         assert_eq!(row.ratio, Some(Spread { median: 0.5, min: 0.5, max: 0.5 }));
         assert_eq!(row.rate.map(|rate| rate.max), Some(500.0));
     }
@@ -270,15 +301,38 @@ mod tests {
     #[test]
     fn the_floor_is_native_plus_the_round_trips() {
         let samples = [
-            sample(Kind::Native, Operation::GetattrForced, 0, 0.001, None),
-            sample(Kind::Wrapfs, Operation::GetattrForced, 0, 0.011, Some(1000)),
             sample(Kind::Native, Operation::Chmod, 0, 0.005, None),
             sample(Kind::Unionfs, Operation::Chmod, 0, 0.050, Some(2000)),
+            // The machine is half as fast: the distance does not change.
+            sample(Kind::Native, Operation::Chmod, 1, 0.010, None),
+            sample(Kind::Unionfs, Operation::Chmod, 1, 0.100, Some(2000)),
         ];
-        let round_trip = round_trip(&samples, 1);
-        let floor = row(&samples, Operation::Chmod, 1, Kind::Unionfs, round_trip).floor.unwrap();
-        // 5 us natively and two requests of 10 us each.
-        assert!((floor.microseconds - 25.0).abs() < 1e-6, "{floor:?}");
-        assert!((floor.distance - 2.0).abs() < 1e-6, "{floor:?}");
+        let reference = |rep, slower, transport| Reference {
+            rep,
+            threads: 1,
+            transport,
+            pipe_microseconds: 5.0 * slower,
+            native_microseconds: 1.0 * slower,
+            nullping_microseconds: 11.0 * slower,
+        };
+        let references = [
+            reference(0, 1.0, Transport::Auto),
+            reference(0, 7.0, Transport::Device),
+            reference(1, 2.0, Transport::Auto),
+        ];
+        let floor = row(&samples, &references, Operation::Chmod, 1, Kind::Unionfs).floor.unwrap();
+        // 5 us natively and two requests of 10 us each; twice that.
+        let expected = [
+            (floor.round_trip_microseconds, 15.0),
+            (floor.microseconds, 37.5),
+            (floor.distance, 2.0),
+            (floor.pipe_round_trips, 10.0),
+            (floor.floor_pipe_round_trips, 5.0),
+        ];
+        for (is, should) in expected {
+            assert!((is - should).abs() < 1e-6, "{floor:?}");
+        }
+        assert!(row(&samples, &[], Operation::Chmod, 1, Kind::Unionfs).floor.is_none());
+        assert!(row(&samples, &references, Operation::Chmod, 1, Kind::Native).floor.is_none());
     }
 }

@@ -53,22 +53,27 @@ pub(crate) enum Outcome {
 }
 
 /// Operations done and bytes moved.
-type Tally = (u64, u64);
+pub(crate) type Tally = (u64, u64);
 /// The timed phase.
-type Timed = Box<dyn FnOnce() -> rustix::io::Result<Tally>>;
+pub(crate) type Timed = Box<dyn FnOnce() -> rustix::io::Result<Tally>>;
 
 /// Runs the task given as JSON.
 pub(crate) fn main(task: Option<OsString>) -> Result<()> {
     let task = task.context("a worker is started by strata-bench itself")?;
     let task: Task = serde_json::from_slice(task.as_encoded_bytes()).context("read the task")?;
-    let outcome = work(&task).unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
+    report(task.worker, || prepare(&task))
+}
+
+/// Pins this process to the worker's CPU, warms up, runs the timed phase when told to, and prints the outcome.
+pub(crate) fn report(worker: u32, prepare: impl FnOnce() -> Result<Timed>) -> Result<()> {
+    let outcome = work(worker, prepare).unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
     println!("{}", serde_json::to_string(&outcome).context("write the outcome")?);
     Ok(())
 }
 
-fn work(task: &Task) -> Result<Outcome> {
-    pin(task.worker)?;
-    let timed = prepare(task).context("warm up")?;
+fn work(worker: u32, prepare: impl FnOnce() -> Result<Timed>) -> Result<Outcome> {
+    pin(worker)?;
+    let timed = prepare().context("warm up")?;
     println!("{READY}");
     std::io::stdout().flush().context("say ready")?;
     std::io::stdin().lock().read_line(&mut String::new()).context("wait for the others")?;

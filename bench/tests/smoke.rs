@@ -74,6 +74,59 @@ fn a_quick_run_has_a_row_for_everything_and_leaves_nothing() {
 }
 
 #[test]
+fn without_a_server_of_ours_no_reference_is_measured() {
+    if !is_root() {
+        return;
+    }
+    let json = std::env::temp_dir().join(format!("strata-bench-references-{}.json", std::process::id()));
+    let mut command = bench(&["--quick", "--only", "chmod", "--json", json.to_str().unwrap()]);
+    assert!(command.status().unwrap().success());
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    std::fs::remove_file(&json).unwrap();
+    assert_eq!(report["references"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn the_floor_is_measured_with_a_server_that_answers_from_memory() {
+    if !is_root() {
+        return;
+    }
+    let program = Path::new(env!("CARGO_BIN_EXE_strata-bench")).with_file_name("strata");
+    assert!(program.is_file(), "{} is not built: cargo build -p cli", program.display());
+    let json = std::env::temp_dir().join(format!("strata-bench-floor-{}.json", std::process::id()));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strata-bench"));
+    command.args(["--quick", "--only", "getattr-forced,chmod", "--threads", "1,2"]);
+    command.args(["--contenders", "wrapfs,wrapfs-device", "--wrapfs", program.to_str().unwrap()]);
+    command.args(["--json", json.to_str().unwrap()]).stdout(Stdio::null());
+    assert!(command.status().unwrap().success());
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    std::fs::remove_file(&json).unwrap();
+
+    let references = report["references"].as_array().unwrap();
+    assert_eq!(references.len(), 2 * 2, "two transports, one and two workers");
+    for reference in references {
+        for time in ["pipe_microseconds", "native_microseconds", "nullping_microseconds"] {
+            assert!(reference[time].as_f64().unwrap() > 0.0, "{reference}");
+        }
+    }
+    for row in report["rows"].as_array().unwrap() {
+        assert_eq!(row["error"], Value::Null, "{row}");
+        if row["contender"] == "native" {
+            assert_eq!(row["floor"], Value::Null, "{row}");
+            continue;
+        }
+        // What the kernel must send is one request in both cases; the server counted it.
+        let request = if row["operation"] == "chmod" { "SETATTR" } else { "GETATTR" };
+        assert_eq!(row["requests"][request].as_f64(), Some(1.0), "{row}");
+        for figure in
+            ["round_trip_microseconds", "microseconds", "distance", "pipe_round_trips", "floor_pipe_round_trips"]
+        {
+            assert!(row["floor"][figure].as_f64().is_some(), "{row}");
+        }
+    }
+}
+
+#[test]
 fn only_what_was_asked_for_is_measured() {
     if !is_root() {
         return;
