@@ -14,6 +14,8 @@ if command -v shellcheck >/dev/null; then
 else
 	note "shellcheck is not installed (make deps): scripts not checked"
 fi
+step "Which crate uses which"
+scripts/layering.sh
 step "Lines of code in the docs"
 scripts/count-layers.sh --check
 if as_builder cargo deny --version >/dev/null 2>&1; then

@@ -1,6 +1,7 @@
 //! How fast files of the codecs are written and read, streaming, over a file system in memory:
 //! `cargo run --release -p blockcodecs --example throughput [FILE]` (FILE: what is stored; else text and noise that are made up).
 
+#![allow(clippy::disallowed_methods, reason = "it makes the directories that it works on")]
 use blockcodecs::{XChaCha, Zstd};
 use container::{BlockCodec, Container};
 use memfs::{Faults, MemFs, MemOptions};

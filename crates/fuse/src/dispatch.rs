@@ -123,140 +123,217 @@ impl Dispatcher {
         (self.run(&mut frame, counters), payload_at)
     }
 
+    /// Each opcode is handled by the method of its kind. The compiler sees that none is left out.
     fn handle(&self, frame: &mut Frame<'_>, counters: &Counters) -> Result<usize, Errno> {
-        let fs = self.fs();
         let Frame { header, opcode, first, len, may_block, cancelled, .. } = *frame;
-        let payload = &mut *frame.payload;
         let extensions_len = usize::from(header.total_extlen) * 8;
-        if len > payload.len() || extensions_len > len {
+        if len > frame.payload.len() || extensions_len > len {
             return Err(Errno::IO);
         }
-        let node = header.nodeid;
         let rq = Request::new(&header, opcode, may_block, cancelled, &[]);
         match opcode {
-            Opcode::Lookup => {
-                let entry = fs.lookup(&rq, node, name(payload, len)?)?;
-                put(payload, &entry.map_or_else(|| self.negative(), Ok)?)
-            }
-            Opcode::Forget => {
-                let arg: abi::ForgetIn = parse(first)?;
-                counters.forgotten.fetch_add(1, Ordering::Relaxed);
-                fs.forget(&[ForgetOne { nodeid: node, nlookup: arg.nlookup }]);
-                Ok(0)
-            }
-            Opcode::BatchForget => batch_forget(fs, counters, first, payload.get(..len).unwrap_or_default()),
-            Opcode::Getattr => put(payload, &fs.getattr(&rq, node, &parse(first)?)?),
-            Opcode::Setattr => put(payload, &fs.setattr(&rq, node, &parse(first)?)?),
-            Opcode::Statx => put(payload, &fs.statx(&rq, node, &parse(first)?)?),
-            Opcode::Readlink => fill(payload, READLINK_MAX, |out| fs.readlink(&rq, node, out)),
             Opcode::Symlink | Opcode::Mknod | Opcode::Mkdir | Opcode::Create | Opcode::Tmpfile => {
                 self.creation(frame, counters, extensions_len)
             }
-            Opcode::Unlink => fs.unlink(&rq, node, name(payload, len)?).map(|()| 0),
-            Opcode::Rmdir => fs.rmdir(&rq, node, name(payload, len)?).map(|()| 0),
+            Opcode::Lookup
+            | Opcode::Unlink
+            | Opcode::Rmdir
+            | Opcode::Rename
+            | Opcode::Rename2
+            | Opcode::Link
+            | Opcode::Readdir
+            | Opcode::Readdirplus => self.names(&rq, first, frame.payload, len),
+            Opcode::Getattr
+            | Opcode::Setattr
+            | Opcode::Statx
+            | Opcode::Readlink
+            | Opcode::Statfs
+            | Opcode::Access
+            | Opcode::Setxattr
+            | Opcode::Getxattr
+            | Opcode::Listxattr
+            | Opcode::Removexattr => self.attributes(&rq, first, frame.payload, len),
+            Opcode::Open
+            | Opcode::Opendir
+            | Opcode::Flush
+            | Opcode::Release
+            | Opcode::Releasedir
+            | Opcode::Fsync
+            | Opcode::Fsyncdir
+            | Opcode::Syncfs
+            | Opcode::Getlk
+            | Opcode::Setlk
+            | Opcode::Setlkw => self.open_files(&rq, first, frame.payload, counters),
+            Opcode::Read
+            | Opcode::Write
+            | Opcode::Fallocate
+            | Opcode::Lseek
+            | Opcode::CopyFileRange
+            | Opcode::CopyFileRange64
+            | Opcode::Bmap
+            | Opcode::Ioctl
+            | Opcode::Poll => self.data(&rq, first, frame.payload, len),
+            Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply | Opcode::Destroy => {
+                self.oneway(&rq, first, frame.payload.get(..len).unwrap_or_default(), counters)
+            }
+            // INIT and INTERRUPT belong to the transport; DAX needs a device of its own.
+            Opcode::Init | Opcode::Interrupt | Opcode::Setupmapping | Opcode::Removemapping => Err(Errno::NOSYS),
+        }
+    }
+
+    /// Entries of directories.
+    fn names(&self, rq: &Request<'_>, first: &[u8], payload: &mut [u8], len: usize) -> Result<usize, Errno> {
+        let (fs, node) = (self.fs(), rq.node);
+        match rq.opcode {
+            Opcode::Lookup => {
+                let entry = fs.lookup(rq, node, name(payload, len)?)?;
+                put(payload, &entry.map_or_else(|| self.negative(), Ok)?)
+            }
+            Opcode::Unlink => fs.unlink(rq, node, name(payload, len)?).map(|()| 0),
+            Opcode::Rmdir => fs.rmdir(rq, node, name(payload, len)?).map(|()| 0),
             Opcode::Rename => {
                 let arg: abi::RenameIn = parse(first)?;
                 let (old, new) = two_names(payload, len)?;
-                fs.rename(&rq, node, old, arg.newdir, new, RenameFlags2::default()).map(|()| 0)
+                fs.rename(rq, node, old, arg.newdir, new, RenameFlags2::default()).map(|()| 0)
             }
             Opcode::Rename2 => {
                 let arg: abi::Rename2In = parse(first)?;
                 let (old, new) = two_names(payload, len)?;
-                fs.rename(&rq, node, old, arg.newdir, new, RenameFlags2(arg.flags)).map(|()| 0)
+                fs.rename(rq, node, old, arg.newdir, new, RenameFlags2(arg.flags)).map(|()| 0)
             }
             Opcode::Link => {
                 let arg: abi::LinkIn = parse(first)?;
-                let entry = fs.link(&rq, arg.oldnodeid, node, name(payload, len)?)?;
-                put(payload, &entry)
-            }
-            Opcode::Open => {
-                let out = fs.open(&rq, node, &parse(first)?)?;
-                count_passthrough(counters, &out);
-                put(payload, &out)
-            }
-            Opcode::Opendir => put(payload, &fs.opendir(&rq, node, parse::<abi::OpenIn>(first)?.flags)?),
-            Opcode::Read => {
-                let arg: abi::ReadIn = parse(first)?;
-                fill(payload, arg.size as usize, |out| fs.read(&rq, node, &arg, out))
+                put(payload, &fs.link(rq, arg.oldnodeid, node, name(payload, len)?)?)
             }
             Opcode::Readdir => {
                 let arg: abi::ReadIn = parse(first)?;
-                fill(payload, arg.size as usize, |out| fs.readdir(&rq, node, &arg, out))
+                fill(payload, arg.size as usize, |out| fs.readdir(rq, node, &arg, out))
             }
             Opcode::Readdirplus => {
                 let arg: abi::ReadIn = parse(first)?;
-                fill(payload, arg.size as usize, |out| fs.readdirplus(&rq, node, &arg, out))
+                fill(payload, arg.size as usize, |out| fs.readdirplus(rq, node, &arg, out))
+            }
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    /// Attributes, extended ones too.
+    fn attributes(&self, rq: &Request<'_>, first: &[u8], payload: &mut [u8], len: usize) -> Result<usize, Errno> {
+        let (fs, node) = (self.fs(), rq.node);
+        match rq.opcode {
+            Opcode::Getattr => put(payload, &fs.getattr(rq, node, &parse(first)?)?),
+            Opcode::Setattr => put(payload, &fs.setattr(rq, node, &parse(first)?)?),
+            Opcode::Statx => put(payload, &fs.statx(rq, node, &parse(first)?)?),
+            Opcode::Readlink => fill(payload, READLINK_MAX, |out| fs.readlink(rq, node, out)),
+            Opcode::Statfs => put(payload, &abi::StatfsOut { st: fs.statfs(rq, node)? }),
+            Opcode::Access => fs.access(rq, node, parse::<abi::AccessIn>(first)?.mask).map(|()| 0),
+            Opcode::Setxattr => self.setxattr(rq, first, payload.get(..len).unwrap_or_default()),
+            Opcode::Getxattr => getxattr(fs, rq, first, payload, len),
+            Opcode::Listxattr => {
+                let arg: abi::GetxattrIn = parse(first)?;
+                xattr_answer(payload, arg.size, |out| fs.listxattr(rq, node, out))
+            }
+            Opcode::Removexattr => fs.removexattr(rq, node, name(payload, len)?).map(|()| 0),
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    /// Open files from the first to the last: opening, locking, making durable, closing.
+    fn open_files(
+        &self,
+        rq: &Request<'_>,
+        first: &[u8],
+        payload: &mut [u8],
+        counters: &Counters,
+    ) -> Result<usize, Errno> {
+        let (fs, node) = (self.fs(), rq.node);
+        match rq.opcode {
+            Opcode::Open => {
+                let out = fs.open(rq, node, &parse(first)?)?;
+                count_passthrough(counters, &out);
+                put(payload, &out)
+            }
+            Opcode::Opendir => put(payload, &fs.opendir(rq, node, parse::<abi::OpenIn>(first)?.flags)?),
+            Opcode::Flush => {
+                let arg: abi::FlushIn = parse(first)?;
+                fs.flush(rq, node, arg.fh, arg.lock_owner).map(|()| 0)
+            }
+            Opcode::Release => fs.release(rq, node, &parse(first)?).map(|()| 0),
+            Opcode::Releasedir => fs.releasedir(rq, node, &parse(first)?).map(|()| 0),
+            Opcode::Fsync | Opcode::Fsyncdir => {
+                let arg: abi::FsyncIn = parse(first)?;
+                let data_only = arg.fsync_flags & abi::FSYNC_FDATASYNC != 0;
+                let is_file = rq.opcode == Opcode::Fsync;
+                if is_file { fs.fsync(rq, node, arg.fh, data_only) } else { fs.fsyncdir(rq, node, arg.fh, data_only) }
+                    .map(|()| 0)
+            }
+            Opcode::Syncfs => fs.syncfs(rq, node).map(|()| 0),
+            Opcode::Getlk => put(payload, &fs.getlk(rq, node, &parse(first)?)?),
+            Opcode::Setlk => fs.setlk(rq, node, &parse(first)?, false).map(|()| 0),
+            Opcode::Setlkw => fs.setlk(rq, node, &parse(first)?, true).map(|()| 0),
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    /// The data of files, and what has no kind of its own.
+    fn data(&self, rq: &Request<'_>, first: &[u8], payload: &mut [u8], len: usize) -> Result<usize, Errno> {
+        let (fs, node) = (self.fs(), rq.node);
+        match rq.opcode {
+            Opcode::Read => {
+                let arg: abi::ReadIn = parse(first)?;
+                fill(payload, arg.size as usize, |out| fs.read(rq, node, &arg, out))
             }
             Opcode::Write => {
                 let arg: abi::WriteIn = parse(first)?;
                 let data = payload.get(..len).and_then(|p| p.get(..arg.size as usize)).ok_or(Errno::IO)?;
-                let size = fs.write(&rq, node, &arg, data)?;
+                let size = fs.write(rq, node, &arg, data)?;
                 if size > arg.size { Err(Errno::IO) } else { put(payload, &abi::WriteOut { size, padding: 0 }) }
             }
-            Opcode::Flush => {
-                let arg: abi::FlushIn = parse(first)?;
-                fs.flush(&rq, node, arg.fh, arg.lock_owner).map(|()| 0)
-            }
-            Opcode::Release => fs.release(&rq, node, &parse(first)?).map(|()| 0),
-            Opcode::Releasedir => fs.releasedir(&rq, node, &parse(first)?).map(|()| 0),
-            Opcode::Fsync | Opcode::Fsyncdir => {
-                let arg: abi::FsyncIn = parse(first)?;
-                let data_only = arg.fsync_flags & abi::FSYNC_FDATASYNC != 0;
-                if opcode == Opcode::Fsync {
-                    fs.fsync(&rq, node, arg.fh, data_only).map(|()| 0)
-                } else {
-                    fs.fsyncdir(&rq, node, arg.fh, data_only).map(|()| 0)
-                }
-            }
-            Opcode::Statfs => put(payload, &abi::StatfsOut { st: fs.statfs(&rq, node)? }),
-            Opcode::Setxattr => self.setxattr(&rq, first, payload.get(..len).unwrap_or_default()),
-            Opcode::Getxattr => getxattr(fs, &rq, first, payload, len),
-            Opcode::Listxattr => {
-                let arg: abi::GetxattrIn = parse(first)?;
-                xattr_answer(payload, arg.size, |out| fs.listxattr(&rq, node, out))
-            }
-            Opcode::Removexattr => fs.removexattr(&rq, node, name(payload, len)?).map(|()| 0),
-            Opcode::Access => fs.access(&rq, node, parse::<abi::AccessIn>(first)?.mask).map(|()| 0),
-            Opcode::Getlk => put(payload, &fs.getlk(&rq, node, &parse(first)?)?),
-            Opcode::Setlk => fs.setlk(&rq, node, &parse(first)?, false).map(|()| 0),
-            Opcode::Setlkw => fs.setlk(&rq, node, &parse(first)?, true).map(|()| 0),
-            Opcode::Bmap => {
-                let arg: abi::BmapIn = parse(first)?;
-                put(payload, &abi::BmapOut { block: fs.bmap(&rq, node, arg.block, arg.blocksize)? })
-            }
-            Opcode::Ioctl => ioctl(fs, &rq, first, payload, len),
-            Opcode::Poll => {
-                let arg: abi::PollIn = parse(first)?;
-                let revents = fs.poll(&rq, node, arg.fh, arg.kh, arg.flags, arg.events)?;
-                put(payload, &abi::PollOut { revents, padding: 0 })
-            }
-            Opcode::Fallocate => fs.fallocate(&rq, node, &parse(first)?).map(|()| 0),
-            Opcode::Lseek => put(payload, &abi::LseekOut { offset: fs.lseek(&rq, node, &parse(first)?)? }),
+            Opcode::Fallocate => fs.fallocate(rq, node, &parse(first)?).map(|()| 0),
+            Opcode::Lseek => put(payload, &abi::LseekOut { offset: fs.lseek(rq, node, &parse(first)?)? }),
             Opcode::CopyFileRange => {
                 let mut arg: CopyFileRangeIn = parse(first)?;
                 arg.len = arg.len.min(COPY_MAX);
-                let copied = fs.copy_file_range(&rq, node, &arg)?;
-                let size = u32::try_from(copied).map_err(|_| Errno::IO)?;
+                let size = u32::try_from(fs.copy_file_range(rq, node, &arg)?).map_err(|_| Errno::IO)?;
                 put(payload, &abi::WriteOut { size, padding: 0 })
             }
             Opcode::CopyFileRange64 => {
-                let bytes_copied = fs.copy_file_range(&rq, node, &parse(first)?)?;
+                let bytes_copied = fs.copy_file_range(rq, node, &parse(first)?)?;
                 put(payload, &CopyFileRangeOut { bytes_copied })
             }
-            Opcode::Syncfs => fs.syncfs(&rq, node).map(|()| 0),
-            Opcode::NotifyReply if header.unique == KICK => Ok(0),
-            Opcode::NotifyReply => {
-                let data = payload.get(..len).unwrap_or_default();
-                let arg: abi::NotifyRetrieveIn = parse(data)?;
-                let data = data.get(size_of::<abi::NotifyRetrieveIn>()..).unwrap_or_default();
-                let data = data.get(..arg.size as usize).ok_or(Errno::IO)?;
-                fs.notify_reply(&rq, node, header.unique, arg.offset, data);
-                Ok(0)
+            Opcode::Bmap => {
+                let arg: abi::BmapIn = parse(first)?;
+                put(payload, &abi::BmapOut { block: fs.bmap(rq, node, arg.block, arg.blocksize)? })
             }
-            Opcode::Destroy => Ok(0),
-            // INIT and INTERRUPT belong to the transport; DAX needs a device of its own.
-            Opcode::Init | Opcode::Interrupt | Opcode::Setupmapping | Opcode::Removemapping => Err(Errno::NOSYS),
+            Opcode::Ioctl => ioctl(fs, rq, first, payload, len),
+            Opcode::Poll => {
+                let arg: abi::PollIn = parse(first)?;
+                let revents = fs.poll(rq, node, arg.fh, arg.kh, arg.flags, arg.events)?;
+                put(payload, &abi::PollOut { revents, padding: 0 })
+            }
+            _ => Err(Errno::NOSYS),
         }
+    }
+
+    /// What the kernel waits for no answer to.
+    fn oneway(&self, rq: &Request<'_>, first: &[u8], rest: &[u8], counters: &Counters) -> Result<usize, Errno> {
+        let fs = self.fs();
+        match rq.opcode {
+            Opcode::Forget => {
+                let arg: abi::ForgetIn = parse(first)?;
+                counters.forgotten.fetch_add(1, Ordering::Relaxed);
+                fs.forget(&[ForgetOne { nodeid: rq.node, nlookup: arg.nlookup }]);
+            }
+            Opcode::BatchForget => batch_forget(fs, counters, first, rest)?,
+            Opcode::NotifyReply if rq.unique != KICK => {
+                let arg: abi::NotifyRetrieveIn = parse(rest)?;
+                let data = rest.get(size_of::<abi::NotifyRetrieveIn>()..).unwrap_or_default();
+                let data = data.get(..arg.size as usize).ok_or(Errno::IO)?;
+                fs.notify_reply(rq, rq.node, rq.unique, arg.offset, data);
+            }
+            _ => {}
+        }
+        Ok(0)
     }
 
     /// The opcodes that make something: extensions may follow their arguments.
@@ -361,7 +438,7 @@ fn count_passthrough(counters: &Counters, open: &OpenOut) {
     }
 }
 
-fn batch_forget(fs: &dyn Filesystem, counters: &Counters, first: &[u8], list: &[u8]) -> Result<usize, Errno> {
+fn batch_forget(fs: &dyn Filesystem, counters: &Counters, first: &[u8], list: &[u8]) -> Result<(), Errno> {
     let arg: abi::BatchForgetIn = parse(first)?;
     let list = list.get(..(arg.count as usize).saturating_mul(size_of::<ForgetOne>())).ok_or(Errno::IO)?;
     counters.forgotten.fetch_add(u64::from(arg.count), Ordering::Relaxed);
@@ -373,7 +450,7 @@ fn batch_forget(fs: &dyn Filesystem, counters: &Counters, first: &[u8], list: &[
         }
         fs.forget(nodes.get(..count).unwrap_or_default());
     }
-    Ok(0)
+    Ok(())
 }
 
 /// GETXATTR and LISTXATTR: the value itself, or only its size if the caller has no room.

@@ -1,6 +1,7 @@
 //! How fast data go through the `xor` layer, against none: `cargo run --release -p layers --example throughput [DIRECTORY]`.
 //!
 //! In one thread, without a mount: over a directory of the host (best on tmpfs) and a null layer over the same.
+#![allow(clippy::disallowed_methods, reason = "it makes the directories that it works on")]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::PathBuf;

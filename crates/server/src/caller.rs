@@ -36,6 +36,10 @@ impl Processes for Proc {
         groups(&fs::read(format!("/proc/{pid}/status")).ok()?)
     }
 
+    fn umask(&self, pid: u32) -> Option<u32> {
+        umask(&fs::read(format!("/proc/{pid}/status")).ok()?)
+    }
+
     fn session(&self, pid: u32) -> Option<(u32, u64)> {
         session(&fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
@@ -49,11 +53,19 @@ impl Processes for Proc {
     }
 }
 
-/// The line `Groups:` of proc_pid_status(5). A process chooses its own name, but can't begin a line with it.
+/// What a line of proc_pid_status(5) says. A process chooses its own name, but can't begin a line with it.
+fn line_of<'a>(status: &'a [u8], field: &[u8]) -> Option<&'a [u8]> {
+    status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(field))
+}
+
 fn groups(status: &[u8]) -> Option<Vec<u32>> {
-    let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Groups:"))?;
-    let words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let words = line_of(status, b"Groups:")?.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     words.map(number).collect()
+}
+
+fn umask(status: &[u8]) -> Option<u32> {
+    let octal = core::str::from_utf8(line_of(status, b"Umask:")?).ok()?;
+    u32::from_str_radix(octal.trim(), 8).ok().filter(|mask| mask & !0o777 == 0)
 }
 
 /// Fields 6 and 22 of proc_pid_stat(5), counted from the end of the name, which may have blanks
@@ -88,6 +100,8 @@ mod tests {
         assert_eq!(groups(status), Some(vec![4, 24, 1000]));
         assert_eq!(groups(b"Name:\tcat\nGroups:\t \n"), Some(vec![]));
         assert_eq!(groups(b""), None);
+        assert_eq!(umask(status), Some(0o022));
+        assert_eq!((umask(b"Umask:\t07777\n"), umask(b"Umask:\n"), umask(b"")), (None, None, None));
     }
 
     #[test]

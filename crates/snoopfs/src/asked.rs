@@ -4,6 +4,8 @@
 //! It is read from the memory of the process, which may change it meanwhile, and which can make the reading wait: so it is no more than a
 //! hint, and read by a thread of its own that nobody waits for longer than a moment.
 
+#![expect(clippy::disallowed_methods, reason = "what /proc says of a caller is no file of the layer's")]
+
 use std::fs;
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -94,25 +94,16 @@ impl Core {
     fn copy_owner(&self, cx: &Cx<'_>, attr: &Attr) -> (u32, u32, u32) {
         match self.options.copyup {
             Copyup::Preserve => (attr.uid, attr.gid, attr.perm()),
-            Copyup::CurrentUser => (cx.uid, cx.gid, attr.perm() & 0o777 & !callers_umask(cx)),
+            Copyup::CurrentUser => {
+                let umask = cx.process_umask().unwrap_or(cx.umask);
+                (cx.uid, cx.gid, attr.perm() & 0o777 & !umask)
+            }
             Copyup::Mounter { uid, gid, mode } if attr.kind() == Kind::Directory => {
                 (uid, gid, mode & 0o7777 | (mode & 0o444) >> 2)
             }
             Copyup::Mounter { uid, gid, mode } => (uid, gid, mode & 0o7777),
         }
     }
-}
-
-/// The caller's umask. Requests that make nothing don't carry it.
-fn callers_umask(cx: &Cx<'_>) -> u32 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", cx.pid));
-    status.ok().and_then(|status| umask_in(&status)).unwrap_or(cx.umask)
-}
-
-/// The umask in what /proc says of a process (proc_pid_status(5)).
-fn umask_in(status: &str) -> Option<u32> {
-    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
-    u32::from_str_radix(mask.trim(), 8).ok().filter(|mask| mask & !0o777 == 0)
 }
 
 fn copy_extents(cx: &Cx<'_>, source: &dyn OpenFile, to: &dyn OpenFile, size: u64) -> Result<()> {
@@ -223,19 +214,6 @@ fn sized(mut ask: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
             }
             Err(Errno::RANGE) => {}
             Err(e) => return Err(e),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn umasks_are_read() {
-        assert_eq!(umask_in("Name:\tsh\nUmask:\t0027\nState:\tS (sleeping)\n"), Some(0o027));
-        for bad in ["", "Umask:", "Umask:\t0999", "Umask:\t1000", "Umask:\t-1"] {
-            assert_eq!(umask_in(bad), None, "{bad}");
         }
     }
 }

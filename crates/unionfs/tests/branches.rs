@@ -3,12 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
-use std::io::Read;
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use unionfs::{Branch, BuildError, Copyup, Delete, Mode, Numbers, Options, Unionfs};
-use vnode::{Cx, Errno, Kind, Layer, MAY_BLOCK, Name, OpenFlags, RenameFlags, SetAttr, Vnode};
+use vnode::{Call, Cx, Errno, Kind, Layer, MAY_BLOCK, Name, OpenFlags, Processes, RenameFlags, SetAttr, Vnode};
 
 const CX: Cx<'static> = Cx::internal(0, 0);
 
@@ -411,28 +410,42 @@ fn nothing_is_copied_for_an_attribute_that_is_not_there() {
 
 #[test]
 fn who_owns_copies() {
+    #[derive(Debug)]
+    struct One;
+    impl Processes for One {
+        fn groups(&self, _pid: u32) -> Option<Vec<u32>> {
+            None
+        }
+        fn umask(&self, pid: u32) -> Option<u32> {
+            (pid == 77).then_some(0o137)
+        }
+        fn session(&self, _pid: u32) -> Option<(u32, u64)> {
+            None
+        }
+        fn executable(&self, _pid: u32) -> Option<PathBuf> {
+            None
+        }
+        fn cgroup(&self, _pid: u32) -> Option<Vec<u8>> {
+            None
+        }
+    }
     let change = |copyup, pid, umask| {
         let bed = Bed::usual();
         let lower = SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() };
         at(bed.branch(1), "d/f").setattr(&CX, &lower, None).unwrap();
         let union = bed.union(Options { copyup, ..Options::default() });
         static NEVER: AtomicBool = AtomicBool::new(false);
-        let user = Cx::new(1000, 100, pid, umask, true, &NEVER);
+        let call = Call::new(&One);
+        let user = Cx::new(1000, 100, pid, umask, true, &NEVER).of_call(&call);
         at(&*union, "d/f").open(&user, OpenFlags::RDWR).unwrap();
         let attr = at(bed.branch(0), "d/f").getattr(&CX).unwrap();
         (attr.uid, attr.gid, attr.perm(), at(bed.branch(0), "d").getattr(&CX).unwrap().perm())
     };
     // Opening a file carries no umask: that of the process counts; what the request says only where there is no process.
-    let script = "umask 0137; echo; read until_the_end_of_the_test";
-    let mut caller =
-        Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    caller.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
-    assert_eq!(change(Copyup::Preserve, caller.id(), 0), (7, 8, 0o640, 0o755));
-    assert_eq!(change(Copyup::CurrentUser, caller.id(), 0), (1000, 100, 0o640, 0o640));
+    assert_eq!(change(Copyup::Preserve, 77, 0), (7, 8, 0o640, 0o755));
+    assert_eq!(change(Copyup::CurrentUser, 77, 0), (1000, 100, 0o640, 0o640));
     assert_eq!(change(Copyup::CurrentUser, 0, 0o027), (1000, 100, 0o640, 0o750));
-    assert_eq!(change(Copyup::Mounter { uid: 5, gid: 6, mode: 0o600 }, caller.id(), 0), (5, 6, 0o600, 0o700));
-    drop(caller.stdin.take());
-    caller.wait().unwrap();
+    assert_eq!(change(Copyup::Mounter { uid: 5, gid: 6, mode: 0o600 }, 77, 0), (5, 6, 0o600, 0o700));
 }
 
 #[test]

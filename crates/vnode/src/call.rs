@@ -11,6 +11,9 @@ pub trait Processes: Sync + fmt::Debug {
     /// Supplementary groups.
     fn groups(&self, pid: u32) -> Option<Vec<u32>>;
 
+    /// The process's umask. (Requests that make something carry it; others don't.)
+    fn umask(&self, pid: u32) -> Option<u32>;
+
     /// Session id, and start time in clock ticks since boot: the two tell a process from a later
     /// one with the same id (proc_pid_stat(5), fields 6 and 22).
     fn session(&self, pid: u32) -> Option<(u32, u64)>;
@@ -37,6 +40,7 @@ pub struct Call {
 #[derive(Debug, Default)]
 struct Facts {
     groups: OnceLock<Option<Vec<u32>>>,
+    umask: OnceLock<Option<u32>>,
     session: OnceLock<Option<(u32, u64)>>,
     executable: OnceLock<Option<PathBuf>>,
     cgroup: OnceLock<Option<Vec<u8>>>,
@@ -60,6 +64,10 @@ impl Call {
 
     pub(crate) fn groups(&self, pid: u32) -> Option<&[u32]> {
         self.facts().groups.get_or_init(|| self.processes.groups(pid)).as_deref()
+    }
+
+    pub(crate) fn umask(&self, pid: u32) -> Option<u32> {
+        *self.facts().umask.get_or_init(|| self.processes.umask(pid))
     }
 
     pub(crate) fn session(&self, pid: u32) -> Option<(u32, u64)> {

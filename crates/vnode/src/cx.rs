@@ -103,6 +103,12 @@ impl<'a> Cx<'a> {
         self.gid == gid || self.groups().is_some_and(|groups| groups.contains(&gid))
     }
 
+    /// The umask of the caller's process, also where its request does not carry it.
+    #[must_use]
+    pub fn process_umask(&self) -> Option<u32> {
+        self.call?.umask(self.pid)
+    }
+
     /// Session id of the caller's process, and its start time in clock ticks since boot.
     #[must_use]
     pub fn session(&self) -> Option<(u32, u64)> {
