@@ -8,8 +8,11 @@ use memfs::MemFs;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use vnode::{Attr, Cx, Errno, IoctlReply, Kind, Layer, OpenFlags, Result, SetAttr, Vnode, XattrFlags};
-use wrapfs::hooks::{Answer, Attributes, Instead, Ioctls, Object, Op, OpKind, OpSet, Operations, Reply, Verdict};
-use wrapfs::{Template, WrapFs};
+use wrapfs::container::{BlockAt, BlockCodec};
+use wrapfs::hooks::{
+    Answer, Attributes, Block, Data, Instead, Ioctls, Names, Object, Op, OpKind, OpSet, Operations, Reply, Verdict,
+};
+use wrapfs::{Foreign, Template, WrapFs};
 
 fn attributes(hook: impl Attributes + 'static) -> Arc<dyn Layer> {
     Template::over(MemFs::new()).attributes(hook).build()
@@ -293,4 +296,82 @@ fn vnodes_of_another_layer_are_refused() {
     let (a, b) = (operations(Wilful), operations(Wilful));
     let other = b.root().mkdir(&ROOT, name("d"), 0o755).unwrap();
     assert_eq!(a.root().link(&ROOT, name("x"), &other.vnode).map(|_| ()), Err(Errno::XDEV));
+}
+
+/// Hooks whose decoding loses the lowest bit of some bytes.
+#[derive(Debug)]
+struct Lossy;
+
+impl Lossy {
+    fn lose(bytes: &[u8]) -> Vec<u8> {
+        bytes.iter().map(|&byte| if byte == b'!' { b' ' } else { byte }).collect()
+    }
+}
+
+impl Data for Lossy {
+    fn block_size(&self) -> usize {
+        16
+    }
+    fn encode_data(&self, _cx: &Cx<'_>, _at: &Block<'_>, plain: &[u8], encoded: &mut [u8]) -> Result<()> {
+        encoded.copy_from_slice(plain);
+        Ok(())
+    }
+    fn decode_data(&self, _cx: &Cx<'_>, _at: &Block<'_>, encoded: &[u8], plain: &mut [u8]) -> Result<()> {
+        plain.copy_from_slice(&Self::lose(encoded));
+        Ok(())
+    }
+}
+
+impl BlockCodec for Lossy {
+    fn id(&self) -> [u8; 8] {
+        *b"lossy\0\0\0"
+    }
+    fn block_size(&self) -> u32 {
+        512
+    }
+    fn max_encoded(&self, plain: usize) -> usize {
+        plain
+    }
+    fn encode(&self, _at: &BlockAt, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        out.extend_from_slice(plain);
+        Ok(())
+    }
+    fn decode(&self, _at: &BlockAt, encoded: &[u8], out: &mut [u8]) -> Result<()> {
+        out.copy_from_slice(&Self::lose(encoded));
+        Ok(())
+    }
+}
+
+impl Names for Lossy {
+    fn encode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(name.to_vec())
+    }
+    fn decode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(name.to_vec())
+    }
+    fn decode_target(&self, _cx: &Cx<'_>, target: &[u8]) -> Result<Vec<u8>> {
+        Ok(Self::lose(target))
+    }
+}
+
+/// In debug builds nothing is stored that would not be read back as it was; release builds don't look.
+#[test]
+fn hooks_that_do_not_undo_each_other_are_found() {
+    fn expected<T>(done: T) -> Result<T> {
+        if cfg!(debug_assertions) { Err(Errno::IO) } else { Ok(done) }
+    }
+    let resizing = || Template::over(MemFs::new()).resizing(Arc::new(Lossy), Foreign::Refuse).build();
+    for layer in [Template::over(MemFs::new()).data(Lossy).build(), resizing()] {
+        let (entry, file) = layer.root().create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+        assert_eq!(file.write(&ROOT, b"good words", 0), Ok(10));
+        assert_eq!(file.write(&ROOT, b"bad words!", 0), expected(10));
+        if cfg!(debug_assertions) {
+            let mut now = [0; 10];
+            assert_eq!(file.read(&ROOT, &mut now, 0), Ok(10));
+            assert_eq!((&now, entry.vnode.getattr(&ROOT).unwrap().size), (b"good words", 10));
+        }
+    }
+    let root = Template::over(MemFs::new()).names(Lossy).build().root();
+    assert!(root.symlink(&ROOT, name("l"), b"where").is_ok());
+    assert_eq!(root.symlink(&ROOT, name("m"), b"where!").map(|_| ()), expected(()));
 }

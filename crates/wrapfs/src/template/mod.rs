@@ -2,7 +2,8 @@
 //!
 //! Each concept is a file: `names` (what a name is below), `long` (names that are too long there), `folded` (names that
 //! are found in other spellings), `entries` (what is found, made, removed
-//! and moved), `attributes`, `data`, `resized` (data of another size), `watch` (before and after), `open`, `vnode_impl` and `file` (the interface), `guard` (around every hook).
+//! and moved), `attributes`, `data`, `resized` (data of another size), `watch` (before and after), `open`, `vnode_impl` and `file` (the interface), `guard` (around every hook), `inverse`
+//! (what debug builds check of hooks).
 
 mod attributes;
 mod build;
@@ -12,6 +13,7 @@ mod entries;
 mod file;
 mod folded;
 mod guard;
+mod inverse;
 mod long;
 mod names;
 mod node;

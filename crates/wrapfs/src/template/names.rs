@@ -2,6 +2,7 @@
 
 use super::core::Core;
 use super::guard::guard;
+use super::inverse;
 use super::long::{self, Long};
 use crate::hooks::{Matching, Names, Object};
 use std::sync::atomic::Ordering;
@@ -38,7 +39,14 @@ impl Core {
         let Some(hook) = &self.names else { return Ok(Some(Place::Same(name))) };
         let encoded = encode(&**hook, cx, dir, name.as_bytes())?;
         let seen = match decode(&**hook, cx, dir, &encoded)? {
-            None => false,
+            None => {
+                if inverse::CHECKED {
+                    tracing::debug!(
+                        "decode_filename refuses what encode_filename made of {name:?}: it can't be created"
+                    );
+                }
+                false
+            }
             Some(decoded) if decoded == name.as_bytes() => true,
             Some(decoded) => leads_back(&**hook, cx, dir, &decoded, &encoded)? && self.may_merge(name, &decoded),
         };
@@ -68,7 +76,20 @@ impl Core {
 
     pub(crate) fn encode_target(&self, cx: &Cx<'_>, target: &[u8]) -> Result<Vec<u8>> {
         match &self.names {
-            Some(hook) => guard("encode_target", || hook.encode_target(cx, target)),
+            Some(hook) => {
+                let encoded = guard("encode_target", || hook.encode_target(cx, target))?;
+                if inverse::CHECKED {
+                    let decoded = guard("decode_target", || hook.decode_target(cx, &encoded));
+                    let input = || format!("the target \"{}\"", target.escape_ascii());
+                    inverse::check(
+                        ["encode_target", "decode_target"],
+                        input,
+                        target,
+                        decoded.as_deref().map_err(|e| *e),
+                    )?;
+                }
+                Ok(encoded)
+            }
             None => Ok(target.to_vec()),
         }
     }

@@ -3,6 +3,7 @@
 use super::core::Core;
 use super::file::TemplateFile;
 use super::guard::guard;
+use super::inverse;
 use super::node::TemplateVnode;
 use super::table::Table;
 use container::{BlockAt, BlockCodec, Container, Probe, probe};
@@ -41,7 +42,15 @@ impl BlockCodec for Guarded {
     }
 
     fn encode(&self, at: &BlockAt, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
-        guard("encode", || self.0.encode(at, plain, out))
+        let start = out.len();
+        guard("encode", || self.0.encode(at, plain, out))?;
+        if !inverse::CHECKED {
+            return Ok(());
+        }
+        let mut again = vec![0; plain.len()];
+        let decoded = self.decode(at, out.get(start..).unwrap_or_default(), &mut again);
+        let input = || format!("block {} of a container", at.block);
+        inverse::check(["encode", "decode"], input, plain, decoded.map(|()| &*again))
     }
 
     fn decode(&self, at: &BlockAt, encoded: &[u8], out: &mut [u8]) -> Result<()> {

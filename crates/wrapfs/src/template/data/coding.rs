@@ -1,4 +1,5 @@
 use super::super::guard::guard;
+use super::super::inverse;
 use super::super::table::Table;
 use super::inode::Inode;
 use super::scratch::Scratch;
@@ -50,7 +51,15 @@ impl Coding {
             let zeros = zeros(plain.len());
             guard("encode_data", || self.hook.encode_data(cx, at, &zeros, encoded))?;
         }
-        Ok(())
+        if inverse::CHECKED { self.check(cx, at, plain, encoded) } else { Ok(()) }
+    }
+
+    /// Decodes what was just encoded, in debug builds.
+    fn check(&self, cx: &Cx<'_>, at: &Block<'_>, plain: &[u8], encoded: &[u8]) -> Result<()> {
+        let mut again = Scratch::take(plain.len());
+        let decoded = self.decode(cx, at, encoded, &mut again);
+        let input = || format!("block {} of inode {}", at.number, at.file.id());
+        inverse::check(["encode_data", "decode_data"], input, plain, decoded.map(|()| &*again))
     }
 
     /// The inverse.
