@@ -30,7 +30,7 @@ extern "C" {
 
 #define STRATA_MAGIC UINT64_C(0x726579616c2d5453)
 #define STRATA_MAJOR 1
-#define STRATA_MINOR 2
+#define STRATA_MINOR 3
 
 /* The longest name or target that a hook may answer, in bytes. */
 #define STRATA_LONGEST 65536
@@ -322,7 +322,13 @@ struct strata_instance {
 	const struct strata_operations *operations;
 	const struct strata_ioctls *ioctls;
 	const struct strata_codec *codec; /* since 1.1; not together with data */
+	uint64_t flags;			  /* STRATA_READ_ONLY, ...; since 1.3 */
 };
+
+/* What strata_instance.flags is made of. A server refuses flags that it does not know; one older than 1.3 knows none. */
+/* Nothing is ever changed through the layer: every change answers EROFS before a hook is called, files are not opened for writing, and
+ * the mount is shown as read-only. Since 1.3. */
+#define STRATA_READ_ONLY (UINT64_C(1) << 0)
 
 /* An option that a layer takes: lower-case letters, digits, "-" and "_". Fixed within a major version. */
 struct strata_option {

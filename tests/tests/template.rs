@@ -14,7 +14,7 @@ use std::time::Duration;
 use strata_tests::suite::{fsx, pjdfstest, worse};
 use strata_tests::{Rng, Sandbox, Transport, long, on_both_transports, process};
 use vnode::Layer;
-use wrapfs::{LayerType, Settings};
+use wrapfs::{LayerType, Settings, Template};
 
 const XOR: &LayerType = &layers::xor::LAYER;
 const ROT13: &LayerType = &layers::rot13::LAYER;
@@ -199,7 +199,31 @@ fn changes_by_others_in_open_files(transport: Transport) {
     }
 }
 
+/// A layer that lets nothing change, and says so.
+const FROZEN: &LayerType = &LayerType {
+    name: "frozen",
+    about: "lets nothing change",
+    options: &[],
+    build: &|lower, _settings| Ok(Template::over(lower).read_only().build()),
+};
+
+/// The mount shows that a layer is read-only, and the kernel refuses changes before the server hears of them.
+fn a_read_only_layer_is_mounted_read_only(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let disk = sandbox.dir("disk");
+    fs::write(disk.join("f"), b"as it is").unwrap();
+    let stacked = Stacked::new(&disk, sandbox.path("m"), transport, &[(FROZEN, "", "")]);
+    assert_eq!(fs::read(stacked.dir.join("f")).unwrap(), b"as it is");
+    let refused = [fs::write(stacked.dir.join("f"), b"other"), fs::create_dir(stacked.dir.join("d"))];
+    for error in refused.map(Result::unwrap_err) {
+        assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    }
+    let options = process::sh("findmnt -no OPTIONS \"$1\"", &[&stacked.dir]);
+    assert!(options.split(',').any(|option| option == "ro"), "{options}");
+}
+
 on_both_transports!(
+    a_read_only_layer_is_mounted_read_only,
     fsx_through_stacks,
     mapped_files_are_read_run_and_written,
     appends_and_sparse_files,

@@ -14,6 +14,7 @@ const LAYER: LayerType = LayerType {
     about: "has every kind of hook",
     options: &[
         OptionSpec { name: "fail", value: Some("SENTENCE"), help: "Can't be put on a layer, for that reason." },
+        OptionSpec { name: "ro", value: None, help: "Nothing can be changed through it." },
         OptionSpec { name: "panic", value: None, help: "Panics where it is put on a layer." },
     ],
     build: &|lower, settings| Ok(Template::over(lower).hooks(hooks(settings)?).build()),
@@ -26,7 +27,8 @@ fn hooks(settings: &Settings) -> core::result::Result<Hooks, String> {
         return Err(sentence.to_owned());
     }
     assert!(!settings.has("panic"), "for this test");
-    Ok(Hooks::new().names(Same).attributes(Same).data(Same).operations(Seen::default()).ioctls(Same))
+    let hooks = Hooks::new().names(Same).attributes(Same).data(Same).operations(Seen::default()).ioctls(Same);
+    Ok(if settings.has("ro") { hooks.read_only() } else { hooks })
 }
 
 #[derive(Debug)]

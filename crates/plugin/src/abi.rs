@@ -7,9 +7,13 @@ use wrapfs::hooks::OpKind;
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"ST-layer");
 pub const MAJOR: u32 = 1;
-pub const MINOR: u32 = 2;
+pub const MINOR: u32 = 3;
+/// Since this minor version objects can change the size of data.
+pub const MINOR_OF_CODECS: u32 = 1;
 /// Since this minor version names can be merged.
 pub const MINOR_OF_MATCHING: u32 = 2;
+/// Since this minor version an instance has flags.
+pub const MINOR_OF_FLAGS: u32 = 3;
 /// The longest name or target that a hook may answer.
 pub const LONGEST: usize = 65_536;
 /// The function that an object exports.
@@ -334,7 +338,13 @@ pub struct Instance {
     pub operations: *const Operations,
     pub ioctls: *const Ioctls,
     pub codec: *const Codec,
+    pub flags: u64,
 }
+
+/// Nothing is ever changed through the layer.
+pub const READ_ONLY: u64 = 1 << 0;
+/// All flags that there are.
+pub const FLAGS: u64 = READ_ONLY;
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

@@ -83,6 +83,37 @@ fn names_may_mean_the_same_entry() {
     }
 }
 
+/// An object that was built with the header of an older minor version.
+#[test]
+fn older_objects_are_loaded() {
+    let old = include_str!("headers/strata_layer-1.2.h");
+    let dir = fresh("old");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("strata_layer.h"), old).unwrap();
+    // The header beside the source is found first.
+    for (example, source) in [("vowels", "examples/c/vowels.c"), ("anycase", "crates/plugin/tests/anycase.c")] {
+        let copy = dir.join(format!("{example}.c"));
+        fs::copy(top().join(source), &copy).unwrap();
+        let layer = Object::compiled(&copy, &[]).over(MemFs::new(), &[]).unwrap();
+        layer.root().mkdir(&ROOT, name("Name"), 0o755).unwrap();
+        assert_eq!(names(&layer.root()), ["Name"], "{example}");
+        assert!(!layer.properties().read_only);
+    }
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_layer_says_that_it_is_read_only() {
+    let object = Object::compiled(&top().join("crates/plugin/tests/hostile.c"), &["FLAGS=STRATA_READ_ONLY"]);
+    let lower = MemFs::new();
+    lower.root().mkdir(&ROOT, name("there"), 0o755).unwrap();
+    let layer = object.over(lower, &[]).unwrap();
+    assert!(layer.properties().read_only);
+    assert_eq!(names(&layer.root()), ["there"]);
+    assert_eq!(layer.root().mkdir(&ROOT, name("d"), 0o755).map(|_| ()), Err(Errno::ROFS));
+    assert_eq!(layer.root().rmdir(&ROOT, name("there")), Err(Errno::ROFS));
+}
+
 /// Sizes, offsets and numbers, as C and as Rust see them.
 #[test]
 fn the_header_is_the_rust_side() {
@@ -118,7 +149,7 @@ fn the_header_is_the_rust_side() {
         Operations strata_operations { size size, interest interest, before before, after after }
         Ioctls strata_ioctls { size size, ioctl ioctl }
         Instance strata_instance { size size, me self, names names, attributes attributes, data data, operations operations, ioctls ioctls,
-            codec codec }
+            codec codec, flags flags }
         Storage strata_storage { id id, block_size block_size, foreign foreign }
         BlockAt strata_block_at { file file, block block }
         Codec strata_codec { size size, storage storage, max_encoded max_encoded, encode encode, decode decode }
@@ -137,7 +168,7 @@ fn the_header_is_the_rust_side() {
         SET_MTIME_NOW STRATA_SET_MTIME_NOW, SET_KILL_SUIDGID STRATA_SET_KILL_SUIDGID,
         MATCHING_EXACT STRATA_MATCHING_EXACT, MATCHING_ENCODED STRATA_MATCHING_ENCODED,
         MATCHING_FOLDED STRATA_MATCHING_FOLDED, FOREIGN_PLAIN STRATA_FOREIGN_PLAIN, FOREIGN_REFUSE STRATA_FOREIGN_REFUSE,
-        DONE STRATA_DONE, MISSING STRATA_MISSING, OBJECT STRATA_OBJECT, ATTR STRATA_ATTR, BYTES STRATA_BYTES, COUNT STRATA_COUNT
+        READ_ONLY STRATA_READ_ONLY, DONE STRATA_DONE, MISSING STRATA_MISSING, OBJECT STRATA_OBJECT, ATTR STRATA_ATTR, BYTES STRATA_BYTES, COUNT STRATA_COUNT
     }
     ask("STRATA_MAX_BLOCK", wrapfs::hooks::MAX_BLOCK as u64);
     for (i, kind) in abi::OPERATIONS.iter().enumerate() {

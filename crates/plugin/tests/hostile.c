@@ -231,6 +231,9 @@ static int open_layer(const struct strata_host *host, const struct strata_settin
 #ifdef IOCTLS
 	instance->ioctls = &ioctls_table;
 #endif
+#ifdef FLAGS
+	instance->flags = FLAGS;
+#endif
 	(void)instance;
 	return 0;
 }

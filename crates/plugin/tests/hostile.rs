@@ -137,6 +137,7 @@ fn what_it_opens() {
         (&["CODEC", "MOST=5121"], "a block of 512 bytes may become 5121"),
         (&["CODEC", "MOST=-1"], "a block of 512 bytes may become 18446744073709551615"),
         (&["CODEC", "NO_DECODE"], "hook decode is NULL"),
+        (&["FLAGS=UINT64_C(1)<<63"], "flags that this server does not know: 0x8000000000000000"),
     ] {
         let wrong = hostile(defines).wrong();
         assert!(wrong.contains(said), "{defines:?}: {wrong}");

@@ -33,8 +33,8 @@ fn programs_can_not_tell_it_from_none() {
     conformance::run_all(fresh);
     conformance::random::compare(5, 3000, &*fresh(), &*MemFs::new());
     let kind = plugin::load(&object.0).unwrap();
-    assert_eq!((kind.name, kind.about, kind.options.len()), ("everything", "has every kind of hook", 2));
-    assert!(kind.options[1].value.is_none());
+    assert_eq!((kind.name, kind.about, kind.options.len()), ("everything", "has every kind of hook", 3));
+    assert!(kind.options[2].value.is_none());
 }
 
 #[test]
@@ -95,6 +95,17 @@ fn operations_arrive_with_their_arguments() {
         assert!(said.starts_with(kind) && parts.iter().all(|part| said.contains(part)), "{said}");
     }
     assert!(seen("Rename").contains(&format!("new_dir: Object {{ lower: Remote {{ id: {}", dir.id())));
+}
+
+#[test]
+fn a_read_only_layer_changes_nothing() {
+    let lower = MemFs::new();
+    let object = everything();
+    object.over(lower.clone(), &[]).unwrap().root().mkdir(&ROOT, name("d"), 0o755).unwrap();
+    let layer = object.over(lower, &[("ro", "")]).unwrap();
+    assert!(layer.properties().read_only);
+    assert_eq!(names(&layer.root()), ["d"]);
+    assert_eq!(layer.root().rmdir(&ROOT, name("d")), Err(Errno::ROFS));
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub struct Mounted {
 pub fn mount(layer: Arc<dyn Layer>, config: &Config) -> core::result::Result<Mounted, MountError> {
     let mut options = config.mount.clone();
     options.may_hang |= layer.properties().may_hang;
+    options.flags.read_only |= layer.properties().read_only;
     let watches = layer.properties().watches_refusals;
     let server = Server::new(layer.clone(), config);
     let fs: Arc<dyn Filesystem> = if watches { Arc::new(Watching::new(server)) } else { Arc::new(server) };

@@ -4,10 +4,10 @@
 mod common;
 
 use conformance::fixture::{ROOT, name, names};
-use memfs::MemFs;
+use memfs::{Faults, MemFs};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use vnode::{Attr, Cx, Errno, IoctlReply, Kind, Layer, OpenFlags, Result, SetAttr, Vnode, XattrFlags};
+use vnode::{Attr, Cx, Errno, IoctlReply, Kind, Layer, OpenFlags, RenameFlags, Result, SetAttr, Vnode, XattrFlags};
 use wrapfs::container::{BlockAt, BlockCodec};
 use wrapfs::hooks::{
     Answer, Attributes, Block, Data, Instead, Ioctls, Names, Object, Op, OpKind, OpSet, Operations, Reply, Verdict,
@@ -374,4 +374,70 @@ fn hooks_that_do_not_undo_each_other_are_found() {
     let root = Template::over(MemFs::new()).names(Lossy).build().root();
     assert!(root.symlink(&ROOT, name("l"), b"where").is_ok());
     assert_eq!(root.symlink(&ROOT, name("m"), b"where!").map(|_| ()), expected(()));
+}
+
+type Change = fn(&Arc<dyn Vnode>) -> Result<()>;
+
+/// Every change of a tree that has a file `f`, a directory `d` and a symbolic link `l`.
+const CHANGES: [(&str, Change); 18] = [
+    ("create", |root| root.create(&ROOT, name("x"), 0o644, OpenFlags::RDWR).map(drop)),
+    ("tmpfile", |root| root.tmpfile(&ROOT, 0o644, OpenFlags::RDWR).map(drop)),
+    ("mknod", |root| root.mknod(&ROOT, name("x"), Kind::Fifo.mode_bits() | 0o644, 0).map(drop)),
+    ("mkdir", |root| root.mkdir(&ROOT, name("x"), 0o755).map(drop)),
+    ("symlink", |root| root.symlink(&ROOT, name("x"), b"t").map(drop)),
+    ("link", |root| root.link(&ROOT, name("x"), &find(root, "f")).map(drop)),
+    ("unlink", |root| root.unlink(&ROOT, name("f"))),
+    ("rmdir", |root| root.rmdir(&ROOT, name("d"))),
+    ("rename", |root| root.rename(&ROOT, name("f"), root, name("x"), RenameFlags::default())),
+    ("chmod", |root| find(root, "f").setattr(&ROOT, &SetAttr { mode: Some(0), ..SetAttr::default() }, None).map(drop)),
+    ("cut", |root| find(root, "f").setattr(&ROOT, &SetAttr { size: Some(0), ..SetAttr::default() }, None).map(drop)),
+    ("open to write", |root| find(root, "f").open(&ROOT, OpenFlags::WRONLY).map(drop)),
+    ("open for both", |root| find(root, "f").open(&ROOT, OpenFlags::RDWR).map(drop)),
+    ("open to cut", |root| find(root, "f").open(&ROOT, OpenFlags::RDONLY.with_trunc()).map(drop)),
+    ("setxattr", |root| find(root, "f").setxattr(&ROOT, b"user.x", b"v", XattrFlags::default())),
+    ("removexattr", |root| find(root, "f").removexattr(&ROOT, b"user.x")),
+    // FS_IOC_SETFLAGS, and a number that says that it writes and reads.
+    ("set flags", |root| find(root, "f").ioctl(&ROOT, 0x4008_6602, &[0; 8], &mut []).map(drop)),
+    ("any ioctl", |root| find(root, "f").ioctl(&ROOT, 0xc008_6602, &[0; 8], &mut [0; 8]).map(drop)),
+];
+
+fn find(root: &Arc<dyn Vnode>, at: &str) -> Arc<dyn Vnode> {
+    root.lookup(&ROOT, name(at)).unwrap().unwrap().vnode
+}
+
+#[test]
+fn nothing_is_changed_through_a_read_only_layer() {
+    let forms: [fn(Template) -> Template; 4] = [
+        |none| none,
+        |names| names.names(common::Stretch(40)),
+        |data| data.data(common::Chain(16)),
+        |resized| resized.resizing(Arc::new(common::Runs), Foreign::Refuse),
+    ];
+    for form in forms {
+        let faults = Faults::new();
+        let below = common::memory(&faults);
+        let root = form(Template::over(below.clone())).build().root();
+        let (_, file) = root.create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+        assert_eq!(file.write(&ROOT, b"some words", 0), Ok(10));
+        drop(file);
+        root.mkdir(&ROOT, name("d"), 0o755).unwrap();
+        root.symlink(&ROOT, name("l"), b"f").unwrap();
+        drop(root);
+        let layer = form(Template::over(below)).read_only().build();
+        assert!(layer.properties().read_only);
+        faults.reset();
+        let root = layer.root();
+        for (what, change) in CHANGES {
+            assert_eq!(change(&root), Err(Errno::ROFS), "{what}");
+        }
+        // What only looks works, and changes nothing below either.
+        assert_eq!(names(&root), ["d", "f", "l"]);
+        assert_eq!(find(&root, "l").readlink(&ROOT), Ok(b"f".to_vec()));
+        let mut now = [0; 20];
+        let file = find(&root, "f").open(&ROOT, OpenFlags::RDONLY).unwrap();
+        assert_eq!((file.read(&ROOT, &mut now, 0), &now[..10]), (Ok(10), &b"some words"[..]));
+        assert_eq!(find(&root, "f").ioctl(&ROOT, 0x5401, &[], &mut []), Err(Errno::NOTTY));
+        assert_eq!(faults.changes(), 0);
+        assert_eq!(file.write(&ROOT, b"x", 0), Err(Errno::BADF));
+    }
 }

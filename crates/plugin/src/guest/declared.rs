@@ -84,26 +84,34 @@ impl Declared {
 unsafe fn hand_over(host: *const abi::Host, out: *mut abi::Instance, hooks: Hooks) -> Result<(), String> {
     // SAFETY: this function's contract; every version has a number there.
     let minor = unsafe { (&raw const (*host).minor).read() };
-    let merges = hooks.names.as_ref().is_some_and(|names| names.matching() != Matching::Exact);
-    if merges && minor < abi::MINOR_OF_MATCHING {
-        return Err(
-            "several of its names mean one entry, which this server can't be told and would cache: version 1.2 can"
-                .to_owned(),
-        );
-    }
+    needs_no_more_than(&hooks, minor)?;
     // SAFETY: this function's contract; every version has a size there.
     let known = unsafe { (&raw const (*out).size).read() };
-    if hooks.resizing.is_some() && known < size_of::<abi::Instance>() {
-        return Err(
-            "it changes the size of data, which this server does not offer to objects: version 1.1 does".to_owned()
-        );
-    }
     let made = tables::instance(hooks);
     // SAFETY: as many bytes as both have.
     unsafe {
         core::ptr::copy_nonoverlapping((&raw const made).cast::<u8>(), out.cast(), known.min(size_of_val(&made)));
     };
     Ok(())
+}
+
+/// Refuses hooks that an older server would not call: the layer would be another one without them.
+fn needs_no_more_than(hooks: &Hooks, minor: u32) -> Result<(), String> {
+    let merges = hooks.names.as_ref().is_some_and(|names| names.matching() != Matching::Exact);
+    let needs = [
+        (hooks.resizing.is_some(), abi::MINOR_OF_CODECS, "it changes the size of data"),
+        (merges, abi::MINOR_OF_MATCHING, "several of its names mean one entry"),
+        (hooks.read_only, abi::MINOR_OF_FLAGS, "it is read-only"),
+    ];
+    match needs.iter().find(|(needed, since, _)| *needed && minor < *since) {
+        Some((_, since, what)) => {
+            let major = abi::MAJOR;
+            Err(format!(
+                "{what}, which needs a server of version {major}.{since} of the interface: this is {major}.{minor}"
+            ))
+        }
+        None => Ok(()),
+    }
 }
 
 /// # Safety

@@ -41,6 +41,7 @@ pub(super) fn instance(hooks: Hooks) -> abi::Instance {
         operations: at(hooks.operations.is_some(), &OPERATIONS),
         ioctls: at(hooks.ioctls.is_some(), &IOCTLS),
         codec: at(hooks.resizing.is_some(), &CODEC),
+        flags: if hooks.read_only { abi::READ_ONLY } else { 0 },
         me: Box::into_raw(mounted).cast(),
     }
 }

@@ -77,6 +77,12 @@ pub(crate) fn put_on(lower: Arc<dyn Layer>, loaded: &Loaded, settings: &Settings
     let instance =
         Arc::new(Instance { name: loaded.name, me: made.me, close: loaded.close, complained: AtomicBool::new(false) });
     let mut template = Template::over(lower);
+    if made.flags & !abi::FLAGS != 0 {
+        return Err(format!("it sets flags that this server does not know: {:#x}", made.flags & !abi::FLAGS));
+    }
+    if made.flags & abi::READ_ONLY != 0 {
+        template = template.read_only();
+    }
     if let Some(table) = table(made.names, "names")? {
         template = template.names(Names::new(&instance, table)?);
     }
@@ -121,6 +127,7 @@ fn open(loaded: &Loaded, settings: &Settings) -> Result<abi::Instance, String> {
         operations: core::ptr::null(),
         ioctls: core::ptr::null(),
         codec: core::ptr::null(),
+        flags: 0,
     };
     let mut error = [0_u8; 1024];
     // One byte less than there is: it ends with a NUL whatever the layer writes.

@@ -28,6 +28,8 @@ pub struct Hooks {
     pub operations: Option<Box<dyn Operations>>,
     /// Ioctls.
     pub ioctls: Option<Box<dyn Ioctls>>,
+    /// Nothing is ever changed through the layer.
+    pub read_only: bool,
 }
 
 impl Hooks {
@@ -64,5 +66,11 @@ impl Hooks {
     /// There are ioctls of its own.
     pub fn ioctls(self, hook: impl Ioctls + 'static) -> Self {
         Self { ioctls: Some(Box::new(hook)), ..self }
+    }
+
+    /// Nothing is ever changed through the layer: every change answers `EROFS` before a hook is called, files are not opened
+    /// for writing, and a mount of it is shown as read-only.
+    pub fn read_only(self) -> Self {
+        Self { read_only: true, ..self }
     }
 }

@@ -75,8 +75,15 @@ impl Template {
         self
     }
 
+    /// Nothing is ever changed through the layer: see [`Hooks::read_only`].
+    pub fn read_only(mut self) -> Self {
+        self.core.read_only = true;
+        self
+    }
+
     /// These hooks, in place of all that were given before.
     pub fn hooks(mut self, hooks: Hooks) -> Self {
+        self.core.read_only = hooks.read_only;
         self.core.names = hooks.names;
         self.core.attributes = hooks.attributes;
         self.core.data = hooks.data.map(Coding::new);
@@ -93,6 +100,9 @@ impl Template {
         if core.has_no_hooks() {
             return WrapFs::new(core.lower);
         }
+        if let Some(resizing) = &mut core.resizing {
+            resizing.read_only = core.read_only;
+        }
         if let Some(hook) = &core.names {
             // In doubt the kernel caches no names.
             core.matching = guard("matching", || Ok(hook.matching())).unwrap_or(Matching::Encoded);
@@ -105,7 +115,7 @@ impl Template {
 
 impl Core {
     fn has_no_hooks(&self) -> bool {
-        let none = self.names.is_none() && self.attributes.is_none() && self.ioctls.is_none();
+        let none = !self.read_only && self.names.is_none() && self.attributes.is_none() && self.ioctls.is_none();
         none && self.watch.is_none() && self.data.is_none() && self.resizing.is_none()
     }
 }
@@ -125,6 +135,7 @@ impl Layer for TemplateFs {
     fn properties(&self) -> Properties {
         let below = self.core.lower.properties();
         Properties {
+            read_only: below.read_only || self.core.read_only,
             watches_refusals: below.watches_refusals || self.core.watch(OpKind::Refused).is_some(),
             merges_names: below.merges_names || self.core.matching != Matching::Exact,
             ..below

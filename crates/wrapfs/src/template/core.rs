@@ -6,12 +6,14 @@ use super::watch::Watch;
 use crate::hooks::{Attributes, Ioctls, Matching, Names, OpKind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use vnode::{Cx, Layer};
+use vnode::{Cx, Errno, Layer, Result};
 
 /// What all vnodes of a layer made with the template share.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) lower: Arc<dyn Layer>,
+    /// Does the layer refuse every change?
+    pub(crate) read_only: bool,
     pub(crate) names: Option<Box<dyn Names>>,
     /// Which names mean the same entry.
     pub(crate) matching: Matching,
@@ -34,6 +36,7 @@ impl Core {
     pub(crate) fn new(lower: Arc<dyn Layer>) -> Self {
         Self {
             lower,
+            read_only: false,
             names: None,
             matching: Matching::Exact,
             undeclared: AtomicBool::new(false),
@@ -57,6 +60,11 @@ impl Core {
     /// The server's user, in work that nobody waits for.
     pub(crate) const fn own(&self) -> Cx<'static> {
         Cx::internal(self.uid, self.gid)
+    }
+
+    /// To be asked before anything is changed.
+    pub(crate) fn changing(&self) -> Result<()> {
+        if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
     }
 
     /// Who wants to see operations of this kind, if anybody does.

@@ -63,6 +63,8 @@ impl BlockCodec for Guarded {
 pub(crate) struct Resizing {
     codec: Arc<dyn BlockCodec>,
     foreign: Foreign,
+    /// The layer refuses every change: no file is opened for writing below.
+    pub(crate) read_only: bool,
     table: Arc<Table<Shared>>,
 }
 
@@ -146,7 +148,7 @@ fn keeping_mtime(cx: &Cx<'_>, vnode: &dyn Vnode, note: impl FnOnce() -> Result<(
 
 impl Resizing {
     pub(crate) fn new(codec: Arc<dyn BlockCodec>, foreign: Foreign) -> Self {
-        Self { codec: Arc::new(Guarded(codec)), foreign, table: Table::new() }
+        Self { codec: Arc::new(Guarded(codec)), foreign, read_only: false, table: Table::new() }
     }
 
     fn shared(&self, id: u64) -> Arc<Shared> {
@@ -178,9 +180,13 @@ impl Resizing {
         }
     }
 
+    fn open_writable(&self, cx: &Cx<'_>, vnode: &Arc<dyn Vnode>) -> Result<Arc<dyn OpenFile>> {
+        if self.read_only { Err(Errno::ROFS) } else { vnode.open(cx, OpenFlags::RDWR) }
+    }
+
     /// Finds out what a file is that nobody has open. `made`: it was just made, and opened like this.
     fn look(&self, cx: &Cx<'_>, vnode: &Arc<dyn Vnode>, made: Option<Arc<dyn OpenFile>>) -> Result<What> {
-        let (file, writable) = match made.map_or_else(|| vnode.open(cx, OpenFlags::RDWR), Ok) {
+        let (file, writable) = match made.map_or_else(|| self.open_writable(cx, vnode), Ok) {
             Ok(file) => (file, true),
             // Those who only read can.
             Err(Errno::ROFS | Errno::ACCESS | Errno::PERM | Errno::TXTBSY) => {

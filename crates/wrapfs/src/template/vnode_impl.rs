@@ -36,6 +36,7 @@ impl Vnode for TemplateVnode {
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
+        self.core.changing()?;
         seen!(self, cx, Setattr { file, set }, self.change(cx, set, file))
     }
 
@@ -60,18 +61,24 @@ impl Vnode for TemplateVnode {
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        if flags.writes() || flags.truncates() {
+            self.core.changing()?;
+        }
         seen!(self, cx, Open { file, flags }, self.open_file(cx, flags))
     }
 
     fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        self.core.changing()?;
         seen!(self, cx, Create { dir, name, mode, flags }, self.create_file(cx, name, mode, flags))
     }
 
     fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        self.core.changing()?;
         seen!(self, cx, Tmpfile { dir, mode, flags }, self.create_unnamed(cx, mode, flags))
     }
 
     fn mknod(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
+        self.core.changing()?;
         seen!(self, cx, Mknod { dir, name, mode, rdev }, {
             let below = self.mode_below(cx, Kind::from_mode(mode).unwrap_or(Kind::Regular), mode)?;
             self.make(cx, name, |name| self.lower.mknod(cx, name, below, rdev))
@@ -79,6 +86,7 @@ impl Vnode for TemplateVnode {
     }
 
     fn mkdir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
+        self.core.changing()?;
         seen!(self, cx, Mkdir { dir, name, mode }, {
             let below = self.mode_below(cx, Kind::Directory, mode)?;
             self.make(cx, name, |name| self.lower.mkdir(cx, name, below))
@@ -86,6 +94,7 @@ impl Vnode for TemplateVnode {
     }
 
     fn symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
+        self.core.changing()?;
         seen!(self, cx, Symlink { dir, name, target }, {
             let below = self.core.encode_target(cx, target)?;
             self.make(cx, name, |name| self.lower.symlink(cx, name, &below))
@@ -93,6 +102,7 @@ impl Vnode for TemplateVnode {
     }
 
     fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
+        self.core.changing()?;
         let below = self.same_layer(target)?;
         let object = Object::new(&*below.lower);
         seen!(
@@ -104,10 +114,12 @@ impl Vnode for TemplateVnode {
     }
 
     fn unlink(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
+        self.core.changing()?;
         seen!(self, cx, Unlink { dir, name }, self.remove_file(cx, name))
     }
 
     fn rmdir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
+        self.core.changing()?;
         seen!(self, cx, Rmdir { dir, name }, self.remove_dir(cx, name))
     }
 
@@ -119,6 +131,7 @@ impl Vnode for TemplateVnode {
         new_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
+        self.core.changing()?;
         let to = self.same_layer(new_dir)?;
         let object = to.object();
         seen!(
@@ -136,6 +149,7 @@ impl Vnode for TemplateVnode {
     }
 
     fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        self.core.changing()?;
         seen!(self, cx, Setxattr { file, name, value, flags }, self.lower.setxattr(cx, name, value, flags))
     }
 
@@ -145,6 +159,7 @@ impl Vnode for TemplateVnode {
     }
 
     fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+        self.core.changing()?;
         seen!(self, cx, Removexattr { file, name }, self.lower.removexattr(cx, name))
     }
 
@@ -173,6 +188,17 @@ impl TemplateVnode {
         {
             return if reply.len <= out.len() { Ok(reply) } else { Err(Errno::IO) };
         }
+        match cmd >> 30 {
+            // Nothing is passed in: by its number it only reads.
+            IOC_READ => {}
+            IOC_NONE if self.core.read_only => return Err(Errno::NOTTY),
+            _ => self.core.changing()?,
+        }
         self.lower.ioctl(cx, cmd, input, out)
     }
 }
+
+/// The direction in an ioctl's number: nothing is passed.
+const IOC_NONE: u32 = 0;
+/// The same: something is passed out.
+const IOC_READ: u32 = 2;
