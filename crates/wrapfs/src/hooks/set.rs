@@ -1,4 +1,4 @@
-use super::{Attributes, Data, Ioctls, Names, Operations};
+use super::{Attributes, Data, Ioctls, Names, Objects, Operations};
 use crate::Foreign;
 use container::BlockCodec;
 use std::sync::Arc;
@@ -28,6 +28,10 @@ pub struct Hooks {
     pub operations: Option<Box<dyn Operations>>,
     /// Ioctls.
     pub ioctls: Option<Box<dyn Ioctls>>,
+    /// State of objects.
+    pub objects: Option<Box<dyn Objects>>,
+    /// Hooks can ask for paths.
+    pub paths: bool,
     /// Nothing is ever changed through the layer.
     pub read_only: bool,
 }
@@ -66,6 +70,16 @@ impl Hooks {
     /// There are ioctls of its own.
     pub fn ioctls(self, hook: impl Ioctls + 'static) -> Self {
         Self { ioctls: Some(Box::new(hook)), ..self }
+    }
+
+    /// There is state with objects.
+    pub fn objects(self, hook: impl Objects + 'static) -> Self {
+        Self { objects: Some(Box::new(hook)), ..self }
+    }
+
+    /// Hooks can ask for the path of an object: see [`super::Object::path`]. Costs some memory for each object in use.
+    pub fn paths(self) -> Self {
+        Self { paths: true, ..self }
     }
 
     /// Nothing is ever changed through the layer: every change answers `EROFS` before a hook is called, files are not opened

@@ -8,7 +8,8 @@ use vnode::{Attr, Cx, Kind, OpenFile, Result, SetAttr, Vnode};
 
 impl Core {
     /// Attributes of an object of the layer below as they are shown.
-    pub(crate) fn shown(&self, cx: &Cx<'_>, lower: &dyn Vnode, mut attr: Attr) -> Result<Attr> {
+    pub(crate) fn shown(&self, cx: &Cx<'_>, object: &Object<'_>, mut attr: Attr) -> Result<Attr> {
+        let lower = object.lower();
         if self.names.is_some() && lower.kind() == Kind::Symlink {
             self.measure_target(cx, lower, &mut attr);
         }
@@ -18,14 +19,14 @@ impl Core {
         {
             attr.size = resizing.size(cx, &self.server(cx), lower)?.unwrap_or(attr.size);
         }
-        self.decoded(cx, lower, attr)
+        self.decoded(cx, object, attr)
     }
 
     /// The same, where the size is already that of the target that is shown.
-    pub(crate) fn decoded(&self, cx: &Cx<'_>, lower: &dyn Vnode, mut attr: Attr) -> Result<Attr> {
+    pub(crate) fn decoded(&self, cx: &Cx<'_>, object: &Object<'_>, mut attr: Attr) -> Result<Attr> {
         if let Some(hook) = &self.attributes {
-            guard("decode_attr", || hook.decode_attr(cx, &Object::new(lower), &mut attr))?;
-            fix_identity(lower, &mut attr);
+            guard("decode_attr", || hook.decode_attr(cx, object, &mut attr))?;
+            fix_identity(object.lower(), &mut attr);
         }
         Ok(attr)
     }
@@ -53,7 +54,7 @@ impl TemplateVnode {
     }
 
     pub(crate) fn show(&self, cx: &Cx<'_>) -> Result<Attr> {
-        self.core.shown(cx, &*self.lower, self.lower.getattr(cx)?)
+        self.core.shown(cx, &self.object(), self.lower.getattr(cx)?)
     }
 
     pub(crate) fn change(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
@@ -68,6 +69,6 @@ impl TemplateVnode {
             Some(size) => self.resize(cx, &below, size, file)?,
             None => self.lower.setattr(cx, &below, file.map(super::file::lower_of))?,
         };
-        self.core.shown(cx, &*self.lower, attr)
+        self.core.shown(cx, &self.object(), attr)
     }
 }

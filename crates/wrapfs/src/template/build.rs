@@ -2,10 +2,11 @@ use super::core::Core;
 use super::data::Coding;
 use super::guard::guard;
 use super::node::TemplateVnode;
+use super::record::Records;
 use super::resized::{Foreign, Resizing};
 use super::watch::Watch;
 use crate::WrapFs;
-use crate::hooks::{Attributes, Data, Hooks, Ioctls, Matching, Names, OpKind, Operations};
+use crate::hooks::{Attributes, Data, Hooks, Ioctls, Matching, Names, Objects, OpKind, Operations};
 use container::BlockCodec;
 use std::sync::Arc;
 use vnode::{Command, Cx, Layer, Properties, Result, Upcalls, Vnode};
@@ -30,12 +31,14 @@ use vnode::{Command, Cx, Layer, Properties, Result, Upcalls, Vnode};
 #[must_use]
 pub struct Template {
     core: Core,
+    objects: Option<Box<dyn Objects>>,
+    paths: bool,
 }
 
 impl Template {
     /// A layer over `lower`, without hooks.
     pub fn over(lower: Arc<dyn Layer>) -> Self {
-        Self { core: Core::new(lower) }
+        Self { core: Core::new(lower), objects: None, paths: false }
     }
 
     /// Names are changed.
@@ -75,6 +78,18 @@ impl Template {
         self
     }
 
+    /// There is state with objects.
+    pub fn objects(mut self, hook: impl Objects + 'static) -> Self {
+        self.objects = Some(Box::new(hook));
+        self
+    }
+
+    /// Hooks can ask for paths: see [`Hooks::paths`].
+    pub fn paths(mut self) -> Self {
+        self.paths = true;
+        self
+    }
+
     /// Nothing is ever changed through the layer: see [`Hooks::read_only`].
     pub fn read_only(mut self) -> Self {
         self.core.read_only = true;
@@ -90,6 +105,8 @@ impl Template {
         self.core.resizing = hooks.resizing.map(|(codec, foreign)| Resizing::new(codec, foreign));
         self.core.watch = hooks.operations.map(Watch::new);
         self.core.ioctls = hooks.ioctls;
+        self.objects = hooks.objects;
+        self.paths = hooks.paths;
         self
     }
 
@@ -97,6 +114,8 @@ impl Template {
     #[must_use]
     pub fn build(self) -> Arc<dyn Layer> {
         let mut core = self.core;
+        let lower_root = core.lower.root();
+        core.records = Records::new(self.objects, self.paths, lower_root.id());
         if core.has_no_hooks() {
             return WrapFs::new(core.lower);
         }
@@ -108,7 +127,7 @@ impl Template {
             core.matching = guard("matching", || Ok(hook.matching())).unwrap_or(Matching::Encoded);
         }
         let core = Arc::new(core);
-        let root = Arc::new(TemplateVnode::over(&core, core.lower.root()));
+        let root = Arc::new(TemplateVnode::over(&core, lower_root));
         Arc::new(TemplateFs { core, root })
     }
 }
@@ -116,7 +135,7 @@ impl Template {
 impl Core {
     fn has_no_hooks(&self) -> bool {
         let none = !self.read_only && self.names.is_none() && self.attributes.is_none() && self.ioctls.is_none();
-        none && self.watch.is_none() && self.data.is_none() && self.resizing.is_none()
+        none && self.records.is_none() && self.watch.is_none() && self.data.is_none() && self.resizing.is_none()
     }
 }
 

@@ -1,6 +1,8 @@
 use super::data::Coding;
 use super::folded::Folded;
 use super::long::Locks;
+use super::paths::Paths;
+use super::record::Records;
 use super::resized::Resizing;
 use super::watch::Watch;
 use crate::hooks::{Attributes, Ioctls, Matching, Names, OpKind};
@@ -26,6 +28,8 @@ pub(crate) struct Core {
     pub(crate) watch: Option<Watch>,
     pub(crate) data: Option<Coding>,
     pub(crate) resizing: Option<Resizing>,
+    /// What is kept with objects, if anything is.
+    pub(crate) records: Option<Arc<Records>>,
     pub(crate) long: Locks,
     /// The user that the server runs as: owner of what the template keeps for itself.
     uid: u32,
@@ -46,6 +50,7 @@ impl Core {
             watch: None,
             data: None,
             resizing: None,
+            records: None,
             long: Locks::default(),
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
@@ -65,6 +70,11 @@ impl Core {
     /// To be asked before anything is changed.
     pub(crate) fn changing(&self) -> Result<()> {
         if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
+    }
+
+    /// Where objects were last seen, if anybody wants to know.
+    pub(crate) fn paths(&self) -> Option<&Paths> {
+        self.records.as_ref()?.paths()
     }
 
     /// Who wants to see operations of this kind, if anybody does.

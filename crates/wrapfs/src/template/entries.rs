@@ -8,10 +8,14 @@ use std::sync::Arc;
 use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result, Vnode};
 
 impl TemplateVnode {
-    /// What the layer below answered, as this one answers it.
-    pub(crate) fn raise(&self, cx: &Cx<'_>, entry: Entry) -> Result<Entry> {
-        let attr = self.core.shown(cx, &*entry.vnode, entry.attr)?;
-        Ok(Entry { vnode: Arc::new(Self::over(&self.core, entry.vnode)), attr })
+    /// What the layer below answered, as this one answers it: an entry of this directory, if it has a name.
+    pub(crate) fn raise(&self, cx: &Cx<'_>, name: Option<Name<'_>>, entry: Entry) -> Result<Entry> {
+        let vnode = Self::over(&self.core, entry.vnode);
+        if let (Some(record), Some(name)) = (&vnode.record, name) {
+            record.seen_at(self.lower.id(), name);
+        }
+        let attr = self.core.shown(cx, &vnode.object(), entry.attr)?;
+        Ok(Entry { vnode: Arc::new(vnode), attr })
     }
 
     pub(crate) fn find(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
@@ -23,9 +27,9 @@ impl TemplateVnode {
 
     /// The entry that is stored under this name.
     pub(crate) fn find_exactly(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
-        let Some(place) = self.core.place(cx, &*self.lower, name)? else { return Ok(None) };
+        let Some(place) = self.core.place(cx, &self.object(), name)? else { return Ok(None) };
         let found = self.lower.lookup(cx, place.name()?)?;
-        found.map(|entry| self.raise(cx, entry)).transpose()
+        found.map(|entry| self.raise(cx, Some(name), entry)).transpose()
     }
 
     /// Makes something at `name` with an operation of the layer below, which is given the name there.
@@ -49,16 +53,17 @@ impl TemplateVnode {
         make: impl FnOnce(Name<'_>) -> Result<(Entry, T)>,
     ) -> Result<(Entry, T)> {
         // What is made could not be seen.
-        let place = self.core.place(cx, &*self.lower, name)?.ok_or(Errno::INVAL)?;
+        let place = self.core.place(cx, &self.object(), name)?.ok_or(Errno::INVAL)?;
         let _held = self.hold_names(cx, self)?;
         self.must_be_new(cx, name)?;
         let (entry, with) = self.coming(cx, name, || self.publish(cx, &place, make))?;
         let is_dir = entry.vnode.kind() == Kind::Directory;
-        match self.raise(cx, entry) {
+        match self.raise(cx, Some(name), entry) {
             Ok(entry) => Ok((entry, with)),
             Err(errno) => {
-                if let Err(errno) = self.going(cx, name, || self.take(cx, &place, is_dir)) {
-                    tracing::warn!(%errno, "what was made stays, though it could not be shown");
+                match self.going(cx, name, || self.take(cx, &place, is_dir)) {
+                    Ok(()) => self.forget_path(name),
+                    Err(errno) => tracing::warn!(%errno, "what was made stays, though it could not be shown"),
                 }
                 Err(errno)
             }
@@ -94,11 +99,20 @@ impl TemplateVnode {
         self.remove(cx, name, |place| self.core.sweeping(cx, &*self.lower, place, || self.take(cx, place, true)))
     }
 
+    /// Nothing has that name any more.
+    fn forget_path(&self, name: Name<'_>) {
+        if let Some(paths) = self.core.paths() {
+            paths.went(self.lower.id(), name);
+        }
+    }
+
     /// Removes the entry of that name, or the one that it leads to.
     fn remove(&self, cx: &Cx<'_>, name: Name<'_>, take: impl Fn(&Place<'_>) -> Result<()>) -> Result<()> {
         let exactly = |name: Name<'_>| {
-            let place = self.core.place(cx, &*self.lower, name)?.ok_or(Errno::NOENT)?;
-            self.going(cx, name, || take(&place))
+            let place = self.core.place(cx, &self.object(), name)?.ok_or(Errno::NOENT)?;
+            self.going(cx, name, || take(&place))?;
+            self.forget_path(name);
+            Ok(())
         };
         match exactly(name) {
             Err(Errno::NOENT) => match self.find_respelled(cx, name, true)? {
@@ -131,19 +145,31 @@ impl TemplateVnode {
         // Between two names of one file nothing is renamed.
         let stays = !respelled && old.id.is_some() && old.id == new.id;
         let (name, new_name) = (Name::new(&old.name)?, Name::new(&new.name)?);
-        let from = self.core.place(cx, &*self.lower, name)?.ok_or(Errno::NOENT)?;
+        let from = self.core.place(cx, &self.object(), name)?.ok_or(Errno::NOENT)?;
         let hidden = if flags.exchange { Errno::NOENT } else { Errno::INVAL };
-        let to = self.core.place(cx, &*new_dir.lower, new_name)?.ok_or(hidden)?;
+        let to = self.core.place(cx, &new_dir.object(), new_name)?.ok_or(hidden)?;
+        let (here, there) = ((self.lower.id(), name), (new_dir.lower.id(), new_name));
         if flags.exchange {
             // Both names stay, and their companions with them.
-            return self.lower.rename(cx, from.name()?, &new_dir.lower, to.name()?, flags);
+            self.lower.rename(cx, from.name()?, &new_dir.lower, to.name()?, flags)?;
+            self.note_move(here, there, true);
+            return Ok(());
         }
         let act = || self.core.sweeping(cx, &*new_dir.lower, &to, || self.move_to(cx, &from, new_dir, &to, flags));
         if stays {
             return act();
         }
         // A name is noted as gone before the other one comes: they may be two spellings of one.
-        new_dir.coming(cx, new_name, || self.going(cx, name, act))
+        new_dir.coming(cx, new_name, || self.going(cx, name, act))?;
+        self.note_move(here, there, false);
+        Ok(())
+    }
+
+    /// An entry was renamed: where objects were last seen.
+    fn note_move(&self, from: (u64, Name<'_>), to: (u64, Name<'_>), exchange: bool) {
+        if let Some(paths) = self.core.paths() {
+            paths.moved(from, to, exchange);
+        }
     }
 
     fn move_to(&self, cx: &Cx<'_>, from: &Place<'_>, new_dir: &Self, to: &Place<'_>, flags: RenameFlags) -> Result<()> {

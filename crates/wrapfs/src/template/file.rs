@@ -2,9 +2,10 @@
 
 use super::core::Core;
 use super::data::{CodedFile, Inode, copy, require_patience};
+use super::record::Record;
 use super::resized::Held;
 use crate::file::look_through;
-use crate::hooks::{Object, Op, OpKind};
+use crate::hooks::{Known, Object, Op, OpKind, State};
 use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SeekFrom, Vnode};
 pub(crate) struct TemplateFile {
     pub(crate) core: Arc<Core>,
     pub(crate) vnode: Arc<dyn Vnode>,
+    pub(crate) record: Option<Arc<Record>>,
     pub(crate) lower: Arc<dyn OpenFile>,
     /// As it was opened above. Below, an encoded file that is written is open for reading too, and never for appending.
     pub(crate) flags: OpenFlags,
@@ -42,14 +44,14 @@ impl TemplateFile {
     }
 
     fn object(&self) -> Object<'_> {
-        Object::new(&*self.vnode)
+        Object::with(&*self.vnode, self)
     }
 
     /// What there is to be known of an encoded file.
     fn coded(&self) -> Option<(&Inode, CodedFile<'_>)> {
         let inode = self.inode.as_deref().filter(|inode| inode.coded)?;
         let coding = self.core.data.as_ref()?;
-        Some((inode, CodedFile { coding, vnode: &*self.vnode, file: &*self.lower }))
+        Some((inode, CodedFile { coding, vnode: &*self.vnode, known: self, file: &*self.lower }))
     }
 
     /// Are its data others than those below?
@@ -163,6 +165,24 @@ impl TemplateFile {
             return Err(Errno::OPNOTSUPP);
         }
         self.lower.reflink_from(cx, source)
+    }
+}
+
+impl Known for TemplateFile {
+    fn hold(&self) -> Result<Arc<dyn Vnode>> {
+        Ok(Arc::clone(&self.vnode))
+    }
+
+    fn path(&self) -> Option<Vec<u8>> {
+        self.record.as_ref()?.path()
+    }
+
+    fn attached(&self) -> Option<State> {
+        self.record.as_ref()?.attached()
+    }
+
+    fn attach(&self, state: State) -> Option<State> {
+        self.record.as_ref()?.attach(state)
     }
 }
 

@@ -10,7 +10,7 @@
 use super::guard::guard;
 use super::long::{Held, Locks};
 use super::node::TemplateVnode;
-use crate::hooks::{Matching, Object};
+use crate::hooks::Matching;
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -166,9 +166,7 @@ impl TemplateVnode {
 
     fn fold(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Vec<u8>> {
         match &self.core.names {
-            Some(hook) => {
-                guard("fold_filename", || hook.fold_filename(cx, &Object::new(&*self.lower), name.as_bytes()))
-            }
+            Some(hook) => guard("fold_filename", || hook.fold_filename(cx, &self.object(), name.as_bytes())),
             None => Ok(name.as_bytes().to_vec()),
         }
     }

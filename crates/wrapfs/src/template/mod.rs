@@ -2,7 +2,7 @@
 //!
 //! Each concept is a file: `names` (what a name is below), `long` (names that are too long there), `folded` (names that
 //! are found in other spellings), `entries` (what is found, made, removed
-//! and moved), `attributes`, `data`, `resized` (data of another size), `watch` (before and after), `open`, `vnode_impl` and `file` (the interface), `guard` (around every hook), `inverse`
+//! and moved), `attributes`, `record` and `paths` (what is kept with objects in use), `data`, `resized` (data of another size), `watch` (before and after), `open`, `vnode_impl` and `file` (the interface), `guard` (around every hook), `inverse`
 //! (what debug builds check of hooks).
 
 mod attributes;
@@ -18,7 +18,9 @@ mod long;
 mod names;
 mod node;
 mod open;
+mod paths;
 mod readdir;
+mod record;
 mod resized;
 mod sweep;
 mod table;

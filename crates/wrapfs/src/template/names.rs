@@ -6,7 +6,7 @@ use super::inverse;
 use super::long::{self, Long};
 use crate::hooks::{Matching, Names, Object};
 use std::sync::atomic::Ordering;
-use vnode::{Cx, Errno, NAME_MAX, Name, Result, Vnode};
+use vnode::{Cx, Errno, NAME_MAX, Name, Result};
 
 /// Where the entry of a name is in the directory below.
 pub(crate) enum Place<'a> {
@@ -35,7 +35,7 @@ impl Place<'_> {
 
 impl Core {
     /// Where an entry of that name is, or would be; `None` if one there would not be seen.
-    pub(crate) fn place<'a>(&self, cx: &Cx<'_>, dir: &dyn Vnode, name: Name<'a>) -> Result<Option<Place<'a>>> {
+    pub(crate) fn place<'a>(&self, cx: &Cx<'_>, dir: &Object<'_>, name: Name<'a>) -> Result<Option<Place<'a>>> {
         let Some(hook) = &self.names else { return Ok(Some(Place::Same(name))) };
         let encoded = encode(&**hook, cx, dir, name.as_bytes())?;
         let seen = match decode(&**hook, cx, dir, &encoded)? {
@@ -68,7 +68,7 @@ impl Core {
     }
 
     /// The name that an encoded name is shown as; `None` if it is not.
-    pub(crate) fn shown_name(&self, cx: &Cx<'_>, dir: &dyn Vnode, encoded: &[u8]) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn shown_name(&self, cx: &Cx<'_>, dir: &Object<'_>, encoded: &[u8]) -> Result<Option<Vec<u8>>> {
         let Some(hook) = &self.names else { return Ok(Some(encoded.to_vec())) };
         let Some(name) = decode(&**hook, cx, dir, encoded)? else { return Ok(None) };
         Ok(if leads_back(&**hook, cx, dir, &name, encoded)? { Some(name) } else { None })
@@ -102,8 +102,8 @@ impl Core {
     }
 }
 
-fn encode(hook: &dyn Names, cx: &Cx<'_>, dir: &dyn Vnode, name: &[u8]) -> Result<Vec<u8>> {
-    let encoded = guard("encode_filename", || hook.encode_filename(cx, &Object::new(dir), name))?;
+fn encode(hook: &dyn Names, cx: &Cx<'_>, dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+    let encoded = guard("encode_filename", || hook.encode_filename(cx, dir, name))?;
     if encoded.len() > long::LONGEST {
         return Err(Errno::NAMETOOLONG);
     }
@@ -116,8 +116,8 @@ fn encode(hook: &dyn Names, cx: &Cx<'_>, dir: &dyn Vnode, name: &[u8]) -> Result
 }
 
 /// `None`: it stands for no name.
-fn decode(hook: &dyn Names, cx: &Cx<'_>, dir: &dyn Vnode, encoded: &[u8]) -> Result<Option<Vec<u8>>> {
-    match guard("decode_filename", || hook.decode_filename(cx, &Object::new(dir), encoded)) {
+fn decode(hook: &dyn Names, cx: &Cx<'_>, dir: &Object<'_>, encoded: &[u8]) -> Result<Option<Vec<u8>>> {
+    match guard("decode_filename", || hook.decode_filename(cx, dir, encoded)) {
         Ok(name) if name.len() <= NAME_MAX && Name::new(&name).is_ok() => Ok(Some(name)),
         Ok(_) | Err(Errno::INVAL) => Ok(None),
         Err(errno) => Err(errno),
@@ -125,7 +125,7 @@ fn decode(hook: &dyn Names, cx: &Cx<'_>, dir: &dyn Vnode, encoded: &[u8]) -> Res
 }
 
 /// Is that the encoded name of `name`? Else two names below could be shown as one.
-fn leads_back(hook: &dyn Names, cx: &Cx<'_>, dir: &dyn Vnode, name: &[u8], encoded: &[u8]) -> Result<bool> {
+fn leads_back(hook: &dyn Names, cx: &Cx<'_>, dir: &Object<'_>, name: &[u8], encoded: &[u8]) -> Result<bool> {
     match encode(hook, cx, dir, name) {
         Ok(again) => Ok(again == encoded),
         Err(Errno::INVAL | Errno::NAMETOOLONG) => Ok(false),

@@ -1,5 +1,6 @@
 use super::core::Core;
-use crate::hooks::Object;
+use super::record::Record;
+use crate::hooks::{Known, Object, State};
 use std::sync::Arc;
 use vnode::{Errno, Result, Vnode};
 
@@ -8,21 +9,41 @@ use vnode::{Errno, Result, Vnode};
 pub(crate) struct TemplateVnode {
     pub(crate) core: Arc<Core>,
     pub(crate) lower: Arc<dyn Vnode>,
+    pub(crate) record: Option<Arc<Record>>,
 }
 
 impl TemplateVnode {
     pub(crate) fn over(core: &Arc<Core>, lower: Arc<dyn Vnode>) -> Self {
-        Self { core: Arc::clone(core), lower }
+        let record = core.records.as_ref().map(|records| records.of(lower.id()));
+        Self { core: Arc::clone(core), lower, record }
     }
 
     /// What hooks see of it.
     pub(crate) fn object(&self) -> Object<'_> {
-        Object::new(&*self.lower)
+        Object::with(&*self.lower, self)
     }
 
     /// The vnode of this layer that an argument of the interface is.
     pub(crate) fn same_layer<'a>(&self, other: &'a Arc<dyn Vnode>) -> Result<&'a Self> {
         let other = other.as_any().downcast_ref::<Self>().ok_or(Errno::XDEV)?;
         if Arc::ptr_eq(&self.core, &other.core) { Ok(other) } else { Err(Errno::XDEV) }
+    }
+}
+
+impl Known for TemplateVnode {
+    fn hold(&self) -> Result<Arc<dyn Vnode>> {
+        Ok(Arc::clone(&self.lower))
+    }
+
+    fn path(&self) -> Option<Vec<u8>> {
+        self.record.as_ref()?.path()
+    }
+
+    fn attached(&self) -> Option<State> {
+        self.record.as_ref()?.attached()
+    }
+
+    fn attach(&self, state: State) -> Option<State> {
+        self.record.as_ref()?.attach(state)
     }
 }

@@ -24,12 +24,12 @@ impl TemplateVnode {
     /// What the open files of this file share, where there is a data hook.
     fn inode(&self, cx: &Cx<'_>) -> Result<Option<Arc<Inode>>> {
         let coding = self.core.data.as_ref().filter(|_| self.lower.kind() == Kind::Regular);
-        coding.map(|coding| coding.inode(cx, &*self.lower)).transpose()
+        coding.map(|coding| coding.inode(cx, &self.object())).transpose()
     }
 
     fn file(&self, lower: Arc<dyn OpenFile>, flags: OpenFlags, inode: Option<Arc<Inode>>) -> Arc<dyn OpenFile> {
-        let (core, vnode) = (Arc::clone(&self.core), Arc::clone(&self.lower));
-        Arc::new(TemplateFile { core, vnode, lower, flags, inode, held: None })
+        let (core, vnode, record) = (Arc::clone(&self.core), Arc::clone(&self.lower), self.record.clone());
+        Arc::new(TemplateFile { core, vnode, record, lower, flags, inode, held: None })
     }
 
     pub(crate) fn open_file(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
@@ -78,7 +78,7 @@ impl TemplateVnode {
     ) -> Result<(Entry, Arc<dyn OpenFile>)> {
         let below = self.mode_below(cx, Kind::Regular, mode)?;
         let (entry, file) = self.lower.tmpfile(cx, below, self.flags_of_new(flags))?;
-        let entry = self.raise(cx, entry)?;
+        let entry = self.raise(cx, None, entry)?;
         let file = self.same_layer(&entry.vnode)?.opened_new(cx, file, flags)?;
         Ok((entry, file))
     }
@@ -135,6 +135,6 @@ impl TemplateVnode {
                 &*opened
             }
         };
-        CodedFile { coding, vnode: &*self.lower, file }.resize(cx, set, size, new_size)
+        CodedFile { coding, vnode: &*self.lower, known: self, file }.resize(cx, set, size, new_size)
     }
 }

@@ -27,10 +27,10 @@ impl TemplateVnode {
     /// The name that an entry below is listed with; `None` if it is not.
     fn name_above(&self, cx: &Cx<'_>, below: Name<'_>) -> Result<Option<Vec<u8>>> {
         match long::own(below.as_bytes()) {
-            Own::None => self.core.shown_name(cx, &*self.lower, below.as_bytes()),
+            Own::None => self.core.shown_name(cx, &self.object(), below.as_bytes()),
             Own::Companion(_) | Own::Unknown => Ok(None),
             Own::Object(digits) => match self.core.name_of_long(cx, &*self.lower, digits)? {
-                Some(encoded) => self.core.shown_name(cx, &*self.lower, &encoded),
+                Some(encoded) => self.core.shown_name(cx, &self.object(), &encoded),
                 None => Ok(None),
             },
         }

@@ -238,8 +238,8 @@ impl TemplateVnode {
         slot.opens += 1;
         drop(slot);
         let held = Held { shared, core: Arc::clone(&self.core), vnode: Arc::clone(&self.lower), container };
-        let (core, vnode) = (Arc::clone(&self.core), Arc::clone(&self.lower));
-        Ok(TemplateFile { core, vnode, lower, flags, inode: None, held: Some(held) })
+        let (core, vnode, record) = (Arc::clone(&self.core), Arc::clone(&self.lower), self.record.clone());
+        Ok(TemplateFile { core, vnode, record, lower, flags, inode: None, held: Some(held) })
     }
 
     /// Changes attributes, the size among them.

@@ -29,12 +29,14 @@ impl<T> Table<T> {
         new
     }
 
-    /// Called by the one at `gone` as it goes. Another one may have taken its place by then.
-    pub(crate) fn forget(&self, id: u64, gone: *const T) {
-        let Some(shard) = self.shards.get(shard_of(id)) else { return };
+    /// Called by the one at `gone` as it goes. Another one may have taken its place by then: answers false.
+    pub(crate) fn forget(&self, id: u64, gone: *const T) -> bool {
+        let Some(shard) = self.shards.get(shard_of(id)) else { return false };
         let mut shard = shard.lock();
-        if shard.get(&id).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), gone)) {
+        let is_last = shard.get(&id).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), gone));
+        if is_last {
             shard.remove(&id);
         }
+        is_last
     }
 }

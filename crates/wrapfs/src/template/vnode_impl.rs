@@ -2,7 +2,7 @@
 
 use super::guard::guard;
 use super::node::TemplateVnode;
-use crate::hooks::{Object, Op, OpKind};
+use crate::hooks::{Op, OpKind};
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
@@ -104,7 +104,7 @@ impl Vnode for TemplateVnode {
     fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
         self.core.changing()?;
         let below = self.same_layer(target)?;
-        let object = Object::new(&*below.lower);
+        let object = below.object();
         seen!(
             self,
             cx,

@@ -156,8 +156,8 @@ impl Outcome for Entry {
     fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
         // Every vnode that this layer answers is one of its own.
         let own = self.vnode.as_any().downcast_ref::<TemplateVnode>();
-        let lower = own.map_or(&self.vnode, |own| &own.lower);
-        see(Answer::Object(&Object::new(&**lower), &self.attr))
+        let object = own.map_or_else(|| Object::new(&*self.vnode), TemplateVnode::object);
+        see(Answer::Object(&object, &self.attr))
     }
 
     fn of(_reply: Reply, _op: &Op<'_>) -> Option<Self> {

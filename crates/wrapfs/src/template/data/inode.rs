@@ -4,7 +4,7 @@ use super::coding::Coding;
 use crate::hooks::Object;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
-use vnode::{Cx, MAY_BLOCK, Result, Vnode};
+use vnode::{Cx, MAY_BLOCK, Result};
 
 /// What the open files of one inode share.
 #[derive(Debug)]
@@ -35,12 +35,12 @@ impl Drop for Inode {
 
 impl Coding {
     /// What the open files of a file below share. Whether the file is encoded at all is asked when nobody has it open.
-    pub(crate) fn inode(&self, cx: &Cx<'_>, file: &dyn Vnode) -> Result<Arc<Inode>> {
+    pub(crate) fn inode(&self, cx: &Cx<'_>, file: &Object<'_>) -> Result<Arc<Inode>> {
         let id = file.id();
         if let Some(live) = self.table.get(id) {
             return Ok(live);
         }
-        let coded = guard("applies", || self.hook.applies(cx, &Object::new(file)))?;
+        let coded = guard("applies", || self.hook.applies(cx, file))?;
         let new = Inode { id, table: Arc::clone(&self.table), coded, lock: RwLock::new(()) };
         Ok(self.table.insert(id, Arc::new(new)))
     }

@@ -2,7 +2,7 @@
 
 use super::coding::Coding;
 use super::scratch::Scratch;
-use crate::hooks::{Block, Object};
+use crate::hooks::{Block, Known, Object};
 use vnode::{Cx, Errno, OpenFile, Result, SetAttr, Vnode};
 
 /// What takes longer than a thread that serves others may take: more bytes than this.
@@ -16,6 +16,7 @@ pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
 pub(crate) struct CodedFile<'a> {
     pub(crate) coding: &'a Coding,
     pub(crate) vnode: &'a dyn Vnode,
+    pub(crate) known: &'a dyn Known,
     pub(crate) file: &'a dyn OpenFile,
 }
 
@@ -33,7 +34,7 @@ pub(crate) fn require_patience(cx: &Cx<'_>, len: usize) -> Result<()> {
 
 impl CodedFile<'_> {
     pub(crate) fn object(&self) -> Object<'_> {
-        Object::new(self.vnode)
+        Object::with(self.vnode, self.known)
     }
 
     pub(crate) fn size(&self, cx: &Cx<'_>) -> Result<u64> {

@@ -1,0 +1,138 @@
+//! Where objects that are in use were last seen ([`crate::hooks::Object::path`] says what is promised).
+
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use vnode::{Name, NumberMap};
+
+/// A path of more components is not told: the directories above were moved below so that they form a circle.
+const DEEPEST: usize = 4096;
+
+/// The last known place of each object: at most one per object, and one object per place.
+#[derive(Debug)]
+pub(crate) struct Paths {
+    root: u64,
+    places: Mutex<Places>,
+}
+
+#[derive(Debug, Default)]
+struct Places {
+    /// The directory and the name, by the object.
+    of: NumberMap<(u64, Box<[u8]>)>,
+    /// The object, by directory and name.
+    at: NumberMap<HashMap<Box<[u8]>, u64>>,
+}
+
+impl Places {
+    fn take_at(&mut self, dir: u64, name: &[u8]) -> Option<u64> {
+        let names = self.at.get_mut(&dir)?;
+        let id = names.remove(name)?;
+        if names.is_empty() {
+            self.at.remove(&dir);
+        }
+        self.of.remove(&id);
+        Some(id)
+    }
+
+    fn put(&mut self, id: u64, dir: u64, name: &[u8]) {
+        self.take_of(id);
+        self.take_at(dir, name);
+        self.of.insert(id, (dir, name.into()));
+        self.at.entry(dir).or_default().insert(name.into(), id);
+    }
+
+    fn take_of(&mut self, id: u64) {
+        if let Some((dir, name)) = self.of.get(&id).cloned() {
+            self.take_at(dir, &name);
+        }
+    }
+}
+
+impl Paths {
+    pub(crate) fn new(root: u64) -> Self {
+        Self { root, places: Mutex::default() }
+    }
+
+    /// An object was found or made at that name.
+    pub(crate) fn came(&self, id: u64, dir: u64, name: Name<'_>) {
+        let mut places = self.places.lock();
+        if places.of.get(&id).is_none_or(|(at, called)| *at != dir || **called != *name.as_bytes()) {
+            places.put(id, dir, name.as_bytes());
+        }
+    }
+
+    /// Whatever had that name has lost it.
+    pub(crate) fn went(&self, dir: u64, name: Name<'_>) {
+        self.places.lock().take_at(dir, name.as_bytes());
+    }
+
+    /// An entry was renamed, or two exchanged.
+    pub(crate) fn moved(&self, from: (u64, Name<'_>), to: (u64, Name<'_>), exchange: bool) {
+        let mut places = self.places.lock();
+        let moved = places.take_at(from.0, from.1.as_bytes());
+        let replaced = places.take_at(to.0, to.1.as_bytes());
+        if let Some(id) = moved {
+            places.put(id, to.0, to.1.as_bytes());
+        }
+        if let Some(id) = replaced.filter(|_| exchange) {
+            places.put(id, from.0, from.1.as_bytes());
+        }
+    }
+
+    /// Nobody uses the object any more.
+    pub(crate) fn forgotten(&self, id: u64) {
+        self.places.lock().take_of(id);
+    }
+
+    pub(crate) fn path(&self, id: u64) -> Option<Vec<u8>> {
+        if id == self.root {
+            return Some(b"/".to_vec());
+        }
+        let places = self.places.lock();
+        let (mut at, mut names) = (id, Vec::new());
+        while at != self.root {
+            let (dir, name) = places.of.get(&at).filter(|_| names.len() < DEEPEST)?;
+            names.push(&**name);
+            at = *dir;
+        }
+        Some(names.iter().rev().flat_map(|name| [&b"/"[..], name]).collect::<Vec<_>>().concat())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name<'_> {
+        Name::new(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn places_follow_what_is_done() {
+        let paths = Paths::new(1);
+        let path = |id| paths.path(id).map(|path| String::from_utf8(path).unwrap());
+        assert_eq!((path(1), path(2)), (Some("/".into()), None));
+        paths.came(2, 1, name("d"));
+        paths.came(3, 2, name("f"));
+        paths.came(4, 1, name("e"));
+        assert_eq!(path(3).unwrap(), "/d/f");
+        paths.moved((1, name("d")), (4, name("x")), false);
+        assert_eq!((path(3).unwrap(), path(2).unwrap()), ("/e/x/f".to_owned(), "/e/x".to_owned()));
+        paths.moved((2, name("f")), (1, name("e")), true);
+        // Moved by a circle that can't be: nothing is said.
+        assert_eq!((path(3).unwrap(), path(4)), ("/e".to_owned(), None));
+        paths.came(4, 1, name("e"));
+        assert_eq!((path(3), path(4).unwrap()), (None, "/e".to_owned()));
+        // A second name takes the place of the first.
+        paths.came(3, 1, name("g"));
+        paths.came(3, 4, name("h"));
+        paths.went(1, name("g"));
+        assert_eq!(path(3).unwrap(), "/e/h");
+        paths.went(4, name("h"));
+        assert_eq!(path(3), None);
+        for id in [2, 3, 4] {
+            paths.forgotten(id);
+        }
+        let places = paths.places.lock();
+        assert!(places.of.is_empty() && places.at.is_empty());
+    }
+}
