@@ -13,17 +13,23 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The caller of an operation. Its groups are read from /proc: while its request is being served it waits, and they are those that the
-    /// kernel decided by. None, where they can't be read (a process of another pid namespace).
+    /// The caller of an operation. While its request is being served it waits, so its groups are
+    /// those that the kernel decided by. None, where they can't be found out (a process of another
+    /// pid namespace).
     #[must_use]
     pub fn of(cx: &Cx<'_>) -> Self {
-        let status = fs::read(format!("/proc/{}/status", cx.pid)).unwrap_or_default();
-        Self { uid: cx.uid, gid: cx.gid, groups: groups(&status) }
+        let groups = if cx.call().is_some() { cx.groups().map(<[u32]>::to_vec) } else { read(cx.pid) };
+        Self { uid: cx.uid, gid: cx.gid, groups: groups.unwrap_or_default() }
     }
 
     pub(crate) fn is_in(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }
+}
+
+/// The groups of a process, where the context can't tell them: in a layer loaded from an object.
+fn read(pid: u32) -> Option<Vec<u32>> {
+    Some(groups(&fs::read(format!("/proc/{pid}/status")).ok()?))
 }
 
 /// The supplementary groups that /proc/PID/status names. The process chooses its name, but can't begin a line with it.
@@ -36,6 +42,9 @@ fn groups(status: &[u8]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
+    use std::sync::atomic::AtomicBool;
+    use vnode::{Call, Processes};
 
     #[test]
     fn groups_are_read() {
@@ -44,6 +53,40 @@ mod tests {
         assert_eq!(groups(status), [4, 24, 1000]);
         assert_eq!(groups(b"Name:\tcat\nGroups:\t \n"), []);
         assert_eq!(groups(b""), []);
+    }
+
+    /// Knows one process and no other.
+    #[derive(Debug)]
+    struct One;
+
+    impl Processes for One {
+        fn groups(&self, pid: u32) -> Option<Vec<u32>> {
+            (pid == 7).then(|| vec![4711])
+        }
+
+        fn session(&self, _pid: u32) -> Option<(u32, u64)> {
+            None
+        }
+
+        fn executable(&self, _pid: u32) -> Option<PathBuf> {
+            None
+        }
+
+        fn cgroup(&self, _pid: u32) -> Option<Vec<u8>> {
+            None
+        }
+    }
+
+    #[test]
+    fn the_context_is_asked_before_proc() {
+        let (never, call) = (AtomicBool::new(false), Call::new(&One));
+        let cx = |pid| Cx::new(1, 2, pid, 0, true, &never);
+        assert_eq!(Caller::of(&cx(7).of_call(&call)).groups, [4711]);
+        let own = std::process::id();
+        assert_eq!(Caller::of(&cx(own).of_call(&Call::new(&One))).groups, []);
+        let groups = rustix::process::getgroups().unwrap();
+        let groups: Vec<u32> = groups.iter().map(|gid| gid.as_raw()).collect();
+        assert_eq!(Caller::of(&cx(own)).groups, groups);
     }
 
     #[test]

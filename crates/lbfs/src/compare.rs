@@ -3,7 +3,7 @@
 //! Nothing compares whole trees: some of what is looked up is compared with another replica, afterwards and on the side, and
 //! open files are when they move.
 
-use crate::failover::{Caller, Fault, Outcome};
+use crate::failover::{Fault, Outcome};
 use crate::health::only;
 use crate::identity::PathKey;
 use crate::layer::Shared;
@@ -157,7 +157,7 @@ impl Node {
     fn facts(&self, name: &[u8], replica: usize) -> Outcome<Facts> {
         let opened = self.fs.replicas.get(replica).and_then(Replica::opened);
         let opened = opened.ok_or(Fault::Missing)?;
-        let cx = Caller::of(&Cx::internal(0, 0)).cx();
+        let cx = Cx::internal(0, 0);
         let ask = |dir: &Arc<dyn Vnode>, cx: &Cx<'_>| Facts::of(dir.lookup(cx, Name::new(name)?)?, cx);
         self.perform(replica, &opened, &cx, &ask)
     }

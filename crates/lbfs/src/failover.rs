@@ -33,7 +33,6 @@ pub(crate) struct Answer<T> {
 }
 
 /// A caller, as far as a thread that may outlive the request can know it.
-#[derive(Clone, Copy)]
 pub(crate) struct Caller {
     uid: u32,
     gid: u32,
@@ -41,6 +40,25 @@ pub(crate) struct Caller {
     /// On whose account it is, and whether it is a layer's own work.
     account: u32,
     internal: bool,
+    /// The facts about the caller, and lifetimes that are narrowed on that thread.
+    call: Option<vnode::Call>,
+}
+
+/// What comes back from a thread that worked for a caller: an answer, and lifetimes that the layers
+/// below narrowed.
+pub(crate) struct Told<T> {
+    pub(crate) value: T,
+    call: Option<vnode::Call>,
+}
+
+impl<T> Told<T> {
+    /// The answer. The caller's own answer is remembered for no longer than that of the replica.
+    pub(crate) fn take(self, cx: &Cx<'_>) -> T {
+        if let (Some(call), Some(narrowed)) = (cx.call(), &self.call) {
+            call.absorb(narrowed);
+        }
+        self.value
+    }
 }
 
 /// Nobody gives up a call on a thread of a replica but the deadline.
@@ -48,12 +66,20 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 
 impl Caller {
     pub(crate) fn of(cx: &Cx<'_>) -> Self {
-        Self { uid: cx.uid, gid: cx.gid, pid: cx.pid, account: cx.caller(), internal: cx.is_internal() }
+        let (account, internal) = (cx.caller(), cx.is_internal());
+        Self { uid: cx.uid, gid: cx.gid, pid: cx.pid, account, internal, call: cx.call().map(vnode::Call::share) }
     }
 
-    pub(crate) fn cx(self) -> Cx<'static> {
+    /// Does `op` on this thread, for the caller.
+    pub(crate) fn run<T>(self, op: impl FnOnce(&Cx<'_>) -> T) -> Told<T> {
+        let value = op(&self.cx());
+        Told { value, call: self.call }
+    }
+
+    fn cx(&self) -> Cx<'_> {
         let cx = Cx::new(self.account, self.gid, self.pid, 0, true, &NEVER).as_server(self.uid, self.gid);
-        if self.internal { cx } else { cx.held_for_caller() }
+        let cx = if self.internal { cx } else { cx.held_for_caller() };
+        self.call.as_ref().map_or(cx, |call| cx.of_call(call))
     }
 }
 
@@ -229,8 +255,9 @@ impl Node {
             Some(pool) => {
                 let node = self.me().map_err(Fault::Errno)?;
                 let (caller, opened, op) = (Caller::of(cx), Arc::clone(&opened), op.clone());
-                let work = move || node.perform(replica, &opened, &caller.cx(), &op);
-                pool.call(patience(), work).unwrap_or_else(|none| Err(Fault::Errno(errno_of(none))))
+                let work = move || caller.run(|cx| node.perform(replica, &opened, cx, &op));
+                let told = pool.call(patience(), work).map_err(|none| Fault::Errno(errno_of(none)));
+                told.and_then(|told| told.take(cx))
             }
         };
         self.fs.end(call, &opened, done.as_ref().err().copied());
@@ -393,9 +420,8 @@ mod tests {
     fn a_replicas_thread_knows_on_whose_account_it_works() {
         let user = Cx::new(7, 8, 9, 0o22, true, &NEVER);
         for cx in [user, user.as_server(0, 0), user.as_server(0, 0).held_for_caller(), Cx::internal(1, 1)] {
-            let there = Caller::of(&cx).cx();
             let said = |cx: &Cx<'_>| (cx.uid, cx.gid, cx.pid, cx.caller(), cx.is_internal());
-            assert_eq!(said(&there), said(&cx));
+            assert_eq!(Caller::of(&cx).run(said).take(&cx), said(&cx));
         }
     }
 }

@@ -148,17 +148,17 @@ impl LbFile {
     /// Does `op` on the file of a replica that may hang, and counts it.
     fn isolated<T: Send + 'static>(
         &self,
-        place: &Arc<Place>,
-        pool: &Arc<Pool>,
+        cx: &Cx<'_>,
+        (place, pool): (&Arc<Place>, &Arc<Pool>),
         patience: Duration,
-        op: impl FnOnce(&dyn OpenFile) -> Result<T> + Send + 'static,
+        op: impl FnOnce(&dyn OpenFile, &Cx<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let work = {
-            let place = Arc::clone(place);
-            move || op(&**place.file()?)
+            let (place, caller) = (Arc::clone(place), Caller::of(cx));
+            move || caller.run(|cx| op(&**place.file()?, cx))
         };
         let begun = self.node.fs.begin_read(place.replica);
-        let done = pool.call(patience, work).unwrap_or_else(|none| Err(errno_of(none)));
+        let done = pool.call(patience, work).map_err(errno_of).and_then(|told| told.take(cx));
         self.ended(place, begun, done)
     }
 
@@ -190,15 +190,15 @@ impl OpenFile for LbFile {
                 return self.counted(place, || place.file()?.read(cx, out, offset));
             };
             cx.require_blocking()?;
-            let (caller, len) = (Caller::of(cx), out.len());
+            let len = out.len();
             // The buffer of the request may be gone before a stuck call comes back.
-            let read = move |file: &dyn OpenFile| {
+            let read = move |file: &dyn OpenFile, cx: &Cx<'_>| {
                 let mut bytes = vec![0; len];
-                let done = file.read(&caller.cx(), &mut bytes, offset)?;
+                let done = file.read(cx, &mut bytes, offset)?;
                 bytes.truncate(done);
                 Ok(bytes)
             };
-            let bytes = self.isolated(place, pool, way.patience(place.replica), read)?;
+            let bytes = self.isolated(cx, (place, pool), way.patience(place.replica), read)?;
             out.get_mut(..bytes.len()).ok_or(Errno::IO)?.copy_from_slice(&bytes);
             Ok(bytes.len())
         })
@@ -226,9 +226,8 @@ impl OpenFile for LbFile {
                 return self.counted(place, || place.file()?.seek(cx, offset, whence));
             };
             cx.require_blocking()?;
-            let caller = Caller::of(cx);
-            let seek = move |file: &dyn OpenFile| file.seek(&caller.cx(), offset, whence);
-            self.isolated(place, pool, way.patience(place.replica), seek)
+            let seek = move |file: &dyn OpenFile, cx: &Cx<'_>| file.seek(cx, offset, whence);
+            self.isolated(cx, (place, pool), way.patience(place.replica), seek)
         })
     }
 

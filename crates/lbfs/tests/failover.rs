@@ -8,8 +8,10 @@ use lbfs::{LbFs, MakeError, Options, Policy};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
-use vnode::{Cx, Errno, Kind, Layer, OpenFlags, RenameFlags, SetAttr, SetTime, Time, Vnode, XattrFlags};
+use std::time::{Duration, Instant};
+use vnode::{
+    Call, Cx, Errno, Kind, Layer, OpenFlags, Processes, RenameFlags, SetAttr, SetTime, Time, Vnode, XattrFlags,
+};
 
 const FILES: usize = 60;
 
@@ -619,6 +621,48 @@ fn threads_that_must_not_wait_are_not_made_to() {
     assert_eq!(file.read(&hasty, &mut [0; 9], 0), Err(vnode::MAY_BLOCK));
     assert_eq!(file.read(&CX, &mut [0; 9], 0), Ok(6));
     assert_eq!(states(&fs), ["up"; 2]);
+}
+
+/// Knows the groups of every process.
+#[derive(Debug)]
+struct Groups;
+
+impl Processes for Groups {
+    fn groups(&self, pid: u32) -> Option<Vec<u32>> {
+        Some(vec![pid, 4711])
+    }
+    fn session(&self, _pid: u32) -> Option<(u32, u64)> {
+        None
+    }
+    fn executable(&self, _pid: u32) -> Option<std::path::PathBuf> {
+        None
+    }
+    fn cgroup(&self, _pid: u32) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+#[test]
+fn replicas_know_the_caller_and_say_how_long_an_answer_holds() {
+    const USUAL: Duration = Duration::from_secs(10);
+    let never = std::sync::atomic::AtomicBool::new(false);
+    for may_hang in [false, true] {
+        let replicas = replicas(2, may_hang);
+        let fs = replicas.mount(quick());
+        for (gate, seconds) in replicas.gates.iter().zip([3, 2]) {
+            *gate.lifetime.lock().unwrap() = Some(Duration::from_secs(seconds));
+        }
+        let call = Call::new(&Groups);
+        let lifetimes = || [call.names_lifetime(USUAL), call.attributes_lifetime(USUAL)].map(|time| time.as_secs());
+        let cx = Cx::new(5, 5, 7, 0, true, &never).of_call(&call);
+        // Either replica answers one of the two.
+        for file in ["none", "neither"] {
+            assert!(fs.root().lookup(&cx, name(file)).unwrap().is_none());
+        }
+        assert_eq!(lifetimes(), [2, 4], "may hang: {may_hang}");
+        let groups: Vec<_> = replicas.gates.iter().map(|gate| gate.groups.lock().unwrap().clone()).collect();
+        assert_eq!(groups, [Some(vec![7, 4711]), Some(vec![7, 4711])], "may hang: {may_hang}");
+    }
 }
 
 #[test]

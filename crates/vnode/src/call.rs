@@ -2,7 +2,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// Where facts about processes come from: the server's `/proc`, or a test.
 ///
@@ -30,7 +30,7 @@ pub trait Processes: Sync + fmt::Debug {
 #[derive(Debug)]
 pub struct Call {
     processes: &'static dyn Processes,
-    facts: OnceLock<Box<Facts>>,
+    facts: OnceLock<Arc<Facts>>,
     /// Nanoseconds; `u64::MAX`: no layer has said anything.
     names: AtomicU64,
     attributes: AtomicU64,
@@ -58,8 +58,22 @@ impl Call {
         }
     }
 
+    /// The same caller's, for a thread that works on the request and may outlive it: it shares what
+    /// is found out about the caller. Its lifetimes count once [`Self::absorb`] has taken them over.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        let facts = Arc::clone(self.facts.get_or_init(Arc::default));
+        Self { facts: OnceLock::from(facts), ..Self::new(self.processes) }
+    }
+
+    /// Takes over the lifetimes that were narrowed through `other`.
+    pub fn absorb(&self, other: &Self) {
+        self.names.fetch_min(other.names.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.attributes.fetch_min(other.attributes.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     fn facts(&self) -> &Facts {
-        self.facts.get_or_init(Box::default)
+        self.facts.get_or_init(Arc::default)
     }
 
     pub(crate) fn groups(&self, pid: u32) -> Option<&[u32]> {
@@ -112,4 +126,55 @@ impl Call {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cx;
+    use core::sync::atomic::{AtomicBool, AtomicUsize};
+
+    /// Counts how often it is asked.
+    #[derive(Debug)]
+    struct Asked;
+
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+    impl Processes for Asked {
+        fn groups(&self, pid: u32) -> Option<Vec<u32>> {
+            ASKED.fetch_add(1, Ordering::Relaxed);
+            Some(vec![pid])
+        }
+
+        fn session(&self, _pid: u32) -> Option<(u32, u64)> {
+            None
+        }
+
+        fn executable(&self, _pid: u32) -> Option<PathBuf> {
+            None
+        }
+
+        fn cgroup(&self, _pid: u32) -> Option<Vec<u8>> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_shared_call_asks_once_and_keeps_its_own_lifetimes() {
+        const LONG: Duration = Duration::from_secs(10);
+        const SHORT: Duration = Duration::from_secs(2);
+        let never = AtomicBool::new(false);
+        let call = Call::new(&Asked);
+        let shared = call.share();
+        for call in [&shared, &call] {
+            assert_eq!(Cx::new(0, 0, 7, 0, true, &never).of_call(call).groups(), Some(&[7][..]));
+        }
+        assert_eq!(ASKED.load(Ordering::Relaxed), 1);
+        shared.limit_names(SHORT);
+        assert_eq!((call.names_lifetime(LONG), shared.names_lifetime(LONG)), (LONG, SHORT));
+        call.limit_attributes(SHORT);
+        call.absorb(&shared);
+        assert_eq!((call.names_lifetime(LONG), call.attributes_lifetime(LONG)), (SHORT, SHORT));
+        assert_eq!(shared.attributes_lifetime(LONG), LONG);
+    }
 }

@@ -35,9 +35,21 @@ pub struct Gate {
     pub calls: AtomicU64,
     pub reads: AtomicU64,
     pub opened: AtomicU64,
+    /// How long names may be remembered that are looked up there (attributes twice as long), and
+    /// the groups of whoever looked one up last.
+    pub lifetime: Mutex<Option<Duration>>,
+    pub groups: Mutex<Option<Vec<u32>>>,
 }
 
 impl Gate {
+    fn looked_up(&self, cx: &Cx<'_>) {
+        if let Some(time) = *self.lifetime.lock().unwrap() {
+            cx.names_for_at_most(time);
+            cx.attributes_for_at_most(time * 2);
+            *self.groups.lock().unwrap() = cx.groups().map(<[u32]>::to_vec);
+        }
+    }
+
     pub fn set(&self, mood: Mood) {
         *self.mood.lock().unwrap() = mood;
         self.changed.notify_all();
@@ -113,6 +125,7 @@ impl Vnode for ShakyVnode {
     }
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
         self.1.pass()?;
+        self.1.looked_up(cx);
         let wrap = |e: Entry| Entry { vnode: Arc::new(ShakyVnode(e.vnode, Arc::clone(&self.1))), attr: e.attr };
         Ok(self.0.lookup(cx, name)?.map(wrap))
     }
