@@ -59,7 +59,7 @@ rows() {
 	done
 	mapfile -t files < <(find crates/wrapfs/src/template crates/wrapfs/src/hooks -name '*.rs' ! -name 'tests.rs' | sort)
 	row 'the template' 'what none of them has to write' "${files[@]}"
-	mapfile -t files < <(find crates/wrapfs/src -maxdepth 1 -name '*.rs' ! -name 'tests.rs' ! -name 'declare.rs' | sort)
+	mapfile -t files < <(find crates/wrapfs/src -maxdepth 1 -name '*.rs' ! -name 'tests.rs' | sort)
 	row wrapfs 'the null layer' "${files[@]}"
 }
 

@@ -59,7 +59,7 @@ impl Snooped {
             assert!(settings.insert(name, value.as_bytes()));
         }
         let host = hostfs::HostFs::open(lower, hostfs::HostOptions::default()).unwrap();
-        let layer = (snoopfs::LAYER.build)(host, &settings).unwrap();
+        let layer = snoopfs::LAYER.over(host, &settings).unwrap();
         let mut config = Config::new(dir.clone(), "snoopfs", "snoopfs");
         config.mount.allow_other = true;
         config.mount.transport = match transport {

@@ -38,7 +38,7 @@ impl Stacked {
             if !option.is_empty() {
                 settings.insert(option, value.as_bytes());
             }
-            layer = (kind.build)(layer, &settings).unwrap();
+            layer = kind.over(layer, &settings).unwrap();
         }
         let mut config = Config::new(dir.clone(), "template", "template");
         config.mount.allow_other = true;

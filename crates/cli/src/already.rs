@@ -6,22 +6,18 @@
 use crate::exit::Failure;
 use crate::mountinfo;
 use crate::place::Place;
+use crate::report::{Below, Part};
 use crate::stats::{self, Question};
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// Refuses these layers (names and options) over `bottom` on these directories (paths and modes), if they are what is mounted at
-/// the mount point now. Other options make no difference, as with other file systems.
+/// Refuses these layers, if they are what is mounted at the mount point now. Of a layer over branches its branches and their modes
+/// count, of others their options. `name`: the layer that makes it a mistake.
 ///
 /// # Errors
 /// Names the mount point and what to do about it.
-pub fn check(
-    point: &Place,
-    layers: &[(&str, String)],
-    bottom: &str,
-    directories: &[(&Path, &str)],
-) -> Result<(), Failure> {
+pub fn check(point: &Place, name: &str, parts: &[Part]) -> Result<(), Failure> {
     // No other file system is asked: it might hang.
     let mounts = mountinfo::read();
     let top = mountinfo::mount_of(&mounts, point.fd());
@@ -29,77 +25,60 @@ pub fn check(
         return Ok(());
     }
     // One that does not answer is no reason to refuse.
-    let Some(mounted) = stats::ask(&point.real, Question::Stack).ok().and_then(|json| Mounted::read(&json)) else {
-        return Ok(());
-    };
-    if !mounted.is(layers, bottom, directories, &point.real) {
+    let mounted = stats::ask(&point.real, Question::Stack).ok().and_then(|json| Mounted::read(&json, &point.real));
+    if !mounted.is_some_and(|mounted| mounted.is(parts)) {
         return Ok(());
     }
     let dir = point.given.display();
-    Err(Failure::mount(format!(
-        "{dir}: already mounted: a {bottom} of the same directories is there; unmount it first"
-    )))
+    Err(Failure::mount(format!("{dir}: already mounted: a {name} of the same directories is there; unmount it first")))
 }
 
 /// What is mounted.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Mounted {
     pid: u64,
-    /// Names and options.
-    layers: Vec<(String, String)>,
-    bottom: String,
-    directories: Vec<Directory>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct Directory {
-    path: String,
-    mode: String,
-    fd: Option<u64>,
+    point: PathBuf,
+    layers: Vec<Value>,
 }
 
 impl Mounted {
     /// Reads what the server says of itself.
-    fn read(json: &str) -> Option<Self> {
+    fn read(json: &str, point: &Path) -> Option<Self> {
         let stack: Value = serde_json::from_str(json).ok()?;
-        let text = |of: &Value, name: &str| of.get(name)?.as_str().map(str::to_owned);
-        let (last, above) = stack.get("layers")?.as_array()?.split_last()?;
-        let directory = |dir: &Value| {
-            let fd = dir.get("fd").and_then(Value::as_u64);
-            Some(Directory { path: text(dir, "path")?, mode: text(dir, "mode")?, fd })
-        };
-        Some(Self {
-            pid: stack.get("pid")?.as_u64()?,
-            layers: above
-                .iter()
-                .map(|layer| Some((text(layer, "name")?, text(layer, "options")?)))
-                .collect::<Option<_>>()?,
-            bottom: text(last, "name")?,
-            directories: last.get("directories")?.as_array()?.iter().map(directory).collect::<Option<_>>()?,
-        })
+        let layers = stack.get("layers")?.as_array()?.clone();
+        Some(Self { pid: stack.get("pid")?.as_u64()?, point: point.to_owned(), layers })
     }
 
-    fn is(&self, layers: &[(&str, String)], bottom: &str, directories: &[(&Path, &str)], point: &Path) -> bool {
-        let same = |(mounted, (path, mode)): (&Directory, &(&Path, &str))| {
-            mounted.mode == *mode && mounted.path == path.to_string_lossy() && self.is_there(mounted, path, point)
-        };
-        self.bottom == bottom
-            && self
-                .layers
-                .iter()
-                .map(|(name, options)| (name.as_str(), options))
-                .eq(layers.iter().map(|(n, o)| (*n, o)))
-            && self.directories.len() == directories.len()
-            && self.directories.iter().zip(directories).all(same)
+    fn is(&self, parts: &[Part]) -> bool {
+        self.is_stack(&self.layers, parts)
+    }
+
+    fn is_stack(&self, layers: &[Value], parts: &[Part]) -> bool {
+        layers.len() == parts.len() && layers.iter().zip(parts).all(|(layer, part)| self.is_part(layer, part))
+    }
+
+    fn is_part(&self, layer: &Value, part: &Part) -> bool {
+        let below = layer.get("directories").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let same_below = below.len() == part.below.len()
+            && below.iter().zip(&part.below).all(|(mounted, below)| self.is_below(mounted, below));
+        let same_options = !part.below.is_empty() || text(layer, "options") == Some(&part.options);
+        text(layer, "name") == Some(&part.name) && same_options && same_below
+    }
+
+    fn is_below(&self, mounted: &Value, below: &Below) -> bool {
+        let Below::Directory(dir) = below;
+        text(mounted, "mode") == Some(dir.mode)
+            && text(mounted, "path") == Some(&dir.path.to_string_lossy())
+            && self.is_there(mounted.get("fd").and_then(Value::as_u64), &dir.path)
     }
 
     /// Is what is at the path now the directory that the server has? Where the mount itself covers the path, or the server's
     /// directory can't be seen, the path has to do.
-    fn is_there(&self, mounted: &Directory, path: &Path, point: &Path) -> bool {
-        if path.starts_with(point) {
+    fn is_there(&self, fd: Option<u64>, path: &Path) -> bool {
+        if path.starts_with(&self.point) {
             return true;
         }
-        let Some(fd) = mounted.fd else { return true };
+        let Some(fd) = fd else { return true };
         let servers = PathBuf::from(format!("/proc/{}/fd/{fd}", self.pid));
         match (servers.metadata(), path.metadata()) {
             (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
@@ -108,32 +87,43 @@ impl Mounted {
     }
 }
 
+fn text<'a>(of: &'a Value, name: &str) -> Option<&'a str> {
+    of.get(name)?.as_str()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Directory;
 
     const JSON: &str = r#"{"pid":1,"given":[],"layers":[{"name":"rot13","options":""},{"name":"unionfs","options":"dirs=a",
         "directories":[{"path":"/no/a","mode":"rw","fd":7},{"path":"/no/b","mode":"ro","fd":null}]}]}"#;
 
+    fn part(name: &str, options: &str, below: &[(&str, &'static str)]) -> Part {
+        let below = below.iter().map(|(path, mode)| Below::Directory(Directory { path: path.into(), mode, fd: None }));
+        Part { name: name.to_owned(), options: options.to_owned(), counts: None, below: below.collect() }
+    }
+
     #[test]
     fn the_same_is_told_from_others() {
-        let mounted = Mounted::read(JSON).unwrap();
-        let (a, b) = ((Path::new("/no/a"), "rw"), (Path::new("/no/b"), "ro"));
-        let rot13 = [("rot13", String::new())];
-        let is = |layers: &[(&str, String)], bottom, directories: &[_]| {
-            mounted.is(layers, bottom, directories, Path::new("/mnt"))
-        };
-        assert!(is(&rot13, "unionfs", &[a, b]));
-        assert!(!is(&[], "unionfs", &[a, b]) && !is(&[("rot13", "key".into())], "unionfs", &[a, b]));
-        assert!(!is(&rot13, "lbfs", &[a, b]));
-        assert!(!is(&rot13, "unionfs", &[b, a]) && !is(&rot13, "unionfs", &[a]) && !is(&rot13, "unionfs", &[a, b, b]));
-        assert!(!is(&rot13, "unionfs", &[(a.0, "ro"), b]));
+        let mounted = Mounted::read(JSON, Path::new("/mnt")).unwrap();
+        let (a, b) = (("/no/a", "rw"), ("/no/b", "ro"));
+        let rot13 = part("rot13", "", &[]);
+        let union = |below: &[_]| part("unionfs", "dirs=other", below);
+        let is = |parts: &[Part]| mounted.is(parts);
+        assert!(is(&[rot13.clone(), union(&[a, b])]));
+        assert!(!is(&[union(&[a, b])]) && !is(&[part("rot13", "key", &[]), union(&[a, b])]));
+        assert!(!is(&[rot13.clone(), part("lbfs", "", &[a, b])]));
+        for other in [&[b, a][..], &[a], &[a, b, b], &[(a.0, "ro"), b], &[]] {
+            assert!(!is(&[rot13.clone(), union(other)]), "{other:?}");
+        }
     }
 
     #[test]
     fn what_can_not_be_read_is_nothing() {
-        for bad in ["", "{}", r#"{"pid":1,"layers":[]}"#, r#"{"pid":1,"layers":[{"name":"directory"}]}"#] {
-            assert_eq!(Mounted::read(bad), None, "{bad}");
-        }
+        let read = |json: &str| Mounted::read(json, Path::new("/mnt"));
+        assert!(["", "{}", r#"{"pid":1}"#, r#"{"layers":[]}"#].iter().all(|bad| read(bad).is_none()));
+        let odd = r#"{"pid":1,"layers":[{"name":"unionfs","directories":[{"path":7}]}]}"#;
+        assert!(!read(odd).unwrap().is(&[part("unionfs", "", &[("/a", "rw")])]));
     }
 }

@@ -119,7 +119,7 @@ impl Plan {
             level: self.options.log,
             file: self.options.logfile.as_deref(),
             background: in_background,
-            must_warn: self.stack.warns(),
+            last_resort: self.stack.warns(),
         };
         let level = logging::start(program, &wanted)?;
         std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));

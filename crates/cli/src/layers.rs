@@ -2,11 +2,12 @@
 
 use crate::exit::Failure;
 use crate::man::item;
-use crate::near::{nearest, path_meant};
 use crate::options::Type;
-use crate::own::usage;
+use crate::registry::path_meant;
 use core::fmt::Write as _;
 use serde_json::json;
+use stack::LayerType;
+use stack::near::nearest;
 use std::path::Path;
 
 /// How the list is wanted.
@@ -60,12 +61,16 @@ const fn is_part(kind: Type) -> bool {
     !matches!(kind, Type::Stack)
 }
 
+/// Does it stand on branches, and end a stack?
+fn is_over_branches(kind: Type) -> bool {
+    kind.layer().and_then(LayerType::branches).is_some()
+}
+
 /// What it is, in a line.
 const fn about(kind: Type) -> &'static str {
     match kind {
         Type::Stack => "any stack",
         Type::Layer(layer) => layer.about,
-        Type::Over(bottom) => bottom.about,
     }
 }
 
@@ -73,14 +78,14 @@ fn describe(kind: &Type) -> serde_json::Value {
     let options = kind.own().iter();
     let options: Vec<_> =
         options.map(|spec| json!({ "name": spec.name, "value": spec.value, "help": spec.help })).collect();
-    let place = if matches!(kind, Type::Over(_)) { "bottom" } else { "above" };
+    let place = if is_over_branches(*kind) { "bottom" } else { "above" };
     json!({ "name": kind.name(), "about": about(*kind), "place": place, "options": options })
 }
 
 fn overview() -> String {
     let mut out = String::new();
     let (over, layers): (Vec<_>, Vec<_>) =
-        Type::all().filter(|kind| is_part(*kind)).partition(|kind| matches!(kind, Type::Over(_)));
+        Type::all().filter(|kind| is_part(*kind)).partition(|kind| is_over_branches(*kind));
     for (title, kinds) in
         [("Layers, each over what is below it", layers), ("Over several directories, at the bottom", over)]
     {
@@ -88,7 +93,7 @@ fn overview() -> String {
         for kind in kinds {
             item(&mut out, kind.name(), about(kind));
             for spec in kind.own() {
-                let _ = writeln!(out, "    ,{}", usage(spec));
+                let _ = writeln!(out, "    ,{}", spec.usage());
             }
         }
         out.push('\n');
@@ -101,13 +106,13 @@ fn overview() -> String {
 fn in_full(kind: Type, given: Option<&str>) -> String {
     let mut out = format!("{}: {}\n\n", kind.name(), about(kind));
     for spec in kind.own() {
-        item(&mut out, &usage(spec), spec.help);
+        item(&mut out, &spec.usage(), spec.help);
     }
     if kind.own().is_empty() {
         out.push_str("  It has no options of its own.\n");
     }
     let _ = match kind {
-        Type::Over(_) => writeln!(out, "\nSee mount.{}(8).", kind.name()),
+        _ if is_over_branches(kind) => writeln!(out, "\nSee mount.{}(8).", kind.name()),
         _ if given != Some(kind.name()) => {
             writeln!(out, "\nIn a stack: strata mount '{} / /srv/data' /mnt", given.unwrap_or_default())
         }
@@ -135,7 +140,7 @@ mod tests {
                 assert!(text.contains(&format!("\n  {}", kind.name())), "{}", kind.name());
                 assert!(json.as_array().unwrap().iter().any(|entry| entry["name"] == kind.name()));
                 let full = list(Some(kind.name()), Form::Text).unwrap();
-                assert!(kind.own().iter().all(|spec| full.contains(&usage(spec))), "{full}");
+                assert!(kind.own().iter().all(|spec| full.contains(&spec.usage())), "{full}");
             }
         }
     }

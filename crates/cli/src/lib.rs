@@ -3,12 +3,11 @@
 //! One binary has all of them and looks at the name it is called by:
 //!
 //! * `mount.strata`, `mount.unionfs`, `mount.wrapfs` and so on for every layer (and `mount.fuse.TYPE`, which is what mount(8) runs at a
-//!   remount): helpers of mount(8). The way of a mount: [`cmdline`] reads the arguments, [`options`] the list after `-o` (its escapes:
-//!   [`text`], the general options: [`flags`], those of a layer: [`own`]), [`stackspec`] a stack in words; what the names stand for is
-//!   in the [`registry`]. [`background`] starts the process that serves; there [`helper`] checks the directories ([`place`]) and the
-//!   device ([`device`]), builds the [`stack`] on its [`bottom`] (a directory, or several: [`union`] and its [`branches`],
-//!   [`balance`] and its [`replicas`], which may hang and are not touched before) unless that is mounted [`already`], mounts it, says that it
-//!   is ready, and waits. [`remount`] changes flags.
+//!   remount): helpers of mount(8). The way of a mount: [`cmdline`] reads the arguments, [`options`] the list after `-o` (the
+//!   general options: [`flags`]); escapes, options of layers and stacks in words are the crate `stack`'s; what the names stand for is in
+//!   the [`registry`]. [`background`] starts the process that serves; there [`helper`] checks the device ([`device`]) and the
+//!   [`mod@stack`], which is a [`tree`] of layers whose [`leaf`]s are directories (each at a [`place`]), builds it unless it is mounted
+//!   [`already`], mounts it, says that it is ready, and waits. [`remount`] changes flags.
 //! * `strata`: mounts, lists [`layers`], begins a [`new`] one, looks at mounts ([`stats`], [`draw`] from the server's [`report`], [`lower`], [`debug`]), and writes
 //!   manual pages and completions ([`strata`], [`man`]).
 //!
@@ -20,9 +19,6 @@
 pub mod already;
 mod atime;
 pub mod background;
-pub mod balance;
-pub mod bottom;
-pub mod branches;
 pub mod cmdline;
 pub mod debug;
 pub mod device;
@@ -31,30 +27,26 @@ pub mod exit;
 pub mod flags;
 pub mod helper;
 pub mod layers;
+pub mod leaf;
 pub mod logging;
 pub mod lower;
 pub mod man;
 pub mod mountinfo;
-pub mod near;
 pub mod new;
 pub mod options;
-pub mod own;
 pub mod place;
 pub mod process;
 pub mod progress;
 pub mod registry;
 pub mod remount;
-pub mod replicas;
 pub mod report;
 pub mod signals;
 pub mod stack;
-pub mod stackspec;
 pub mod stats;
 pub mod strata;
 pub mod sync;
 pub mod syslog;
-pub mod text;
-pub mod union;
+pub mod tree;
 pub mod usenetctl;
 
 use exit::Exit;

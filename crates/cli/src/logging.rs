@@ -1,6 +1,6 @@
 //! Where log lines go: stderr in the foreground; in the background the journal, or syslog where there is none. While
-//! a mount is being made, warnings go to stderr too, so that whoever mounts reads them. A file system that is there to warn (snoopfs)
-//! writes to [`LAST_RESORT`] where there is neither.
+//! a mount is being made, warnings go to stderr too, so that whoever mounts reads them. A layer that is there to warn
+//! ([`stack::Needs::warns`]) has a file where there is neither.
 
 use crate::exit::Failure;
 use crate::syslog::Syslog;
@@ -23,9 +23,6 @@ use tracing_subscriber::{Layer, fmt as layers, reload};
 
 type Boxed = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Where warnings go that must not be lost, on a system without journal and syslog.
-const LAST_RESORT: &str = "/var/log/snoopfs.log";
-
 /// Where and what to log.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
@@ -35,8 +32,8 @@ pub struct Wanted<'a> {
     pub file: Option<&'a Path>,
     /// Is there no terminal to write to once it is mounted?
     pub background: bool,
-    /// Is the file system there to warn? Then its warnings go somewhere, or nothing is mounted.
-    pub must_warn: bool,
+    /// Where warnings go that must not be lost, on a system without journal and syslog; there, or nothing is mounted.
+    pub last_resort: Option<&'a str>,
 }
 
 /// Lets log lines go where they belong. Called once. Answers what changes the level.
@@ -45,15 +42,15 @@ pub struct Wanted<'a> {
 /// Where the log file can't be opened.
 pub fn start(program: &str, wanted: &Wanted<'_>) -> Result<Arc<Level>, Failure> {
     let Wanted { level, background, .. } = *wanted;
-    let mut resorted = false;
+    let mut resorted = None;
     let sink = match wanted.file {
         Some(path) => Some(to_file(path)?),
-        None if background => match to_system(program) {
-            None if wanted.must_warn => {
-                resorted = true;
-                Some(to_last_resort()?)
+        None if background => match (to_system(program), wanted.last_resort) {
+            (None, Some(file)) => {
+                resorted = Some(file);
+                Some(to_last_resort(file)?)
             }
-            sink => sink,
+            (sink, _) => sink,
         },
         None => Some(to_terminal()),
     };
@@ -66,9 +63,9 @@ pub fn start(program: &str, wanted: &Wanted<'_>) -> Result<Arc<Level>, Failure> 
     }
     // Somebody else's choice of a subscriber stands: there is none in our own programs.
     let _ = tracing::subscriber::set_global_default(Registry::default().with(sinks));
-    if resorted {
+    if let Some(file) = resorted {
         tracing::warn!(
-            "neither the journal nor syslog can be reached: warnings go to {LAST_RESORT}; name another file with logfile="
+            "neither the journal nor syslog can be reached: warnings go to {file}; name another file with logfile="
         );
     }
     Ok(Arc::new(Level { filter: handle, number: AtomicU32::new(number_of(level)) }))
@@ -118,10 +115,10 @@ fn to_file(path: &Path) -> Result<Boxed, Failure> {
 }
 
 /// A file for root alone: it says who did what.
-fn to_last_resort() -> Result<Boxed, Failure> {
-    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(LAST_RESORT).map_err(|error| {
+fn to_last_resort(path: &str) -> Result<Boxed, Failure> {
+    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path).map_err(|error| {
         Failure::system(format!(
-            "warnings would be lost: neither the journal nor syslog can be reached, and {LAST_RESORT} can't be written: {error}; \
+            "warnings would be lost: neither the journal nor syslog can be reached, and {path} can't be written: {error}; \
              name a file with logfile="
         ))
     })?;

@@ -1,11 +1,9 @@
 //! Help texts and manual pages of the mount helpers, made from the tables that the program itself works by.
 
-use crate::bottom::BottomType;
 use crate::exit::Exit;
 use crate::options::{TABLE, Type};
-use crate::own::usage;
-use crate::registry;
 use core::fmt::Write as _;
+use stack::{LayerType, Manual};
 use std::borrow::Cow;
 
 /// What is said about a type, and nowhere else.
@@ -21,97 +19,6 @@ struct About {
 /// What the first argument is where it names no directory.
 const NAME_HELP: &str = "any name, shown as the source by df and findmnt. By it mount -a knows in fstab that a line is mounted; for none, \
                          the type is shown, and mount -a tries the line again";
-
-const UNION: About = About {
-    title: Cow::Borrowed("mount a union of directories"),
-    spec: "NAME",
-    spec_help: NAME_HELP,
-    description: Cow::Borrowed(&[
-        Cow::Borrowed(
-            "A union shows the files of several directories, its branches, as one tree. Where branches have the same name, \
-         the branch further left wins; directories of the same name are merged. A branch can be read-write or read-only. \
-         What is changed on a read-only branch is copied to a read-write branch to its left first, and what is removed there is \
-         hidden by a whiteout, so that no byte of the read-only branch ever changes.",
-        ),
-        Cow::Borrowed(
-            "The branches stay ordinary directories, to be looked at at any time. They should not be changed while the union is \
-         mounted; what is changed behind its back is noticed after the time that cache= says.",
-        ),
-        Cow::Borrowed(
-            "The helper is run by mount(8) and returns when the union can be used. The server that it leaves behind ends when the \
-         union is unmounted with umount(8), and unmounts it at SIGTERM.",
-        ),
-    ]),
-    examples: Cow::Borrowed(&[
-        (
-            Cow::Borrowed("mount -t unionfs -o dirs=/ramdisk=rw:/KNOPPIX=ro none /UNIONFS"),
-            "Use a CD as if it could be written; changes go to the RAM disk.",
-        ),
-        (
-            Cow::Borrowed("mount -t unionfs none /bin -o dirs=/mnt/persist:/mnt/nfsbins=nfsro"),
-            "Programs from a server's export, with local changes on top, mounted over the local /bin.",
-        ),
-        (
-            Cow::Borrowed("srv /srv/union unionfs dirs=/srv/changes=rw:/srv/base=ro,nosuid,nofail 0 0"),
-            "A line of /etc/fstab.",
-        ),
-        (Cow::Borrowed("mount -o remount,ro /UNIONFS"), "Allow no more changes."),
-    ]),
-};
-
-const WRAP: About = About {
-    title: Cow::Borrowed("mount a directory through a null layer"),
-    spec: "DIRECTORY",
-    spec_help: "the directory to show",
-    description: Cow::Borrowed(&[
-        Cow::Borrowed(
-            "The null layer shows a directory as it is, through the same machinery that the other file systems of Strata are built \
-         on. It changes nothing, and so measures what stacking costs.",
-        ),
-        Cow::Borrowed(
-            "The helper is run by mount(8) and returns when the mount can be used. The server that it leaves behind ends when it is \
-         unmounted with umount(8), and unmounts it at SIGTERM.",
-        ),
-    ]),
-    examples: Cow::Borrowed(&[
-        (Cow::Borrowed("mount -t wrapfs /usr /mnt"), "Show /usr at /mnt."),
-        (Cow::Borrowed("mount -t wrapfs /usr /usr"), "Cover /usr by itself: all access goes through the layer."),
-    ]),
-};
-
-const BALANCE: About = About {
-    title: Cow::Borrowed("mount one read-only tree from several replicas of it"),
-    spec: "REPLICA:REPLICA...",
-    spec_help: "the directories that hold the same tree; a colon or backslash in a path needs a backslash before it",
-    description: Cow::Borrowed(&[
-        Cow::Borrowed(
-            "Each file is read from one of several directories that hold the same tree, usually mounts of different servers. What can't \
-             be read from one replica is read from another, also by programs that have it open: a server that fails, hangs or is \
-             restarted is not noticed. The mount is read-only.",
-        ),
-        Cow::Borrowed(
-            "A replica that failed is left alone, probed now and then, and used again when it answers. One that is not there at the \
-             time of mounting is taken in later; one at least must be. How they are is told by the extended attribute \
-             user.strata.replicas of the mount's root.",
-        ),
-        Cow::Borrowed(
-            "Copies must have the same names, and sizes and times of change of files, as rsync -a makes them: an open file \
-             moves only to a file that agrees. Replicas that differ are logged where that is noticed.",
-        ),
-        Cow::Borrowed(SERVER),
-    ]),
-    examples: Cow::Borrowed(&[
-        (
-            Cow::Borrowed("mount -t lbfs /net/a/export:/net/b/export /mnt"),
-            "Read from two servers, and from one where the other is away.",
-        ),
-        (
-            Cow::Borrowed("/net/a:/net/b:/net/c /srv/mirror lbfs policy=hash,timeout=1,nofail 0 0"),
-            "A line of /etc/fstab: three, each with its own part of the files in its cache.",
-        ),
-        (Cow::Borrowed("getfattr -n user.strata.replicas --only-values /mnt"), "See how the replicas are."),
-    ]),
-};
 
 const STACK: About = About {
     title: Cow::Borrowed("mount a stack of layers"),
@@ -171,74 +78,80 @@ const FLAGS: &[(&str, &str)] = &[
     ("-V, --version", "The version."),
 ];
 
-/// What is said about a type. Of a layer that has nothing written for it here: what it declares.
+/// What is said about a type. Of a layer that has no text of its own: what it declares.
 fn about(kind: Type) -> About {
-    match kind {
-        Type::Stack => STACK,
-        Type::Over(bottom) if bottom.name == registry::UNION_NAME => UNION,
-        Type::Over(bottom) if bottom.name == registry::BALANCE_NAME => BALANCE,
-        Type::Layer(layer) if layer.name == registry::NULL_NAME => WRAP,
-        Type::Over(bottom) => of_bottom(bottom),
-        Type::Layer(layer) => of_layer(layer.name, layer.about),
+    match kind.layer() {
+        None => STACK,
+        Some(layer) => layer.traits.manual.map_or_else(|| declared(layer), |manual| written(layer, manual)),
     }
 }
 
 const SERVER: &str = "The helper is run by mount(8) and returns when the mount can be used. The server that it leaves behind ends when it is \
                       unmounted with umount(8), and unmounts it at SIGTERM.";
 
-fn of_layer(name: &'static str, about: &'static str) -> About {
-    About {
-        title: about.into(),
-        spec: "DIRECTORY",
-        spec_help: "the directory to show through the layer",
-        description: vec![
-            format!("The layer {name} of Strata {about}. It stands on one directory, or anywhere in a stack: see mount.strata(8).").into(),
-            SERVER.into(),
-        ]
-        .into(),
-        examples: vec![
-            (format!("mount -t {name} /srv/data /mnt").into(), "Show a directory through the layer."),
-            (format!("/srv/data /mnt {name} nosuid,nodev 0 0").into(), "A line of /etc/fstab."),
-            (
-                format!("mount -t strata '{name} / unionfs,dirs=/a=rw:/b=ro' /mnt").into(),
-                "The layer over a union, in one server.",
-            ),
-        ]
-        .into(),
+/// The first argument and what it is.
+fn argument(layer: &LayerType) -> (&'static str, &'static str) {
+    match layer.branches() {
+        None => ("DIRECTORY", "the directory to show through the layer"),
+        Some(branches) if branches.first_argument => {
+            ("DIRECTORY:DIRECTORY...", "the directories; a : in a path is written \\:")
+        }
+        Some(_) => ("NAME", NAME_HELP),
     }
 }
 
-fn of_bottom(bottom: &BottomType) -> About {
-    let name = bottom.name;
-    let spec = if bottom.source.is_some() { "DIRECTORY:DIRECTORY..." } else { "NAME" };
+fn written(layer: &LayerType, manual: &'static Manual) -> About {
+    let (spec, spec_help) = manual.argument.unwrap_or_else(|| argument(layer));
     About {
-        title: bottom.about.into(),
+        title: manual.title.into(),
         spec,
-        spec_help: match bottom.source {
-            Some(_) => "the directories; a : in a path is written \\:",
-            None => NAME_HELP,
-        },
+        spec_help,
+        description: manual.description.iter().copied().chain([SERVER]).map(Cow::Borrowed).collect(),
+        examples: manual.examples.iter().map(|(line, help)| (Cow::Borrowed(*line), *help)).collect(),
+    }
+}
+
+fn declared(layer: &LayerType) -> About {
+    let (spec, spec_help) = argument(layer);
+    let LayerType { name, about, .. } = layer;
+    let (stands, examples) = match layer.branches() {
+        None => (
+            "It stands on one directory, or anywhere in a stack",
+            vec![
+                (format!("mount -t {name} /srv/data /mnt").into(), "Show a directory through the layer."),
+                (format!("/srv/data /mnt {name} nosuid,nodev 0 0").into(), "A line of /etc/fstab."),
+                (
+                    format!("mount -t strata '{name} / unionfs,dirs=/a=rw:/b=ro' /mnt").into(),
+                    "The layer over a union, in one server.",
+                ),
+            ],
+        ),
+        Some(branches) => {
+            let line = if branches.first_argument {
+                format!("mount -t {name} /srv/a:/srv/b /mnt")
+            } else {
+                format!("mount -t {name} -o {} none /mnt", branches.example)
+            };
+            ("It stands on directories, and other layers can stand on it", vec![(line.into(), "Mount it.")])
+        }
+    };
+    About {
+        title: (*about).into(),
+        spec,
+        spec_help,
         description: vec![
-            format!(
-                "{name} of Strata {}. It stands on directories, and other layers can stand on it: see mount.strata(8).",
-                bottom.about
-            )
-            .into(),
+            format!("The layer {name} of Strata {about}. {stands}: see mount.strata(8).").into(),
             SERVER.into(),
         ]
         .into(),
-        examples: vec![match bottom.source {
-            Some(_) => (format!("mount -t {name} /srv/a:/srv/b /mnt").into(), "Mount it."),
-            None => (format!("mount -t {name} -o OPTIONS none /mnt").into(), "Mount it."),
-        }]
-        .into(),
+        examples: examples.into(),
     }
 }
 
 /// Every option of a type, with its help: its own first.
 fn options(kind: Type) -> impl Iterator<Item = (String, &'static str)> {
     let general = TABLE.iter().filter(|spec| spec.is_shown()).map(|spec| (spec.usage(), spec.help));
-    kind.own().iter().map(|spec| (usage(spec), spec.help)).chain(general)
+    kind.own().iter().map(|spec| (spec.usage(), spec.help)).chain(general)
 }
 
 /// What `--help` prints.

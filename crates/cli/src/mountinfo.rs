@@ -1,7 +1,7 @@
 //! Where in its file system a directory lies: what makes a bind mount of a subdirectory comparable with the original.
 
-use crate::text::Text;
 use rustix::fs::{AtFlags, StatxFlags};
+use stack::Text;
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt as _;

@@ -80,7 +80,7 @@ fn check_name(name: &str) -> Result<(), Failure> {
     }
     // Names of crates that the new one needs, and of what Rust has.
     let taken = ["plugin", "wrapfs", "vnode", "memfs", "conformance", "core", "std", "alloc", "test", "proc_macro"];
-    if taken.contains(&name) || crate::registry::names().any(|other| other == name) || name == "strata" {
+    if taken.contains(&name) || crate::registry::find(name).is_some() || name == "strata" {
         return Err(Failure::usage(format!("{name} is taken: choose another name")));
     }
     Ok(())

@@ -6,14 +6,13 @@ use rustix::fs::{Access, AtFlags, CWD, Mode as Perm, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use unionfs::Mode;
 
 /// What a directory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// A branch of a union.
+    /// A branch of a layer over several.
     Branch,
-    /// The directory under a null layer.
+    /// The directory under the layer of `mount -t LAYER`.
     Lower,
     /// The directory that a stack ends with.
     Bottom,
@@ -160,10 +159,10 @@ impl<'a> Located<'a> {
 ///
 /// # Errors
 /// Names both and what to do about it.
-pub fn check_apart(places: &[(Place, Mode)]) -> Result<(), Failure> {
+pub fn check_apart(places: &[&Place]) -> Result<(), Failure> {
     let mounts = mountinfo::read();
     let mut known: Vec<Located<'_>> = Vec::with_capacity(places.len());
-    for (place, _) in places {
+    for place in places {
         let this = Located::new(place, &mounts)?;
         for other in &known {
             if place.id == other.place.id {
@@ -248,9 +247,8 @@ mod tests {
     }
 
     fn apart(paths: &[&Path]) -> Result<(), String> {
-        let places: Vec<_> =
-            paths.iter().map(|path| (Place::open(Role::Branch, path).unwrap(), Mode::ReadOnly)).collect();
-        check_apart(&places).map_err(|failure| failure.reason)
+        let places: Vec<_> = paths.iter().map(|path| Place::open(Role::Branch, path).unwrap()).collect();
+        check_apart(&places.iter().collect::<Vec<_>>()).map_err(|failure| failure.reason)
     }
 
     #[test]

@@ -104,3 +104,36 @@ fn be_spared() {
         let _ = std::fs::write(ADJUST, LAST.to_string());
     }
 }
+
+/// May this process change the owner of a file to another user? Root may, and root of a user namespace that has others.
+#[must_use]
+pub fn may_give_away() -> bool {
+    let capable = rustix::thread::capabilities(None).map_or_else(
+        |_| rustix::process::geteuid().is_root(),
+        |sets| sets.effective.contains(rustix::thread::CapabilitySet::CHOWN),
+    );
+    capable
+        && ["/proc/self/uid_map", "/proc/self/gid_map"].iter().all(|map| {
+            // Where /proc is missing nothing speaks against it.
+            std::fs::read_to_string(map).map_or(true, |map| mapped_ids(&map) > 1)
+        })
+}
+
+/// How many users or groups a user namespace has (user_namespaces(7)).
+fn mapped_ids(map: &str) -> u64 {
+    let counts = map.lines().filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok());
+    counts.fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_of_a_namespace_are_counted() {
+        assert_eq!(mapped_ids("         0          0 4294967295\n"), 4_294_967_295);
+        assert_eq!(mapped_ids("         0       1000          1\n"), 1);
+        assert_eq!(mapped_ids("         0       1000          1\n         1     100000      65536\n"), 65_537);
+        assert_eq!(mapped_ids(""), 0);
+    }
+}

@@ -1,56 +1,50 @@
 //! Everything that can stand in a stack, by name.
 
-use crate::balance::BALANCE;
-use crate::bottom::BottomType;
-use crate::union::UNION;
-use wrapfs::{LayerType, WrapFs};
+use stack::{Catalog, LayerType};
+use std::path::Path;
 
-/// The name of the null layer.
-pub const NULL_NAME: &str = "wrapfs";
-/// The name of the one that balances replicas.
-pub const BALANCE_NAME: &str = "lbfs";
-/// The name of the union.
-pub const UNION_NAME: &str = "unionfs";
+/// Every layer type, those over branches first.
+static TYPES: &[&[LayerType]] =
+    &[&[unionfs::LAYER, lbfs::LAYER, wrapfs::LAYER], layers::ALL, &[snoopfs::LAYER, usenetfs::LAYER]];
 
-/// The null layer.
-const NULL: LayerType = LayerType {
-    name: NULL_NAME,
-    about: "adds nothing: the null layer, which every layer begins with",
-    options: &[],
-    build: &|lower, _settings| Ok(WrapFs::new(lower)),
-};
-
-/// Layers over one other.
-static LAYERS: &[&[LayerType]] = &[&[NULL], layers::ALL, &[snoopfs::LAYER, usenetfs::LAYER]];
-
-/// File systems over several directories.
-static BOTTOMS: &[&BottomType] = &[&UNION, &BALANCE];
-
-/// Every layer that stands on one other.
-pub fn layers() -> impl Iterator<Item = &'static LayerType> {
-    LAYERS.iter().copied().flatten()
+/// Every layer type.
+pub fn types() -> impl Iterator<Item = &'static LayerType> {
+    TYPES.iter().copied().flatten()
 }
 
-/// Every file system that stands on several directories.
-pub fn bottoms() -> impl Iterator<Item = &'static BottomType> {
-    BOTTOMS.iter().copied()
-}
-
-/// The layer of that name.
+/// The layer type of that name.
 #[must_use]
-pub fn layer(name: &str) -> Option<&'static LayerType> {
-    layers().find(|layer| layer.name == name)
+pub fn find(name: &str) -> Option<&'static LayerType> {
+    types().find(|kind| kind.name == name)
 }
 
-/// The file system of that name.
+/// What stacks in words are made of: the types of this program, and objects.
+#[derive(Debug)]
+pub struct Registry;
+
+impl Catalog for Registry {
+    fn find(&self, name: &str) -> Option<&'static LayerType> {
+        find(name)
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        types().map(|kind| kind.name).collect()
+    }
+
+    fn load(&self, path: &Path) -> Result<&'static LayerType, String> {
+        plugin::load(path)
+    }
+
+    fn path_meant(&self, name: &str) -> Option<String> {
+        path_meant(name)
+    }
+}
+
+/// The path that was meant by the name of a file that is there: a path in a stack begins with `/` or `.`.
 #[must_use]
-pub fn bottom(name: &str) -> Option<&'static BottomType> {
-    bottoms().find(|bottom| bottom.name == name)
-}
-
-/// Every name.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    bottoms().map(|bottom| bottom.name).chain(layers().map(|layer| layer.name))
+pub fn path_meant(name: &str) -> Option<String> {
+    let is_file = !name.is_empty() && Path::new(name).symlink_metadata().is_ok();
+    is_file.then(|| format!("did you mean ./{name}?"))
 }
 
 #[cfg(test)]
@@ -61,7 +55,7 @@ mod tests {
 
     #[test]
     fn names_are_names_and_stand_for_one_thing() {
-        let names: Vec<_> = names().collect();
+        let names: Vec<_> = types().map(|kind| kind.name).collect();
         for (i, name) in names.iter().enumerate() {
             assert!(!names[..i].contains(name) && *name != "strata" && *name != "none", "{name}");
             assert!(name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'), "{name}");
@@ -70,11 +64,26 @@ mod tests {
 
     #[test]
     fn options_of_their_own_are_no_general_ones() {
-        let all = layers().map(|l| (l.name, l.options)).chain(bottoms().map(|b| (b.name, b.options)));
-        for (name, option) in all.flat_map(|(name, options)| options.iter().map(move |option| (name, option))) {
+        for (name, option) in types().flat_map(|kind| kind.options.iter().map(move |option| (kind.name, option))) {
             assert!(TABLE.iter().all(|spec| spec.name != option.name), "{name}: {}", option.name);
             assert_eq!(flags::effect(option.name), None, "{name}: {}", option.name);
             assert!(!option.help.is_empty(), "{name}: {}", option.name);
         }
+    }
+
+    #[test]
+    fn layers_over_branches_declare_how_these_are_listed() {
+        for (kind, branches) in types().filter_map(|kind| Some((kind, kind.branches()?))) {
+            let lists = kind.options.iter().any(|option| option.name == branches.option && option.value.is_some());
+            let begin = format!("{}=", branches.option);
+            assert!(lists && branches.example.starts_with(&begin), "{}", kind.name);
+        }
+    }
+
+    #[test]
+    fn files_of_that_name_are_seen() {
+        // Tests run in the directory of the crate.
+        assert_eq!(path_meant("Cargo.toml").as_deref(), Some("did you mean ./Cargo.toml?"));
+        assert_eq!((path_meant("no-such-file"), path_meant("")), (None, None));
     }
 }

@@ -1,10 +1,10 @@
 //! What a server tells of its stack, as JSON: the attribute `user.strata.stack` of the mount's root.
 
-use crate::bottom::Directory;
 use meter::{Count, Counts, Operation};
 use serde_json::{Map, Value, json};
+use std::path::PathBuf;
 
-/// One layer, or what the stack stands on.
+/// One layer, or the directory that a stack stands on.
 #[derive(Clone, Debug)]
 pub struct Part {
     /// The layer's name; `directory` for one directory.
@@ -13,8 +13,26 @@ pub struct Part {
     pub options: String,
     /// What passed from above, where that is measured.
     pub counts: Option<&'static Counts>,
-    /// The directories under it, if it is the last.
-    pub directories: Vec<Directory>,
+    /// What it stands on, if it is the last of its stack.
+    pub below: Vec<Below>,
+}
+
+/// What the last part of a stack stands on.
+#[derive(Clone, Debug)]
+pub enum Below {
+    /// A directory of the host.
+    Directory(Directory),
+}
+
+/// A directory at the bottom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Directory {
+    /// Its path, without symbolic links, when it was opened.
+    pub path: PathBuf,
+    /// What it is used for: `rw`, `ro` and the like.
+    pub mode: &'static str,
+    /// The number of the server's descriptor, if it has one for good.
+    pub fd: Option<i32>,
 }
 
 /// A stack in use, top first.
@@ -33,10 +51,13 @@ impl Report {
     /// Everything, as it is now.
     #[must_use]
     pub fn json(&self) -> String {
-        let below = self.parts.iter().skip(1).map(Some).chain([None]);
-        let layers: Vec<_> = self.parts.iter().zip(below).map(|(part, below)| describe(part, below)).collect();
-        json!({ "pid": std::process::id(), "given": self.given, "layers": layers }).to_string()
+        json!({ "pid": std::process::id(), "given": self.given, "layers": stack(&self.parts) }).to_string()
     }
+}
+
+fn stack(parts: &[Part]) -> Vec<Value> {
+    let below = parts.iter().skip(1).map(Some).chain([None]);
+    parts.iter().zip(below).map(|(part, below)| describe(part, below)).collect()
 }
 
 fn describe(part: &Part, below: Option<&Part>) -> Value {
@@ -55,13 +76,16 @@ fn describe(part: &Part, below: Option<&Part>) -> Value {
         fields.insert("exclusive_ns".to_owned(), json!(nanos(own)));
         fields.insert("by_operation".to_owned(), by_operation(counts));
     }
-    if !part.directories.is_empty() {
-        let directories = part.directories.iter();
-        let directories =
-            directories.map(|dir| json!({ "path": dir.path.to_string_lossy(), "mode": dir.mode, "fd": dir.fd }));
-        fields.insert("directories".to_owned(), directories.collect());
+    if !part.below.is_empty() {
+        fields.insert("directories".to_owned(), part.below.iter().map(describe_below).collect());
     }
     Value::Object(fields)
+}
+
+fn describe_below(below: &Below) -> Value {
+    match below {
+        Below::Directory(dir) => json!({ "path": dir.path.to_string_lossy(), "mode": dir.mode, "fd": dir.fd }),
+    }
 }
 
 fn by_operation(counts: &Counts) -> Value {

@@ -177,7 +177,7 @@ fn odd_characters_in_paths() {
     for odd in ["a:b=c,d", "with space", r"back\slash", r"octal\040", "quote\"d", "ünï", "#hash", "=ro"] {
         let (rw, ro, at) = (stage.dir(&format!("rw {odd}")), stage.dir(&format!("ro{odd}")), stage.dir("at"));
         fs::write(ro.join("base"), "").unwrap();
-        let escaped = |path: &Path| cli::text::escape(path.as_os_str().as_encoded_bytes());
+        let escaped = |path: &Path| stack::escape(path.as_os_str().as_encoded_bytes());
         let dirs = format!("noatime,dirs={}=rw:{},cache=0", escaped(&rw), escaped(&ro));
         let outcome = run(Command::new("mount").args(["-t", "unionfs", "none", "/mnt/at", "-o", &dirs]));
         assert_eq!((outcome.code, outcome.err.as_str()), (0, ""), "{dirs}");

@@ -22,7 +22,7 @@ fn main() {
     let xor = |block: &str| {
         let mut settings = Settings::new();
         settings.insert("block", block.as_bytes());
-        (layers::xor::LAYER.build)(host(), &settings).unwrap()
+        layers::xor::LAYER.over(host(), &settings).unwrap()
     };
     let kinds: [(&str, Arc<dyn Layer>); 4] = [
         ("null", WrapFs::new(host())),

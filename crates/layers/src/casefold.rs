@@ -3,14 +3,15 @@
 
 use wrapfs::hooks::{Matching, Names, Object};
 use wrapfs::vnode::{Cx, Result};
-use wrapfs::{LayerType, Template};
+use wrapfs::{Build, LayerType, Template, Traits};
 
 /// The layer.
 pub const LAYER: LayerType = LayerType {
     name: "casefold",
     about: "finds names whatever their case, and stores them as they are created",
     options: &[],
-    build: &|lower, _settings| Ok(Template::over(lower).names(CaseFold).build()),
+    build: Build::Over(&|lower, _settings| Ok(Template::over(lower).names(CaseFold).build())),
+    traits: Traits::NONE,
 };
 
 #[derive(Debug)]

@@ -2,14 +2,15 @@
 
 use wrapfs::hooks::{Names, Object};
 use wrapfs::vnode::{Cx, Result};
-use wrapfs::{LayerType, Template};
+use wrapfs::{Build, LayerType, Template, Traits};
 
 /// The layer.
 pub const LAYER: LayerType = LayerType {
     name: "rot13",
     about: "stores names with their letters moved by 13 places",
     options: &[],
-    build: &|lower, _settings| Ok(Template::over(lower).names(Rot13).build()),
+    build: Build::Over(&|lower, _settings| Ok(Template::over(lower).names(Rot13).build())),
+    traits: Traits::NONE,
 };
 
 #[derive(Debug)]

@@ -3,14 +3,15 @@
 
 use wrapfs::hooks::{Attributes, Object};
 use wrapfs::vnode::{Attr, Cx, Kind, Result};
-use wrapfs::{LayerType, Template};
+use wrapfs::{Build, LayerType, Template, Traits};
 
 /// The layer.
 pub const LAYER: LayerType = LayerType {
     name: "worldread",
     about: "makes files and directories readable by everybody",
     options: &[],
-    build: &|lower, _settings| Ok(Template::over(lower).attributes(WorldRead).build()),
+    build: Build::Over(&|lower, _settings| Ok(Template::over(lower).attributes(WorldRead).build())),
+    traits: Traits::NONE,
 };
 
 #[derive(Debug)]

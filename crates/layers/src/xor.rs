@@ -2,7 +2,7 @@
 
 use wrapfs::hooks::{Block, Data, MAX_BLOCK};
 use wrapfs::vnode::{Cx, Result};
-use wrapfs::{LayerType, OptionSpec, Template};
+use wrapfs::{Build, LayerType, OptionSpec, Template, Traits};
 
 /// The layer.
 pub const LAYER: LayerType = LayerType {
@@ -16,7 +16,7 @@ pub const LAYER: LayerType = LayerType {
         },
         OptionSpec { name: "block", value: Some("N"), help: "Bytes of a block, 1 to 1M. Default: 4k." },
     ],
-    build: &|lower, settings| {
+    build: Build::Over(&|lower, settings| {
         let allowed = format!("a number from 1 to {MAX_BLOCK}");
         let block = settings.size("block").map_err(|wrong| format!("{wrong}; here it is {allowed}"))?.unwrap_or(4096);
         if !(1..=MAX_BLOCK).contains(&block) {
@@ -28,7 +28,8 @@ pub const LAYER: LayerType = LayerType {
         }
         let stream = key.iter().copied().cycle().take(block).collect();
         Ok(Template::over(lower).data(Xor { stream }).build())
-    },
+    }),
+    traits: Traits::NONE,
 };
 
 #[derive(Debug)]

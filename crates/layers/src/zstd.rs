@@ -3,7 +3,7 @@
 use blockcodecs::Zstd;
 use std::sync::Arc;
 use wrapfs::container::{BLOCK_MAX, BLOCK_MIN, is_block_size};
-use wrapfs::{Foreign, LayerType, OptionSpec, Template};
+use wrapfs::{Build, Foreign, LayerType, OptionSpec, Template, Traits};
 
 /// The layer.
 pub const LAYER: LayerType = LayerType {
@@ -26,7 +26,7 @@ pub const LAYER: LayerType = LayerType {
             help: "Files that are not compressed can't be opened. Without it they are shown as they are.",
         },
     ],
-    build: &|lower, settings| {
+    build: Build::Over(&|lower, settings| {
         let level = settings.number("level", Zstd::levels()).map_err(|wrong| format!("{wrong}; usual are 1 to 22"))?;
         let level = level.unwrap_or(3);
         let allowed = format!("a power of two from {BLOCK_MIN} to {BLOCK_MAX}");
@@ -38,5 +38,6 @@ pub const LAYER: LayerType = LayerType {
         let codec = Zstd::new(level, block).map_err(|errno| format!("level={level}: {errno}"))?;
         let foreign = if settings.has("only") { Foreign::Refuse } else { Foreign::Plain };
         Ok(Template::over(lower).resizing(Arc::new(codec), foreign).build())
-    },
+    }),
+    traits: Traits::NONE,
 };

@@ -10,7 +10,7 @@ use wrapfs::{LayerType, Settings};
 
 /// Layers, the lowest first.
 fn stack(kinds: &[&LayerType]) -> Arc<dyn Layer> {
-    let put = |lower, kind: &&LayerType| (kind.build)(lower, &Settings::new()).unwrap();
+    let put = |lower, kind: &&LayerType| kind.over(lower, &Settings::new()).unwrap();
     kinds.iter().fold(MemFs::new() as Arc<dyn Layer>, put)
 }
 
@@ -65,7 +65,7 @@ fn options_are_checked() {
     let with = |name: &str, value: &[u8]| {
         let mut settings = Settings::new();
         settings.insert(name, value);
-        (xor::LAYER.build)(MemFs::new(), &settings).map(|_| ())
+        xor::LAYER.over(MemFs::new(), &settings).map(|_| ())
     };
     assert_eq!((with("block", b"1"), with("key", b"\xff")), (Ok(()), Ok(())));
     for (name, value) in [("block", &b"0"[..]), ("block", b"x"), ("block", b"1048577"), ("key", b"")] {
@@ -73,6 +73,6 @@ fn options_are_checked() {
     }
     let mut settings = Settings::new();
     settings.insert("block", b"1000");
-    assert!((zstd::LAYER.build)(MemFs::new(), &settings).is_err());
+    assert!(zstd::LAYER.over(MemFs::new(), &settings).is_err());
     assert!(ALL.iter().all(|kind| !kind.about.ends_with('.')));
 }

@@ -18,6 +18,7 @@
 mod blame;
 mod chooser;
 mod compare;
+mod declare;
 mod failover;
 mod file;
 mod health;
@@ -36,6 +37,7 @@ mod stats;
 mod table;
 mod vnode_impl;
 
+pub use declare::LAYER;
 pub use layer::{LbFs, MakeError};
 pub use options::{Isolate, Options, Policy};
 pub use replica::{MAX_REPLICAS, Source};

@@ -13,12 +13,14 @@ pub struct Meter {
 
 impl Meter {
     /// Over `lower`, which the log calls `name`.
-    ///
-    /// The counters (about 6 KiB) stay for the life of the process, in which a stack is made once: a vnode that counted who uses them would
-    /// cost every look-up a write to a cache line that all processors share.
     #[must_use]
     pub fn new(lower: Arc<dyn Layer>, name: &str) -> Arc<Self> {
-        let counts: &'static Counts = Box::leak(Box::new(Counts::new(name)));
+        Self::counting(lower, Counts::leaked(name))
+    }
+
+    /// Over `lower`, with counters that go on from what they have counted before: of a layer that is made anew.
+    #[must_use]
+    pub fn counting(lower: Arc<dyn Layer>, counts: &'static Counts) -> Arc<Self> {
         let root = Arc::new(MeterVnode::over(lower.root(), counts));
         Arc::new(Self { lower, root, counts })
     }

@@ -7,7 +7,7 @@ use wrapfs::hooks::{
     Answer, Attributes, Block, Data, Hooks, Instead, Ioctls, Names, Object, Op, OpSet, Operations, Reply, Verdict,
 };
 use wrapfs::vnode::{Attr, Cx, Errno, IoctlReply, Result};
-use wrapfs::{LayerType, OptionSpec, Settings, Template};
+use wrapfs::{Build, LayerType, OptionSpec, Settings, Template, Traits};
 
 const LAYER: LayerType = LayerType {
     name: "everything",
@@ -17,7 +17,8 @@ const LAYER: LayerType = LayerType {
         OptionSpec { name: "ro", value: None, help: "Nothing can be changed through it." },
         OptionSpec { name: "panic", value: None, help: "Panics where it is put on a layer." },
     ],
-    build: &|lower, settings| Ok(Template::over(lower).hooks(hooks(settings)?).build()),
+    build: Build::Over(&|lower, settings| Ok(Template::over(lower).hooks(hooks(settings)?).build())),
+    traits: Traits::NONE,
 };
 
 plugin::export!(LAYER, hooks);

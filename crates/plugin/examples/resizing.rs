@@ -3,13 +3,14 @@
 use blockcodecs::Zstd;
 use std::sync::Arc;
 use wrapfs::hooks::Hooks;
-use wrapfs::{Foreign, LayerType, OptionSpec, Settings, Template};
+use wrapfs::{Build, Foreign, LayerType, OptionSpec, Settings, Template, Traits};
 
 const LAYER: LayerType = LayerType {
     name: "resizing",
     about: "compresses data",
     options: &[OptionSpec { name: "only", value: None, help: "Files that are not compressed can't be opened." }],
-    build: &|lower, settings| Ok(Template::over(lower).hooks(hooks(settings)?).build()),
+    build: Build::Over(&|lower, settings| Ok(Template::over(lower).hooks(hooks(settings)?).build())),
+    traits: Traits::NONE,
 };
 
 plugin::export!(LAYER, hooks);

@@ -6,7 +6,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use rustix::fs::{FileType, Mode, OFlags};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
-use wrapfs::{LayerType, OptionSpec};
+use wrapfs::{Build, LayerType, OptionSpec, Traits};
 
 /// What an object said of itself. It is never unloaded, so that this holds for the life of the process.
 #[derive(Debug)]
@@ -122,7 +122,8 @@ fn describe(layer: &abi::Layer) -> Result<LayerType, String> {
     let options = options(layer)?;
     let loaded: &'static Loaded = Box::leak(Box::new(Loaded { name, open, close: layer.close }));
     let build = move |lower, settings: &wrapfs::Settings| host::put_on(lower, loaded, settings);
-    Ok(LayerType { name, about, options: options.leak(), build: Box::leak(Box::new(build)) })
+    let build = Build::Over(Box::leak(Box::new(build)));
+    Ok(LayerType { name, about, options: options.leak(), build, traits: Traits::NONE })
 }
 
 fn options(layer: &abi::Layer) -> Result<Vec<OptionSpec>, String> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vnode::{Cx, Errno, Layer, Result};
 use wrapfs::hooks::{Answer, Instead, Object, Op, OpKind, OpSet, Operations, Verdict};
-use wrapfs::{LayerType, OptionSpec, Settings, Template};
+use wrapfs::{Build, LayerType, Needs, OptionSpec, Settings, Template, Traits};
 
 /// `snoopfs`, for the list of layers.
 pub const LAYER: LayerType = LayerType {
@@ -35,7 +35,8 @@ pub const LAYER: LayerType = LayerType {
             help: "No program can be made set-user-id or set-group-id, or be given capabilities, by root neither.",
         },
     ],
-    build: &build,
+    build: Build::Over(&build),
+    traits: Traits { needs: |_| Ok(Needs { warns: Some("/var/log/snoopfs.log"), ..Needs::NONE }), ..Traits::NONE },
 };
 
 #[derive(Debug)]

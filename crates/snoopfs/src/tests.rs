@@ -40,7 +40,7 @@ fn tree() -> Arc<MemFs> {
 }
 
 fn mount(lower: Arc<dyn Layer>, options: &[(&str, &str)]) -> Arc<dyn Layer> {
-    (LAYER.build)(lower, &settings(options)).unwrap()
+    LAYER.over(lower, &settings(options)).unwrap()
 }
 
 fn find(cx: &Cx<'_>, layer: &Arc<dyn Layer>, path: &str) -> Arc<dyn Vnode> {
@@ -169,7 +169,7 @@ fn options_that_make_no_sense_are_refused() {
         ("protect", "/bin/../bin/login", "protect="),
         ("protect", "/bin/login/x", "protect=/bin/login/x"),
     ] {
-        let error = (LAYER.build)(tree(), &settings(&[(option, value)])).unwrap_err();
+        let error = LAYER.over(tree(), &settings(&[(option, value)])).unwrap_err();
         assert!(error.starts_with(why), "{error}");
     }
 }

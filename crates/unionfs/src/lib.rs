@@ -6,7 +6,7 @@
 //!
 //! | concept | file |
 //! |---|---|
-//! | what users choose, and why a union can't be made | `options`, `build` |
+//! | what users choose, and why a union can't be made | `declare`, `options`, `build` |
 //! | branches, and on which one a change goes | `branch` |
 //! | finding a name: left to right, whiteouts, merging | `lookup` |
 //! | names that are kept from users; hiding | `whiteout` |
@@ -32,6 +32,7 @@ mod build;
 mod copydata;
 mod copyup;
 mod create;
+mod declare;
 mod exchange;
 mod file;
 mod hardlink;
@@ -64,4 +65,5 @@ mod work;
 mod xattr;
 
 pub use build::Unionfs;
+pub use declare::LAYER;
 pub use options::{Branch, BuildError, Copyup, Delete, Mode, Numbers, Options, Whiteouts};

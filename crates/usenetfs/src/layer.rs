@@ -2,9 +2,9 @@ use crate::node::UsenetVnode;
 use crate::scheme::Scheme;
 use crate::state::States;
 use parking_lot::Mutex;
+use stack::{Build, LayerType, OptionSpec, Settings, Traits};
 use std::sync::Arc;
 use vnode::{Cx, Layer, Result, Vnode, forward};
-use wrapfs::{LayerType, OptionSpec, Settings};
 
 /// `usenetfs`, for the list of layers.
 pub const LAYER: LayerType = LayerType {
@@ -23,7 +23,8 @@ pub const LAYER: LayerType = LayerType {
             help: "With scheme=hash: a subdirectory with more than N entries is split: 2 to 1000000 (1000).",
         },
     ],
-    build: &build,
+    build: Build::Over(&build),
+    traits: Traits::NONE,
 };
 
 fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc<dyn Layer>, String> {

@@ -1,6 +1,29 @@
 use crate::vnode_impl::WrapVnode;
+use stack::{Build, LayerType, Manual, Traits};
 use std::sync::Arc;
 use vnode::{Cx, Layer, Result, Vnode, forward};
+
+/// `wrapfs`, for the list of layers.
+pub const LAYER: LayerType = LayerType {
+    name: "wrapfs",
+    about: "adds nothing: the null layer, which every layer begins with",
+    options: &[],
+    build: Build::Over(&|lower, _settings| Ok(WrapFs::new(lower))),
+    traits: Traits { manual: Some(&MANUAL), ..Traits::NONE },
+};
+
+const MANUAL: Manual = Manual {
+    title: "mount a directory through a null layer",
+    argument: Some(("DIRECTORY", "the directory to show")),
+    description: &[
+        "The null layer shows a directory as it is, through the same machinery that the other file systems of Strata are built \
+         on. It changes nothing, and so measures what stacking costs.",
+    ],
+    examples: &[
+        ("mount -t wrapfs /usr /mnt", "Show /usr at /mnt."),
+        ("mount -t wrapfs /usr /usr", "Cover /usr by itself: all access goes through the layer."),
+    ],
+};
 
 /// The null layer over another.
 #[derive(Debug)]

@@ -10,15 +10,14 @@
 //!   that the layer below sees objects of its own.
 #![forbid(unsafe_code)]
 
-mod declare;
 mod file;
 pub mod hooks;
 mod layer;
 mod template;
 mod vnode_impl;
 
-pub use declare::{Build, LayerType, OptionSpec, Settings};
-pub use layer::WrapFs;
+pub use layer::{LAYER, WrapFs};
+pub use stack::{Build, LayerType, Needs, OptionSpec, Settings, Traits};
 pub use template::{Foreign, Template};
 pub use {container, vnode};
 

@@ -11,7 +11,7 @@ pub use declared::{Declared, MakeHooks};
 ///
 /// ```
 /// use wrapfs::hooks::{Attributes, Hooks};
-/// use wrapfs::{LayerType, Settings, Template};
+/// use wrapfs::{Build, LayerType, Settings, Template, Traits};
 ///
 /// #[derive(Debug)]
 /// struct AsItIs;
@@ -25,7 +25,8 @@ pub use declared::{Declared, MakeHooks};
 ///     name: "as-it-is",
 ///     about: "changes nothing",
 ///     options: &[],
-///     build: &|lower, settings| Ok(Template::over(lower).hooks(hooks(settings)?).build()),
+///     build: Build::Over(&|lower, settings| Ok(Template::over(lower).hooks(hooks(settings)?).build())),
+///     traits: Traits::NONE,
 /// };
 ///
 /// plugin::export!(LAYER, hooks);

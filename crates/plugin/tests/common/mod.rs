@@ -60,7 +60,7 @@ impl Object {
         for (name, value) in given {
             assert!(settings.insert(name, value.as_bytes()));
         }
-        (plugin::load(&self.0)?.build)(lower, &settings)
+        plugin::load(&self.0)?.over(lower, &settings)
     }
 
     /// Why it can't be used.

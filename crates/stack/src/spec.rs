@@ -11,15 +11,30 @@
 //! What separates is only what stands there without a backslash and outside of double quotes ([`Text`]): a `/` with a blank on both sides,
 //! a comma, the first `=`.
 
-use crate::bottom::BottomType;
-use crate::near::{nearest, path_meant};
-use crate::own::Own;
-use crate::registry;
-use crate::text::Text;
+use crate::list::{self, BranchSpec};
+use crate::near::nearest;
+use crate::{Given, LayerType, OptionSpec, Text};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
-use wrapfs::{LayerType, OptionSpec};
+
+/// The layer types that there are.
+pub trait Catalog {
+    /// The type of that name.
+    fn find(&self, name: &str) -> Option<&'static LayerType>;
+
+    /// All names.
+    fn names(&self) -> Vec<&'static str>;
+
+    /// The type that the object file at that path is.
+    ///
+    /// # Errors
+    /// Names the path, what is wrong and what to do about it.
+    fn load(&self, path: &Path) -> Result<&'static LayerType, String>;
+
+    /// What to write for a name that stands for no layer, if it is that of a file in the working directory.
+    fn path_meant(&self, name: &str) -> Option<String>;
+}
 
 /// The most layers: their figures must fit into one extended attribute.
 pub const MOST: usize = 32;
@@ -34,12 +49,12 @@ pub struct StackSpec {
 }
 
 /// A layer and its options.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LayerSpec {
     /// Which.
     pub kind: &'static LayerType,
     /// How.
-    pub own: Own,
+    pub given: Given,
 }
 
 /// What a stack stands on.
@@ -52,8 +67,8 @@ pub enum BottomSpec {
         /// Must it never be changed?
         read_only: bool,
     },
-    /// A file system over several directories.
-    Over(&'static BottomType, Own),
+    /// A layer over branches.
+    Branches(LayerSpec, Vec<BranchSpec>),
 }
 
 /// The option of a directory.
@@ -63,7 +78,7 @@ const DIRECTORY: &[OptionSpec] = &[OptionSpec { name: "ro", value: None, help: "
 ///
 /// # Errors
 /// Names the part, what is wrong with it and what to do about it.
-pub fn read(bytes: &[u8]) -> Result<StackSpec, String> {
+pub fn read(bytes: &[u8], catalog: &dyn Catalog) -> Result<StackSpec, String> {
     let text = Text::read(bytes).map_err(|wrong| format!("the stack {wrong}: {}", String::from_utf8_lossy(bytes)))?;
     let parts = text.split_spaced(b'/');
     if parts.len() > MOST {
@@ -71,57 +86,70 @@ pub fn read(bytes: &[u8]) -> Result<StackSpec, String> {
     }
     let Some((last, above)) = parts.split_last() else { return Err("the stack is empty".to_owned()) };
     let numbered = above.iter().zip(1..);
-    let layers = numbered.map(|(part, number)| layer(part).map_err(|wrong| at(number, &wrong)));
+    let layers = numbered.map(|(part, number)| layer(part, catalog).map_err(|wrong| at(number, &wrong)));
     let layers = layers.collect::<Result<_, _>>()?;
-    let bottom = bottom(last).map_err(|wrong| at(parts.len(), &wrong))?;
+    let bottom = bottom(last, catalog).map_err(|wrong| at(parts.len(), &wrong))?;
     Ok(StackSpec { layers, bottom })
+}
+
+/// A layer over the branches that its options list.
+///
+/// # Errors
+/// Names the option and what is wrong with it.
+pub fn over_branches(kind: &'static LayerType, given: Given) -> Result<BottomSpec, String> {
+    let Some(declared) = kind.branches() else { return Err(format!("{} has no branches", kind.name)) };
+    let lists = given.lists(declared).map(|list| list::parse(list, declared));
+    let lists: Vec<_> =
+        lists.collect::<Result<_, _>>().map_err(|wrong| format!("option {}=: {wrong}", declared.option))?;
+    Ok(BottomSpec::Branches(LayerSpec { kind, given }, lists.concat()))
 }
 
 fn at(number: usize, wrong: &str) -> String {
     format!("part {number} of the stack: {wrong}")
 }
 
-fn layer(part: &Text) -> Result<LayerSpec, String> {
+fn layer(part: &Text, catalog: &dyn Catalog) -> Result<LayerSpec, String> {
     let (name, options) = name_and_options(part)?;
-    if let Some(kind) = registry::layer(&name) {
-        let own = Own::read(&options, kind.options, None).map_err(|wrong| format!("{name}: {wrong}"))?;
-        return Ok(LayerSpec { kind, own });
-    }
-    if is_object(part) {
-        let path = part.split(b',').first().map(Text::bytes).unwrap_or_default();
-        let kind = plugin::load(Path::new(&OsString::from_vec(path)))?;
-        let own = Own::read(&options, kind.options, None).map_err(|wrong| format!("{name}: {wrong}"))?;
-        return Ok(LayerSpec { kind, own });
-    }
-    if registry::bottom(&name).is_some() || is_path(part) {
+    let found = catalog.find(&name);
+    if found.is_some_and(|kind| kind.branches().is_some()) || (is_path(part) && !is_object(part)) {
         return Err(format!("{name} can only be the last part: nothing can lie below it"));
     }
-    Err(unknown(&name))
+    let kind = match found {
+        Some(kind) => kind,
+        None if is_object(part) => catalog.load(&path_of(part))?,
+        None => return Err(unknown(&name, catalog)),
+    };
+    let given = Given::read(&options, kind).map_err(|wrong| format!("{name}: {wrong}"))?;
+    Ok(LayerSpec { kind, given })
 }
 
-fn bottom(part: &Text) -> Result<BottomSpec, String> {
+fn bottom(part: &Text, catalog: &dyn Catalog) -> Result<BottomSpec, String> {
     let (name, options) = name_and_options(part)?;
     if is_path(part) {
-        let path = part.split(b',').first().map(Text::bytes).unwrap_or_default();
-        let own = Own::read(&options, DIRECTORY, None)
+        let given = Given::declared(&options, DIRECTORY, None)
             .map_err(|wrong| format!("directory {name}: {wrong} (a comma in a path is written \\,)"))?;
-        return Ok(BottomSpec::Directory { path: OsString::from_vec(path).into(), read_only: own.has("ro") });
+        return Ok(BottomSpec::Directory { path: path_of(part), read_only: given.has("ro") });
     }
-    if let Some(kind) = registry::bottom(&name) {
-        let own =
-            Own::read(&options, kind.options, kind.continues.as_ref()).map_err(|wrong| format!("{name}: {wrong}"))?;
-        return Ok(BottomSpec::Over(kind, own));
+    match catalog.find(&name) {
+        Some(kind) if kind.branches().is_some() => Given::read(&options, kind)
+            .and_then(|given| over_branches(kind, given))
+            .map_err(|wrong| format!("{name}: {wrong}")),
+        Some(_) => {
+            Err(format!("{name} needs something below it: end the stack with a directory, as in `{name} / /srv/data`"))
+        }
+        None => Err(match catalog.path_meant(&name) {
+            _ if name.ends_with(".so") => {
+                format!("{}; below it, end the stack with a directory", unknown(&name, catalog))
+            }
+            Some(meant) => format!("{name}: the path of a directory begins with / or ./: {meant}"),
+            None => format!("{}; a directory begins with / or ./", unknown(&name, catalog)),
+        }),
     }
-    if registry::layer(&name).is_some() {
-        return Err(format!(
-            "{name} needs something below it: end the stack with a directory, as in `{name} / /srv/data`"
-        ));
-    }
-    Err(match path_meant(&name) {
-        _ if name.ends_with(".so") => format!("{}; below it, end the stack with a directory", unknown(&name)),
-        Some(meant) => format!("{name}: the path of a directory begins with / or ./: {meant}"),
-        None => format!("{}; a directory begins with / or ./", unknown(&name)),
-    })
+}
+
+/// The path that a part begins with.
+fn path_of(part: &Text) -> PathBuf {
+    OsString::from_vec(part.split(b',').first().map(Text::bytes).unwrap_or_default()).into()
 }
 
 /// Is it a path, and not a name?
@@ -142,12 +170,12 @@ fn name_and_options(part: &Text) -> Result<(String, Vec<Text>), String> {
     }
 }
 
-fn unknown(name: &str) -> String {
+fn unknown(name: &str, catalog: &dyn Catalog) -> String {
     if name.ends_with(".so") {
-        let way_out = path_meant(name).unwrap_or_else(|| format!("write ./{name} or /DIR/{name}"));
+        let way_out = catalog.path_meant(name).unwrap_or_else(|| format!("write ./{name} or /DIR/{name}"));
         return format!("{name}: a layer in a file is named by a path that begins with / or ./: {way_out}");
     }
-    let way_out = match nearest(name, registry::names()) {
+    let way_out = match nearest(name, catalog.names()) {
         Some(near) => format!("is {near} meant?"),
         None if name.contains('/') => "layers are separated by a / with a blank on both sides".to_owned(),
         None => "`strata layers` lists them".to_owned(),
@@ -158,23 +186,24 @@ fn unknown(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Types;
     use crate::text::escape;
     use proptest::prelude::*;
     use std::os::unix::ffi::OsStrExt as _;
 
     fn names(stack: &str) -> Vec<String> {
-        let spec = read(stack.as_bytes()).unwrap_or_else(|wrong| panic!("{stack}: {wrong}"));
+        let spec = read(stack.as_bytes(), &Types).unwrap_or_else(|wrong| panic!("{stack}: {wrong}"));
         let bottom = match spec.bottom {
             BottomSpec::Directory { path, read_only } => {
                 format!("{}{}", path.display(), if read_only { ",ro" } else { "" })
             }
-            BottomSpec::Over(kind, own) => format!("{},{}", kind.name, own.show()),
+            BottomSpec::Branches(spec, _) => format!("{},{}", spec.kind.name, spec.given.show()),
         };
         spec.layers.iter().map(|layer| layer.kind.name.to_owned()).chain([bottom]).collect()
     }
 
     fn wrong(stack: &str) -> String {
-        read(stack.as_bytes()).unwrap_err()
+        read(stack.as_bytes(), &Types).unwrap_err()
     }
 
     #[test]
@@ -226,19 +255,19 @@ mod tests {
         #[test]
         fn any_directory_can_be_written(path in proptest::collection::vec(1u8.., 0..30)) {
             let path = [b"/".as_slice(), &path].concat();
-            let spec = read(format!("wrapfs / {}", escape(&path)).as_bytes()).unwrap();
+            let spec = read(format!("wrapfs / {}", escape(&path)).as_bytes(), &Types).unwrap();
             let BottomSpec::Directory { path: read, .. } = spec.bottom else { panic!() };
             prop_assert_eq!(read.as_os_str().as_bytes(), path);
         }
 
         #[test]
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            let _ = read(&bytes);
+            let _ = read(&bytes, &Types);
         }
 
         #[test]
         fn no_text_of_stack_letters_panics(text in "(wrapfs|unionfs|,dirs=|,ro| / |/a|[,=:/\\\\\" ]){0,20}") {
-            if let Err(wrong) = read(text.as_bytes()) {
+            if let Err(wrong) = read(text.as_bytes(), &Types) {
                 prop_assert!(!wrong.contains('\n'));
             }
         }

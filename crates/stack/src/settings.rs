@@ -1,53 +1,7 @@
-//! What a layer says of itself, so that it can be named in a mount option, explained by `--help` and put on another.
+//! The options that a layer was given, and how their values are read.
 
 use core::ops::RangeInclusive;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use vnode::Layer;
-
-/// A kind of layer over one other.
-///
-/// ```
-/// # use wrapfs::{LayerType, WrapFs};
-/// /// Adds nothing.
-/// pub const LAYER: LayerType = LayerType {
-///     name: "null",
-///     about: "forwards everything",
-///     options: &[],
-///     build: &|lower, _settings| Ok(WrapFs::new(lower)),
-/// };
-/// ```
-#[derive(Clone, Copy)]
-pub struct LayerType {
-    /// The name in a stack: letters, digits, `-` and `_`.
-    pub name: &'static str,
-    /// One line for the list of layers, without a full stop.
-    pub about: &'static str,
-    /// The options that it takes.
-    pub options: &'static [OptionSpec],
-    /// Puts one on the layer below. The error is a sentence for the person who mounts.
-    pub build: &'static Build,
-}
-
-/// See [`LayerType::build`].
-pub type Build = dyn Fn(Arc<dyn Layer>, &Settings) -> Result<Arc<dyn Layer>, String> + Send + Sync;
-
-impl core::fmt::Debug for LayerType {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("LayerType").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// An option of a layer, as it stands in a mount's options.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OptionSpec {
-    /// Its name.
-    pub name: &'static str,
-    /// How its value is shown in the help (`"N"`, `"random|hash"`); `None`: it has none.
-    pub value: Option<&'static str>,
-    /// What it does, in sentences, with the default.
-    pub help: &'static str,
-}
 
 /// The options that a layer was given. Only options that it declared get here, each at most once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,7 +14,8 @@ impl Settings {
         Self::default()
     }
 
-    /// Adds an option; one without a value has an empty one. Answers false if it was there already.
+    /// Adds an option, in place of an earlier one of that name; one without a value has an empty one. Answers false if it was
+    /// there already.
     pub fn insert(&mut self, name: &str, value: &[u8]) -> bool {
         self.0.insert(name.to_owned(), value.to_vec()).is_none()
     }
@@ -130,6 +85,15 @@ impl Settings {
         };
         let wrong = |text: &str| format!("{name}={text}: a number of bytes is written as 4096, 4k or 1M");
         self.text(name)?.map(|text| size(text).ok_or_else(|| wrong(text))).transpose()
+    }
+
+    /// An option's value, read by one of the functions of [`crate::value`].
+    ///
+    /// # Errors
+    /// A sentence that names the option and what is wrong with the value.
+    pub fn read<T>(&self, name: &str, read: impl FnOnce(&[u8]) -> Result<T, String>) -> Result<Option<T>, String> {
+        let value = self.bytes(name).map(read).transpose();
+        value.map_err(|wrong| format!("option {name}=: {wrong}"))
     }
 
     /// All of them, by name.

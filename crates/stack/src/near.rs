@@ -1,8 +1,7 @@
 //! What may have been meant by a name that is not known.
 
-use std::path::Path;
-
 /// The first of `known` that differs from `name` by one letter changed, added, removed or swapped.
+#[must_use]
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known.into_iter().find(|known| is_near(name, known))
 }
@@ -19,12 +18,6 @@ fn is_near(a: &str, b: &str) -> bool {
     }
 }
 
-/// The path that was meant by the name of a file that is there: a path in a stack begins with `/` or `.`.
-pub fn path_meant(name: &str) -> Option<String> {
-    let is_file = !name.is_empty() && Path::new(name).symlink_metadata().is_ok();
-    is_file.then(|| format!("did you mean ./{name}?"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,8 +31,5 @@ mod tests {
         }
         assert_eq!(nearest("bogus", ["dirs", "cache"]), None);
         assert_eq!(nearest("", ["a"]), None);
-        // Tests run in the directory of the crate.
-        assert_eq!(path_meant("Cargo.toml").as_deref(), Some("did you mean ./Cargo.toml?"));
-        assert_eq!((path_meant("no-such-file"), path_meant("")), (None, None));
     }
 }

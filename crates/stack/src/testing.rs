@@ -1,0 +1,67 @@
+//! Layer types for the tests of this crate.
+
+use crate::{Access, BranchMode, Branches, Build, Catalog, LayerType, Make, OptionSpec, Traits};
+use std::path::Path;
+
+pub(crate) const RW: BranchMode = BranchMode { name: "rw", access: Access::ReadWrite };
+pub(crate) const RO: BranchMode = BranchMode { name: "ro", access: Access::ReadOnly };
+
+pub(crate) const BRANCHES: Branches = Branches {
+    option: "dirs",
+    first_argument: false,
+    joined: true,
+    noun: ("branch", "branches"),
+    example: "dirs=/a=rw:/b=ro",
+    modes: &[RW, RO],
+    unmarked: |_, _| RO,
+    first_takes_changes: false,
+    make: Make::Opened(&|_, _, _| Err("nothing is made here".to_owned())),
+};
+
+static TYPES: [LayerType; 3] = [
+    LayerType {
+        name: "wrapfs",
+        about: "",
+        options: &[],
+        build: Build::Over(&|lower, _| Ok(lower)),
+        traits: Traits::NONE,
+    },
+    LayerType {
+        name: "xor",
+        about: "",
+        options: &[OptionSpec { name: "key", value: Some("N"), help: "" }],
+        build: Build::Over(&|lower, _| Ok(lower)),
+        traits: Traits::NONE,
+    },
+    LayerType {
+        name: "unionfs",
+        about: "",
+        options: &[
+            OptionSpec { name: "dirs", value: Some("PATH"), help: "" },
+            OptionSpec { name: "delete", value: Some("all"), help: "" },
+        ],
+        build: Build::Branches(&BRANCHES),
+        traits: Traits::NONE,
+    },
+];
+
+/// What the tests' stacks are made of.
+pub(crate) struct Types;
+
+impl Catalog for Types {
+    fn find(&self, name: &str) -> Option<&'static LayerType> {
+        TYPES.iter().find(|kind| kind.name == name)
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        TYPES.iter().map(|kind| kind.name).collect()
+    }
+
+    fn load(&self, path: &Path) -> Result<&'static LayerType, String> {
+        Err(format!("{} can't be used as a layer: No such file", path.display()))
+    }
+
+    fn path_meant(&self, name: &str) -> Option<String> {
+        (name == "src").then(|| "did you mean ./src?".to_owned())
+    }
+}

@@ -1,0 +1,77 @@
+//! The values of options: what is wrong with one is said in the same words everywhere.
+
+use core::time::Duration;
+
+/// The value of that name.
+///
+/// # Errors
+/// It is none of them.
+pub fn one_of<T: Copy>(value: &[u8], all: &[(&str, T)]) -> Result<T, String> {
+    all.iter().find(|(name, _)| name.as_bytes() == value).map(|&(_, found)| found).ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(|&(name, _)| name).collect();
+        format!("{:?} is none of {}", String::from_utf8_lossy(value), names.join(", "))
+    })
+}
+
+/// A number of 32 bits, except the highest, which stands for "none" in uids and gids.
+///
+/// # Errors
+/// It is none.
+pub fn number(value: &[u8]) -> Result<u32, String> {
+    digits(value, 10)
+        .ok_or_else(|| format!("{:?} is not a number from 0 to 4294967294", String::from_utf8_lossy(value)))
+}
+
+/// Permission bits in octal, those for set-user-id and the like included.
+///
+/// # Errors
+/// It is none, or has more bits.
+pub fn permissions(value: &[u8]) -> Result<u32, String> {
+    let shown = String::from_utf8_lossy(value);
+    match digits(value, 8) {
+        Some(mode) if mode <= 0o7777 => Ok(mode),
+        Some(_) => Err(format!("{shown} has more than permission bits: 7777 is the most")),
+        None => Err(format!("{shown:?} is not an octal number such as 0644, at most 7777")),
+    }
+}
+
+fn digits(value: &[u8], radix: u32) -> Option<u32> {
+    let text = core::str::from_utf8(value).ok().filter(|_| value.iter().all(u8::is_ascii_digit))?;
+    u32::from_str_radix(text, radix).ok().filter(|&n| n != u32::MAX)
+}
+
+/// A time in seconds, fractions allowed, of a year at most.
+///
+/// # Errors
+/// It is none.
+pub fn seconds(value: &[u8]) -> Result<Duration, String> {
+    const MOST: Duration = Duration::from_secs(365 * 24 * 3600);
+    let shown = String::from_utf8_lossy(value);
+    let number = shown.parse::<f64>().ok().and_then(|n| Duration::try_from_secs_f64(n).ok());
+    number
+        .map(|n| n.min(MOST))
+        .ok_or_else(|| format!("{shown:?} is not a number of seconds, 0 or more, such as 1 or 0.5"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read() {
+        assert_eq!(one_of(b"b", &[("a", 1), ("b", 2)]), Ok(2));
+        assert_eq!(one_of(b"c", &[("a", 1), ("b", 2)]), Err("\"c\" is none of a, b".to_owned()));
+        assert_eq!((number(b"0"), number(b"4294967294"), permissions(b"0640")), (Ok(0), Ok(u32::MAX - 1), Ok(0o640)));
+        for bad in ["", "-1", "+1", "root", "4294967295", "4294967296", "1 "] {
+            assert!(number(bad.as_bytes()).unwrap_err().contains("is not a number from 0 to"), "{bad}");
+        }
+        assert!(
+            permissions(b"888").unwrap_err().contains("octal") && permissions(b"10000").unwrap_err().contains("7777")
+        );
+        assert_eq!(seconds(b"0.25"), Ok(Duration::from_millis(250)));
+        assert_eq!(seconds(b"1e9"), seconds(b"31536000"));
+        for bad in ["", "-1", "x", "nan", "1e400", "\u{e4}"] {
+            assert!(seconds(bad.as_bytes()).unwrap_err().contains("seconds"), "{bad}");
+        }
+    }
+}
