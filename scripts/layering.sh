@@ -19,7 +19,7 @@ blockcodecs: vnode container
 wrapfs: vnode stack container
 layers: vnode stack wrapfs blockcodecs
 snoopfs: vnode stack wrapfs access
-usenetfs: vnode stack wrapfs
+usenetfs: vnode stack
 unionfs: vnode stack
 lbfs: vnode stack
 plugin: vnode stack wrapfs

@@ -1,139 +1,139 @@
 //! Attributes.
 
+use crate::branch::{BranchId, Lower};
 use crate::copyup::Change;
 use crate::file::UnionFile;
-use crate::node::{Lower, UNCOUNTED, UnionVnode};
+use crate::node::{UNCOUNTED, UnionVnode};
+use crate::op::Op;
 use crate::retry::Tries;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Cx, Errno, OpenFile, Result, SetAttr, SetTime, StatFs};
 
 impl UnionVnode {
     /// Runs `op` on the leftmost lower object; once more if a branch was changed behind our back.
-    pub(crate) fn on_leaf<T>(&self, cx: &Cx<'_>, mut op: impl FnMut(&Lower) -> Result<T>) -> Result<T> {
-        match op(&self.leaf()) {
-            Err(Errno::STALE) if self.refresh(cx)? => op(&self.leaf()),
+    pub(crate) fn on_leaf<T>(&self, cx: &Cx<'_>, mut call: impl FnMut(&Lower) -> Result<T>) -> Result<T> {
+        match call(&self.leaf()) {
+            Err(Errno::STALE) if self.looking(cx, |op| self.refresh(op))? => call(&self.leaf()),
             other => other,
         }
     }
 
     pub(crate) fn get_attr(&self, cx: &Cx<'_>) -> Result<Attr> {
         let attr = self.on_leaf(cx, |lower| lower.vnode.getattr(cx))?;
-        self.shown_attr(cx, attr)
-    }
-
-    /// Attributes as users see them, from those of the leftmost lower object.
-    pub(crate) fn shown_attr(&self, cx: &Cx<'_>, attr: Attr) -> Result<Attr> {
-        if self.dir.is_some() { self.dir_attr(cx, attr) } else { Ok(self.leaf_attr(cx, attr)) }
+        if self.dir.is_none() {
+            return Ok(self.leaf_attr(attr));
+        }
+        self.looking(cx, |op| self.dir_attr(op, attr))
     }
 
     /// A directory's attributes as users see them.
-    pub(crate) fn dir_attr(&self, cx: &Cx<'_>, mut attr: Attr) -> Result<Attr> {
-        attr.nlink = self.dir_links(cx)?.unwrap_or(attr.nlink);
+    pub(crate) fn dir_attr(&self, op: &Op<'_>, mut attr: Attr) -> Result<Attr> {
+        attr.nlink = self.dir_links(op)?.unwrap_or(attr.nlink);
         attr.ino = self.core.shown(self.id);
         Ok(attr)
     }
 
     /// A directory's link count where it is not that of the lower directory.
-    fn dir_links(&self, cx: &Cx<'_>) -> Result<Option<u32>> {
+    fn dir_links(&self, op: &Op<'_>) -> Result<Option<u32>> {
         if self.gone.load(Ordering::Acquire) {
             Ok(Some(0))
         } else if self.stack()?.len() > 1 {
-            Ok(Some(self.count_subdirs(cx)?.saturating_add(2)))
+            Ok(Some(self.count_subdirs(op)?.saturating_add(2)))
         } else {
             Ok(None)
         }
     }
 
-    fn count_subdirs(&self, cx: &Cx<'_>) -> Result<u32> {
+    fn count_subdirs(&self, op: &Op<'_>) -> Result<u32> {
         let dir = self.dir()?;
         let counted = dir.subdirs.load(Ordering::Acquire);
         if counted != UNCOUNTED {
             return Ok(counted);
         }
-        self.listed_subdirs(cx)
+        self.listed_subdirs(op)
     }
 
-    pub(crate) fn set_attr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
-        self.core.require_writable()?;
+    pub(crate) fn set_attr(&self, op: &Op<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
+        op.set.require_writable()?;
         let mut change = set.size.map(|_| Change::truncate(set));
         let mut tries = Tries::new();
         loop {
-            let lower = self.for_change(cx, change.as_mut())?;
+            let lower = self.for_change(op, change.as_mut())?;
             if let Some(changed) = change.as_mut().and_then(|change| change.done.take()) {
-                return Ok(self.changed_attr(cx, &lower, changed.attr));
+                return Ok(self.changed_attr(op, &lower, changed.attr));
             }
-            let _writing = self.guard_write(cx, &lower)?;
+            let _writing = self.guard_write(op, &lower)?;
             let open = match file.and_then(|f| f.as_any().downcast_ref::<UnionFile>()) {
-                Some(file) => Some(file.lower(cx)?),
+                Some(file) => Some(file.lower(op)?),
                 None => None,
             };
             // What can fail comes before the change: once it is made, the answer is success.
-            let links = if self.dir.is_some() { Some(self.dir_links(cx)?) } else { None };
-            match lower.vnode.setattr(cx, set, open.as_deref()) {
+            let links = if self.dir.is_some() { Some(self.dir_links(op)?) } else { None };
+            match lower.vnode.setattr(op, set, open.as_deref()) {
                 Ok(attr) => {
                     return Ok(match links {
                         Some(links) => {
                             Attr { ino: self.core.shown(self.id), nlink: links.unwrap_or(attr.nlink), ..attr }
                         }
-                        None => self.leaf_attr(cx, attr),
+                        None => self.leaf_attr(attr),
                     });
                 }
-                Err(e) if self.core.go_left(lower.branch, e) => tries.again()?,
-                Err(Errno::STALE) if self.refresh(cx)? => tries.again()?,
+                Err(e) if op.set.go_left(lower.branch, e) => tries.again()?,
+                Err(Errno::STALE) if self.refresh(op)? => tries.again()?,
                 Err(e) => return Err(e),
             }
         }
     }
 
     /// The attributes after a change that came with a copy-up: now with a name, if that can be found out.
-    fn changed_attr(&self, cx: &Cx<'_>, lower: &Lower, changed: Attr) -> Attr {
-        let attr = lower.vnode.getattr(cx).unwrap_or(Attr { nlink: 1, ..changed });
-        self.leaf_attr(cx, attr)
+    fn changed_attr(&self, op: &Op<'_>, lower: &Lower, changed: Attr) -> Attr {
+        let attr = lower.vnode.getattr(op).unwrap_or(Attr { nlink: 1, ..changed });
+        self.leaf_attr(attr)
     }
 
     /// The lower object where changes of this one go: copies it up if need be.
-    pub(crate) fn for_change(&self, cx: &Cx<'_>, mut change: Option<&mut Change>) -> Result<Lower> {
-        self.core.require_writable()?;
+    pub(crate) fn for_change(&self, op: &Op<'_>, mut change: Option<&mut Change>) -> Result<Lower> {
+        op.set.require_writable()?;
         let mut tries = Tries::new();
         loop {
             let lower = self.leaf();
-            if self.core.writable(lower.branch) {
+            if op.set.writable(lower.branch) {
                 return Ok(lower);
             }
             let this = self.arc()?;
             if self.dir.is_some() {
                 // Where no part can be made there after all, the next round finds out.
-                let _ = self.core.ensure_part(cx, &this, self.target()?)?;
+                let _ = self.core.ensure_part(op, &this, self.target(op)?)?;
             } else {
-                self.core.copy_up(cx, &this, None, change.as_deref_mut())?;
+                self.core.copy_up(op, &this, None, change.as_deref_mut())?;
             }
             tries.again()?;
         }
     }
 
     /// The directory's entries changed on `branch`: its times show it, also where its attributes come from another branch.
-    pub(crate) fn touch(&self, cx: &Cx<'_>, branch: u16) {
+    pub(crate) fn touch(&self, op: &Op<'_>, branch: BranchId) {
         if self.branch() == branch {
             return;
         }
         let set = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
-        let server = self.core.server(cx);
-        let touched = self.for_change(cx, None).and_then(|lower| lower.vnode.setattr(&server, &set, None));
+        let server = self.core.server(op);
+        let touched = self.for_change(op, None).and_then(|lower| lower.vnode.setattr(&server, &set, None));
         if let Err(errno) = touched {
             tracing::warn!(%errno, dir = ?self, "the times of a changed directory could not be set");
         }
     }
 
-    pub(crate) fn stat_fs(&self, cx: &Cx<'_>) -> Result<StatFs> {
+    pub(crate) fn stat_fs(&self, op: &Op<'_>) -> Result<StatFs> {
         let mut total: Option<StatFs> = None;
         let mut seen = Vec::new();
-        for (index, branch) in (0..).zip(self.core.branches.iter()) {
-            let one = branch.root.statfs(cx)?;
+        for member in &op.set.order {
+            let one = member.state.root.statfs(op)?;
             if seen.contains(&one.fsid) {
                 continue;
             }
             seen.push(one.fsid);
-            let free = self.core.writable(index);
+            let free = op.set.writable(member.id);
             total = Some(add(total, &one, free));
         }
         let mut total = total.ok_or(Errno::IO)?;

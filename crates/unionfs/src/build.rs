@@ -1,13 +1,16 @@
 //! Making a union of branches.
 
-use crate::branch::{BranchState, Core};
+use crate::branch::{BranchId, BranchState, Lower};
 use crate::copyup::keeping_times;
+use crate::core::Core;
 use crate::identity::{Identity, Known, ROOT};
 use crate::log::{HEADER, Log, Reader, Record, write_all};
 use crate::marks::MOVED;
-use crate::node::{Lower, UnionVnode};
+use crate::node::UnionVnode;
+use crate::op::Op;
 use crate::options::{Branch, BuildError, Mode, Options};
 use crate::ownfiles::move_aside;
+use crate::set::{BranchSet, Member};
 use crate::table::Interned;
 use crate::trust::is_servers;
 use std::collections::HashSet;
@@ -53,16 +56,23 @@ impl Unionfs {
         } else {
             None
         };
-        let states = branches.into_iter().zip(tags).map(|(branch, tag)| BranchState::new(branch, tag)).collect();
-        let core = Arc::new(Core::new(states, options, Identity::new(loaded.known, log)));
-        for index in 0..=core.last_branch() {
-            prepare(&core, &cx, index)?;
+        let members = branches.into_iter().zip(tags).zip(0..).map(|((branch, tag), id)| Member {
+            id: BranchId(id),
+            mode: branch.mode,
+            state: Arc::new(BranchState::new(branch, tag)),
+        });
+        let set = BranchSet::new(1, members.collect());
+        let core = Arc::new(Core::new(set, options, Identity::new(loaded.known, log)));
+        let set = core.branches.get();
+        let op = Op::new(&cx, &set);
+        for member in &set.order {
+            prepare(&core, &op, member)?;
         }
-        for index in (0..=core.last_branch()).filter(|&index| core.writable(index)) {
-            core.prepare_spare(&cx, index);
+        for member in set.writables() {
+            core.prepare_spare(&op, member.id);
         }
-        core.complete_names(&cx).map_err(step("counting the names of files"))?;
-        let root = make_root(&core).map_err(step("making the root"))?;
+        core.complete_names(&op).map_err(step("counting the names of files"))?;
+        let root = make_root(&core, &set).map_err(step("making the root"))?;
         Ok(Arc::new(Self { core, root }))
     }
 }
@@ -208,15 +218,15 @@ fn rewrite_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), name: Name<'
 }
 
 /// Takes up what an earlier union left in a branch.
-fn prepare(core: &Core, cx: &Cx<'_>, index: u16) -> std::result::Result<(), BuildError> {
-    let Some(branch) = core.branches.get(usize::from(index)) else { return Ok(()) };
+fn prepare(core: &Core, op: &Op<'_>, member: &Member) -> std::result::Result<(), BuildError> {
+    let branch = &member.state;
     let step = |what| move |errno| BuildError::Step { what, path: branch.path.clone(), errno };
     let moved =
-        Name::new(MOVED).and_then(|name| branch.root.lookup(cx, name)).map_err(step("looking for redirects"))?;
+        Name::new(MOVED).and_then(|name| branch.root.lookup(op, name)).map_err(step("looking for redirects"))?;
     branch.moved.store(moved.is_some(), Ordering::Release);
-    core.load_links(cx, index).map_err(step("reading the index of hard links"))?;
-    if branch.mode == Mode::ReadWrite
-        && let Err(errno) = core.clean_work(cx, index)
+    core.load_links(op, member.id).map_err(step("reading the index of hard links"))?;
+    if member.mode == Mode::ReadWrite
+        && let Err(errno) = core.clean_work(op, member.id)
     {
         // In the way of nothing.
         tracing::warn!(%errno, branch = %branch.path.display(), "the work directory could not be emptied");
@@ -224,8 +234,8 @@ fn prepare(core: &Core, cx: &Cx<'_>, index: u16) -> std::result::Result<(), Buil
     Ok(())
 }
 
-fn make_root(core: &Arc<Core>) -> Result<Arc<UnionVnode>> {
-    let stack: Arc<[Lower]> = core.roots_from(0).into();
+fn make_root(core: &Arc<Core>, set: &BranchSet) -> Result<Arc<UnionVnode>> {
+    let stack: Arc<[Lower]> = set.roots().into();
     let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
     match core.table.intern(ROOT, || UnionVnode::new(core, ROOT, None, leftmost, Some(stack))) {
         Interned::New(root) | Interned::Present(root) => Ok(root),
@@ -238,8 +248,9 @@ impl Drop for Unionfs {
         if let Err(errno) = self.core.identity.flush(&cx) {
             tracing::warn!(%errno, "the end of the identity log is lost: some numbers and link counts of files change");
         }
-        for index in (0..=self.core.last_branch()).filter(|&index| self.core.writable(index)) {
-            self.core.drop_work(&cx, index);
+        let set = self.core.branches.get();
+        for member in set.writables() {
+            self.core.drop_work(&Op::new(&cx, &set), member.id);
         }
     }
 }
@@ -250,11 +261,12 @@ impl Layer for Unionfs {
     }
 
     fn properties(&self) -> Properties {
-        let below = self.core.branches.iter().map(|b| b.layer.properties());
+        let set = self.core.branches.get();
+        let below = set.order.iter().map(|b| b.state.layer.properties());
         let below = below.reduce(Properties::join).unwrap_or_default();
         Properties {
-            read_only: self.core.read_only,
-            may_hang: below.may_hang || self.core.branches.iter().any(|b| b.mode == Mode::NfsReadOnly),
+            read_only: set.read_only,
+            may_hang: below.may_hang || set.order.iter().any(|b| b.mode == Mode::NfsReadOnly),
             watches_refusals: false,
             ..below
         }
@@ -278,10 +290,10 @@ impl Layer for Unionfs {
 
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
         cx.require_blocking()?;
-        let mut done = self.core.identity.flush(&self.core.server(cx));
-        for branch in self.core.branches.iter().filter(|b| b.mode == Mode::ReadWrite) {
+        let mut done = self.core.identity.flush(&self.core.as_server(cx));
+        for branch in self.core.branches.get().order.iter().filter(|b| b.mode == Mode::ReadWrite) {
             // One that fails keeps no other from being written.
-            done = done.and(branch.layer.sync(cx));
+            done = done.and(branch.state.layer.sync(cx));
         }
         done
     }

@@ -1,8 +1,9 @@
 //! What a copy takes over from its original: data, then owner, mode, extended attributes, times last.
 
-use crate::branch::Core;
+use crate::branch::Lower;
 use crate::copyup::Change;
-use crate::node::Lower;
+use crate::core::Core;
+use crate::op::Op;
 use crate::options::Copyup;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +31,7 @@ impl Core {
     /// Copies the data: shared where the file system can, else extent by extent, so that holes stay holes.
     pub(crate) fn copy_data(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         from: &Lower,
         attr: &Attr,
         to: &dyn OpenFile,
@@ -41,8 +42,8 @@ impl Core {
         if size == 0 {
             return Ok(());
         }
-        let server = self.server(cx);
-        cx.require_blocking()?;
+        let server = self.server(op);
+        op.require_blocking()?;
         let source = from.vnode.open(&server, OpenFlags::RDONLY)?;
         let shared = size == attr.size && to.reflink_from(&server, &*source).is_ok();
         if !shared {
@@ -57,13 +58,13 @@ impl Core {
     /// Owner, mode, extended attributes, times.
     pub(crate) fn copy_attributes(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         from: &Arc<dyn Vnode>,
         attr: &Attr,
         to: &Arc<dyn Vnode>,
     ) -> Result<()> {
-        let server = self.server(cx);
-        let (uid, gid, mode) = self.copy_owner(cx, attr);
+        let server = self.server(op);
+        let (uid, gid, mode) = self.copy_owner(op, attr);
         let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
         if let Err(errno) = to.setattr(&server, &owner, None) {
             if errno == Errno::PERM && !self.told_of_owner.swap(true, Ordering::Relaxed) {
@@ -91,12 +92,12 @@ impl Core {
     }
 
     /// Who owns a copy, and its permission bits.
-    fn copy_owner(&self, cx: &Cx<'_>, attr: &Attr) -> (u32, u32, u32) {
+    fn copy_owner(&self, op: &Op<'_>, attr: &Attr) -> (u32, u32, u32) {
         match self.options.copyup {
             Copyup::Preserve => (attr.uid, attr.gid, attr.perm()),
             Copyup::CurrentUser => {
-                let umask = cx.process_umask().unwrap_or(cx.umask);
-                (cx.uid, cx.gid, attr.perm() & 0o777 & !umask)
+                let umask = op.process_umask().unwrap_or(op.umask);
+                (op.uid, op.gid, attr.perm() & 0o777 & !umask)
             }
             Copyup::Mounter { uid, gid, mode } if attr.kind() == Kind::Directory => {
                 (uid, gid, mode & 0o7777 | (mode & 0o444) >> 2)

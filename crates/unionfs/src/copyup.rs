@@ -1,9 +1,11 @@
 //! Copy-up of files: docs/unionfs.md, "Copy-up".
 
-use crate::branch::Core;
+use crate::branch::{BranchId, Lower};
 use crate::copydata::Amount;
+use crate::core::Core;
 use crate::listing::Fate;
-use crate::node::{Lower, Place, UnionVnode};
+use crate::node::{Place, UnionVnode};
+use crate::op::Op;
 use crate::retry::Tries;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -66,33 +68,33 @@ impl Core {
     /// Nothing that readers need is locked while data is copied.
     pub(crate) fn copy_up(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         vnode: &Arc<UnionVnode>,
-        to: Option<u16>,
+        to: Option<BranchId>,
         mut change: Option<&mut Change>,
     ) -> Result<()> {
-        self.require_writable()?;
-        let _job = self.jobs.start(cx, vnode.id)?;
+        op.set.require_writable()?;
+        let _job = self.jobs.start(op, vnode.id)?;
         let from = vnode.leaf();
-        let movable = self.writable(from.branch);
-        if to.map_or(movable, |to| from.branch <= to) {
+        let movable = op.set.writable(from.branch);
+        if to.map_or(movable, |to| !op.set.is_left(to, from.branch)) {
             return Ok(());
         }
-        let _moving = if movable { Some(self.movers.start_move(cx, vnode.id)?) } else { None };
+        let _moving = if movable { Some(self.movers.start_move(op, vnode.id)?) } else { None };
         let mut tries = Tries::new();
         loop {
             let place = vnode.place();
-            let target = self.copy_target(to, place.as_ref(), from.branch)?;
+            let target = self.copy_target(op, to, place.as_ref(), from.branch)?;
             if let Some(place) = &place {
-                Amount::check(cx, &from, change.as_deref())?;
-                if !self.ensure_part(cx, &place.parent, target)? {
+                Amount::check(op, &from, change.as_deref())?;
+                if !self.ensure_part(op, &place.parent, target)? {
                     tries.again()?;
                     continue;
                 }
             }
-            match self.copy_to(cx, vnode, &from, place.as_ref(), target, change.as_deref_mut()) {
-                Err(Errno::AGAIN) => cx.check()?,
-                Err(e) if self.go_left(target, e) => {}
+            match self.copy_to(op, vnode, &from, place.as_ref(), target, change.as_deref_mut()) {
+                Err(Errno::AGAIN) => op.check()?,
+                Err(e) if op.set.go_left(target, e) => {}
                 other => return other,
             }
             tries.again()?;
@@ -101,76 +103,91 @@ impl Core {
 
     /// The branch for a copy of a file that lies on `from`: the nearest possible one up to `to`. Without `to`, the leftmost
     /// read-write one that has a part of the directory, else the nearest possible one.
-    fn copy_target(&self, to: Option<u16>, place: Option<&Place>, from: u16) -> Result<u16> {
-        let left = from.checked_sub(1).ok_or(Errno::ROFS)?;
-        let Some(place) = place else { return self.branch_for(&[], to.unwrap_or(left)) };
+    fn copy_target(
+        &self,
+        op: &Op<'_>,
+        to: Option<BranchId>,
+        place: Option<&Place>,
+        from: BranchId,
+    ) -> Result<BranchId> {
+        let left = op.set.at(from).checked_sub(1).ok_or(Errno::ROFS)?;
+        let bound = to.map_or(left, |to| op.set.at(to));
+        let Some(place) = place else { return self.branch_for(op, &[], bound) };
         if to.is_none() {
             let stack = place.parent.stack()?;
-            if let Some(part) = stack.iter().find(|part| part.branch <= left && self.writable(part.branch)) {
+            if let Some(part) = stack.iter().find(|part| op.set.at(part.branch) <= left && op.set.writable(part.branch))
+            {
                 return Ok(part.branch);
             }
         }
-        self.branch_for(&[&place.parent], to.unwrap_or(left))
+        self.branch_for(op, &[&place.parent], bound)
     }
 
     /// Builds the copy and publishes it. `EAGAIN` if the file was renamed meanwhile.
     fn copy_to(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         vnode: &Arc<UnionVnode>,
         from: &Lower,
         place: Option<&Place>,
-        to: u16,
+        to: BranchId,
         change: Option<&mut Change>,
     ) -> Result<()> {
-        let attr = from.vnode.getattr(cx)?;
-        let built = self.build(cx, from, &attr, to, change)?;
-        let published = self.publish(cx, vnode, from, &attr, place, to, &built);
+        let attr = from.vnode.getattr(op)?;
+        let built = self.build(op, from, &attr, to, change)?;
+        let published = self.publish(op, vnode, from, &attr, place, to, &built);
         if published.is_err() {
-            self.discard(cx, &built);
+            self.discard(op, &built);
             // Its number may be given to another file.
-            self.identity.unalias(&self.server(cx), self.branch(to)?.tag, built.entry.vnode.id());
+            self.identity.unalias(&self.server(op), op.set.branch(to)?.tag, built.entry.vnode.id());
         }
         published
     }
 
     /// Makes a copy aside, with all that belongs to it.
-    fn build(&self, cx: &Cx<'_>, from: &Lower, attr: &Attr, to: u16, change: Option<&mut Change>) -> Result<Built> {
+    fn build(
+        &self,
+        op: &Op<'_>,
+        from: &Lower,
+        attr: &Attr,
+        to: BranchId,
+        change: Option<&mut Change>,
+    ) -> Result<Built> {
         let built = match from.vnode.kind() {
-            Kind::Regular => self.build_file(cx, to)?,
+            Kind::Regular => self.build_file(op, to)?,
             Kind::Directory => return Err(Errno::ISDIR),
-            kind => self.build_special(cx, from, attr, to, kind)?,
+            kind => self.build_special(op, from, attr, to, kind)?,
         };
         let filled = match &built.open {
-            Some(open) => self.copy_data(cx, from, attr, &**open, &*built.entry.vnode, change.as_deref()),
+            Some(open) => self.copy_data(op, from, attr, &**open, &*built.entry.vnode, change.as_deref()),
             None => Ok(()),
         };
-        let dressed = filled.and_then(|()| self.copy_attributes(cx, &from.vnode, attr, &built.entry.vnode));
-        let changed = dressed.and_then(|()| change.map_or(Ok(()), |change| change.apply(cx, &built)));
+        let dressed = filled.and_then(|()| self.copy_attributes(op, &from.vnode, attr, &built.entry.vnode));
+        let changed = dressed.and_then(|()| change.map_or(Ok(()), |change| change.apply(op, &built)));
         if let Err(e) = changed {
-            self.discard(cx, &built);
+            self.discard(op, &built);
             return Err(e);
         }
         Ok(built)
     }
 
-    fn build_file(&self, cx: &Cx<'_>, to: u16) -> Result<Built> {
-        let server = self.server(cx);
-        match self.branch(to)?.root.tmpfile(&server, 0o600, OpenFlags::RDWR) {
+    fn build_file(&self, op: &Op<'_>, to: BranchId) -> Result<Built> {
+        let server = self.server(op);
+        match op.set.branch(to)?.root.tmpfile(&server, 0o600, OpenFlags::RDWR) {
             Ok((entry, open)) => Ok(Built { entry, work: None, open: Some(open) }),
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
                 let make = |dir: &Arc<dyn Vnode>, name: Name<'_>| dir.create(&server, name, 0o600, OpenFlags::RDWR);
-                let (dir, name, (entry, open)) = self.begin_work(cx, to, make)?;
+                let (dir, name, (entry, open)) = self.begin_work(op, to, make)?;
                 Ok(Built { entry, work: Some((dir, name)), open: Some(open) })
             }
             Err(e) => Err(e),
         }
     }
 
-    fn build_special(&self, cx: &Cx<'_>, from: &Lower, attr: &Attr, to: u16, kind: Kind) -> Result<Built> {
-        let server = self.server(cx);
-        let link = if kind == Kind::Symlink { Some(from.vnode.readlink(cx)?) } else { None };
-        let (dir, name, entry) = self.begin_work(cx, to, |dir, name| match &link {
+    fn build_special(&self, op: &Op<'_>, from: &Lower, attr: &Attr, to: BranchId, kind: Kind) -> Result<Built> {
+        let server = self.server(op);
+        let link = if kind == Kind::Symlink { Some(from.vnode.readlink(op)?) } else { None };
+        let (dir, name, entry) = self.begin_work(op, to, |dir, name| match &link {
             Some(target) => dir.symlink(&server, name, target),
             None => dir.mknod(&server, name, kind.mode_bits() | 0o600, attr.rdev),
         })?;
@@ -178,9 +195,9 @@ impl Core {
     }
 
     /// Removes a copy that is not needed.
-    fn discard(&self, cx: &Cx<'_>, built: &Built) {
+    fn discard(&self, op: &Op<'_>, built: &Built) {
         if let Some((dir, name)) = &built.work {
-            let removed = name.name().and_then(|name| dir.unlink(&self.server(cx), name));
+            let removed = name.name().and_then(|name| dir.unlink(&self.server(op), name));
             if let Err(errno) = removed
                 && errno != Errno::NOENT
             {
@@ -193,12 +210,12 @@ impl Core {
     #[expect(clippy::too_many_arguments, reason = "what is published, where, and of what")]
     fn publish(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         vnode: &Arc<UnionVnode>,
         from: &Lower,
         attr: &Attr,
         place: Option<&Place>,
-        to: u16,
+        to: BranchId,
         built: &Built,
     ) -> Result<()> {
         let copy = Lower { vnode: built.entry.vnode.clone(), branch: to };
@@ -207,24 +224,24 @@ impl Core {
             None => None,
         };
         let at = match place {
-            Some(place) => self.still_there(cx, vnode, from, place)?,
+            Some(place) => self.still_there(op, vnode, from, place)?,
             None => false,
         };
         if vnode.place().is_some() != at {
             return Err(Errno::AGAIN);
         }
         // A name that is not known, but there: the known one of several went.
-        let unknown = !at && attr.nlink > 0 && self.writable(from.branch) && !vnode.gone.load(Ordering::Acquire);
+        let unknown = !at && attr.nlink > 0 && op.set.writable(from.branch) && !vnode.gone.load(Ordering::Acquire);
         let several = attr.nlink > 1 || unknown;
         // Made without a name, it may still be given one, and has to keep its number then.
         let linkable = !at && attr.nlink == 0 && !vnode.gone.load(Ordering::Acquire);
         if at || several || linkable {
-            let copied = copy.vnode.getattr(cx)?;
-            self.identity.append(&self.server(cx), self.alias_record(&copy, &copied, vnode.id)?)?;
+            let copied = copy.vnode.getattr(op)?;
+            self.identity.append(&self.server(op), self.alias_record(op, &copy, &copied, vnode.id)?)?;
         }
         match (several, place.filter(|_| at)) {
-            (true, place) => self.publish_index(cx, vnode, (from, attr), place, &copy, built)?,
-            (false, Some(place)) => self.publish_name(cx, place, &copy, built)?,
+            (true, place) => self.publish_index(op, vnode, (from, attr), place, &copy, built)?,
+            (false, Some(place)) => self.publish_name(op, place, &copy, built)?,
             (false, None) => self.publish_orphan(vnode, built, linkable),
         }
         vnode.set_leaf(copy);
@@ -235,11 +252,11 @@ impl Core {
     }
 
     /// Is the file still at its place? Answers false (and lets the vnode know) if that name is gone.
-    fn still_there(&self, cx: &Cx<'_>, vnode: &Arc<UnionVnode>, from: &Lower, place: &Place) -> Result<bool> {
+    fn still_there(&self, op: &Op<'_>, vnode: &Arc<UnionVnode>, from: &Lower, place: &Place) -> Result<bool> {
         if !vnode.place().is_some_and(|now| now.is(place)) {
             return Ok(false);
         }
-        let probe = self.probe(cx, &place.parent.stack()?, place.name()?)?;
+        let probe = self.probe(op, &place.parent.stack()?, place.name()?)?;
         let there = match probe.hit {
             crate::lookup::Hit::Leaf { branch, entry } => branch == from.branch && entry.vnode.id() == from.vnode.id(),
             _ => false,
@@ -253,24 +270,24 @@ impl Core {
     /// A file of several names: from its index entry on every lower name leads to the copy.
     fn publish_index(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         vnode: &UnionVnode,
         (from, attr): (&Lower, &Attr),
         place: Option<&Place>,
         copy: &Lower,
         built: &Built,
     ) -> Result<()> {
-        self.index_copy(cx, vnode.id, (from, attr), copy)?;
+        self.index_copy(op, vnode.id, (from, attr), copy)?;
         let named = place.map_or(Err(Errno::NOENT), |place| {
-            self.going_to_use(cx, &place.parent, place.name()?, from, attr)?;
-            self.publish_name(cx, place, copy, built)
+            self.going_to_use(op, &place.parent, place.name()?, from, attr)?;
+            self.publish_name(op, place, copy, built)
         });
         if named.is_ok() {
-            self.use_name(cx, vnode.id, attr.nlink, 1);
+            self.use_name(op, vnode.id, attr.nlink, 1);
         } else {
             // It is reached by its index entry.
-            self.kept_name(cx, from, attr);
-            self.discard(cx, built);
+            self.kept_name(op, from, attr);
+            self.discard(op, built);
         }
         Ok(())
     }
@@ -285,10 +302,10 @@ impl Core {
         }
     }
 
-    fn publish_name(&self, cx: &Cx<'_>, place: &Place, copy: &Lower, built: &Built) -> Result<()> {
+    fn publish_name(&self, op: &Op<'_>, place: &Place, copy: &Lower, built: &Built) -> Result<()> {
         let dir = place.parent.part(copy.branch)?.ok_or(Errno::AGAIN)?;
-        let server = self.server(cx);
-        self.keeping_times(cx, &dir.vnode, || match &built.work {
+        let server = self.server(op);
+        self.keeping_times(op, &dir.vnode, || match &built.work {
             Some((work, name)) => {
                 let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
                 work.rename(&server, name.name()?, &dir.vnode, place.name()?, flags)
@@ -300,38 +317,38 @@ impl Core {
     /// Runs `change` on a lower directory so that its times stay: nothing changes in the view.
     pub(crate) fn keeping_times<T>(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         dir: &Arc<dyn Vnode>,
         change: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        keeping_times(&self.server(cx), dir, change)
+        keeping_times(&self.server(op), dir, change)
     }
 
     /// Brings the file that `name` leads to in `dir` to that branch, under that name: the view does not change. The caller
     /// holds `dir`'s names; the file itself was copied up before. Answers false if another branch is to be chosen.
     pub(crate) fn name_on(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         vnode: &UnionVnode,
         dir: &UnionVnode,
         name: Name<'_>,
-        probe: (u16, &Entry),
+        probe: (BranchId, &Entry),
     ) -> Result<bool> {
         let (shown, entry) = probe;
         let lower = vnode.leaf();
-        if shown <= lower.branch {
+        if !op.set.is_left(lower.branch, shown) {
             return Ok(true);
         }
         let Some(part) = dir.part(lower.branch)? else { return Ok(false) };
-        let server = self.server(cx);
+        let server = self.server(op);
         let old = Lower { vnode: entry.vnode.clone(), branch: shown };
-        self.going_to_use(cx, dir, name, &old, &entry.attr)?;
-        let linked = self.keeping_times(cx, &part.vnode, || part.vnode.link(&server, name, &lower.vnode).map(drop));
+        self.going_to_use(op, dir, name, &old, &entry.attr)?;
+        let linked = self.keeping_times(op, &part.vnode, || part.vnode.link(&server, name, &lower.vnode).map(drop));
         if let Err(e) = linked {
-            self.kept_name(cx, &old, &entry.attr);
-            return if self.go_left(lower.branch, e) { Ok(false) } else { Err(e) };
+            self.kept_name(op, &old, &entry.attr);
+            return if op.set.go_left(lower.branch, e) { Ok(false) } else { Err(e) };
         }
-        self.use_name(cx, vnode.id, entry.attr.nlink, 1);
+        self.use_name(op, vnode.id, entry.attr.nlink, 1);
         Ok(true)
     }
 }

@@ -1,19 +1,21 @@
 //! Making new objects.
 
-use crate::branch::same_layer;
+use crate::branch::{BranchId, Lower};
+use crate::core::same_layer;
 use crate::file::UnionFile;
 use crate::listing::Fate;
 use crate::lookup::{Hit, Probe};
-use crate::node::{Lower, Place, UnionVnode};
+use crate::node::{Place, UnionVnode};
+use crate::op::Op;
 use crate::retry::Tries;
 use crate::whiteout::reserved;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, Result, Vnode};
+use vnode::{Attr, Entry, Errno, Kind, Name, OpenFile, OpenFlags, Result, Vnode};
 
 /// Where something new goes.
 struct Slot {
-    branch: u16,
+    branch: BranchId,
     /// A whiteout of the name lies in that branch's directory: it is taken away after the entry has come.
     whiteout: bool,
 }
@@ -28,9 +30,9 @@ struct Made<T> {
 
 impl UnionVnode {
     /// Refuses names that users can't make.
-    pub(crate) fn check_new_name(&self, name: Name<'_>) -> Result<()> {
+    pub(crate) fn check_new_name(&self, op: &Op<'_>, name: Name<'_>) -> Result<()> {
         self.dir()?;
-        self.core.require_writable()?;
+        op.set.require_writable()?;
         if reserved(name.as_bytes()) { Err(self.refuse_name(name)) } else { Ok(()) }
     }
 
@@ -39,9 +41,9 @@ impl UnionVnode {
         if self.gone.load(Ordering::Acquire) { Err(Errno::NOENT) } else { Ok(()) }
     }
 
-    fn slot(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>) -> Result<Slot> {
+    fn slot(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>) -> Result<Slot> {
         if let [only] = stack
-            && self.core.writable(only.branch)
+            && op.set.writable(only.branch)
         {
             // Nothing can hide it nor show through: the lower file system knows whether the name is free.
             return Ok(Slot { branch: only.branch, whiteout: false });
@@ -49,55 +51,55 @@ impl UnionVnode {
         let whiteout = match self.known_absent(name) {
             Some(whiteout) => whiteout,
             None => {
-                let probe = self.core.probe(cx, stack, name)?;
+                let probe = self.core.probe(op, stack, name)?;
                 if !matches!(probe.hit, Hit::None) {
                     return Err(Errno::EXIST);
                 }
                 probe.whiteout
             }
         };
-        let branch = self.target()?;
+        let branch = self.target(op)?;
         Ok(Slot { branch, whiteout: whiteout == Some(branch) })
     }
 
     /// Makes an entry with `make`, which is called with the lower directory where it goes.
     fn make_entry<T>(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         name: Name<'_>,
         make: &mut dyn FnMut(&Lower) -> Result<(Entry, T)>,
     ) -> Result<Made<T>> {
-        self.check_new_name(name)?;
+        self.check_new_name(op, name)?;
         let this = self.arc()?;
         let mut tries = Tries::new();
         loop {
             let names = self.dir()?.names.write();
             self.check_alive()?;
             let stack = self.stack()?;
-            let slot = self.slot(cx, &stack, name)?;
+            let slot = self.slot(op, &stack, name)?;
             let Some(part) = stack.iter().find(|part| part.branch == slot.branch) else {
                 drop(names);
-                let _ = self.core.ensure_part(cx, &this, slot.branch)?;
+                let _ = self.core.ensure_part(op, &this, slot.branch)?;
                 tries.again()?;
                 continue;
             };
             match make(part) {
                 Ok((entry, rest)) => {
-                    self.made(cx, part, &slot, name, &entry);
+                    self.made(op, part, &slot, name, &entry);
                     drop(names);
-                    self.touch(cx, slot.branch);
+                    self.touch(op, slot.branch);
                     let lower = Lower { vnode: entry.vnode, branch: slot.branch };
                     let place = self.place_of(name)?;
                     return Ok(Made { lower, attr: entry.attr, place, rest });
                 }
-                Err(e) if self.core.go_left(slot.branch, e) => tries.again()?,
+                Err(e) if op.set.go_left(slot.branch, e) => tries.again()?,
                 Err(e) => return Err(e),
             }
         }
     }
 
     /// The entry is there; what follows changes nothing more in the view.
-    fn made(&self, cx: &Cx<'_>, part: &Lower, slot: &Slot, name: Name<'_>, entry: &Entry) {
+    fn made(&self, op: &Op<'_>, part: &Lower, slot: &Slot, name: Name<'_>, entry: &Entry) {
         self.entry_changed(name, Fate::Unknown);
         let directory = entry.vnode.kind() == Kind::Directory;
         if directory {
@@ -109,25 +111,25 @@ impl UnionVnode {
         if directory {
             // The whiteout beside it ends its stack; the mark does the same from inside, also after a rename.
             let lower = Lower { vnode: entry.vnode.clone(), branch: part.branch };
-            if let Err(errno) = self.core.make_opaque(cx, &lower) {
+            if let Err(errno) = self.core.make_opaque(op, &lower) {
                 tracing::warn!(%name, %errno, "a new directory could not be marked opaque: its whiteout stays");
                 return;
             }
         }
-        self.core.tidy_whiteout(cx, part, name);
+        self.core.tidy_whiteout(op, part, name);
     }
 
-    fn present(&self, cx: &Cx<'_>, made: Made<()>) -> Result<Entry> {
+    fn present(&self, op: &Op<'_>, made: Made<()>) -> Result<Entry> {
         let (vnode, attr) = match made.lower.vnode.kind() {
             Kind::Directory => {
-                let vnode = self.core.intern_dir(made.place, [made.lower].into(), None)?;
-                let attr = vnode.dir_attr(cx, made.attr)?;
+                let vnode = self.core.intern_dir(op, made.place, [made.lower].into(), None)?;
+                let attr = vnode.dir_attr(op, made.attr)?;
                 (vnode, attr)
             }
             _ => {
                 let branch = made.lower.branch;
                 let entry = Entry { vnode: made.lower.vnode, attr: made.attr };
-                self.core.present_leaf(cx, made.place, branch, entry)?
+                self.core.present_leaf(op, made.place, branch, entry)?
             }
         };
         Ok(Entry { vnode, attr })
@@ -135,19 +137,19 @@ impl UnionVnode {
 
     pub(crate) fn create_file(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         name: Name<'_>,
         mode: u32,
         flags: OpenFlags,
     ) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        let made = self.make_entry(cx, name, &mut |dir| dir.vnode.create(cx, name, mode, flags))?;
+        let made = self.make_entry(op, name, &mut |dir| dir.vnode.create(op, name, mode, flags))?;
         let Made { lower, attr, place, rest } = made;
-        self.present_open(cx, lower, attr, place, flags, rest)
+        self.present_open(op, lower, attr, place, flags, rest)
     }
 
     fn present_open(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         lower: Lower,
         attr: Attr,
         place: Place,
@@ -155,58 +157,58 @@ impl UnionVnode {
         file: Arc<dyn OpenFile>,
     ) -> Result<(Entry, Arc<dyn OpenFile>)> {
         let branch = lower.branch;
-        let (vnode, attr) = self.core.present_leaf(cx, place, branch, Entry { vnode: lower.vnode, attr })?;
+        let (vnode, attr) = self.core.present_leaf(op, place, branch, Entry { vnode: lower.vnode, attr })?;
         let moves = vnode.moves();
-        let open = UnionFile::new(vnode.clone(), flags, branch, moves, file);
+        let open = UnionFile::new(op, &vnode, flags, (branch, moves), file);
         Ok((Entry { vnode, attr }, open))
     }
 
-    pub(crate) fn make_node(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
-        let made = self.make_entry(cx, name, &mut |dir| Ok((dir.vnode.mknod(cx, name, mode, rdev)?, ())))?;
-        self.present(cx, made)
+    pub(crate) fn make_node(&self, op: &Op<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
+        let made = self.make_entry(op, name, &mut |dir| Ok((dir.vnode.mknod(op, name, mode, rdev)?, ())))?;
+        self.present(op, made)
     }
 
-    pub(crate) fn make_dir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
-        let made = self.make_entry(cx, name, &mut |dir| Ok((dir.vnode.mkdir(cx, name, mode)?, ())))?;
-        self.present(cx, made)
+    pub(crate) fn make_dir(&self, op: &Op<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
+        let made = self.make_entry(op, name, &mut |dir| Ok((dir.vnode.mkdir(op, name, mode)?, ())))?;
+        self.present(op, made)
     }
 
-    pub(crate) fn make_symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
-        let made = self.make_entry(cx, name, &mut |dir| Ok((dir.vnode.symlink(cx, name, target)?, ())))?;
-        self.present(cx, made)
+    pub(crate) fn make_symlink(&self, op: &Op<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
+        let made = self.make_entry(op, name, &mut |dir| Ok((dir.vnode.symlink(op, name, target)?, ())))?;
+        self.present(op, made)
     }
 
-    pub(crate) fn make_tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        self.core.require_writable()?;
+    pub(crate) fn make_tmpfile(&self, op: &Op<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        op.set.require_writable()?;
         let this = self.arc()?;
         let mut tries = Tries::new();
         loop {
             self.check_alive()?;
             let stack = self.stack()?;
-            let branch = self.target()?;
+            let branch = self.target(op)?;
             let Some(part) = stack.iter().find(|part| part.branch == branch) else {
-                let _ = self.core.ensure_part(cx, &this, branch)?;
+                let _ = self.core.ensure_part(op, &this, branch)?;
                 tries.again()?;
                 continue;
             };
-            match part.vnode.tmpfile(cx, mode, flags) {
+            match part.vnode.tmpfile(op, mode, flags) {
                 Ok((entry, file)) => {
                     let lower = Lower { vnode: entry.vnode, branch };
-                    let number = self.core.number_of(&lower, &entry.attr)?;
+                    let number = self.core.number_of(op, &lower, &entry.attr)?;
                     let vnode = self.core.intern_unnamed(number, &lower);
-                    let attr = vnode.leaf_attr(cx, entry.attr);
-                    let open = UnionFile::new(vnode.clone(), flags, branch, vnode.moves(), file);
+                    let attr = vnode.leaf_attr(entry.attr);
+                    let open = UnionFile::new(op, &vnode, flags, (branch, vnode.moves()), file);
                     return Ok((Entry { vnode, attr }, open));
                 }
-                Err(e) if self.core.go_left(branch, e) => tries.again()?,
+                Err(e) if op.set.go_left(branch, e) => tries.again()?,
                 Err(e) => return Err(e),
             }
         }
     }
 
-    pub(crate) fn link_to(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
+    pub(crate) fn link_to(&self, op: &Op<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
         let target = same_layer(&self.core, target)?.arc()?;
-        self.check_new_name(name)?;
+        self.check_new_name(op, name)?;
         if target.dir.is_some() {
             return Err(Errno::PERM);
         }
@@ -218,36 +220,36 @@ impl UnionVnode {
             // Its last name is gone: it gets no other, though a copy of it could take one.
             target.check_alive()?;
             let stack = self.stack()?;
-            let probe = self.core.probe(cx, &stack, name)?;
+            let probe = self.core.probe(op, &stack, name)?;
             if !matches!(probe.hit, Hit::None) {
                 return Err(Errno::EXIST);
             }
             let from = target.leaf();
-            let branch = self.link_branch(&stack, &probe, &target, from.branch)?;
+            let branch = self.link_branch(op, &stack, &probe, &target, from.branch)?;
             let part = stack.iter().find(|part| part.branch == branch);
             let (Some(part), true) = (part, branch == from.branch) else {
                 drop(names);
-                if self.core.ensure_part(cx, &this, branch)? {
-                    self.core.copy_up(cx, &target, Some(branch), None)?;
+                if self.core.ensure_part(op, &this, branch)? {
+                    self.core.copy_up(op, &target, Some(branch), None)?;
                 }
                 tries.again()?;
                 continue;
             };
-            let made = part.vnode.link(cx, name, &from.vnode);
+            let made = part.vnode.link(op, name, &from.vnode);
             match made {
                 Ok(entry) => {
                     let slot = Slot { branch, whiteout: probe.whiteout == Some(branch) };
-                    self.made(cx, part, &slot, name, &entry);
+                    self.made(op, part, &slot, name, &entry);
                     drop(names);
-                    self.touch(cx, branch);
+                    self.touch(op, branch);
                     if target.place().is_none() {
                         self.core.movers.release_orphan(target.id);
                     }
                     target.set_place(Some(self.place_of(name)?));
-                    let attr = target.leaf_attr(cx, entry.attr);
+                    let attr = target.leaf_attr(entry.attr);
                     return Ok(Entry { vnode: target, attr });
                 }
-                Err(e) if self.core.go_left(branch, e) => tries.again()?,
+                Err(e) if op.set.go_left(branch, e) => tries.again()?,
                 Err(e) => return Err(e),
             }
         }
@@ -255,13 +257,20 @@ impl UnionVnode {
 
     /// The branch where another name of a file on `from` goes: the file's own, if the name would show there. Else one to which
     /// the file's known name can be brought, too.
-    fn link_branch(&self, stack: &[Lower], probe: &Probe, file: &Self, from: u16) -> Result<u16> {
-        if from <= probe.bound() && self.core.fits(&[self], from)? {
+    fn link_branch(
+        &self,
+        op: &Op<'_>,
+        stack: &[Lower],
+        probe: &Probe,
+        file: &Self,
+        from: BranchId,
+    ) -> Result<BranchId> {
+        if op.set.at(from) <= probe.bound(op.set) && self.core.fits(op, &[self], from)? {
             return Ok(from);
         }
         let leftmost = stack.first().ok_or(Errno::NOENT)?.branch;
         let place = file.place();
         let dirs: Vec<&Self> = std::iter::once(self).chain(place.as_ref().map(|place| &*place.parent)).collect();
-        self.core.branch_for(&dirs, leftmost.min(from))
+        self.core.branch_for(op, &dirs, op.set.at(leftmost).min(op.set.at(from)))
     }
 }

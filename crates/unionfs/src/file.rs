@@ -1,7 +1,9 @@
 //! Open files: they follow their vnode to another branch.
 
+use crate::branch::{BranchId, Lower};
 use crate::movers::Writing;
-use crate::node::{Lower, UnionVnode};
+use crate::node::UnionVnode;
+use crate::op::Op;
 use parking_lot::RwLock;
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -32,20 +34,20 @@ impl std::fmt::Debug for UnionFile {
 impl UnionFile {
     /// `file` is an open file of the vnode's lower file on `branch`, opened when it had moved `moves` times.
     pub(crate) fn new(
-        vnode: Arc<UnionVnode>,
+        op: &Op<'_>,
+        vnode: &Arc<UnionVnode>,
         flags: OpenFlags,
-        branch: u16,
-        moves: u32,
+        (branch, moves): (BranchId, u32),
         file: Arc<dyn OpenFile>,
     ) -> Arc<Self> {
         // A file on another read-write branch than the leftmost may have to move to the left, by a rename or a link: its host file
         // is not handed out, so that it always can.
-        let current = if vnode.core.stays(branch) && vnode.moves() == moves {
+        let current = if op.set.stays(branch) && vnode.moves() == moves {
             Current::Fixed(file)
         } else {
             Current::Follows(RwLock::new((moves, file)))
         };
-        Arc::new(Self { flags, current, vnode })
+        Arc::new(Self { flags, current, vnode: vnode.clone() })
     }
 
     /// The open file of the branch where the file is now.
@@ -63,7 +65,7 @@ impl UnionFile {
         let mut current = current.write();
         let (lower, moves) = self.vnode.leaf_and_moves();
         if current.0 != moves {
-            let file = lower.vnode.open(&self.vnode.core.server(cx), self.flags.without_trunc())?;
+            let file = lower.vnode.open(&self.vnode.core.as_server(cx), self.flags.without_trunc())?;
             *current = (moves, file);
         }
         Ok(current.1.clone())
@@ -74,10 +76,13 @@ impl UnionFile {
         if !self.flags.writes() {
             return Err(Errno::BADF);
         }
-        let branch = self.vnode.branch();
-        let guard = self.vnode.guard_branch(cx, branch)?;
+        if let Current::Fixed(file) = &self.current {
+            return Ok((None, file.clone()));
+        }
+        let set = self.vnode.core.branches.get();
+        let guard = self.vnode.guard_branch(&Op::new(cx, &set), self.vnode.branch())?;
         let file = self.lower(cx)?;
-        if !self.vnode.core.writable(self.vnode.branch()) {
+        if !set.writable(self.vnode.branch()) {
             return Err(Errno::ROFS);
         }
         Ok((guard, file))
@@ -91,13 +96,13 @@ impl UnionFile {
 
 impl UnionVnode {
     /// Lets a write begin, where the file might be about to move.
-    pub(crate) fn guard_branch(&self, cx: &Cx<'_>, branch: u16) -> Result<Option<Writing<'_>>> {
-        if self.core.stays(branch) { Ok(None) } else { self.core.movers.write(cx, self.id).map(Some) }
+    pub(crate) fn guard_branch(&self, op: &Op<'_>, branch: BranchId) -> Result<Option<Writing<'_>>> {
+        if op.set.stays(branch) { Ok(None) } else { self.core.movers.write(op, self.id).map(Some) }
     }
 
     /// The same for an attribute change of `lower`.
-    pub(crate) fn guard_write(&self, cx: &Cx<'_>, lower: &Lower) -> Result<Option<Writing<'_>>> {
-        if self.dir.is_some() { Ok(None) } else { self.guard_branch(cx, lower.branch) }
+    pub(crate) fn guard_write(&self, op: &Op<'_>, lower: &Lower) -> Result<Option<Writing<'_>>> {
+        if self.dir.is_some() { Ok(None) } else { self.guard_branch(op, lower.branch) }
     }
 }
 

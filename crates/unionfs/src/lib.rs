@@ -7,7 +7,8 @@
 //! | concept | file |
 //! |---|---|
 //! | what users choose, and why a union can't be made | `declare`, `options`, `build` |
-//! | branches, and on which one a change goes | `branch` |
+//! | a branch; the set of them and their order; the present set | `branch`, `set`, `current` |
+//! | what all vnodes share, and on which branch a change goes; what one operation goes by | `core`, `op` |
 //! | finding a name: left to right, whiteouts, merging | `lookup` |
 //! | names that are kept from users; hiding | `whiteout` |
 //! | opaque directories and redirects | `marks` |
@@ -31,7 +32,9 @@ mod branch;
 mod build;
 mod copydata;
 mod copyup;
+mod core;
 mod create;
+mod current;
 mod declare;
 mod exchange;
 mod file;
@@ -45,6 +48,7 @@ mod marks;
 mod movers;
 mod names;
 mod node;
+mod op;
 mod options;
 mod ownfiles;
 mod parents;
@@ -54,6 +58,7 @@ mod rename;
 mod rename_dir;
 mod retry;
 mod rmdir;
+mod set;
 mod shortname;
 mod spare;
 mod table;

@@ -4,8 +4,9 @@
 //! through the union only marks that name: as gone, or as one to look for when a reader comes to
 //! it. So the work of listing a directory while entries come and go is linear in their number.
 
+use crate::branch::Stack;
 use crate::identity::mix;
-use crate::node::{Stack, UnionVnode};
+use crate::node::UnionVnode;
 use crate::shortname::ShortName;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -287,7 +288,7 @@ impl Kept {
 
     /// May it be shown to a reader who begins, given what the directory merges now, and its stamps?
     pub(crate) fn trust(&self, stack: &Stack, stamps: &[Stamp]) -> Trust {
-        if !crate::node::same_stack(&self.stack, stack) {
+        if !crate::branch::same_stack(&self.stack, stack) {
             return Trust::Wrong;
         }
         if self.stamps == stamps {

@@ -1,15 +1,18 @@
 //! Finding a name in a directory: docs/unionfs.md, "Operations".
 
-use crate::branch::{Core, is_dir};
+use crate::branch::{BranchId, Lower, is_dir};
+use crate::core::Core;
 use crate::marks::{Found, Onward};
 use crate::names::Look;
-use crate::node::{Absent, Dir, Lower, Place, UnionVnode};
+use crate::node::{Absent, Dir, Place, UnionVnode};
+use crate::op::Op;
+use crate::set::BranchSet;
 use crate::shortname::ShortName;
 use crate::whiteout::reserved;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use vnode::{Attr, Cx, Entry, Errno, Name, Result};
+use vnode::{Attr, Entry, Errno, Name, Result};
 
 /// A branch that is changed behind our back is seen after this time at the latest.
 const BELIEVED: Duration = Duration::from_secs(1);
@@ -42,7 +45,7 @@ pub(crate) enum Hit {
     /// Anything but a directory.
     Leaf {
         /// The branch of the instance that shows.
-        branch: u16,
+        branch: BranchId,
         /// That instance.
         entry: Entry,
     },
@@ -62,12 +65,12 @@ pub(crate) enum Hit {
 pub(crate) struct Probe {
     pub(crate) hit: Hit,
     /// The branch of the whiteout that ended the search.
-    pub(crate) whiteout: Option<u16>,
+    pub(crate) whiteout: Option<BranchId>,
 }
 
 impl Probe {
     /// The branch where the name shows, if it does.
-    pub(crate) fn branch(&self) -> Option<u16> {
+    pub(crate) fn branch(&self) -> Option<BranchId> {
         match &self.hit {
             Hit::None => None,
             Hit::Leaf { branch, .. } => Some(*branch),
@@ -75,9 +78,9 @@ impl Probe {
         }
     }
 
-    /// The rightmost branch where something new of that name would show.
-    pub(crate) fn bound(&self) -> u16 {
-        self.branch().or(self.whiteout).unwrap_or(u16::MAX)
+    /// The position of the rightmost branch where something new of that name would show.
+    pub(crate) fn bound(&self, set: &BranchSet) -> usize {
+        self.branch().or(self.whiteout).map_or(usize::MAX, |branch| set.at(branch))
     }
 }
 
@@ -92,7 +95,7 @@ struct Merge {
 }
 
 impl Merge {
-    fn done(self, whiteout: Option<u16>) -> Probe {
+    fn done(self, whiteout: Option<BranchId>) -> Probe {
         let hit = match self.attr {
             Some(attr) => Hit::Dir { stack: self.stack, attr, redirect: self.redirect },
             None => Hit::None,
@@ -103,23 +106,23 @@ impl Merge {
 
 impl Core {
     /// Looks for `name` in the directories of `stack`.
-    pub(crate) fn probe(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>) -> Result<Probe> {
-        self.probe_with(cx, stack, name, &mut Walk::new())
+    pub(crate) fn probe(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>) -> Result<Probe> {
+        self.probe_with(op, stack, name, &mut Walk::new())
     }
 
     /// The same as a part of a longer way.
-    pub(crate) fn probe_with(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>, walk: &mut Walk) -> Result<Probe> {
+    pub(crate) fn probe_with(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>, walk: &mut Walk) -> Result<Probe> {
         let mut merge = Merge::default();
         for (index, part) in stack.iter().enumerate() {
             walk.step()?;
             let more = index + 1 < stack.len();
-            match part.vnode.lookup(cx, name)? {
+            match part.vnode.lookup(op, name)? {
                 Some(entry) if is_dir(&entry.vnode) => {
-                    if self.is_closed(cx, &mut merge)? {
+                    if self.is_closed(op, &mut merge)? {
                         return Ok(merge.done(None));
                     }
                     let found = Lower { vnode: entry.vnode, branch: part.branch };
-                    let last = self.merge(cx, &mut merge, found, entry.attr, (stack, name), walk)?;
+                    let last = self.merge(op, &mut merge, found, entry.attr, (stack, name), walk)?;
                     if last {
                         return Ok(merge.done(None));
                     }
@@ -130,8 +133,8 @@ impl Core {
                 Some(_) => return Ok(merge.done(None)),
                 None => {}
             }
-            if more && self.has_whiteout(cx, part, name)? {
-                let whiteout = if self.is_closed(cx, &mut merge)? { None } else { Some(part.branch) };
+            if more && self.has_whiteout(op, part, name)? {
+                let whiteout = if self.is_closed(op, &mut merge)? { None } else { Some(part.branch) };
                 return Ok(merge.done(whiteout));
             }
         }
@@ -139,9 +142,9 @@ impl Core {
     }
 
     /// Does the directory end with its rightmost part found so far?
-    fn is_closed(&self, cx: &Cx<'_>, merge: &mut Merge) -> Result<bool> {
+    fn is_closed(&self, op: &Op<'_>, merge: &mut Merge) -> Result<bool> {
         match merge.stack.last() {
-            Some(part) if std::mem::take(&mut merge.unasked) => self.is_opaque(cx, part),
+            Some(part) if std::mem::take(&mut merge.unasked) => self.is_opaque(op, part),
             _ => Ok(false),
         }
     }
@@ -149,18 +152,18 @@ impl Core {
     /// Adds a part to a directory. Answers true if it is the last one.
     fn merge(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         merge: &mut Merge,
         part: Lower,
         attr: Attr,
         found: Found<'_>,
         walk: &mut Walk,
     ) -> Result<bool> {
-        let onward = self.onward(cx, &part, found, walk)?;
+        let onward = self.onward(op, &part, found, walk)?;
         let branch = part.branch;
         let leftmost = merge.stack.is_empty();
         let elsewhere = match &onward {
-            Onward::Redirected(path) => self.resolve(cx, &part, found, path, walk)?,
+            Onward::Redirected(path) => self.resolve(op, &part, found, path, walk)?,
             Onward::ByName | Onward::Unasked | Onward::Opaque => Vec::new(),
         };
         merge.stack.push(part);
@@ -174,7 +177,7 @@ impl Core {
             Onward::Opaque => Ok(true),
             Onward::Redirected(path) => {
                 merge.stack.extend(elsewhere);
-                if leftmost && branch == 0 {
+                if leftmost && op.set.is_leftmost(branch) {
                     merge.redirect = Some(path);
                 }
                 Ok(true)
@@ -183,103 +186,105 @@ impl Core {
     }
 
     /// Would anything of that name show if the part on `branch` had nothing of it, neither an entry nor a whiteout?
-    pub(crate) fn shows_through(&self, cx: &Cx<'_>, stack: &[Lower], branch: u16, name: Name<'_>) -> Result<bool> {
-        let last = stack.last().map_or(0, |part| part.branch);
-        for part in stack.iter().filter(|part| part.branch > branch) {
-            if part.vnode.lookup(cx, name)?.is_some() {
+    pub(crate) fn shows_through(&self, op: &Op<'_>, stack: &[Lower], branch: BranchId, name: Name<'_>) -> Result<bool> {
+        let last = stack.last().map(|part| part.branch);
+        for part in stack.iter().filter(|part| op.set.is_left(branch, part.branch)) {
+            if part.vnode.lookup(op, name)?.is_some() {
                 return Ok(true);
             }
-            if part.branch < last && self.has_whiteout(cx, part, name)? {
+            if Some(part.branch) != last && self.has_whiteout(op, part, name)? {
                 return Ok(false);
             }
         }
         Ok(false)
     }
 
-    /// Does the name concern only branch 0, in a directory with this stack? Then a change of it is one of that branch, where files
+    /// Does the name concern only the leftmost branch, in a directory with this stack? Then a change of it is one of that branch, where files
     /// stay and need no bookkeeping: its part of the directory.
     pub(crate) fn only_leftmost<'a>(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         stack: &'a [Lower],
         name: Name<'_>,
     ) -> Result<Option<&'a Lower>> {
-        let Some(first) = stack.first().filter(|first| first.branch == 0) else { return Ok(None) };
-        let alone = self.writable(0) && !self.identity.has_aliases() && !self.shows_through(cx, stack, 0, name)?;
+        let Some(first) = stack.first().filter(|first| op.set.is_leftmost(first.branch)) else { return Ok(None) };
+        let alone = op.set.writable(first.branch)
+            && !self.identity.has_aliases()
+            && !self.shows_through(op, stack, first.branch, name)?;
         Ok(alone.then_some(first))
     }
 
     /// The vnode for a lower file: of its copy, where it is a name of a file that was copied up under another one.
     pub(crate) fn present_leaf(
         self: &Arc<Self>,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         place: Place,
-        branch: u16,
+        branch: BranchId,
         entry: Entry,
     ) -> Result<(Arc<UnionVnode>, Attr)> {
-        let (lower, attr) = self.behind_links(cx, branch, entry)?;
-        let number = self.number_of(&lower, &attr)?;
-        let vnode = self.intern_leaf(number, place, &lower);
-        let attr = vnode.leaf_attr(cx, attr);
+        let (lower, attr) = self.behind_links(op, branch, entry)?;
+        let number = self.number_of(op, &lower, &attr)?;
+        let vnode = self.intern_leaf(op, number, place, &lower);
+        let attr = vnode.leaf_attr(attr);
         Ok((vnode, attr))
     }
 
     /// The number of a lower file.
-    pub(crate) fn number_of(&self, lower: &Lower, attr: &Attr) -> Result<u64> {
-        let tag = self.branch(lower.branch)?.tag;
+    pub(crate) fn number_of(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) -> Result<u64> {
+        let tag = op.set.branch(lower.branch)?.tag;
         let born = attr.btime.unwrap_or_default();
         match self.identity.alias(tag, lower.vnode.id()) {
             Some(alias) if alias.born == born => return Ok(alias.number),
             // Another file has the number of one that went without our knowing.
             // A look-up doesn't write: the branch may be frozen.
-            Some(_) if !self.read_only => self.identity.unalias_later(tag, lower.vnode.id()),
+            Some(_) if !op.set.read_only => self.identity.unalias_later(tag, lower.vnode.id()),
             _ => {}
         }
-        Ok(self.natural_number(lower.branch, lower.vnode.id()))
+        Ok(op.set.natural_number(lower.branch, lower.vnode.id()))
     }
 }
 
 impl UnionVnode {
     /// The object of that name.
-    pub(crate) fn find(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
+    pub(crate) fn find(&self, op: &Op<'_>, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
         let dir = self.dir()?;
         if reserved(name.as_bytes()) {
-            return self.find_mark(cx, name);
+            return self.find_mark(op, name);
         }
-        match self.find_once(cx, dir, name) {
-            Err(Errno::STALE) if self.refresh(cx)? => self.find_once(cx, dir, name),
+        match self.find_once(op, dir, name) {
+            Err(Errno::STALE) if self.refresh(op)? => self.find_once(op, dir, name),
             other => other,
         }
     }
 
-    fn find_once(&self, cx: &Cx<'_>, dir: &Dir, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
+    fn find_once(&self, op: &Op<'_>, dir: &Dir, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
         loop {
-            let Look { lock, sections, stack, probe } = self.look(cx, name)?;
+            let Look { lock, sections, stack, probe } = self.look(op, name)?;
             let Some(names) = lock else {
-                let found = self.found_beside_writer(cx, name, probe)?;
+                let found = self.found_beside_writer(op, name, probe)?;
                 if let Some(found) = found
                     && dir.names.sections() == sections
                 {
                     return Ok(found);
                 }
-                cx.require_blocking()?;
-                cx.check()?;
+                op.require_blocking()?;
+                op.check()?;
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             };
             match probe.hit {
                 Hit::None => {
-                    self.remember_absent(dir, &stack, name, probe.whiteout);
+                    self.remember_absent(op, dir, &stack, name, probe.whiteout);
                     return Ok(None);
                 }
                 Hit::Leaf { branch, entry } => {
-                    return self.core.present_leaf(cx, self.place_of(name)?, branch, entry).map(Some);
+                    return self.core.present_leaf(op, self.place_of(name)?, branch, entry).map(Some);
                 }
                 Hit::Dir { stack, attr, redirect } => {
-                    let vnode = self.core.intern_dir(self.place_of(name)?, stack.into(), redirect)?;
+                    let vnode = self.core.intern_dir(op, self.place_of(name)?, stack.into(), redirect)?;
                     // Its link count may have to be counted, under its own lock.
                     drop(names);
-                    let attr = vnode.dir_attr(cx, attr)?;
+                    let attr = vnode.dir_attr(op, attr)?;
                     return Ok(Some((vnode, attr)));
                 }
             }
@@ -289,13 +294,13 @@ impl UnionVnode {
     /// What was found while a writer is stuck in the directory. It may be in the midst of publishing
     /// a copy: the vnode of the original is then the copy's too, and is left as it is. `None`: only
     /// the end of the writer will tell.
-    fn found_beside_writer(&self, cx: &Cx<'_>, name: Name<'_>, probe: Probe) -> Result<Option<Shown>> {
+    fn found_beside_writer(&self, op: &Op<'_>, name: Name<'_>, probe: Probe) -> Result<Option<Shown>> {
         let core = &self.core;
         match probe.hit {
             Hit::None => Ok(Some(None)),
             Hit::Leaf { branch, entry } => {
-                let (lower, attr) = core.behind_links(cx, branch, entry)?;
-                let number = core.number_of(&lower, &attr)?;
+                let (lower, attr) = core.behind_links(op, branch, entry)?;
+                let number = core.number_of(op, &lower, &attr)?;
                 let vnode = match core.table.get(number) {
                     Some(live) if live.dir.is_some() || live.kind != lower.vnode.kind() => return Ok(None),
                     Some(live) if live.leaf().is(&lower) || core.jobs.is_running(number) => {
@@ -305,27 +310,27 @@ impl UnionVnode {
                         live
                     }
                     Some(_) => return Ok(None),
-                    None => core.intern_leaf(number, self.place_of(name)?, &lower),
+                    None => core.intern_leaf(op, number, self.place_of(name)?, &lower),
                 };
-                let attr = vnode.leaf_attr(cx, attr);
+                let attr = vnode.leaf_attr(attr);
                 Ok(Some(Some((vnode, attr))))
             }
             Hit::Dir { stack, attr, redirect } => {
-                let vnode = match core.table.get(core.directory_number(&stack)?) {
+                let vnode = match core.table.get(core.directory_number(op, &stack)?) {
                     Some(live) if live.dir.is_some() && live.is_at(self, name.as_bytes()) => live,
                     // It may be moving right now, and the look may be from before: where it lies is for the writer to say.
                     Some(_) => return Ok(None),
-                    None => core.intern_dir(self.place_of(name)?, stack.into(), redirect)?,
+                    None => core.intern_dir(op, self.place_of(name)?, stack.into(), redirect)?,
                 };
-                let attr = vnode.dir_attr(cx, attr)?;
+                let attr = vnode.dir_attr(op, attr)?;
                 Ok(Some(Some((vnode, attr))))
             }
         }
     }
 
     /// A look-up that finds nothing is often followed at once by making the name.
-    fn remember_absent(&self, dir: &Dir, stack: &[Lower], name: Name<'_>, whiteout: Option<u16>) {
-        if stack.len() > 1 && !self.core.read_only {
+    fn remember_absent(&self, op: &Op<'_>, dir: &Dir, stack: &[Lower], name: Name<'_>, whiteout: Option<BranchId>) {
+        if stack.len() > 1 && !op.set.read_only {
             let absent = Absent {
                 name: ShortName::new(name.as_bytes()),
                 changes: dir.changes.load(Ordering::Acquire),
@@ -339,7 +344,7 @@ impl UnionVnode {
 
     /// The answer of the last look-up, if that was for this name, found nothing, and nothing has changed since: the branch of
     /// the whiteout that ended it.
-    pub(crate) fn known_absent(&self, name: Name<'_>) -> Option<Option<u16>> {
+    pub(crate) fn known_absent(&self, name: Name<'_>) -> Option<Option<BranchId>> {
         let dir = self.dir.as_ref()?;
         let absent = dir.absent.lock().take()?;
         let fresh = absent.name.as_bytes() == name.as_bytes()
@@ -350,13 +355,13 @@ impl UnionVnode {
 
     /// A branch was changed behind our back, and what this vnode stood for is gone: looks again by name. Answers false where
     /// that does not help.
-    pub(crate) fn refresh(&self, cx: &Cx<'_>) -> Result<bool> {
+    pub(crate) fn refresh(&self, op: &Op<'_>) -> Result<bool> {
         let Some(place) = self.place() else { return Ok(false) };
         let stack = place.parent.stack()?;
-        match self.core.probe(cx, &stack, place.name()?)?.hit {
+        match self.core.probe(op, &stack, place.name()?)?.hit {
             Hit::Leaf { branch, entry } if self.dir.is_none() && entry.vnode.kind() == self.kind => {
-                let (lower, attr) = self.core.behind_links(cx, branch, entry)?;
-                if self.core.number_of(&lower, &attr)? != self.id {
+                let (lower, attr) = self.core.behind_links(op, branch, entry)?;
+                if self.core.number_of(op, &lower, &attr)? != self.id {
                     return Ok(false);
                 }
                 self.set_leaf(lower);
@@ -376,7 +381,7 @@ impl UnionVnode {
 mod tests {
     use super::*;
     use crate::{Branch, Mode, Options, Unionfs};
-    use vnode::{Layer, RenameFlags};
+    use vnode::{Cx, Layer, RenameFlags};
 
     const CX: Cx<'static> = Cx::internal(0, 0);
 
@@ -397,9 +402,11 @@ mod tests {
         let dir = dir.as_any().downcast_ref::<UnionVnode>().unwrap();
         let top = root.as_any().downcast_ref::<UnionVnode>().unwrap();
 
-        let probe = top.look(&CX, name("d")).unwrap().probe;
+        let set = top.core.branches.get();
+        let op = Op::new(&CX, &set);
+        let probe = top.look(&op, name("d")).unwrap().probe;
         root.rename(&CX, name("d"), &root, name("e"), RenameFlags::default()).unwrap();
-        assert!(top.found_beside_writer(&CX, name("d"), probe).unwrap().is_none());
+        assert!(top.found_beside_writer(&op, name("d"), probe).unwrap().is_none());
         assert!(dir.is_at(top, b"e"));
 
         // Who serves others does not wait for the end of the writer, who may be held up.

@@ -1,15 +1,16 @@
 //! Marks in a directory: opaque, redirect. docs/formats/union-branch.md.
 
-use crate::branch::{Core, is_dir};
+use crate::branch::{BranchId, Lower, is_dir};
+use crate::core::Core;
 use crate::log::{read_all, write_all};
 use crate::lookup::{Hit, Walk};
-use crate::node::Lower;
+use crate::op::Op;
 use crate::whiteout::OLD_OPAQUE;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vnode::{Attr, Cx, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
+use vnode::{Attr, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
 
 /// The opaque mark of OCI layers and aufs.
 pub(crate) const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -55,7 +56,7 @@ pub(crate) fn components(path: &[u8]) -> impl Iterator<Item = Result<Name<'_>>> 
 
 /// The directories with bad marks that were warned of.
 #[derive(Debug, Default)]
-pub(crate) struct Complaints(Mutex<HashSet<(u16, u64)>>);
+pub(crate) struct Complaints(Mutex<HashSet<(BranchId, u64)>>);
 
 impl Complaints {
     /// After so many warnings nobody reads more.
@@ -70,24 +71,23 @@ impl Complaints {
 
 impl Core {
     /// Where the stack goes on right of `part`, which is the entry `found.1` of the directories `found.0`.
-    pub(crate) fn onward(&self, cx: &Cx<'_>, part: &Lower, found: Found<'_>, walk: &mut Walk) -> Result<Onward> {
-        let moved = part.branch < self.last_branch() && self.branch(part.branch)?.moved.load(Ordering::Acquire);
-        if !moved {
+    pub(crate) fn onward(&self, op: &Op<'_>, part: &Lower, found: Found<'_>, walk: &mut Walk) -> Result<Onward> {
+        if !op.set.has_redirects(part.branch) {
             return Ok(Onward::Unasked);
         }
         walk.step()?;
-        if self.is_opaque(cx, part)? {
+        if self.is_opaque(op, part)? {
             return Ok(Onward::Opaque);
         }
-        if let Some(path) = self.read_redirect(cx, part, found)? {
+        if let Some(path) = self.read_redirect(op, part, found)? {
             return Ok(Onward::Redirected(path));
         }
         Ok(Onward::ByName)
     }
 
-    pub(crate) fn is_opaque(&self, cx: &Cx<'_>, dir: &Lower) -> Result<bool> {
+    pub(crate) fn is_opaque(&self, op: &Op<'_>, dir: &Lower) -> Result<bool> {
         for mark in [OPAQUE, OLD_OPAQUE] {
-            if dir.vnode.lookup(cx, Name::new(mark)?)?.is_some() {
+            if dir.vnode.lookup(op, Name::new(mark)?)?.is_some() {
                 return Ok(true);
             }
         }
@@ -95,39 +95,39 @@ impl Core {
     }
 
     /// Marks a directory below which nothing shows, so that nothing ever will. Answers false if it was marked before.
-    pub(crate) fn make_opaque(&self, cx: &Cx<'_>, dir: &Lower) -> Result<bool> {
-        match self.make_empty(cx, &dir.vnode, dir.branch, Name::new(OPAQUE)?) {
+    pub(crate) fn make_opaque(&self, op: &Op<'_>, dir: &Lower) -> Result<bool> {
+        match self.make_empty(op, &dir.vnode, dir.branch, Name::new(OPAQUE)?) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
             Err(e) => {
-                self.explain_refusal(dir.branch, e);
+                op.set.explain_refusal(dir.branch, e);
                 Err(e)
             }
         }
     }
 
     /// Takes the mark away again.
-    pub(crate) fn undo_opaque(&self, cx: &Cx<'_>, dir: &Lower) {
-        self.undo_mark(cx, dir, OPAQUE);
+    pub(crate) fn undo_opaque(&self, op: &Op<'_>, dir: &Lower) {
+        self.undo_mark(op, dir, OPAQUE);
     }
 
     /// Takes the redirect away again.
-    pub(crate) fn undo_redirect(&self, cx: &Cx<'_>, dir: &Lower) {
-        self.undo_mark(cx, dir, REDIRECT);
+    pub(crate) fn undo_redirect(&self, op: &Op<'_>, dir: &Lower) {
+        self.undo_mark(op, dir, REDIRECT);
     }
 
-    fn undo_mark(&self, cx: &Cx<'_>, dir: &Lower, mark: &[u8]) {
-        let undone = Name::new(mark).and_then(|name| dir.vnode.unlink(&self.server(cx), name));
+    fn undo_mark(&self, op: &Op<'_>, dir: &Lower, mark: &[u8]) {
+        let undone = Name::new(mark).and_then(|name| dir.vnode.unlink(&self.server(op), name));
         if let Err(errno) = undone {
-            tracing::warn!(%errno, branch = %self.path_of(dir.branch), "a mark that changes nothing stays");
+            tracing::warn!(%errno, branch = %op.set.path_of(dir.branch), "a mark that changes nothing stays");
         }
     }
 
-    fn read_redirect(&self, cx: &Cx<'_>, dir: &Lower, found: Found<'_>) -> Result<Option<Box<[u8]>>> {
-        let Some(entry) = dir.vnode.lookup(cx, Name::new(REDIRECT)?)? else { return Ok(None) };
+    fn read_redirect(&self, op: &Op<'_>, dir: &Lower, found: Found<'_>) -> Result<Option<Box<[u8]>>> {
+        let Some(entry) = dir.vnode.lookup(op, Name::new(REDIRECT)?)? else { return Ok(None) };
         let limit = (HEADER.len() + PATH_MAX + 1) as u64;
         if entry.vnode.kind() != Kind::Regular || entry.attr.size > limit {
-            self.complain(dir, found, "is ignored: it is no small file; remove it");
+            self.complain(op, dir, found, "is ignored: it is no small file; remove it");
             return Ok(None);
         }
         if !self.trusts(&entry.attr) {
@@ -138,23 +138,23 @@ impl Core {
                  or of the server's user counts; remove it, or, if you know it to be genuine, chown it to \
                  root and chmod it to 444"
             );
-            self.complain(dir, found, &why);
+            self.complain(op, dir, found, &why);
             return Ok(None);
         }
-        let file = entry.vnode.open(&self.server(cx), OpenFlags::RDONLY)?;
-        let bytes = read_all(&*file, cx, limit + 1)?;
+        let file = entry.vnode.open(&self.server(op), OpenFlags::RDONLY)?;
+        let bytes = read_all(&*file, op, limit + 1)?;
         let path = parse_redirect(&bytes).map(Into::into);
         if path.is_none() {
-            self.complain(dir, found, "is ignored: it is damaged; remove it");
+            self.complain(op, dir, found, "is ignored: it is damaged; remove it");
         }
         Ok(path)
     }
 
     /// Warns of a redirect in a directory of a branch, not at every look-up of it.
-    fn complain(&self, dir: &Lower, found: Found<'_>, why: &str) {
+    fn complain(&self, op: &Op<'_>, dir: &Lower, found: Found<'_>, why: &str) {
         if self.complaints.is_new(dir) {
             let (stack, name) = found;
-            let (branch, path) = (self.path_of(dir.branch), self.path_for_log(stack, name));
+            let (branch, path) = (op.set.path_of(dir.branch), self.path_for_log(op, stack, name));
             let inode = dir.vnode.id();
             tracing::warn!(%branch, %path, inode, "the redirect .wh..wh.redirect of this directory {why}");
         }
@@ -165,25 +165,25 @@ impl Core {
     ///
     /// It is made aside and durable first: a directory that was moved and whose redirect is cut off would have lost all that it
     /// merges.
-    pub(crate) fn write_redirect(&self, cx: &Cx<'_>, dir: &Lower, path: &[u8]) -> Result<()> {
+    pub(crate) fn write_redirect(&self, op: &Op<'_>, dir: &Lower, path: &[u8]) -> Result<()> {
         if path.len() > PATH_MAX {
             // Where the directory can't be renamed it can be copied: mv(1) does so by itself.
             return Err(Errno::XDEV);
         }
         // It is going to wait for the disk.
-        cx.require_blocking()?;
-        let cx = &self.server(cx);
-        self.announce_moves(cx, dir.branch)?;
-        let make = |work: &Arc<dyn Vnode>, name: Name<'_>| work.create(cx, name, 0o444, OpenFlags::WRONLY);
-        let (work, name, (entry, file)) = self.begin_work(cx, dir.branch, make)?;
+        op.require_blocking()?;
+        let op = &self.server(op);
+        self.announce_moves(op, dir.branch)?;
+        let make = |work: &Arc<dyn Vnode>, name: Name<'_>| work.create(op, name, 0o444, OpenFlags::WRONLY);
+        let (work, name, (entry, file)) = self.begin_work(op, dir.branch, make)?;
         let bytes = [HEADER, path, b"\n"].concat();
         let published = self
-            .check_owner(dir, &entry.attr)
-            .and_then(|()| write_all(&*file, cx, &bytes, 0))
-            .and_then(|()| file.fsync(cx, true))
-            .and_then(|()| work.rename(cx, name.name()?, &dir.vnode, Name::new(REDIRECT)?, RenameFlags::default()));
+            .check_owner(op, dir, &entry.attr)
+            .and_then(|()| write_all(&*file, op, &bytes, 0))
+            .and_then(|()| file.fsync(op, true))
+            .and_then(|()| work.rename(op, name.name()?, &dir.vnode, Name::new(REDIRECT)?, RenameFlags::default()));
         if published.is_err()
-            && let Err(errno) = work.unlink(cx, name.name()?)
+            && let Err(errno) = work.unlink(op, name.name()?)
         {
             tracing::warn!(%errno, "an unfinished redirect stays in the work directory");
         }
@@ -192,12 +192,12 @@ impl Core {
 
     /// Would a redirect with these attributes, made just now, be believed? A file system that does not keep owners may give
     /// it any.
-    fn check_owner(&self, dir: &Lower, attr: &Attr) -> Result<()> {
+    fn check_owner(&self, op: &Op<'_>, dir: &Lower, attr: &Attr) -> Result<()> {
         if self.trusts(attr) {
             return Ok(());
         }
         if self.complaints.is_new(dir) {
-            let (branch, owner) = (self.path_of(dir.branch), attr.uid);
+            let (branch, owner) = (op.set.path_of(dir.branch), attr.uid);
             tracing::warn!(
                 %branch,
                 owner,
@@ -209,14 +209,14 @@ impl Core {
     }
 
     /// From now on look-ups in that branch look for redirects, also after the next mount.
-    fn announce_moves(&self, cx: &Cx<'_>, branch: u16) -> Result<()> {
-        let branch = self.branch(branch)?;
+    fn announce_moves(&self, op: &Op<'_>, branch: BranchId) -> Result<()> {
+        let branch = op.set.branch(branch)?;
         if branch.moved.load(Ordering::Acquire) {
             return Ok(());
         }
         let name = Name::new(MOVED)?;
         let mode = Kind::Regular.mode_bits() | 0o444;
-        match self.keeping_times(cx, &branch.root, || branch.root.mknod(cx, name, mode, 0)) {
+        match self.keeping_times(op, &branch.root, || branch.root.mknod(op, name, mode, 0)) {
             Ok(_) | Err(Errno::EXIST) => branch.moved.store(true, Ordering::Release),
             Err(e) => return Err(e),
         }
@@ -226,18 +226,18 @@ impl Core {
     /// The directories at `path`, to which `part` is redirected, in the branches to its right; none if there is no directory there.
     pub(crate) fn resolve(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         part: &Lower,
         found: Found<'_>,
         path: &[u8],
         walk: &mut Walk,
     ) -> Result<Vec<Lower>> {
-        let mut stack = self.roots_from(part.branch.saturating_add(1));
+        let mut stack = op.set.roots_right_of(part.branch);
         for name in components(path) {
-            match self.probe_with(cx, &stack, name?, walk)?.hit {
+            match self.probe_with(op, &stack, name?, walk)?.hit {
                 Hit::Dir { stack: next, .. } => stack = next,
                 Hit::None | Hit::Leaf { .. } => {
-                    self.complain(part, found, "leads to no directory of the branches to the right");
+                    self.complain(op, part, found, "leads to no directory of the branches to the right");
                     return Ok(Vec::new());
                 }
             }

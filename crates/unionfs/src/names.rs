@@ -6,8 +6,10 @@
 //! sees the same: the steps of one writer change what a name shows once, so a look that fell between
 //! two of them is not repeated.
 
+use crate::branch::{Lower, Stack, same_stack};
 use crate::lookup::{Hit, Probe};
-use crate::node::{Lower, Stack, UnionVnode, same_stack};
+use crate::node::UnionVnode;
+use crate::op::Op;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -84,22 +86,22 @@ pub(crate) struct Look<'a> {
 
 impl UnionVnode {
     /// Looks for a name in this directory, as it is before or after each change of it.
-    pub(crate) fn look(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Look<'_>> {
+    pub(crate) fn look(&self, op: &Op<'_>, name: Name<'_>) -> Result<Look<'_>> {
         let names = &self.dir()?.names;
         loop {
-            let lock = names.read(cx)?;
+            let lock = names.read(op)?;
             let sections = names.sections();
             let stack = self.stack()?;
-            let probe = self.core.probe(cx, &stack, name)?;
+            let probe = self.core.probe(op, &stack, name)?;
             if lock.is_some() {
                 return Ok(Look { lock, sections, stack, probe });
             }
-            let again = self.core.probe(cx, &stack, name)?;
+            let again = self.core.probe(op, &stack, name)?;
             if names.sections() == sections && is_same(&probe, &again) {
                 return Ok(Look { lock, sections, stack, probe: again });
             }
-            cx.require_blocking()?;
-            cx.check()?;
+            op.require_blocking()?;
+            op.check()?;
         }
     }
 }

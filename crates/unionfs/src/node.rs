@@ -1,8 +1,10 @@
 //! The union's vnode.
 
-use crate::branch::Core;
+use crate::branch::{BranchId, Lower, Stack, same_stack};
+use crate::core::Core;
 use crate::listing::Slot;
 use crate::names::Names;
+use crate::op::Op;
 use crate::shortname::ShortName;
 use crate::table::Interned;
 use parking_lot::Mutex;
@@ -10,29 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
-use vnode::{Errno, Kind, Name, Result, Vnode};
-
-/// A vnode of a branch.
-#[derive(Clone, Debug)]
-pub(crate) struct Lower {
-    pub(crate) vnode: Arc<dyn Vnode>,
-    pub(crate) branch: u16,
-}
-
-impl Lower {
-    /// Is that the same lower object?
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        self.branch == other.branch && self.vnode.id() == other.vnode.id()
-    }
-}
-
-/// The lower directories that a directory merges, left to right; never empty.
-pub(crate) type Stack = Arc<[Lower]>;
-
-/// Do two stacks merge the same directories?
-pub(crate) fn same_stack(a: &[Lower], b: &[Lower]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is(b))
-}
+use vnode::{Cx, Errno, Kind, Name, Result, Vnode};
 
 /// `Dir::subdirs` before it was counted.
 pub(crate) const UNCOUNTED: u32 = u32::MAX;
@@ -59,7 +39,7 @@ pub(crate) struct Absent {
     /// [`Dir::changes`] at that time.
     pub(crate) changes: u64,
     /// The branch of the whiteout that hid it.
-    pub(crate) whiteout: Option<u16>,
+    pub(crate) whiteout: Option<BranchId>,
     pub(crate) at: Instant,
 }
 
@@ -88,7 +68,7 @@ pub(crate) struct UnionVnode {
 impl fmt::Debug for UnionVnode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state.lock();
-        write!(f, "UnionVnode({:#x}, {:?}, {:?}, branch {})", self.id, self.kind, state.name, self.branch())
+        write!(f, "UnionVnode({:#x}, {:?}, {:?}, {:?})", self.id, self.kind, state.name, self.branch())
     }
 }
 
@@ -137,7 +117,7 @@ impl UnionVnode {
                 })
             }),
             moves: AtomicU32::new(0),
-            branch: leftmost.branch.into(),
+            branch: leftmost.branch.0.into(),
             kind: leftmost.vnode.kind(),
             gone: AtomicBool::new(false),
             state: Mutex::new(State { parent, name, lower: leftmost.vnode }),
@@ -148,6 +128,16 @@ impl UnionVnode {
     pub(crate) fn arc(&self) -> Result<Arc<Self>> {
         // Every vnode is in the table for as long as it lives. (A pointer to itself would cost 16 bytes in each.)
         self.core.table.get(self.id).filter(|live| std::ptr::eq(&raw const **live, self)).ok_or(Errno::STALE)
+    }
+
+    /// Runs an operation that changes nothing.
+    pub(crate) fn looking<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
+        run(&Op::new(cx, &self.core.branches.get()))
+    }
+
+    /// Runs an operation that changes something.
+    pub(crate) fn changing<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
+        run(&Op::new(cx, &self.core.branches.get()))
     }
 
     /// What only directories have.
@@ -161,7 +151,7 @@ impl UnionVnode {
     }
 
     /// The part on that branch, if there is one.
-    pub(crate) fn part(&self, branch: u16) -> Result<Option<Lower>> {
+    pub(crate) fn part(&self, branch: BranchId) -> Result<Option<Lower>> {
         Ok(self.dir()?.stack.lock().iter().find(|part| part.branch == branch).cloned())
     }
 
@@ -189,8 +179,8 @@ impl UnionVnode {
     }
 
     /// The branch of the leftmost lower object.
-    pub(crate) fn branch(&self) -> u16 {
-        self.branch.load(Ordering::Acquire)
+    pub(crate) fn branch(&self) -> BranchId {
+        BranchId(self.branch.load(Ordering::Acquire))
     }
 
     /// How often the file has moved.
@@ -202,7 +192,7 @@ impl UnionVnode {
     pub(crate) fn set_leaf(&self, lower: Lower) {
         let old = {
             let mut state = self.state.lock();
-            self.branch.store(lower.branch, Ordering::Release);
+            self.branch.store(lower.branch.0, Ordering::Release);
             let old = std::mem::replace(&mut state.lower, lower.vnode);
             self.moves.fetch_add(1, Ordering::AcqRel);
             old
@@ -279,7 +269,7 @@ impl Drop for UnionVnode {
 
 impl Core {
     /// The live vnode of a file, or a new one.
-    pub(crate) fn intern_leaf(self: &Arc<Self>, id: u64, place: Place, lower: &Lower) -> Arc<UnionVnode> {
+    pub(crate) fn intern_leaf(self: &Arc<Self>, op: &Op<'_>, id: u64, place: Place, lower: &Lower) -> Arc<UnionVnode> {
         let mut id = id;
         loop {
             let new = || UnionVnode::new(self, id, Some(place.clone()), lower.clone(), None);
@@ -289,7 +279,7 @@ impl Core {
                 Interned::Present(live)
                     if live.dir.is_none() && live.leaf().is(lower) && live.kind == lower.vnode.kind() =>
                 {
-                    if !self.stays(lower.branch) && !live.is_at(&place.parent, place.name.as_bytes()) {
+                    if !op.set.stays(lower.branch) && !live.is_at(&place.parent, place.name.as_bytes()) {
                         live.set_place(Some(place));
                     }
                     return live;
@@ -328,11 +318,12 @@ impl Core {
     /// The live vnode of a directory, or a new one.
     pub(crate) fn intern_dir(
         self: &Arc<Self>,
+        op: &Op<'_>,
         place: Place,
         stack: Stack,
         redirect: Option<Box<[u8]>>,
     ) -> Result<Arc<UnionVnode>> {
-        let mut id = self.directory_number(&stack)?;
+        let mut id = self.directory_number(op, &stack)?;
         let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
         loop {
             let new = || UnionVnode::new(self, id, Some(place.clone()), leftmost.clone(), Some(stack.clone()));

@@ -1,10 +1,13 @@
 //! The union's own names in the root of a branch. Somebody else may have put anything there: it is never followed, and
 //! what is in the way is given another name.
 
-use crate::branch::{BranchState, Core};
+use crate::branch::BranchId;
 use crate::copyup::keeping_times;
+use crate::core::Core;
 use crate::hardlink::{LINKS, is_index_name};
+use crate::op::Op;
 use crate::options::Mode;
+use crate::set::Member;
 use crate::trust::{OTHERS, is_servers};
 use crate::work::{WORK, is_work_name};
 use parking_lot::Mutex;
@@ -33,15 +36,14 @@ impl OwnDir {
     }
 
     /// The directory, if there is one. Anything else of that name is ignored, with one warning.
-    fn get(&self, cx: &Cx<'_>, branch: &BranchState) -> Result<Option<Arc<dyn Vnode>>> {
-        let (root, path) = (&branch.root, &branch.path);
+    fn get(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path, writes: bool) -> Result<Option<Arc<dyn Vnode>>> {
         let mut known = self.known.lock();
         if known.is_none() {
             let name = self.which.name()?;
             let Some(entry) = root.lookup(cx, name)? else { return Ok(None) };
             match self.which.why_not(cx, &entry)? {
                 None => {
-                    if branch.mode == Mode::ReadWrite {
+                    if writes {
                         shut(cx, &entry, path);
                     }
                     *known = Some(entry.vnode);
@@ -156,25 +158,25 @@ fn shut(cx: &Cx<'_>, entry: &Entry, path: &Path) {
 
 impl Core {
     /// A directory of the union's own on that branch, if it is there.
-    pub(crate) fn own_dir(&self, cx: &Cx<'_>, branch: u16, which: Own) -> Result<Option<Arc<dyn Vnode>>> {
-        let state = self.branch(branch)?;
-        state.own(which).get(&self.server(cx), state)
+    pub(crate) fn own_dir(&self, op: &Op<'_>, branch: BranchId, which: Own) -> Result<Option<Arc<dyn Vnode>>> {
+        let Member { state, mode, .. } = op.set.member(branch).ok_or(Errno::STALE)?;
+        state.own(which).get(&self.server(op), &state.root, &state.path, *mode == Mode::ReadWrite)
     }
 
     /// Runs `call` with a directory of the union's own, which is made if need be; and again with a new one, should it turn out
     /// that somebody has removed it.
     pub(crate) fn in_own_dir<T>(
         &self,
-        cx: &Cx<'_>,
-        branch: u16,
+        op: &Op<'_>,
+        branch: BranchId,
         which: Own,
         mut call: impl FnMut(&Arc<dyn Vnode>) -> Result<T>,
     ) -> Result<T> {
-        let state = self.branch(branch)?;
-        let server = self.server(cx);
+        let state = op.set.branch(branch)?;
+        let server = self.server(op);
         let own = state.own(which);
         let made = own.make(&server, &state.root, &state.path);
-        let dir = made.inspect_err(|&errno| self.explain_refusal(branch, errno))?;
+        let dir = made.inspect_err(|&errno| op.set.explain_refusal(branch, errno))?;
         match call(&dir) {
             Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR) => {
                 own.forget_this(&dir);

@@ -5,19 +5,21 @@
 //! can get a part on a branch only if, up to the nearest ancestor that has one there, the directory and all ancestors have
 //! their leftmost parts further right: [`UnionVnode::can_lie_on`].
 
-use crate::branch::Core;
+use crate::branch::{BranchId, Lower};
+use crate::core::Core;
 use crate::listing::Fate;
-use crate::node::{Lower, Place, UnionVnode};
+use crate::node::{Place, UnionVnode};
+use crate::op::Op;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vnode::{Attr, Cx, Errno, RenameFlags, Result, Vnode};
+use vnode::{Attr, Errno, RenameFlags, Result, Vnode};
 
 impl UnionVnode {
     /// Can this directory have a part on that branch: has it one, or can one be made there? `ENOENT` if it was removed.
     ///
     /// No lock is held that keeps the answer true: another operation may give an ancestor a part further left.
     /// [`Core::ensure_part`] notices.
-    pub(crate) fn can_lie_on(&self, branch: u16) -> Result<bool> {
+    pub(crate) fn can_lie_on(&self, op: &Op<'_>, branch: BranchId) -> Result<bool> {
         let mut place: Option<Place> = None;
         loop {
             let dir = place.as_ref().map_or(self, |place| &*place.parent);
@@ -25,7 +27,7 @@ impl UnionVnode {
             if stack.iter().any(|part| part.branch == branch) {
                 return Ok(true);
             }
-            if stack.first().is_none_or(|leftmost| leftmost.branch < branch) {
+            if stack.first().is_none_or(|leftmost| op.set.is_left(leftmost.branch, branch)) {
                 return Ok(false);
             }
             place = Some(dir.place().ok_or(Errno::NOENT)?);
@@ -34,9 +36,9 @@ impl UnionVnode {
 
     /// The branch where something new is made in this directory: that of its leftmost part, from which what is made inherits
     /// group and ACLs, else the nearest to the left on which a copy of that part can be made.
-    pub(crate) fn target(&self) -> Result<u16> {
+    pub(crate) fn target(&self, op: &Op<'_>) -> Result<BranchId> {
         let leftmost = self.stack()?.first().ok_or(Errno::NOENT)?.branch;
-        self.core.branch_for(&[self], leftmost)
+        self.core.branch_for(op, &[self], op.set.at(leftmost))
     }
 }
 
@@ -44,7 +46,7 @@ impl Core {
     /// Makes sure that `dir` has a part on `branch`, and so have its ancestors. Answers false if it can't have one there after
     /// all, because a directory changed or the branch is read-only: then a branch is to be chosen anew.
     #[must_use = "the branch may have to be chosen anew"]
-    pub(crate) fn ensure_part(&self, cx: &Cx<'_>, dir: &Arc<UnionVnode>, branch: u16) -> Result<bool> {
+    pub(crate) fn ensure_part(&self, op: &Op<'_>, dir: &Arc<UnionVnode>, branch: BranchId) -> Result<bool> {
         let mut missing = Vec::new();
         let mut next = dir.clone();
         while next.part(branch)?.is_none() {
@@ -53,9 +55,9 @@ impl Core {
             next = parent;
         }
         while let Some(dir) = missing.pop() {
-            match self.copy_directory(cx, &dir, branch) {
+            match self.copy_directory(op, &dir, branch) {
                 Ok(true) => {}
-                Err(e) if self.go_left(branch, e) => return Ok(false),
+                Err(e) if op.set.go_left(branch, e) => return Ok(false),
                 other => return other,
             }
         }
@@ -63,7 +65,7 @@ impl Core {
     }
 
     /// Makes a part of a directory whose parent has one on that branch. Answers false if that is no longer so.
-    fn copy_directory(&self, cx: &Cx<'_>, dir: &Arc<UnionVnode>, branch: u16) -> Result<bool> {
+    fn copy_directory(&self, op: &Op<'_>, dir: &Arc<UnionVnode>, branch: BranchId) -> Result<bool> {
         loop {
             let place = dir.place().ok_or(Errno::NOENT)?;
             let _names = place.parent.dir()?.names.write();
@@ -77,9 +79,11 @@ impl Core {
             if stack.iter().any(|part| part.branch == branch) {
                 return Ok(true);
             }
-            let Some(original) = stack.first().filter(|first| first.branch > branch) else { return Ok(false) };
+            let Some(original) = stack.first().filter(|first| op.set.is_left(branch, first.branch)) else {
+                return Ok(false);
+            };
             let Some(parent) = place.parent.part(branch)? else { return Ok(false) };
-            let copy = self.publish_directory(cx, &parent, &place, original)?;
+            let copy = self.publish_directory(op, &parent, &place, original)?;
             let parts = std::iter::once(Lower { vnode: copy, branch }).chain(stack.iter().cloned());
             dir.set_stack(parts.collect())?;
             // Nothing has changed in the view, but in the times of the parent's part.
@@ -91,17 +95,17 @@ impl Core {
     /// Builds the copy aside and renames it into place.
     fn publish_directory(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         parent: &Lower,
         place: &Place,
         original: &Lower,
     ) -> Result<Arc<dyn Vnode>> {
-        let server = self.server(cx);
-        let attr: Attr = original.vnode.getattr(cx)?;
-        let (work, name, made) = self.begin_work(cx, parent.branch, |work, name| work.mkdir(&server, name, 0o700))?;
+        let server = self.server(op);
+        let attr: Attr = original.vnode.getattr(op)?;
+        let (work, name, made) = self.begin_work(op, parent.branch, |work, name| work.mkdir(&server, name, 0o700))?;
         let copy = made.vnode;
-        let published = self.copy_attributes(cx, &original.vnode, &attr, &copy).and_then(|()| {
-            self.keeping_times(cx, &parent.vnode, || {
+        let published = self.copy_attributes(op, &original.vnode, &attr, &copy).and_then(|()| {
+            self.keeping_times(op, &parent.vnode, || {
                 let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
                 work.rename(&server, name.name()?, &parent.vnode, place.name()?, flags)
             })

@@ -1,10 +1,12 @@
 //! Listing directories: docs/unionfs.md, "readdir".
 
-use crate::branch::Core;
+use crate::branch::{BranchId, Lower, Stack};
+use crate::core::Core;
 use crate::identity::mix;
 use crate::listing::{Fate, Kept, Listing, Stamp, Trust};
 use crate::lookup::Hit;
-use crate::node::{Dir, Lower, Stack, UNCOUNTED, UnionVnode};
+use crate::node::{Dir, UNCOUNTED, UnionVnode};
+use crate::op::Op;
 use crate::options::Numbers;
 use crate::whiteout::{Listed, classify, is_long, long_digest};
 use parking_lot::Mutex;
@@ -49,32 +51,32 @@ impl Hidden {
 }
 
 impl UnionVnode {
-    pub(crate) fn read_dir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+    pub(crate) fn read_dir(&self, op: &Op<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
         let dir = self.dir()?;
         if self.gone.load(Ordering::Acquire) {
             return Ok(());
         }
         let stack = self.stack()?;
         if let [only] = &*stack
-            && self.core.stays(only.branch)
+            && op.set.stays(only.branch)
             && self.core.options.numbers == Numbers::Wide
         {
-            return self.core.pass_on(cx, only, cookie, sink);
+            return self.core.pass_on(op, only, cookie, sink);
         }
         // Who reads on goes by the listing that is there: what has changed in it is marked.
         let kept = dir.listing.lock().kept().filter(|_| cookie != 0);
         let kept = match kept {
             Some(kept) => kept,
-            None => self.merged_listing(cx)?,
+            None => self.merged_listing(op)?,
         };
         let mut looks = 0;
         let mut look = |name: Name<'_>| {
             looks += 1;
             if looks > QUICK_LOOKS {
-                cx.require_blocking()?;
+                op.require_blocking()?;
             }
-            cx.check()?;
-            self.listed_now(cx, name)
+            op.check()?;
+            self.listed_now(op, name)
         };
         self.each_entry(&kept, cookie, &mut look, sink)
     }
@@ -109,18 +111,18 @@ impl UnionVnode {
     }
 
     /// Number and kind of an entry as it is now.
-    fn listed_now(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<(u64, Kind)>> {
-        let look = self.look(cx, name)?;
-        self.core.shown_entry(&look.probe.hit)
+    fn listed_now(&self, op: &Op<'_>, name: Name<'_>) -> Result<Option<(u64, Kind)>> {
+        let look = self.look(op, name)?;
+        self.core.shown_entry(op, &look.probe.hit)
     }
 
     /// The merged listing: the kept one, if it is still right.
-    fn merged_listing(&self, cx: &Cx<'_>) -> Result<Arc<Mutex<Kept>>> {
+    fn merged_listing(&self, op: &Op<'_>) -> Result<Arc<Mutex<Kept>>> {
         let dir = self.dir()?;
         let kept = dir.listing.lock().kept();
         if let Some(kept) = kept {
             let stack = self.stack()?;
-            let stamps = stamps(cx, &stack)?;
+            let stamps = stamps(op, &stack)?;
             let trust = kept.lock().trust(&stack, &stamps);
             match trust {
                 Trust::Right => return Ok(kept),
@@ -131,16 +133,16 @@ impl UnionVnode {
                 Trust::Wrong => {}
             }
         }
-        self.merge(cx, dir)
+        self.merge(op, dir)
     }
 
     /// Merges the directory. Entries may change meanwhile.
-    fn merge(&self, cx: &Cx<'_>, dir: &Dir) -> Result<Arc<Mutex<Kept>>> {
+    fn merge(&self, op: &Op<'_>, dir: &Dir) -> Result<Arc<Mutex<Kept>>> {
         let missed = dir.listing.lock().begin();
         let begun = Instant::now();
         let merged = self.stack().and_then(|stack| {
-            let stamps = stamps(cx, &stack)?;
-            let listing = self.core.merge_listing(cx, &stack)?;
+            let stamps = stamps(op, &stack)?;
+            let listing = self.core.merge_listing(op, &stack)?;
             Ok(Kept::new(listing, stack, stamps, begun))
         });
         let (merged, error) = match merged {
@@ -158,16 +160,16 @@ impl UnionVnode {
     }
 
     /// Counts the subdirectories of a merged directory.
-    pub(crate) fn listed_subdirs(&self, cx: &Cx<'_>) -> Result<u32> {
+    pub(crate) fn listed_subdirs(&self, op: &Op<'_>) -> Result<u32> {
         let dir = self.dir()?;
-        let kept = self.merged_listing(cx)?;
+        let kept = self.merged_listing(op)?;
         let mut count = 0_u32;
         // Nothing comes or goes through this union now, so the count can be kept up from here on.
-        let names = dir.names.read(cx)?;
+        let names = dir.names.read(op)?;
         let stack = self.stack()?;
         let mut look = |name: Name<'_>| match &names {
-            Some(_) => self.core.shown_entry(&self.core.probe(cx, &stack, name)?.hit),
-            None => self.listed_now(cx, name),
+            Some(_) => self.core.shown_entry(op, &self.core.probe(op, &stack, name)?.hit),
+            None => self.listed_now(op, name),
         };
         self.each_entry(&kept, 0, &mut look, &mut |entry| {
             count = count.saturating_add(u32::from(entry.kind == Kind::Directory));
@@ -200,10 +202,10 @@ impl UnionVnode {
 }
 
 /// What moves whenever an entry of one of the directories comes or goes.
-fn stamps(cx: &Cx<'_>, stack: &[Lower]) -> Result<Vec<Stamp>> {
+fn stamps(op: &Op<'_>, stack: &[Lower]) -> Result<Vec<Stamp>> {
     let stamp_of = |part: &Lower| {
-        let stamp = part.vnode.listing_stamp(cx);
-        part.vnode.getattr(cx).map(|attr| (attr.mtime, attr.ctime, stamp))
+        let stamp = part.vnode.listing_stamp(op);
+        part.vnode.getattr(op).map(|attr| (attr.mtime, attr.ctime, stamp))
     };
     stack.iter().map(stamp_of).collect()
 }
@@ -216,7 +218,7 @@ impl UnionVnode {
         let mut stamp = first.vnode.listing_stamp(cx).unwrap_or_default() ^ self.listing_epoch();
         for part in others {
             let mut add = |value: u64| stamp = mix(stamp.rotate_left(1) ^ value);
-            add(u64::from(part.branch));
+            add(u64::from(part.branch.0));
             add(part.vnode.id());
             add(part.vnode.listing_stamp(cx).unwrap_or_default());
             match part.vnode.getattr(cx) {
@@ -250,26 +252,26 @@ impl Core {
     /// Lists a directory that lies on one branch and always will, with that branch's own cookies.
     fn pass_on(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         dir: &Lower,
         cookie: u64,
         sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        if dir.branch < self.last_branch() && self.branch(dir.branch)?.moved.load(Ordering::Acquire) {
-            return self.pass_on_redirected(cx, dir, cookie, sink);
+        if op.set.has_redirects(dir.branch) {
+            return self.pass_on_redirected(op, dir, cookie, sink);
         }
-        dir.vnode.readdir(cx, cookie, &mut |entry| {
+        dir.vnode.readdir(op, cookie, &mut |entry| {
             if classify(entry.name.as_bytes()) != Listed::Plain {
                 return true;
             }
-            sink(&DirEntry { ino: self.shown(self.listed_number(dir.branch, entry.ino)), ..*entry })
+            sink(&DirEntry { ino: self.shown(self.listed_number(op, dir.branch, entry.ino)), ..*entry })
         })
     }
 
     /// The same where subdirectories may have redirects, which decide about their numbers.
     fn pass_on_redirected(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         dir: &Lower,
         cookie: u64,
         sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
@@ -277,7 +279,7 @@ impl Core {
         let mut after = cookie;
         loop {
             let mut batch: Vec<(u64, u64, Kind, Box<[u8]>)> = Vec::new();
-            dir.vnode.readdir(cx, after, &mut |entry| {
+            dir.vnode.readdir(op, after, &mut |entry| {
                 let room = batch.len() < BATCH;
                 if room {
                     batch.push((entry.cookie, entry.ino, entry.kind, entry.name.as_bytes().into()));
@@ -293,7 +295,7 @@ impl Core {
                     continue;
                 }
                 let name = Name::new(name)?;
-                let ino = self.item_number(cx, std::slice::from_ref(dir), name, 0, *ino, *kind)?;
+                let ino = self.item_number(op, std::slice::from_ref(dir), name, 0, *ino, *kind)?;
                 if !sink(&DirEntry { cookie: *cookie, ino: self.shown(ino), kind: *kind, name }) {
                     return Ok(());
                 }
@@ -302,15 +304,15 @@ impl Core {
     }
 
     /// The number of a listed file.
-    fn listed_number(&self, branch: u16, lower: u64) -> u64 {
-        let alias = self.branch(branch).ok().and_then(|b| self.identity.alias(b.tag, lower));
-        alias.map_or_else(|| self.natural_number(branch, lower), |alias| alias.number)
+    fn listed_number(&self, op: &Op<'_>, branch: BranchId, lower: u64) -> u64 {
+        let alias = op.set.branch(branch).ok().and_then(|b| self.identity.alias(b.tag, lower));
+        alias.map_or_else(|| op.set.natural_number(branch, lower), |alias| alias.number)
     }
 
     /// The number of an entry that was first seen in part `part`.
     fn item_number(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         stack: &[Lower],
         name: Name<'_>,
         part: usize,
@@ -318,48 +320,50 @@ impl Core {
         kind: Kind,
     ) -> Result<u64> {
         let Some(lower) = stack.get(part) else { return Ok(ino) };
-        let moved = lower.branch < self.last_branch() && self.branch(lower.branch)?.moved.load(Ordering::Acquire);
+        let moved = op.set.has_redirects(lower.branch);
         if kind != Kind::Directory || (part + 1 == stack.len() && !moved) {
-            return Ok(self.listed_number(lower.branch, ino));
+            return Ok(self.listed_number(op, lower.branch, ino));
         }
-        match self.probe(cx, stack, name)?.hit {
-            Hit::Dir { stack, .. } => self.directory_number(&stack),
-            Hit::Leaf { .. } | Hit::None => Ok(self.listed_number(lower.branch, ino)),
+        match self.probe(op, stack, name)?.hit {
+            Hit::Dir { stack, .. } => self.directory_number(op, &stack),
+            Hit::Leaf { .. } | Hit::None => Ok(self.listed_number(op, lower.branch, ino)),
         }
     }
 
     /// Number and kind of what a name shows.
-    fn shown_entry(&self, hit: &Hit) -> Result<Option<(u64, Kind)>> {
+    fn shown_entry(&self, op: &Op<'_>, hit: &Hit) -> Result<Option<(u64, Kind)>> {
         Ok(match hit {
             Hit::None => None,
-            Hit::Leaf { branch, entry } => Some((self.listed_number(*branch, entry.vnode.id()), entry.vnode.kind())),
-            Hit::Dir { stack, .. } => Some((self.directory_number(stack)?, Kind::Directory)),
+            Hit::Leaf { branch, entry } => {
+                Some((self.listed_number(op, *branch, entry.vnode.id()), entry.vnode.kind()))
+            }
+            Hit::Dir { stack, .. } => Some((self.directory_number(op, stack)?, Kind::Directory)),
         })
     }
 
-    fn merge_listing(&self, cx: &Cx<'_>, stack: &Stack) -> Result<Listing> {
-        let (seen, work) = self.collect(cx, stack)?;
+    fn merge_listing(&self, op: &Op<'_>, stack: &Stack) -> Result<Listing> {
+        let (seen, work) = self.collect(op, stack)?;
         let mut listing = Listing::with_capacity(seen.len(), self.options.numbers == Numbers::Narrow);
         listing.work = work;
         let mut sorted: Vec<(u64, Box<[u8]>, Seen)> =
             seen.into_iter().map(|(name, seen)| (listing.position(&name), name, seen)).collect();
         sorted.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         for (_, name, seen) in sorted {
-            let ino = self.item_number(cx, stack, Name::new(&name)?, seen.part, seen.ino, seen.kind)?;
+            let ino = self.item_number(op, stack, Name::new(&name)?, seen.part, seen.ino, seen.kind)?;
             listing.push(&name, ino, seen.kind)?;
         }
         Ok(listing)
     }
 
     /// All names that show, each with its leftmost instance; and how many entries were read for that.
-    fn collect(&self, cx: &Cx<'_>, stack: &Stack) -> Result<(AllSeen, usize)> {
+    fn collect(&self, op: &Op<'_>, stack: &Stack) -> Result<(AllSeen, usize)> {
         let mut seen = AllSeen::new();
         let mut work = 0;
         let mut hidden = Hidden::default();
         for (part, dir) in stack.iter().enumerate() {
             let mut hides = Hidden::default();
             let mut too_many = false;
-            dir.vnode.readdir(cx, 0, &mut |entry| {
+            dir.vnode.readdir(op, 0, &mut |entry| {
                 let name = entry.name.as_bytes();
                 work += 1;
                 match classify(name) {
@@ -370,13 +374,13 @@ impl Core {
                     Listed::Whiteout(name) => drop(hides.names.insert(name.into())),
                     Listed::LongWhiteout(digest) => drop(hides.digests.insert(digest.into())),
                 }
-                too_many = work > QUICK && !cx.may_block;
+                too_many = work > QUICK && !op.may_block;
                 !too_many
             })?;
             if too_many {
-                cx.require_blocking()?;
+                op.require_blocking()?;
             }
-            cx.check()?;
+            op.check()?;
             hidden.names.extend(hides.names);
             hidden.digests.extend(hides.digests);
         }
@@ -384,15 +388,15 @@ impl Core {
     }
 
     /// Does nothing show in that directory?
-    pub(crate) fn shows_nothing(&self, cx: &Cx<'_>, stack: &Stack) -> Result<bool> {
+    pub(crate) fn shows_nothing(&self, op: &Op<'_>, stack: &Stack) -> Result<bool> {
         if let [only] = &**stack {
             let mut empty = true;
-            only.vnode.readdir(cx, 0, &mut |entry| {
+            only.vnode.readdir(op, 0, &mut |entry| {
                 empty = classify(entry.name.as_bytes()) != Listed::Plain;
                 empty
             })?;
             return Ok(empty);
         }
-        Ok(self.collect(cx, stack)?.0.is_empty())
+        Ok(self.collect(op, stack)?.0.is_empty())
     }
 }

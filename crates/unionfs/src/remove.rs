@@ -1,15 +1,17 @@
 //! Removing names of what is not a directory, and hiding: docs/unionfs.md, "Operations".
 
-use crate::branch::{Core, is_dir};
+use crate::branch::{BranchId, Lower, is_dir};
 use crate::copyup::put_times_back;
+use crate::core::Core;
 use crate::listing::Fate;
 use crate::lookup::Hit;
-use crate::node::{Lower, UnionVnode};
+use crate::node::UnionVnode;
+use crate::op::Op;
 use crate::options::Delete;
 use crate::retry::Step;
 use crate::whiteout::reserved;
 use std::sync::atomic::Ordering;
-use vnode::{Attr, Cx, Entry, Errno, Name, Result};
+use vnode::{Attr, Entry, Errno, Name, Result};
 
 /// A whiteout beside an entry that is about to go.
 pub(crate) struct Cover {
@@ -30,75 +32,75 @@ impl Cover {
 /// A name went.
 pub(crate) struct Removed {
     /// The branch that was changed.
-    pub(crate) branch: u16,
+    pub(crate) branch: BranchId,
     /// The lower name is still there, hidden.
     pub(crate) stays: bool,
 }
 
 impl UnionVnode {
-    pub(crate) fn unlink_name(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
+    pub(crate) fn unlink_name(&self, op: &Op<'_>, name: Name<'_>) -> Result<()> {
         self.dir()?;
-        self.core.require_writable()?;
+        op.set.require_writable()?;
         if reserved(name.as_bytes()) {
-            return match self.core.user_mark(cx, name) {
-                Some(mark) => self.remove_mark(cx, name, mark),
+            return match self.core.user_mark(op, name) {
+                Some(mark) => self.remove_mark(op, name, mark),
                 None => Err(Errno::NOENT),
             };
         }
-        let branch = self.until_done(cx, || {
+        let branch = self.until_done(op, || {
             let _names = self.dir()?.names.write();
-            let step = self.unlink_once(cx, name)?;
+            let step = self.unlink_once(op, name)?;
             if matches!(step, Step::Done(_)) {
                 self.entry_changed(name, Fate::Gone);
             }
             Ok(step)
         })?;
-        self.core.refill_spare();
-        self.touch(cx, branch);
+        self.core.refill_spare(op);
+        self.touch(op, branch);
         Ok(())
     }
 
-    fn unlink_once(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Step<u16>> {
+    fn unlink_once(&self, op: &Op<'_>, name: Name<'_>) -> Result<Step<BranchId>> {
         let core = &self.core;
         let stack = self.stack()?;
-        if let Some(part) = core.only_leftmost(cx, &stack, name)? {
+        if let Some(part) = core.only_leftmost(op, &stack, name)? {
             // No bookkeeping: files of the leftmost branch never need their name again.
-            return part.vnode.unlink(cx, name).map(|()| Step::Done(part.branch));
+            return part.vnode.unlink(op, name).map(|()| Step::Done(part.branch));
         }
-        let (branch, entry) = match core.probe(cx, &stack, name)?.hit {
+        let (branch, entry) = match core.probe(op, &stack, name)?.hit {
             Hit::None => return Err(Errno::NOENT),
             Hit::Dir { .. } => return Err(Errno::ISDIR),
             Hit::Leaf { branch, entry } => (branch, entry),
         };
         let lower = Lower { vnode: entry.vnode.clone(), branch };
         let remove = || {
-            core.going_to_use(cx, self, name, &lower, &entry.attr)?;
-            let removed = core.remove_leaf(cx, self, &stack, name, branch);
+            core.going_to_use(op, self, name, &lower, &entry.attr)?;
+            let removed = core.remove_leaf(op, self, &stack, name, branch);
             if !matches!(removed, Ok(Step::Done(_))) {
-                core.kept_name(cx, &lower, &entry.attr);
+                core.kept_name(op, &lower, &entry.attr);
             }
             removed
         };
         // Hiding what lies on a branch that can't be changed frees nothing.
-        let removed = if core.writable(branch) { core.freeing(remove) } else { remove() };
+        let removed = if op.set.writable(branch) { core.freeing(op, remove) } else { remove() };
         let removed = match removed? {
             Step::Done(removed) => removed,
             Step::Need(branch) => return Ok(Step::Need(branch)),
             Step::Again => return Ok(Step::Again),
         };
-        self.forget_leaf(cx, name, branch, entry, removed.stays);
+        self.forget_leaf(op, name, branch, entry, removed.stays);
         Ok(Step::Done(removed.branch))
     }
 
     /// Bookkeeping after a name of a file on `branch` went.
-    pub(crate) fn forget_leaf(&self, cx: &Cx<'_>, name: Name<'_>, branch: u16, entry: Entry, stays: bool) {
+    pub(crate) fn forget_leaf(&self, op: &Op<'_>, name: Name<'_>, branch: BranchId, entry: Entry, stays: bool) {
         let lower = Lower { vnode: entry.vnode, branch };
-        if let Ok(number) = self.core.number_of(&lower, &entry.attr)
+        if let Ok(number) = self.core.number_of(op, &lower, &entry.attr)
             && let Some(vnode) = self.core.table.get(number)
         {
             vnode.lost_name(self, name.as_bytes());
         }
-        self.core.note_name_went(cx, &lower, &entry.attr, stays);
+        self.core.note_name_went(op, &lower, &entry.attr, stays);
     }
 }
 
@@ -106,67 +108,67 @@ impl Core {
     /// Makes a file's name go from the view: the moment is one lower operation, whatever fails before it is undone.
     pub(crate) fn remove_leaf(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         dir: &UnionVnode,
         stack: &[Lower],
         name: Name<'_>,
-        branch: u16,
+        branch: BranchId,
     ) -> Result<Step<Removed>> {
         let Some(part) = stack.iter().find(|part| part.branch == branch) else { return Err(Errno::STALE) };
         if self.options.delete == Delete::All {
-            self.unlink_right(cx, stack, name, branch, None)?;
+            self.unlink_right(op, stack, name, branch, None)?;
         }
-        if !self.writable(branch) {
-            return self.hide(cx, dir, stack, name, branch);
+        if !op.set.writable(branch) {
+            return self.hide(op, dir, stack, name, branch);
         }
-        let cover = match self.cover(cx, stack, part, name)? {
+        let cover = match self.cover(op, stack, part, name)? {
             Step::Done(cover) => cover,
             Step::Need(_) | Step::Again => return Ok(Step::Again),
         };
-        match part.vnode.unlink(cx, name) {
+        match part.vnode.unlink(op, name) {
             Ok(()) => Ok(Step::Done(Removed { branch, stays: false })),
             Err(e) => {
-                self.uncover(cx, part, name, &cover);
-                if self.go_left(branch, e) { Ok(Step::Again) } else { Err(e) }
+                self.uncover(op, part, name, &cover);
+                if op.set.go_left(branch, e) { Ok(Step::Again) } else { Err(e) }
             }
         }
     }
 
     /// Makes a whiteout beside the entry in `part`, if something to the right would show without the entry.
-    pub(crate) fn cover(&self, cx: &Cx<'_>, stack: &[Lower], part: &Lower, name: Name<'_>) -> Result<Step<Cover>> {
-        if !self.shows_through(cx, stack, part.branch, name)? {
+    pub(crate) fn cover(&self, op: &Op<'_>, stack: &[Lower], part: &Lower, name: Name<'_>) -> Result<Step<Cover>> {
+        if !self.shows_through(op, stack, part.branch, name)? {
             return Ok(Step::Done(Cover::NONE));
         }
-        let before = part.vnode.getattr(cx)?;
-        match self.make_whiteout(cx, part, name) {
+        let before = part.vnode.getattr(op)?;
+        match self.make_whiteout(op, part, name) {
             Ok(made) => Ok(Step::Done(Cover { made: made.then_some(before) })),
-            Err(e) if self.go_left(part.branch, e) => Ok(Step::Again),
+            Err(e) if op.set.go_left(part.branch, e) => Ok(Step::Again),
             Err(e) => Err(e),
         }
     }
 
     /// Takes back what [`Self::cover`] made.
-    pub(crate) fn uncover(&self, cx: &Cx<'_>, part: &Lower, name: Name<'_>, cover: &Cover) {
+    pub(crate) fn uncover(&self, op: &Op<'_>, part: &Lower, name: Name<'_>, cover: &Cover) {
         if let Some(before) = &cover.made {
-            self.tidy_whiteout(cx, part, name);
-            put_times_back(&self.server(cx), &part.vnode, before);
+            self.tidy_whiteout(op, part, name);
+            put_times_back(&self.server(op), &part.vnode, before);
         }
     }
 
     /// Hides an entry of a branch that can't be changed, by a whiteout in the nearest branch to its left that can.
     pub(crate) fn hide(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         dir: &UnionVnode,
         stack: &[Lower],
         name: Name<'_>,
-        branch: u16,
+        branch: BranchId,
     ) -> Result<Step<Removed>> {
-        let target = self.branch_for(&[dir], branch.checked_sub(1).ok_or(Errno::ROFS)?)?;
+        let target = self.branch_for(op, &[dir], op.set.at(branch).checked_sub(1).ok_or(Errno::ROFS)?)?;
         let Some(part) = stack.iter().find(|part| part.branch == target) else { return Ok(Step::Need(target)) };
-        match self.make_whiteout(cx, part, name) {
+        match self.make_whiteout(op, part, name) {
             Ok(_) => Ok(Step::Done(Removed { branch: part.branch, stays: true })),
-            Err(e) if self.go_left(part.branch, e) => Ok(Step::Again),
+            Err(e) if op.set.go_left(part.branch, e) => Ok(Step::Again),
             Err(e) => Err(e),
         }
     }
@@ -176,40 +178,46 @@ impl Core {
     /// showed until now; the others have long been hidden. Answers the branches where one went.
     pub(crate) fn unlink_right(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         stack: &[Lower],
         name: Name<'_>,
-        branch: u16,
-        replaced: Option<u16>,
-    ) -> Result<Vec<u16>> {
-        let instances = self.instances(cx, stack, name, branch)?;
+        branch: BranchId,
+        replaced: Option<BranchId>,
+    ) -> Result<Vec<BranchId>> {
+        let instances = self.instances(op, stack, name, branch)?;
         let mut removed = Vec::new();
-        for part in instances.iter().rev().filter(|part| self.writable(part.branch)) {
-            let Some(entry) = part.vnode.lookup(cx, name)?.filter(|entry| !is_dir(&entry.vnode)) else { continue };
-            if let Err(errno) = part.vnode.unlink(cx, name) {
+        for part in instances.iter().rev().filter(|part| op.set.writable(part.branch)) {
+            let Some(entry) = part.vnode.lookup(op, name)?.filter(|entry| !is_dir(&entry.vnode)) else { continue };
+            if let Err(errno) = part.vnode.unlink(op, name) {
                 tracing::info!(%name, %errno, "an instance that can't be removed is hidden");
                 continue;
             }
             removed.push(part.branch);
             let lower = Lower { vnode: entry.vnode, branch: part.branch };
             if replaced == Some(part.branch) {
-                self.note_name_went(cx, &lower, &entry.attr, false);
+                self.note_name_went(op, &lower, &entry.attr, false);
             } else {
-                self.hidden_name_went(cx, &lower, &entry.attr);
+                self.hidden_name_went(op, &lower, &entry.attr);
             }
         }
         Ok(removed)
     }
 
     /// The directories right of `branch` whose entries of that name would show one after the other.
-    pub(crate) fn instances(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>, branch: u16) -> Result<Vec<Lower>> {
+    pub(crate) fn instances(
+        &self,
+        op: &Op<'_>,
+        stack: &[Lower],
+        name: Name<'_>,
+        branch: BranchId,
+    ) -> Result<Vec<Lower>> {
         let mut found = Vec::new();
-        let last = stack.last().map_or(0, |part| part.branch);
-        for part in stack.iter().filter(|part| part.branch > branch) {
-            if part.vnode.lookup(cx, name)?.is_some() {
+        let last = stack.last().map(|part| part.branch);
+        for part in stack.iter().filter(|part| op.set.is_left(branch, part.branch)) {
+            if part.vnode.lookup(op, name)?.is_some() {
                 found.push(part.clone());
             }
-            if part.branch < last && self.has_whiteout(cx, part, name)? {
+            if Some(part.branch) != last && self.has_whiteout(op, part, name)? {
                 break;
             }
         }

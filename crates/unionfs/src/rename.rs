@@ -1,16 +1,18 @@
 //! Renaming: docs/unionfs.md, "Operations". Files here, directories in `rename_dir`, exchanges in `exchange`.
 
-use crate::branch::{Core, is_dir, same_layer};
+use crate::branch::{BranchId, Lower, is_dir};
+use crate::core::{Core, same_layer};
 use crate::listing::Fate;
 use crate::lookup::{Hit, Probe};
-use crate::node::{Lower, UnionVnode};
+use crate::node::UnionVnode;
+use crate::op::Op;
 use crate::options::Delete;
 use crate::remove::Cover;
 use crate::retry::{Step, Tries};
 use crate::rmdir::lock_names;
 use crate::whiteout::reserved;
 use std::sync::Arc;
-use vnode::{Cx, Entry, Errno, Name, RenameFlags, Result, Vnode};
+use vnode::{Entry, Errno, Name, RenameFlags, Result, Vnode};
 
 /// A rename under way.
 pub(crate) struct Rename<'a> {
@@ -37,7 +39,7 @@ enum Quick {
 impl UnionVnode {
     pub(crate) fn rename_entry(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         name: Name<'_>,
         new_dir: &Arc<dyn Vnode>,
         new_name: Name<'_>,
@@ -45,20 +47,20 @@ impl UnionVnode {
     ) -> Result<()> {
         let (from, to) = (self.arc()?, same_layer(&self.core, new_dir)?.arc()?);
         from.dir()?;
-        to.check_new_name(new_name)?;
+        to.check_new_name(op, new_name)?;
         if reserved(name.as_bytes()) {
             return Err(Errno::NOENT);
         }
         if flags.exchange && (flags.no_replace || flags.whiteout) {
             return Err(Errno::INVAL);
         }
-        if !flags.exchange && matches!(from.rename_quickly(cx, name, &to, new_name, flags)?, Quick::Done) {
+        if !flags.exchange && matches!(from.rename_quickly(op, name, &to, new_name, flags)?, Quick::Done) {
             return Ok(());
         }
         let mut tries = Tries::new();
         loop {
-            let (source, _) = from.find(cx, name)?.ok_or(Errno::NOENT)?;
-            let dest = to.find(cx, new_name)?.map(|(vnode, _)| vnode);
+            let (source, _) = from.find(op, name)?.ok_or(Errno::NOENT)?;
+            let dest = to.find(op, new_name)?.map(|(vnode, _)| vnode);
             let rename = Rename {
                 core: &self.core,
                 from: &from,
@@ -73,16 +75,16 @@ impl UnionVnode {
                 return Ok(());
             }
             let done = if flags.exchange {
-                rename.exchange(cx)?
+                rename.exchange(op)?
             } else if source.dir.is_some() {
-                rename.rename_directory(cx)?
+                rename.rename_directory(op)?
             } else {
-                rename.rename_file(cx)?
+                rename.rename_file(op)?
             };
             if done {
                 return Ok(());
             }
-            cx.check()?;
+            op.check()?;
             tries.again()?;
         }
     }
@@ -90,7 +92,7 @@ impl UnionVnode {
     /// Where both names concern only the leftmost branch, a file's rename is one of that branch.
     fn rename_quickly(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         name: Name<'_>,
         to: &Self,
         new_name: Name<'_>,
@@ -99,21 +101,21 @@ impl UnionVnode {
         let names = lock_names(&[self, to])?;
         let (here, there) = (self.stack()?, to.stack()?);
         let core = &self.core;
-        let Some(old) = core.only_leftmost(cx, &here, name)? else { return Ok(Quick::No) };
-        let Some(new) = core.only_leftmost(cx, &there, new_name)? else { return Ok(Quick::No) };
-        if there.len() > 1 && core.has_whiteout(cx, new, new_name)? {
+        let Some(old) = core.only_leftmost(op, &here, name)? else { return Ok(Quick::No) };
+        let Some(new) = core.only_leftmost(op, &there, new_name)? else { return Ok(Quick::No) };
+        if there.len() > 1 && core.has_whiteout(op, new, new_name)? {
             return Ok(Quick::No);
         }
-        let source = old.vnode.lookup(cx, name)?.ok_or(Errno::NOENT)?;
+        let source = old.vnode.lookup(op, name)?.ok_or(Errno::NOENT)?;
         if is_dir(&source.vnode) {
             return Ok(Quick::No);
         }
-        old.vnode.rename(cx, name, &new.vnode, new_name, flags)?;
+        old.vnode.rename(op, name, &new.vnode, new_name, flags)?;
         self.entry_changed(name, Fate::Unknown);
         to.entry_changed(new_name, Fate::Unknown);
         drop(names);
         // A live vnode gets its new name: only to be found again if the branch is changed behind our back.
-        if let Some(vnode) = core.table.get(core.natural_number(0, source.vnode.id())) {
+        if let Some(vnode) = core.table.get(op.set.natural_number(old.branch, source.vnode.id())) {
             vnode.set_place(Some(to.place_of(new_name)?));
         }
         Ok(Quick::Done)
@@ -140,120 +142,120 @@ impl Rename<'_> {
     }
 
     /// The branch on which a file is renamed: its own, if it would show there under the new name.
-    fn target(&self, bound: u16) -> Result<u16> {
+    fn target(&self, op: &Op<'_>, bound: usize) -> Result<BranchId> {
         let own = self.source.branch();
         let dirs: [&UnionVnode; 2] = [self.from, self.to];
-        if own <= bound && self.core.fits(&dirs, own)? {
+        if op.set.at(own) <= bound && self.core.fits(op, &dirs, own)? {
             return Ok(own);
         }
-        let bound = bound.min(own);
+        let bound = bound.min(op.set.at(own));
         let stack = self.to.stack()?;
-        for part in stack.iter().filter(|part| part.branch <= bound) {
-            if self.core.fits(&dirs, part.branch)? {
+        for part in stack.iter().filter(|part| op.set.at(part.branch) <= bound) {
+            if self.core.fits(op, &dirs, part.branch)? {
                 return Ok(part.branch);
             }
         }
-        self.core.branch_for(&dirs, bound)
+        self.core.branch_for(op, &dirs, bound)
     }
 
     /// Runs a rename whose copies are made. One that replaces something frees what that takes.
-    pub(crate) fn replacing(&self, rename: impl FnMut() -> Result<bool>) -> Result<bool> {
+    pub(crate) fn replacing(&self, op: &Op<'_>, rename: impl FnMut() -> Result<bool>) -> Result<bool> {
         let mut rename = rename;
-        if self.dest.is_none_or(|dest| !self.core.writable(dest.branch())) {
+        if self.dest.is_none_or(|dest| !op.set.writable(dest.branch())) {
             return rename();
         }
-        let done = self.core.freeing(rename)?;
-        self.core.refill_spare();
+        let done = self.core.freeing(op, rename)?;
+        self.core.refill_spare(op);
         Ok(done)
     }
 
     /// The rightmost branch for the rename: further right the new name would not show. A device left at the old name is
     /// new there and inherits its group, so the rename goes where new entries of that directory go.
-    pub(crate) fn bound(&self, cx: &Cx<'_>) -> Result<u16> {
-        let bound = self.core.probe(cx, &self.to.stack()?, self.new_name)?.bound();
-        if self.whiteout { Ok(bound.min(self.from.target()?)) } else { Ok(bound) }
+    pub(crate) fn bound(&self, op: &Op<'_>) -> Result<usize> {
+        let bound = self.core.probe(op, &self.to.stack()?, self.new_name)?.bound(op.set);
+        if self.whiteout { Ok(bound.min(op.set.at(self.from.target(op)?))) } else { Ok(bound) }
     }
 
-    fn rename_file(&self, cx: &Cx<'_>) -> Result<bool> {
-        let target = self.target(self.bound(cx)?)?;
-        self.core.copy_up(cx, self.source, Some(target), None)?;
-        if !self.core.ensure_part(cx, self.from, target)? || !self.core.ensure_part(cx, self.to, target)? {
+    fn rename_file(&self, op: &Op<'_>) -> Result<bool> {
+        let target = self.target(op, self.bound(op)?)?;
+        self.core.copy_up(op, self.source, Some(target), None)?;
+        if !self.core.ensure_part(op, self.from, target)? || !self.core.ensure_part(op, self.to, target)? {
             return Ok(false);
         }
         let names = lock_names(&[self.from, self.to])?;
-        let done = self.replacing(|| self.rename_file_locked(cx, target))?;
+        let done = self.replacing(op, || self.rename_file_locked(op, target))?;
         drop(names);
         if done {
-            self.from.touch(cx, target);
-            self.to.touch(cx, target);
+            self.from.touch(op, target);
+            self.to.touch(op, target);
         }
         Ok(done)
     }
 
-    fn rename_file_locked(&self, cx: &Cx<'_>, target: u16) -> Result<bool> {
+    fn rename_file_locked(&self, op: &Op<'_>, target: BranchId) -> Result<bool> {
         let (from_stack, to_stack) = (self.from.stack()?, self.to.stack()?);
-        let Some(shown) = self.leaf_at(cx, &from_stack, self.name, self.source)? else { return Ok(false) };
-        let there = self.core.probe(cx, &to_stack, self.new_name)?;
+        let Some(shown) = self.leaf_at(op, &from_stack, self.name, self.source)? else { return Ok(false) };
+        let there = self.core.probe(op, &to_stack, self.new_name)?;
         let parts = (self.from.part(target)?, self.to.part(target)?);
         let (Some(old), Some(new)) = parts else { return Ok(false) };
-        if !self.is_still(&there)? || there.bound() < target || self.source.branch() != target {
+        if !self.is_still(&there)? || there.bound(op.set) < op.set.at(target) || self.source.branch() != target {
             return Ok(false);
         }
-        if !self.core.name_on(cx, self.source, self.from, self.name, (shown.0, &shown.1))? {
+        if !self.core.name_on(op, self.source, self.from, self.name, (shown.0, &shown.1))? {
             return Ok(false);
         }
         if self.core.options.delete == Delete::All {
-            self.core.unlink_right(cx, &from_stack, self.name, target, None)?;
+            self.core.unlink_right(op, &from_stack, self.name, target, None)?;
         }
         let replaced = match &there.hit {
             Hit::Leaf { branch, entry } => Some((Lower { vnode: entry.vnode.clone(), branch: *branch }, entry.attr)),
             Hit::None | Hit::Dir { .. } => None,
         };
         if let Some((lower, attr)) = &replaced {
-            self.core.going_to_use(cx, self.to, self.new_name, lower, attr)?;
+            self.core.going_to_use(op, self.to, self.new_name, lower, attr)?;
         }
-        let moved = self.move_covered(cx, &from_stack, &old, &new);
+        let moved = self.move_covered(op, &from_stack, &old, &new);
         if !matches!(moved, Ok(true)) {
             if let Some((lower, attr)) = &replaced {
-                self.core.kept_name(cx, lower, attr);
+                self.core.kept_name(op, lower, attr);
             }
             return moved;
         }
         self.moved();
-        self.tidy_after(cx, &to_stack, &new, there)?;
+        self.tidy_after(op, &to_stack, &new, there)?;
         Ok(true)
     }
 
     /// The whiteout of the old name, then the lower rename, which is the moment. The device that a rename may leave at the old
     /// name is an entry: it needs no whiteout beside it.
-    pub(crate) fn move_covered(&self, cx: &Cx<'_>, from_stack: &[Lower], old: &Lower, new: &Lower) -> Result<bool> {
+    pub(crate) fn move_covered(&self, op: &Op<'_>, from_stack: &[Lower], old: &Lower, new: &Lower) -> Result<bool> {
         let cover = if self.whiteout {
             Cover::NONE
         } else {
-            match self.core.cover(cx, from_stack, old, self.name)? {
+            match self.core.cover(op, from_stack, old, self.name)? {
                 Step::Done(cover) => cover,
                 Step::Need(_) | Step::Again => return Ok(false),
             }
         };
         let flags = RenameFlags { whiteout: self.whiteout, ..RenameFlags::default() };
-        match old.vnode.rename(cx, self.name, &new.vnode, self.new_name, flags) {
+        match old.vnode.rename(op, self.name, &new.vnode, self.new_name, flags) {
             Ok(()) => Ok(true),
             Err(e) => {
-                self.core.uncover(cx, old, self.name, &cover);
-                if self.core.go_left(old.branch, e) { Ok(false) } else { Err(e) }
+                self.core.uncover(op, old, self.name, &cover);
+                if op.set.go_left(old.branch, e) { Ok(false) } else { Err(e) }
             }
         }
     }
 
     /// What remains to be done about what had the new name; nothing of it changes the view.
-    fn tidy_after(&self, cx: &Cx<'_>, to_stack: &[Lower], new: &Lower, there: Probe) -> Result<()> {
+    fn tidy_after(&self, op: &Op<'_>, to_stack: &[Lower], new: &Lower, there: Probe) -> Result<()> {
         if there.whiteout == Some(new.branch) {
-            self.core.tidy_whiteout(cx, new, self.new_name);
+            self.core.tidy_whiteout(op, new, self.new_name);
         }
         let mut removed = Vec::new();
         if self.core.options.delete == Delete::All {
             let replaced = there.branch();
-            removed = self.core.unlink_right(cx, to_stack, self.new_name, new.branch, replaced).unwrap_or_default();
+            removed = self.core.unlink_right(op, to_stack, self.new_name, new.branch, replaced).unwrap_or_default();
         }
         if let Hit::Leaf { branch, entry } = there.hit {
             if removed.contains(&branch) {
@@ -261,7 +263,7 @@ impl Rename<'_> {
                     dest.lost_name(self.to, self.new_name.as_bytes());
                 }
             } else {
-                self.to.forget_leaf(cx, self.new_name, branch, entry, branch != new.branch);
+                self.to.forget_leaf(op, self.new_name, branch, entry, branch != new.branch);
             }
         }
         // Only now: the place that is forgotten above may have been the same.
@@ -278,13 +280,13 @@ impl Rename<'_> {
     /// The instance that shows under that name, if it still leads to that file.
     pub(crate) fn leaf_at(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         stack: &[Lower],
         name: Name<'_>,
         vnode: &UnionVnode,
-    ) -> Result<Option<(u16, Entry)>> {
-        let Hit::Leaf { branch, entry } = self.core.probe(cx, stack, name)?.hit else { return Ok(None) };
-        let (lower, _) = self.core.behind_links(cx, branch, entry.clone())?;
+    ) -> Result<Option<(BranchId, Entry)>> {
+        let Hit::Leaf { branch, entry } = self.core.probe(op, stack, name)?.hit else { return Ok(None) };
+        let (lower, _) = self.core.behind_links(op, branch, entry.clone())?;
         // The object, not its number: that one may be of the hashed range.
         Ok(vnode.leaf().is(&lower).then_some((branch, entry)))
     }
@@ -295,7 +297,7 @@ impl Rename<'_> {
             (Hit::None, None) => true,
             (Hit::Leaf { .. }, Some(dest)) => dest.dir.is_none(),
             (Hit::Dir { stack, .. }, Some(dest)) => {
-                dest.dir.is_some() && crate::node::same_stack(stack, &dest.stack()?)
+                dest.dir.is_some() && crate::branch::same_stack(stack, &dest.stack()?)
             }
             _ => false,
         })

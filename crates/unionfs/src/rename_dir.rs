@@ -1,15 +1,17 @@
 //! Renaming directories: never copies their contents.
 
-use crate::branch::Core;
+use crate::branch::{BranchId, Lower, same_stack};
+use crate::core::Core;
 use crate::lookup::{Hit, Probe};
-use crate::node::{Lower, UnionVnode, same_stack};
+use crate::node::UnionVnode;
+use crate::op::Op;
 use crate::options::Delete;
 use crate::rename::Rename;
 use crate::retry::Step;
 use crate::rmdir::lock_names;
 use crate::work::entries;
 use std::sync::Arc;
-use vnode::{Cx, Errno, Name, Result};
+use vnode::{Errno, Name, Result};
 
 /// What was added to a directory so that it stays what it is at another place.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,7 +58,7 @@ impl Core {
     /// directory `stack`. At its present place the mark changes nothing. The caller holds the tree.
     pub(crate) fn mark_for_move(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         dir: &Arc<UnionVnode>,
         part: &Lower,
         stack: &[Lower],
@@ -65,13 +67,13 @@ impl Core {
         let merges = dir.stack()?.len() > 1;
         if merges && dir.dir()?.redirect.lock().is_none() {
             let path = self.right_path(dir)?;
-            self.keeping_times(cx, &part.vnode, || self.write_redirect(cx, part, &path))?;
+            self.keeping_times(op, &part.vnode, || self.write_redirect(op, part, &path))?;
             *dir.dir()?.redirect.lock() = Some(path.into());
             return Ok(Marked::Redirect);
         }
         if !merges
-            && self.shows_through(cx, stack, part.branch, name)?
-            && self.keeping_times(cx, &part.vnode, || self.make_opaque(cx, part))?
+            && self.shows_through(op, stack, part.branch, name)?
+            && self.keeping_times(op, &part.vnode, || self.make_opaque(op, part))?
         {
             return Ok(Marked::Opaque);
         }
@@ -79,12 +81,12 @@ impl Core {
     }
 
     /// Takes such a mark away again.
-    pub(crate) fn unmark(&self, cx: &Cx<'_>, dir: &UnionVnode, part: &Lower, marked: Marked) {
-        let undone = self.keeping_times(cx, &part.vnode, || {
+    pub(crate) fn unmark(&self, op: &Op<'_>, dir: &UnionVnode, part: &Lower, marked: Marked) {
+        let undone = self.keeping_times(op, &part.vnode, || {
             match marked {
                 Marked::Nothing => {}
-                Marked::Opaque => self.undo_opaque(cx, part),
-                Marked::Redirect => self.undo_redirect(cx, part),
+                Marked::Opaque => self.undo_opaque(op, part),
+                Marked::Redirect => self.undo_redirect(op, part),
             }
             Ok(())
         });
@@ -98,62 +100,64 @@ impl Core {
 }
 
 impl Rename<'_> {
-    pub(crate) fn rename_directory(&self, cx: &Cx<'_>) -> Result<bool> {
+    pub(crate) fn rename_directory(&self, op: &Op<'_>) -> Result<bool> {
         let tree = self.core.tree.lock();
         if self.core.is_below(self.to, self.source) {
             return Err(Errno::INVAL);
         }
-        let target = self.directory_target(self.bound(cx)?)?;
-        if !self.core.ensure_part(cx, self.source, target)? || !self.core.ensure_part(cx, self.to, target)? {
+        let target = self.directory_target(op, self.bound(op)?)?;
+        if !self.core.ensure_part(op, self.source, target)? || !self.core.ensure_part(op, self.to, target)? {
             return Ok(false);
         }
         let mut dirs: Vec<&UnionVnode> = vec![self.from, self.to];
         dirs.extend(self.dest.map(|dest| &**dest));
         let names = lock_names(&dirs)?;
-        let done = match self.replacing(|| self.rename_directory_locked(cx, target)) {
-            Err(e) if self.core.go_left(target, e) => false,
+        let done = match self.replacing(op, || self.rename_directory_locked(op, target)) {
+            Err(e) if op.set.go_left(target, e) => false,
             other => other?,
         };
         drop(names);
         drop(tree);
         if done {
-            self.from.touch(cx, target);
-            self.to.touch(cx, target);
+            self.from.touch(op, target);
+            self.to.touch(op, target);
         }
         Ok(done)
     }
 
     /// A directory that lies on one read-write branch only is renamed there, if it would show; any other on the leftmost.
-    fn directory_target(&self, bound: u16) -> Result<u16> {
+    fn directory_target(&self, op: &Op<'_>, bound: usize) -> Result<BranchId> {
         let stack = self.source.stack()?;
         match &*stack {
-            [only] if only.branch <= bound && self.core.fits(&[self.to], only.branch)? => Ok(only.branch),
-            _ => Ok(0),
+            [only] if op.set.at(only.branch) <= bound && self.core.fits(op, &[self.to], only.branch)? => {
+                Ok(only.branch)
+            }
+            _ => op.set.leftmost(),
         }
     }
 
-    fn rename_directory_locked(&self, cx: &Cx<'_>, target: u16) -> Result<bool> {
+    fn rename_directory_locked(&self, op: &Op<'_>, target: BranchId) -> Result<bool> {
         let (from_stack, to_stack) = (self.from.stack()?, self.to.stack()?);
-        let here = self.core.probe(cx, &from_stack, self.name)?;
-        let there = self.core.probe(cx, &to_stack, self.new_name)?;
+        let here = self.core.probe(op, &from_stack, self.name)?;
+        let there = self.core.probe(op, &to_stack, self.new_name)?;
         let parts = (self.from.part(target)?, self.to.part(target)?, self.source.part(target)?);
         let (Some(old), Some(new), Some(part)) = parts else { return Ok(false) };
-        if !is_dir_still(&here, self.source)? || !self.is_still(&there)? || there.bound() < target {
+        if !is_dir_still(&here, self.source)? || !self.is_still(&there)? || there.bound(op.set) < op.set.at(target) {
             return Ok(false);
         }
-        let marked = self.core.mark_for_move(cx, self.source, &part, &to_stack, self.new_name)?;
-        let moved = match self.clear_dest(cx, &to_stack, &new) {
-            Ok(covered) => self.move_covered(cx, &from_stack, &old, &new).map(|moved| (moved, covered)),
+        let marked = self.core.mark_for_move(op, self.source, &part, &to_stack, self.new_name)?;
+        let moved = match self.clear_dest(op, &to_stack, &new) {
+            Ok(covered) => self.move_covered(op, &from_stack, &old, &new).map(|moved| (moved, covered)),
             Err(e) => Err(e),
         };
         match moved {
             Ok((true, covered)) => {
-                self.directory_moved(cx, &to_stack, &new, &there, covered)?;
+                self.directory_moved(op, &to_stack, &new, &there, covered)?;
                 Ok(true)
             }
             Ok((false, _)) => Ok(false),
             Err(e) => {
-                self.core.unmark(cx, self.source, &part, marked);
+                self.core.unmark(op, self.source, &part, marked);
                 Err(e)
             }
         }
@@ -161,21 +165,21 @@ impl Rename<'_> {
 
     /// Makes the lower directory that is to be replaced physically empty: it shows nothing, but may hold marks and whiteouts.
     /// A whiteout beside it first ends its stack, so that nothing comes to show. Answers whether that was made.
-    fn clear_dest(&self, cx: &Cx<'_>, to_stack: &[Lower], new: &Lower) -> Result<bool> {
+    fn clear_dest(&self, op: &Op<'_>, to_stack: &[Lower], new: &Lower) -> Result<bool> {
         let Some(dest) = self.dest else { return Ok(false) };
-        if !self.core.shows_nothing(cx, &dest.stack()?)? {
+        if !self.core.shows_nothing(op, &dest.stack()?)? {
             return Err(Errno::NOTEMPTY);
         }
         let Some(part) = dest.part(new.branch)? else { return Ok(false) };
-        if entries(cx, &part.vnode)?.is_empty() {
+        if entries(op, &part.vnode)?.is_empty() {
             return Ok(false);
         }
-        self.core.keep_number(cx, dest)?;
-        let cover = match self.core.cover(cx, to_stack, new, self.new_name)? {
+        self.core.keep_number(op, dest)?;
+        let cover = match self.core.cover(op, to_stack, new, self.new_name)? {
             Step::Done(cover) => cover,
             Step::Need(_) | Step::Again => return Err(Errno::ROFS),
         };
-        match self.core.strip(cx, &part) {
+        match self.core.strip(op, &part) {
             Ok(_) => {
                 dest.set_stack([part].into())?;
                 Ok(cover.is_new())
@@ -184,7 +188,7 @@ impl Rename<'_> {
                 if stripped {
                     dest.set_stack([part].into())?;
                 } else {
-                    self.core.uncover(cx, new, self.new_name, &cover);
+                    self.core.uncover(op, new, self.new_name, &cover);
                 }
                 Err(e)
             }
@@ -194,14 +198,14 @@ impl Rename<'_> {
     /// Bookkeeping, and what remains to be done; nothing of it changes the view.
     fn directory_moved(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         to_stack: &[Lower],
         new: &Lower,
         there: &Probe,
         covered: bool,
     ) -> Result<()> {
         if covered || there.whiteout == Some(new.branch) {
-            self.core.tidy_whiteout(cx, new, self.new_name);
+            self.core.tidy_whiteout(op, new, self.new_name);
         }
         self.source.set_place(Some(self.to.place_of(self.new_name)?));
         self.moved();
@@ -209,11 +213,11 @@ impl Rename<'_> {
         if let Some(dest) = self.dest {
             let inside = dest.stack()?;
             if let Some(part) = inside.iter().find(|part| part.branch == new.branch) {
-                self.core.part_went(cx, part);
+                self.core.part_went(op, part);
             }
             dest.mark_removed();
             if self.core.options.delete == Delete::All
-                && let Err(errno) = self.core.remove_right(cx, to_stack, self.new_name, &inside)
+                && let Err(errno) = self.core.remove_right(op, to_stack, self.new_name, &inside)
             {
                 tracing::info!(%errno, "what a replaced directory merged stays, hidden");
             }

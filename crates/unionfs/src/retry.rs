@@ -1,7 +1,9 @@
 //! Beginning anew: an operation looks, then locks, and what it saw may have changed between.
 
+use crate::branch::BranchId;
 use crate::node::UnionVnode;
-use vnode::{Cx, Errno, Result};
+use crate::op::Op;
+use vnode::{Errno, Result};
 
 /// Nothing is overtaken so often: a branch answers differently each time.
 const TRIES: u32 = 1000;
@@ -10,7 +12,7 @@ const TRIES: u32 = 1000;
 pub(crate) enum Step<T> {
     Done(T),
     /// The directory is needed there: to be made without its names locked, then all is to be tried again.
-    Need(u16),
+    Need(BranchId),
     /// A branch turned out to be read-only, or something was changed meanwhile: to be tried again.
     Again,
 }
@@ -32,13 +34,13 @@ impl Tries {
 
 impl UnionVnode {
     /// Runs `once`, which keeps no locks, until it is done. Makes the parts of this directory that turn out to be needed.
-    pub(crate) fn until_done<T>(&self, cx: &Cx<'_>, mut once: impl FnMut() -> Result<Step<T>>) -> Result<T> {
+    pub(crate) fn until_done<T>(&self, op: &Op<'_>, mut once: impl FnMut() -> Result<Step<T>>) -> Result<T> {
         let mut tries = Tries::new();
         loop {
             match once()? {
                 Step::Done(answer) => return Ok(answer),
                 Step::Need(branch) => {
-                    let _ = self.core.ensure_part(cx, &self.arc()?, branch)?;
+                    let _ = self.core.ensure_part(op, &self.arc()?, branch)?;
                 }
                 Step::Again => {}
             }
@@ -65,16 +67,17 @@ mod tests {
         let union = Unionfs::new(vec![branch], Options::default()).unwrap();
         let root = union.root();
         let root = root.as_any().downcast_ref::<UnionVnode>().unwrap();
-        let cx = Cx::internal(0, 0);
+        let (cx, set) = (vnode::Cx::internal(0, 0), root.core.branches.get());
+        let op = Op::new(&cx, &set);
         let calls = Cell::new(0);
         let answers = |last: Option<u32>| {
             calls.set(0);
-            root.until_done(&cx, || {
+            root.until_done(&op, || {
                 calls.set(calls.get() + 1);
                 // The root has a part on its only branch: that need is met at once, and changes nothing.
                 Ok(match calls.get() {
                     n if Some(n) == last => Step::Done(n),
-                    n if n % 2 == 0 => Step::Need(0),
+                    n if n % 2 == 0 => Step::Need(BranchId(0)),
                     _ => Step::Again,
                 })
             })

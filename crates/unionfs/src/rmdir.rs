@@ -1,19 +1,21 @@
 //! Removing directories.
 
-use crate::branch::Core;
+use crate::branch::{BranchId, Lower, Stack, same_stack};
 use crate::copyup::put_times_back;
+use crate::core::Core;
 use crate::listing::Fate;
 use crate::lookup::Hit;
 use crate::marks::is_redirect;
 use crate::names::{Names, Writer};
-use crate::node::{Lower, Stack, UnionVnode, same_stack};
+use crate::node::UnionVnode;
+use crate::op::Op;
 use crate::options::Delete;
 use crate::remove::Removed;
 use crate::retry::Step;
 use crate::whiteout::{Listed, classify, reserved};
 use crate::work::entries;
 use std::sync::Arc;
-use vnode::{Cx, Errno, Kind, Name, Result};
+use vnode::{Errno, Kind, Name, Result};
 
 /// More marks and whiteouts than this are not removed on a thread that serves others.
 const QUICK: usize = 256;
@@ -30,19 +32,19 @@ pub(crate) fn lock_names<'a>(dirs: &[&'a UnionVnode]) -> Result<Vec<Writer<'a>>>
 }
 
 impl UnionVnode {
-    pub(crate) fn remove_dir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
+    pub(crate) fn remove_dir(&self, op: &Op<'_>, name: Name<'_>) -> Result<()> {
         self.dir()?;
-        self.core.require_writable()?;
+        op.set.require_writable()?;
         if reserved(name.as_bytes()) {
             return Err(Errno::NOENT);
         }
-        let branch = self.until_done(cx, || {
-            let (victim, _) = self.find(cx, name)?.ok_or(Errno::NOENT)?;
+        let branch = self.until_done(op, || {
+            let (victim, _) = self.find(op, name)?.ok_or(Errno::NOENT)?;
             if victim.dir.is_none() {
                 return Err(Errno::NOTDIR);
             }
             let _names = lock_names(&[self, &victim])?;
-            let step = self.remove_dir_once(cx, name, &victim)?;
+            let step = self.remove_dir_once(op, name, &victim)?;
             if matches!(step, Step::Done(_)) {
                 victim.mark_removed();
                 self.entry_changed(name, Fate::Gone);
@@ -50,25 +52,25 @@ impl UnionVnode {
             }
             Ok(step)
         })?;
-        self.core.refill_spare();
-        self.touch(cx, branch);
+        self.core.refill_spare(op);
+        self.touch(op, branch);
         Ok(())
     }
 
-    fn remove_dir_once(&self, cx: &Cx<'_>, name: Name<'_>, victim: &Arc<UnionVnode>) -> Result<Step<u16>> {
+    fn remove_dir_once(&self, op: &Op<'_>, name: Name<'_>, victim: &Arc<UnionVnode>) -> Result<Step<BranchId>> {
         let stack = self.stack()?;
-        if let Some(branch) = self.remove_dir_quickly(cx, &stack, name, victim)? {
+        if let Some(branch) = self.remove_dir_quickly(op, &stack, name, victim)? {
             return Ok(Step::Done(branch));
         }
-        let Hit::Dir { stack: now, .. } = self.core.probe(cx, &stack, name)?.hit else { return Ok(Step::Again) };
+        let Hit::Dir { stack: now, .. } = self.core.probe(op, &stack, name)?.hit else { return Ok(Step::Again) };
         let inside = victim.stack()?;
         if !victim.is_at(self, name.as_bytes()) || !same_stack(&now, &inside) {
             return Ok(Step::Again);
         }
-        if !self.core.shows_nothing(cx, &inside)? {
+        if !self.core.shows_nothing(op, &inside)? {
             return Err(Errno::NOTEMPTY);
         }
-        match self.core.remove_empty(cx, self, &stack, name, victim, &inside)? {
+        match self.core.remove_empty(op, self, &stack, name, victim, &inside)? {
             Step::Done(removed) => Ok(Step::Done(removed.branch)),
             Step::Need(branch) => Ok(Step::Need(branch)),
             Step::Again => Ok(Step::Again),
@@ -81,14 +83,15 @@ impl UnionVnode {
     /// Answers that branch, if it is done.
     fn remove_dir_quickly(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         stack: &[Lower],
         name: Name<'_>,
         victim: &UnionVnode,
-    ) -> Result<Option<u16>> {
-        let alone = matches!(&*victim.stack()?, [only] if only.branch == 0) && victim.is_at(self, name.as_bytes());
-        let Some(part) = self.core.only_leftmost(cx, stack, name)?.filter(|_| alone) else { return Ok(None) };
-        match part.vnode.rmdir(cx, name) {
+    ) -> Result<Option<BranchId>> {
+        let alone = matches!(&*victim.stack()?, [only] if op.set.is_leftmost(only.branch))
+            && victim.is_at(self, name.as_bytes());
+        let Some(part) = self.core.only_leftmost(op, stack, name)?.filter(|_| alone) else { return Ok(None) };
+        match part.vnode.rmdir(op, name) {
             Ok(()) => Ok(Some(part.branch)),
             // Marks and whiteouts, perhaps.
             Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(None),
@@ -101,7 +104,7 @@ impl Core {
     /// Removes a directory in which nothing shows. `dir`, `stack`: its parent; `inside`: its own stack.
     fn remove_empty(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         dir: &UnionVnode,
         stack: &[Lower],
         name: Name<'_>,
@@ -109,15 +112,15 @@ impl Core {
         inside: &Stack,
     ) -> Result<Step<Removed>> {
         let leftmost = inside.first().ok_or(Errno::IO)?;
-        if !self.writable(leftmost.branch) {
-            return self.hide(cx, dir, stack, name, leftmost.branch);
+        if !op.set.writable(leftmost.branch) {
+            return self.hide(op, dir, stack, name, leftmost.branch);
         }
-        self.freeing(|| self.remove_leftmost(cx, stack, name, victim, inside))
+        self.freeing(op, || self.remove_leftmost(op, stack, name, victim, inside))
     }
 
     fn remove_leftmost(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         stack: &[Lower],
         name: Name<'_>,
         victim: &UnionVnode,
@@ -125,58 +128,58 @@ impl Core {
     ) -> Result<Step<Removed>> {
         let leftmost = inside.first().ok_or(Errno::IO)?;
         let part = stack.iter().find(|part| part.branch == leftmost.branch).ok_or(Errno::STALE)?;
-        self.check_litter(cx, inside)?;
-        self.keep_number(cx, victim)?;
-        let cover = match self.cover(cx, stack, part, name)? {
+        self.check_litter(op, inside)?;
+        self.keep_number(op, victim)?;
+        let cover = match self.cover(op, stack, part, name)? {
             Step::Done(cover) => cover,
             Step::Need(_) | Step::Again => return Ok(Step::Again),
         };
         if self.options.delete == Delete::All && cover.is_new() {
-            self.remove_right(cx, stack, name, inside)?;
+            self.remove_right(op, stack, name, inside)?;
         }
-        match self.remove_part(cx, part, name, leftmost) {
+        match self.remove_part(op, part, name, leftmost) {
             Ok(()) => {}
             Err((e, stripped)) => {
                 if stripped {
                     // The whiteout beside it now does what the removed ones did.
                     victim.set_stack([leftmost.clone()].into())?;
                 } else {
-                    self.uncover(cx, part, name, &cover);
+                    self.uncover(op, part, name, &cover);
                 }
-                return if self.go_left(leftmost.branch, e) { Ok(Step::Again) } else { Err(e) };
+                return if op.set.go_left(leftmost.branch, e) { Ok(Step::Again) } else { Err(e) };
             }
         }
         if self.options.delete == Delete::All
             && cover.is_new()
-            && !self.shows_through(cx, stack, part.branch, name).unwrap_or(true)
+            && !self.shows_through(op, stack, part.branch, name).unwrap_or(true)
         {
-            self.tidy_whiteout(cx, part, name);
+            self.tidy_whiteout(op, part, name);
         }
         Ok(Step::Done(Removed { branch: part.branch, stays: false }))
     }
 
     /// Is there so much to clean in a merged directory that it must not be done on a thread that serves others?
-    fn check_litter(&self, cx: &Cx<'_>, inside: &Stack) -> Result<()> {
-        if cx.may_block || inside.len() < 2 {
+    fn check_litter(&self, op: &Op<'_>, inside: &Stack) -> Result<()> {
+        if op.may_block || inside.len() < 2 {
             return Ok(());
         }
         for part in inside.iter() {
-            if entries(cx, &part.vnode)?.len() > QUICK {
-                cx.require_blocking()?;
+            if entries(op, &part.vnode)?.len() > QUICK {
+                op.require_blocking()?;
             }
         }
         Ok(())
     }
 
     /// `delete=all`: removes what the directory merges right of its leftmost part. The whiteout beside that hides it already.
-    pub(crate) fn remove_right(&self, cx: &Cx<'_>, stack: &[Lower], name: Name<'_>, inside: &Stack) -> Result<()> {
-        for part in inside.iter().skip(1).rev().filter(|part| self.writable(part.branch)) {
+    pub(crate) fn remove_right(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>, inside: &Stack) -> Result<()> {
+        for part in inside.iter().skip(1).rev().filter(|part| op.set.writable(part.branch)) {
             let Some(parent) = stack.iter().find(|p| p.branch == part.branch) else { continue };
             // Where a redirect led elsewhere, what has this name is not ours.
-            if parent.vnode.lookup(cx, name)?.is_none_or(|found| found.vnode.id() != part.vnode.id()) {
+            if parent.vnode.lookup(op, name)?.is_none_or(|found| found.vnode.id() != part.vnode.id()) {
                 continue;
             }
-            if let Err((errno, _)) = self.remove_part(cx, parent, name, part) {
+            if let Err((errno, _)) = self.remove_part(op, parent, name, part) {
                 tracing::info!(%name, %errno, "an instance that can't be removed is hidden");
             }
         }
@@ -186,37 +189,37 @@ impl Core {
     /// Removes one lower directory, with the marks and whiteouts in it. An error says whether any of these went before.
     fn remove_part(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         parent: &Lower,
         name: Name<'_>,
         part: &Lower,
     ) -> std::result::Result<(), (Errno, bool)> {
-        match parent.vnode.rmdir(cx, name) {
+        match parent.vnode.rmdir(op, name) {
             Err(Errno::NOTEMPTY | Errno::EXIST) => {
-                let stripped = self.strip(cx, part)?;
-                parent.vnode.rmdir(cx, name).map_err(|e| (e, stripped))?;
+                let stripped = self.strip(op, part)?;
+                parent.vnode.rmdir(op, name).map_err(|e| (e, stripped))?;
             }
             other => other.map_err(|e| (e, false))?,
         }
-        self.part_went(cx, part);
+        self.part_went(op, part);
         Ok(())
     }
 
     /// Removes all marks and whiteouts of a lower directory that has nothing else, and whose stack ends with it by a whiteout
     /// beside it. Answers whether there were any. An error says whether any went before.
-    pub(crate) fn strip(&self, cx: &Cx<'_>, dir: &Lower) -> std::result::Result<bool, (Errno, bool)> {
+    pub(crate) fn strip(&self, op: &Op<'_>, dir: &Lower) -> std::result::Result<bool, (Errno, bool)> {
         let fresh = |e| (e, false);
-        let mut found = entries(cx, &dir.vnode).map_err(fresh)?;
+        let mut found = entries(op, &dir.vnode).map_err(fresh)?;
         if found.iter().any(|(name, _)| classify(name) == Listed::Plain) {
             return Err((Errno::NOTEMPTY, false));
         }
         if found.len() > QUICK {
-            cx.require_blocking().map_err(fresh)?;
+            op.require_blocking().map_err(fresh)?;
         }
         // Without its redirect the directory merges nothing, and what the whiteouts hid stays hidden.
         found.sort_by_key(|(name, _)| !is_redirect(name));
-        let before = dir.vnode.getattr(cx).map_err(fresh)?;
-        let server = self.server(cx);
+        let before = dir.vnode.getattr(op).map_err(fresh)?;
+        let server = self.server(op);
         for (count, (name, kind)) in found.iter().enumerate() {
             let removed = Name::new(name).and_then(|name| match kind {
                 Kind::Directory => dir.vnode.rmdir(&server, name),

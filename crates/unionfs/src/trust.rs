@@ -1,8 +1,10 @@
 //! Which files of a branch are believed to be the union's own: docs/unionfs.md, "Who may write a branch".
 
-use crate::branch::Core;
+use crate::branch::{Lower, same_stack};
+use crate::core::Core;
 use crate::identity::ROOT;
-use crate::node::{Lower, UnionVnode, same_stack};
+use crate::node::UnionVnode;
+use crate::op::Op;
 use std::sync::Arc;
 use vnode::{Attr, Name};
 
@@ -33,9 +35,9 @@ impl Core {
 
     /// The path in the union of the entry `name` of the directories `stack`, for messages. Only the name where that directory
     /// is not in use.
-    pub(crate) fn path_for_log(&self, stack: &[Lower], name: Name<'_>) -> String {
+    pub(crate) fn path_for_log(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>) -> String {
         let merges = |dir: &Arc<UnionVnode>| dir.stack().is_ok_and(|own| same_stack(&own, stack));
-        let numbers = [Some(ROOT), self.directory_number(stack).ok()];
+        let numbers = [Some(ROOT), self.directory_number(op, stack).ok()];
         let path = match numbers.into_iter().flatten().filter_map(|number| self.table.get(number)).find(merges) {
             Some(dir) => dir.path_to(name),
             None => name.as_bytes().to_vec(),

@@ -1,11 +1,13 @@
 //! Whiteouts and opaque marks that are written by name through the union, as tools that unpack image layers do
 //! (`whiteouts=write`): docs/unionfs.md, "Unpacking image layers".
 
-use crate::branch::Core;
+use crate::branch::{BranchId, Lower};
+use crate::core::Core;
 use crate::file::UnionFile;
 use crate::lookup::Hit;
 use crate::marks::OPAQUE;
-use crate::node::{Lower, UNCOUNTED, UnionVnode};
+use crate::node::{UNCOUNTED, UnionVnode};
+use crate::op::Op;
 use crate::options::Whiteouts;
 use crate::retry::Tries;
 use crate::whiteout::{Listed, classify};
@@ -13,7 +15,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode};
+use vnode::{Attr, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode};
 
 /// A reserved name that some users may write.
 #[derive(Clone, Copy)]
@@ -47,8 +49,8 @@ type Make<'a, T> = &'a dyn Fn(&Arc<dyn Vnode>, Name<'_>) -> Result<(Entry, T)>;
 
 impl Core {
     /// What a reserved name means to this caller; `None` where it is refused.
-    pub(crate) fn user_mark<'a>(&self, cx: &Cx<'_>, name: Name<'a>) -> Option<UserMark<'a>> {
-        if self.options.whiteouts != Whiteouts::Write || !(cx.uid == 0 || cx.uid == self.own().uid) {
+    pub(crate) fn user_mark<'a>(&self, op: &Op<'_>, name: Name<'a>) -> Option<UserMark<'a>> {
+        if self.options.whiteouts != Whiteouts::Write || !(op.uid == 0 || op.uid == self.own().uid) {
             return None;
         }
         if name.as_bytes() == OPAQUE {
@@ -83,79 +85,79 @@ impl UnionVnode {
     }
 
     /// Where marks of this directory are written: its leftmost part, if that can be written.
-    fn marked_part(&self) -> Result<Option<Lower>> {
-        Ok(self.stack()?.first().filter(|part| self.core.writable(part.branch)).cloned())
+    fn marked_part(&self, op: &Op<'_>) -> Result<Option<Lower>> {
+        Ok(self.stack()?.first().filter(|part| op.set.writable(part.branch)).cloned())
     }
 
     /// The object of a reserved name.
-    pub(crate) fn find_mark(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
-        if self.core.user_mark(cx, name).is_none() {
+    pub(crate) fn find_mark(&self, op: &Op<'_>, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
+        if self.core.user_mark(op, name).is_none() {
             return Ok(None);
         }
-        let Some(part) = self.marked_part()? else { return Ok(None) };
-        let Some(entry) = part.vnode.lookup(cx, name)?.filter(|entry| entry.vnode.kind() == Kind::Regular) else {
+        let Some(part) = self.marked_part(op)? else { return Ok(None) };
+        let Some(entry) = part.vnode.lookup(op, name)?.filter(|entry| entry.vnode.kind() == Kind::Regular) else {
             return Ok(None);
         };
-        self.core.present_leaf(cx, self.place_of(name)?, part.branch, entry).map(Some)
+        self.core.present_leaf(op, self.place_of(name)?, part.branch, entry).map(Some)
     }
 
     pub(crate) fn create_mark(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         name: Name<'_>,
         mark: UserMark<'_>,
         mode: u32,
         flags: OpenFlags,
     ) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        let make = |dir: &Arc<dyn Vnode>, name: Name<'_>| dir.create(cx, name, mode, flags);
-        let (branch, entry, file) = self.write_mark(cx, name, mark, &make)?;
-        let (vnode, attr) = self.core.present_leaf(cx, self.place_of(name)?, branch, entry)?;
-        let open = UnionFile::new(vnode.clone(), flags, branch, vnode.moves(), file);
+        let make = |dir: &Arc<dyn Vnode>, name: Name<'_>| dir.create(op, name, mode, flags);
+        let (branch, entry, file) = self.write_mark(op, name, mark, &make)?;
+        let (vnode, attr) = self.core.present_leaf(op, self.place_of(name)?, branch, entry)?;
+        let open = UnionFile::new(op, &vnode, flags, (branch, vnode.moves()), file);
         Ok((Entry { vnode, attr }, open))
     }
 
-    pub(crate) fn make_mark(&self, cx: &Cx<'_>, name: Name<'_>, mark: UserMark<'_>, mode: u32) -> Result<Entry> {
+    pub(crate) fn make_mark(&self, op: &Op<'_>, name: Name<'_>, mark: UserMark<'_>, mode: u32) -> Result<Entry> {
         if Kind::from_mode(mode) != Some(Kind::Regular) {
             return Err(self.refuse_name(name));
         }
-        let make = |dir: &Arc<dyn Vnode>, name: Name<'_>| Ok((dir.mknod(cx, name, mode, 0)?, ()));
-        let (branch, entry, ()) = self.write_mark(cx, name, mark, &make)?;
-        let (vnode, attr) = self.core.present_leaf(cx, self.place_of(name)?, branch, entry)?;
+        let make = |dir: &Arc<dyn Vnode>, name: Name<'_>| Ok((dir.mknod(op, name, mode, 0)?, ()));
+        let (branch, entry, ()) = self.write_mark(op, name, mark, &make)?;
+        let (vnode, attr) = self.core.present_leaf(op, self.place_of(name)?, branch, entry)?;
         Ok(Entry { vnode, attr })
     }
 
     fn write_mark<T>(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         name: Name<'_>,
         mark: UserMark<'_>,
         make: Make<'_, T>,
-    ) -> Result<(u16, Entry, T)> {
+    ) -> Result<(BranchId, Entry, T)> {
         self.dir()?;
-        self.core.require_writable()?;
+        op.set.require_writable()?;
         // It may remove a whole tree.
-        cx.require_blocking()?;
-        let part = self.part_for_marks(cx)?;
-        if part.vnode.lookup(cx, name)?.is_some() {
+        op.require_blocking()?;
+        let part = self.part_for_marks(op)?;
+        if part.vnode.lookup(op, name)?.is_some() {
             return Err(Errno::EXIST);
         }
         let (entry, rest) = match mark {
-            UserMark::Whiteout(hidden) => self.write_whiteout(cx, &part, (name, hidden), make)?,
-            UserMark::Opaque => self.write_opaque(cx, &part, name, make)?,
+            UserMark::Whiteout(hidden) => self.write_whiteout(op, &part, (name, hidden), make)?,
+            UserMark::Opaque => self.write_opaque(op, &part, name, make)?,
         };
         Ok((part.branch, entry, rest))
     }
 
-    fn part_for_marks(&self, cx: &Cx<'_>) -> Result<Lower> {
+    fn part_for_marks(&self, op: &Op<'_>) -> Result<Lower> {
         let mut tries = Tries::new();
         loop {
             self.check_alive()?;
-            let branch = self.target()?;
+            let branch = self.target(op)?;
             if let Some(part) = self.part(branch)? {
                 return Ok(part);
             }
             // Where no part can be made there after all, the next round chooses anew.
-            let _ = self.core.ensure_part(cx, &self.arc()?, branch)?;
+            let _ = self.core.ensure_part(op, &self.arc()?, branch)?;
             tries.again()?;
         }
     }
@@ -164,36 +166,36 @@ impl UnionVnode {
     /// what is left of it is removed piece by piece, as by rm(1).
     fn write_whiteout<T>(
         &self,
-        cx: &Cx<'_>,
+        op: &Op<'_>,
         part: &Lower,
         (name, hidden): (Name<'_>, Name<'_>),
         make: Make<'_, T>,
     ) -> Result<(Entry, T)> {
-        let found = self.find(cx, hidden)?.map(|(vnode, _)| vnode);
+        let found = self.find(op, hidden)?.map(|(vnode, _)| vnode);
         let directory = found.as_ref().filter(|vnode| vnode.dir.is_some());
         if found.is_some() && directory.is_none() {
-            gone_is_done(self.unlink_name(cx, hidden))?;
+            gone_is_done(self.unlink_name(op, hidden))?;
         }
         if let Some(directory) = directory.filter(|directory| directory.branch() == part.branch) {
-            self.core.keep_number(cx, directory)?;
+            self.core.keep_number(op, directory)?;
         }
-        let made = self.put_mark(cx, part, name, make)?;
+        let made = self.put_mark(op, part, name, make)?;
         if let Some(directory) = directory {
-            self.drop_directory(cx, part, hidden, directory)?;
+            self.drop_directory(op, part, hidden, directory)?;
         }
         Ok(made)
     }
 
     /// A whiteout beside it hides what this directory merges: removes what `part` has of it.
-    fn drop_directory(&self, cx: &Cx<'_>, part: &Lower, name: Name<'_>, was: &Arc<UnionVnode>) -> Result<()> {
-        match part.vnode.lookup(cx, name)?.filter(|entry| entry.vnode.kind() == Kind::Directory) {
+    fn drop_directory(&self, op: &Op<'_>, part: &Lower, name: Name<'_>, was: &Arc<UnionVnode>) -> Result<()> {
+        match part.vnode.lookup(op, name)?.filter(|entry| entry.vnode.kind() == Kind::Directory) {
             Some(entry) => {
                 if was.stack()?.len() > 1 {
                     // A redirect beats a whiteout; the mark beats both.
-                    self.core.make_opaque(cx, &Lower { vnode: entry.vnode, branch: part.branch })?;
+                    self.core.make_opaque(op, &Lower { vnode: entry.vnode, branch: part.branch })?;
                 }
                 self.entries_changed();
-                self.arc()?.remove_tree(cx, name)?;
+                self.arc()?.remove_tree(op, name)?;
             }
             None => {
                 self.entries_changed();
@@ -204,15 +206,15 @@ impl UnionVnode {
         Ok(())
     }
 
-    fn write_opaque<T>(&self, cx: &Cx<'_>, part: &Lower, name: Name<'_>, make: Make<'_, T>) -> Result<(Entry, T)> {
+    fn write_opaque<T>(&self, op: &Op<'_>, part: &Lower, name: Name<'_>, make: Make<'_, T>) -> Result<(Entry, T)> {
         if self.place().is_some() {
-            self.core.keep_number(cx, self)?;
+            self.core.keep_number(op, self)?;
         }
-        let made = self.put_mark(cx, part, name, make)?;
+        let made = self.put_mark(op, part, name, make)?;
         if self.place().is_none() {
             // The roots of the branches are merged whatever they say: each entry is hidden by itself.
-            for name in self.names_in(cx)? {
-                self.hide_right(cx, part, Name::new(&name)?)?;
+            for name in self.names_in(op)? {
+                self.hide_right(op, part, Name::new(&name)?)?;
             }
         } else {
             self.ends_here(part)?;
@@ -231,19 +233,19 @@ impl UnionVnode {
     }
 
     /// Hides what branches right of `part` have of that name.
-    fn hide_right(&self, cx: &Cx<'_>, part: &Lower, name: Name<'_>) -> Result<()> {
-        match self.core.probe(cx, &self.stack()?, name)?.hit {
-            Hit::Leaf { branch, .. } if branch > part.branch => gone_is_done(self.unlink_name(cx, name)),
-            Hit::Dir { stack, .. } if stack.iter().any(|inside| inside.branch > part.branch) => {
-                let was = self.find(cx, name)?.map(|(vnode, _)| vnode);
+    fn hide_right(&self, op: &Op<'_>, part: &Lower, name: Name<'_>) -> Result<()> {
+        match self.core.probe(op, &self.stack()?, name)?.hit {
+            Hit::Leaf { branch, .. } if op.set.is_left(part.branch, branch) => gone_is_done(self.unlink_name(op, name)),
+            Hit::Dir { stack, .. } if stack.iter().any(|inside| op.set.is_left(part.branch, inside.branch)) => {
+                let was = self.find(op, name)?.map(|(vnode, _)| vnode);
                 let own = stack.first().filter(|inside| inside.branch == part.branch);
                 if let Some(was) = was.as_ref().filter(|_| own.is_some()) {
-                    self.core.keep_number(cx, was)?;
+                    self.core.keep_number(op, was)?;
                 }
                 let names = self.dir()?.names.write();
                 match own {
-                    Some(own) => drop(self.core.make_opaque(cx, own)?),
-                    None => drop(self.core.make_whiteout(cx, part, name)?),
+                    Some(own) => drop(self.core.make_opaque(op, own)?),
+                    None => drop(self.core.make_whiteout(op, part, name)?),
                 }
                 drop(names);
                 self.entries_changed();
@@ -261,21 +263,21 @@ impl UnionVnode {
         }
     }
 
-    fn put_mark<T>(&self, cx: &Cx<'_>, part: &Lower, name: Name<'_>, make: Make<'_, T>) -> Result<(Entry, T)> {
+    fn put_mark<T>(&self, op: &Op<'_>, part: &Lower, name: Name<'_>, make: Make<'_, T>) -> Result<(Entry, T)> {
         let _names = self.dir()?.names.write();
         self.check_alive()?;
         let made = match make(&part.vnode, name) {
             // The removal before it has made one. That may be a link to a file that all whiteouts share.
-            Err(Errno::EXIST) => self.replace_mark(cx, part, name, make)?,
+            Err(Errno::EXIST) => self.replace_mark(op, part, name, make)?,
             other => other?,
         };
         self.entries_changed();
         Ok(made)
     }
 
-    fn replace_mark<T>(&self, cx: &Cx<'_>, part: &Lower, name: Name<'_>, make: Make<'_, T>) -> Result<(Entry, T)> {
-        let server = self.core.server(cx);
-        let (work, made_as, made) = self.core.begin_work(cx, part.branch, make)?;
+    fn replace_mark<T>(&self, op: &Op<'_>, part: &Lower, name: Name<'_>, make: Make<'_, T>) -> Result<(Entry, T)> {
+        let server = self.core.server(op);
+        let (work, made_as, made) = self.core.begin_work(op, part.branch, make)?;
         let moved = work.rename(&server, made_as.name()?, &part.vnode, name, RenameFlags::default());
         if let Err(e) = moved {
             if let Err(errno) = work.unlink(&server, made_as.name()?) {
@@ -287,17 +289,17 @@ impl UnionVnode {
     }
 
     /// Removes a mark: what it hid shows again.
-    pub(crate) fn remove_mark(&self, cx: &Cx<'_>, name: Name<'_>, mark: UserMark<'_>) -> Result<()> {
-        let part = self.marked_part()?.ok_or(Errno::NOENT)?;
+    pub(crate) fn remove_mark(&self, op: &Op<'_>, name: Name<'_>, mark: UserMark<'_>) -> Result<()> {
+        let part = self.marked_part(op)?.ok_or(Errno::NOENT)?;
         let names = self.dir()?.names.write();
-        part.vnode.unlink(cx, name)?;
+        part.vnode.unlink(op, name)?;
         self.entries_changed();
         drop(names);
         match mark {
-            UserMark::Whiteout(hidden) => self.name_is_back(cx, hidden)?,
+            UserMark::Whiteout(hidden) => self.name_is_back(op, hidden)?,
             UserMark::Opaque => {
                 if self.place().is_some() {
-                    self.refresh(cx)?;
+                    self.refresh(op)?;
                     self.dir()?.subdirs.store(UNCOUNTED, Ordering::Release);
                 }
             }
@@ -306,10 +308,10 @@ impl UnionVnode {
     }
 
     /// Counts a name that a whiteout no longer hides.
-    fn name_is_back(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
-        match self.core.probe(cx, &self.stack()?, name)?.hit {
+    fn name_is_back(&self, op: &Op<'_>, name: Name<'_>) -> Result<()> {
+        match self.core.probe(op, &self.stack()?, name)?.hit {
             Hit::Leaf { branch, entry } => {
-                self.core.name_came_back(cx, &Lower { vnode: entry.vnode, branch }, &entry.attr)
+                self.core.name_came_back(op, &Lower { vnode: entry.vnode, branch }, &entry.attr)
             }
             Hit::Dir { .. } => {
                 self.count_subdir(1);
@@ -320,25 +322,25 @@ impl UnionVnode {
     }
 
     /// Removes an entry, and all that is in it.
-    fn remove_tree(self: Arc<Self>, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
+    fn remove_tree(self: Arc<Self>, op: &Op<'_>, name: Name<'_>) -> Result<()> {
         // A tree may be deeper than a thread's stack.
         let mut left: Vec<(Arc<Self>, Box<[u8]>)> = vec![(self, name.as_bytes().into())];
         while let Some((dir, bytes)) = left.last().cloned() {
-            cx.check()?;
+            op.check()?;
             let name = Name::new(&bytes)?;
-            let Some((vnode, _)) = dir.find(cx, name)? else {
+            let Some((vnode, _)) = dir.find(op, name)? else {
                 left.pop();
                 continue;
             };
             if vnode.dir.is_none() {
-                gone_is_done(dir.unlink_name(cx, name))?;
+                gone_is_done(dir.unlink_name(op, name))?;
                 left.pop();
                 continue;
             }
-            match gone_is_done(dir.remove_dir(cx, name)) {
+            match gone_is_done(dir.remove_dir(op, name)) {
                 Ok(()) => drop(left.pop()),
                 Err(Errno::NOTEMPTY) => {
-                    let inside = vnode.names_in(cx)?;
+                    let inside = vnode.names_in(op)?;
                     left.extend(inside.into_iter().map(|name| (vnode.clone(), name)));
                 }
                 Err(e) => return Err(e),
@@ -347,13 +349,13 @@ impl UnionVnode {
         Ok(())
     }
 
-    fn names_in(&self, cx: &Cx<'_>) -> Result<Vec<Box<[u8]>>> {
+    fn names_in(&self, op: &Op<'_>) -> Result<Vec<Box<[u8]>>> {
         let mut names = Vec::new();
         let mut sink = |entry: &vnode::DirEntry<'_>| {
             names.push(entry.name.as_bytes().into());
             true
         };
-        self.read_dir(cx, 0, &mut sink)?;
+        self.read_dir(op, 0, &mut sink)?;
         Ok(names)
     }
 }

@@ -3,6 +3,7 @@
 use crate::copyup::Change;
 use crate::file::UnionFile;
 use crate::node::UnionVnode;
+use crate::op::Op;
 use crate::retry::Tries;
 use std::any::Any;
 use std::sync::Arc;
@@ -33,11 +34,12 @@ impl Vnode for UnionVnode {
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
-        self.set_attr(cx, set, file)
+        self.changing(cx, |op| self.set_attr(op, set, file))
     }
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
-        Ok(self.find(cx, name)?.map(|(vnode, attr)| Entry { vnode, attr }))
+        let found = self.looking(cx, |op| self.find(op, name))?;
+        Ok(found.map(|(vnode, attr)| Entry { vnode, attr }))
     }
 
     fn names(&self, _cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
@@ -53,7 +55,7 @@ impl Vnode for UnionVnode {
     }
 
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
-        self.read_dir(cx, cookie, sink)
+        self.looking(cx, |op| self.read_dir(op, cookie, sink))
     }
 
     fn listing_stamp(&self, cx: &Cx<'_>) -> Option<u64> {
@@ -65,41 +67,41 @@ impl Vnode for UnionVnode {
     }
 
     fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        match self.core.user_mark(cx, name) {
-            Some(mark) => self.create_mark(cx, name, mark, mode, flags),
-            None => self.create_file(cx, name, mode, flags),
-        }
+        self.changing(cx, |op| match self.core.user_mark(op, name) {
+            Some(mark) => self.create_mark(op, name, mark, mode, flags),
+            None => self.create_file(op, name, mode, flags),
+        })
     }
 
     fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        self.make_tmpfile(cx, mode, flags)
+        self.changing(cx, |op| self.make_tmpfile(op, mode, flags))
     }
 
     fn mknod(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
-        match self.core.user_mark(cx, name) {
-            Some(mark) => self.make_mark(cx, name, mark, mode),
-            None => self.make_node(cx, name, mode, rdev),
-        }
+        self.changing(cx, |op| match self.core.user_mark(op, name) {
+            Some(mark) => self.make_mark(op, name, mark, mode),
+            None => self.make_node(op, name, mode, rdev),
+        })
     }
 
     fn mkdir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
-        self.make_dir(cx, name, mode)
+        self.changing(cx, |op| self.make_dir(op, name, mode))
     }
 
     fn symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
-        self.make_symlink(cx, name, target)
+        self.changing(cx, |op| self.make_symlink(op, name, target))
     }
 
     fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
-        self.link_to(cx, name, target)
+        self.changing(cx, |op| self.link_to(op, name, target))
     }
 
     fn unlink(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
-        self.unlink_name(cx, name)
+        self.changing(cx, |op| self.unlink_name(op, name))
     }
 
     fn rmdir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
-        self.remove_dir(cx, name)
+        self.changing(cx, |op| self.remove_dir(op, name))
     }
 
     fn rename(
@@ -110,7 +112,7 @@ impl Vnode for UnionVnode {
         new_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.rename_entry(cx, name, new_dir, new_name, flags)
+        self.changing(cx, |op| self.rename_entry(op, name, new_dir, new_name, flags))
     }
 
     fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
@@ -118,7 +120,7 @@ impl Vnode for UnionVnode {
     }
 
     fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        self.set_xattr(cx, name, value, flags)
+        self.changing(cx, |op| self.set_xattr(op, name, value, flags))
     }
 
     fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
@@ -126,7 +128,7 @@ impl Vnode for UnionVnode {
     }
 
     fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-        self.remove_xattr(cx, name)
+        self.changing(cx, |op| self.remove_xattr(op, name))
     }
 
     fn refused(&self, _cx: &Cx<'_>, _mask: u32) -> Result<()> {
@@ -134,12 +136,13 @@ impl Vnode for UnionVnode {
     }
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
-        self.stat_fs(cx)
+        self.looking(cx, |op| self.stat_fs(op))
     }
 
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
         let Some(_) = &self.dir else { return self.leaf().vnode.fsync(cx, data_only) };
-        for part in self.stack()?.iter().filter(|part| self.core.writable(part.branch)) {
+        let set = self.core.branches.get();
+        for part in self.stack()?.iter().filter(|part| set.writable(part.branch)) {
             part.vnode.fsync(cx, data_only)?;
         }
         Ok(())
@@ -147,11 +150,10 @@ impl Vnode for UnionVnode {
 
     fn ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
         // What brings data may change the file: that goes to a copy on a read-write branch.
-        let lower = if input.is_empty() || self.core.read_only { self.leaf() } else { self.for_change(cx, None)? };
-        if !input.is_empty() && !self.core.writable(lower.branch) {
-            return Err(Errno::ROFS);
+        if input.is_empty() {
+            return self.leaf().vnode.ioctl(cx, cmd, input, out);
         }
-        lower.vnode.ioctl(cx, cmd, input, out)
+        self.changing(cx, |op| self.for_change(op, None)?.vnode.ioctl(op, cmd, input, out))
     }
 
     fn control(&self, _cx: &Cx<'_>, _command: &str, _input: &[u8]) -> Result<Vec<u8>> {
@@ -165,21 +167,30 @@ impl UnionVnode {
             return Err(Errno::ISDIR);
         }
         let changes = flags.writes() || flags.truncates();
+        if changes {
+            self.changing(cx, |op| self.open_lower(op, flags))
+        } else {
+            self.looking(cx, |op| self.open_lower(op, flags))
+        }
+    }
+
+    fn open_lower(&self, op: &Op<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        let changes = flags.writes() || flags.truncates();
         let mut change = flags.truncates().then(|| Change::open(flags));
         let mut tries = Tries::new();
         loop {
             if changes {
-                self.for_change(cx, change.as_mut())?;
+                self.for_change(op, change.as_mut())?;
             }
             let (lower, moves) = self.leaf_and_moves();
             if let Some(file) = change.as_mut().and_then(|change| change.done.take()).and_then(|done| done.file) {
-                return Ok(UnionFile::new(self.arc()?, flags, lower.branch, moves, file));
+                return Ok(UnionFile::new(op, &self.arc()?, flags, (lower.branch, moves), file));
             }
-            let _writing = if changes { self.guard_branch(cx, lower.branch)? } else { None };
-            match lower.vnode.open(cx, flags) {
-                Ok(file) => return Ok(UnionFile::new(self.arc()?, flags, lower.branch, moves, file)),
-                Err(e) if changes && self.core.go_left(lower.branch, e) => tries.again()?,
-                Err(Errno::STALE) if self.refresh(cx)? => tries.again()?,
+            let _writing = if changes { self.guard_branch(op, lower.branch)? } else { None };
+            match lower.vnode.open(op, flags) {
+                Ok(file) => return Ok(UnionFile::new(op, &self.arc()?, flags, (lower.branch, moves), file)),
+                Err(e) if changes && op.set.go_left(lower.branch, e) => tries.again()?,
+                Err(Errno::STALE) if self.refresh(op)? => tries.again()?,
                 Err(e) => return Err(e),
             }
         }

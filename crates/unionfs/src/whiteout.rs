@@ -1,9 +1,10 @@
 //! Names that a union keeps for itself, and whiteouts.
 
-use crate::branch::Core;
-use crate::node::Lower;
+use crate::branch::Lower;
+use crate::core::Core;
+use crate::op::Op;
 use sha2::{Digest, Sha256};
-use vnode::{Cx, Errno, NAME_MAX, Name, Result};
+use vnode::{Errno, NAME_MAX, Name, Result};
 
 /// What every reserved name begins with.
 pub(crate) const PREFIX: &[u8] = b".wh.";
@@ -101,40 +102,40 @@ pub(crate) fn classify(name: &[u8]) -> Listed<'_> {
 
 impl Core {
     /// Does the lower directory have a whiteout of that name?
-    pub(crate) fn has_whiteout(&self, cx: &Cx<'_>, dir: &Lower, name: Name<'_>) -> Result<bool> {
+    pub(crate) fn has_whiteout(&self, op: &Op<'_>, dir: &Lower, name: Name<'_>) -> Result<bool> {
         let hidden = WhiteoutName::of(name.as_bytes());
-        Ok(dir.vnode.lookup(cx, hidden.name()?)?.is_some())
+        Ok(dir.vnode.lookup(op, hidden.name()?)?.is_some())
     }
 
     /// Makes a whiteout in a lower directory; answers false if it was there before.
-    pub(crate) fn make_whiteout(&self, cx: &Cx<'_>, dir: &Lower, name: Name<'_>) -> Result<bool> {
+    pub(crate) fn make_whiteout(&self, op: &Op<'_>, dir: &Lower, name: Name<'_>) -> Result<bool> {
         let hidden = WhiteoutName::of(name.as_bytes());
-        match self.make_empty(cx, &dir.vnode, dir.branch, hidden.name()?) {
+        match self.make_empty(op, &dir.vnode, dir.branch, hidden.name()?) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
             Err(e) => {
-                self.explain_refusal(dir.branch, e);
+                op.set.explain_refusal(dir.branch, e);
                 Err(e)
             }
         }
     }
 
     /// Removes a whiteout, whatever type somebody gave it; it is no error if there is none.
-    pub(crate) fn remove_whiteout(&self, cx: &Cx<'_>, dir: &Lower, name: Name<'_>) -> Result<()> {
+    pub(crate) fn remove_whiteout(&self, op: &Op<'_>, dir: &Lower, name: Name<'_>) -> Result<()> {
         let hidden = WhiteoutName::of(name.as_bytes());
         let hidden = hidden.name()?;
-        let cx = &self.server(cx);
-        match dir.vnode.unlink(cx, hidden) {
-            Err(Errno::ISDIR) => dir.vnode.rmdir(cx, hidden),
+        let op = &self.server(op);
+        match dir.vnode.unlink(op, hidden) {
+            Err(Errno::ISDIR) => dir.vnode.rmdir(op, hidden),
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             other => other,
         }
     }
 
     /// Removes a whiteout that no longer matters: a failure leaves litter that changes nothing.
-    pub(crate) fn tidy_whiteout(&self, cx: &Cx<'_>, dir: &Lower, name: Name<'_>) {
-        if let Err(errno) = self.remove_whiteout(cx, dir, name) {
-            tracing::warn!(%name, %errno, branch = %self.path_of(dir.branch), "a whiteout that hides nothing stays");
+    pub(crate) fn tidy_whiteout(&self, op: &Op<'_>, dir: &Lower, name: Name<'_>) {
+        if let Err(errno) = self.remove_whiteout(op, dir, name) {
+            tracing::warn!(%name, %errno, branch = %op.set.path_of(dir.branch), "a whiteout that hides nothing stays");
         }
     }
 }

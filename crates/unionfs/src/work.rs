@@ -1,6 +1,8 @@
 //! The work directory: where copies are built that can't be built without a name. Emptied at mount.
 
-use crate::branch::Core;
+use crate::branch::BranchId;
+use crate::core::Core;
+use crate::op::Op;
 use crate::ownfiles::Own;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,11 +32,11 @@ impl Core {
     /// answered, too.
     pub(crate) fn begin_work<T>(
         &self,
-        cx: &Cx<'_>,
-        branch: u16,
+        op: &Op<'_>,
+        branch: BranchId,
         make: impl Fn(&Arc<dyn Vnode>, Name<'_>) -> Result<T>,
     ) -> Result<(Arc<dyn Vnode>, WorkName, T)> {
-        self.in_own_dir(cx, branch, Own::Work, |dir| {
+        self.in_own_dir(op, branch, Own::Work, |dir| {
             let name = WorkName(format!("c{}", self.work_number.fetch_add(1, Ordering::Relaxed)));
             let made = make(dir, name.name()?)?;
             Ok((dir.clone(), name, made))
@@ -42,19 +44,19 @@ impl Core {
     }
 
     /// Removes what an interrupted union left in the work directory.
-    pub(crate) fn clean_work(&self, cx: &Cx<'_>, branch: u16) -> Result<()> {
-        let Some(dir) = self.own_dir(cx, branch, Own::Work)? else { return Ok(()) };
-        empty(cx, &dir, DEPTH)
+    pub(crate) fn clean_work(&self, op: &Op<'_>, branch: BranchId) -> Result<()> {
+        let Some(dir) = self.own_dir(op, branch, Own::Work)? else { return Ok(()) };
+        empty(op, &dir, DEPTH)
     }
 
     /// Removes the work directory of a branch again, if it is empty.
-    pub(crate) fn drop_work(&self, cx: &Cx<'_>, branch: u16) {
-        let Ok(state) = self.branch(branch) else { return };
+    pub(crate) fn drop_work(&self, op: &Op<'_>, branch: BranchId) {
+        let Ok(state) = op.set.branch(branch) else { return };
         if state.own(Own::Work).forget() {
             let removed =
-                Name::new(WORK).and_then(|name| self.keeping_times(cx, &state.root, || state.root.rmdir(cx, name)));
+                Name::new(WORK).and_then(|name| self.keeping_times(op, &state.root, || state.root.rmdir(op, name)));
             if let Err(errno) = removed {
-                tracing::debug!(%errno, branch = %self.path_of(branch), "the work directory stays");
+                tracing::debug!(%errno, branch = %op.set.path_of(branch), "the work directory stays");
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Extended attributes: those of the leftmost lower object.
 
 use crate::node::UnionVnode;
+use crate::op::Op;
 use crate::retry::Tries;
 use vnode::{Cx, Errno, Result, XattrFlags};
 
@@ -16,24 +17,24 @@ impl UnionVnode {
         self.on_leaf(cx, |lower| lower.vnode.listxattr(cx, out))
     }
 
-    pub(crate) fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+    pub(crate) fn set_xattr(&self, op: &Op<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         let mut tries = Tries::new();
         loop {
-            let lower = self.for_change(cx, None)?;
-            match lower.vnode.setxattr(cx, name, value, flags) {
-                Err(e) if self.core.go_left(lower.branch, e) => tries.again()?,
-                Err(Errno::STALE) if self.refresh(cx)? => tries.again()?,
+            let lower = self.for_change(op, None)?;
+            match lower.vnode.setxattr(op, name, value, flags) {
+                Err(e) if op.set.go_left(lower.branch, e) => tries.again()?,
+                Err(Errno::STALE) if self.refresh(op)? => tries.again()?,
                 other => return other,
             }
         }
     }
 
-    pub(crate) fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-        self.core.require_writable()?;
+    pub(crate) fn remove_xattr(&self, op: &Op<'_>, name: &[u8]) -> Result<()> {
+        op.set.require_writable()?;
         let lower = self.leaf();
-        if !self.core.writable(lower.branch) {
+        if !op.set.writable(lower.branch) {
             // Nothing is copied for an attribute that is not there.
-            match lower.vnode.getxattr(cx, name, &mut []) {
+            match lower.vnode.getxattr(op, name, &mut []) {
                 // An ACL that is not there says what the mode says, and taking it away is no error.
                 Err(Errno::NODATA) if name.starts_with(ACL) => return Ok(()),
                 other => other?,
@@ -41,9 +42,9 @@ impl UnionVnode {
         }
         let mut tries = Tries::new();
         loop {
-            let lower = self.for_change(cx, None)?;
-            match lower.vnode.removexattr(cx, name) {
-                Err(e) if self.core.go_left(lower.branch, e) => tries.again()?,
+            let lower = self.for_change(op, None)?;
+            match lower.vnode.removexattr(op, name) {
+                Err(e) if op.set.go_left(lower.branch, e) => tries.again()?,
                 other => return other,
             }
         }

@@ -1,0 +1,61 @@
+//! The present set of branches, to be replaced while operations run on it.
+
+use crate::set::BranchSet;
+use parking_lot::RwLock;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// The present set of branches.
+///
+/// An operation takes it once, at its beginning. That costs a load of the generation and no lock: each thread remembers the set
+/// that it used last. It remembers it weakly, so that no idle thread keeps a branch that was removed.
+#[derive(Debug)]
+pub(crate) struct Current {
+    /// No other union of this process ever has this number.
+    union: u64,
+    generation: AtomicU64,
+    set: RwLock<Arc<BranchSet>>,
+}
+
+/// The set that this thread used last: of which union, and which one.
+struct Last {
+    union: u64,
+    generation: u64,
+    set: Weak<BranchSet>,
+}
+
+static UNIONS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+}
+
+impl Current {
+    pub(crate) fn new(set: BranchSet) -> Self {
+        Self {
+            union: UNIONS.fetch_add(1, Ordering::Relaxed),
+            generation: AtomicU64::new(set.generation),
+            set: RwLock::new(Arc::new(set)),
+        }
+    }
+
+    /// The generation of the present set.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The present set.
+    pub(crate) fn get(&self) -> Arc<BranchSet> {
+        let generation = self.generation();
+        LAST.with_borrow_mut(|last| {
+            let known = last.as_ref().filter(|last| last.union == self.union && last.generation == generation);
+            if let Some(set) = known.and_then(|last| last.set.upgrade()) {
+                return set;
+            }
+            let set = self.set.read().clone();
+            *last = Some(Last { union: self.union, generation: set.generation, set: Arc::downgrade(&set) });
+            set
+        })
+    }
+}
