@@ -14,7 +14,7 @@ use std::time::Duration;
 use strata_tests::suite::{fsx, pjdfstest, worse};
 use strata_tests::{Rng, Sandbox, Transport, long, on_both_transports, process};
 use vnode::Layer;
-use wrapfs::{LayerType, Settings, Template};
+use wrapfs::{Build, LayerType, Settings, Template, Traits};
 
 const XOR: &LayerType = &layers::xor::LAYER;
 const ROT13: &LayerType = &layers::rot13::LAYER;
@@ -204,7 +204,8 @@ const FROZEN: &LayerType = &LayerType {
     name: "frozen",
     about: "lets nothing change",
     options: &[],
-    build: &|lower, _settings| Ok(Template::over(lower).read_only().build()),
+    build: Build::Over(&|lower, _settings| Ok(Template::over(lower).read_only().build())),
+    traits: Traits::NONE,
 };
 
 /// The mount shows that a layer is read-only, and the kernel refuses changes before the server hears of them.

@@ -631,6 +631,10 @@ impl Processes for Groups {
     fn groups(&self, pid: u32) -> Option<Vec<u32>> {
         Some(vec![pid, 4711])
     }
+    fn umask(&self, _pid: u32) -> Option<u32> {
+        None
+    }
+
     fn session(&self, _pid: u32) -> Option<(u32, u64)> {
         None
     }
