@@ -64,6 +64,10 @@ mod tests {
             (pid == 7).then(|| vec![4711])
         }
 
+        fn umask(&self, _pid: u32) -> Option<u32> {
+            None
+        }
+
         fn session(&self, _pid: u32) -> Option<(u32, u64)> {
             None
         }
