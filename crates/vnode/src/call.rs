@@ -146,6 +146,10 @@ mod tests {
             Some(vec![pid])
         }
 
+        fn umask(&self, _pid: u32) -> Option<u32> {
+            None
+        }
+
         fn session(&self, _pid: u32) -> Option<(u32, u64)> {
             None
         }
