@@ -65,6 +65,19 @@ impl<'b> Batch<'b> {
         Ok(())
     }
 
+    /// Adds a block as it is stored: `version` tells of these bytes.
+    pub(crate) fn add_encoded(&mut self, at: usize, version: Version, encoded: &[u8]) {
+        let start = self.buffer.len();
+        self.buffer.extend_from_slice(encoded);
+        self.buffer.resize(start + version.units() as usize * UNIT as usize, 0);
+        self.items.push((at, Content::Encoded { start, version }));
+    }
+
+    /// Adds a block whose bytes stay where they are.
+    pub(crate) fn add_in_place(&mut self, at: usize, version: Version) {
+        self.items.push((at, Content::Encoded { start: 0, version }));
+    }
+
     fn sizes(&self) -> Vec<u32> {
         let size = |(_, content): &(usize, Content)| match content {
             Content::Encoded { version, .. } => Some(version.units()),
@@ -100,15 +113,39 @@ impl Container {
         if batch.is_empty() {
             return Ok(());
         }
+        for &(at, _) in &batch.items {
+            if let Ok(Some((_, newest))) = before.entry(at)?.newest() {
+                head.space.supersede(newest);
+            }
+        }
         let units = self.write_data(cx, head, batch)?;
+        self.write_index(cx, head, batch, &units)
+    }
+
+    /// As [`Self::commit`], to places that were chosen before; the contents are what they were.
+    pub(crate) fn commit_moves(&self, cx: &Cx<'_>, head: &mut Head, batch: &Batch<'_>, units: &[u32]) -> Result<()> {
+        self.begin_session(cx, head, batch.items.len() as u64)?;
+        self.write_pieces(cx, head, batch, units)?;
+        self.write_index(cx, head, batch, units)
+    }
+
+    /// Gives versions whose bytes stay where they are new numbers.
+    pub(crate) fn renumber(&self, cx: &Cx<'_>, head: &mut Head, batch: &Batch<'_>, units: &[u32]) -> Result<()> {
+        self.begin_session(cx, head, batch.items.len() as u64)?;
+        self.write_index(cx, head, batch, units)
+    }
+
+    /// Makes the new versions, whose bytes are at these places, the blocks' contents.
+    fn write_index(&self, cx: &Cx<'_>, head: &mut Head, batch: &Batch<'_>, units: &[u32]) -> Result<()> {
         let mut group = (*self.group(cx, head, batch.group)?).clone();
+        let fresh_before = group.fresh();
         let (mut first, mut last) = (usize::MAX, 0);
-        let mut units = units.into_iter();
+        let mut units = units.iter();
         for &(at, content) in &batch.items {
             let seq = head.next_seq()?;
             let version = match content {
                 Content::Hole => Version::hole(seq),
-                Content::Encoded { version, .. } => Version { seq, unit: units.next().ok_or(Errno::IO)?, ..version },
+                Content::Encoded { version, .. } => Version { seq, unit: *units.next().ok_or(Errno::IO)?, ..version },
             };
             self.replace(cx, head, &mut group, at, version)?;
             (first, last) = (first.min(at), last.max(at));
@@ -120,9 +157,15 @@ impl Container {
         self.cache.forget_plain(start + first as u64..=start + last as u64);
         let written = self.write_lower(cx, &bytes, offset);
         match written {
-            Ok(()) => self.cache.put_group(Arc::new(group)),
+            Ok(()) => {
+                head.space.note(batch.group, fresh_before, group.fresh());
+                self.cache.put_group(Arc::new(group));
+            }
             // It may have been written in part.
-            Err(_) => self.cache.forget_groups(batch.group..=batch.group),
+            Err(_) => {
+                head.space.forget();
+                self.cache.forget_groups(batch.group..=batch.group);
+            }
         }
         written
     }
@@ -147,14 +190,12 @@ impl Container {
             }
         };
         let place = entry.slots.get_mut(slot).ok_or(Errno::IO)?;
-        let freed = place.version().map_or(0, |old| u64::from(old.len));
         *place = Slot::Version(version);
         entry.checked = false;
         // Damage in the other slot is over.
         if let Some(other @ Slot::Damaged) = entry.slots.get_mut(1 - slot) {
             *other = Slot::Empty;
         }
-        group.freed += freed;
         Ok(())
     }
 
@@ -190,7 +231,7 @@ impl Container {
     }
 
     /// Reads all that is in doubt in a group: what is right after that is as good as durable.
-    fn checked_group(&self, cx: &Cx<'_>, head: &Head, number: u64) -> Result<Arc<Group>> {
+    pub(crate) fn checked_group(&self, cx: &Cx<'_>, head: &Head, number: u64) -> Result<Arc<Group>> {
         let mut group = (*self.group(cx, head, number)?).clone();
         for entry in &mut group.entries {
             if let Ok(Some((slot, newest))) = entry.newest()

@@ -24,6 +24,11 @@ impl Cache {
         groups.get(last).cloned()
     }
 
+    /// The same, without counting as a use.
+    pub(crate) fn peek(&self, number: u64) -> Option<Arc<Group>> {
+        self.groups.lock().iter().find(|group| group.number == number).cloned()
+    }
+
     pub(crate) fn put_group(&self, group: Arc<Group>) {
         let mut groups = self.groups.lock();
         groups.retain(|other| other.number != group.number);
@@ -36,11 +41,6 @@ impl Cache {
     /// It is not known what the lower file holds there now.
     pub(crate) fn forget_groups(&self, numbers: impl core::ops::RangeBounds<u64>) {
         self.groups.lock().retain(|group| !numbers.contains(&group.number));
-    }
-
-    /// Those that are kept.
-    pub(crate) fn group_numbers(&self) -> Vec<u64> {
-        self.groups.lock().iter().map(|group| group.number).collect()
     }
 
     /// A decoded block: all of it up to where its zeros begin.

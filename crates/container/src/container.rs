@@ -56,7 +56,7 @@ impl Container {
                 if needed > head.fixed.geometry.max_encoded() as usize {
                     return Err(Errno::MEDIUMTYPE);
                 }
-                Inner { head: Some(head), blank: false }
+                Inner { head: Some(*head), blank: false }
             }
         };
         if inner.head.is_none() {
@@ -125,7 +125,8 @@ impl Container {
 
     /// Writes the state into the record that holds the older one.
     pub(crate) fn write_state(&self, cx: &Cx<'_>, head: &mut Head, state: State) -> Result<()> {
-        let state = State { stamp: head.state.stamp.checked_add(1).ok_or(Errno::IO)?, ..state };
+        let stamp = head.state.stamp.checked_add(1).ok_or(Errno::IO)?;
+        let state = State { stamp, dead: head.space.dead, ..state };
         let record = 1 - head.record;
         let at = STATES.get(record).ok_or(Errno::IO)?;
         head.unsynced = true;

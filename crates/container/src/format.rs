@@ -45,7 +45,7 @@ struct StateBytes {
     doubt_after: U64,
     doubt_to: U64,
     flags: U32,
-    zeros: [u8; 8],
+    dead: U64,
     sum: U32,
 }
 
@@ -62,6 +62,7 @@ pub(crate) struct SlotBytes {
 }
 
 const PROMISED: u32 = 1;
+const COUNTED: u32 = 2;
 
 /// What a file is from its making to its emptying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +88,10 @@ pub(crate) struct State {
     pub(crate) doubt_to: u64,
     /// Was it ever asked to be durable? Then later sessions must not lose anything.
     pub(crate) promised: bool,
+    /// Bytes of versions that were superseded and whose space was perhaps not given back. Holds only if `counted`.
+    pub(crate) dead: u64,
+    /// Did the last session end with `dead` up to date?
+    pub(crate) counted: bool,
 }
 
 impl State {
@@ -251,8 +256,8 @@ impl State {
             durable: self.durable.into(),
             doubt_after: self.doubt_after.into(),
             doubt_to: self.doubt_to.into(),
-            flags: if self.promised { PROMISED } else { 0 }.into(),
-            zeros: [0; 8],
+            flags: ((u32::from(self.promised) * PROMISED) | (u32::from(self.counted) * COUNTED)).into(),
+            dead: self.dead.into(),
             sum: 0.into(),
         };
         bytes.sum = bytes.wanted_sum(file).into();
@@ -269,6 +274,8 @@ impl State {
             doubt_after: bytes.doubt_after.get(),
             doubt_to: bytes.doubt_to.get(),
             promised: bytes.flags.get() & PROMISED != 0,
+            dead: bytes.dead.get(),
+            counted: bytes.flags.get() & COUNTED != 0,
         };
         let right = bytes.wanted_sum(&fixed.file) == bytes.sum.get();
         (right && state.stamp > 0 && state.size <= fixed.geometry.max_size()).then_some(state)
@@ -313,7 +320,17 @@ mod tests {
     }
 
     fn state() -> State {
-        State { stamp: 3, size: 99, limit: 50, durable: 20, doubt_after: 5, doubt_to: 9, promised: true }
+        State {
+            stamp: 3,
+            size: 99,
+            limit: 50,
+            durable: 20,
+            doubt_after: 5,
+            doubt_to: 9,
+            promised: true,
+            dead: 64,
+            counted: true,
+        }
     }
 
     #[test]

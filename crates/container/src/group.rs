@@ -1,5 +1,5 @@
 use crate::format::{Fixed, Slot, SlotBytes, Version};
-use crate::geometry::{ENTRY, GROUP_BLOCKS, first_of};
+use crate::geometry::{ENTRY, GROUP_BLOCKS, PAGE, UNIT, first_of};
 use crate::head::Head;
 use vnode::{Cx, Errno, OpenFile, Result};
 use zerocopy::{FromBytes, IntoBytes};
@@ -49,6 +49,16 @@ impl Entry {
         head.state.is_durable(newest.seq) || (right && newest.seq <= head.state.durable)
     }
 
+    /// Is an older version kept only because an earlier session did not live to see the newest durable?
+    pub(crate) fn is_kept_in_doubt(&self, head: &Head) -> bool {
+        self.newest().is_ok_and(|newest| {
+            newest.is_some_and(|(slot, newest)| {
+                let kept = self.other(slot).is_some_and(|older| !older.is_hole());
+                kept && newest.seq <= head.state.durable && !self.is_settled(newest, head)
+            })
+        })
+    }
+
     /// The versions that must not be overwritten: one of them is the block's content, now or after a power failure.
     pub(crate) fn needed(&self, head: &Head) -> impl Iterator<Item = &Version> {
         let settled = match self.newest() {
@@ -67,7 +77,7 @@ impl Entry {
         let other = 1 - slot;
         if self.other(slot).is_none() || self.is_settled(newest, head) {
             Target::Slot(other)
-        } else if !head.state.promised || (head.is_own(newest.seq) && newest.seq > head.state.durable) {
+        } else if head.is_own(newest.seq) && newest.seq > head.state.durable {
             Target::Slot(slot)
         } else {
             Target::Depends { newest: slot, other }
@@ -84,8 +94,6 @@ pub(crate) struct Group {
     pub(crate) high: u32,
     /// Is it certain that nothing was left there after `high` that no version tells of?
     pub(crate) clean: bool,
-    /// Bytes that new versions made superfluous since holes were made for them.
-    pub(crate) freed: u64,
 }
 
 impl Group {
@@ -93,7 +101,7 @@ impl Group {
     pub(crate) fn load(cx: &Cx<'_>, lower: &dyn OpenFile, fixed: &Fixed, number: u64) -> Result<Self> {
         let mut bytes = [0; GROUP_BLOCKS * ENTRY as usize];
         lower.read(cx, &mut bytes, fixed.geometry.entry_at(number, 0))?;
-        let mut group = Self { number, entries: [Entry::default(); GROUP_BLOCKS], high: 0, clean: false, freed: 0 };
+        let mut group = Self { number, entries: [Entry::default(); GROUP_BLOCKS], high: 0, clean: false };
         for (at, (entry, bytes)) in group.entries.iter_mut().zip(bytes.chunks_exact(ENTRY as usize)).enumerate() {
             for (slot, bytes) in entry.slots.iter_mut().zip(bytes.chunks_exact(size_of::<SlotBytes>())) {
                 let bytes = SlotBytes::read_from_bytes(bytes).map_err(|_| Errno::IO)?;
@@ -123,6 +131,34 @@ impl Group {
         let mut used: Vec<_> = versions.filter(|v| !v.is_hole()).map(|v| (v.unit, v.end())).collect();
         used.sort_unstable();
         used
+    }
+
+    /// Bytes that a fresh copy of the blocks would take below.
+    pub(crate) fn fresh(&self) -> u64 {
+        let newest = self.entries.iter().filter_map(|entry| entry.newest().ok().flatten());
+        let units: u64 = newest.map(|(_, version)| u64::from(version.units())).sum();
+        if units == 0 { 0 } else { PAGE + (units * UNIT).next_multiple_of(PAGE) }
+    }
+
+    /// Bytes that it takes if all is given back that can be: the page of the index, and those that something needed lies in.
+    pub(crate) fn kept(&self, head: &Head) -> u64 {
+        let (mut pages, mut next) = (0, 0);
+        for (start, end) in self.used(head) {
+            let first = (u64::from(start) * UNIT / PAGE).max(next);
+            let after = (u64::from(end) * UNIT).div_ceil(PAGE);
+            pages += after.saturating_sub(first);
+            next = next.max(after);
+        }
+        if pages == 0 { 0 } else { PAGE + pages * PAGE }
+    }
+
+    /// Are all of its blocks holes, for certain also after a power failure?
+    pub(crate) fn is_void(&self, head: &Head) -> bool {
+        self.entries.iter().all(|entry| match entry.newest() {
+            Ok(Some((_, newest))) => newest.is_hole() && newest.seq <= head.state.durable,
+            Ok(None) => true,
+            Err(_) => false,
+        })
     }
 
     /// The bytes of the entries from `first` to `last`, and where they are in the lower file.

@@ -1,4 +1,5 @@
 use crate::codec::BlockCodec;
+use crate::compact::Space;
 use crate::format::{Fixed, HEADER, SECTOR, State, parse_header};
 use crate::geometry::Geometry;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -57,7 +58,7 @@ pub(crate) enum Found {
     Empty,
     Blank,
     Foreign,
-    Head(Head),
+    Head(Box<Head>),
 }
 
 pub(crate) fn read_header(cx: &Cx<'_>, lower: &dyn OpenFile) -> Result<Found> {
@@ -67,7 +68,7 @@ pub(crate) fn read_header(cx: &Cx<'_>, lower: &dyn OpenFile) -> Result<Found> {
         return Ok(Found::Empty);
     }
     if let Some((fixed, state, record)) = parse_header(&header)? {
-        return Ok(Found::Head(Head::of(fixed, state, record)));
+        return Ok(Found::Head(Box::new(Head::of(fixed, state, record))));
     }
     let blank = header.iter().take(SECTOR).all(|&byte| byte == 0);
     Ok(if blank { Found::Blank } else { Found::Foreign })
@@ -88,11 +89,22 @@ pub(crate) struct Head {
     pub(crate) tidy: bool,
     /// Was something written since the last time that all was durable?
     pub(crate) unsynced: bool,
+    /// What is known of the space that the file takes below.
+    pub(crate) space: Space,
 }
 
 impl Head {
     fn of(fixed: Fixed, state: State, record: usize) -> Self {
-        Self { fixed, state, record, seq: state.limit, session: None, tidy: false, unsynced: true }
+        Self {
+            fixed,
+            state,
+            record,
+            seq: state.limit,
+            session: None,
+            tidy: false,
+            unsynced: true,
+            space: Space::of(&state),
+        }
     }
 
     /// The header of a file that is still empty, with a session already begun.
@@ -104,12 +116,13 @@ impl Head {
         let start = now();
         let state = State { stamp: 1, limit: start.checked_add(NUMBERS).ok_or(Errno::IO)?, ..State::default() };
         let fixed = Fixed { geometry, codec: codec.id(), file };
-        Ok(Self { fixed, state, record: 0, seq: start, session: Some(start), tidy: true, unsynced: true })
+        let space = Space::fresh();
+        Ok(Self { fixed, state, record: 0, seq: start, session: Some(start), tidy: true, unsynced: true, space })
     }
 
     /// The state with which a session begins, and the number that it begins after.
     pub(crate) fn next_session(&self) -> Result<(State, u64)> {
-        let mut state = self.state;
+        let mut state = State { counted: false, ..self.state };
         let start = state.limit.checked_add(1).ok_or(Errno::IO)?.max(now());
         if state.limit > state.durable {
             // Whoever wrote what is there came not to know that it is durable; and if nothing was promised yet, a power failure

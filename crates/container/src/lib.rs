@@ -23,11 +23,13 @@
 mod batch;
 mod cache;
 mod codec;
+mod compact;
 mod container;
 mod format;
 mod geometry;
 mod group;
 mod head;
+mod moving;
 mod punch;
 mod read;
 mod resize;

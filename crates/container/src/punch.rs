@@ -28,13 +28,17 @@ impl Container {
         while let Some(number) = self.next_group(cx, head, next, last)? {
             cx.check()?;
             let group = self.group(cx, head, number)?;
-            freed += self.with_batch(cx, head, number, |this, head, batch| {
+            let now = self.with_batch(cx, head, number, |this, head, batch| {
                 let mut freed = 0;
                 for at in 0..GROUP_BLOCKS {
                     freed += this.stage_punch(cx, head, &group, batch, at, &range)?;
                 }
                 Ok(freed)
             })?;
+            if now > 0 {
+                head.space.punch(number);
+            }
+            freed += now;
             next = number + 1;
         }
         if freed >= AT_ONCE && self.make_durable(cx, head, true).is_ok() {
@@ -77,8 +81,8 @@ impl Container {
     fn release_range(&self, cx: &Cx<'_>, head: &Head, first: u64, last: u64) {
         let mut next = first;
         while let Ok(Some(number)) = self.next_group(cx, head, next, last) {
-            if let Ok(group) = self.group(cx, head, number) {
-                self.release(cx, head, &group);
+            if self.group(cx, head, number).and_then(|group| self.release(cx, head, &group)).is_err() {
+                break;
             }
             next = number + 1;
         }

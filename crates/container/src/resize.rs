@@ -34,9 +34,31 @@ impl Container {
         self.cache.forget_plain(size / head.fixed.geometry.block()..);
         head.tidy = false;
         self.set_size(cx, head, size)?;
-        if (old - 1) / head.fixed.geometry.group_bytes() > (size - 1) / head.fixed.geometry.group_bytes() {
-            // For the space only: it is done in any case before the file grows.
-            let _best_effort = self.tidy(cx, head);
+        // For the space only: it is done in any case before the file grows.
+        let _best_effort =
+            if (old - 1) / head.fixed.geometry.group_bytes() > (size - 1) / head.fixed.geometry.group_bytes() {
+                self.tidy(cx, head)
+            } else {
+                self.note_cut(cx, head)
+            };
+        Ok(())
+    }
+
+    /// Counts what a cut within the last group made dead.
+    fn note_cut(&self, cx: &Cx<'_>, head: &mut Head) -> Result<()> {
+        let (number, _) = place_of((head.state.size - 1) / head.fixed.geometry.block());
+        let group = self.group(cx, head, number)?;
+        let mut cut = false;
+        for at in 0..GROUP_BLOCKS {
+            if bytes_of(head, &group, at) == 0
+                && let Ok(Some((_, newest))) = group.entry(at)?.newest()
+            {
+                head.space.supersede(newest);
+                cut |= !newest.is_hole();
+            }
+        }
+        if cut {
+            head.space.forget();
         }
         Ok(())
     }
@@ -60,6 +82,7 @@ impl Container {
             if too_long {
                 self.cache.forget_groups(number + 1..);
                 head.unsynced = true;
+                head.space.forget();
                 self.set_lower_size(cx, end)?;
             }
             self.make_durable(cx, head, true)?;

@@ -5,16 +5,10 @@ use crate::geometry::{PAGE, UNIT};
 use crate::group::Group;
 use crate::head::Head;
 use std::sync::Arc;
-use vnode::{Cx, Result};
+use vnode::{Cx, Errno, Result, SeekFrom};
 
 /// `fallocate` makes a hole and keeps the size.
 const PUNCH: u32 = 2 | 1;
-
-/// Holes are made in a group when so many bytes were freed, ...
-const FREED: u64 = 256 << 10;
-
-/// ... and none smaller than this.
-const SMALLEST: u64 = 32 << 10;
 
 impl Group {
     /// Finds places for pieces of so many units: one behind the other where that is possible, else each where it fits first. `fresh`:
@@ -58,32 +52,47 @@ fn first_gap(used: &[(u32, u32)], capacity: u32, size: u32) -> Option<u32> {
 }
 
 impl Container {
-    /// Gives free space of the groups that are in memory back to the lower file system, if there is enough of it. To be called when
-    /// all is durable. That it can't be done is no error.
-    pub(crate) fn release_some(&self, cx: &Cx<'_>, head: &Head) {
-        for number in self.cache.group_numbers() {
-            if let Some(group) = self.cache.group(number).filter(|group| group.freed >= FREED) {
-                self.release(cx, head, &group);
+    /// Gives the space of punched blocks back, now that all is durable. That it can't be done is no error.
+    pub(crate) fn release_punched(&self, cx: &Cx<'_>, head: &mut Head) {
+        for number in std::mem::take(&mut head.space.punched) {
+            let released = self.group(cx, head, number).and_then(|group| self.release(cx, head, &group));
+            if released.is_err() {
+                break;
             }
         }
     }
 
-    /// Gives a group's free space back.
-    pub(crate) fn release(&self, cx: &Cx<'_>, head: &Head, group: &Arc<Group>) {
+    /// Gives a group's free space back: whole pages of it, and the page of its index if there is nothing else.
+    pub(crate) fn release(&self, cx: &Cx<'_>, head: &Head, group: &Group) -> Result<()> {
         let geometry = head.fixed.geometry;
+        let (number, end) = (group.number, geometry.capacity_units());
+        if number > 0 && group.is_void(head) {
+            self.punch_data(cx, geometry.group_start(number), geometry.group_start(number + 1))?;
+            self.cache.forget_groups(number..=number);
+            return Ok(());
+        }
         let mut free_from = 0;
-        let end = (geometry.capacity_units(), geometry.capacity_units());
-        for (start, end) in group.used(head).into_iter().chain([end]) {
+        for (start, end) in group.used(head).into_iter().chain([(end, end)]) {
             if start > free_from {
-                let from = geometry.unit_at(group.number, free_from).next_multiple_of(PAGE);
-                let to = geometry.unit_at(group.number, start) / PAGE * PAGE;
-                if to.saturating_sub(from) >= SMALLEST && self.file.fallocate(cx, PUNCH, from, to - from).is_err() {
-                    break;
-                }
+                let from = geometry.unit_at(number, free_from).next_multiple_of(PAGE);
+                self.punch_data(cx, from, geometry.unit_at(number, start) / PAGE * PAGE)?;
             }
             free_from = free_from.max(end);
         }
-        self.cache.put_group(Arc::new(Group { freed: 0, ..(**group).clone() }));
+        Ok(())
+    }
+
+    /// Punches a range of the lower file, if there is anything in it.
+    fn punch_data(&self, cx: &Cx<'_>, from: u64, to: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        match self.file.seek(cx, from, SeekFrom::Data) {
+            Ok(data) if data >= to => Ok(()),
+            Err(Errno::NXIO) => Ok(()),
+            // Also where the lower file system can't say.
+            Ok(_) | Err(_) => self.file.fallocate(cx, PUNCH, from, to - from),
+        }
     }
 
     /// Removes what a power failure or an error left of versions that never came to be, where new blocks go first.
@@ -107,9 +116,9 @@ impl Container {
             return Ok(None);
         }
         let geometry = head.fixed.geometry;
-        let found = match self.file.seek(cx, geometry.group_start(group), vnode::SeekFrom::Data) {
+        let found = match self.file.seek(cx, geometry.group_start(group), SeekFrom::Data) {
             Ok(data) => geometry.group_at(data).max(group),
-            Err(vnode::Errno::NXIO) => return Ok(None),
+            Err(Errno::NXIO) => return Ok(None),
             // It can't say: then every group is looked at.
             Err(_) => group,
         };

@@ -3,6 +3,9 @@ use crate::format::State;
 use crate::head::Head;
 use vnode::{Cx, Errno, Result};
 
+/// In files of so few groups it is not noted how much space is dead, unless something is to be noted anyway.
+const SMALL: u64 = 16;
+
 impl Container {
     /// Makes durable what was written before, as fsync(2) (`data_only`: as fdatasync(2)).
     ///
@@ -18,7 +21,8 @@ impl Container {
     }
 
     /// To be called once when nobody has the file open for writing any more, before the container is dropped: notes that nothing
-    /// was left undone, so that the next session need not mistrust this one's blocks. Without it only that trust is lost.
+    /// was left undone, so that the next session need not mistrust this one's blocks, and how much space is dead. Without it the next
+    /// session has to look.
     ///
     /// # Errors
     /// Those of writing to the lower file.
@@ -26,10 +30,16 @@ impl Container {
         cx.require_blocking()?;
         let mut inner = self.inner.write();
         let Some(head) = &mut inner.head else { return Ok(()) };
-        if head.session.is_none() || head.state.durable != head.seq || head.state.limit == head.seq {
+        if head.session.is_none() {
             return Ok(());
         }
-        let state = State { limit: head.seq, ..head.state };
+        let durable = head.state.durable == head.seq;
+        // What little index there is, the next session reads as fast.
+        if !durable && head.state.size <= SMALL * head.fixed.geometry.group_bytes() {
+            return Ok(());
+        }
+        let limit = if durable { head.seq } else { head.state.limit };
+        let state = State { limit, counted: true, ..head.state };
         self.write_state(cx, head, state)?;
         head.session = None;
         Ok(())
@@ -57,7 +67,7 @@ impl Container {
         // Known from here on in this session. For later ones it is noted; if that fails, they know less, and nothing is wrong.
         let _known_to_us = self.write_state(cx, head, head.state);
         head.unsynced = false;
-        self.release_some(cx, head);
+        self.release_punched(cx, head);
         Ok(())
     }
 }

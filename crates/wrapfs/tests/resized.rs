@@ -236,3 +236,77 @@ fn a_crash_at_any_step_leaves_old_and_new_bytes() {
         }
     }
 }
+
+fn blocks(below: &MemFs) -> u64 {
+    below.root().lookup(&ROOT, name("f")).unwrap().unwrap().attr.blocks
+}
+
+/// After fsync(2), and after the last close without one, a file takes about what a fresh copy takes, and has the time of the
+/// last change.
+#[test]
+fn dead_space_goes_back_at_fsync_and_at_the_last_close() {
+    const LEN: usize = 2 << 20;
+    for synced in [true, false] {
+        let below = MemFs::new();
+        let root = resized(below.clone(), Foreign::Refuse).root();
+        let (entry, file) = root.create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+        let noise: Vec<u8> = (0..LEN as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        file.write(&ROOT, &noise, 0).unwrap();
+        drop(file);
+        let full = blocks(&below);
+        let file = entry.vnode.open(&ROOT, OpenFlags::RDWR).unwrap();
+        let other = entry.vnode.open(&ROOT, OpenFlags::RDONLY).unwrap();
+        file.write(&ROOT, &vec![3; LEN], 0).unwrap();
+        let time = Time { sec: 1000, nsec: 5 };
+        let set = SetAttr { mtime: Some(SetTime::At(time)), ..SetAttr::default() };
+        entry.vnode.setattr(&ROOT, &set, None).unwrap();
+        if synced {
+            file.fsync(&ROOT, false).unwrap();
+            assert!(blocks(&below) < full / 5, "{} of {full}", blocks(&below));
+        }
+        drop(file);
+        assert!(synced || blocks(&below) > full, "not before the last close");
+        drop(other);
+        assert!(blocks(&below) < full / 5, "{} of {full}", blocks(&below));
+        let attr = entry.vnode.getattr(&ROOT).unwrap();
+        assert_eq!((attr.mtime, attr.size), (time, LEN as u64));
+        let mut out = vec![0; LEN];
+        assert_eq!(entry.vnode.open(&ROOT, OpenFlags::RDONLY).unwrap().read(&ROOT, &mut out, 0), Ok(LEN));
+        assert!(out == vec![3; LEN]);
+    }
+}
+
+/// Many threads open, overwrite and close one file at a time.
+#[test]
+fn files_are_opened_while_their_space_goes_back() {
+    let below = MemFs::new();
+    let layer = resized(below.clone(), Foreign::Refuse);
+    let (entry, file) = layer.root().create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+    file.write(&ROOT, &[1; 1 << 20], 0).unwrap();
+    drop(file);
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let vnode = &entry.vnode;
+            scope.spawn(move || {
+                for round in 0..40u64 {
+                    let file = vnode.open(&ROOT, OpenFlags::RDWR).unwrap();
+                    let at = thread * (256 << 10);
+                    let data: Vec<u8> = (0..256u64 << 10).map(|i| ((i * (round + 7)) >> 3) as u8).collect();
+                    file.write(&ROOT, &data, at).unwrap();
+                    let mut out = vec![0; data.len()];
+                    assert_eq!(file.read(&ROOT, &mut out, at), Ok(data.len()));
+                    assert!(out == data, "thread {thread}, round {round}");
+                    if round % 7 == thread {
+                        file.fsync(&ROOT, true).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(entry.vnode.getattr(&ROOT).unwrap().size, 1 << 20);
+    let (_, copy) = layer.root().create(&ROOT, name("copy"), 0o644, OpenFlags::RDWR).unwrap();
+    copy.copy_from(&ROOT, 0, &*entry.vnode.open(&ROOT, OpenFlags::RDONLY).unwrap(), 0, 1 << 20).unwrap();
+    drop(copy);
+    let fresh = below.root().lookup(&ROOT, name("copy")).unwrap().unwrap().attr.blocks;
+    assert!(blocks(&below) <= fresh * 5 / 4 + 256, "{} and {fresh}", blocks(&below));
+}

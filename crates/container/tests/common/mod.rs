@@ -120,13 +120,27 @@ pub(crate) fn contents(file: &Container) -> Result<Vec<u8>> {
     Ok(out)
 }
 
+/// Gives all dead space back.
+pub(crate) fn give_back(file: &Container) -> Result<()> {
+    while file.give_back(&CX)? {}
+    Ok(())
+}
+
 /// A change of a file, and the same of bytes in memory.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Change {
-    Write { offset: u64, data: Vec<u8> },
+    Write {
+        offset: u64,
+        data: Vec<u8>,
+    },
     Truncate(u64),
-    Punch { offset: u64, len: u64 },
+    Punch {
+        offset: u64,
+        len: u64,
+    },
     Sync,
+    /// Part of giving dead space back: so many steps.
+    Compact(u64),
 }
 
 impl Change {
@@ -135,7 +149,8 @@ impl Change {
             Self::Write { offset, data } => file.write(&CX, data, *offset).map(|n| assert_eq!(n, data.len())),
             Self::Truncate(size) => file.truncate(&CX, *size),
             Self::Punch { offset, len } => file.punch(&CX, *offset, *len),
-            Self::Sync => file.sync(&CX, false),
+            Self::Sync => file.sync(&CX, false).and_then(|()| give_back(file)),
+            Self::Compact(steps) => (0..*steps).try_for_each(|_| file.compact(&CX).map(|_| ())),
         }
     }
 
@@ -155,7 +170,7 @@ impl Change {
                     range.fill(0);
                 }
             }
-            Self::Sync => {}
+            Self::Sync | Self::Compact(_) => {}
         }
     }
 }
@@ -203,7 +218,8 @@ impl Random {
 
     /// Any change to a file of at most `most` bytes.
     pub(crate) fn change(&mut self, block: u64, most: u64) -> Change {
-        match self.below(12) {
+        match self.below(13) {
+            12 => Change::Compact(1 + self.below(5)),
             0 => Change::Truncate(self.place(block, most)),
             1 => Change::Truncate(0),
             2 | 3 => Change::Punch { offset: self.place(block, most), len: 1 + self.place(block, most / 2) },

@@ -67,7 +67,13 @@ impl TemplateVnode {
         }
         let attr = match below.size {
             Some(size) => self.resize(cx, &below, size, file)?,
-            None => self.lower.setattr(cx, &below, file.map(super::file::lower_of))?,
+            None => {
+                let change = || self.lower.setattr(cx, &below, file.map(super::file::lower_of));
+                match &self.core.resizing {
+                    Some(resizing) if below.mtime.is_some() => resizing.set_times(cx, &*self.lower, change)?,
+                    _ => change()?,
+                }
+            }
         };
         self.core.shown(cx, &self.object(), attr)
     }

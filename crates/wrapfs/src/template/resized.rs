@@ -109,6 +109,25 @@ impl Shared {
     fn slot(&self, cx: &Cx<'_>) -> Result<MutexGuard<'_, Slot>> {
         if cx.may_block { Ok(self.slot.lock()) } else { self.slot.try_lock().ok_or(MAY_BLOCK) }
     }
+
+    fn turn(&self, cx: &Cx<'_>) -> Result<MutexGuard<'_, ()>> {
+        if cx.may_block { Ok(self.turn.lock()) } else { self.turn.try_lock().ok_or(MAY_BLOCK) }
+    }
+
+    /// One step of giving dead space back; true: there is more to do. Writers wait meanwhile, so that a time of modification that
+    /// one of them sets is not undone.
+    fn give_back(&self, cx: &Cx<'_>, vnode: &dyn Vnode, container: &Container) -> bool {
+        if !container.has_dead_space() {
+            return false;
+        }
+        let _turn = self.turn.lock();
+        let mut more = false;
+        let step = keeping_mtime(cx, vnode, || container.give_back(cx).map(|again| more = again));
+        if let Err(errno) = step {
+            tracing::debug!(%errno, inode = vnode.id(), "dead space of a container is not given back for now");
+        }
+        more && step.is_ok()
+    }
 }
 
 /// One open file's hold on what it is.
@@ -123,11 +142,24 @@ pub(crate) struct Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let mut slot = self.shared.slot.lock();
+        while slot.opens == 1
+            && let What::Container { container, writable: true, .. } = &slot.what
+        {
+            let container = Arc::clone(container);
+            drop(slot);
+            // Whoever opens it meanwhile waits for no more than a step, and does the rest.
+            let more = self.shared.give_back(&self.core.own(), &*self.vnode, &container);
+            slot = self.shared.slot.lock();
+            if !more {
+                break;
+            }
+        }
         slot.opens -= 1;
         if slot.opens > 0 {
             return;
         }
         if let What::Container { container, writable: true, .. } = std::mem::take(&mut slot.what) {
+            let _turn = self.shared.turn.lock();
             let cx = &self.core.own();
             if let Err(errno) = keeping_mtime(cx, &*self.vnode, || container.close(cx)) {
                 tracing::debug!(%errno, inode = self.vnode.id(), "a container is closed without a note of that");
@@ -156,6 +188,18 @@ impl Resizing {
             let (slot, turn) = (Mutex::default(), Mutex::default());
             self.table.insert(id, Arc::new(Shared { id, table: Arc::clone(&self.table), slot, turn }))
         })
+    }
+
+    /// Changes the times of a file below, while the container keeps its hands off them.
+    pub(crate) fn set_times(
+        &self,
+        cx: &Cx<'_>,
+        vnode: &dyn Vnode,
+        change: impl FnOnce() -> Result<Attr>,
+    ) -> Result<Attr> {
+        let shared = self.table.get(vnode.id());
+        let _turn = shared.as_ref().map(|shared| shared.turn(cx)).transpose()?;
+        change()
     }
 
     /// The plain size of a file that has bytes below; `None` if they are as they are.
@@ -315,7 +359,13 @@ impl Resized<'_> {
 
     pub(crate) fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
         cx.require_blocking()?;
-        keeping_mtime(cx, self.vnode, || self.container.sync(cx, data_only))
+        {
+            let _turn = self.shared.turn.lock();
+            keeping_mtime(cx, self.vnode, || self.container.sync(cx, data_only))?;
+        }
+        // All that was asked for is durable: what becomes of dead space is no part of the answer.
+        while self.shared.give_back(cx, self.vnode, self.container) {}
+        Ok(())
     }
 
     pub(crate) fn size(&self) -> u64 {
