@@ -4,13 +4,18 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use rustix::fs::{Mode, XattrFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use strata_tests::mapping::Mapping;
+use strata_tests::process::try_run;
+use strata_tests::user::{USER, as_user};
 use strata_tests::{Fixture, Mounted, Rng, Sandbox, Spec, Transport, on_both_transports};
 
 /// The null layer over a directory with `fill`ed contents, for what does not concern branches.
@@ -202,7 +207,122 @@ fn removing_costs_little(transport: Transport) {
     assert!(sent.get("SETATTR") == 100 && sent.total() <= 210, "100 chmods: {sent:?}");
 }
 
+/// The requests for extended attributes in the server's log.
+fn xattr_requests(mounted: &Mounted) -> Vec<String> {
+    mounted.said().lines().filter(|line| line.contains("XATTR")).map(str::to_owned).collect()
+}
+
+/// With `noxattr` the kernel asks for extended attributes once, and never again: not for ACLs, not at writes.
+fn without_xattrs_nothing_asks_for_them(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let lower = sandbox.ext4("lower", 64);
+    fill(&lower);
+    fs::write(lower.join("labelled"), "text").unwrap();
+    rustix::fs::setxattr(lower.join("labelled"), "user.label", b"kept", XattrFlags::empty()).unwrap();
+    let mounted = Mounted::with_options(Spec::wrap(&lower, transport), &sandbox.path("m"), "noxattr,log=trace");
+    for i in 0..100 {
+        let path = mounted.path(format!("d/{i}"));
+        let mut file = File::options().append(true).open(&path).unwrap();
+        (0..10).for_each(|_| file.write_all(b"more").unwrap());
+        fs::write(mounted.path(format!("d/new{i}")), "text").unwrap();
+        rustix::fs::chmod(&path, Mode::from_raw_mode(0o600)).unwrap();
+        as_user(USER, || assert!(File::open(&path).is_err()));
+    }
+    let labelled = mounted.path("labelled");
+    for _ in 0..10 {
+        let mut value = [0_u8; 16];
+        assert_eq!(rustix::fs::getxattr(&labelled, "user.label", &mut value), Err(Errno::OPNOTSUPP));
+        assert_eq!(rustix::fs::listxattr(&labelled, &mut value), Err(Errno::OPNOTSUPP));
+        assert_eq!(rustix::fs::removexattr(&labelled, "user.label"), Err(Errno::OPNOTSUPP));
+        let set = rustix::fs::setxattr(&labelled, "user.label", b"lost", XattrFlags::empty());
+        assert_eq!(set, Err(Errno::OPNOTSUPP));
+    }
+    let requests = xattr_requests(&mounted);
+    for opcode in ["GETXATTR", "LISTXATTR", "REMOVEXATTR", "SETXATTR"] {
+        let sent = requests.iter().filter(|line| line.contains(&format!(" {opcode}"))).count();
+        assert_eq!(sent, 1, "{opcode}: {requests:#?}");
+    }
+    drop(mounted);
+    let mut value = [0_u8; 16];
+    assert_eq!(rustix::fs::getxattr(lower.join("labelled"), "user.label", &mut value), Ok(4));
+    assert_eq!(fs::read(lower.join("d/7")).unwrap().len(), 4 + 10 * 4);
+}
+
+/// What the union itself keeps in attributes of the branches works with `noxattr`: opaque directories, copied-up files.
+fn without_xattrs_a_union_keeps_its_own(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let disk = sandbox.ext4("disk", 64);
+    let (rw, ro) = (disk.join("rw"), disk.join("ro"));
+    [&rw, &ro].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    fill(&ro);
+    rustix::fs::setxattr(ro.join("d/1"), "user.label", b"kept", XattrFlags::empty()).unwrap();
+    let mounted = || Mounted::with_options(Spec::union(&rw, &ro, transport), &sandbox.path("u"), "noxattr");
+    let union = mounted();
+    fs::rename(union.path("d"), union.path("moved")).unwrap();
+    fs::create_dir(union.path("d")).unwrap();
+    File::options().append(true).open(union.path("moved/1")).unwrap().write_all(b"+").unwrap();
+    drop(union);
+    let union = mounted();
+    assert_eq!(fs::read_dir(union.path("d")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(union.path("moved")).unwrap().count(), 102);
+    assert_eq!(fs::read(union.path("moved/1")).unwrap(), b"text+");
+    drop(union);
+    // It was copied up with its attributes.
+    let union = Mounted::new(Spec::union(&rw, &ro, transport), &sandbox.path("u"));
+    let mut value = [0_u8; 16];
+    assert_eq!(rustix::fs::getxattr(union.path("moved/1"), "user.label", &mut value), Ok(4));
+}
+
+/// Writing takes set-user-ID and capabilities away with `noxattr`, too, by whatever way the data goes.
+fn without_xattrs_writing_takes_privileges_away(transport: Transport) {
+    /// Version 2, effective, with `CAP_NET_RAW`.
+    const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let sandbox = Sandbox::new();
+    let lower = sandbox.ext4("lower", 64);
+    for way in ["auto", "off"] {
+        let below = lower.join(way);
+        fs::write(&below, "text").unwrap();
+        rustix::fs::setxattr(&below, "security.capability", &CAPABILITY, XattrFlags::empty()).unwrap();
+        rustix::fs::chmod(&below, Mode::from_raw_mode(0o6777)).unwrap();
+        let options = format!("noxattr,passthrough={way}");
+        let mounted = Mounted::with_options(Spec::wrap(&lower, transport), &sandbox.path("m"), &options);
+        as_user(USER, || File::options().append(true).open(mounted.path(way)).unwrap().write_all(b"more").unwrap());
+        assert_eq!(fs::metadata(&below).unwrap().permissions().mode() & 0o7777, 0o777, "passthrough={way}");
+        let capability = rustix::fs::getxattr(&below, "security.capability", &mut [0_u8; 32]);
+        assert_eq!(capability, Err(Errno::NODATA), "passthrough={way}");
+    }
+}
+
+/// `strata stats` says why it can't tell anything of a mount with `noxattr`; what needs no attributes works.
+fn without_xattrs_the_server_can_not_be_asked(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let lower = sandbox.dir("lower");
+    let mounted = Mounted::with_options(Spec::wrap(&lower, transport), &sandbox.path("m"), "noxattr");
+    let strata = |words: &[&str]| {
+        let mut command = Command::new(Mounted::program().unwrap());
+        try_run(command.arg0("strata").args(words).arg(mounted.dir()))
+    };
+    for question in ["stats", "info", "stack"] {
+        let said = strata(&[question]);
+        assert!(!said.status.success() && said.text.contains("mounted with noxattr"), "{question}: {}", said.text);
+    }
+    assert!(strata(&["sync"]).status.success());
+    assert_eq!(strata(&["debug"]).text, "info\n");
+    let remount = |options: &str| {
+        let mut command = Command::new(Mounted::program().unwrap());
+        try_run(command.arg0("mount.fuse.wrapfs").arg("none").arg(mounted.dir()).args(["-o", options]))
+    };
+    assert!(remount("remount,ro").status.success());
+    assert!(fs::write(mounted.path("new"), "").is_err());
+    let said = remount("remount,rw,cache=5");
+    assert!(!said.status.success() && said.text.contains("noxattr"), "{}", said.text);
+}
+
 on_both_transports!(
+    without_xattrs_nothing_asks_for_them,
+    without_xattrs_a_union_keeps_its_own,
+    without_xattrs_writing_takes_privileges_away,
+    without_xattrs_the_server_can_not_be_asked,
     what_is_known_is_not_asked,
     stat_after_readdir,
     data_passes_the_server_by,

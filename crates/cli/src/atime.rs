@@ -3,7 +3,7 @@
 
 use crate::exit::Failure;
 use crate::place::reason;
-use crate::stats::{self, Question};
+use crate::stats;
 use fuse::control::{self, access_times as bits};
 use hostfs::{AccessTimes, HostFs, When};
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
@@ -45,7 +45,7 @@ pub(crate) fn tell(dir: &Path, before: Option<(AccessTimes, bool)>) -> Result<()
     };
     let changed = encode(changed) | mode;
     // A directory of the mount may be mounted elsewhere: its flags are its own.
-    if changed == 0 || stats::ask(dir, Question::Info).is_err() {
+    if changed == 0 || stats::check(dir).is_err() {
         return Ok(());
     }
     rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())

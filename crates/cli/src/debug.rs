@@ -2,7 +2,7 @@
 
 use crate::exit::{Exit, Failure};
 use crate::place::reason;
-use crate::stats::{self, Question};
+use crate::stats;
 use fuse::control::{self, LEVELS};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -35,7 +35,7 @@ pub fn set_level(dir: &Path, level: &str) -> Result<(), Failure> {
 
 /// The root of a mount of ours, and of nothing else: to another driver the same number might mean another thing.
 fn root(dir: &Path) -> Result<std::os::fd::OwnedFd, Failure> {
-    stats::ask(dir, Question::Info)?;
+    stats::check(dir)?;
     rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| refusal(dir, errno))
 }

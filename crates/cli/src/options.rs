@@ -86,6 +86,10 @@ pub struct Options {
     pub transport: Transport,
     /// `passthrough=`; `None`: as the file system wants it.
     pub passthrough: Option<bool>,
+    /// `data=cached`: the kernel opens files without asking.
+    pub cached_data: bool,
+    /// Not `noxattr`: are there extended attributes?
+    pub xattrs: bool,
     /// `meter=`: are operations counted and timed between the layers? `None`: where there are several.
     pub meter: Option<bool>,
     /// `cache=`: how long the kernel may trust what it knows; `None`: the server's default.
@@ -116,6 +120,8 @@ impl Default for Options {
             own: Given::default(),
             transport: Transport::default(),
             passthrough: None,
+            cached_data: false,
+            xattrs: true,
             meter: None,
             cache: None,
             log: LevelFilter::INFO,
@@ -206,6 +212,25 @@ pub const TABLE: &[Spec] = &[
         help: "Whether the kernel may read and write host files itself where that is safe (auto, the default; Linux 6.9 and \
                root), or always asks the server. lbfs has off as the default: a file that the kernel reads itself can't move to \
                another replica.",
+    },
+    Spec {
+        name: "data",
+        read: Read::Value("auto|cached", |o, v| {
+            o.cached_data = one_of(&v.bytes(), &[("auto", false), ("cached", true)])?;
+            Ok(())
+        }),
+        help: "How programs get the data of files. auto, the default: the server is asked at each opening of a file, and lets the kernel read \
+               host files itself where passthrough= allows it. cached, for read-only mounts alone: the kernel opens files without \
+               asking and keeps their data in its page cache, so that reading many small files again is as fast as on the file \
+               system below. What is changed below is seen after cache= seconds. Large files are read more slowly the first time. \
+               No layer sees who opens a file; not with snoopfs.",
+    },
+    Spec {
+        name: "noxattr",
+        read: Read::Flag(|o| o.xattrs = false),
+        help: "No extended attributes: fewer requests for each write and each check of permissions. There are no POSIX ACLs, file \
+               capabilities and user attributes; what the branches have of them stays, unseen. Permission bits alone decide who may \
+               do what, as on ext4 with noacl. strata stats, info and stack can't ask such a mount.",
     },
     Spec {
         name: "meter",

@@ -11,6 +11,9 @@ use rustix::mount::MountFlags;
 use serde_json::Value;
 use std::path::Path;
 
+/// The option of mounts that stay read-only.
+const CACHED: &str = "data=cached";
+
 /// The options that the mount was given and that hold for its life; none where it can't say.
 fn given(dir: &Path) -> Vec<String> {
     let answer = stats::ask(dir, Question::Stack).unwrap_or_default();
@@ -26,10 +29,21 @@ fn given(dir: &Path) -> Vec<String> {
 pub fn remount(cmdline: &Cmdline, options: &Options) -> Result<(), Failure> {
     let dir = cmdline.dir.display();
     // mount(8) adds the options of fstab: what is as it was is no change.
-    let before = if options.fixed.is_empty() { Vec::new() } else { given(&cmdline.dir) };
+    let before = given(&cmdline.dir);
+    if !options.fixed.is_empty() && stats::has_no_attributes(&cmdline.dir) {
+        return Err(Failure::usage(format!(
+            "{dir}: mounted with noxattr, so that its server can't be asked whether other options are as they were; name only flags (ro, \
+             nosuid and the like), and source and directory both, so that mount(8) adds none"
+        )));
+    }
     if let Some((name, _)) = options.fixed.iter().find(|(_, whole)| !before.contains(whole)) {
         return Err(Failure::usage(format!(
             "option {name} can't be changed by a remount of {dir}: it holds for the life of a mount; unmount it and mount it again"
+        )));
+    }
+    if !options.read_only() && !options.bind && before.iter().any(|option| option == CACHED) {
+        return Err(Failure::usage(format!(
+            "{dir}: mounted with data=cached, which is for read-only mounts: add ro, or unmount it and mount it without"
         )));
     }
     if cmdline.fake {

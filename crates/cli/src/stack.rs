@@ -18,7 +18,7 @@ use stack::{LayerType, Needs, Situation, StackSpec, Text};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
-use vnode::Layer;
+use vnode::{Layer, Properties};
 
 /// A stack whose directories were found, and nothing of which was opened yet.
 #[derive(Debug)]
@@ -53,7 +53,11 @@ impl Stack {
         let metered = is_metered(kind, options);
         let tree = Tree::of(spec, &Purpose { role, in_words, read_only: options.read_only(), metered })?;
         tree.find()?;
-        Ok(Self { needs: tree.needs(), tree })
+        let needs = tree.needs();
+        if options.cached_data && !options.read_only() && !needs.read_only {
+            return Err(Failure::usage(CACHED_AND_WRITABLE));
+        }
+        Ok(Self { needs, tree })
     }
 
     /// Refuses what is mounted at `point` already, where mounting it twice is a mistake: a line of fstab whose source is `none`
@@ -80,6 +84,9 @@ impl Stack {
         let opening = Opening { manner: Manner::of(options), situation };
         let mut written = Vec::new();
         let layer = self.tree.open(&opening, &mut written).map_err(|refused| refused.failure)?;
+        if options.cached_data {
+            check_cached(layer.properties())?;
+        }
         let given = options.fixed.iter().map(|(_, whole)| whole.clone()).collect();
         Ok(Ready { layer, report: Report::new(self.tree.parts(), given), written })
     }
@@ -93,6 +100,8 @@ impl Stack {
             config.cache = cache;
         }
         config.passthrough = options.passthrough.unwrap_or(true);
+        config.cached_data = options.cached_data;
+        config.xattrs = options.xattrs;
         let places = self.tree.leaves().into_iter().filter_map(|leaf| leaf.place());
         config.stack_depth = if places.into_iter().any(is_stacked) { 2 } else { 1 };
         config.narrow_positions = self.needs.narrow_positions;
@@ -121,6 +130,21 @@ fn of_one(kind: &'static LayerType, cmdline: &Cmdline, options: &Options) -> Res
     }
     let bottom = spec::over_branches(kind, given).map_err(Failure::usage)?;
     Ok(StackSpec { layers: Vec::new(), bottom })
+}
+
+const CACHED_AND_WRITABLE: &str = "option data=cached: this mount can be changed, and the kernel would open files for writing without asking; add ro, or give \
+     every branch the mode ro";
+
+/// With `data=cached` no layer sees who opens a file.
+fn check_cached(properties: Properties) -> Result<(), Failure> {
+    let refuse = |why| Err(Failure::usage(format!("option data=cached: {why}; leave one of the two out")));
+    if properties.watches_refusals {
+        refuse("a layer watches what programs are refused (snoopfs), and would not see files opened")
+    } else if properties.varies_by_caller {
+        refuse("a layer answers differently to different users, who would read each other's data")
+    } else {
+        Ok(())
+    }
 }
 
 /// The words of a stack: the first argument, or `stack=` where that is `none`.

@@ -3,6 +3,8 @@
 use crate::exit::Failure;
 use crate::place::reason;
 use core::fmt::Write as _;
+use fuse::control;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde_json::Value;
 use std::path::Path;
@@ -35,6 +37,10 @@ impl Question {
 pub fn ask(dir: &Path, question: Question) -> Result<String, Failure> {
     let refuse = |errno| {
         Failure::mount(match errno {
+            Errno::OPNOTSUPP if has_no_attributes(dir) => format!(
+                "{}: mounted with noxattr, so that its server can't be asked; mount it without to see its figures",
+                dir.display()
+            ),
             Errno::NODATA | Errno::OPNOTSUPP => {
                 format!("{}: not the root of a mount of Strata; findmnt lists all mounts", dir.display())
             }
@@ -43,6 +49,26 @@ pub fn ask(dir: &Path, question: Question) -> Result<String, Failure> {
         })
     };
     read_attribute(dir, question.attribute()).map_err(refuse)
+}
+
+/// Is there a mount of Strata at `dir`?
+///
+/// # Errors
+/// Where there is none.
+pub fn check(dir: &Path) -> Result<(), Failure> {
+    if has_no_attributes(dir) { Ok(()) } else { ask(dir, Question::Info).map(drop) }
+}
+
+/// Is it a mount of Strata with `noxattr`?
+pub fn has_no_attributes(dir: &Path) -> bool {
+    /// `f_type` of statfs(2).
+    const FUSE: u64 = 0x6573_5546;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(root) = rustix::fs::open(dir, flags, Mode::empty()) else { return false };
+    rustix::fs::fstatfs(&root).is_ok_and(|stat| stat.f_type as u64 & 0xffff_ffff == FUSE)
+        && rustix::fs::fgetxattr(&root, Question::Info.attribute(), &mut [0_u8; 0]) == Err(Errno::OPNOTSUPP)
+        // To another driver this would be an unknown command: it only asks.
+        && control::debug(&root).is_ok()
 }
 
 fn read_attribute(dir: &Path, name: &str) -> Result<String, Errno> {

@@ -289,7 +289,7 @@ fn refusal(dir: &Path, errno: Errno) -> Failure {
     let dir = dir.display();
     match errno {
         Errno::NODATA | Errno::OPNOTSUPP => Failure::mount(format!(
-            "{dir}: it is not in a mount with usenetfs; --offline converts a directory below that is not mounted"
+            "{dir}: it is not in a mount with usenetfs, or in one with noxattr; --offline converts a directory below that is not mounted"
         )),
         Errno::PERM | Errno::ACCESS => {
             Failure::usage(format!("{dir}: only root and the directory's owner may convert it"))

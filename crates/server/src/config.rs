@@ -47,6 +47,13 @@ pub struct Config {
     pub cache: Duration,
     /// Hand host files to the kernel where the layers allow it.
     pub passthrough: bool,
+    /// Serve extended attributes. If not, the kernel is told so at its first request and sends no more of them: there are
+    /// no ACLs, file capabilities or user attributes, and the root has no [`Config::reports`].
+    pub xattrs: bool,
+    /// The kernel opens files without asking and serves their data from its page cache (`FUSE_NO_OPEN_SUPPORT`); the
+    /// server answers every change with `EROFS`. Excludes passthrough. For read-only mounts alone: no layer sees who
+    /// opens a file.
+    pub cached_data: bool,
     /// How many stacked file systems the kernel may find under this one: 1, or 2 where a host directory lies on overlayfs
     /// or on another passthrough mount (overlayfs can then not be put on top of this one).
     pub stack_depth: u32,
@@ -73,6 +80,8 @@ impl Config {
             mount,
             cache: Duration::from_secs(10),
             passthrough: true,
+            xattrs: true,
+            cached_data: false,
             stack_depth: 1,
             narrow_positions: false,
             owner: 0,

@@ -5,8 +5,10 @@
 //! is chosen by the first open file and kept until the last is released. The kernel gives the way up before it
 //! sends RELEASE, so this side never believes an inode free that the kernel still holds.
 
+use crate::held::Held;
 use crate::mapped::Mapped;
 use crate::pages::Pages;
+use crate::teller::Teller;
 use fuse::BackingId;
 use fuse::abi::OpenOut;
 use std::collections::HashMap;
@@ -52,6 +54,8 @@ pub(crate) struct Files {
     pub(crate) pages: Pages,
     /// Which may change by way of a mapping.
     pub(crate) mapped: Mapped,
+    /// Files that the kernel opens without asking; `None`: it asks.
+    pub(crate) held: Option<Held>,
     /// When a shortage of descriptors was last warned of.
     warned: Mutex<Option<Instant>>,
     /// Files that must not get passthrough, with who waits until none of their open files has it.
@@ -277,6 +281,20 @@ impl Files {
     fn drained(&self, node: u64) {
         let waiting = self.stopped().get_mut(&node).map(std::mem::take);
         waiting.into_iter().flatten().for_each(|drained| drained());
+    }
+
+    /// The kernel is being told these attributes of a node: if they say that others have changed the file, its pages go.
+    pub(crate) fn told(&self, node: u64, attr: &Attr, teller: &Arc<Teller>) {
+        self.pages.seen(node, attr, teller);
+        self.forget_held(node);
+    }
+
+    /// The kernel drops pages of the node, or all it knows of it: what it reads next comes from a file that is opened
+    /// after this.
+    pub(crate) fn forget_held(&self, node: u64) {
+        if let Some(held) = &self.held {
+            held.forget(node);
+        }
     }
 
     /// Does anybody have the file open?

@@ -5,6 +5,7 @@
 //! * which vnodes the kernel knows, by which node id, and how often it looked them up ([`nodes`]);
 //! * which files are open, and for each inode whether its data goes through the kernel's page cache and this server, or
 //!   straight to the host file ([`files`]: passthrough);
+//! * on mounts where the kernel opens files without asking, which files stay open for its READs ([`held`]);
 //! * when pages that the kernel keeps of a file are out of date ([`pages`]);
 //! * how long the kernel may remember names and attributes ([`Config::cache`]), less where they change without its knowledge ([`mapped`]);
 //! * how a refusal of the kernel's is noticed, for layers that want to know ([`watch`]).
@@ -19,6 +20,7 @@ mod convert;
 mod debug;
 mod dirs;
 mod files;
+mod held;
 mod listed;
 mod mapped;
 mod mount;

@@ -5,6 +5,7 @@ use crate::config::{AccessTimes, Config, Report};
 use crate::convert::{self, name};
 use crate::debug::Debug;
 use crate::files::{Files, Use};
+use crate::held::Held;
 use crate::listed::Listed;
 use crate::nodes::{Nodes, ROOT};
 use crate::suid::{self, is_root};
@@ -36,6 +37,7 @@ pub(crate) struct Server {
     pub(crate) cache: Duration,
     /// The same for names, there and missing.
     names: Duration,
+    xattrs: bool,
     properties: Properties,
     stack_depth: u32,
     /// Offsets after `.` and `..`.
@@ -53,11 +55,13 @@ impl Server {
         let properties = layer.properties();
         let nodes = Arc::new(Nodes::new(layer.root()));
         let teller = Teller::new(Arc::clone(&nodes));
-        let files = Arc::new(if properties.varies_by_caller { Files::varying() } else { Files::default() });
+        let cache = if properties.varies_by_caller { Duration::ZERO } else { config.cache };
+        let mut files = if properties.varies_by_caller { Files::varying() } else { Files::default() };
+        files.held = config.cached_data.then(|| Held::new(cache));
+        let files = Arc::new(files);
         let from_layers =
             FromLayers { root: layer.root().id(), teller: Arc::clone(&teller), files: Arc::clone(&files) };
         layer.attach(Arc::new(from_layers));
-        let cache = if properties.varies_by_caller { Duration::ZERO } else { config.cache };
         Self {
             nodes,
             files,
@@ -65,10 +69,11 @@ impl Server {
             teller,
             cache,
             names: if properties.merges_names { Duration::ZERO } else { cache },
+            xattrs: config.xattrs,
             properties,
             stack_depth: config.stack_depth,
             after_dots: crate::dirs::after_dots(config.narrow_positions),
-            passthrough: AtomicBool::new(config.passthrough),
+            passthrough: AtomicBool::new(config.passthrough && !config.cached_data),
             keep_flush: properties.needs_flush,
             debug: Debug { owner: config.owner, level: config.debug.clone() },
             access_times: config.access_times.clone(),
@@ -81,7 +86,7 @@ impl Server {
     /// Tells the kernel of an entry, and counts the look-up.
     pub(crate) fn entry_out(&self, call: &Call, parent: u64, entry: &Entry) -> EntryOut {
         let known = self.nodes.remember(parent, entry);
-        self.files.pages.seen(known.node, &entry.attr, &self.teller);
+        self.files.told(known.node, &entry.attr, &self.teller);
         let attr_lifetime = self.attr_lifetime(call, known.node);
         let name_lifetime = call.names_lifetime(self.names);
         EntryOut {
@@ -167,8 +172,65 @@ impl Server {
     /// Notes that the kernel is told these attributes.
     fn tell(&self, cx: &Cx<'_>, (node, vnode): (u64, &dyn Vnode), attr: Attr) -> Reply<Attr> {
         self.listed.seen(cx, (node, vnode), &attr, &self.teller)?;
-        self.files.pages.seen(node, &attr, &self.teller);
+        self.files.told(node, &attr, &self.teller);
         Ok(attr)
+    }
+
+    /// The flags to agree on, of those that the kernel offers.
+    fn wanted(&self, offer: &InitIn) -> u64 {
+        let mut wanted = flags::ASYNC_READ
+            | flags::BIG_WRITES
+            | flags::DONT_MASK
+            | flags::DO_READDIRPLUS
+            | flags::READDIRPLUS_AUTO
+            | flags::ASYNC_DIO
+            | flags::PARALLEL_DIROPS
+            | flags::HANDLE_KILLPRIV_V2
+            | flags::MAX_PAGES
+            | flags::SETXATTR_EXT
+            | flags::DIRECT_IO_ALLOW_MMAP
+            | flags::HAS_IOCTL_DIR
+            | flags::HAS_EXPIRE_ONLY;
+        if self.passthrough.load(Ordering::Relaxed) {
+            wanted |= flags::PASSTHROUGH;
+        }
+        if !self.properties.varies_by_caller {
+            wanted |= flags::CACHE_SYMLINKS | flags::NO_OPENDIR_SUPPORT;
+        }
+        if self.xattrs {
+            // Where it is agreed, the kernel takes an error for a refusal.
+            wanted |= flags::POSIX_ACL;
+        }
+        let opens = self.files.held.is_none();
+        // Of files that it opens by itself the kernel would forget the truncation. Without the flag it sends a SETATTR.
+        wanted |= if opens { flags::ATOMIC_O_TRUNC } else { flags::NO_OPEN_SUPPORT };
+        // Which pages are out of date is better known here (Linux 5.2): see `pages`. Not without opens; but then there are
+        // no writers, and the kernel compares attributes at each read(2) that finds them expired.
+        let explicit = opens && u64::from(offer.flags) & flags::EXPLICIT_INVAL_DATA != 0;
+        wanted | if explicit { flags::EXPLICIT_INVAL_DATA } else { flags::AUTO_INVAL_DATA }
+    }
+
+    /// The open file of a request: that of its handle; or where the kernel opens files without asking, one of the node's
+    /// that was opened for reading.
+    fn opened(&self, cx: &Cx<'_>, node: u64, fh: u64) -> Reply<Arc<dyn OpenFile>> {
+        match &self.files.held {
+            None => self.files.get(fh),
+            // It serves whoever reads the file: no user's share of descriptors is taken.
+            Some(held) => {
+                held.get(node, || self.nodes.get(node)?.open(&cx.as_server(cx.uid, cx.gid), OpenFlags::RDONLY))
+            }
+        }
+    }
+
+    /// Refuses changes on a mount where the kernel opens files without asking, whatever the mount's flags say by now: it
+    /// would open files for writing as well.
+    fn check_writable(&self) -> Reply<()> {
+        if self.files.held.is_some() { Err(Errno::ROFS) } else { Ok(()) }
+    }
+
+    /// Without extended attributes, the kernel is told so once for each of the four requests, and asks no more.
+    fn check_xattrs(&self) -> Reply<()> {
+        if self.xattrs { Ok(()) } else { kernel_does_it() }
     }
 
     /// The node id of an object.
@@ -227,32 +289,8 @@ impl Filesystem for Server {
     fn init(&self, session: &Arc<Session>, offer: &InitIn) -> Wish {
         let _ = self.session.set(Arc::clone(session));
         self.teller.begin(session);
-        let mut wanted = flags::ASYNC_READ
-            | flags::BIG_WRITES
-            | flags::ATOMIC_O_TRUNC
-            | flags::DONT_MASK
-            | flags::DO_READDIRPLUS
-            | flags::READDIRPLUS_AUTO
-            | flags::ASYNC_DIO
-            | flags::PARALLEL_DIROPS
-            | flags::HANDLE_KILLPRIV_V2
-            | flags::POSIX_ACL
-            | flags::MAX_PAGES
-            | flags::SETXATTR_EXT
-            | flags::DIRECT_IO_ALLOW_MMAP
-            | flags::HAS_IOCTL_DIR
-            | flags::HAS_EXPIRE_ONLY;
-        if self.passthrough.load(Ordering::Relaxed) {
-            wanted |= flags::PASSTHROUGH;
-        }
-        if !self.properties.varies_by_caller {
-            wanted |= flags::CACHE_SYMLINKS | flags::NO_OPENDIR_SUPPORT;
-        }
-        // Which pages are out of date is better known here (Linux 5.2): see `pages`.
-        let explicit = u64::from(offer.flags) & flags::EXPLICIT_INVAL_DATA != 0;
-        wanted |= if explicit { flags::EXPLICIT_INVAL_DATA } else { flags::AUTO_INVAL_DATA };
         Wish {
-            flags: wanted,
+            flags: self.wanted(offer),
             max_write: 1 << 20,
             max_readahead: 1 << 20,
             time_gran: 1,
@@ -264,6 +302,9 @@ impl Filesystem for Server {
 
     fn destroy(&self) {
         self.teller.end();
+        if let Some(held) = &self.files.held {
+            held.end();
+        }
         tracing::debug!("the connection is gone; the kernel still knew {} inodes", self.nodes.len());
     }
 
@@ -283,6 +324,7 @@ impl Filesystem for Server {
                 self.files.pages.forget(one.nodeid);
                 self.files.mapped.forget(one.nodeid);
                 self.listed.remove(one.nodeid);
+                self.files.forget_held(one.nodeid);
             }
         }
         self.nodes.trim();
@@ -295,6 +337,7 @@ impl Filesystem for Server {
     }
 
     fn setattr(&self, rq: &Request<'_>, node: u64, arg: &SetattrIn) -> Reply<AttrOut> {
+        self.check_writable()?;
         let call = Calling::of(rq);
         let vnode = self.nodes.get(node)?;
         if let Some(attr) = self.without_loss_of_suid(rq, node, &*vnode, arg)? {
@@ -323,6 +366,7 @@ impl Filesystem for Server {
     }
 
     fn symlink(&self, rq: &Request<'_>, parent: u64, bytes: &[u8], target: &[u8]) -> Reply<EntryOut> {
+        self.check_writable()?;
         let call = Calling::of(rq);
         let entry = self.nodes.get(parent)?.symlink(&call.cx(0), name(bytes)?, target)?;
         self.listed.remove(parent);
@@ -330,6 +374,7 @@ impl Filesystem for Server {
     }
 
     fn mknod(&self, rq: &Request<'_>, parent: u64, arg: &MknodIn, bytes: &[u8]) -> Reply<EntryOut> {
+        self.check_writable()?;
         let call = Calling::of(rq);
         let rdev = convert::rdev_from_kernel(arg.rdev);
         let entry = self.nodes.get(parent)?.mknod(&call.cx(arg.umask), name(bytes)?, arg.mode, rdev)?;
@@ -338,6 +383,7 @@ impl Filesystem for Server {
     }
 
     fn mkdir(&self, rq: &Request<'_>, parent: u64, mode: u32, umask: u32, bytes: &[u8]) -> Reply<EntryOut> {
+        self.check_writable()?;
         let call = Calling::of(rq);
         let entry = self.nodes.get(parent)?.mkdir(&call.cx(umask), name(bytes)?, mode & 0o7777)?;
         self.listed.remove(parent);
@@ -345,6 +391,7 @@ impl Filesystem for Server {
     }
 
     fn unlink(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<()> {
+        self.check_writable()?;
         let call = Calling::of(rq);
         self.nodes.get(parent)?.unlink(&call.cx(0), name(bytes)?)?;
         self.listed.remove(parent);
@@ -352,6 +399,7 @@ impl Filesystem for Server {
     }
 
     fn rmdir(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<()> {
+        self.check_writable()?;
         let call = Calling::of(rq);
         self.nodes.get(parent)?.rmdir(&call.cx(0), name(bytes)?)?;
         self.listed.remove(parent);
@@ -367,6 +415,7 @@ impl Filesystem for Server {
         new_bytes: &[u8],
         flags: RenameFlags2,
     ) -> Reply<()> {
+        self.check_writable()?;
         let call = Calling::of(rq);
         let flags = convert::rename_flags(flags.0)?;
         let from = self.nodes.get(parent)?;
@@ -386,6 +435,7 @@ impl Filesystem for Server {
     }
 
     fn link(&self, rq: &Request<'_>, node: u64, new_parent: u64, bytes: &[u8]) -> Reply<EntryOut> {
+        self.check_writable()?;
         let call = Calling::of(rq);
         let target = self.nodes.get(node)?;
         let entry = self.nodes.get(new_parent)?.link(&call.cx(0), name(bytes)?, &target)?;
@@ -394,6 +444,10 @@ impl Filesystem for Server {
     }
 
     fn open(&self, rq: &Request<'_>, node: u64, arg: &OpenIn) -> Reply<OpenOut> {
+        if self.files.held.is_some() {
+            let wanted = convert::open_flags(arg.flags);
+            return if wanted.writes() || wanted.truncates() { Err(Errno::ROFS) } else { kernel_does_it() };
+        }
         let call = Calling::of(rq);
         let vnode = self.nodes.get(node)?;
         let cx = call.cx(0);
@@ -422,6 +476,7 @@ impl Filesystem for Server {
     }
 
     fn create(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn, bytes: &[u8]) -> Reply<(EntryOut, OpenOut)> {
+        self.check_writable()?;
         let call = Calling::of(rq);
         let flags = convert::open_flags(arg.flags);
         let dir = self.nodes.get(parent)?;
@@ -439,6 +494,7 @@ impl Filesystem for Server {
     }
 
     fn tmpfile(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn) -> Reply<(EntryOut, OpenOut)> {
+        self.check_writable()?;
         let call = Calling::of(rq);
         let flags = convert::open_flags(arg.flags);
         let made = self.nodes.get(parent)?.tmpfile(&call.cx(arg.umask), arg.mode & 0o7777, flags);
@@ -449,12 +505,14 @@ impl Filesystem for Server {
         Ok((self.opened_entry(&call.call, out), open))
     }
 
-    fn read(&self, rq: &Request<'_>, _node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize> {
+    fn read(&self, rq: &Request<'_>, node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize> {
         let call = Calling::of(rq);
-        self.files.get(arg.fh)?.read(&call.cx(0), out, arg.offset)
+        let cx = call.cx(0);
+        self.opened(&cx, node, arg.fh)?.read(&cx, out, arg.offset)
     }
 
     fn write(&self, rq: &Request<'_>, node: u64, arg: &WriteIn, data: &[u8]) -> Reply<u32> {
+        self.check_writable()?;
         let call = Calling::of(rq);
         let cx = call.cx(0);
         let file = if arg.write_flags & fuse::abi::WRITE_CACHE == 0 && convert::open_flags(arg.flags).appends() {
@@ -474,6 +532,10 @@ impl Filesystem for Server {
     }
 
     fn flush(&self, rq: &Request<'_>, _node: u64, fh: u64, _lock_owner: u64) -> Reply<()> {
+        if self.files.held.is_some() {
+            // What a file reports at close(2) concerns writers.
+            return kernel_does_it();
+        }
         let call = Calling::of(rq);
         self.files.get(fh)?.flush(&call.cx(0))
     }
@@ -487,9 +549,10 @@ impl Filesystem for Server {
         Ok(())
     }
 
-    fn fsync(&self, rq: &Request<'_>, _node: u64, fh: u64, data_only: bool) -> Reply<()> {
+    fn fsync(&self, rq: &Request<'_>, node: u64, fh: u64, data_only: bool) -> Reply<()> {
         let call = Calling::of(rq);
-        self.files.get(fh)?.fsync(&call.cx(0), data_only)
+        let cx = call.cx(0);
+        self.opened(&cx, node, fh)?.fsync(&cx, data_only)
     }
 
     fn opendir(&self, _rq: &Request<'_>, _node: u64, _flags: u32) -> Reply<OpenOut> {
@@ -535,6 +598,8 @@ impl Filesystem for Server {
     }
 
     fn setxattr(&self, rq: &Request<'_>, node: u64, arg: &SetxattrIn, key: &[u8], value: &[u8]) -> Reply<()> {
+        self.check_xattrs()?;
+        self.check_writable()?;
         let call = Calling::of(rq);
         const CREATE: u32 = 1;
         const REPLACE: u32 = 2;
@@ -557,6 +622,7 @@ impl Filesystem for Server {
     }
 
     fn getxattr(&self, rq: &Request<'_>, node: u64, key: &[u8], out: &mut [u8]) -> Reply<usize> {
+        self.check_xattrs()?;
         let call = Calling::of(rq);
         if node == ROOT && virtuals::is_virtual(self, key) {
             return virtuals::get(self, key, out);
@@ -572,6 +638,7 @@ impl Filesystem for Server {
     }
 
     fn listxattr(&self, rq: &Request<'_>, node: u64, out: &mut [u8]) -> Reply<usize> {
+        self.check_xattrs()?;
         let call = Calling::of(rq);
         let vnode = self.nodes.get(node)?;
         if is_root(rq) {
@@ -583,6 +650,8 @@ impl Filesystem for Server {
     }
 
     fn removexattr(&self, rq: &Request<'_>, node: u64, key: &[u8]) -> Reply<()> {
+        self.check_xattrs()?;
+        self.check_writable()?;
         let call = Calling::of(rq);
         if node == ROOT && virtuals::is_virtual(self, key) {
             return Err(Errno::PERM);
@@ -646,12 +715,13 @@ impl Filesystem for Server {
     }
 
     fn fallocate(&self, rq: &Request<'_>, node: u64, arg: &FallocateIn) -> Reply<()> {
+        self.check_writable()?;
         let call = Calling::of(rq);
         let file = self.files.get(arg.fh)?;
         self.changing(rq, node, || file.fallocate(&call.cx(0), arg.mode, arg.offset, arg.length))
     }
 
-    fn lseek(&self, rq: &Request<'_>, _node: u64, arg: &LseekIn) -> Reply<u64> {
+    fn lseek(&self, rq: &Request<'_>, node: u64, arg: &LseekIn) -> Reply<u64> {
         let call = Calling::of(rq);
         const SEEK_DATA: u32 = 3;
         const SEEK_HOLE: u32 = 4;
@@ -660,10 +730,12 @@ impl Filesystem for Server {
             SEEK_HOLE => SeekFrom::Hole,
             _ => return Err(Errno::INVAL),
         };
-        self.files.get(arg.fh)?.seek(&call.cx(0), arg.offset, whence)
+        let cx = call.cx(0);
+        self.opened(&cx, node, arg.fh)?.seek(&cx, arg.offset, whence)
     }
 
     fn copy_file_range(&self, rq: &Request<'_>, _node: u64, arg: &CopyFileRangeIn) -> Reply<u64> {
+        self.check_writable()?;
         let call = Calling::of(rq);
         let source = self.files.get(arg.fh_in)?;
         let target = self.files.get(arg.fh_out)?;

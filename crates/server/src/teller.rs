@@ -234,6 +234,7 @@ impl Upcalls for FromLayers {
     fn data_changed(&self, vnode: u64, range: Range<u64>) {
         // The protocol's offsets are signed, and its length 0 means "to the end".
         let node = self.node(vnode);
+        self.files.forget_held(node);
         let start = range.start.min(i64::MAX.cast_unsigned());
         let len = range.end.saturating_sub(start);
         if len > 0 {
@@ -244,6 +245,9 @@ impl Upcalls for FromLayers {
     }
 
     fn everything_changed(&self) {
+        if let Some(held) = &self.files.held {
+            held.forget_all();
+        }
         self.teller.tell(Order::Everything);
     }
 

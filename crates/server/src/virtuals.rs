@@ -6,6 +6,7 @@
 //! * what whoever mounts has to tell ([`crate::Report`]): `user.strata.stack` is the stack of layers.
 
 use crate::Report;
+use crate::held::Held;
 use crate::ops::Server;
 use fuse::{Reply, Session};
 use vnode::Errno;
@@ -39,6 +40,7 @@ fn report<'a>(server: &'a Server, key: &[u8]) -> Option<&'a Report> {
 
 fn info(server: &Server, session: &Session) -> String {
     let (open, passthrough) = server.files.count();
+    let open = open + server.files.held.as_ref().map_or(0, Held::len);
     format!(
         concat!(
             "{{\"version\":\"{}\",\"pid\":{},\"transport\":\"{}\",\"inodes\":{},",
