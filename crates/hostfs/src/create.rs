@@ -119,6 +119,7 @@ impl HostVnode {
                 other => other,
             };
         self.note_name(name, made)?;
+        self.fs().finder.moved();
         // A removed object would answer ENOENT; an unnamed one has a name from now on.
         let entry = self.made(&dir, name, AtFlags::empty(), self.entry_of_name(&dir, name))?;
         if target.is_pinned() {

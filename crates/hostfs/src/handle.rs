@@ -42,7 +42,7 @@ impl LargeHandle {
 }
 
 impl FileHandle {
-    fn new(kind: i32, handle: &[u8]) -> Self {
+    pub(crate) fn new(kind: i32, handle: &[u8]) -> Self {
         let mut bytes = [0; INLINE];
         match (u8::try_from(kind), bytes.get_mut(..handle.len())) {
             (Ok(kind), Some(start)) => {

@@ -1,9 +1,10 @@
+use crate::by_number::Forge;
 use crate::caller::Server;
 use crate::casefold;
 use crate::descriptors::Budget;
 use crate::dirs::{DirCache, Listings};
 use crate::handle::FileHandle;
-use crate::identity;
+use crate::identity::{self, HostInode};
 use crate::names::Names;
 use crate::opened::Opened as OpenFiles;
 use crate::table::Table;
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::Duration;
-use vnode::{Command, Cx, Errno, Layer, Properties, Result, Upcalls, Vnode};
+use vnode::{Command, Cx, Errno, Finder, Layer, Properties, Result, Upcalls, Vnode};
 
 /// How a host directory is used.
 #[derive(Clone, Copy, Debug)]
@@ -143,8 +144,13 @@ pub(crate) struct Shared {
     /// of, so in each system call, the kernel takes the lock of all mounts of the system.
     _tree: Option<OwnedFd>,
     pub(crate) root_dev: u64,
+    pub(crate) root_inode: HostInode,
     /// Are objects reached by handle? Then here is where such a handle has the inode number, if that was found.
     pub(crate) handles: Option<HandleRule>,
+    /// Can the handle of an object be made from its number? Then here is how.
+    pub(crate) forge: Option<Forge>,
+    /// Finds objects by number, and the names of files, where the host doesn't.
+    pub(crate) finder: Finder,
     pub(crate) read_only: bool,
     times: Mutex<Times>,
     pub(crate) traits: FsTraits,
@@ -263,12 +269,16 @@ impl HostFs {
         let traits = FsTraits::of(magic);
         let merges_names = casefold::merges_names(&root, magic);
         let handles = if options.handles && !traits.no_handles { try_handles(&root, stat.stx_ino) } else { None };
+        let forge = handles.and_then(|_| Forge::of(magic, stat.stx_ino, &FileHandle::of_fd(root.as_fd()).ok()?));
         let budget = Budget::of_process();
         let shared = Shared {
             root: Arc::new(root),
             detached,
             _tree: tree,
             root_dev: dev_of(&stat),
+            root_inode: HostInode { dev: dev_of(&stat), ino: stat.stx_ino },
+            forge,
+            finder: Finder::new(),
             handles,
             read_only: options.read_only || flags.contains(StatVfsMountFlags::RDONLY),
             times: Mutex::new(Times::of(flags)),
@@ -473,12 +483,15 @@ impl Layer for HostFs {
         // Nothing here notices out-of-band changes by itself.
     }
 
-    fn vnode(&self, _cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
+    fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
         if number == identity::ROOT {
             return Ok(self.root());
         }
-        let live = self.root.fs().table.get(number).ok_or(Errno::STALE)?;
-        Ok(live)
+        let fs = self.root.fs();
+        Ok(match fs.table.get(number) {
+            Some(live) => live,
+            None => fs.by_number(cx, number)?,
+        })
     }
 
     fn commands(&self) -> Vec<Command> {

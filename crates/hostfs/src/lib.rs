@@ -17,11 +17,12 @@
 //!
 //! Where to find what: [`HostFs::open`] in `layer`, handles and numbers in `handle` and `identity`, live vnodes and removed
 //! ones in `table`, descriptors in `dirs`, `opened` and `reach`, who
-//! may use how many in `descriptors`, names that are missing in `names`, the caller in `caller`, one writer at a time in `claim`, and the operations in
+//! may use how many in `descriptors`, objects by number in `by_number`, names that are missing in `names`, the caller in `caller`, one writer at a time in `claim`, and the operations in
 //! `attr`, `create`, `remove`, `readdir`, `xattr`, `ioctl` and `file`. `sys` is the only module with `unsafe`: system calls that rustix has no safe form of.
 #![deny(unsafe_code)]
 
 mod attr;
+mod by_number;
 mod caller;
 mod casefold;
 mod claim;

@@ -27,7 +27,7 @@ impl AsFd for Fd {
 }
 
 /// Opening for reference only: nothing of the object is touched, no permission is needed.
-const REFER: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+pub(crate) const REFER: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Opening for the sake of calls that want a real descriptor, without any effect of it.
 pub(crate) const GLANCE: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
@@ -183,7 +183,7 @@ impl HostVnode {
     }
 
     /// Goes down from the nearest directory that is open (or the root) to the object, verifying each step.
-    fn walk_to(&self, place: &Place) -> Result<OwnedFd> {
+    pub(crate) fn walk_to(&self, place: &Place) -> Result<OwnedFd> {
         let _steady = self.fs().by_names();
         let last = place.snapshot();
         // Directories that are not open, the lowest first.
@@ -292,7 +292,7 @@ impl Shared {
     }
 
     /// What `name` is, if it is the inode that it should be.
-    fn refer_verified(&self, dir: impl AsFd, name: &[u8], inode: HostInode) -> Result<OwnedFd> {
+    pub(crate) fn refer_verified(&self, dir: impl AsFd, name: &[u8], inode: HostInode) -> Result<OwnedFd> {
         let fd = self.refer_name(dir, name).map_err(|errno| match errno {
             Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::INVAL => Errno::STALE,
             other => other,
@@ -304,7 +304,7 @@ impl Shared {
 }
 
 impl Place {
-    fn snapshot(&self) -> At {
+    pub(crate) fn snapshot(&self) -> At {
         self.at.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -57,6 +57,7 @@ impl HostVnode {
             if flags.whiteout { self.fs().server.create_as(cx, 0, |_| rename()) } else { rename() }
         };
         target.note_name(new_name, moved)?;
+        self.fs().finder.moved();
         if flags.exchange || flags.whiteout {
             // Btrfs takes both names away and makes them anew, at the end: who is listing the directory may miss them.
             self.fs().names.came(self.number(), name);

@@ -69,6 +69,45 @@ pub(crate) fn open_by_handle(mount: BorrowedFd<'_>, kind: i32, handle: &[u8], fl
     }
 }
 
+/// The generation of an inode of the xfs file system that `root`, opened for reading, lies on
+/// (`XFS_IOC_BULKSTAT`); `ESTALE` if there is no such inode.
+pub(crate) fn xfs_generation(root: BorrowedFd<'_>, ino: u64) -> Result<u32> {
+    /// `_IOR('X', 127, struct xfs_bulkstat_req)`
+    const BULKSTAT: libc::c_ulong = 0x8040_587f;
+    /// `struct xfs_bulk_ireq`, then one `struct xfs_bulkstat` of 192 bytes.
+    #[repr(C)]
+    struct Bulk {
+        ino: u64,
+        flags: u32,
+        wanted: u32,
+        got: u32,
+        group: u32,
+        reserved: [u64; 5],
+        found: u64,
+        before: [u64; 7],
+        generation: u32,
+        after: [u32; 31],
+    }
+    let mut bulk = Bulk {
+        ino,
+        flags: 0,
+        wanted: 1,
+        got: 0,
+        group: 0,
+        reserved: [0; 5],
+        found: 0,
+        before: [0; 7],
+        generation: 0,
+        after: [0; 31],
+    };
+    const { assert!(size_of::<Bulk>() == 64 + 192) };
+    // SAFETY: the kernel reads the request's 64 bytes, and writes these and as many records of 192
+    // bytes as `wanted` says: one, for which there is room.
+    answer(unsafe { libc::syscall(libc::SYS_ioctl, root.as_raw_fd(), BULKSTAT, &raw mut bulk) })?;
+    // The first inode from this number on is answered.
+    if bulk.got == 1 && bulk.found == ino { Ok(bulk.generation) } else { Err(Errno::STALE) }
+}
+
 /// An id that nobody has: set as a file-system id, it changes nothing.
 const NOBODY: u32 = u32::MAX;
 

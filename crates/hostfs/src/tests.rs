@@ -430,3 +430,86 @@ fn a_removed_directory_can_be_made_durable() {
         assert_eq!(dir.fsync(&CX, false), Ok(()));
     }
 }
+
+/// A handle reaches every inode of the file system, and a number that a client makes up must not.
+#[test]
+fn numbers_lead_nowhere_outside_the_root() {
+    use std::os::unix::fs::MetadataExt;
+    for options in both() {
+        let scratch = Scratch::new();
+        let (inside, outside) = (scratch.0.join("inside"), scratch.0.join("outside"));
+        std::fs::create_dir_all(inside.join("d/e")).unwrap();
+        std::fs::create_dir_all(outside.join("d")).unwrap();
+        let ino = |path: PathBuf| std::fs::symlink_metadata(path).unwrap().ino();
+        for dir in [&inside, &outside] {
+            std::fs::write(dir.join("d/f"), dir.to_str().unwrap()).unwrap();
+            std::os::unix::fs::symlink("x", dir.join("s")).unwrap();
+        }
+        // One of its two names is inside.
+        std::fs::hard_link(outside.join("d/f"), inside.join("d/e/shared")).unwrap();
+        let fs = HostFs::open(&inside, options).unwrap();
+        let find = |path: PathBuf| fs.vnode(&CX, ino(path)).map(|vnode| vnode.kind());
+        for path in ["d", "s"].map(|name| outside.join(name)).into_iter().chain([outside.clone(), scratch.0.clone()]) {
+            assert_eq!(find(path.clone()), Err(Errno::STALE), "{options:?} {}", path.display());
+        }
+        assert_eq!(find(inside.join("d/e")), Ok(Kind::Directory));
+        assert_eq!(find(inside.join("s")), Ok(Kind::Symlink));
+        assert_eq!(find(inside.join("d/f")), Ok(Kind::Regular));
+        let shared = fs.vnode(&CX, ino(outside.join("d/f"))).unwrap();
+        let mut names = Vec::new();
+        shared
+            .names(&CX, &mut |dir, name| {
+                names.push((dir.id(), name.as_bytes().to_vec()));
+                true
+            })
+            .unwrap();
+        assert_eq!(names, [(ino(inside.join("d/e")), b"shared".to_vec())]);
+        // Moved out behind our back, and no longer held.
+        let moved = ino(inside.join("d/e"));
+        std::fs::rename(inside.join("d/e"), outside.join("e")).unwrap();
+        drop(shared);
+        assert_eq!(fs.vnode(&CX, moved).map(drop), Err(Errno::STALE));
+        assert_eq!(find(outside.join("d/f")), Err(Errno::STALE));
+    }
+}
+
+/// A generation is of the object, however it was found.
+#[test]
+fn generations_stay_and_tell_reused_numbers_apart() {
+    let scratch = Scratch::new();
+    std::fs::write(scratch.0.join("f"), "first").unwrap();
+    let (number, generation) = {
+        let f = scratch.open(HostOptions::default()).root().lookup(&CX, name("f")).unwrap().unwrap().vnode;
+        (f.id(), f.generation())
+    };
+    let fs = scratch.open(HostOptions::default());
+    assert_eq!(fs.vnode(&CX, number).unwrap().generation(), generation);
+    if !fs.uses_handles() {
+        return;
+    }
+    std::fs::remove_file(scratch.0.join("f")).unwrap();
+    for i in 0..100 {
+        std::fs::write(scratch.0.join(format!("g{i}")), "other").unwrap();
+    }
+    match fs.vnode(&CX, number) {
+        Ok(other) => assert_ne!(other.generation(), generation),
+        Err(errno) => assert_eq!(errno, Errno::STALE),
+    }
+}
+
+/// Without the caller's leave to wait nothing is opened.
+#[test]
+fn finding_by_number_may_wait() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.0.join("d")).unwrap();
+    let number = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(scratch.0.join("d")).unwrap());
+    for options in both() {
+        let fs = scratch.open(options);
+        static NEVER: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+        let busy = Cx::new(0, 0, 0, 0, false, &NEVER);
+        assert_eq!(fs.vnode(&busy, number).map(drop), Err(vnode::MAY_BLOCK));
+        let held = fs.vnode(&CX, number).unwrap();
+        assert!(fs.vnode(&busy, number).is_ok());
+        drop(held);
+    }
+}

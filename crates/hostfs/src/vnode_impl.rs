@@ -238,8 +238,8 @@ impl Vnode for HostVnode {
         self.find(name)
     }
 
-    fn names(&self, _cx: &Cx<'_>, _sink: NameSink<'_>) -> Result<()> {
-        Err(Errno::OPNOTSUPP)
+    fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+        self.tell_names(cx, sink)
     }
 
     fn readlink(&self, _cx: &Cx<'_>) -> Result<Vec<u8>> {

@@ -24,7 +24,7 @@ fn main() {
     for block in ["4096", "65536"] {
         let mut settings = Settings::new();
         settings.insert("block", block.as_bytes());
-        let layer = (layers::zstd::LAYER.build)(host.clone(), &settings).unwrap();
+        let layer = layers::zstd::LAYER.over(host.clone(), &settings).unwrap();
         run(&*layer, &*host, block);
     }
     std::fs::remove_dir_all(&scratch).expect("what was made can be removed");

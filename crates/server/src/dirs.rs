@@ -27,14 +27,15 @@ impl Server {
     /// READDIR: names only.
     pub(crate) fn list(&self, rq: &Request<'_>, node: u64, offset: u64, out: &mut [u8]) -> Reply<usize> {
         let vnode = self.nodes.get(node)?;
+        let call = Calling::of(rq);
+        let cx = call.cx(0);
         let mut buf = DirBuf::new(out);
-        let Some(cookie) =
-            self.dots(node, offset, &mut |ino, next, name| buf.push(ino, next, Kind::Directory.d_type(), name))
-        else {
+        let dot = Kind::Directory.d_type();
+        let mut push = |ino, next, name: &[u8]| buf.push(ino, next, dot, name);
+        let Some(cookie) = self.dots(&cx, (node, &*vnode), offset, &mut push)? else {
             return Ok(buf.len());
         };
-        let call = Calling::of(rq);
-        let (before, cx) = (buf.len(), call.cx(0));
+        let before = buf.len();
         if cookie == 0 {
             self.listed.begin(&cx, node, &*vnode)?;
         }
@@ -49,9 +50,9 @@ impl Server {
         let cx = call.cx(0);
         let mut buf = DirBuf::new(out);
         let blank = EntryOut::default();
-        let Some(cookie) = self.dots(node, offset, &mut |ino, next, name| {
-            buf.push_plus(&blank, ino, next, Kind::Directory.d_type(), name)
-        }) else {
+        let dot = Kind::Directory.d_type();
+        let mut push = |ino, next, name: &[u8]| buf.push_plus(&blank, ino, next, dot, name);
+        let Some(cookie) = self.dots(&cx, (node, &*vnode), offset, &mut push)? else {
             return Ok(buf.len());
         };
         if cookie == 0 {
@@ -87,15 +88,24 @@ impl Server {
     }
 
     /// Lists `.` and `..` where `offset` asks for them; answers the layer's cookie to go on at, or `None` if the buffer is full.
-    fn dots(&self, node: u64, offset: u64, push: &mut dyn FnMut(u64, u64, &[u8]) -> bool) -> Option<u64> {
+    fn dots(
+        &self,
+        cx: &Cx<'_>,
+        (node, dir): (u64, &dyn Vnode),
+        offset: u64,
+        push: &mut dyn FnMut(u64, u64, &[u8]) -> bool,
+    ) -> Reply<Option<u64>> {
         let [after_dot, after_dotdot] = self.after_dots;
         if offset == 0 && !push(self.number(node), after_dot, b".") {
-            return None;
+            return Ok(None);
         }
-        if (offset == 0 || offset == after_dot) && !push(self.number(self.nodes.parent_of(node)), after_dotdot, b"..") {
-            return None;
+        if offset == 0 || offset == after_dot {
+            let parent = self.parent_of(cx, (node, dir))?;
+            if !push(self.number(parent), after_dotdot, b"..") {
+                return Ok(None);
+            }
         }
-        Some(if [0, after_dot, after_dotdot].contains(&offset) { 0 } else { offset })
+        Ok(Some(if [0, after_dot, after_dotdot].contains(&offset) { 0 } else { offset }))
     }
 
     /// The inode number that a node shows.

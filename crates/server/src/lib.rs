@@ -14,6 +14,7 @@
 //! opcode and calls the vnode operation of the same name.
 #![forbid(unsafe_code)]
 
+mod by_number;
 mod caller;
 mod config;
 mod convert;

@@ -34,11 +34,11 @@ struct Moved {
 }
 
 impl Shard {
-    /// An entry was looked up in the directory `parent`.
-    fn adopt(&mut self, parent: u64, entry: &Entry) -> Moved {
-        if entry.vnode.kind() != Kind::Directory {
+    /// An entry was looked up in the directory `parent`, or found by number.
+    fn adopt(&mut self, parent: Option<u64>, entry: &Entry) -> Moved {
+        let Some(parent) = parent.filter(|_| entry.vnode.kind() == Kind::Directory) else {
             return Moved::default();
-        }
+        };
         Moved { from: self.parents.insert(entry.vnode.id(), parent), to: Some(parent) }
     }
 }
@@ -49,6 +49,8 @@ const WORTH_TRIMMING: usize = 10_000;
 /// Node id -> vnode and look-up count. A node id is the vnode's own number, but for the root.
 pub(crate) struct Nodes {
     root: Arc<dyn Vnode>,
+    /// The root's own number.
+    root_number: u64,
     shards: [Mutex<Shard>; SHARDS],
     /// How many nodes there are, and how many there have been since memory was last given back.
     count: AtomicUsize,
@@ -56,6 +58,7 @@ pub(crate) struct Nodes {
 }
 
 /// What the kernel is told of a node.
+#[derive(Clone, Copy)]
 pub(crate) struct Known {
     pub(crate) node: u64,
     pub(crate) generation: u32,
@@ -63,7 +66,9 @@ pub(crate) struct Known {
 
 impl Nodes {
     pub(crate) fn new(root: Arc<dyn Vnode>) -> Self {
-        Self { root, shards: std::array::from_fn(|_| Mutex::default()), count: 0.into(), peak: 0.into() }
+        let root_number = root.id();
+        let shards = std::array::from_fn(|_| Mutex::default());
+        Self { root, root_number, shards, count: 0.into(), peak: 0.into() }
     }
 
     fn shard(&self, node: u64) -> MutexGuard<'_, Shard> {
@@ -81,7 +86,16 @@ impl Nodes {
 
     /// Counts one look-up of an entry in the directory `parent`.
     pub(crate) fn remember(&self, parent: u64, entry: &Entry) -> Known {
-        if Arc::ptr_eq(&entry.vnode, &self.root) {
+        self.remember_from(Some(parent), entry)
+    }
+
+    /// The same for an object that was found by its number, or as the parent of another.
+    pub(crate) fn remember_found(&self, entry: &Entry) -> Known {
+        self.remember_from(None, entry)
+    }
+
+    fn remember_from(&self, parent: Option<u64>, entry: &Entry) -> Known {
+        if self.is_root(&*entry.vnode) {
             return Known { node: ROOT, generation: 0 };
         }
         let (known, moved) = self.count_lookup(parent, entry);
@@ -89,7 +103,12 @@ impl Nodes {
         known
     }
 
-    fn count_lookup(&self, parent: u64, entry: &Entry) -> (Known, Moved) {
+    /// Is it the root? A layer without a table answers several vnodes of it.
+    pub(crate) fn is_root(&self, vnode: &dyn Vnode) -> bool {
+        vnode.id() == self.root_number
+    }
+
+    fn count_lookup(&self, parent: Option<u64>, entry: &Entry) -> (Known, Moved) {
         let node = entry.vnode.id();
         // Whether the object known by this number is gone; asked for at most once, and not under the lock.
         let mut gone = None;
@@ -160,12 +179,23 @@ impl Nodes {
         forgotten
     }
 
-    /// The node id of a directory's parent, as far as it is known; the directory itself for the root.
-    pub(crate) fn parent_of(&self, node: u64) -> u64 {
+    /// The node id of a directory's parent, if it is known; the directory itself for the root.
+    pub(crate) fn parent_of(&self, node: u64) -> Option<u64> {
         if node == ROOT {
-            return ROOT;
+            return Some(ROOT);
         }
-        self.shard(node).parents.get(&node).copied().unwrap_or(ROOT)
+        self.shard(node).parents.get(&node).copied()
+    }
+
+    /// A directory that was found by its number lies in that one. Nothing to do if that was known.
+    pub(crate) fn lies_in(&self, node: u64, parent: u64) {
+        let mut shard = self.shard(node);
+        if node == ROOT || !shard.nodes.contains_key(&node) || shard.parents.contains_key(&node) {
+            return;
+        }
+        shard.parents.insert(node, parent);
+        drop(shard);
+        self.count_directories(Moved { from: None, to: Some(parent) });
     }
 
     /// A directory was moved.
@@ -307,10 +337,10 @@ mod tests {
         let sub = dir.vnode.mkdir(&cx, Name::new(b"s").unwrap(), 0o755).unwrap();
         let d = nodes.remember(ROOT, &dir).node;
         let s = nodes.remember(d, &sub).node;
-        assert_eq!((nodes.parent_of(ROOT), nodes.parent_of(d), nodes.parent_of(s)), (ROOT, ROOT, d));
+        assert_eq!([ROOT, d, s].map(|node| nodes.parent_of(node)), [ROOT, ROOT, d].map(Some));
         assert!(nodes.has_directories(ROOT) && nodes.has_directories(d) && !nodes.has_directories(s));
         nodes.moved(s, ROOT);
-        assert_eq!(nodes.parent_of(s), ROOT);
+        assert_eq!(nodes.parent_of(s), Some(ROOT));
         assert!(nodes.has_directories(ROOT) && !nodes.has_directories(d));
         // As the kernel looks it up again, and forgets all.
         nodes.remember(ROOT, &sub);
@@ -318,5 +348,25 @@ mod tests {
         assert!(nodes.has_directories(ROOT));
         nodes.forget(d, 1);
         assert!(!nodes.has_directories(ROOT));
+    }
+
+    #[test]
+    fn a_directory_that_was_found_by_number_learns_its_parent() {
+        let (fs, nodes) = tree();
+        let cx = Cx::internal(0, 0);
+        let dir = fs.root().mkdir(&cx, Name::new(b"d").unwrap(), 0o755).unwrap();
+        let d = dir.vnode.id();
+        nodes.lies_in(d, ROOT);
+        assert_eq!(nodes.parent_of(d), None, "the kernel does not know it");
+        assert_eq!(nodes.remember_found(&dir).node, d);
+        assert_eq!(nodes.parent_of(d), None);
+        assert!(!nodes.has_directories(ROOT));
+        nodes.lies_in(d, ROOT);
+        nodes.lies_in(d, 77);
+        assert_eq!(nodes.parent_of(d), Some(ROOT));
+        assert!(nodes.has_directories(ROOT));
+        nodes.remember(ROOT, &dir);
+        nodes.forget(d, 2);
+        assert!(!nodes.has_directories(ROOT) && nodes.parent_of(d).is_none());
     }
 }

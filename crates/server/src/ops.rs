@@ -7,7 +7,7 @@ use crate::debug::Debug;
 use crate::files::{Files, Use};
 use crate::held::Held;
 use crate::listed::Listed;
-use crate::nodes::{Nodes, ROOT};
+use crate::nodes::{Known, Nodes, ROOT};
 use crate::suid::{self, is_root};
 use crate::teller::{FromLayers, Teller};
 use crate::virtuals;
@@ -85,7 +85,11 @@ impl Server {
 
     /// Tells the kernel of an entry, and counts the look-up.
     pub(crate) fn entry_out(&self, call: &Call, parent: u64, entry: &Entry) -> EntryOut {
-        let known = self.nodes.remember(parent, entry);
+        self.known_out(call, self.nodes.remember(parent, entry), entry)
+    }
+
+    /// Tells the kernel of an entry whose look-up is counted.
+    pub(crate) fn known_out(&self, call: &Call, known: Known, entry: &Entry) -> EntryOut {
         self.files.told(known.node, &entry.attr, &self.teller);
         let attr_lifetime = self.attr_lifetime(call, known.node);
         let name_lifetime = call.names_lifetime(self.names);
@@ -179,6 +183,7 @@ impl Server {
     /// The flags to agree on, of those that the kernel offers.
     fn wanted(&self, offer: &InitIn) -> u64 {
         let mut wanted = flags::ASYNC_READ
+            | flags::EXPORT_SUPPORT
             | flags::BIG_WRITES
             | flags::DONT_MASK
             | flags::DO_READDIRPLUS
@@ -235,7 +240,7 @@ impl Server {
 
     /// The node id of an object.
     pub(crate) fn node_of(&self, vnode: &Arc<dyn Vnode>) -> u64 {
-        if Arc::ptr_eq(vnode, &self.layer.root()) { ROOT } else { vnode.id() }
+        if self.nodes.is_root(&**vnode) { ROOT } else { vnode.id() }
     }
 
     /// What came from the directory `old` has another `..` now, if it is a directory. Whoever moves one has looked it up before:
@@ -310,6 +315,11 @@ impl Filesystem for Server {
 
     fn lookup(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<Option<EntryOut>> {
         let call = Calling::of(rq);
+        match bytes {
+            b"." => return self.find_itself(&call, parent),
+            b".." => return self.find_parent(&call, parent),
+            _ => {}
+        }
         let cx = call.cx(0);
         let Some(entry) = self.nodes.get(parent)?.lookup(&cx, name(bytes)?)? else { return self.missing(&call.call) };
         // Before the look-up is counted: this may have to be done again where waiting is allowed.
@@ -817,7 +827,7 @@ mod tests {
             assert_eq!(faults.log(), [Op::Rename]);
             let sub = server.mkdir(rq, a, 0o755, 0, b"sub").unwrap().nodeid;
             server.rename(rq, a, b"sub", b, b"sub", RenameFlags2(0)).unwrap();
-            assert_eq!(server.nodes.parent_of(sub), b);
+            assert_eq!(server.nodes.parent_of(sub), Some(b));
         });
     }
 

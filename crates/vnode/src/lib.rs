@@ -21,6 +21,7 @@
 mod attr;
 mod call;
 mod cx;
+mod finder;
 mod forward;
 mod layer;
 mod name;
@@ -32,6 +33,7 @@ mod upcalls;
 pub use attr::{Attr, Kind, SetAttr, SetTime, StatFs, Time};
 pub use call::{Call, Processes};
 pub use cx::Cx;
+pub use finder::{Finder, Found};
 pub use layer::{Command, Layer, Properties, Who};
 pub use name::{NAME_MAX, Name};
 pub use operation::Operation;
