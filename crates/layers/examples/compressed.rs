@@ -2,6 +2,7 @@
 //! [DIRECTORY]`.
 //!
 //! In one thread, without a mount, over a directory of the host (best on tmpfs).
+#![allow(clippy::disallowed_methods, reason = "it makes the directory that it works on")]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::PathBuf;
