@@ -119,6 +119,8 @@ impl OpenFile for Disk {
         None
     }
 
+    fn bind(&self) {}
+
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
         self.file.read(cx, out, offset)
     }

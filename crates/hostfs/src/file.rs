@@ -77,6 +77,10 @@ impl OpenFile for HostFile {
         Some(self.fd.as_fd())
     }
 
+    fn bind(&self) {
+        // It never moves.
+    }
+
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
         if cx.may_block || self.fs().traits.in_memory {
             self.read_waiting(out, offset)

@@ -184,6 +184,12 @@ impl OpenFile for LbFile {
         self.handed_out.as_ref()?.file.as_ref()?.backing()
     }
 
+    fn bind(&self) {
+        if let Some(file) = self.handed_out.as_ref().and_then(|place| place.file.as_ref()) {
+            file.bind();
+        }
+    }
+
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
         self.follow(cx, |place, way| {
             let Some(pool) = place.pool() else {

@@ -88,6 +88,10 @@ impl OpenFile for MemFile {
         None
     }
 
+    fn bind(&self) {
+        // There is no host file.
+    }
+
     fn read(&self, _cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
         let tree = self.vnode.fs.begin(Op::Read)?;
         if !self.flags.reads() {

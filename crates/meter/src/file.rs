@@ -1,8 +1,7 @@
 use crate::{Counts, Operation};
 use std::any::Any;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use vnode::{Cx, OpenFile, Result, SeekFrom};
+use vnode::{Cx, OpenFile, Result, SeekFrom, forward};
 
 /// An open file of the layer below.
 #[derive(Debug)]
@@ -27,9 +26,7 @@ impl OpenFile for MeterFile {
         self
     }
 
-    fn backing(&self) -> Option<BorrowedFd<'_>> {
-        self.lower.backing()
-    }
+    forward!(lower: backing, bind);
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
         self.counts.begin(Operation::Read).end(self.lower.read(cx, out, offset))

@@ -18,7 +18,7 @@ impl Server {
         let cx = call.cx(0);
         let vnode = match self.nodes.get(node) {
             Ok(known) => known,
-            Err(_) => self.layer.vnode(&cx, node)?,
+            Err(_) => self.layer.vnode(&cx, self.nodes.successors.number_of(node))?,
         };
         let attr = vnode.getattr(&cx)?;
         let removed = attr.nlink == 0 && !self.files.is_open(node);

@@ -97,13 +97,22 @@ impl Use {
     }
 }
 
+/// What has to be known, and done, to choose the way of a file's data.
+pub(crate) trait Kernel {
+    /// Gives a host file to the kernel. `None`: it takes none.
+    fn register(&self, fd: BorrowedFd<'_>) -> Option<BackingId>;
+
+    /// Has the node a successor, so that it must not be opened any more?
+    fn is_superseded(&self, node: u64) -> bool;
+}
+
 impl Files {
     fn inodes(&self) -> MutexGuard<'_, HashMap<u64, OpenInode>> {
         self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in an open file of `node` and chooses the way of its data. `register` gives a host file to the kernel;
-    /// where it can't, the file is served through the page cache. `attr`: the file's attributes, if it is the first and goes that way.
+    /// Takes in an open file of `node` and chooses the way of its data. Where the kernel takes no
+    /// host file, the file is served through the page cache. `attr`: the file's attributes, if it is the first and goes that way.
     pub(crate) fn add(
         &self,
         node: u64,
@@ -111,17 +120,20 @@ impl Files {
         use_: Use,
         keep_flush: bool,
         attr: Option<&Attr>,
-        register: impl FnOnce(BorrowedFd<'_>) -> Option<BackingId>,
-    ) -> OpenOut {
+        kernel: &impl Kernel,
+    ) -> Result<OpenOut> {
         let mut open_flags = if keep_flush { 0 } else { fuse::abi::FOPEN_NOFLUSH };
         let mut backing_id = 0;
         {
             let mut inodes = self.inodes();
+            if kernel.is_superseded(node) {
+                return Err(Errno::STALE);
+            }
             let inode = match inodes.entry(node) {
                 Slot::Occupied(slot) => slot.into_mut(),
                 Slot::Vacant(slot) => {
                     let backing = if self.is_stopped(node) { None } else { file.backing() };
-                    let way = backing.and_then(register).map_or(Way::Cached, Way::Passthrough);
+                    let way = backing.and_then(|fd| kernel.register(fd)).map_or(Way::Cached, Way::Passthrough);
                     slot.insert(OpenInode { opens: 0, writers: 0, programs: 0, way, bare: use_.creates })
                 }
             };
@@ -131,6 +143,7 @@ impl Files {
             inode.programs += u32::from(use_.executes);
             match &inode.way {
                 Way::Passthrough(id) => {
+                    file.bind();
                     open_flags |= fuse::abi::FOPEN_PASSTHROUGH;
                     backing_id = id.id();
                     if self.is_stopped(node) {
@@ -154,7 +167,18 @@ impl Files {
             }
         }
         let fh = self.insert(Handle { node, use_, file, in_place: None });
-        OpenOut { fh, open_flags, backing_id }
+        Ok(OpenOut { fh, open_flags, backing_id })
+    }
+
+    /// The data of a file moved. If open files of the node have passthrough to the old host file, calls `supersede`, before
+    /// anybody can open the node again, and answers true.
+    pub(crate) fn supersede(&self, node: u64, supersede: impl FnOnce()) -> bool {
+        let inodes = self.inodes();
+        let has_it = inodes.get(&node).is_some_and(|inode| matches!(inode.way, Way::Passthrough(_)));
+        if has_it {
+            supersede();
+        }
+        has_it
     }
 
     fn insert(&self, handle: Handle) -> u64 {
@@ -348,6 +372,19 @@ mod tests {
     use memfs::MemFs;
     use vnode::{Cx, Layer, Name};
 
+    /// A kernel without passthrough.
+    struct Refuses;
+
+    impl Kernel for Refuses {
+        fn register(&self, _fd: BorrowedFd<'_>) -> Option<BackingId> {
+            None
+        }
+
+        fn is_superseded(&self, node: u64) -> bool {
+            node == 99
+        }
+    }
+
     fn file() -> Arc<dyn OpenFile> {
         let fs = MemFs::new();
         let name = Name::new(b"f").unwrap();
@@ -358,13 +395,13 @@ mod tests {
     fn a_file_keeps_its_pages_while_it_is_open_and_while_it_is_the_same() {
         let attr = MemFs::new().root().getattr(&Cx::internal(0, 0)).unwrap();
         let files = Files::default();
-        let out = files.add(7, file(), Use::default(), false, Some(&attr), |_| None);
+        let out = files.add(7, file(), Use::default(), false, Some(&attr), &Refuses).unwrap();
         assert_eq!(out.open_flags, fuse::abi::FOPEN_NOFLUSH);
-        let again = files.add(7, file(), Use::default(), false, None, |_| None);
+        let again = files.add(7, file(), Use::default(), false, None, &Refuses).unwrap();
         assert_eq!(again.open_flags, fuse::abi::FOPEN_NOFLUSH | fuse::abi::FOPEN_KEEP_CACHE);
         files.release(again.fh);
         files.release(out.fh);
-        let out = files.add(7, file(), Use::default(), false, Some(&attr), |_| None);
+        let out = files.add(7, file(), Use::default(), false, Some(&attr), &Refuses).unwrap();
         assert_eq!(out.open_flags, fuse::abi::FOPEN_NOFLUSH | fuse::abi::FOPEN_KEEP_CACHE);
         assert!(files.get(out.fh).is_ok());
         assert_eq!(files.count(), (1, 0));
@@ -379,21 +416,21 @@ mod tests {
     #[test]
     fn handles_are_used_again_and_inodes_counted() {
         let files = Files::default();
-        let first = files.add(7, file(), Use::default(), true, None, |_| None);
-        let second = files.add(7, file(), Use::default(), true, None, |_| None);
+        let first = files.add(7, file(), Use::default(), true, None, &Refuses).unwrap();
+        let second = files.add(7, file(), Use::default(), true, None, &Refuses).unwrap();
         assert_ne!(first.fh, second.fh);
         assert_eq!(first.open_flags & fuse::abi::FOPEN_NOFLUSH, 0);
         assert_eq!(files.count(), (2, 0));
         files.release(first.fh);
-        assert_eq!(files.add(8, file(), Use::default(), true, None, |_| None).fh, first.fh);
+        assert_eq!(files.add(8, file(), Use::default(), true, None, &Refuses).unwrap().fh, first.fh);
         assert_eq!(files.count(), (2, 0));
     }
 
     #[test]
     fn writers_and_programs_are_counted() {
         let files = Files::default();
-        let writer = files.add(7, file(), Use { writes: true, ..Use::default() }, true, None, |_| None);
-        let program = files.add(7, file(), Use { executes: true, ..Use::default() }, true, None, |_| None);
+        let writer = files.add(7, file(), Use { writes: true, ..Use::default() }, true, None, &Refuses).unwrap();
+        let program = files.add(7, file(), Use { executes: true, ..Use::default() }, true, None, &Refuses).unwrap();
         assert!(files.is_written(7) && files.is_run(7) && !files.is_written(8) && !files.is_run(8));
         files.release(writer.fh);
         assert!(!files.is_written(7) && files.is_run(7));
@@ -404,7 +441,7 @@ mod tests {
     #[test]
     fn a_mapping_of_a_file_in_the_page_cache_is_seen() {
         let files = Files::default();
-        let out = files.add(7, file(), Use::of(OpenFlags::RDWR), true, None, |_| None);
+        let out = files.add(7, file(), Use::of(OpenFlags::RDWR), true, None, &Refuses).unwrap();
         assert_eq!(files.mapped.opens(7), 0);
         files.release(out.fh);
         assert!(!Use::of(OpenFlags::WRONLY).maps && !Use::of(OpenFlags::RDONLY).maps);
@@ -413,13 +450,13 @@ mod tests {
     #[test]
     fn a_new_file_is_known_to_be_bare_until_an_attribute_is_set() {
         let files = Files::default();
-        let out = files.add(7, file(), Use { creates: true, ..Use::default() }, false, None, |_| None);
+        let out = files.add(7, file(), Use { creates: true, ..Use::default() }, false, None, &Refuses).unwrap();
         assert!(files.is_bare(7));
         assert!(!files.is_bare(8));
         files.not_bare(7);
         assert!(!files.is_bare(7));
         files.release(out.fh);
-        let out = files.add(7, file(), Use::default(), false, None, |_| None);
+        let out = files.add(7, file(), Use::default(), false, None, &Refuses).unwrap();
         assert!(!files.is_bare(7));
         files.release(out.fh);
     }

@@ -28,6 +28,7 @@ mod mount;
 mod nodes;
 mod ops;
 mod pages;
+mod successors;
 mod suid;
 mod teller;
 mod virtuals;

@@ -1,5 +1,6 @@
 //! The nodes that the kernel knows.
 
+use crate::successors::Successors;
 use std::collections::hash_map::Entry as Slot;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,11 +47,12 @@ impl Shard {
 /// Below this many nodes their memory is not worth giving back.
 const WORTH_TRIMMING: usize = 10_000;
 
-/// Node id -> vnode and look-up count. A node id is the vnode's own number, but for the root.
+/// Node id -> vnode and look-up count. A node id is the vnode's own number, but for the root and for [`Successors`].
 pub(crate) struct Nodes {
     root: Arc<dyn Vnode>,
     /// The root's own number.
     root_number: u64,
+    pub(crate) successors: Successors,
     shards: [Mutex<Shard>; SHARDS],
     /// How many nodes there are, and how many there have been since memory was last given back.
     count: AtomicUsize,
@@ -68,7 +70,7 @@ impl Nodes {
     pub(crate) fn new(root: Arc<dyn Vnode>) -> Self {
         let root_number = root.id();
         let shards = std::array::from_fn(|_| Mutex::default());
-        Self { root, root_number, shards, count: 0.into(), peak: 0.into() }
+        Self { root, root_number, successors: Successors::default(), shards, count: 0.into(), peak: 0.into() }
     }
 
     fn shard(&self, node: u64) -> MutexGuard<'_, Shard> {
@@ -103,13 +105,27 @@ impl Nodes {
         known
     }
 
+    /// The node id of an object.
+    pub(crate) fn node_of(&self, vnode: &dyn Vnode) -> u64 {
+        if self.is_root(vnode) { ROOT } else { self.successors.node_of(vnode.id()) }
+    }
+
+    /// The file's data moved while the kernel has its old host file: from now on its number has another node.
+    pub(crate) fn supersede(&self, number: u64) {
+        self.successors.supersede(number, |node| self.knows(node));
+    }
+
+    fn knows(&self, node: u64) -> bool {
+        self.shard(node).nodes.contains_key(&node)
+    }
+
     /// Is it the root? A layer without a table answers several vnodes of it.
     pub(crate) fn is_root(&self, vnode: &dyn Vnode) -> bool {
         vnode.id() == self.root_number
     }
 
     fn count_lookup(&self, parent: Option<u64>, entry: &Entry) -> (Known, Moved) {
-        let node = entry.vnode.id();
+        let node = self.successors.node_of(entry.vnode.id());
         // Whether the object known by this number is gone; asked for at most once, and not under the lock.
         let mut gone = None;
         loop {
@@ -175,6 +191,9 @@ impl Nodes {
         drop(shard);
         let forgotten = gone.is_some();
         drop(gone);
+        if forgotten {
+            self.successors.forget(node, |other| self.knows(other));
+        }
         self.count_directories(moved);
         forgotten
     }

@@ -4,7 +4,7 @@ use crate::caller::Calling;
 use crate::config::{AccessTimes, Config, Report};
 use crate::convert::{self, name};
 use crate::debug::Debug;
-use crate::files::{Files, Use};
+use crate::files::{Files, Kernel, Use};
 use crate::held::Held;
 use crate::listed::Listed;
 use crate::nodes::{Known, Nodes, ROOT};
@@ -59,8 +59,12 @@ impl Server {
         let mut files = if properties.varies_by_caller { Files::varying() } else { Files::default() };
         files.held = config.cached_data.then(|| Held::new(cache));
         let files = Arc::new(files);
-        let from_layers =
-            FromLayers { root: layer.root().id(), teller: Arc::clone(&teller), files: Arc::clone(&files) };
+        let from_layers = FromLayers {
+            root: layer.root().id(),
+            nodes: Arc::clone(&nodes),
+            teller: Arc::clone(&teller),
+            files: Arc::clone(&files),
+        };
         layer.attach(Arc::new(from_layers));
         Self {
             nodes,
@@ -106,6 +110,9 @@ impl Server {
 
     /// How long the kernel may believe attributes of a node.
     fn attr_lifetime(&self, call: &Call, node: u64) -> Duration {
+        if self.nodes.successors.is_superseded(node) {
+            return Duration::ZERO;
+        }
         self.files.mapped.lifetime(node, call.attributes_lifetime(self.cache))
     }
 
@@ -144,8 +151,20 @@ impl Server {
     }
 
     /// Takes in an open file, by passthrough if the layers and the kernel allow it.
-    fn open_out(&self, node: u64, file: Arc<dyn OpenFile>, use_: Use, attr: Option<&Attr>) -> OpenOut {
-        self.files.add(node, file, use_, self.keep_flush, attr, |fd| self.register(fd))
+    ///
+    /// # Errors
+    /// `ESTALE` where the file has another node by now: the kernel looks the name up once more.
+    fn open_out(&self, node: u64, file: Arc<dyn OpenFile>, use_: Use, attr: Option<&Attr>) -> Reply<OpenOut> {
+        self.files.add(node, file, use_, self.keep_flush, attr, self)
+    }
+
+    /// The same for a file that was just made, whose look-up is counted already.
+    fn open_new(&self, entry: &EntryOut, file: Arc<dyn OpenFile>, flags: OpenFlags, attr: &Attr) -> Reply<OpenOut> {
+        let use_ = Use { creates: true, ..Use::of(flags) };
+        // The kernel will not forget what it is not told.
+        self.open_out(entry.nodeid, file, use_, Some(attr)).inspect_err(|_| {
+            self.nodes.forget(entry.nodeid, 1);
+        })
     }
 
     /// Does what changes a file's data or times, so that nobody takes it for a change by others.
@@ -240,7 +259,7 @@ impl Server {
 
     /// The node id of an object.
     pub(crate) fn node_of(&self, vnode: &Arc<dyn Vnode>) -> u64 {
-        if self.nodes.is_root(&**vnode) { ROOT } else { vnode.id() }
+        self.nodes.node_of(&**vnode)
     }
 
     /// What came from the directory `old` has another `..` now, if it is a directory. Whoever moves one has looked it up before:
@@ -264,7 +283,9 @@ impl Server {
         }
         errno
     }
+}
 
+impl Kernel for Server {
     fn register(&self, fd: BorrowedFd<'_>) -> Option<fuse::BackingId> {
         if !self.passthrough.load(Ordering::Relaxed) {
             return None;
@@ -282,6 +303,10 @@ impl Server {
                 None
             }
         }
+    }
+
+    fn is_superseded(&self, node: u64) -> bool {
+        self.nodes.successors.is_superseded(node)
     }
 }
 
@@ -478,7 +503,7 @@ impl Filesystem for Server {
         }
         let use_ = Use { executes: convert::executes(arg.flags), ..Use::of(wanted) };
         let attr = self.first_attr(&cx, node, &*vnode, &*file);
-        let out = self.open_out(node, file, use_, attr.as_ref());
+        let out = self.open_out(node, file, use_, attr.as_ref())?;
         if use_.maps {
             self.attributes_may_change(node, wanted);
         }
@@ -498,8 +523,7 @@ impl Filesystem for Server {
         })?;
         self.listed.remove(parent);
         let out = self.entry_out(&call.call, parent, &entry);
-        let use_ = Use { creates: true, ..Use::of(flags) };
-        let open = self.open_out(out.nodeid, file, use_, Some(&entry.attr));
+        let open = self.open_new(&out, file, flags, &entry.attr)?;
         Ok((self.opened_entry(&call.call, out), open))
     }
 
@@ -510,8 +534,7 @@ impl Filesystem for Server {
         let made = self.nodes.get(parent)?.tmpfile(&call.cx(arg.umask), arg.mode & 0o7777, flags);
         let (entry, file) = made.map_err(|errno| self.noted(rq, errno))?;
         let out = self.entry_out(&call.call, parent, &entry);
-        let use_ = Use { creates: true, ..Use::of(flags) };
-        let open = self.open_out(out.nodeid, file, use_, Some(&entry.attr));
+        let open = self.open_new(&out, file, flags, &entry.attr)?;
         Ok((self.opened_entry(&call.call, out), open))
     }
 

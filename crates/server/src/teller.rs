@@ -203,6 +203,7 @@ impl Teller {
 /// What layers can tell: see [`Upcalls`]. Their numbers of objects are node ids, but for the root's.
 pub(crate) struct FromLayers {
     pub(crate) root: u64,
+    pub(crate) nodes: Arc<Nodes>,
     pub(crate) teller: Arc<Teller>,
     pub(crate) files: Arc<Files>,
 }
@@ -215,7 +216,7 @@ impl std::fmt::Debug for FromLayers {
 
 impl FromLayers {
     fn node(&self, vnode: u64) -> u64 {
-        if vnode == self.root { ROOT } else { vnode }
+        if vnode == self.root { ROOT } else { self.nodes.successors.node_of(vnode) }
     }
 }
 
@@ -244,6 +245,14 @@ impl Upcalls for FromLayers {
         }
     }
 
+    fn data_moved(&self, vnode: u64) {
+        let node = self.node(vnode);
+        if self.files.supersede(node, || self.nodes.supersede(vnode)) {
+            // What the kernel knows of the attributes was to hold for a while.
+            self.teller.tell(Order::Attributes(node));
+        }
+    }
+
     fn everything_changed(&self) {
         if let Some(held) = &self.files.held {
             held.forget_all();
@@ -260,7 +269,8 @@ impl Upcalls for FromLayers {
     }
 
     fn passthrough(&self) -> Vec<u64> {
-        self.files.with_passthrough()
+        let nodes = self.files.with_passthrough();
+        nodes.into_iter().map(|node| self.nodes.successors.number_of(node)).collect()
     }
 
     fn settle(&self, patience: Duration) -> bool {

@@ -57,7 +57,7 @@ impl Watching {
     /// The number of what an operation is going to change by its name. The caller has looked it up before: this look-up is ours.
     fn named(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<Option<u64>> {
         let found = self.server.nodes.get(parent)?.lookup(&Calling::of(rq).cx(0).as_server(0, 0), name(bytes)?)?;
-        Ok(found.map(|entry| entry.vnode.id()))
+        Ok(found.map(|entry| self.server.node_of(&entry.vnode)))
     }
 
     fn changed(&self, nodes: impl IntoIterator<Item = u64>) {

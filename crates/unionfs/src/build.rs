@@ -272,8 +272,8 @@ impl Layer for Unionfs {
         }
     }
 
-    fn attach(&self, _upcalls: Arc<dyn Upcalls>) {
-        // Branches say nothing yet that users of the union would have to be told.
+    fn attach(&self, upcalls: Arc<dyn Upcalls>) {
+        self.core.attach(upcalls);
     }
 
     fn vnode(&self, _cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {

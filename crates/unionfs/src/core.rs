@@ -10,14 +10,14 @@ use crate::marks::Complaints;
 use crate::movers::Movers;
 use crate::node::UnionVnode;
 use crate::op::Op;
-use crate::options::{Numbers, Options};
+use crate::options::{LowerFiles, Mode, Numbers, Options};
 use crate::set::BranchSet;
 use crate::table::Table;
 use crate::unpack::Refusals;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use vnode::{Cx, Errno, Result, Vnode};
+use std::sync::{Arc, OnceLock};
+use vnode::{Cx, Errno, Result, Upcalls, Vnode};
 
 /// What all vnodes of a union share.
 #[derive(Debug)]
@@ -42,6 +42,8 @@ pub(crate) struct Core {
     pub(crate) work_number: AtomicU64,
     /// It was said that owners can't be kept.
     pub(crate) told_of_owner: AtomicBool,
+    /// Who is told that a file moved.
+    upcalls: OnceLock<Arc<dyn Upcalls>>,
 }
 
 impl Core {
@@ -62,6 +64,29 @@ impl Core {
             tree: Mutex::new(()),
             work_number: AtomicU64::new(0),
             told_of_owner: AtomicBool::new(false),
+            upcalls: OnceLock::new(),
+        }
+    }
+
+    /// Something stands on this union and is to be told of changes.
+    pub(crate) fn attach(&self, upcalls: Arc<dyn Upcalls>) {
+        // Attached once, by the interface's contract.
+        let _ = self.upcalls.set(upcalls);
+    }
+
+    /// May the kernel be given open files of that branch that are only read, although they may be copied up?
+    pub(crate) fn shares_lower(&self, op: &Op<'_>, branch: BranchId) -> bool {
+        self.options.lower_files == LowerFiles::Shared
+            && self.upcalls.get().is_some()
+            && op.set.member(branch).is_some_and(|member| member.mode != Mode::ReadWrite)
+    }
+
+    /// A file's data lie in another lower file from now on.
+    pub(crate) fn data_moved(&self, number: u64) {
+        if self.options.lower_files == LowerFiles::Shared
+            && let Some(upcalls) = self.upcalls.get()
+        {
+            upcalls.data_moved(self.shown(number));
         }
     }
 

@@ -1,7 +1,7 @@
 //! `unionfs` as a layer type: its options, and what they mean.
 
 use crate::Unionfs;
-use crate::options::{Branch, Copyup, Delete, Mode, Numbers, Options, Whiteouts};
+use crate::options::{Branch, Copyup, Delete, LowerFiles, Mode, Numbers, Options, Whiteouts};
 use core::time::Duration;
 use stack::{
     Access, BranchMode, Branches, Build, LayerType, Make, Manual, Needs, Opened, OptionSpec, Settings, Situation,
@@ -87,6 +87,14 @@ const OPTIONS: &[OptionSpec] = &[
                without large-file support: these are answered EOVERFLOW otherwise. All inode numbers change when this \
                option does.",
     },
+    OptionSpec {
+        name: "lower",
+        value: Some("exact|shared"),
+        help: "How files on ro branches are read. With shared, the kernel reads them itself: all unions over one image share \
+               its pages in memory, and reading is as fast as natively. A program that has such a file open or mapped when \
+               somebody changes it goes on with the file as it was, as on overlayfs. With exact (the default) it sees the \
+               change. Shared needs a server that runs as root.",
+    },
 ];
 
 const MANUAL: Manual = Manual {
@@ -120,6 +128,7 @@ struct Wanted {
     delete: Delete,
     whiteouts: Whiteouts,
     numbers: Numbers,
+    lower_files: LowerFiles,
     copyup: Option<Copyup>,
 }
 
@@ -128,17 +137,20 @@ impl Wanted {
         let delete = [("whiteout", Delete::Whiteout), ("all", Delete::All)];
         let whiteouts = [("refuse", Whiteouts::Refuse), ("write", Whiteouts::Write)];
         let numbers = [("64", Numbers::Wide), ("32", Numbers::Narrow)];
+        let lower_files = [("exact", LowerFiles::Exact), ("shared", LowerFiles::Shared)];
         Ok(Self {
             delete: settings.read("delete", |v| value::one_of(v, &delete))?.unwrap_or_default(),
             whiteouts: settings.read("whiteouts", |v| value::one_of(v, &whiteouts))?.unwrap_or_default(),
             numbers: settings.read("ino", |v| value::one_of(v, &numbers))?.unwrap_or_default(),
+            lower_files: settings.read("lower", |v| value::one_of(v, &lower_files))?.unwrap_or_default(),
             copyup: copyup(settings)?,
         })
     }
 
     fn options(self, situation: &Situation) -> Options {
         let copyup = self.copyup.unwrap_or_else(|| default_copyup(situation));
-        Options { delete: self.delete, whiteouts: self.whiteouts, numbers: self.numbers, copyup }
+        let Self { delete, whiteouts, numbers, lower_files, .. } = self;
+        Options { delete, whiteouts, numbers, lower_files, copyup }
     }
 }
 

@@ -8,6 +8,7 @@ use parking_lot::RwLock;
 use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SeekFrom};
 
 /// An open file of the branch that the vnode lies on.
@@ -16,6 +17,20 @@ enum Current {
     Fixed(Arc<dyn OpenFile>),
     /// It may be copied up: the vnode's count of moves when it was opened.
     Follows(RwLock<(u32, Arc<dyn OpenFile>)>),
+    /// It may be copied up, and whoever has it open by passthrough then stays on the original
+    /// (`lower=shared`).
+    Shared(Shared),
+}
+
+/// An open file of a branch that the kernel may be given although the file may be copied up.
+struct Shared {
+    /// As it was opened, when the vnode had moved so often.
+    original: Arc<dyn OpenFile>,
+    moves: u32,
+    /// The kernel was given the original.
+    bound: AtomicBool,
+    /// Where the file is now, for when it was not.
+    current: RwLock<(u32, Arc<dyn OpenFile>)>,
 }
 
 /// An open file of the union.
@@ -44,6 +59,13 @@ impl UnionFile {
         // is not handed out, so that it always can.
         let current = if op.set.stays(branch) && vnode.moves() == moves {
             Current::Fixed(file)
+        } else if vnode.core.shares_lower(op, branch) && !flags.writes() {
+            Current::Shared(Shared {
+                original: file.clone(),
+                moves,
+                bound: AtomicBool::new(false),
+                current: RwLock::new((moves, file)),
+            })
         } else {
             Current::Follows(RwLock::new((moves, file)))
         };
@@ -54,7 +76,8 @@ impl UnionFile {
     pub(crate) fn lower(&self, cx: &Cx<'_>) -> Result<Arc<dyn OpenFile>> {
         let current = match &self.current {
             Current::Fixed(file) => return Ok(file.clone()),
-            Current::Follows(current) => current,
+            Current::Shared(shared) if shared.bound.load(Ordering::Acquire) => return Ok(shared.original.clone()),
+            Current::Shared(Shared { current, .. }) | Current::Follows(current) => current,
         };
         {
             let current = current.read();
@@ -114,7 +137,20 @@ impl OpenFile for UnionFile {
     fn backing(&self) -> Option<BorrowedFd<'_>> {
         match &self.current {
             Current::Fixed(file) => file.backing(),
-            Current::Follows(_) => None,
+            // Whoever is given it is told when the file moves: see `Upcalls::data_moved`.
+            Current::Shared(shared) if shared.moves == self.vnode.moves() => shared.original.backing(),
+            Current::Shared(_) | Current::Follows(_) => None,
+        }
+    }
+
+    fn bind(&self) {
+        match &self.current {
+            Current::Fixed(file) => file.bind(),
+            Current::Shared(shared) => {
+                shared.original.bind();
+                shared.bound.store(true, Ordering::Release);
+            }
+            Current::Follows(_) => {}
         }
     }
 

@@ -71,4 +71,4 @@ mod xattr;
 
 pub use build::Unionfs;
 pub use declare::LAYER;
-pub use options::{Branch, BuildError, Copyup, Delete, Mode, Numbers, Options, Whiteouts};
+pub use options::{Branch, BuildError, Copyup, Delete, LowerFiles, Mode, Numbers, Options, Whiteouts};

@@ -198,6 +198,9 @@ impl UnionVnode {
             old
         };
         drop(old);
+        if self.dir.is_none() {
+            self.core.data_moved(self.id);
+        }
     }
 
     /// Where it was found last; `None` for the root, and where the last known name is gone.

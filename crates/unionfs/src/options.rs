@@ -74,6 +74,17 @@ pub enum Numbers {
     Narrow,
 }
 
+/// How open files on branches that are never changed are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LowerFiles {
+    /// Every open file shows the file's data as they are, also after it was copied up.
+    #[default]
+    Exact,
+    /// Whoever has the file open for reading shares the branch's pages, and stays on the original
+    /// when it is copied up.
+    Shared,
+}
+
 /// How a union behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -85,6 +96,8 @@ pub struct Options {
     pub whiteouts: Whiteouts,
     /// How large numbers are.
     pub numbers: Numbers,
+    /// How files on branches that are never changed are read.
+    pub lower_files: LowerFiles,
 }
 
 /// Why a union could not be made.

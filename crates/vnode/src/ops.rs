@@ -333,7 +333,15 @@ pub trait OpenFile: Any + Send + Sync + fmt::Debug {
 
     /// The host file under it, if every byte of this file is read from and written to that file, unchanged, for as long
     /// as *any* open file of its vnode lives. The kernel may then be given it (FUSE passthrough).
+    ///
+    /// A layer that moves a file's data to another host file all the same says so in time
+    /// ([`crate::Upcalls::data_moved`]), and keeps the open files for which [`Self::bind`] was
+    /// called on the old one.
     fn backing(&self) -> Option<BorrowedFd<'_>>;
+
+    /// The kernel was given [`Self::backing`] for this open file: all that is asked of it from now
+    /// on is asked of that host file, also if the file's data move to another.
+    fn bind(&self);
 
     /// Reads at `offset`; answers fewer bytes than asked for only at the end of the file.
     ///

@@ -23,6 +23,14 @@ pub trait Upcalls: Send + Sync + fmt::Debug {
     /// them its attributes. For a directory: its listing.
     fn data_changed(&self, vnode: u64, range: Range<u64>);
 
+    /// The file's data lie in another host file from now on, with what was in them: it was copied
+    /// up. Open files that had passthrough before stay on the old one; whoever opens the file
+    /// later gets the new one.
+    ///
+    /// To be called after the vnode answers the new file, and before the operation that moved the
+    /// data returns.
+    fn data_moved(&self, vnode: u64);
+
     /// Any name, attribute and data may have changed: a branch came or went.
     fn everything_changed(&self);
 
@@ -60,6 +68,8 @@ impl Upcalls for Unattached {
     fn attributes_changed(&self, _vnode: u64) {}
 
     fn data_changed(&self, _vnode: u64, _range: Range<u64>) {}
+
+    fn data_moved(&self, _vnode: u64) {}
 
     fn everything_changed(&self) {}
 

@@ -224,6 +224,9 @@ impl OpenFile for ShakyFile {
     fn backing(&self) -> Option<BorrowedFd<'_>> {
         self.0.backing()
     }
+    fn bind(&self) {
+        self.0.bind();
+    }
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
         self.1.reads.fetch_add(1, Ordering::SeqCst);
         self.1.pass()?;

@@ -206,6 +206,10 @@ impl OpenFile for TemplateFile {
         if seen || self.is_changed() { None } else { self.lower.backing() }
     }
 
+    fn bind(&self) {
+        self.lower.bind();
+    }
+
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
         let Some(watch) = self.core.watch(OpKind::Read) else { return self.read_plain(cx, out, offset) };
         let op = Op::Read { file: &self.object(), offset, len: out.len() };

@@ -1,0 +1,255 @@
+//! `lower=shared`: files of read-only branches are read by passthrough until they are copied up.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use rustix::mm::{MapFlags, ProtFlags};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use strata_tests::mapping::Mapping;
+use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, long, on_both_transports};
+
+/// The bytes of a file of the read-only branch, which tell which one it is.
+fn original(number: usize) -> Vec<u8> {
+    format!("original {number:04} ").into_bytes().repeat(1000)
+}
+
+struct Bed {
+    union: Mounted,
+    upper: PathBuf,
+    lower: PathBuf,
+    files: usize,
+    _sandbox: Sandbox,
+}
+
+impl Bed {
+    fn new(transport: Transport, files: usize) -> Self {
+        let sandbox = Sandbox::with_time(Duration::from_secs(240));
+        let disk = sandbox.ext4("disk", 512);
+        let (upper, lower) = (disk.join("upper"), disk.join("lower"));
+        for dir in [&upper, &lower] {
+            fs::create_dir(dir).unwrap();
+        }
+        for number in 0..files {
+            fs::write(lower.join(format!("f{number}")), original(number)).unwrap();
+        }
+        let union = Mounted::with_options(Spec::union(&upper, &lower, transport), &sandbox.path("u"), "lower=shared");
+        Self { union, upper, lower, files, _sandbox: sandbox }
+    }
+
+    fn at(&self, number: usize) -> PathBuf {
+        self.union.path(format!("f{number}"))
+    }
+
+    /// No byte of the read-only branch has changed.
+    fn check_lower(&self) {
+        for number in 0..self.files {
+            assert!(fs::read(self.lower.join(format!("f{number}"))).unwrap() == original(number), "f{number}");
+        }
+    }
+}
+
+fn reads(bed: &Bed, what: impl FnOnce()) -> u64 {
+    bed.union.during(what).get("READ")
+}
+
+fn read_at_start(file: &File) -> [u8; 13] {
+    let mut bytes = [0; 13];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+fn files_of_read_only_branches_are_read_past_the_server(transport: Transport) {
+    let bed = Bed::new(transport, 2);
+    let first = File::open(bed.at(0)).unwrap();
+    assert_eq!(reads(&bed, || assert!(fs::read(bed.at(0)).unwrap() == original(0))), 0);
+    assert_eq!(reads(&bed, || assert_eq!(&read_at_start(&first), b"original 0000")), 0);
+    let map = Mapping::new(&first, 4096, ProtFlags::READ, MapFlags::SHARED).unwrap();
+    assert_eq!(map.read(0, 13), b"original 0000");
+    assert!(
+        fs::read_dir(&bed.upper).unwrap().all(|entry| !entry.unwrap().file_name().to_string_lossy().starts_with('f'))
+    );
+    // In the default mode each byte passes the server.
+    bed.check_lower();
+}
+
+/// Where the kernel is not given files, open ones follow the copy as they do by default.
+fn without_passthrough_readers_see_the_change(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let (upper, lower) = (sandbox.dir("upper"), sandbox.dir("lower"));
+    fs::write(lower.join("f0"), original(0)).unwrap();
+    let options = "lower=shared,passthrough=off";
+    let union = Mounted::with_options(Spec::union(&upper, &lower, transport), &sandbox.path("u"), options);
+    let reader = File::open(union.path("f0")).unwrap();
+    assert_eq!(&read_at_start(&reader), b"original 0000");
+    OpenOptions::new().write(true).open(union.path("f0")).unwrap().write_all_at(b"changed", 0).unwrap();
+    assert_eq!(&read_at_start(&reader), b"changedl 0000");
+    assert!(fs::read(lower.join("f0")).unwrap() == original(0));
+}
+
+/// Each way to change a file, beside a reader that has it open and one that has it mapped.
+fn readers_stay_and_others_see_the_change(transport: Transport) {
+    type Way = (&'static str, fn(&Path));
+    let ways: [Way; 9] = [
+        ("append", |path| OpenOptions::new().append(true).open(path).unwrap().write_all(b"more").unwrap()),
+        ("truncate", |path| drop(File::create(path).unwrap())),
+        ("write", |path| OpenOptions::new().write(true).open(path).unwrap().write_all_at(b"changed", 0).unwrap()),
+        ("mapping", |path| {
+            let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+            let mut map = Mapping::new(&file, 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).unwrap();
+            map.write(0, b"mapped");
+            map.sync().unwrap();
+        }),
+        ("set_len", |path| OpenOptions::new().write(true).open(path).unwrap().set_len(5).unwrap()),
+        ("truncate(2)", |path| drop(strata_tests::process::sh("truncate -s 3 \"$1\"", &[path]))),
+        ("chmod", |path| fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap()),
+        ("rename", |path| fs::rename(path, path.with_extension("new")).unwrap()),
+        ("unlink", |path| fs::remove_file(path).unwrap()),
+    ];
+    let bed = Bed::new(transport, ways.len());
+    for (number, (what, change)) in ways.iter().enumerate() {
+        let (path, before) = (bed.at(number), original(number));
+        let ino = fs::metadata(&path).unwrap().ino();
+        let mut reader = File::open(&path).unwrap();
+        let mapped = File::open(&path).unwrap();
+        let map = Mapping::new(&mapped, 4096, ProtFlags::READ, MapFlags::SHARED).unwrap();
+        assert_eq!(map.get(0), b'o', "{what}");
+        change(&path);
+        // As on overlayfs they go on with the file as they opened it.
+        let mut bytes = Vec::new();
+        reader.read_to_end(&mut bytes).unwrap();
+        assert!(bytes == before, "{what}: a reader sees something else");
+        assert_eq!(map.read(0, 8), b"original", "{what}");
+        // SEEK_END asks for a size that may be that of the changed file; data are where they were.
+        assert_eq!(reader.seek(SeekFrom::Start(14)).unwrap(), 14);
+        let renamed = path.with_extension("new");
+        let now = if renamed.exists() { &renamed } else { &path };
+        if *what == "unlink" {
+            assert!(!now.exists());
+            continue;
+        }
+        assert_eq!(fs::metadata(now).unwrap().ino(), ino, "{what}: another st_ino");
+        let shown = fs::read(now).unwrap();
+        let expected = match *what {
+            "append" => [&before[..], b"more"].concat(),
+            "truncate" => Vec::new(),
+            "write" => [b"changed", &before[7..]].concat(),
+            "mapping" => [b"mapped", &before[6..]].concat(),
+            "set_len" => before[..5].to_vec(),
+            "truncate(2)" => before[..3].to_vec(),
+            _ => before.clone(),
+        };
+        assert!(shown == expected, "{what}: {} bytes shown", shown.len());
+        drop((reader, map, mapped));
+        assert!(fs::read(now).unwrap() == expected, "{what}: after the readers are gone");
+    }
+    bed.check_lower();
+}
+
+/// A file of two names that is changed under one of them, and one that is changed by way of the reader's own descriptor.
+fn other_names_and_descriptors(transport: Transport) {
+    let bed = Bed::new(transport, 2);
+    fs::hard_link(bed.lower.join("f0"), bed.lower.join("g0")).unwrap();
+    let reader = File::open(bed.at(0)).unwrap();
+    assert_eq!(&read_at_start(&reader), b"original 0000");
+    let other = bed.union.path("g0");
+    OpenOptions::new().write(true).open(&other).unwrap().write_all_at(b"changed", 0).unwrap();
+    assert_eq!(&read_at_start(&reader), b"original 0000");
+    for path in [bed.at(0), other] {
+        assert!(fs::read(&path).unwrap().starts_with(b"changed"), "{}", path.display());
+    }
+    let reader = File::open(bed.at(1)).unwrap();
+    reader.set_permissions(fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(reader.metadata().unwrap().mode() & 0o777, 0o640);
+    assert_eq!(fs::metadata(bed.at(1)).unwrap().mode() & 0o777, 0o640);
+    assert!(fs::read(bed.at(1)).unwrap() == original(1));
+    assert_eq!(&read_at_start(&reader), b"original 0001");
+    bed.check_lower();
+}
+
+/// Readers, mappings and writers of the same files at once. No operation fails, whoever opens a file after a write has
+/// returned reads what was written, and no byte of the read-only branch changes.
+fn readers_and_writers_at_once(transport: Transport) {
+    let files = if long() { 2000 } else { 200 };
+    let bed = Bed::new(transport, files);
+    let (stop, opened) = (AtomicBool::new(false), AtomicU64::new(0));
+    // The file of each number was changed, and its write has returned.
+    let changed: Vec<AtomicBool> = (0..files).map(|_| AtomicBool::new(false)).collect();
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let (bed, stop, opened, changed) = (&bed, &stop, &opened, &changed);
+            scope.spawn(move || {
+                let mut rng = Rng::new(seed);
+                while !stop.load(Ordering::Relaxed) {
+                    let number = usize::try_from(rng.below(files as u64)).unwrap();
+                    let was_changed = changed[number].load(Ordering::SeqCst);
+                    let file = File::open(bed.at(number)).unwrap_or_else(|e| panic!("f{number}: {e}"));
+                    let start = if rng.below(4) == 0 {
+                        let map = Mapping::new(&file, 4096, ProtFlags::READ, MapFlags::SHARED).unwrap();
+                        map.read(0, 13)
+                    } else {
+                        read_at_start(&file).to_vec()
+                    };
+                    let new = format!("changed! {number:04}").into_bytes();
+                    let old = original(number)[..13].to_vec();
+                    assert!(start == new || (!was_changed && start == old), "f{number}: {}", start.escape_ascii());
+                    opened.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let mut order: Vec<usize> = (0..files).collect();
+        let mut rng = Rng::new(77);
+        for i in (1..files).rev() {
+            order.swap(i, usize::try_from(rng.below(i as u64 + 1)).unwrap());
+        }
+        for number in order {
+            let file = OpenOptions::new().read(true).write(true).open(bed.at(number)).unwrap();
+            let new = format!("changed! {number:04}").into_bytes();
+            if number % 3 == 0 {
+                let mut map = Mapping::new(&file, 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).unwrap();
+                map.write(0, &new);
+            } else {
+                file.write_all_at(&new, 0).unwrap();
+            }
+            changed[number].store(true, Ordering::SeqCst);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(opened.load(Ordering::Relaxed) > 0);
+    for number in 0..files {
+        let expected = [format!("changed! {number:04}").as_bytes(), &original(number)[13..]].concat();
+        assert!(fs::read(bed.at(number)).unwrap() == expected, "f{number}");
+    }
+    bed.check_lower();
+}
+
+/// What the kernel knew of a file's two nodes is forgotten, and the file has its usual one again.
+fn nodes_come_and_go(transport: Transport) {
+    let mut bed = Bed::new(transport, 1);
+    for round in 0..3 {
+        let reader = File::open(bed.at(0)).unwrap();
+        let first = read_at_start(&reader);
+        OpenOptions::new().write(true).open(bed.at(0)).unwrap().write_all_at(format!("{round}").as_bytes(), 0).unwrap();
+        assert_eq!(read_at_start(&reader)[1..], first[1..]);
+        drop(reader);
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+        assert!(fs::read(bed.at(0)).unwrap().starts_with(format!("{round}").as_bytes()));
+    }
+    let ino = fs::metadata(bed.at(0)).unwrap().ino();
+    bed.union.remount();
+    assert_eq!(fs::metadata(bed.at(0)).unwrap().ino(), ino);
+    bed.check_lower();
+}
+
+on_both_transports!(
+    files_of_read_only_branches_are_read_past_the_server,
+    without_passthrough_readers_see_the_change,
+    readers_stay_and_others_see_the_change,
+    other_names_and_descriptors,
+    readers_and_writers_at_once,
+    nodes_come_and_go,
+);
