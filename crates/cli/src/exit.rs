@@ -19,6 +19,8 @@ pub enum Exit {
     Interrupted = 8,
     /// The mount failed: a directory that can't be used, or the kernel said no.
     Mount = 32,
+    /// `strata check`: wrong arguments.
+    CheckUsage = 16,
     /// `strata lower`: the command was found and can't be run.
     NotExecutable = 126,
     /// `strata lower`: there is no such command.
@@ -35,6 +37,13 @@ impl Exit {
         (Self::Interrupted, "interrupted before the mount was done"),
         (Self::Mount, "the mount failed: a branch or the mount point can't be used, or the kernel refused"),
     ];
+
+    /// `strata check`, as fsck(8): damage was repaired.
+    pub const REPAIRED: Self = Self::Usage;
+    /// `strata check`: damage is left.
+    pub const DAMAGED: Self = Self::Internal;
+    /// `strata check`: something could not be checked.
+    pub const NOT_CHECKED: Self = Self::Interrupted;
 
     /// The number.
     #[must_use]

@@ -19,6 +19,7 @@
 pub mod already;
 mod atime;
 pub mod background;
+pub mod check;
 pub mod cmdline;
 pub mod debug;
 pub mod device;

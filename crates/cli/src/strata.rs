@@ -6,7 +6,7 @@ use crate::layers::{self, Form};
 use crate::new::{self, Language};
 use crate::options::Type;
 use crate::stats::{self, Question};
-use crate::{debug, helper, lower, man, sync, usenetctl};
+use crate::{check, debug, helper, lower, man, sync, usenetctl};
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
@@ -36,6 +36,7 @@ Examples:
   strata lower /mnt ls -l               a command that sees what the mount covers
   strata debug /mnt debug               log more, from now on
   strata sync /mnt                      what sync -f does on other file systems
+  strata check /srv/data                look for damage in compressed files, while they are not mounted
   umount /mnt
 
 Exit status: 0 success, 1 wrong arguments, 2 a failing system, 32 not a mount of Strata. strata lower exits as its command
@@ -141,6 +142,13 @@ enum Command {
         #[arg(required = true)]
         path: Vec<PathBuf>,
     },
+    /// Look for damage in the files of a layer that changes the size of data (zstd), and repair it.
+    #[command(after_help = check::HELP)]
+    Check {
+        /// Which directories, and how.
+        #[command(flatten)]
+        what: check::What,
+    },
     /// Write a new layer to begin with, and its tests.
     New {
         /// What it is to be called: a letter, then lower-case letters, digits, - and _.
@@ -182,6 +190,7 @@ pub fn run(args: &[OsString]) -> Exit {
             let _ = error.print();
             return match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
+                _ if args.get(1).is_some_and(|command| command == "check") => Exit::CheckUsage,
                 _ => Exit::Usage,
             };
         }
@@ -216,6 +225,10 @@ pub fn run(args: &[OsString]) -> Exit {
             let language = if *c { Language::C } else { Language::Rust };
             new::write(name, dir.as_deref(), strata.as_deref(), language).and_then(|text| print(text.as_bytes()))
         }
+        Command::Check { what } => match check::run(what) {
+            Ok(exit) => return exit,
+            Err(failure) => Err(failure),
+        },
         Command::Usenet { command } => usenetctl::execute(command),
         Command::Completions { shell } => {
             let mut script = Vec::new();

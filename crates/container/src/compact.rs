@@ -21,7 +21,7 @@ const SLACK: u64 = 64 << 10;
 const PART: u64 = 24;
 
 /// A file may take a quarter more than a fresh copy.
-const BOUND: (u64, u64) = (5, 4);
+pub(crate) const BOUND: (u64, u64) = (5, 4);
 
 /// Blocks of a group are moved together if it takes this much more than a fresh copy. Tighter than [`BOUND`], so that the dead
 /// bytes that are not looked for yet fit in between: `19/16 * (1 + 1/(24 * 0.8)) < 5/4`.
@@ -117,7 +117,7 @@ impl Space {
     }
 }
 
-fn exceeds(bytes: u64, fresh: u64, (over, under): (u64, u64)) -> bool {
+pub(crate) fn exceeds(bytes: u64, fresh: u64, (over, under): (u64, u64)) -> bool {
     u128::from(bytes) * u128::from(under) > u128::from(fresh) * u128::from(over)
 }
 

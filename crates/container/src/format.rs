@@ -303,6 +303,15 @@ pub(crate) fn parse_header(header: &[u8]) -> Result<Option<(Fixed, State, usize)
     Ok(Some((fixed, state, at)))
 }
 
+/// Is one of the two records of the state neither empty nor right?
+pub(crate) fn damaged_state(header: &[u8]) -> bool {
+    let Ok(Some(fixed)) = Fixed::parse(header) else { return true };
+    STATES.iter().any(|&at| {
+        let bytes = header.get(at as usize..at as usize + size_of::<StateBytes>()).unwrap_or_default();
+        State::parse(bytes, &fixed).is_none() && bytes.iter().any(|&byte| byte != 0)
+    })
+}
+
 /// The header of a new file: its state is in the first record.
 pub(crate) fn new_header(fixed: &Fixed, state: &State) -> Vec<u8> {
     let mut header = fixed.bytes();

@@ -22,6 +22,7 @@
 
 mod batch;
 mod cache;
+mod check;
 mod codec;
 mod compact;
 mod container;
@@ -39,6 +40,7 @@ mod space;
 mod sync;
 mod write;
 
+pub use check::{Damage, Report, check};
 pub use codec::{BLOCK_MAX, BLOCK_MIN, BlockAt, BlockCodec, encoded_limit, is_block_size};
 pub use container::Container;
 pub use head::{Probe, plain_size, probe};

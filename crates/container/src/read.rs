@@ -15,7 +15,7 @@ const STEP: usize = 1 << 20;
 const QUICK: usize = 128 << 10;
 
 /// The version of a block that counts.
-enum Current {
+pub(crate) enum Current {
     Hole,
     /// Its encoded bytes were read.
     Data(Version),
@@ -181,7 +181,14 @@ impl Container {
     }
 
     /// The version of a block that counts: the newest, if its bytes arrived.
-    fn current(&self, cx: &Cx<'_>, head: &Head, group: &Group, at: usize, buffer: &mut Vec<u8>) -> Result<Current> {
+    pub(crate) fn current(
+        &self,
+        cx: &Cx<'_>,
+        head: &Head,
+        group: &Group,
+        at: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Current> {
         let entry = group.entry(at)?;
         let Some((slot, newest)) = entry.newest()? else { return Ok(Current::Hole) };
         if newest.is_hole() {

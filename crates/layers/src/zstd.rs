@@ -2,7 +2,7 @@
 
 use blockcodecs::Zstd;
 use std::sync::Arc;
-use wrapfs::container::{BLOCK_MAX, BLOCK_MIN, is_block_size};
+use wrapfs::container::{BLOCK_MAX, BLOCK_MIN, BlockCodec, is_block_size};
 use wrapfs::{Build, Foreign, LayerType, OptionSpec, Template, Traits};
 
 /// The layer.
@@ -41,3 +41,10 @@ pub const LAYER: LayerType = LayerType {
     }),
     traits: Traits::NONE,
 };
+
+/// The codec whose files have this id, to look at them without a mount.
+#[must_use]
+pub fn codec(id: [u8; 8]) -> Option<Arc<dyn BlockCodec>> {
+    let codec = Zstd::new(3, 65_536).ok()?;
+    (codec.id() == id).then(|| Arc::new(codec) as Arc<dyn BlockCodec>)
+}

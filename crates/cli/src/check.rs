@@ -1,0 +1,428 @@
+//! `strata check`: looks for damage in the files of a layer that changes the size of data (`zstd`), and repairs it.
+
+use crate::exit::{Exit, Failure};
+use crate::place::reason;
+use crate::progress::Progress;
+use crate::{lower, mountinfo};
+use clap::Args;
+use hostfs::{HostFs, HostOptions};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use vnode::{Cx, Errno, Kind, Layer as _, Name, OpenFlags, Vnode};
+use wrapfs::container::{Damage, Probe, Report, check, probe};
+
+/// What follows the options in the help.
+pub const HELP: &str = "\
+DIR is the directory below the mount, which must not be mounted while it is checked. Files that are no containers are passed over. \
+Headers, indexes and the checksums of all stored blocks are checked; blocks of zstd are decompressed, too.
+
+--repair brings back the previous version of a damaged block where that is whole, writes a damaged record of the size anew, and \
+gives dead space back. What can't be repaired stays as it is: reading such a block is an I/O error, the rest of the file can be read.
+
+Examples:
+  strata check /srv/data
+  strata check --repair --json /srv/data >report.json
+
+Exit status: 0 no damage, 1 damage that was repaired, 4 damage that is left, 8 something could not be checked, 16 wrong arguments. \
+The largest that applies.";
+
+/// Which directories, and how.
+#[derive(Debug, Args)]
+pub struct What {
+    /// The directories below, with all that is in them.
+    #[arg(required = true, value_name = "DIR")]
+    dir: Vec<PathBuf>,
+    /// Repair what can be repaired.
+    #[arg(long)]
+    repair: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Checks all of it, and prints what was found.
+///
+/// # Errors
+/// Standard output can't be written to.
+pub fn run(what: &What) -> Result<Exit, Failure> {
+    let mut check = Check { what, open: open_files(), seen: HashSet::new(), found: Found::default() };
+    for dir in &what.dir {
+        if let Err(failure) = check.tree(dir) {
+            check.found.fail(dir, &failure.reason);
+        }
+    }
+    let found = check.found;
+    let text = if what.json { format!("{}\n", found.json()) } else { found.summary() };
+    let mut out = std::io::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| Failure {
+        exit: Exit::NOT_CHECKED,
+        reason: format!("can't write to standard output: {error}"),
+    })?;
+    Ok(found.exit())
+}
+
+/// A file, by its device and number.
+type Id = (u64, u64);
+
+struct Check<'a> {
+    what: &'a What,
+    /// What other processes have open.
+    open: HashSet<Id>,
+    /// Files with several names that were checked already.
+    seen: HashSet<Id>,
+    found: Found,
+}
+
+/// What was found so far.
+#[derive(Debug, Default)]
+struct Found {
+    containers: u64,
+    blocks: u64,
+    repaired: u64,
+    left: u64,
+    given_back: u64,
+    /// For JSON; otherwise they are printed at once.
+    damages: Vec<Value>,
+    failures: Vec<Value>,
+}
+
+impl Check<'_> {
+    fn tree(&mut self, dir: &Path) -> Result<(), Failure> {
+        let real = dir.canonicalize().map_err(|error| Failure::system(error.to_string()))?;
+        refuse_mounted(&real)?;
+        let root =
+            HostFs::open(&real, HostOptions::default()).map_err(|error| Failure::system(error.to_string()))?.root();
+        let mut progress = Progress::on_terminal("files checked", || count(&root));
+        let mut done = 0;
+        let mut directories = vec![(root, dir.to_owned())];
+        while let Some((vnode, path)) = directories.pop() {
+            for name in names(&*vnode).unwrap_or_else(|errno| self.unreadable(&path, errno)) {
+                let path = path.join(OsStr::from_bytes(&name));
+                let entry = Name::new(&name).and_then(|name| vnode.lookup(&own(), name));
+                let child = match entry {
+                    Ok(Some(entry)) => entry.vnode,
+                    Ok(None) => continue,
+                    Err(errno) => {
+                        self.found.fail(&path, &reason(errno));
+                        continue;
+                    }
+                };
+                match child.kind() {
+                    Kind::Directory => directories.push((child, path)),
+                    Kind::Regular => {
+                        self.file(&child, &path).unwrap_or_else(|errno| self.found.fail(&path, &explain(errno)));
+                        done += 1;
+                        if let Some(progress) = &mut progress {
+                            progress.show(done);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn unreadable(&mut self, path: &Path, errno: Errno) -> Vec<Vec<u8>> {
+        self.found.fail(path, &reason(errno));
+        Vec::new()
+    }
+
+    fn file(&mut self, vnode: &Arc<dyn Vnode>, path: &Path) -> Result<(), Errno> {
+        let file = vnode.open(&own(), OpenFlags::RDONLY)?;
+        // A damaged header is for the check to find.
+        if matches!(probe(&own(), &*file), Ok(Probe::Empty | Probe::Blank | Probe::Foreign)) {
+            return Ok(());
+        }
+        if let Some(fd) = file.backing() {
+            let stat = rustix::fs::fstat(fd)?;
+            let id = (stat.st_dev, stat.st_ino);
+            if self.open.contains(&id) {
+                self.found.fail(path, "a process has it open: it is not checked; unmount what uses it first");
+                return Ok(());
+            }
+            if stat.st_nlink > 1 && !self.seen.insert(id) {
+                return Ok(());
+            }
+        }
+        drop(file);
+        let mut damages = Vec::new();
+        let report = check(&own(), vnode, &layers::zstd::codec, self.what.repair, &mut |damage| {
+            // Bounded, however damaged a file is: what is left out is counted.
+            if damages.len() < SHOWN {
+                damages.push(damage);
+            }
+        })?;
+        if let Some(report) = report {
+            self.found.add(path, &report, &damages, self.what)?;
+        }
+        Ok(())
+    }
+}
+
+/// So many damages of one file are shown.
+const SHOWN: usize = 1000;
+
+impl Found {
+    fn fail(&mut self, path: &Path, why: &str) {
+        let _ = writeln!(std::io::stderr(), "strata: {}: {why}", path.display());
+        self.failures.push(json!({ "path": path.to_string_lossy(), "reason": why }));
+    }
+
+    fn add(&mut self, path: &Path, report: &Report, damages: &[Damage], what: &What) -> Result<(), Errno> {
+        self.containers += 1;
+        self.blocks += report.blocks;
+        self.repaired += report.repaired;
+        self.left += report.left;
+        self.given_back += report.given_back;
+        for damage in damages {
+            if what.json {
+                self.damages.push(as_json(path, *damage, report, what.repair));
+            } else {
+                let text = describe(*damage, report, what.repair);
+                writeln!(std::io::stdout(), "{}: {text}", path.display()).map_err(|_| Errno::PIPE)?;
+            }
+        }
+        let all = report.left + report.repaired;
+        if !what.json && all > damages.len() as u64 {
+            let more = all - damages.len() as u64;
+            writeln!(std::io::stdout(), "{}: {more} more", path.display()).map_err(|_| Errno::PIPE)?;
+        }
+        Ok(())
+    }
+
+    fn exit(&self) -> Exit {
+        match (self.failures.is_empty(), self.left, self.repaired) {
+            (false, _, _) => Exit::NOT_CHECKED,
+            (true, 1.., _) => Exit::DAMAGED,
+            (true, 0, 1..) => Exit::REPAIRED,
+            (true, 0, 0) => Exit::Success,
+        }
+    }
+
+    fn summary(&self) -> String {
+        let mut text = format!("{} containers, {} blocks: ", self.containers, self.blocks);
+        match (self.repaired, self.left) {
+            (0, 0) => text.push_str("no damage"),
+            (repaired, left) => text.push_str(&format!("{repaired} repaired, {left} damaged")),
+        }
+        if self.given_back > 0 {
+            text.push_str(&format!(", {} KiB given back", self.given_back >> 10));
+        }
+        if !self.failures.is_empty() {
+            text.push_str(&format!(", {} not checked", self.failures.len()));
+        }
+        text.push('\n');
+        text
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "containers": self.containers,
+            "blocks": self.blocks,
+            "repaired": self.repaired,
+            "damaged": self.left,
+            "given_back": self.given_back,
+            "damages": self.damages,
+            "not_checked": self.failures,
+        })
+    }
+}
+
+/// A damage in words.
+fn describe(damage: Damage, report: &Report, repair: bool) -> String {
+    let range = |number: u64| {
+        let start = number.saturating_mul(report.block);
+        let end = start.saturating_add(report.block).min(report.size);
+        format!("bytes {start} to {}", end.saturating_sub(1))
+    };
+    match damage {
+        Damage::Header => "the header is damaged: nothing of the file can be read".to_owned(),
+        Damage::State if repair => "a record of the size was damaged; the other one counts; repaired".to_owned(),
+        Damage::State => "a record of the size is damaged; the other one counts".to_owned(),
+        Damage::Block { number, older: true } if repair => {
+            format!("{} were damaged: the version before is back", range(number))
+        }
+        Damage::Block { number, older: true } => {
+            format!("{} are damaged; --repair brings the version before back", range(number))
+        }
+        Damage::Block { number, older: false } => format!("{} are lost", range(number)),
+        Damage::Content { number } => format!("{} can't be decoded", range(number)),
+    }
+}
+
+fn as_json(path: &Path, damage: Damage, report: &Report, repair: bool) -> Value {
+    let (kind, block) = match damage {
+        Damage::Header => ("header", None),
+        Damage::State => ("state", None),
+        Damage::Block { number, .. } => ("block", Some(number)),
+        Damage::Content { number } => ("content", Some(number)),
+    };
+    let (start, len) = (block.map(|number| number.saturating_mul(report.block)), block.map(|_| report.block));
+    json!({
+        "path": path.to_string_lossy(),
+        "kind": kind,
+        "offset": start,
+        "length": len,
+        "repairable": damage.is_repairable(),
+        "repaired": repair && damage.is_repairable(),
+    })
+}
+
+fn explain(errno: Errno) -> String {
+    match errno {
+        Errno::MEDIUMTYPE => "it is of a later version of the format: use a newer strata".to_owned(),
+        errno => reason(errno),
+    }
+}
+
+fn own() -> Cx<'static> {
+    Cx::internal(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
+/// The names in a directory.
+fn names(dir: &dyn Vnode) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut names = Vec::new();
+    dir.readdir(&own(), 0, &mut |entry| {
+        let name = entry.name.as_bytes();
+        if name != b"." && name != b".." {
+            names.push(name.to_vec());
+        }
+        true
+    })?;
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// How many files there are in a tree.
+fn count(root: &Arc<dyn Vnode>) -> u64 {
+    let mut files = 0;
+    let mut directories = vec![Arc::clone(root)];
+    while let Some(dir) = directories.pop() {
+        let mut below = Vec::new();
+        let _as_far_as_it_can_be_read = dir.readdir(&own(), 0, &mut |entry| {
+            match entry.kind {
+                Kind::Regular => files += 1,
+                Kind::Directory => below.push(entry.name.as_bytes().to_vec()),
+                _ => {}
+            }
+            true
+        });
+        let child = |name: &Vec<u8>| dir.lookup(&own(), Name::new(name).ok()?).ok()?;
+        directories.extend(below.iter().filter_map(child).map(|entry| entry.vnode));
+    }
+    files
+}
+
+/// Refuses a directory that a mount shows, or that lies in one.
+fn refuse_mounted(real: &Path) -> Result<(), Failure> {
+    for mount in mountinfo::read() {
+        for lower in lower::find(mount.point()).unwrap_or_default() {
+            if real.starts_with(&lower.path) || lower.path.starts_with(real) || real.starts_with(mount.point()) {
+                let point = mount.point().display();
+                return Err(Failure::system(format!("it is in use by the mount at {point}: unmount that first")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The files that other processes have open: servers of mounts in other mount namespaces among them. Only root sees those of
+/// other users.
+fn open_files() -> HashSet<Id> {
+    let own = std::process::id().to_string();
+    let mut open = HashSet::new();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let others = processes.filter(|entry| {
+        let name = entry.file_name();
+        name.as_bytes().iter().all(u8::is_ascii_digit) && name.as_bytes() != own.as_bytes()
+    });
+    for process in others {
+        for file in std::fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten() {
+            // As far as the kernel knows: a server that hangs is not asked.
+            let stat = rustix::fs::statx(CWD, file.path(), AtFlags::STATX_DONT_SYNC, StatxFlags::INO);
+            if let Ok(stat) = stat {
+                open.insert((rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino));
+            }
+        }
+    }
+    open
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A directory with a container in it that was written twice.
+    fn sample(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("strata-check-{name}-{}", std::process::id()));
+        fs::create_dir_all(dir.join("deep/er")).unwrap();
+        let host = HostFs::open(&dir.join("deep/er"), HostOptions::default()).unwrap();
+        let layer = layers::zstd::LAYER.over(host, &wrapfs::Settings::new()).unwrap();
+        let (_, file) = layer.root().create(&own(), Name::new(b"f").unwrap(), 0o644, OpenFlags::RDWR).unwrap();
+        for byte in [b'a', b'b'] {
+            file.write(&own(), &[byte; 200_000], 0).unwrap();
+            file.fsync(&own(), false).unwrap();
+        }
+        drop(file);
+        fs::write(dir.join("deep/plain"), "text").unwrap();
+        std::os::unix::fs::symlink("nowhere", dir.join("link")).unwrap();
+        dir
+    }
+
+    fn run_on(dir: &Path, repair: bool) -> Exit {
+        run(&What { dir: vec![dir.to_owned()], repair, json: repair }).unwrap()
+    }
+
+    #[test]
+    fn damage_is_found_repaired_and_told_by_the_exit_status() {
+        let dir = sample("damage");
+        let path = dir.join("deep/er/f");
+        assert_eq!(run_on(&dir, false), Exit::Success);
+        let good = fs::read(&path).unwrap();
+        // The newest version of the first block: the second slot of the first entry.
+        let mut bad = good.clone();
+        bad[1024 + 32 + 9] ^= 1;
+        fs::write(&path, &bad).unwrap();
+        assert_eq!(run_on(&dir, false), Exit::DAMAGED);
+        assert_eq!(fs::read(&path).unwrap(), bad);
+        assert_eq!(run_on(&dir, true), Exit::REPAIRED);
+        assert_eq!(run_on(&dir, true), Exit::Success);
+        bad = good;
+        bad[20] ^= 1;
+        fs::write(&path, &bad).unwrap();
+        assert_eq!(run_on(&dir, true), Exit::DAMAGED);
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(run_on(&dir, true), Exit::NOT_CHECKED);
+    }
+
+    #[test]
+    fn an_open_file_is_not_checked() {
+        let dir = sample("open");
+        let mut holder = std::process::Command::new("sleep");
+        let mut holder = holder.arg("60").stdin(fs::File::open(dir.join("deep/er/f")).unwrap()).spawn().unwrap();
+        assert_eq!(run_on(&dir, true), Exit::NOT_CHECKED);
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        assert_eq!(run_on(&dir, true), Exit::Success);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn damages_are_described() {
+        let report = Report { size: 1000, block: 512, ..Report::default() };
+        let lost = Damage::Block { number: 1, older: false };
+        assert_eq!(describe(lost, &report, true), "bytes 512 to 999 are lost");
+        let older = Damage::Block { number: 0, older: true };
+        assert_eq!(describe(older, &report, true), "bytes 0 to 511 were damaged: the version before is back");
+        assert_eq!(as_json(Path::new("f"), older, &report, true)["repaired"], true);
+        assert_eq!(as_json(Path::new("f"), lost, &report, true)["repaired"], false);
+    }
+}
