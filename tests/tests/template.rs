@@ -19,6 +19,18 @@ use wrapfs::{Build, LayerType, Settings, Template, Traits};
 const XOR: &LayerType = &layers::xor::LAYER;
 const ROT13: &LayerType = &layers::rot13::LAYER;
 
+/// Names in each directory are encoded with what a file there holds.
+#[path = "../../crates/wrapfs/tests/common/store.rs"]
+#[allow(dead_code)]
+mod store;
+
+const STORED: &LayerType = &LayerType {
+    name: "stored",
+    about: "keeps what names are encoded with in each directory",
+    options: &[],
+    build: &|lower, _settings| Ok(store::Store::new(255).over(lower)),
+};
+
 /// What others change is seen after this long.
 const CACHE: Duration = Duration::from_millis(50);
 
@@ -223,7 +235,49 @@ fn a_read_only_layer_is_mounted_read_only(transport: Transport) {
     assert!(options.split(',').any(|option| option == "ro"), "{options}");
 }
 
+fn directories_with_a_state(transport: Transport) {
+    let sandbox = Sandbox::with_time(Duration::from_secs(120));
+    let disk = sandbox.ext4("disk", 256);
+    let lower = disk.join("lower");
+    fs::create_dir(&lower).unwrap();
+    let mounted = || Stacked::new(&lower, sandbox.path("m"), transport, &[(STORED, "", "")]);
+    let stacked = mounted();
+    // A tree with long names and directories that nobody may write, copied, moved, linked.
+    let tree = sandbox.dir("tree");
+    process::sh(
+        "cd \"$1\"; long=$(printf 'n%.0s' {1..200}); mkdir -p a/b/c \"d/$long\" a/$long; echo text > \"d/$long/$long\"
+         ln \"d/$long/$long\" a/b/linked; ln -s ../b a/$long/link; echo more > a/b/c/file; chmod 555 a/b/c",
+        &[&tree],
+    );
+    process::sh(
+        "cd \"$2\"; cp -a \"$1\" one; mv one two; mkdir one; cp -a \"$1\" one/; mv one/tree three; rmdir one
+         cp -al two/. three/again; mkdir empty; mv -T three/again empty; ! mv -T two empty 2> /dev/null",
+        &[&tree, &stacked.dir],
+    );
+    let same =
+        "diff -r --no-dereference \"$1\" \"$2/$3\"; (cd \"$1\"; find . | sort) | cmp - <(cd \"$2/$3\"; find . | sort)";
+    let check = |dir: &Path| {
+        process::sh("cmp <(ls \"$1\") <(printf 'empty\\nthree\\ntwo\\n')", &[dir]);
+        for copy in ["two", "three", "empty"] {
+            process::sh(same, &[&tree, dir, Path::new(copy)]);
+        }
+    };
+    check(&stacked.dir);
+    // Each directory has a state, and no name of it is readable below.
+    process::sh(
+        "cd \"$1\"; find . -type d | while read -r dir; do test -f \"$dir/store.state\"; done
+         test -z \"$(find . -name 'linked' -o -name 'nnn*')\"",
+        &[&lower],
+    );
+    drop(stacked);
+    let stacked = mounted();
+    check(&stacked.dir);
+    process::sh("chmod -R u+w \"$1\"; rm -r \"$1\"/*; test -z \"$(ls -A \"$1\")\"", &[&stacked.dir]);
+    assert_eq!(process::sh("ls -A \"$1\"", &[&lower]).trim(), store::STATE);
+}
+
 on_both_transports!(
+    directories_with_a_state,
     a_read_only_layer_is_mounted_read_only,
     fsx_through_stacks,
     mapped_files_are_read_run_and_written,
@@ -232,21 +286,25 @@ on_both_transports!(
     changes_by_others_in_open_files
 );
 
-/// No case of pjdfstest that passes natively fails through a stack of three, where data are compressed, nor in a managed directory.
+/// No case of pjdfstest that passes natively fails through a stack of three, where data are compressed, in a managed directory, nor where
+/// directories have a state.
 #[test]
 fn pjdfstest_through_layers() {
     let sandbox = Sandbox::with_time(Duration::from_secs(400));
     let disk = sandbox.ext4("disk", 1024);
     let second = sandbox.dir("second");
-    let [native, three, zstd] = ["native", "three", "zstd"].map(|name| disk.join(name));
-    for dir in [&native, &three, &zstd] {
+    let [native, three, zstd, stored] = ["native", "three", "zstd", "stored"].map(|name| disk.join(name));
+    for dir in [&native, &three, &zstd, &stored] {
         fs::create_dir(dir).unwrap();
     }
     let usenet = managed(&disk.join("usenet"));
     let native = pjdfstest(&native, &second);
     let compressing = [(&layers::zstd::LAYER, "", "")];
     let managed = [(&usenetfs::LAYER, "scheme", "hash")];
-    for (lower, kinds, mount) in [(&three, &THREE[..], "m"), (&zstd, &compressing, "z"), (&usenet, &managed, "u")] {
+    let storing = [(STORED, "", "")];
+    let layers =
+        [(&three, &THREE[..], "m"), (&zstd, &compressing, "z"), (&usenet, &managed, "u"), (&stored, &storing, "s")];
+    for (lower, kinds, mount) in layers {
         let stacked = Stacked::new(lower, sandbox.path(mount), Transport::Ring, kinds);
         let mut worse = worse(&native, &pjdfstest(&stacked.dir, &second));
         if *lower == usenet {

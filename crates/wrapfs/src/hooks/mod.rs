@@ -1,7 +1,7 @@
 //! What an author writes: each hook is a trait of its own, and a layer has those that it needs.
 //!
-//! Hooks are called without any lock of the template's that another operation of another file could wait for; a hook may be called
-//! from many threads at once. A hook's error reaches the program as that errno; a hook that panics is an `EIO`, and the panic is logged.
+//! A hook may be called from many threads at once. It is called without any lock of the template's that an operation of another file could
+//! wait for, except for hooks for names of a layer whose directories have a state: removing a directory waits for them. A hook's error reaches the program as that errno; a hook that panics is an `EIO`, and the panic is logged.
 
 mod attributes;
 mod data;
@@ -11,6 +11,7 @@ mod object;
 mod objects;
 mod operations;
 mod set;
+mod store;
 
 pub use attributes::Attributes;
 pub use data::{Block, Data, MAX_BLOCK};
@@ -20,3 +21,4 @@ pub use object::{Known, Object, State};
 pub use objects::Objects;
 pub use operations::{Answer, Instead, Op, OpKind, OpSet, Operations, Reply, Verdict};
 pub use set::Hooks;
+pub use store::{LongName, NameStore, Role, StateFile};

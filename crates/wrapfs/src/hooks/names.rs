@@ -17,7 +17,7 @@ pub enum Matching {
 /// Changes names (Wrapfs paper, section 2.1.2 and Table 1): one component at a time, `.` and `..` never.
 ///
 /// An encoded name may be of any length: one that the layer below can't take is stored by its hash, with the name itself in a file beside
-/// it. It must not be empty, `.` or `..`, nor hold a `/` or a NUL (`EIO` and a word in the log). A name found below is seen exactly if it
+/// it, or as the layer's [`super::NameStore`] says. It must not be empty, `.` or `..`, nor hold a `/` or a NUL (`EIO` and a word in the log). A name found below is seen exactly if it
 /// decodes and the decoded name encodes to it again; all else below is neither listed nor found.
 pub trait Names: Send + Sync + fmt::Debug {
     /// The name below for a name above.

@@ -11,6 +11,7 @@ pub type State = Arc<dyn Any + Send + Sync>;
 pub struct Object<'a> {
     lower: &'a dyn Vnode,
     known: Option<&'a dyn Known>,
+    state: &'a [u8],
 }
 
 impl fmt::Debug for Object<'_> {
@@ -42,13 +43,19 @@ impl<'a> Object<'a> {
     /// What a hook sees of a vnode of the layer below, if nothing else is known of it.
     #[must_use]
     pub const fn new(lower: &'a dyn Vnode) -> Self {
-        Self { lower, known: None }
+        Self { lower, known: None, state: &[] }
     }
 
     /// The same, with what else is known of it.
     #[must_use]
     pub const fn with(lower: &'a dyn Vnode, known: &'a dyn Known) -> Self {
-        Self { lower, known: Some(known) }
+        Self { lower, known: Some(known), state: &[] }
+    }
+
+    /// The same, with the state of the directory.
+    #[must_use]
+    pub const fn with_state(self, state: &'a [u8]) -> Self {
+        Self { state, ..self }
     }
 
     /// Its number: the same for ever.
@@ -83,6 +90,13 @@ impl<'a> Object<'a> {
     /// `EOPNOTSUPP` for an object that is not lent by the template; `ENOMEM`.
     pub fn hold(&self) -> Result<Arc<dyn Vnode>> {
         self.known.map_or(Err(Errno::OPNOTSUPP), Known::hold)
+    }
+
+    /// What names in this directory are encoded with, as the layer's [`crate::hooks::NameStore`] made it. Empty where directories have
+    /// no state, and in hooks that are not about names.
+    #[must_use]
+    pub const fn directory_state(&self) -> &'a [u8] {
+        self.state
     }
 
     /// A path that leads to the object from the root of this layer, in names as programs see them: `/` or `/a/b`.

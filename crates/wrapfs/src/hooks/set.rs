@@ -1,4 +1,4 @@
-use super::{Attributes, Data, Ioctls, Names, Objects, Operations};
+use super::{Attributes, Data, Ioctls, NameStore, Names, Objects, Operations};
 use crate::Foreign;
 use container::BlockCodec;
 use std::sync::Arc;
@@ -18,6 +18,8 @@ use std::sync::Arc;
 pub struct Hooks {
     /// Names.
     pub names: Option<Box<dyn Names>>,
+    /// How encoded names are kept.
+    pub store: Option<Box<dyn NameStore>>,
     /// Attributes.
     pub attributes: Option<Box<dyn Attributes>>,
     /// Data.
@@ -45,6 +47,11 @@ impl Hooks {
     /// Names are changed.
     pub fn names(self, hook: impl Names + 'static) -> Self {
         Self { names: Some(Box::new(hook)), ..self }
+    }
+
+    /// Encoded names are kept in the layer's own way: those that are too long, and what directories encode them with.
+    pub fn store(self, hook: impl NameStore + 'static) -> Self {
+        Self { store: Some(Box::new(hook)), ..self }
     }
 
     /// Attributes are changed.

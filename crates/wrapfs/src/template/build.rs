@@ -2,14 +2,17 @@ use super::core::Core;
 use super::data::Coding;
 use super::guard::guard;
 use super::node::TemplateVnode;
+use super::paths::Paths;
 use super::record::Records;
 use super::resized::{Foreign, Resizing};
 use super::watch::Watch;
 use crate::WrapFs;
-use crate::hooks::{Attributes, Data, Hooks, Ioctls, Matching, Names, Objects, OpKind, Operations};
+use crate::hooks::{
+    Attributes, Data, Hooks, Ioctls, Matching, NameStore, Names, Object, Objects, OpKind, Operations, StateFile,
+};
 use container::BlockCodec;
 use std::sync::Arc;
-use vnode::{Command, Cx, Layer, Properties, Result, Upcalls, Vnode};
+use vnode::{Command, Cx, Layer, Name, Properties, Result, Upcalls, Vnode};
 
 /// Builds a layer out of hooks: each that is not given is the identity, and costs nothing.
 ///
@@ -31,6 +34,7 @@ use vnode::{Command, Cx, Layer, Properties, Result, Upcalls, Vnode};
 #[must_use]
 pub struct Template {
     core: Core,
+    store: Option<Box<dyn NameStore>>,
     objects: Option<Box<dyn Objects>>,
     paths: bool,
 }
@@ -38,12 +42,18 @@ pub struct Template {
 impl Template {
     /// A layer over `lower`, without hooks.
     pub fn over(lower: Arc<dyn Layer>) -> Self {
-        Self { core: Core::new(lower), objects: None, paths: false }
+        Self { core: Core::new(lower), store: None, objects: None, paths: false }
     }
 
     /// Names are changed.
     pub fn names(mut self, hook: impl Names + 'static) -> Self {
         self.core.names = Some(Box::new(hook));
+        self
+    }
+
+    /// Encoded names are kept in the layer's own way: see [`NameStore`].
+    pub fn store(mut self, hook: impl NameStore + 'static) -> Self {
+        self.store = Some(Box::new(hook));
         self
     }
 
@@ -105,6 +115,7 @@ impl Template {
         self.core.resizing = hooks.resizing.map(|(codec, foreign)| Resizing::new(codec, foreign));
         self.core.watch = hooks.operations.map(Watch::new);
         self.core.ioctls = hooks.ioctls;
+        self.store = hooks.store;
         self.objects = hooks.objects;
         self.paths = hooks.paths;
         self
@@ -115,7 +126,11 @@ impl Template {
     pub fn build(self) -> Arc<dyn Layer> {
         let mut core = self.core;
         let lower_root = core.lower.root();
-        core.records = Records::new(self.objects, self.paths, lower_root.id());
+        if let Some(store) = self.store {
+            core.store_names(store);
+        }
+        let paths = self.paths.then(|| Paths::new(lower_root.id()));
+        core.records = Records::new(self.objects, paths, core.state_file.is_some());
         if core.has_no_hooks() {
             return WrapFs::new(core.lower);
         }
@@ -132,7 +147,38 @@ impl Template {
     }
 }
 
+/// Leaves names as they are: for a layer that only keeps some of them for itself.
+#[derive(Debug)]
+struct AsTheyAre;
+
+impl Names for AsTheyAre {
+    fn encode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(name.to_vec())
+    }
+
+    fn decode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(name.to_vec())
+    }
+}
+
+/// The longest state of a directory in bytes.
+const LONGEST_STATE: usize = 64 << 10;
+
 impl Core {
+    /// Names are kept by a hook from here on. One that can't be asked for the file of its state is none that can be used.
+    fn store_names(&mut self, store: Box<dyn NameStore>) {
+        let is_possible = |file: &StateFile| Name::new(&file.name).is_ok() && file.longest <= LONGEST_STATE;
+        match guard("state_file", || Ok(store.state_file())) {
+            Ok(asked) if asked.as_ref().is_none_or(is_possible) => self.state_file = asked,
+            _ => {
+                tracing::error!(hook = ?store, "state_file names no file that can be: the layer lets nothing change");
+                self.read_only = true;
+            }
+        }
+        self.store = store;
+        self.names.get_or_insert_with(|| Box::new(AsTheyAre));
+    }
+
     fn has_no_hooks(&self) -> bool {
         let none = !self.read_only && self.names.is_none() && self.attributes.is_none() && self.ioctls.is_none();
         none && self.records.is_none() && self.watch.is_none() && self.data.is_none() && self.resizing.is_none()

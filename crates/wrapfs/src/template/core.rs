@@ -1,11 +1,13 @@
 use super::data::Coding;
+use super::directory::DirLocks;
 use super::folded::Folded;
+use super::hashed::Hashed;
 use super::long::Locks;
 use super::paths::Paths;
 use super::record::Records;
 use super::resized::Resizing;
 use super::watch::Watch;
-use crate::hooks::{Attributes, Ioctls, Matching, Names, OpKind};
+use crate::hooks::{Attributes, Ioctls, Matching, NameStore, Names, OpKind, StateFile};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vnode::{Cx, Errno, Layer, Result};
@@ -17,6 +19,11 @@ pub(crate) struct Core {
     /// Does the layer refuse every change?
     pub(crate) read_only: bool,
     pub(crate) names: Option<Box<dyn Names>>,
+    /// How encoded names are kept, where there is a hook for names.
+    pub(crate) store: Box<dyn NameStore>,
+    /// Where directories keep what their names are encoded with, if they do.
+    pub(crate) state_file: Option<StateFile>,
+    pub(crate) dirs: DirLocks,
     /// Which names mean the same entry.
     pub(crate) matching: Matching,
     /// Was it said that the hook for names merges names without having declared it?
@@ -42,6 +49,9 @@ impl Core {
             lower,
             read_only: false,
             names: None,
+            store: Box::new(Hashed),
+            state_file: None,
+            dirs: DirLocks::default(),
             matching: Matching::Exact,
             undeclared: AtomicBool::new(false),
             folded: Folded::default(),

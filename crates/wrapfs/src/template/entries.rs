@@ -1,11 +1,12 @@
 //! What is found, made, removed and moved in a directory.
 
-use super::core::Core;
+use super::data::patient;
+use super::directory::Trust;
 use super::names::Place;
 use super::node::TemplateVnode;
 use super::sweep::says_not_empty;
 use std::sync::Arc;
-use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result, Vnode};
+use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result};
 
 impl TemplateVnode {
     /// What the layer below answered, as this one answers it: an entry of this directory, if it has a name.
@@ -25,9 +26,22 @@ impl TemplateVnode {
         }
     }
 
+    /// Where an entry of that name is, or would be if it were made by somebody who has looked; `None` if one there would not be seen.
+    fn place<'a>(&self, cx: &Cx<'_>, name: Name<'a>, trust: Trust) -> Result<Option<Place<'a>>> {
+        match self.coded(cx, trust)? {
+            Some(dir) => self.core.place(cx, &dir.object(), name),
+            None => Ok(None),
+        }
+    }
+
+    /// Where a new entry of that name belongs; `None` if it could not be seen there. The directory's lock is held.
+    fn place_for_new<'a>(&self, cx: &Cx<'_>, name: Name<'a>) -> Result<Option<Place<'a>>> {
+        self.core.place(cx, &self.coded_for_new(cx)?.object(), name)
+    }
+
     /// The entry that is stored under this name.
     pub(crate) fn find_exactly(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
-        let Some(place) = self.core.place(cx, &self.object(), name)? else { return Ok(None) };
+        let Some(place) = self.place(cx, name, Trust::Lately)? else { return Ok(None) };
         let found = self.lower.lookup(cx, place.name()?)?;
         found.map(|entry| self.raise(cx, Some(name), entry)).transpose()
     }
@@ -37,10 +51,10 @@ impl TemplateVnode {
         let Some(long) = place.long() else { return make(place.name()?) };
         cx.require_blocking()?;
         let _held = self.core.long.hold(self.lower.id(), self.lower.id());
-        let is_new = self.core.make_companion(cx, &*self.lower, long)?;
+        let is_new = self.core.make_side(cx, &*self.lower, long)?;
         let made = make(place.name()?);
         if made.is_err() && is_new {
-            self.core.drop_companion_without_object(cx, &*self.lower, long);
+            self.core.drop_side_without_object(cx, &*self.lower, long);
         }
         made
     }
@@ -52,22 +66,38 @@ impl TemplateVnode {
         name: Name<'_>,
         make: impl FnOnce(Name<'_>) -> Result<(Entry, T)>,
     ) -> Result<(Entry, T)> {
-        // What is made could not be seen.
-        let place = self.core.place(cx, &self.object(), name)?.ok_or(Errno::INVAL)?;
         let _held = self.hold_names(cx, self)?;
+        let dirs = self.core.hold_dirs(cx, &[self.lower.id()], None)?;
+        let place = self.place_for_new(cx, name)?.ok_or(Errno::INVAL)?;
         self.must_be_new(cx, name)?;
         let (entry, with) = self.coming(cx, name, || self.publish(cx, &place, make))?;
+        drop(dirs);
+        // It is there: from here on nothing begins anew.
+        let cx = &patient(cx);
+        let (entry, _begun) = self.begun(cx, entry);
         let is_dir = entry.vnode.kind() == Kind::Directory;
         match self.raise(cx, Some(name), entry) {
             Ok(entry) => Ok((entry, with)),
             Err(errno) => {
-                match self.going(cx, name, || self.take(cx, &place, is_dir)) {
+                match self.going(cx, name, || self.take_back(cx, &place, is_dir)) {
                     Ok(()) => self.forget_path(name),
                     Err(errno) => tracing::warn!(%errno, "what was made stays, though it could not be shown"),
                 }
                 Err(errno)
             }
         }
+    }
+
+    /// A directory that was just made gets its state. Answers what keeps that in memory.
+    fn begun(&self, cx: &Cx<'_>, entry: Entry) -> (Entry, Option<Self>) {
+        if self.core.state_file.is_none() || entry.vnode.kind() != Kind::Directory {
+            return (entry, None);
+        }
+        let made = Self::over(&self.core, Arc::clone(&entry.vnode));
+        made.begin(cx);
+        // Its times are others now.
+        let attr = entry.vnode.getattr(cx).unwrap_or(entry.attr);
+        (Entry { attr, ..entry }, Some(made))
     }
 
     pub(crate) fn make(
@@ -85,8 +115,29 @@ impl TemplateVnode {
         let Some(long) = place.long() else { return remove(place.name()?) };
         let _held = self.core.long.hold(self.lower.id(), self.lower.id());
         remove(place.name()?)?;
-        self.core.drop_companion(cx, &*self.lower, long);
+        self.core.drop_side(cx, &*self.lower, long);
         Ok(())
+    }
+
+    /// Removes what was just made.
+    fn take_back(&self, cx: &Cx<'_>, place: &Place<'_>, is_dir: bool) -> Result<()> {
+        if is_dir { self.take_dir(cx, place) } else { self.take(cx, place, false) }
+    }
+
+    /// Removes a directory, with what the store of names keeps in it.
+    fn take_dir(&self, cx: &Cx<'_>, place: &Place<'_>) -> Result<()> {
+        let remove = || self.take(cx, place, true);
+        let refused = if self.core.state_file.is_some() {
+            Errno::NOTEMPTY
+        } else {
+            match remove() {
+                Err(errno) if self.core.names.is_some() && says_not_empty(errno) => errno,
+                done => return done,
+            }
+        };
+        let Some(victim) = self.directory_at(cx, place)? else { return remove() };
+        let _dirs = self.core.hold_dirs(cx, &[], Some(victim.lower.id()))?;
+        victim.emptied(cx, refused, remove)
     }
 
     pub(crate) fn remove_file(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
@@ -96,7 +147,7 @@ impl TemplateVnode {
 
     pub(crate) fn remove_dir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
         let _held = self.hold_names(cx, self)?;
-        self.remove(cx, name, |place| self.core.sweeping(cx, &*self.lower, place, || self.take(cx, place, true)))
+        self.remove(cx, name, |place| self.take_dir(cx, place))
     }
 
     /// Nothing has that name any more.
@@ -109,7 +160,7 @@ impl TemplateVnode {
     /// Removes the entry of that name, or the one that it leads to.
     fn remove(&self, cx: &Cx<'_>, name: Name<'_>, take: impl Fn(&Place<'_>) -> Result<()>) -> Result<()> {
         let exactly = |name: Name<'_>| {
-            let place = self.core.place(cx, &self.object(), name)?.ok_or(Errno::NOENT)?;
+            let place = self.place(cx, name, Trust::Now)?.ok_or(Errno::NOENT)?;
             self.going(cx, name, || take(&place))?;
             self.forget_path(name);
             Ok(())
@@ -145,33 +196,71 @@ impl TemplateVnode {
         // Between two names of one file nothing is renamed.
         let stays = !respelled && old.id.is_some() && old.id == new.id;
         let (name, new_name) = (Name::new(&old.name)?, Name::new(&new.name)?);
-        let from = self.core.place(cx, &self.object(), name)?.ok_or(Errno::NOENT)?;
-        let hidden = if flags.exchange { Errno::NOENT } else { Errno::INVAL };
-        let to = self.core.place(cx, &new_dir.object(), new_name)?.ok_or(hidden)?;
-        let (here, there) = ((self.lower.id(), name), (new_dir.lower.id(), new_name));
-        if flags.exchange {
-            // Both names stay, and their companions with them.
-            self.lower.rename(cx, from.name()?, &new_dir.lower, to.name()?, flags)?;
-            self.note_move(here, there, true);
-            return Ok(());
+        let moving = Moving { from: (self, name), to: (new_dir, new_name), flags, stays };
+        let moved = match moving.go(cx, None) {
+            Err(errno) if says_not_empty(errno) && self.core.names.is_some() && !flags.no_replace => {
+                moving.replace(cx, errno)
+            }
+            done => done,
+        };
+        if moved.is_ok()
+            && !stays
+            && let Some(paths) = self.core.paths()
+        {
+            paths.moved((self.lower.id(), name), (new_dir.lower.id(), new_name), flags.exchange);
         }
-        let act = || self.core.sweeping(cx, &*new_dir.lower, &to, || self.move_to(cx, &from, new_dir, &to, flags));
-        if stays {
+        moved
+    }
+}
+
+/// A rename of a stored name.
+struct Moving<'a> {
+    from: (&'a TemplateVnode, Name<'a>),
+    to: (&'a TemplateVnode, Name<'a>),
+    flags: RenameFlags,
+    /// Both are names of one file: nothing is renamed.
+    stays: bool,
+}
+
+impl Moving<'_> {
+    /// Renames; onto `victim`, if that is a directory with nothing in it but what the store of names keeps there.
+    fn go(&self, cx: &Cx<'_>, victim: Option<&TemplateVnode>) -> Result<()> {
+        let ((dir, name), (new_dir, new_name), flags) = (self.from, self.to, self.flags);
+        let (id, new_id) = (dir.lower.id(), new_dir.lower.id());
+        let _dirs = dir.core.hold_dirs(cx, &[id, new_id], victim.map(|victim| victim.lower.id()))?;
+        let from = dir.place(cx, name, Trust::Now)?.ok_or(Errno::NOENT)?;
+        if flags.exchange {
+            // Both names stay, and their side files with them.
+            let to = new_dir.place(cx, new_name, Trust::Now)?.ok_or(Errno::NOENT)?;
+            return dir.lower.rename(cx, from.name()?, &new_dir.lower, to.name()?, flags);
+        }
+        let to = new_dir.place_for_new(cx, new_name)?.ok_or(Errno::INVAL)?;
+        let rename = || dir.move_to(cx, &from, new_dir, &to, flags);
+        let act = || match victim {
+            None => rename(),
+            Some(victim) => match new_dir.directory_at(cx, &to)? {
+                Some(now) if now.lower.id() == victim.lower.id() => victim.emptied(cx, Errno::NOTEMPTY, rename),
+                // Another one took its place: as if it had been there from the beginning, with something in it.
+                _ => Err(Errno::NOTEMPTY),
+            },
+        };
+        if self.stays {
             return act();
         }
         // A name is noted as gone before the other one comes: they may be two spellings of one.
-        new_dir.coming(cx, new_name, || self.going(cx, name, act))?;
-        self.note_move(here, there, false);
-        Ok(())
+        new_dir.coming(cx, new_name, || dir.going(cx, name, act))
     }
 
-    /// An entry was renamed: where objects were last seen.
-    fn note_move(&self, from: (u64, Name<'_>), to: (u64, Name<'_>), exchange: bool) {
-        if let Some(paths) = self.core.paths() {
-            paths.moved(from, to, exchange);
-        }
+    /// The same again, where what is to be replaced is a directory that is said not to be empty.
+    fn replace(&self, cx: &Cx<'_>, refused: Errno) -> Result<()> {
+        let (new_dir, new_name) = self.to;
+        let Some(to) = new_dir.place(cx, new_name, Trust::Now)? else { return Err(refused) };
+        let Some(victim) = new_dir.directory_at(cx, &to)? else { return Err(refused) };
+        self.go(cx, Some(&victim))
     }
+}
 
+impl TemplateVnode {
     fn move_to(&self, cx: &Cx<'_>, from: &Place<'_>, new_dir: &Self, to: &Place<'_>, flags: RenameFlags) -> Result<()> {
         let core = &self.core;
         let rename = || self.lower.rename(cx, from.name()?, &new_dir.lower, to.name()?, flags);
@@ -181,31 +270,15 @@ impl TemplateVnode {
         cx.require_blocking()?;
         let _held = core.long.hold(self.lower.id(), new_dir.lower.id());
         let is_new = match to.long() {
-            Some(long) => core.make_companion(cx, &*new_dir.lower, long)?,
+            Some(long) => core.make_side(cx, &*new_dir.lower, long)?,
             None => false,
         };
         let moved = rename();
         match (&moved, from.long(), to.long()) {
-            (Ok(()), Some(long), _) => core.drop_companion_without_object(cx, &*self.lower, long),
-            (Err(_), _, Some(long)) if is_new => core.drop_companion_without_object(cx, &*new_dir.lower, long),
+            (Ok(()), Some(long), _) => core.drop_side_without_object(cx, &*self.lower, long),
+            (Err(_), _, Some(long)) if is_new => core.drop_side_without_object(cx, &*new_dir.lower, long),
             _ => {}
         }
         moved
-    }
-}
-
-impl Core {
-    /// Does what removes or replaces the entry at `place`; once more if that is a directory that only leftovers of a crash are in.
-    fn sweeping(&self, cx: &Cx<'_>, dir: &dyn Vnode, place: &Place<'_>, remove: impl Fn() -> Result<()>) -> Result<()> {
-        match remove() {
-            Err(errno) if self.names.is_some() && says_not_empty(errno) => {
-                let victim = dir.lookup(cx, place.name()?)?;
-                let Some(victim) = victim.filter(|victim| victim.vnode.kind() == Kind::Directory) else {
-                    return Err(errno);
-                };
-                if self.sweep(cx, &*victim.vnode)? { remove() } else { Err(errno) }
-            }
-            done => done,
-        }
     }
 }

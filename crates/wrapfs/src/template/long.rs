@@ -1,113 +1,18 @@
-//! Names that are too long for the layer below: docs/formats/long-names.md.
+//! Names that are too long for the layer below: objects under short names, with side files that hold the encoded ones.
 
 use super::core::Core;
+use super::guard::guard;
+use crate::hooks::{LongName, Role};
 use parking_lot::{Mutex, MutexGuard};
-use sha2::{Digest, Sha256};
 use std::sync::Arc;
-use vnode::{Cx, Errno, Kind, NAME_MAX, Name, OpenFile, OpenFlags, Result, SHARDS, SetAttr, Vnode, shard_of};
+use vnode::{Cx, Errno, Kind, Name, OpenFile, OpenFlags, Result, SHARDS, SetAttr, Vnode, shard_of};
 
-/// What all names begin with that the template keeps for itself.
-const PREFIX: &[u8] = b".wrapfs.";
-/// An object with a long name: then 64 hexadecimal digits.
-const OBJECT: &[u8] = b".wrapfs.o.";
-/// Its companion: then the same digits.
-const COMPANION: &[u8] = b".wrapfs.n.";
-const DIGITS: usize = 64;
-/// What a companion begins with; the encoded name is the rest.
-const HEADER: &[u8] = b"strata-name 1\n";
 /// The longest encoded name in bytes.
 pub(crate) const LONGEST: usize = 64 << 10;
+/// The longest side file in bytes.
+const LONGEST_SIDE: usize = 128 << 10;
 
-type Hidden = [u8; OBJECT.len() + DIGITS];
-
-/// Is an encoded name stored under a short one? Names that look like the template's own are, too, so that every name can be had.
-pub(crate) fn is_long(encoded: &[u8]) -> bool {
-    encoded.len() > NAME_MAX || encoded.starts_with(PREFIX)
-}
-
-/// A long encoded name and what it is known by.
-pub(crate) struct Long {
-    encoded: Vec<u8>,
-    object: Hidden,
-    companion: Hidden,
-}
-
-impl Long {
-    pub(crate) fn new(encoded: Vec<u8>) -> Self {
-        let digits = digest(&encoded);
-        Self { object: hidden(OBJECT, &digits), companion: hidden(COMPANION, &digits), encoded }
-    }
-
-    /// The name of the object.
-    pub(crate) fn object(&self) -> &[u8] {
-        &self.object
-    }
-}
-
-/// What a name in a directory below is to the template.
-pub(crate) enum Own<'a> {
-    /// Nothing special.
-    None,
-    /// An object with a long name: its digits.
-    Object(&'a [u8]),
-    /// A companion: its digits.
-    Companion(&'a [u8]),
-    /// Reserved, and without meaning.
-    Unknown,
-}
-
-pub(crate) fn own(name: &[u8]) -> Own<'_> {
-    if !name.starts_with(PREFIX) {
-        return Own::None;
-    }
-    match (name.strip_prefix(OBJECT), name.strip_prefix(COMPANION)) {
-        (Some(digits), _) if is_digest(digits) => Own::Object(digits),
-        (_, Some(digits)) if is_digest(digits) => Own::Companion(digits),
-        _ => Own::Unknown,
-    }
-}
-
-/// The name of the object with these digits.
-pub(crate) fn object_of(digits: &[u8]) -> Vec<u8> {
-    [OBJECT, digits].concat()
-}
-
-/// The name of the companion with these digits.
-pub(crate) fn companion_of(digits: &[u8]) -> Vec<u8> {
-    [COMPANION, digits].concat()
-}
-
-fn is_digest(digits: &[u8]) -> bool {
-    digits.len() == DIGITS && digits.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-}
-
-fn digest(encoded: &[u8]) -> [u8; DIGITS] {
-    let mut hex = [b'0'; DIGITS];
-    for (pair, byte) in hex.chunks_exact_mut(2).zip(Sha256::digest(encoded).iter()) {
-        pair.copy_from_slice(&[hex_digit(byte >> 4), hex_digit(byte & 15)]);
-    }
-    hex
-}
-
-const fn hex_digit(n: u8) -> u8 {
-    if n < 10 { b'0' + n } else { b'a' + n - 10 }
-}
-
-fn hidden(prefix: &[u8], digits: &[u8; DIGITS]) -> Hidden {
-    let mut name = [0; OBJECT.len() + DIGITS];
-    let (head, tail) = name.split_at_mut(OBJECT.len());
-    head.copy_from_slice(prefix);
-    tail.copy_from_slice(digits);
-    name
-}
-
-/// The encoded name in a companion's bytes; `None` if they are not as they should be.
-fn parse<'a>(bytes: &'a [u8], digits: &[u8]) -> Option<&'a [u8]> {
-    let encoded = bytes.strip_prefix(HEADER)?;
-    (is_long(encoded) && digest(encoded) == digits).then_some(encoded)
-}
-
-/// One operation at a time makes or removes companions in a directory: directories share these locks by their numbers.
+/// One operation at a time makes or removes side files in a directory: directories share these locks by their numbers.
 #[derive(Debug)]
 pub(crate) struct Locks([Mutex<()>; SHARDS]);
 
@@ -139,70 +44,104 @@ impl Locks {
 }
 
 impl Core {
-    /// The encoded name of the object with these digits, from its companion; `None` if that is missing or damaged.
-    pub(crate) fn name_of_long(&self, cx: &Cx<'_>, dir: &dyn Vnode, digits: &[u8]) -> Result<Option<Vec<u8>>> {
-        let companion = companion_of(digits);
-        let Some(entry) = dir.lookup(cx, Name::new(&companion)?)? else {
-            tracing::warn!(directory = dir.id(), "an object with a long name has no companion, and is not listed");
+    /// What a name below is to the store.
+    pub(crate) fn role(&self, name: &[u8]) -> Result<Role> {
+        if self.state_file.as_ref().is_some_and(|file| file.name == name) {
+            return Ok(Role::Own);
+        }
+        guard("role", || Ok(self.store.role(name)))
+    }
+
+    /// How an encoded name is stored, if not as it is.
+    pub(crate) fn long_name(&self, encoded: &[u8]) -> Result<Option<LongName>> {
+        let Some(long) = guard("long_name", || Ok(self.store.long_name(encoded)))? else { return Ok(None) };
+        if Name::new(&long.object).is_err() || Name::new(&long.side).is_err() || long.content.len() > LONGEST_SIDE {
+            tracing::error!(hook = ?self.store, "long_name made names that can't be, or a side file that is too long");
+            return Err(Errno::IO);
+        }
+        Ok(Some(long))
+    }
+
+    /// The encoded name of a long object, from its side file; `None` if that is missing or damaged.
+    pub(crate) fn name_of_long(
+        &self,
+        cx: &Cx<'_>,
+        dir: &dyn Vnode,
+        object: &[u8],
+        side: &[u8],
+    ) -> Result<Option<Vec<u8>>> {
+        let found = match Name::new(side) {
+            Ok(side) => dir.lookup(cx, side)?,
+            Err(_) => None,
+        };
+        let Some(entry) = found else {
+            tracing::warn!(directory = dir.id(), "an object with a long name has no side file, and is not listed");
             return Ok(None);
         };
-        let name = self.read_companion(cx, &entry.vnode, digits)?;
-        if name.is_none() {
-            tracing::warn!(directory = dir.id(), "a damaged companion of a long name: its object is not listed");
+        let content = self.read_side(cx, &entry.vnode)?;
+        let encoded = guard("encoded_name", || Ok(self.store.encoded_name(object, &content)))?;
+        let is_its = |encoded: &Vec<u8>| {
+            self.long_name(encoded)
+                .is_ok_and(|long| long.is_some_and(|long| long.object == object && long.side == side))
+        };
+        let encoded = encoded.filter(is_its);
+        if encoded.is_none() {
+            tracing::warn!(directory = dir.id(), "a damaged side file of a long name: its object is not listed");
         }
-        Ok(name)
+        Ok(encoded)
     }
 
-    fn read_companion(&self, cx: &Cx<'_>, companion: &Arc<dyn Vnode>, digits: &[u8]) -> Result<Option<Vec<u8>>> {
-        if companion.kind() != Kind::Regular {
-            return Ok(None);
+    /// The bytes of a side file; none if it is no file.
+    fn read_side(&self, cx: &Cx<'_>, side: &Arc<dyn Vnode>) -> Result<Vec<u8>> {
+        if side.kind() != Kind::Regular {
+            return Ok(Vec::new());
         }
-        let file = companion.open(&self.server(cx), OpenFlags::RDONLY)?;
-        let bytes = read_all(&*file, cx, HEADER.len() + LONGEST + 1)?;
-        Ok(parse(&bytes, digits).map(<[u8]>::to_vec))
+        let file = side.open(&self.server(cx), OpenFlags::RDONLY)?;
+        read_all(&*file, cx, LONGEST_SIDE + 1)
     }
 
-    /// Makes sure that the companion of a long name is there, and durable, before its object is. Answers true if it had to be made.
-    pub(crate) fn make_companion(&self, cx: &Cx<'_>, dir: &dyn Vnode, long: &Long) -> Result<bool> {
+    /// Makes sure that the side file of a long name is there, and durable, before its object is. Answers true if it had to be made.
+    pub(crate) fn make_side(&self, cx: &Cx<'_>, dir: &dyn Vnode, long: &LongName) -> Result<bool> {
         let cx = &self.server(cx);
-        let name = Name::new(&long.companion)?;
-        let digits = long.companion.get(COMPANION.len()..).unwrap_or_default();
+        let name = Name::new(&long.side)?;
         let file = match dir.lookup(cx, name)? {
-            Some(entry) if self.read_companion(cx, &entry.vnode, digits)?.is_some() => return Ok(false),
-            // What a crash cut off is written again. The object may be there: its companion stays whatever happens.
+            Some(entry) if self.read_side(cx, &entry.vnode)? == long.content => return Ok(false),
+            // What a crash cut off is written again. The object may be there: its side file stays whatever happens.
             Some(entry) => {
                 let file = entry.vnode.open(cx, OpenFlags::WRONLY)?;
                 entry.vnode.setattr(cx, &SetAttr { size: Some(0), ..SetAttr::default() }, Some(&*file))?;
-                return fill(&*file, cx, &long.encoded).map(|()| false);
+                return fill(&*file, cx, &long.content).map(|()| false);
             }
-            None => dir.create(cx, name, 0o644, OpenFlags::WRONLY)?.1,
+            None => {
+                let mode = guard("side_mode", || Ok(self.store.side_mode()))? & 0o777;
+                dir.create(cx, name, mode, OpenFlags::WRONLY)?.1
+            }
         };
-        let filled = fill(&*file, cx, &long.encoded);
+        let filled = fill(&*file, cx, &long.content);
         if filled.is_err() {
-            self.drop_companion(cx, dir, long);
+            self.drop_side(cx, dir, long);
         }
         filled.map(|()| true)
     }
 
-    /// Removes a companion that has no object. One that can't be removed is in nobody's way.
-    pub(crate) fn drop_companion(&self, cx: &Cx<'_>, dir: &dyn Vnode, long: &Long) {
-        let gone = Name::new(&long.companion).and_then(|name| dir.unlink(&self.server(cx), name));
+    /// Removes a side file that has no object. One that can't be removed is in nobody's way.
+    pub(crate) fn drop_side(&self, cx: &Cx<'_>, dir: &dyn Vnode, long: &LongName) {
+        let gone = Name::new(&long.side).and_then(|name| dir.unlink(&self.server(cx), name));
         if let Err(errno) = gone {
-            tracing::debug!(%errno, directory = dir.id(), "the companion of a long name stays");
+            tracing::debug!(%errno, directory = dir.id(), "the side file of a long name stays");
         }
     }
 
     /// The same if the object is gone indeed: a rename between two names of one file leaves both.
-    pub(crate) fn drop_companion_without_object(&self, cx: &Cx<'_>, dir: &dyn Vnode, long: &Long) {
+    pub(crate) fn drop_side_without_object(&self, cx: &Cx<'_>, dir: &dyn Vnode, long: &LongName) {
         if let Ok(None) = Name::new(&long.object).and_then(|name| dir.lookup(cx, name)) {
-            self.drop_companion(cx, dir, long);
+            self.drop_side(cx, dir, long);
         }
     }
 }
 
-/// Writes a companion's bytes. They are durable before the object is published: a name that is lost can't be computed again.
-fn fill(file: &dyn OpenFile, cx: &Cx<'_>, encoded: &[u8]) -> Result<()> {
-    let bytes = [HEADER, encoded].concat();
+/// Writes a new file's bytes, which are durable before anything depends on them: a name that is lost can't be computed again.
+pub(crate) fn fill(file: &dyn OpenFile, cx: &Cx<'_>, bytes: &[u8]) -> Result<()> {
     let mut done = 0;
     while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
         match file.write(cx, rest, done as u64)? {
@@ -213,8 +152,9 @@ fn fill(file: &dyn OpenFile, cx: &Cx<'_>, encoded: &[u8]) -> Result<()> {
     file.fsync(cx, true)
 }
 
-fn read_all(file: &dyn OpenFile, cx: &Cx<'_>, limit: usize) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; 1024];
+/// The bytes of a file: `limit` of them if it has more.
+pub(crate) fn read_all(file: &dyn OpenFile, cx: &Cx<'_>, limit: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; 1024.min(limit)];
     let mut done = 0;
     loop {
         let n = file.read(cx, bytes.get_mut(done..).unwrap_or_default(), done as u64)?;
@@ -226,40 +166,5 @@ fn read_all(file: &dyn OpenFile, cx: &Cx<'_>, limit: usize) -> Result<Vec<u8>> {
         if done == bytes.len() {
             bytes.resize((done * 4).min(limit), 0);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn companions_are_parsed_as_hostile() {
-        let name = [b'n'; 300];
-        let digits = digest(&name);
-        let good = [HEADER, &name].concat();
-        assert_eq!(parse(&good, &digits), Some(&name[..]));
-        assert_eq!(parse(&good[..good.len() - 1], &digits), None);
-        assert_eq!(parse(&name, &digits), None);
-        assert_eq!(parse(b"", &digits), None);
-        assert_eq!(parse(&good, &digest(b"other")), None);
-        // A name that needs no companion has none.
-        assert_eq!(parse(&[HEADER, b"short"].concat(), &digest(b"short")), None);
-    }
-
-    #[test]
-    fn names_of_its_own_are_known() {
-        let long = Long::new(vec![b'n'; 300]);
-        assert!(matches!(own(&long.object), Own::Object(_)));
-        assert!(matches!(own(&long.companion), Own::Companion(digits) if object_of(digits) == long.object));
-        assert!(matches!(own(b".wrapfs."), Own::Unknown) && matches!(own(b".wrapfs"), Own::None));
-        assert!(matches!(own(&long.object.to_ascii_uppercase()), Own::None));
-        assert!(is_long(b".wrapfs.o.") && is_long(&[b'x'; 256]) && !is_long(&[b'x'; 255]));
-    }
-
-    #[test]
-    fn digests_are_sha_256() {
-        // FIPS 180-2, appendix B.1.
-        assert_eq!(&digest(b"abc")[..16], b"ba7816bf8f01cfea");
     }
 }

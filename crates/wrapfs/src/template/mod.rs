@@ -1,6 +1,6 @@
 //! The template: every operation of the interface, with the author's hooks at the right places (Wrapfs paper, sections 2 and 3).
 //!
-//! Each concept is a file: `names` (what a name is below), `long` (names that are too long there), `folded` (names that
+//! Each concept is a file: `names` (what a name is below), `long` (names that are too long there), `directory` (what a directory's names are encoded with), `hashed` (the usual store of both), `folded` (names that
 //! are found in other spellings), `entries` (what is found, made, removed
 //! and moved), `attributes`, `record` and `paths` (what is kept with objects in use), `data`, `resized` (data of another size), `watch` (before and after), `open`, `vnode_impl` and `file` (the interface), `guard` (around every hook), `inverse`
 //! (what debug builds check of hooks).
@@ -9,10 +9,12 @@ mod attributes;
 mod build;
 mod core;
 mod data;
+mod directory;
 mod entries;
 mod file;
 mod folded;
 mod guard;
+mod hashed;
 mod inverse;
 mod long;
 mod names;

@@ -3,8 +3,8 @@
 use super::core::Core;
 use super::guard::guard;
 use super::inverse;
-use super::long::{self, Long};
-use crate::hooks::{Matching, Names, Object};
+use super::long;
+use crate::hooks::{LongName, Matching, Names, Object, Role};
 use std::sync::atomic::Ordering;
 use vnode::{Cx, Errno, NAME_MAX, Name, Result};
 
@@ -15,7 +15,7 @@ pub(crate) enum Place<'a> {
     /// At another.
     Encoded(Vec<u8>),
     /// At a short name that stands for it.
-    Long(Long),
+    Long(LongName),
 }
 
 impl Place<'_> {
@@ -24,11 +24,11 @@ impl Place<'_> {
         match self {
             Self::Same(name) => Ok(*name),
             Self::Encoded(bytes) => Name::new(bytes),
-            Self::Long(long) => Name::new(long.object()),
+            Self::Long(long) => Name::new(&long.object),
         }
     }
 
-    pub(crate) fn long(&self) -> Option<&Long> {
+    pub(crate) fn long(&self) -> Option<&LongName> {
         if let Self::Long(long) = self { Some(long) } else { None }
     }
 }
@@ -50,8 +50,14 @@ impl Core {
             Some(decoded) if decoded == name.as_bytes() => true,
             Some(decoded) => leads_back(&**hook, cx, dir, &decoded, &encoded)? && self.may_merge(name, &decoded),
         };
-        Ok(seen
-            .then(|| if long::is_long(&encoded) { Place::Long(Long::new(encoded)) } else { Place::Encoded(encoded) }))
+        if !seen {
+            return Ok(None);
+        }
+        Ok(match self.long_name(&encoded)? {
+            Some(long) => Some(Place::Long(long)),
+            // What the store keeps for itself is no entry.
+            None => (self.role(&encoded)? == Role::Name).then_some(Place::Encoded(encoded)),
+        })
     }
 
     /// Two names have the same encoding: may they? The kernel caches names of a layer that says they never have, and would keep

@@ -14,7 +14,7 @@ pub(crate) struct TemplateVnode {
 
 impl TemplateVnode {
     pub(crate) fn over(core: &Arc<Core>, lower: Arc<dyn Vnode>) -> Self {
-        let record = core.records.as_ref().map(|records| records.of(lower.id()));
+        let record = core.records.as_ref().and_then(|records| records.of(&*lower));
         Self { core: Arc::clone(core), lower, record }
     }
 

@@ -1,7 +1,8 @@
 //! Listing directories (Wrapfs paper, section 3.3): names are decoded, cookies stay those of the layer below.
 
-use super::long::{self, Own};
+use super::directory::{Coded, Trust};
 use super::node::TemplateVnode;
+use crate::hooks::Role;
 use vnode::{Cx, DirEntry, Name, Result};
 
 impl TemplateVnode {
@@ -9,8 +10,10 @@ impl TemplateVnode {
         if self.core.names.is_none() {
             return self.lower.readdir(cx, cookie, sink);
         }
+        let trust = if cookie == 0 { Trust::Now } else { Trust::Lately };
+        let Some(dir) = self.coded(cx, trust)? else { return Ok(()) };
         let mut failed = Ok(());
-        self.lower.readdir(cx, cookie, &mut |entry| match self.name_above(cx, entry.name) {
+        self.lower.readdir(cx, cookie, &mut |entry| match self.name_above(cx, &dir, entry.name) {
             Ok(None) => true,
             Ok(Some(bytes)) => match Name::new(&bytes) {
                 Ok(name) => sink(&DirEntry { name, ..*entry }),
@@ -24,13 +27,27 @@ impl TemplateVnode {
         failed
     }
 
+    /// The name of an entry below, if it has one above.
+    pub(crate) fn decoded(&self, cx: &Cx<'_>, below: Name<'_>) -> Result<Option<Vec<u8>>> {
+        if self.core.names.is_none() {
+            return Ok(Some(below.as_bytes().to_vec()));
+        }
+        match self.coded(cx, Trust::Lately)? {
+            Some(dir) => self.name_above(cx, &dir, below),
+            None => Ok(None),
+        }
+    }
+
     /// The name that an entry below is listed with; `None` if it is not.
-    fn name_above(&self, cx: &Cx<'_>, below: Name<'_>) -> Result<Option<Vec<u8>>> {
-        match long::own(below.as_bytes()) {
-            Own::None => self.core.shown_name(cx, &self.object(), below.as_bytes()),
-            Own::Companion(_) | Own::Unknown => Ok(None),
-            Own::Object(digits) => match self.core.name_of_long(cx, &*self.lower, digits)? {
-                Some(encoded) => self.core.shown_name(cx, &self.object(), &encoded),
+    fn name_above(&self, cx: &Cx<'_>, dir: &Coded<'_>, below: Name<'_>) -> Result<Option<Vec<u8>>> {
+        let (core, stored) = (&self.core, below.as_bytes());
+        match core.role(stored)? {
+            // Under a name that is too long it would be listed and never found.
+            Role::Name if core.long_name(stored)?.is_some() => Ok(None),
+            Role::Name => core.shown_name(cx, &dir.object(), stored),
+            Role::Side { .. } | Role::Leftover | Role::Own => Ok(None),
+            Role::Long { side } => match core.name_of_long(cx, &*self.lower, stored, &side)? {
+                Some(encoded) => core.shown_name(cx, &dir.object(), &encoded),
                 None => Ok(None),
             },
         }

@@ -1,14 +1,17 @@
-//! What is kept with objects that are in use: the layer's own state and the place that an object was last seen at.
+//! What is kept with objects that are in use: the layer's own state, the state of a directory's names, and the place that an object was
+//! last seen at.
 //!
 //! Only for layers that ask for one of them. A record lives as long as a vnode or an open file of its object.
 
+use super::directory::Loaded;
 use super::guard::guard;
 use super::paths::Paths;
 use super::table::Table;
 use crate::hooks::{Objects, State};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
-use vnode::Name;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vnode::{Cx, Kind, MAY_BLOCK, Name, Result, Vnode};
 
 /// The records of a layer.
 #[derive(Debug)]
@@ -16,6 +19,8 @@ pub(crate) struct Records {
     table: Arc<Table<Record>>,
     hook: Option<Box<dyn Objects>>,
     paths: Option<Paths>,
+    /// Do directories have a state?
+    directories: bool,
 }
 
 /// Of one object.
@@ -25,21 +30,33 @@ pub(crate) struct Record {
     /// Keeps the hook alive that is told of the end.
     records: Arc<Records>,
     state: Mutex<Option<State>>,
+    directory: Mutex<Option<Loaded>>,
+    /// It was said that the state of the directory is missing or damaged.
+    complained: AtomicBool,
 }
+
+/// The state of a directory's names, while one thread looks after it.
+pub(crate) type Slot<'a> = MutexGuard<'a, Option<Loaded>>;
 
 impl Records {
     /// `None`: the layer asks for nothing that needs them.
-    pub(crate) fn new(hook: Option<Box<dyn Objects>>, paths: bool, root: u64) -> Option<Arc<Self>> {
-        let paths = paths.then(|| Paths::new(root));
-        (hook.is_some() || paths.is_some()).then(|| Arc::new(Self { table: Table::new(), hook, paths }))
+    pub(crate) fn new(hook: Option<Box<dyn Objects>>, paths: Option<Paths>, directories: bool) -> Option<Arc<Self>> {
+        let is_needed = hook.is_some() || paths.is_some() || directories;
+        is_needed.then(|| Arc::new(Self { table: Table::new(), hook, paths, directories }))
     }
 
-    /// The record of an object, made if nobody has it in use.
-    pub(crate) fn of(self: &Arc<Self>, id: u64) -> Arc<Record> {
-        self.table.get(id).unwrap_or_else(|| {
-            let (records, state) = (Arc::clone(self), Mutex::new(None));
-            self.table.insert(id, Arc::new(Record { id, records, state }))
-        })
+    /// The record of an object, made if nobody has it in use; `None`: it needs none.
+    pub(crate) fn of(self: &Arc<Self>, lower: &dyn Vnode) -> Option<Arc<Record>> {
+        let is_coded = self.directories && lower.kind() == Kind::Directory;
+        if !is_coded && self.hook.is_none() && self.paths.is_none() {
+            return None;
+        }
+        let id = lower.id();
+        Some(self.table.get(id).unwrap_or_else(|| {
+            let (records, state, directory) = (Arc::clone(self), Mutex::default(), Mutex::default());
+            let complained = AtomicBool::new(false);
+            self.table.insert(id, Arc::new(Record { id, records, state, directory, complained }))
+        }))
     }
 
     /// Takes note of places, where somebody wants to know them.
@@ -60,6 +77,16 @@ impl Record {
 
     pub(crate) fn path(&self) -> Option<Vec<u8>> {
         self.records.paths.as_ref()?.path(self.id)
+    }
+
+    /// The state of its names, if it is a directory. A thread that must not wait runs again on another.
+    pub(crate) fn directory(&self, cx: &Cx<'_>) -> Result<Slot<'_>> {
+        if cx.may_block { Ok(self.directory.lock()) } else { self.directory.try_lock().ok_or(MAY_BLOCK) }
+    }
+
+    /// Is this the first time that something is said of it?
+    pub(crate) fn complains(&self) -> bool {
+        !self.complained.swap(true, Ordering::Relaxed)
     }
 
     /// The object was found or made at that name.

@@ -1,39 +1,67 @@
-//! Companions of long names that a crash left behind.
+//! What the store of names keeps in a directory that is empty to its users: its state, and leftovers of a crash.
 
-use super::core::Core;
-use super::long::{self, Own};
-use vnode::{Cx, Errno, Kind, Name, Result, Vnode};
+use super::names::Place;
+use super::node::TemplateVnode;
+use crate::hooks::Role;
+use vnode::{Cx, Errno, Kind, Name, Result};
 
-impl Core {
-    /// Removes what keeps a directory from being removed though it is empty to its users. Answers true if it is empty now.
-    pub(crate) fn sweep(&self, cx: &Cx<'_>, dir: &dyn Vnode) -> Result<bool> {
-        if self.names.is_none() || dir.kind() != Kind::Directory {
-            return Ok(false);
-        }
-        let Some(companions) = lone_companions(cx, dir)? else { return Ok(false) };
-        let _held = self.long.hold(dir.id(), dir.id());
-        for digits in &companions {
-            // One that has just got its object is looked for under the lock.
-            if dir.lookup(cx, Name::new(&long::object_of(digits))?)?.is_some() {
-                return Ok(false);
-            }
-            dir.unlink(&self.server(cx), Name::new(&long::companion_of(digits))?)?;
-        }
-        Ok(!companions.is_empty())
+impl TemplateVnode {
+    /// The directory at `place` in this one, if one is there.
+    pub(crate) fn directory_at(&self, cx: &Cx<'_>, place: &Place<'_>) -> Result<Option<Self>> {
+        let found = self.lower.lookup(cx, place.name()?)?;
+        let found = found.filter(|entry| entry.vnode.kind() == Kind::Directory);
+        Ok(found.map(|entry| Self::over(&self.core, entry.vnode)))
     }
-}
 
-/// The digits of the companions in a directory with nothing else in it; `None` if there is something else.
-fn lone_companions(cx: &Cx<'_>, dir: &dyn Vnode) -> Result<Option<Vec<Vec<u8>>>> {
-    let mut companions = Some(Vec::new());
-    dir.readdir(cx, 0, &mut |entry| {
-        match (long::own(entry.name.as_bytes()), &mut companions) {
-            (Own::Companion(digits), Some(all)) if entry.kind == Kind::Regular => all.push(digits.to_vec()),
-            _ => companions = None,
+    /// Does what removes or replaces this directory, without what the store keeps in it. If that fails, the directory has its
+    /// state again. Its lock is held alone.
+    pub(crate) fn emptied(&self, cx: &Cx<'_>, refused: Errno, remove: impl FnOnce() -> Result<()>) -> Result<()> {
+        cx.require_blocking()?;
+        let Some(leftovers) = self.own_files(cx)? else { return Err(refused) };
+        if leftovers.is_empty() && self.core.state_file.is_none() {
+            return Err(refused);
         }
-        companions.is_some()
-    })?;
-    Ok(companions)
+        self.remove_leftovers(cx, &leftovers, refused)?;
+        let state = self.end(cx)?;
+        let removed = remove();
+        if let (Err(_), Some(state)) = (removed, state) {
+            self.go_on(cx, state);
+        }
+        removed
+    }
+
+    fn remove_leftovers(&self, cx: &Cx<'_>, leftovers: &[Vec<u8>], refused: Errno) -> Result<()> {
+        let _held = self.core.long.hold(self.lower.id(), self.lower.id());
+        for leftover in leftovers {
+            // One that has just got its object is looked for under the lock.
+            if let Role::Side { object } = self.core.role(leftover)?
+                && self.lower.lookup(cx, Name::new(&object)?)?.is_some()
+            {
+                return Err(refused);
+            }
+            self.lower.unlink(&self.core.server(cx), Name::new(leftover)?)?;
+        }
+        Ok(())
+    }
+
+    /// Side files without objects and leftovers, if there is nothing else in the directory but its state.
+    fn own_files(&self, cx: &Cx<'_>) -> Result<Option<Vec<Vec<u8>>>> {
+        let state = self.core.state_file.as_ref().map(|file| &*file.name);
+        let (mut own, mut failed) = (Some(Vec::new()), Ok(()));
+        self.lower.readdir(cx, 0, &mut |entry| {
+            let name = entry.name.as_bytes();
+            match (self.core.role(name), &mut own) {
+                (Ok(_), Some(_)) if state == Some(name) => {}
+                (Ok(Role::Side { .. } | Role::Leftover), Some(all)) if entry.kind != Kind::Directory => {
+                    all.push(name.to_vec());
+                }
+                (Ok(_), _) => own = None,
+                (Err(errno), _) => failed = Err(errno),
+            }
+            own.is_some() && failed.is_ok()
+        })?;
+        failed.map(|()| own)
+    }
 }
 
 /// Does that errno say that a directory is not empty?

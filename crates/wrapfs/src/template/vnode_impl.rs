@@ -53,11 +53,19 @@ impl Vnode for TemplateVnode {
     }
 
     fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
-        if self.core.names.is_some() {
-            return Err(Errno::OPNOTSUPP);
-        }
-        let raised = |dir: &Arc<dyn Vnode>| -> Arc<dyn Vnode> { Arc::new(Self::over(&self.core, Arc::clone(dir))) };
-        self.lower.names(cx, &mut |dir, name| sink(&raised(dir), name))
+        let mut failed = Ok(());
+        self.lower.names(cx, &mut |dir, stored| {
+            let dir = Self::over(&self.core, Arc::clone(dir));
+            match dir.decoded(cx, stored) {
+                Ok(None) => true,
+                Ok(Some(name)) => Name::new(&name).is_ok_and(|name| sink(&(Arc::new(dir) as Arc<dyn Vnode>), name)),
+                Err(errno) => {
+                    failed = Err(errno);
+                    false
+                }
+            }
+        })?;
+        failed
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
@@ -87,6 +95,9 @@ impl Vnode for TemplateVnode {
 
     fn mkdir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
         self.core.changing()?;
+        if self.core.state_file.is_some() {
+            cx.require_blocking()?;
+        }
         seen!(self, cx, Mkdir { dir, name, mode }, {
             let below = self.mode_below(cx, Kind::Directory, mode)?;
             self.make(cx, name, |name| self.lower.mkdir(cx, name, below))

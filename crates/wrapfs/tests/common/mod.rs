@@ -1,6 +1,8 @@
 //! Short forms.
 #![allow(dead_code)]
 
+pub(crate) mod store;
+
 use memfs::{Faults, MemFs, MemOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -19,5 +19,5 @@ mod zeroing;
 pub(crate) use coding::Coding;
 pub(crate) use copy::copy;
 pub(crate) use inode::Inode;
-pub(crate) use lower::{CodedFile, require_patience};
+pub(crate) use lower::{CodedFile, patient, require_patience};
 pub(crate) use resize::changes_blocks;
