@@ -28,7 +28,8 @@ const STORED: &LayerType = &LayerType {
     name: "stored",
     about: "keeps what names are encoded with in each directory",
     options: &[],
-    build: &|lower, _settings| Ok(store::Store::new(255).over(lower)),
+    build: Build::Over(&|lower, _settings| Ok(store::Store::new(255).over(lower))),
+    traits: Traits::NONE,
 };
 
 /// What others change is seen after this long.

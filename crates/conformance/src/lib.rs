@@ -2,6 +2,7 @@
 //!
 //! * [`ALL`] are the cases: each takes an empty, writable layer, tests one behaviour and panics if it is not what POSIX and the
 //!   interface ask for. [`run_all`] runs them all, each on a layer of its own.
+//! * [`handles::Handles`] are the numbers of all objects of a tree, to be found again when nobody holds them.
 //! * [`random::compare`] does the same random operations on two layers and compares every answer and the trees.
 //!
 //! What a file system may lack (`O_TMPFILE`, `fallocate`, reflinks, ACLs) is not tested where it answers `EOPNOTSUPP`.
@@ -11,6 +12,7 @@
 
 pub mod cases;
 pub mod fixture;
+pub mod handles;
 pub mod random;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

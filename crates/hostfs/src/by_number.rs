@@ -210,6 +210,10 @@ impl HostVnode {
             return Ok(Some(known));
         }
         cx.require_blocking()?;
+        // The kernel knows the way to a directory that is open.
+        if let Some(known) = self.name_in_cache()? {
+            return Ok(Some(known));
+        }
         let fs = self.fs();
         let up = match fs.up(&*self.dir_fd()?) {
             Err(Errno::NOENT) => return Ok(None),

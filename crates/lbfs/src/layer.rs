@@ -1,4 +1,5 @@
 use crate::blame::{Blame, blame};
+use crate::by_number::Finders;
 use crate::chooser::Chooser;
 use crate::compare::Differences;
 use crate::failover::GaveUp;
@@ -37,6 +38,7 @@ pub(crate) struct Shared {
     pub(crate) table: Table,
     pub(crate) links: Links,
     pub(crate) listings: Listings,
+    pub(crate) finders: Finders,
     pub(crate) differences: Differences,
     pub(crate) gave_up: GaveUp,
     /// The attributes of the root when they were last seen.
@@ -97,6 +99,7 @@ impl LbFs {
             table: Table::new(),
             links: Links::default(),
             listings: Listings::default(),
+            finders: Finders::default(),
             differences: Differences::default(),
             gave_up: GaveUp::default(),
             root_attr: Mutex::new(None),
@@ -180,11 +183,11 @@ impl Layer for LbFs {
         // What the replicas say of numbers of their own means nothing to users of several.
     }
 
-    fn vnode(&self, _cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
+    fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
         if number == self.root.number() {
             return Ok(self.root());
         }
-        Err(Errno::STALE)
+        self.fs.by_number(cx, &self.root, number)
     }
 
     fn commands(&self) -> Vec<Command> {

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod blame;
+mod by_number;
 mod chooser;
 mod compare;
 mod declare;

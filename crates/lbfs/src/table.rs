@@ -28,6 +28,12 @@ impl Table {
         node.filter(|node| node.path() == path)
     }
 
+    /// The live vnode of a number, if it is that of its path.
+    pub(crate) fn by_number(&self, number: u64) -> Option<Arc<Node>> {
+        let node = self.shard(number).get(&number).and_then(Weak::upgrade);
+        node.filter(|node| node.number() == number)
+    }
+
     /// From now on `node` is what is known of its path. Answers what another thread has put there in the meantime, instead of
     /// `former`, if it has; then that stays.
     pub(crate) fn insert(&self, node: &Arc<Node>, former: Option<&Arc<Node>>) -> Option<Arc<Node>> {

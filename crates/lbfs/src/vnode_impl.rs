@@ -61,12 +61,8 @@ impl Vnode for Node {
         self.find(cx, name)
     }
 
-    fn names(&self, _cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
-        if let Some((parent, name)) = &self.at {
-            let parent: Arc<dyn Vnode> = Arc::clone(parent) as Arc<dyn Vnode>;
-            sink(&parent, Name::new(name)?);
-        }
-        Ok(())
+    fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+        self.tell_names(cx, sink)
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {

@@ -147,3 +147,27 @@ fn attributes_do_not_depend_on_the_replica() {
         until("it is back", || common::states(&fs)[away] == "up");
     }
 }
+
+/// By number, also on another server, and when another replica answers.
+#[test]
+fn objects_are_found_by_number() {
+    for seed in 1..4 {
+        let tree = grown(seed);
+        let replicas = replicas_of(&tree, false);
+        let handles = {
+            let fs = replicas.mount(quick());
+            let handles = conformance::handles::Handles::of(&*fs);
+            handles.check(&*fs);
+            handles
+        };
+        assert!(handles.count() > 20, "seed {seed}");
+        let fs = replicas.mount(quick());
+        handles.check(&*fs);
+        replicas.gates[1].set(Mood::Fails(Errno::NOTCONN));
+        replicas.gates[2].set(Mood::Fails(Errno::NOTCONN));
+        handles.check(&*fs);
+        for made_up in [2, 1 << 63 | 5, u64::MAX] {
+            assert_eq!(fs.vnode(&CX, made_up).map(drop), Err(Errno::STALE));
+        }
+    }
+}

@@ -107,6 +107,6 @@ impl Layer for UsenetFs {
         if Arc::ptr_eq(&lower, &self.lower.root()) {
             return Ok(self.root());
         }
-        Ok(Arc::new(UsenetVnode::over(&self.root.core, lower)))
+        Ok(Arc::new(self.root.core.raise_found(cx, lower)?))
     }
 }

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod by_number;
 pub mod control;
 mod convert;
 mod entries;

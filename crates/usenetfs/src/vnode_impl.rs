@@ -6,8 +6,8 @@ use crate::state::Form;
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
-    Attr, Cx, DirEntry, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, Vnode, XattrFlags,
-    forward, give,
+    Attr, Cx, DirEntry, Entry, Errno, Kind, Name, NameSink, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, Vnode,
+    XattrFlags, forward, give,
 };
 
 impl Vnode for UsenetVnode {
@@ -15,7 +15,11 @@ impl Vnode for UsenetVnode {
         self
     }
 
-    forward!(lower: id, generation, kind, readlink, listing_stamp, open, refused, statfs, ioctl, control, names);
+    forward!(lower: id, generation, kind, readlink, listing_stamp, open, refused, statfs, ioctl, control);
+
+    fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+        self.tell_names(cx, sink)
+    }
 
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
         self.shown(cx, self.lower.getattr(cx)?)

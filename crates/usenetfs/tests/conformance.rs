@@ -1,6 +1,7 @@
 //! Managed directories behave as any other: every directory of these trees is one, and every name a number below.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use conformance::fixture::name;
 use conformance::{random, run_all, run_all_except};
 use memfs::MemFs;
 use std::sync::Arc;
@@ -123,4 +124,30 @@ fn one_over_another() {
         Template::over(usenet).names(Numbers).build()
     };
     run_all_except(EXCEPT, twice);
+}
+
+/// Entries of buckets are in the managed directory; buckets and records are nowhere.
+#[test]
+fn buckets_are_not_given_out_by_number() {
+    let cx = Cx::internal(0, 0);
+    for wanted in [DIGITS, HASH] {
+        let below = MemFs::new();
+        let usenet = UsenetFs::new(below.clone(), wanted);
+        let set = SetAttr { mode: Some(0o755 | FLAG), ..SetAttr::default() };
+        usenet.root().setattr(&cx, &set, None).unwrap();
+        for i in 0..40 {
+            usenet.root().mknod(&cx, name(&(10_000 + i * 37).to_string()), 0o100_644, 0).unwrap();
+        }
+        let sub = usenet.root().mkdir(&cx, name("77777"), 0o755).unwrap();
+        sub.vnode.mknod(&cx, name("inside"), 0o100_644, 0).unwrap();
+        drop(sub);
+        let shown = conformance::handles::Handles::of(&*usenet);
+        assert_eq!(shown.count(), 42);
+        shown.check(&*usenet);
+        let all = conformance::handles::Handles::of(&*below);
+        assert!(all.count() > shown.count() + 3, "{}", all.count());
+        for number in all.numbers().filter(|number| shown.numbers().all(|one| one != *number)) {
+            assert_eq!(usenet.vnode(&cx, number).map(drop), Err(Errno::STALE));
+        }
+    }
 }

@@ -342,3 +342,33 @@ fn a_damaged_companion_hides_its_object_until_it_is_written_again() {
     assert_eq!(root.mkdir(&ROOT, name("a-long-directory"), 0o755).map(|_| ()), Err(Errno::EXIST));
     assert_eq!(names(&root), ["a-long-directory"]);
 }
+
+/// Numbers of what the layer keeps for itself or does not show lead to nothing, however they were learnt.
+#[test]
+fn what_is_hidden_is_not_given_out_by_number() {
+    let below = MemFs::new();
+    let layer = stretched(below.clone());
+    let long = "n".repeat(200);
+    let (shown, hidden) = {
+        let root = layer.root();
+        let d = root.mkdir(&ROOT, name("d"), 0o755).unwrap().vnode;
+        d.mknod(&ROOT, name(&long), 0o100_644, 0).unwrap();
+        d.mknod(&ROOT, name("short"), 0o100_644, 0).unwrap();
+        // A name that stands for none, and what lies below it.
+        let undecodable = below.root().mkdir(&ROOT, name("?"), 0o755).unwrap().vnode;
+        assert_eq!(names(&root), ["d"]);
+        let inside = undecodable.mkdir(&ROOT, name("inside"), 0o755).unwrap().vnode;
+        let encoded = |vnode: &Arc<dyn Vnode>| below.vnode(&ROOT, vnode.id()).unwrap();
+        let companions = names(&encoded(&d)).into_iter().filter(|name| name.starts_with(".wrapfs.n."));
+        let companions: Vec<u64> =
+            companions.map(|n| encoded(&d).lookup(&ROOT, name(&n)).unwrap().unwrap().attr.ino).collect();
+        assert_eq!(companions.len(), 1);
+        (conformance::handles::Handles::of(&*layer), [companions, vec![undecodable.id(), inside.id()]].concat())
+    };
+    assert_eq!(shown.count(), 3);
+    shown.check(&*layer);
+    for number in hidden {
+        assert!(below.vnode(&ROOT, number).is_ok());
+        assert_eq!(layer.vnode(&ROOT, number).map(drop), Err(Errno::STALE), "{number}");
+    }
+}

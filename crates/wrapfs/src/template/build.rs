@@ -216,7 +216,7 @@ impl Layer for TemplateFs {
         if Arc::ptr_eq(&lower, &self.core.lower.root()) {
             return Ok(self.root());
         }
-        Ok(Arc::new(TemplateVnode::over(&self.core, lower)))
+        Ok(Arc::new(self.core.raise_found(cx, lower)?))
     }
 
     fn commands(&self) -> Vec<Command> {

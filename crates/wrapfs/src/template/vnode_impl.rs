@@ -53,19 +53,7 @@ impl Vnode for TemplateVnode {
     }
 
     fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
-        let mut failed = Ok(());
-        self.lower.names(cx, &mut |dir, stored| {
-            let dir = Self::over(&self.core, Arc::clone(dir));
-            match dir.decoded(cx, stored) {
-                Ok(None) => true,
-                Ok(Some(name)) => Name::new(&name).is_ok_and(|name| sink(&(Arc::new(dir) as Arc<dyn Vnode>), name)),
-                Err(errno) => {
-                    failed = Err(errno);
-                    false
-                }
-            }
-        })?;
-        failed
+        self.tell_names(cx, sink)
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {

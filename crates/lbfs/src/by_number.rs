@@ -1,0 +1,69 @@
+//! Objects by number. Numbers are hashes of paths, so it takes a walk to find the path of one.
+
+use crate::layer::Shared;
+use crate::node::Node;
+use std::sync::Arc;
+use vnode::{Cx, Errno, Finder, Found, Kind, Name, NameSink, Result, Vnode};
+
+/// The two kinds of walks.
+#[derive(Debug)]
+pub(crate) struct Finders {
+    /// By what listings show: the numbers of paths.
+    listed: Finder,
+    /// By look-ups of all names: a file with several names has another number than its paths.
+    exact: Finder,
+}
+
+impl Default for Finders {
+    fn default() -> Self {
+        Self { listed: Finder::new(), exact: Finder::exact() }
+    }
+}
+
+impl Shared {
+    /// The vnode of a number.
+    pub(crate) fn by_number(&self, cx: &Cx<'_>, root: &Arc<Node>, number: u64) -> Result<Arc<dyn Vnode>> {
+        if let Some(live) = self.table.by_number(number) {
+            return Ok(live);
+        }
+        let root: Arc<dyn Vnode> = Arc::clone(root) as Arc<dyn Vnode>;
+        let listed = self.finders.listed.find(cx, &root, number, 1)?;
+        let found = match listed.into_iter().next() {
+            None => self.finders.exact.find(cx, &root, number, 1)?.into_iter().next(),
+            found => found,
+        };
+        found.map(|found| found.entry.vnode).ok_or(Errno::STALE)
+    }
+}
+
+impl Node {
+    /// The name by which it was looked up, then any others.
+    pub(crate) fn tell_names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+        let Some((parent, name)) = &self.at else { return Ok(()) };
+        let parent: Arc<dyn Vnode> = Arc::clone(parent) as Arc<dyn Vnode>;
+        if !sink(&parent, Name::new(name)?) || self.kind_of() == Kind::Directory {
+            return Ok(());
+        }
+        let names = self.getattr(cx)?.nlink as usize;
+        if names < 2 {
+            return Ok(());
+        }
+        let root: Arc<dyn Vnode> = self.top()?;
+        for Found { dir, name: other, .. } in self.fs.finders.exact.find(cx, &root, self.number(), names)? {
+            let known = dir.id() == parent.id() && other == *name;
+            if !known && !sink(&dir, Name::new(&other)?) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The root of the tree.
+    fn top(&self) -> Result<Arc<Self>> {
+        let mut at = self.me()?;
+        while let Some((parent, _)) = &at.at {
+            at = Arc::clone(parent);
+        }
+        Ok(at)
+    }
+}
