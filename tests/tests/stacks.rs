@@ -7,8 +7,8 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use strata_tests::oracle::Oracle;
 use strata_tests::oracle::population::{build, population};
@@ -225,6 +225,112 @@ fn over_its_own_branch(transport: Transport) {
     assert!(!dirs[1].join("g").exists() && dirs[0].join("g").exists());
 }
 
+/// Fills the directory under a stack, through it, with what another directory has.
+fn fill(sandbox: &Sandbox, above: &str, lower: &Path, from: &Path, transport: Transport) {
+    let stack = Mounted::new(Spec::stack(above, lower, transport), &sandbox.path("filling"));
+    sh("cp -a \"$1\"/. \"$2\"", &[from, stack.dir()]);
+}
+
+/// A union whose branches are stacks: what programs see is what they see natively, and the branch that is never changed isn't.
+fn union_of_stacks(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let dirs = dirs(&sandbox, &["native", "rw", "ro"]);
+    build(&dirs[0], &population(27));
+    build(&dirs[1], &[]);
+    fill(&sandbox, "zstd / ", &dirs[2], &dirs[0], transport);
+    let before = tree::read(&dirs[2]);
+    let [rw, ro] = [&dirs[1], &dirs[2]].map(|dir| dir.display());
+    let words = format!("wrapfs / unionfs,dirs=[rot13/[xor,key=a,block=1000/[{rw}]]]=rw:[zstd / {ro}]=ro").into();
+    let mut top = Mounted::new(Spec::Stack { words, transport }, &sandbox.path("u"));
+    check(&sandbox, 27, dirs[0].clone(), &top);
+    let seen = tree::read(top.dir());
+    top.remount();
+    assert_eq!(tree::difference(&seen, &tree::read(top.dir()), Times::Exact), "");
+    drop(top);
+    assert_eq!(tree::difference(&before, &tree::read(&dirs[2]), Times::Exact), "", "the read-only branch was written");
+}
+
+/// A union over a union, in one server.
+fn union_over_a_union_in_one_server(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let dirs = dirs(&sandbox, &["native", "rw", "middle", "ro"]);
+    build(&dirs[0], &population(28));
+    build(&dirs[1], &[]);
+    build(&dirs[2], &[]);
+    build(&dirs[3], &population(28));
+    let before = [&dirs[2], &dirs[3]].map(|dir| tree::read(dir));
+    let [rw, middle, ro] = [&dirs[1], &dirs[2], &dirs[3]].map(|dir| dir.display());
+    let words = format!("unionfs,dirs={rw}=rw:[unionfs,dirs={middle}=ro:{ro}=ro]=ro").into();
+    let mut top = Mounted::new(Spec::Stack { words, transport }, &sandbox.path("u"));
+    check(&sandbox, 28, dirs[0].clone(), &top);
+    let seen = tree::read(top.dir());
+    top.remount();
+    assert_eq!(tree::difference(&seen, &tree::read(top.dir()), Times::Exact), "");
+    drop(top);
+    for (dir, before) in [&dirs[2], &dirs[3]].iter().zip(before) {
+        assert_eq!(tree::difference(&before, &tree::read(dir), Times::Exact), "", "the union below was written");
+    }
+}
+
+/// Files are copied up into a branch that compresses them, and from one with another key than that of the branch they go to.
+fn copied_up_into_a_stack(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let dirs = dirs(&sandbox, &["rw", "plain", "masked"]);
+    let line = "what is repeated takes little room\n";
+    let big = line.repeat(100_000);
+    let fill = |dir: &Path| {
+        fs::write(dir.join("big"), &big).unwrap();
+        fs::set_permissions(dir.join("big"), PermissionsExt::from_mode(0o640)).unwrap();
+    };
+    fill(&dirs[1]);
+    let masked = Mounted::new(Spec::stack("xor,key=one / ", &dirs[2], transport), &sandbox.path("filling"));
+    fill(masked.dir());
+    fs::rename(masked.path("big"), masked.path("masked")).unwrap();
+    drop(masked);
+    let lower = [&dirs[1], &dirs[2]].map(|dir| tree::read(dir));
+    let [rw, plain, masked] = [&dirs[0], &dirs[1], &dirs[2]].map(|dir| dir.display());
+    let words = format!("unionfs,dirs=[zstd / xor,key=two / {rw}]=rw:{plain}=ro:[xor,key=one/[{masked}]]=ro").into();
+    let mut union = Mounted::new(Spec::Stack { words, transport }, &sandbox.path("u"));
+    for name in ["big", "masked"] {
+        let before = fs::metadata(union.path(name)).unwrap();
+        File::options().append(true).open(union.path(name)).unwrap().write_all(b"more\n").unwrap();
+        let after = fs::metadata(union.path(name)).unwrap();
+        assert_eq!((after.ino(), after.mode(), after.len()), (before.ino(), 0o100_640, big.len() as u64 + 5), "{name}");
+    }
+    for remounted in [false, true] {
+        for name in ["big", "masked"] {
+            let text = fs::read_to_string(union.path(name)).unwrap();
+            assert!(text.strip_suffix("more\n") == Some(&big), "{name}, remounted: {remounted}");
+            let stored = fs::metadata(dirs[0].join(name)).unwrap();
+            assert!(stored.blocks() * 512 < big.len() as u64 / 10, "{name} takes {} blocks", stored.blocks());
+        }
+        union.remount();
+    }
+    drop(union);
+    for (dir, before) in [&dirs[1], &dirs[2]].iter().zip(lower) {
+        assert_eq!(tree::difference(&before, &tree::read(dir), Times::Exact), "");
+    }
+}
+
+/// Replicas that store the same tree in different ways.
+fn replicas_that_are_stacks(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let dirs = dirs(&sandbox, &["native", "packed", "masked"]);
+    build(&dirs[0], &population(29));
+    for (above, dir) in [("zstd / ", &dirs[1]), ("rot13 / xor / ", &dirs[2])] {
+        fill(&sandbox, above, dir, &dirs[0], transport);
+    }
+    let [native, packed, masked] = [&dirs[0], &dirs[1], &dirs[2]].map(|dir| dir.display());
+    let replicas = format!("{native}:[zstd / {packed}]:[rot13/[xor / {masked}]]");
+    let words = format!("wrapfs / lbfs,dirs={replicas},policy=roundrobin,compare=1").into();
+    let top = Mounted::new(Spec::Stack { words, transport }, &sandbox.path("lb"));
+    let want = sh("cd \"$1\" && find . -type f | sort | xargs -d '\\n' sha256sum", &[&dirs[0]]);
+    for _ in 0..3 {
+        assert_eq!(sh("cd \"$1\" && find . -type f | sort | xargs -d '\\n' sha256sum", &[&top.dir().to_owned()]), want);
+    }
+    assert_eq!(fs::write(top.path("new"), "").unwrap_err().raw_os_error(), Some(30));
+}
+
 on_both_transports!(
     three_null_layers,
     eight_null_layers_in_one_server,
@@ -236,4 +342,8 @@ on_both_transports!(
     with_overlayfs,
     under_overlayfs,
     over_its_own_branch,
+    union_of_stacks,
+    union_over_a_union_in_one_server,
+    copied_up_into_a_stack,
+    replicas_that_are_stacks,
 );

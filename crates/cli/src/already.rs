@@ -66,10 +66,17 @@ impl Mounted {
     }
 
     fn is_below(&self, mounted: &Value, below: &Below) -> bool {
-        let Below::Directory(dir) = below;
-        text(mounted, "mode") == Some(dir.mode)
-            && text(mounted, "path") == Some(&dir.path.to_string_lossy())
-            && self.is_there(mounted.get("fd").and_then(Value::as_u64), &dir.path)
+        match below {
+            Below::Directory(dir) => {
+                text(mounted, "mode") == Some(dir.mode)
+                    && text(mounted, "path") == Some(&dir.path.to_string_lossy())
+                    && self.is_there(mounted.get("fd").and_then(Value::as_u64), &dir.path)
+            }
+            Below::Stack(mode, parts) => {
+                let layers = mounted.get("layers").and_then(Value::as_array);
+                text(mounted, "mode") == Some(mode) && layers.is_some_and(|layers| self.is_stack(layers, parts))
+            }
+        }
     }
 
     /// Is what is at the path now the directory that the server has? Where the mount itself covers the path, or the server's
@@ -117,6 +124,26 @@ mod tests {
         for other in [&[b, a][..], &[a], &[a, b, b], &[(a.0, "ro"), b], &[]] {
             assert!(!is(&[rot13.clone(), union(other)]), "{other:?}");
         }
+    }
+
+    #[test]
+    fn stacks_in_branches_are_compared() {
+        let json = r#"{"pid":1,"layers":[{"name":"unionfs","options":"","directories":[
+            {"mode":"rw","layers":[{"name":"rot13","options":""},{"name":"directory","options":"",
+                "directories":[{"path":"/no/a","mode":"rw","fd":7}]}]},
+            {"path":"/no/b","mode":"ro","fd":8}]}]}"#;
+        let mounted = Mounted::read(json, Path::new("/mnt")).unwrap();
+        let union = |mode, layer: &str, path: &str| {
+            let stack = vec![part(layer, "", &[]), part("directory", "", &[(path, "rw")])];
+            let mut union = part("unionfs", "", &[("/no/b", "ro")]);
+            union.below.insert(0, Below::Stack(mode, stack));
+            union
+        };
+        assert!(mounted.is(&[union("rw", "rot13", "/no/a")]));
+        for other in [union("ro", "rot13", "/no/a"), union("rw", "zstd", "/no/a"), union("rw", "rot13", "/no/c")] {
+            assert!(!mounted.is(&[other]));
+        }
+        assert!(!mounted.is(&[part("unionfs", "", &[("/no/a", "rw"), ("/no/b", "ro")])]));
     }
 
     #[test]

@@ -19,8 +19,17 @@ struct Layer {
     name: String,
     options: String,
     figures: Option<Figures>,
-    /// Mode and path.
-    directories: Vec<(String, String)>,
+    /// What it stands on, if it is the last: modes, and what they are of.
+    below: Vec<(String, Below)>,
+}
+
+/// What the last layer of a stack stands on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Below {
+    /// A directory, by its path.
+    Directory(String),
+    /// A stack, top first.
+    Stack(Vec<Layer>),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,8 +50,7 @@ impl Picture {
     pub fn read(json: &str) -> Result<Self, Failure> {
         let wrong = || Failure::system("the server's answer can't be read; --json prints it");
         let stack: Value = serde_json::from_str(json).map_err(|_| wrong())?;
-        let layers = stack.get("layers").and_then(Value::as_array).ok_or_else(wrong)?;
-        let layers = layers.iter().map(|layer| Layer::read(layer).ok_or_else(wrong)).collect::<Result<_, _>>()?;
+        let layers = Layer::read_all(&stack).ok_or_else(wrong)?;
         Ok(Self { pid: stack.get("pid").and_then(Value::as_u64).ok_or_else(wrong)?, layers })
     }
 
@@ -50,11 +58,7 @@ impl Picture {
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut new = self.clone();
-        for (now, before) in new.layers.iter_mut().zip(&earlier.layers) {
-            if let (Some(now), Some(before)) = (&mut now.figures, &before.figures) {
-                now.subtract(before);
-            }
-        }
+        subtract(&mut new.layers, &earlier.layers);
         new
     }
 
@@ -67,8 +71,8 @@ impl Picture {
             Some(span) => writeln!(out, "  in {}", time(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))),
         };
         let whole = self.layers.first().and_then(|layer| layer.figures.as_ref()).map_or(0, |figures| figures.inclusive);
-        for (i, layer) in self.layers.iter().enumerate() {
-            layer.draw(&mut out, i == 0, i + 1 == self.layers.len(), whole);
+        for line in draw(&self.layers, whole) {
+            let _ = writeln!(out, "{line}");
         }
         if self.layers.iter().all(|layer| layer.figures.is_none()) {
             out.push_str("Not measured: mount with the option meter=on.\n");
@@ -77,52 +81,71 @@ impl Picture {
     }
 }
 
+fn subtract(now: &mut [Layer], before: &[Layer]) {
+    for (now, before) in now.iter_mut().zip(before) {
+        if let (Some(now), Some(before)) = (&mut now.figures, &before.figures) {
+            now.subtract(before);
+        }
+        for below in now.below.iter_mut().zip(&before.below) {
+            if let ((_, Below::Stack(now)), (_, Below::Stack(before))) = below {
+                subtract(now, before);
+            }
+        }
+    }
+}
+
+/// The lines of a stack. `whole`: the time of all that was done on the mount, in nanoseconds.
+fn draw(layers: &[Layer], whole: u64) -> Vec<String> {
+    let last = layers.len().saturating_sub(1);
+    layers.iter().enumerate().flat_map(|(i, layer)| layer.draw(i == 0, i == last, whole)).collect()
+}
+
 impl Layer {
+    fn read_all(stack: &Value) -> Option<Vec<Self>> {
+        stack.get("layers")?.as_array()?.iter().map(Self::read).collect()
+    }
+
     fn read(value: &Value) -> Option<Self> {
-        let text = |name: &str| Some(value.get(name)?.as_str()?.to_owned());
-        let directories = value.get("directories").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        let directory = |dir: &Value| {
-            let text = |name: &str| Some(dir.get(name)?.as_str()?.to_owned());
-            Some((text("mode")?, text("path")?))
-        };
+        let text = |of: &Value, name: &str| Some(of.get(name)?.as_str()?.to_owned());
+        let below = value.get("directories").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let below = below.iter().map(|below| {
+            let what = match below.get("layers") {
+                Some(_) => Below::Stack(Self::read_all(below)?),
+                None => Below::Directory(text(below, "path")?),
+            };
+            Some((text(below, "mode")?, what))
+        });
         Some(Self {
-            name: text("name")?,
-            options: text("options")?,
+            name: text(value, "name")?,
+            options: text(value, "options")?,
             figures: Figures::read(value),
-            directories: directories.iter().map(directory).collect::<Option<_>>()?,
+            below: below.collect::<Option<_>>()?,
         })
     }
 
-    fn draw(&self, out: &mut String, first: bool, last: bool, whole: u64) {
+    fn draw(&self, first: bool, last: bool, whole: u64) -> Vec<String> {
         let (corner, side) = match (first, last) {
             (true, false) => ('┌', '│'),
             (_, true) => ('└', ' '),
             _ => ('├', '│'),
         };
         let comma = if self.options.is_empty() { "" } else { "," };
-        let _ = writeln!(out, "{corner}─ {}{comma}{}", self.name, self.options);
-        for (mode, path) in &self.directories {
-            let _ = writeln!(out, "{side}    {mode:<6} {path}");
+        let mut lines = vec![format!("{corner}─ {}{comma}{}", self.name, self.options)];
+        for (mode, below) in &self.below {
+            match below {
+                Below::Directory(path) => lines.push(format!("{side}    {mode:<6} {path}")),
+                Below::Stack(layers) => {
+                    let modes = core::iter::once(mode.as_str()).chain(core::iter::repeat(""));
+                    lines.extend(
+                        draw(layers, whole).iter().zip(modes).map(|(line, mode)| format!("{side}    {mode:<6} {line}")),
+                    );
+                }
+            }
         }
-        let Some(figures) = &self.figures else { return };
-        let failed = if figures.failed == 0 { String::new() } else { format!(", {} failed", grouped(figures.failed)) };
-        let share = if whole == 0 { 0 } else { u128::from(figures.exclusive) * 100 / u128::from(whole) };
-        let _ = writeln!(
-            out,
-            "{side}    {} operations{failed}; {} with all below, {} of its own ({share} %)",
-            grouped(figures.done),
-            time(figures.inclusive),
-            time(figures.exclusive),
-        );
-        let mut each: Vec<_> = figures.each.iter().filter(|(_, (done, _))| *done > 0).collect();
-        each.sort_by_key(|(_, (_, nanos))| core::cmp::Reverse(*nanos));
-        for line in each.chunks(4) {
-            let cells: Vec<_> = line
-                .iter()
-                .map(|(name, (done, nanos))| format!("{name} {} {}", grouped(*done), time(*nanos)))
-                .collect();
-            let _ = writeln!(out, "{side}      {}", cells.join(" · "));
+        if let Some(figures) = &self.figures {
+            lines.extend(figures.draw(whole).iter().map(|line| format!("{side}    {line}")));
         }
+        lines
     }
 }
 
@@ -138,6 +161,27 @@ impl Figures {
             exclusive: number(value, "exclusive_ns")?,
             each: each.collect::<Option<_>>()?,
         })
+    }
+
+    fn draw(&self, whole: u64) -> Vec<String> {
+        let failed = if self.failed == 0 { String::new() } else { format!(", {} failed", grouped(self.failed)) };
+        let share = if whole == 0 { 0 } else { u128::from(self.exclusive) * 100 / u128::from(whole) };
+        let mut lines = vec![format!(
+            "{} operations{failed}; {} with all below, {} of its own ({share} %)",
+            grouped(self.done),
+            time(self.inclusive),
+            time(self.exclusive),
+        )];
+        let mut each: Vec<_> = self.each.iter().filter(|(_, (done, _))| *done > 0).collect();
+        each.sort_by_key(|(_, (_, nanos))| core::cmp::Reverse(*nanos));
+        lines.extend(each.chunks(4).map(|line| {
+            let cells: Vec<_> = line
+                .iter()
+                .map(|(name, (done, nanos))| format!("{name} {} {}", grouped(*done), time(*nanos)))
+                .collect();
+            format!("  {}", cells.join(" · "))
+        }));
+        lines
     }
 
     fn subtract(&mut self, before: &Self) {
@@ -201,6 +245,40 @@ mod tests {
                     \x20    nfsro  /b\n\
                     \x20    1,200 operations; 1.50 ms with all below, 1.50 ms of its own (75 %)\n";
         assert_eq!(drawn, want);
+    }
+
+    #[test]
+    fn stacks_in_branches_are_drawn_inside() {
+        let figures = |ns: u64| {
+            format!(
+                r#""operations":2,"failures":0,"inclusive_ns":{ns},"exclusive_ns":{ns},"by_operation":{{"open":{{"done":2,"inclusive_ns":{ns}}}}}"#
+            )
+        };
+        let json = format!(
+            r#"{{"pid":7,"layers":[{{"name":"unionfs","options":"","directories":[
+                {{"mode":"rw","layers":[{{"name":"zstd","options":"level=9",{}}},{{"name":"directory","options":"",
+                    "directories":[{{"path":"/a","mode":"rw","fd":9}}],{}}}]}},
+                {{"path":"/b","mode":"nfsro","fd":11}}],{}}}]}}"#,
+            figures(500),
+            figures(400),
+            figures(1000)
+        );
+        let picture = Picture::read(&json).unwrap();
+        let want = "/mnt  (server 7)  since it was mounted\n\
+                    └─ unionfs\n\
+                    \x20    rw     ┌─ zstd,level=9\n\
+                    \x20           │    2 operations; 500 ns with all below, 500 ns of its own (50 %)\n\
+                    \x20           │      open 2 500 ns\n\
+                    \x20           └─ directory\n\
+                    \x20                rw     /a\n\
+                    \x20                2 operations; 400 ns with all below, 400 ns of its own (40 %)\n\
+                    \x20                  open 2 400 ns\n\
+                    \x20    nfsro  /b\n\
+                    \x20    2 operations; 1.00 µs with all below, 1.00 µs of its own (100 %)\n\
+                    \x20      open 2 1.00 µs\n";
+        assert_eq!(picture.draw(Path::new("/mnt"), None), want);
+        let none = picture.since(&picture).draw(Path::new("/mnt"), None);
+        assert_eq!(none.matches("0 operations; 0 ns with all below").count(), 3, "{none}");
     }
 
     #[test]

@@ -79,6 +79,12 @@ impl Failure {
         Self { exit: Exit::Usage, reason: reason.into() }
     }
 
+    /// The same with another reason, made of this one.
+    #[must_use]
+    pub fn map(self, reason: impl FnOnce(String) -> String) -> Self {
+        Self { reason: reason(self.reason), ..self }
+    }
+
     /// Something that the system lacks.
     pub fn system(reason: impl Into<String>) -> Self {
         Self { exit: Exit::System, reason: reason.into() }

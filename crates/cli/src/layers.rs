@@ -86,9 +86,10 @@ fn overview() -> String {
     let mut out = String::new();
     let (over, layers): (Vec<_>, Vec<_>) =
         Type::all().filter(|kind| is_part(*kind)).partition(|kind| is_over_branches(*kind));
-    for (title, kinds) in
-        [("Layers, each over what is below it", layers), ("Over several directories, at the bottom", over)]
-    {
+    for (title, kinds) in [
+        ("Layers, each over what is below it", layers),
+        ("Over branches (directories, or stacks in brackets), at the bottom", over),
+    ] {
         let _ = writeln!(out, "{title}:");
         for kind in kinds {
             item(&mut out, kind.name(), about(kind));

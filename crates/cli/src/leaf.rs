@@ -47,6 +47,8 @@ pub struct Refused {
     pub failure: Failure,
     /// The error.
     pub errno: Errno,
+    /// Is it a directory that can't be opened? Otherwise it is a layer that can't be put on what is below it.
+    pub is_directory: bool,
 }
 
 /// A directory at the bottom of a stack.
@@ -143,8 +145,11 @@ impl Leaf {
     /// Names the directory and the reason.
     pub fn open(&self, manner: &Manner) -> Result<Arc<HostFs>, Refused> {
         let path = self.path();
-        let refused =
-            |error: hostfs::OpenError| Refused { failure: Failure::mount(error.to_string()), errno: error.errno };
+        let refused = |error: hostfs::OpenError| Refused {
+            failure: Failure::mount(error.to_string()),
+            errno: error.errno,
+            is_directory: true,
+        };
         let opened = HostFs::open(path, manner.host(self.read_only)).map_err(refused);
         let place = match &self.found {
             Found::Now(place) => place.get(),
@@ -201,8 +206,11 @@ impl Memory {
     }
 
     fn check(&self, path: &Path, layer: Arc<HostFs>) -> Result<Arc<HostFs>, Refused> {
-        let refused =
-            |errno| Refused { failure: Failure::mount(format!("{}: {}", path.display(), reason(errno))), errno };
+        let refused = |errno| Refused {
+            failure: Failure::mount(format!("{}: {}", path.display(), reason(errno))),
+            errno,
+            is_directory: true,
+        };
         let magic = rustix::fs::statfs(path).map_err(refused)?.f_type;
         if !self.accepts(magic, layer.properties().may_hang) {
             return Err(refused(Errno::NOTCONN));

@@ -42,13 +42,24 @@ pub fn find(dir: &Path) -> Result<Vec<Lower>, Failure> {
 fn read(json: &str) -> Option<Vec<Lower>> {
     let stack: Value = serde_json::from_str(json).ok()?;
     let pid = stack.get("pid")?.as_u64()?;
-    let directories = stack.get("layers")?.as_array()?.last()?.get("directories")?.as_array()?;
-    let lower = |dir: &Value| {
-        let path = PathBuf::from(dir.get("path")?.as_str()?);
-        let by = dir.get("fd")?.as_u64().map(|fd| format!("/proc/{pid}/fd/{fd}").into());
-        Some(Lower { by: by.unwrap_or_else(|| path.clone()), mode: dir.get("mode")?.as_str()?.to_owned(), path })
-    };
-    directories.iter().map(lower).collect()
+    let mut lowers = Vec::new();
+    collect(&stack, pid, &mut lowers)?;
+    Some(lowers)
+}
+
+/// The directories of a stack, those in the stacks of its branches included, in order.
+fn collect(stack: &Value, pid: u64, lowers: &mut Vec<Lower>) -> Option<()> {
+    for below in stack.get("layers")?.as_array()?.last()?.get("directories")?.as_array()? {
+        if below.get("layers").is_some() {
+            collect(below, pid, lowers)?;
+            continue;
+        }
+        let path = PathBuf::from(below.get("path")?.as_str()?);
+        let by = below.get("fd")?.as_u64().map(|fd| format!("/proc/{pid}/fd/{fd}").into());
+        let by = by.unwrap_or_else(|| path.clone());
+        lowers.push(Lower { by, mode: below.get("mode")?.as_str()?.to_owned(), path });
+    }
+    Some(())
 }
 
 /// The `number`-th, counted from 1.
@@ -160,6 +171,12 @@ mod tests {
             choose(&lowers, 2).unwrap(),
             &Lower { by: "/proc/7/fd/11".into(), mode: "ro".into(), path: "/b".into() }
         );
+        let nested = r#"{"pid":7,"layers":[{"directories":[{"path":"/a","mode":"rw","fd":9},
+            {"mode":"ro","layers":[{"name":"rot13"},{"directories":[{"path":"/c","mode":"ro","fd":null}]}]},
+            {"path":"/b","mode":"ro","fd":11}]}]}"#;
+        let paths: Vec<_> = read(nested).unwrap().into_iter().map(|lower| (lower.by, lower.mode)).collect();
+        let want = [("/proc/7/fd/9", "rw"), ("/c", "ro"), ("/proc/7/fd/11", "ro")];
+        assert_eq!(paths, want.map(|(by, mode)| (PathBuf::from(by), mode.to_owned())));
         assert!(choose(&lowers, 0).is_err() && choose(&lowers, 3).unwrap_err().reason.contains("stands on 2"));
         for bad in ["", "{}", r#"{"pid":7,"layers":[]}"#, r#"{"pid":7,"layers":[{"directories":[{}]}]}"#] {
             assert_eq!(read(bad), None, "{bad}");

@@ -28,7 +28,7 @@ const STACK: About = About {
         Cow::Borrowed(
             "A stack is layers over one another in one server, each of which changes what it shows of the one below it. It is written from \
              the top: `rot13 / xor,key=7 / /srv/data`. Each part is a name with its options after commas; the last is a directory, which \
-             begins with / or ./ (with the option ro it is never changed), or a file system over several directories, such as unionfs. \
+             begins with / or ./ (with the option ro it is never changed), or a layer over branches, such as unionfs. \
              strata layers lists all names and options.",
         ),
         Cow::Borrowed(
@@ -39,6 +39,13 @@ const STACK: About = About {
             "The parts are separated by a / with a blank on both sides. Before a blank, comma, = or \" that is part of a path or value, and \
              before a backslash itself, stands a backslash; a backslash and three octal digits are the byte of that number; between \
              double quotes nothing separates. In fstab, blanks are written \\040.",
+        ),
+        Cow::Borrowed(
+            "A branch of unionfs or lbfs can be a stack, too, in brackets: unionfs,dirs=[zstd / /changes]=rw:/image=ro. LAYER/[STACK] is the \
+             same as LAYER / STACK, without blanks. A [ opens a stack only where a branch or a part begins, and behind the / after a layer if its ] \
+             ends the stack; there, one that is part of a path has a backslash before it. Inside brackets all brackets count. mount(8) \
+             splits options at commas outside of double quotes: in its lists, all between the brackets can stand in double quotes, \
+             and its escapes are read again.",
         ),
         Cow::Borrowed(
             "Options after -o are those of the whole mount; what belongs to one layer stands in the stack. Anyone can read a mount's \
@@ -55,6 +62,10 @@ const STACK: About = About {
         (
             Cow::Borrowed("none /mnt strata stack=\"wrapfs\\040/\\040unionfs,dirs=/a=rw:/b=ro\",nosuid 0 0"),
             "The same with the stack among the options: in double quotes, within which its commas don't separate options.",
+        ),
+        (
+            Cow::Borrowed("mount -t strata 'unionfs,dirs=[zstd / /changes]=rw:/image=ro' /mnt"),
+            "A union that compresses what is changed: a branch that is a stack.",
         ),
         (Cow::Borrowed("strata stack /mnt"), "Show the layers, what they did, and how long it took."),
     ]),

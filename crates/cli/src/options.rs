@@ -303,12 +303,12 @@ const NOT_FIXED: &[&str] = &["remount", "bind", "default_permissions", "allow_ot
 /// # Errors
 /// Names the option and what is wrong with it.
 pub fn parse(bytes: &[u8], kind: Type, sloppy: bool) -> Result<Options, Failure> {
-    let text = Text::read(bytes)
-        .map_err(|wrong| Failure::usage(format!("the list of options {wrong}: {}", String::from_utf8_lossy(bytes))))?;
+    let wrong = |wrong| Failure::usage(format!("the list of options {wrong}: {}", String::from_utf8_lossy(bytes)));
+    let text = Text::read(bytes).map_err(wrong)?;
     let mut options = Options::default();
     let mut kernels = None;
     let branches = kind.layer().and_then(LayerType::branches);
-    for item in text.split(b',').iter().filter(|item| !item.is_empty()) {
+    for item in text.split_options(branches).map_err(wrong)?.iter().filter(|item| !item.is_empty()) {
         let (name, value) = name_and_value(item);
         if let Some(spec) = kind.own().iter().find(|spec| spec.name == name) {
             options.own.take(spec, value).map_err(Failure::usage)?;
@@ -363,18 +363,20 @@ fn unknown(name: &str, kind: Type) -> Failure {
 mod tests {
     use super::*;
     use crate::exit::Exit;
+    use crate::registry::Registry;
     use proptest::prelude::*;
-    use stack::list::{self, BranchSpec};
+    use stack::spec::{self, BottomSpec, BranchSpec, LowerSpec};
 
     fn union_type() -> Type {
         Type::of("unionfs").unwrap()
     }
 
     fn lists(options: &Options) -> Result<Vec<BranchSpec>, String> {
-        let declared = union_type().layer().and_then(LayerType::branches).unwrap();
-        let lists: Vec<_> =
-            options.own.lists(declared).map(|list| list::parse(list, declared)).collect::<Result<_, _>>()?;
-        Ok(lists.concat())
+        let union = union_type().layer().unwrap();
+        match spec::over_branches(union, options.own.clone(), &Registry)? {
+            BottomSpec::Branches(_, branches) => Ok(branches),
+            BottomSpec::Directory { .. } => panic!("a directory"),
+        }
     }
 
     fn union(options: &str) -> Options {
@@ -390,7 +392,7 @@ mod tests {
 
     fn branches(options: &str) -> Vec<(String, Option<&'static str>)> {
         let branches = lists(&union(options)).unwrap().into_iter();
-        branches.map(|b| (b.path.to_str().unwrap().to_owned(), b.mode.map(|mode| mode.name))).collect()
+        branches.map(|b| (b.lower.to_string(), b.mode.map(|mode| mode.name))).collect()
     }
 
     #[test]
@@ -414,6 +416,30 @@ mod tests {
     }
 
     #[test]
+    fn branches_may_be_stacks() {
+        let want = [
+            ("[zstd,level=3 / /a]".to_owned(), Some("rw")),
+            ("[xor,key=7 / /b]".to_owned(), None),
+            ("/c".to_owned(), Some("ro")),
+        ];
+        for list in [
+            "dirs=[zstd,level=3/[/a]]=rw:[xor,key=7/[/b]]:/c=ro,nosuid",
+            "dirs=[zstd,level=3 / /a]=rw,nosuid,[xor,key=7 / /b],/c=ro",
+            r#"dirs=["zstd,level=3 / /a"]=rw:["xor,key=7 / /b"]:/c=ro,nosuid"#,
+        ] {
+            assert_eq!(branches(list), want, "{list}");
+            assert_eq!(union(list).flags, MountFlags::NOSUID, "{list}");
+        }
+        assert!(reason("dirs=[/a").contains("has a [ that is not closed"));
+        assert!(
+            lists(&union("dirs=/x:[zsdt / /a]"))
+                .unwrap_err()
+                .starts_with("part 1 of the stack in branch 2: there is no layer")
+        );
+        assert_eq!(union("fsname=[x,dirs=/a[1,cache=0").cache, Some(Duration::ZERO));
+    }
+
+    #[test]
     fn lists_are_joined() {
         assert_eq!(branches("dirs=/a,dirs=/b:/c").len(), 3);
     }
@@ -422,7 +448,7 @@ mod tests {
     fn escapes_reach_every_level() {
         let options = union(r"dirs=/a\,b\:c\=d\\e\ f\040g=rw,fsname=x\,y,logfile=/l\=og");
         let branches = lists(&options).unwrap();
-        assert_eq!(branches[0].path.to_str(), Some(r"/a,b:c=d\e f g"));
+        assert_eq!(branches[0].lower, LowerSpec::Directory(r"/a,b:c=d\e f g".into()));
         assert_eq!(options.fsname.unwrap(), "x,y");
         assert_eq!(options.logfile.unwrap().to_str(), Some("/l=og"));
         assert!(reason(r"dirs=/a\").contains("lone backslash"));

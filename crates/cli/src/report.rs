@@ -1,5 +1,6 @@
 //! What a server tells of its stack, as JSON: the attribute `user.strata.stack` of the mount's root.
 
+use core::time::Duration;
 use meter::{Count, Counts, Operation};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
@@ -22,6 +23,19 @@ pub struct Part {
 pub enum Below {
     /// A directory of the host.
     Directory(Directory),
+    /// A stack, and what it is used for.
+    Stack(&'static str, Vec<Part>),
+}
+
+impl Part {
+    /// The time of all operations of the stacks that it stands on.
+    fn time_below(&self) -> Duration {
+        let tops = self.below.iter().filter_map(|below| match below {
+            Below::Directory(_) => None,
+            Below::Stack(_, parts) => parts.first().and_then(|part| part.counts),
+        });
+        tops.map(|counts| total(counts).time).sum()
+    }
 }
 
 /// A directory at the bottom.
@@ -66,10 +80,10 @@ fn describe(part: &Part, below: Option<&Part>) -> Value {
     fields.insert("options".to_owned(), json!(part.options));
     if let Some(counts) = part.counts {
         let total = total(counts);
-        let own = below.and_then(|below| below.counts).map_or(total.time, |below| {
-            // The two are not read at the same moment.
-            total.time.saturating_sub(self::total(below).time)
-        });
+        let below =
+            below.and_then(|below| below.counts).map_or_else(|| part.time_below(), |counts| self::total(counts).time);
+        // The two are not read at the same moment.
+        let own = total.time.saturating_sub(below);
         fields.insert("operations".to_owned(), json!(total.done));
         fields.insert("failures".to_owned(), json!(total.failed));
         fields.insert("inclusive_ns".to_owned(), json!(nanos(total.time)));
@@ -85,6 +99,7 @@ fn describe(part: &Part, below: Option<&Part>) -> Value {
 fn describe_below(below: &Below) -> Value {
     match below {
         Below::Directory(dir) => json!({ "path": dir.path.to_string_lossy(), "mode": dir.mode, "fd": dir.fd }),
+        Below::Stack(mode, parts) => json!({ "mode": mode, "layers": stack(parts) }),
     }
 }
 
@@ -105,6 +120,6 @@ fn total(counts: &Counts) -> Count {
     })
 }
 
-fn nanos(time: core::time::Duration) -> u64 {
+fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -9,11 +9,11 @@ use crate::place::{Place, Role};
 use crate::process;
 use crate::registry::Registry;
 use crate::report::Report;
-use crate::tree::{Opening, Purpose, Tree};
+use crate::tree::{Inside, Opening, Purpose, Tree};
 use hostfs::HostFs;
 use rustix::mount::MountFlags;
 use server::Config;
-use stack::spec::{self, BottomSpec, LayerSpec};
+use stack::spec::{self, At, BottomSpec, LayerSpec};
 use stack::{LayerType, Needs, Situation, StackSpec, Text};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -51,7 +51,8 @@ impl Stack {
         };
         let role = if in_words { Role::Bottom } else { Role::Lower };
         let metered = is_metered(kind, options);
-        let tree = Tree::of(spec, &Purpose { role, in_words, read_only: options.read_only(), metered })?;
+        let (read_only, branch) = (options.read_only(), Inside::default());
+        let tree = Tree::of(spec, &Purpose { role, in_words, read_only, branch, metered })?;
         tree.find()?;
         let needs = tree.needs();
         if options.cached_data && !options.read_only() && !needs.read_only {
@@ -121,14 +122,14 @@ fn of_one(kind: &'static LayerType, cmdline: &Cmdline, options: &Options) -> Res
     let mut given = options.own.clone();
     let Some(branches) = kind.branches() else {
         let bottom = BottomSpec::Directory { path: (&cmdline.spec).into(), read_only: false };
-        return Ok(StackSpec { layers: vec![LayerSpec { kind, given }], bottom });
+        return Ok(StackSpec { layers: vec![LayerSpec { kind, given, at: At::default() }], bottom });
     };
     if branches.first_argument {
         let list = Text::read(cmdline.spec.as_bytes())
             .map_err(|wrong| Failure::usage(format!("{} {wrong}", cmdline.spec.to_string_lossy())))?;
         given.add(branches.option, list);
     }
-    let bottom = spec::over_branches(kind, given).map_err(Failure::usage)?;
+    let bottom = spec::over_branches(kind, given, &Registry).map_err(Failure::usage)?;
     Ok(StackSpec { layers: Vec::new(), bottom })
 }
 

@@ -3,18 +3,19 @@
 //! What options say is read first ([`Tree::of`]), then the directories are found and compared ([`Tree::find`]), and only then is
 //! anything opened ([`Tree::open`]).
 
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::leaf::{Leaf, Manner, Refused};
 use crate::place::{self, Place, Role};
 use crate::report::{Below, Part};
 use hostfs::HostFs;
 use meter::{Counts, Meter};
 use rustix::io::Errno;
-use stack::list::BranchSpec;
-use stack::spec::{BottomSpec, LayerSpec};
+use stack::spec::{At, BottomSpec, BranchSpec, LayerSpec, LowerSpec};
 use stack::{Branch, BranchMode, Branches, Build, Make, Needs, Reopened, Settings, Situation, StackSpec};
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use vnode::Layer;
 
 /// What a stack is checked for.
@@ -26,8 +27,21 @@ pub struct Purpose {
     pub in_words: bool,
     /// Is it mounted read-only?
     pub read_only: bool,
+    /// What holds for a stack that is a branch.
+    pub branch: Inside,
     /// Are operations counted and timed?
     pub metered: bool,
+}
+
+/// What the layers above say of a stack that is a branch of theirs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Inside {
+    /// It is never changed.
+    pub never_changed: bool,
+    /// No other server may write to its directories at the same time.
+    pub claimed: bool,
+    /// Its directories can be away or hang, and are not touched before they are wanted.
+    pub late: bool,
 }
 
 /// How a stack is opened.
@@ -45,6 +59,8 @@ pub struct Tree {
     /// Top first.
     above: Vec<Above>,
     bottom: Bottom,
+    /// It is a directory that stands alone among the branches of a layer.
+    is_branch: bool,
 }
 
 /// A layer over one other.
@@ -77,22 +93,29 @@ impl Tree {
     /// # Errors
     /// Names the layer, the option and what is wrong with it.
     pub fn of(spec: StackSpec, purpose: &Purpose) -> Result<Self, Failure> {
-        let above = spec.layers.into_iter().map(|layer| Above::of(layer, purpose.metered, true));
+        let above = spec.layers.into_iter().map(|layer| Above::of(layer, purpose));
         let above = above.collect::<Result<_, _>>()?;
         let bottom = match spec.bottom {
             BottomSpec::Directory { path, read_only } => {
+                let read_only = read_only || purpose.branch.never_changed;
                 let counts = purpose.metered.then(|| Counts::leaked("directory"));
                 let mode = if read_only { "ro" } else { "rw" };
-                Bottom::Directory { leaf: Leaf::new(purpose.role, path, read_only), mode, counts }
+                Bottom::Directory { leaf: leaf(path, read_only, purpose)?, mode, counts }
             }
             BottomSpec::Branches(layer, branches) => Bottom::Branches(Fan::of(layer, branches, purpose)?),
         };
-        Ok(Self { above, bottom })
+        Ok(Self { above, bottom, is_branch: false })
     }
 
-    /// A branch that is a directory.
-    fn branch(leaf: Leaf, mode: BranchMode) -> Self {
-        Self { above: Vec::new(), bottom: Bottom::Directory { leaf, mode: mode.name, counts: None } }
+    /// The same of a branch.
+    fn branch(lower: LowerSpec, mode: BranchMode, purpose: &Purpose) -> Result<Self, Failure> {
+        let path = match lower {
+            LowerSpec::Stack(stack) => return Self::of(*stack, purpose),
+            LowerSpec::Directory(path) => path,
+        };
+        let leaf = leaf(path, purpose.branch.never_changed, purpose)?;
+        let bottom = Bottom::Directory { leaf, mode: mode.name, counts: None };
+        Ok(Self { above: Vec::new(), bottom, is_branch: true })
     }
 
     /// Finds the directories, and whether they can be used together. Changes nothing.
@@ -106,17 +129,27 @@ impl Tree {
         if places.len() > 1 {
             place::check_apart(&places)?;
         }
+        check_late(&leaves)?;
         self.check_writable()
     }
 
     /// The directory that takes the changes of a layer over branches must take some.
     fn check_writable(&self) -> Result<(), Failure> {
         let Bottom::Branches(fan) = &self.bottom else { return Ok(()) };
-        match fan.branches.first() {
-            Some((mode, first)) if mode.writes() && fan.declared.first_takes_changes => {
-                first.leaves().first().and_then(|leaf| leaf.place()).map_or(Ok(()), Place::check_writable)
+        for (i, (mode, tree)) in fan.branches.iter().enumerate() {
+            if i == 0 && mode.writes() && fan.declared.first_takes_changes {
+                tree.first_leaf().and_then(Leaf::place).map_or(Ok(()), Place::check_writable)?;
             }
-            _ => Ok(()),
+            tree.check_writable()?;
+        }
+        Ok(())
+    }
+
+    /// The directory that takes changes.
+    fn first_leaf(&self) -> Option<&Leaf> {
+        match &self.bottom {
+            Bottom::Directory { leaf, .. } => Some(leaf),
+            Bottom::Branches(fan) => fan.branches.first().and_then(|(_, tree)| tree.first_leaf()),
         }
     }
 
@@ -197,8 +230,10 @@ impl Tree {
 
     /// The same, as a branch.
     fn below(&self, mode: BranchMode) -> Below {
-        let leaf = self.leaves();
-        Below::Directory(leaf.first().map(|leaf| leaf.describe(mode.name)).unwrap_or_default())
+        match &self.bottom {
+            Bottom::Directory { leaf, mode, .. } if self.is_branch => Below::Directory(leaf.describe(mode)),
+            _ => Below::Stack(mode.name, self.parts()),
+        }
     }
 
     /// Opens the directories and puts the layers together. Adds the directories that can be written to `written`.
@@ -222,19 +257,42 @@ impl Tree {
         Ok(layer)
     }
 
-    /// What a layer over branches knows it by.
+    /// What a layer over branches knows it by: the path of a directory, or all paths of a stack with the names of its layers.
+    /// Options may change without the branch becoming another.
     fn name(&self) -> PathBuf {
-        self.leaves().first().map(|leaf| leaf.path().to_owned()).unwrap_or_default()
+        let name = self.name_in_words();
+        let name = if self.is_branch { name } else { [b"[", &name[..], b"]"].concat() };
+        OsString::from_vec(name).into()
+    }
+
+    fn name_in_words(&self) -> Vec<u8> {
+        let above = self.above.iter().flat_map(|layer| [layer.spec.kind.name.as_bytes(), b" / "]);
+        let mut name = above.collect::<Vec<_>>().concat();
+        match &self.bottom {
+            Bottom::Directory { leaf, .. } => name.extend(leaf.path().as_os_str().as_bytes()),
+            Bottom::Branches(fan) => {
+                name.extend([fan.layer.spec.kind.name, ",", fan.declared.option, "="].concat().into_bytes());
+                let names: Vec<_> =
+                    fan.branches.iter().map(|(_, tree)| tree.name().into_os_string().into_vec()).collect();
+                name.extend(names.join(&b':'));
+            }
+        }
+        name
     }
 }
 
 impl Above {
-    fn of(spec: LayerSpec, metered: bool, in_words: bool) -> Result<Self, Failure> {
+    fn of(spec: LayerSpec, purpose: &Purpose) -> Result<Self, Failure> {
         let name = spec.kind.name;
-        let wrong = |wrong: String| Failure::usage(if in_words { format!("{name}: {wrong}") } else { wrong });
+        let wrong = |wrong: String| {
+            // Options of a layer over branches that is mounted alone are options of the mount.
+            let alone = !purpose.in_words && spec.kind.branches().is_some();
+            let named = if alone { wrong } else { format!("{name}: {wrong}") };
+            Failure::usage(in_branch(&spec.at, &named))
+        };
         let settings = spec.given.settings(spec.kind.branches()).map_err(wrong)?;
         let needs = (spec.kind.traits.needs)(&settings).map_err(wrong)?;
-        let counts = metered.then(|| Counts::leaked(name));
+        let counts = purpose.metered.then(|| Counts::leaked(name));
         Ok(Self { spec, settings, needs, counts })
     }
 
@@ -246,8 +304,9 @@ impl Above {
     fn put_on(&self, lower: Arc<dyn Layer>) -> Result<Arc<dyn Layer>, Refused> {
         let made = self.spec.kind.over(lower, &self.settings);
         made.map_err(|wrong| {
-            let failure = Failure::usage(format!("{}: {wrong}", self.spec.kind.name));
-            Refused { failure, errno: Errno::IO }
+            let wrong = format!("{}: {wrong}", self.spec.kind.name);
+            let failure = Failure::usage(in_branch(&self.spec.at, &wrong));
+            Refused { failure, errno: Errno::IO, is_directory: false }
         })
     }
 }
@@ -258,18 +317,37 @@ impl Fan {
         let Build::Branches(declared) = kind.build else {
             return Err(Failure::usage(format!("{} has no branches", kind.name)));
         };
-        let layer = Above::of(spec, purpose.metered, purpose.in_words)?;
+        let layer = Above::of(spec, purpose)?;
+        let at = &layer.spec.at;
         if branches.is_empty() {
-            return Err(no_branches(kind.name, declared, purpose.in_words));
+            return Err(Failure::usage(in_branch(at, &no_branches(kind.name, declared, purpose.in_words))));
         }
-        let modes = modes(&branches, declared, purpose.read_only)?;
+        let modes =
+            modes(&branches, declared, purpose).map_err(|failure| failure.map(|wrong| in_branch(at, &wrong)))?;
+        let inside = |mode: BranchMode| Inside {
+            never_changed: purpose.branch.never_changed || !mode.writes(),
+            claimed: mode.writes(),
+            late: purpose.branch.late || matches!(declared.make, Make::Reopened(_)),
+        };
         let branches = branches.into_iter().zip(modes).map(|(branch, mode)| {
-            let leaf = leaf(branch, mode, declared)?;
-            Ok((mode, Arc::new(Tree::branch(leaf, mode))))
+            let purpose = Purpose { role: Role::Branch, in_words: true, branch: inside(mode), ..*purpose };
+            Ok((mode, Arc::new(Tree::branch(branch.lower, mode, &purpose)?)))
         });
-        let fan = Self { layer, declared, branches: branches.collect::<Result<_, Failure>>()? };
+        let branches = branches.collect::<Result<_, Failure>>()?;
+        let fan = Self { layer, declared, branches };
+        fan.check_writes()?;
         fan.check_named_once()?;
         Ok(fan)
+    }
+
+    /// A branch that can't be changed can take no changes.
+    fn check_writes(&self) -> Result<(), Failure> {
+        let dead = self.branches.iter().zip(1..).find(|((mode, tree), _)| mode.writes() && tree.is_read_only());
+        let Some(((mode, _), number)) = dead else { return Ok(()) };
+        let noun = self.declared.noun.0;
+        let wrong =
+            format!("{noun} {number} is {}, but nothing can be changed through its stack: mark it =ro", mode.name);
+        Err(Failure::mount(in_branch(&self.layer.spec.at, &wrong)))
     }
 
     /// Of branches that are opened late, only the names are known.
@@ -289,27 +367,46 @@ impl Fan {
     }
 
     fn open(&self, opening: &Opening, written: &mut Vec<Arc<HostFs>>) -> Result<Arc<dyn Layer>, Refused> {
-        let made = match self.declared.make {
+        let refused = |wrong| Refused { failure: Failure::mount(wrong), errno: Errno::IO, is_directory: false };
+        let (settings, situation) = (&self.layer.settings, &opening.situation);
+        match self.declared.make {
             Make::Opened(make) => {
                 let opened = self.branches.iter().map(|(mode, tree)| {
                     Ok(Branch { name: tree.name(), mode: *mode, lower: tree.open(opening, written)? })
                 });
-                make(opened.collect::<Result<_, Refused>>()?, &self.layer.settings, &opening.situation)
+                make(opened.collect::<Result<_, Refused>>()?, settings, situation).map_err(refused)
             }
             Make::Reopened(make) => {
-                let reopened = self.branches.iter().map(|(mode, tree)| reopened(*mode, tree, *opening));
-                make(reopened.collect(), &self.layer.settings, &opening.situation)
+                let wrong = Arc::new(OnceLock::new());
+                let reopened = self.branches.iter().map(|(mode, tree)| reopened(*mode, tree, *opening, &wrong));
+                let made = make(reopened.collect(), settings, situation);
+                // A branch may be away for a time, but its options stay wrong.
+                match wrong.get() {
+                    Some(wrong) => Err(Refused::clone(wrong)),
+                    None => made.map_err(refused),
+                }
             }
-        };
-        made.map_err(|wrong| Refused { failure: Failure::mount(wrong), errno: Errno::IO })
+        }
     }
 }
 
-/// A branch that its layer opens itself.
-fn reopened(mode: BranchMode, tree: &Arc<Tree>, opening: Opening) -> Reopened {
-    let (name, tree) = (tree.name(), Arc::clone(tree));
-    // Nothing of it is ever written.
-    let open = move || tree.open(&opening, &mut Vec::new()).map_err(|refused| refused.errno);
+/// A branch that its layer opens itself. If an option turns out to be wrong, that is put into `wrong`.
+fn reopened(mode: BranchMode, tree: &Arc<Tree>, opening: Opening, wrong: &Arc<OnceLock<Refused>>) -> Reopened {
+    let (name, tree, wrong) = (tree.name(), Arc::clone(tree), Arc::clone(wrong));
+    let open = move || {
+        // Nothing of it is ever written.
+        tree.open(&opening, &mut Vec::new()).map_err(|refused| {
+            if refused.failure.exit == Exit::Usage {
+                let _first = wrong.set(refused);
+                return Errno::INVAL;
+            }
+            // That a directory is away is the layer's to tell.
+            if !refused.is_directory {
+                tracing::debug!("{}", refused.failure);
+            }
+            refused.errno
+        })
+    };
     Branch { name, mode, lower: Box::new(open) }
 }
 
@@ -320,34 +417,62 @@ fn metered(layer: Arc<dyn Layer>, counts: Option<&'static Counts>) -> Arc<dyn La
     }
 }
 
-fn no_branches(name: &str, declared: &Branches, in_words: bool) -> Failure {
+/// What is wrong, with where it is, in a stack that is a branch.
+fn in_branch(at: &At, wrong: &str) -> String {
+    if at.within.is_empty() { wrong.to_owned() } else { format!("{at}: {wrong}") }
+}
+
+fn no_branches(name: &str, declared: &Branches, in_words: bool) -> String {
     let Branches { example, noun: (_, several), .. } = declared;
-    Failure::usage(if in_words {
+    if in_words {
         format!("{name}: it has no directories: name them in the stack, as in `{name},{example}`")
     } else {
         format!("no {several}: name them with -o {example}; see --help")
-    })
+    }
 }
 
 /// The modes that count.
-fn modes(branches: &[BranchSpec], declared: &Branches, read_only: bool) -> Result<Vec<BranchMode>, Failure> {
-    let of = |(i, branch): (usize, &BranchSpec)| branch.mode.unwrap_or_else(|| (declared.unmarked)(i, read_only));
-    let modes: Vec<_> = branches.iter().enumerate().map(of).collect();
-    let first_writes = modes.first().is_some_and(|mode| mode.writes());
-    if declared.first_takes_changes && !first_writes && modes.iter().any(|mode| mode.writes()) {
-        let first = branches.first().map(|branch| branch.path.display().to_string()).unwrap_or_default();
+fn modes(branches: &[BranchSpec], declared: &Branches, purpose: &Purpose) -> Result<Vec<BranchMode>, Failure> {
+    let (noun, never_changed) = (declared.noun.0, purpose.branch.never_changed);
+    let unmarked = |i| (declared.unmarked)(i, purpose.read_only || never_changed);
+    let modes: Vec<_> =
+        branches.iter().enumerate().map(|(i, branch)| branch.mode.unwrap_or_else(|| unmarked(i))).collect();
+    let mut written = modes.iter().zip(1..).filter(|(mode, _)| mode.writes()).peekable();
+    let Some((mode, number)) = written.peek() else { return Ok(modes) };
+    if never_changed {
         return Err(Failure::mount(format!(
-            "branch {first} is the first but not rw, while another is: changes could not go to the left; mark it =rw, or all \
+            "{noun} {number} is {}, but the stack that it is part of is never changed: mark it =ro",
+            mode.name
+        )));
+    }
+    if declared.first_takes_changes && *number != 1 {
+        let first = branches.first().map(|branch| branch.lower.to_string()).unwrap_or_default();
+        return Err(Failure::mount(format!(
+            "{noun} {first} is the first but not rw, while another is: changes could not go to the left; mark it =rw, or all \
              others =ro"
         )));
     }
     Ok(modes)
 }
 
-fn leaf(branch: BranchSpec, mode: BranchMode, declared: &Branches) -> Result<Leaf, Failure> {
-    match declared.make {
-        Make::Opened(_) => Ok(Leaf::new(Role::Branch, branch.path, !mode.writes()).claimed(true)),
-        Make::Reopened(_) => Leaf::late(&branch.path)
-            .map_err(|error| Failure::usage(format!("{} {}: {error}", declared.noun.0, branch.path.display()))),
+fn leaf(path: PathBuf, read_only: bool, purpose: &Purpose) -> Result<Leaf, Failure> {
+    if !purpose.branch.late {
+        return Ok(Leaf::new(purpose.role, path, read_only).claimed(purpose.branch.claimed));
     }
+    Leaf::late(&path).map_err(|error| Failure::usage(format!("directory {}: {error}", path.display())))
+}
+
+/// Of directories that nothing may touch yet, only the paths are compared with those that are written.
+fn check_late(leaves: &[&Leaf]) -> Result<(), Failure> {
+    for late in leaves.iter().filter(|leaf| leaf.place().is_none()) {
+        let overlaps = |path: &Path| path.starts_with(late.path()) || late.path().starts_with(path);
+        let written = leaves.iter().filter(|leaf| leaf.is_written() && leaf.place().is_some());
+        if let Some(other) = written.into_iter().find(|leaf| overlaps(leaf.path())) {
+            let (late, other) = (late.path().display(), other.path().display());
+            return Err(Failure::mount(format!(
+                "directory {late} lies inside branch {other}, which is written, or the other way round; leave one of them out"
+            )));
+        }
+    }
+    Ok(())
 }

@@ -190,6 +190,152 @@ fn lines_of_fstab() {
 }
 
 #[test]
+fn branches_may_be_stacks() {
+    let sandbox = stage();
+    fs::create_dir(sandbox.path("changes")).unwrap();
+    let words = "wrapfs / unionfs,dirs=[rot13 / xor,key=7 / /mnt/changes]=rw:[wrapfs/[unionfs,dirs=/mnt/data]]=ro";
+    strata(&["mount", words, "/mnt/at"]);
+    fs::write("/mnt/at/new", "new").unwrap();
+    assert_eq!(fs::read("/mnt/changes/arj").unwrap(), [b'n' ^ b'7', b'e' ^ b'7', b'w' ^ b'7']);
+    fs::write("/mnt/at/Uryyb", "changed").unwrap();
+    assert_eq!(fs::read_to_string("/mnt/data/Uryyb").unwrap(), "text\n");
+    let layers = stack("/mnt/at")["layers"].clone();
+    let branches = &layers[1]["directories"];
+    let names = |branch: &Value| -> Vec<String> {
+        let layers = branch["layers"].as_array().unwrap().iter();
+        layers.map(|layer| layer["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(
+        (names(&branches[0]), branches[0]["mode"].as_str()),
+        (["rot13", "xor", "directory"].map(str::to_owned).to_vec(), Some("rw"))
+    );
+    assert_eq!(
+        (names(&branches[1]), branches[1]["mode"].as_str()),
+        (["wrapfs", "unionfs"].map(str::to_owned).to_vec(), Some("ro"))
+    );
+    // Each layer is measured, in the branches too.
+    assert!(branches[0]["layers"][1]["by_operation"]["write"]["done"].as_u64().unwrap() >= 2);
+    let drawn = strata(&["stack", "/mnt/at"]);
+    for line in [
+        "     rw     ┌─ rot13\n",
+        "            ├─ xor,key=7\n",
+        "            └─ directory\n",
+        "     ro     ┌─ wrapfs\n",
+    ] {
+        assert!(drawn.contains(&format!("\n{line}")), "{line}: {drawn}");
+    }
+    // The directories of all stacks are within reach.
+    let lower = strata(&["lower", "/mnt/at"]);
+    let lines: Vec<_> = lower.lines().map(|line| line.split_whitespace().skip(1).collect::<Vec<_>>()).collect();
+    assert_eq!(lines, [["rw", "/mnt/changes"], ["ro", "/mnt/data"]]);
+    assert_eq!(strata(&["lower", "--branch", "2", "/mnt/at", "ls"]), "Uryyb\n");
+    // The same stack, by other words, is mounted already; another is not.
+    let same = words.replace("[rot13 / xor,key=7 / /mnt/changes]", "[rot13/[xor,key=7/[/mnt/./changes]]]");
+    assert!(refused(&["mount", &same, "/mnt/at"], 32).contains("/mnt/at: already mounted: a unionfs of the same"));
+    let other = "unionfs,dirs=[rot13 / xor,key=7 / /mnt/changes]=ro:/mnt/data=ro";
+    strata(&["mount", other, "/mnt/at"]);
+    unmount("/mnt/at");
+    unmount("/mnt/at");
+    // The branch stays the same whatever the options of its layers are, and numbers with it.
+    strata(&["mount", words, "/mnt/at"]);
+    let number = fs::metadata("/mnt/at/new").unwrap().ino();
+    unmount("/mnt/at");
+    strata(&["mount", &words.replace("key=7", "key=7,block=4k"), "/mnt/at"]);
+    assert_eq!(fs::metadata("/mnt/at/new").unwrap().ino(), number);
+    unmount("/mnt/at");
+    drop(sandbox);
+}
+
+#[test]
+fn branches_that_are_stacks_in_fstab() {
+    let sandbox = stage();
+    install(&sandbox);
+    for dir in ["a", "b", "c", "changes", "replica", "more", "[odd]", "with [brackets]"] {
+        fs::create_dir(sandbox.path(dir)).unwrap();
+    }
+    fs::write("/mnt/[odd]/odd", "").unwrap();
+    // mount(8) splits options at commas, but not in double quotes, and takes out those that it knows.
+    let lines = "u /mnt/a unionfs dirs=[rot13/[/mnt/changes]]=rw:[xor,key=7/[unionfs,dirs=/mnt/data:/mnt/[odd]]]=ro,nosuid 0 0\n\
+                 v /mnt/b unionfs dirs=[\"xor,key=7\\040/\\040/mnt/more,ro\"]=ro:/mnt/with\\040[brackets],noatime 0 0\n\
+                 [rot13/[/mnt/replica]]:/mnt/[odd] /mnt/c lbfs nofail 0 0\n";
+    let fstab = sandbox.path("fstab");
+    fs::write(&fstab, lines.replace("/mnt/[odd]]", "/mnt/\\[odd\\]]")).unwrap();
+    fs::write("/mnt/replica/bqq", "").unwrap();
+    for _ in 0..2 {
+        // The second time, mount(8) sees that all of them are there.
+        let outcome = run(Command::new("mount").arg("-a").arg("-T").arg(&fstab));
+        assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
+    }
+    fs::write("/mnt/a/new", "").unwrap();
+    assert!(Path::new("/mnt/changes/arj").exists() && Path::new("/mnt/a/odd").exists());
+    assert_eq!(fs::write("/mnt/b/new", "").unwrap_err().raw_os_error(), Some(30));
+    assert!(Path::new("/mnt/c/odd").exists());
+    let places = |at: &str| {
+        strata(&["lower", at]).lines().map(|line| line.rsplit("  ").next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(places("/mnt/a"), ["/mnt/changes", "/mnt/data", "/mnt/[odd]"]);
+    assert_eq!(places("/mnt/b"), ["/mnt/more", "/mnt/with [brackets]"]);
+    assert_eq!(places("/mnt/c"), ["/mnt/replica", "/mnt/[odd]"]);
+    // The options of fstab are no change.
+    let outcome = run(Command::new("mount").arg("-T").arg(&fstab).args(["-o", "remount,ro", "/mnt/a"]));
+    assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
+    assert_eq!(fs::write("/mnt/a/x", "").unwrap_err().raw_os_error(), Some(30));
+    for at in ["/mnt/a", "/mnt/b", "/mnt/c"] {
+        unmount(at);
+    }
+}
+
+/// Whatever lies in a branch is seen: overlaps, what can't be written, wrong options.
+#[test]
+fn what_is_wrong_in_a_branch_is_said_in_a_line() {
+    let sandbox = stage();
+    for dir in ["a", "b", "data/inner"] {
+        fs::create_dir(sandbox.path(dir)).unwrap();
+    }
+    let wrong = |stack: &str, code| refused(&["mount", stack, "/mnt/at"], code);
+    for (stack, code, reason) in [
+        ("unionfs,dirs=/mnt/a:[rto13/[/mnt/data]]", 1, "part 1 of the stack in branch 2: there is no layer \"rto13\""),
+        (
+            "rot13 / unionfs,dirs=[wrapfs / xor,x=1 / /mnt/a]",
+            1,
+            "part 2 of the stack in branch 1: xor: unknown option x",
+        ),
+        ("unionfs,dirs=[zstd,level=99 / /mnt/a]", 1, "part 1 of the stack in branch 1: zstd: level=99"),
+        ("lbfs,dirs=/mnt/a:[zstd,level=99 / /mnt/b]", 1, "part 1 of the stack in replica 2: zstd: level=99"),
+        (
+            "lbfs,dirs=/mnt/a:[unionfs,dirs=/mnt/b=rw]",
+            32,
+            "part 1 of the stack in replica 2: branch 1 is rw, but the stack",
+        ),
+        ("unionfs,dirs=/mnt/a:[unionfs,delete=all]", 1, "in branch 2: unionfs: it has no directories"),
+        ("unionfs,dirs=[rot13 / /mnt/missing]", 32, "branch /mnt/missing: no such directory"),
+        ("unionfs,dirs=[rot13 / /mnt/data]:/mnt/data/inner", 32, "/mnt/data/inner lies inside branch /mnt/data"),
+        ("unionfs,dirs=/mnt/a:[unionfs,dirs=/mnt/b:/mnt/a]", 32, "is the same directory as branch /mnt/a"),
+        ("unionfs,dirs=/mnt/a:[lbfs,dirs=/mnt/b:/mnt/a/x]", 32, "/mnt/a/x lies inside branch /mnt/a"),
+        ("unionfs,dirs=[rot13 / /mnt/a,ro]=rw:/mnt/b", 32, "branch 1 is rw, but nothing can be changed"),
+        ("unionfs,dirs=[lbfs,dirs=/mnt/a]=rw:/mnt/b", 32, "branch 1 is rw, but nothing can be changed"),
+        ("unionfs,dirs=[rot13 / /mnt/a]=ro:/mnt/b=rw", 32, "branch [rot13 / /mnt/a] is the first but not rw"),
+        ("lbfs,dirs=[rot13/[/mnt/a]]:[rot13 / /mnt/a]", 1, "replica [rot13 / /mnt/a] is named twice"),
+        ("unionfs,dirs=[rot13 / /mnt/a", 1, "part 1 of the stack: it has a [ that is not closed"),
+        ("unionfs,dirs=[rot13 / /mnt/a]rw", 1, "after the ] of branch [rot13 / /mnt/a]"),
+    ] {
+        let said = wrong(stack, code);
+        assert!(said.contains(reason), "{stack}: {said}");
+    }
+    let many = format!("unionfs,dirs={}", ["[wrapfs / wrapfs / /mnt/a]"; 11].join(":"));
+    assert!(wrong(&many, 1).contains("32 are the most"));
+    for dir in ["/mnt/a", "/mnt/b"] {
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "nothing was written");
+    }
+    assert!(stack_is_missing("/mnt/at"));
+    drop(sandbox);
+}
+
+fn stack_is_missing(at: &str) -> bool {
+    refused(&["stack", at], 32).contains("not the root of a mount of Strata")
+}
+
+#[test]
 fn what_is_wrong_is_said_in_a_line() {
     let sandbox = stage();
     // snoopfs says where its warnings go on a machine without journal and syslog, unless it was told.

@@ -35,7 +35,8 @@ const OPTIONS: &[OptionSpec] = &[
         name: "dirs",
         value: Some("PATH:PATH..."),
         help: "The replicas: directories that hold the same tree. In a path, : = , \" and \\ need a backslash before them. \
-               With mount -t lbfs, the first argument names them.",
+               A replica can be a stack of layers in brackets: [zstd/[/net/b]] (see mount.strata(8)). With mount -t lbfs, the first argument \
+               names them.",
     },
     OptionSpec {
         name: "policy",

@@ -3,7 +3,7 @@
 //! * [`LayerType`] is all that is known of a kind of layer: its name, its options, what it stands on and how it is put there. Each
 //!   layer's crate declares its own; the commands work by these declarations and know no layer's options.
 //! * A layer stands on the one below it ([`Build::Over`]), or on any number of branches ([`Build::Branches`]), which an option of its
-//!   own lists ([`list`]).
+//!   own lists ([`mod@spec`]).
 //! * What was given for these options: [`Given`] as it was written, with the escapes of all mount options ([`Text`]); [`Settings`] as the layer
 //!   reads them, with what it says of wrong ones ([`value`]).
 //! * A stack in words is read, with the types of a [`Catalog`], as a [`StackSpec`] ([`mod@spec`]).
@@ -13,7 +13,7 @@
 
 mod declare;
 mod given;
-pub mod list;
+mod list;
 pub mod near;
 mod settings;
 pub mod spec;

@@ -1,52 +1,90 @@
-//! The list of branches of a layer: `PATH[=MODE]:PATH[=MODE]:...`.
+//! Lists of branches: `BRANCH[=MODE]:BRANCH[=MODE]:...`. A branch is a path, or a stack in brackets.
 
-use crate::{BranchMode, Branches, Text};
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt as _;
-use std::path::PathBuf;
+use crate::{BranchMode, Branches, Given, Text, Wrong, name_and_value};
 
-/// A branch as it is written in the options.
+/// A branch as it is written: its path or stack, and its mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BranchSpec {
-    /// The directory, perhaps relative to the working directory of whoever mounts.
-    pub path: PathBuf,
-    /// Its mode, if one is written.
-    pub mode: Option<BranchMode>,
+pub(crate) struct Written {
+    pub(crate) what: What,
+    pub(crate) mode: Option<BranchMode>,
+}
+
+/// What a branch is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Path(Text),
+    /// A stack, without its brackets.
+    Stack(Text),
 }
 
 /// Reads branches between colons.
 ///
 /// # Errors
 /// Names what is wrong.
-pub fn parse(text: &Text, branches: &Branches) -> Result<Vec<BranchSpec>, String> {
-    text.split(b':').iter().map(|one| branch(one, branches)).collect()
+pub(crate) fn parse(text: &Text, branches: &Branches) -> Result<Vec<Written>, String> {
+    let (mut all, mut begin) = (Vec::new(), 0);
+    loop {
+        let end = text.end_of_branches(begin, |at| text.is(at, b':')).map_err(|wrong| in_list(text, wrong))?;
+        all.push(branch(&text.part(begin..end), branches)?);
+        if end >= text.len() {
+            return Ok(all);
+        }
+        begin = end + 1;
+    }
 }
 
-fn branch(text: &Text, branches: &Branches) -> Result<BranchSpec, String> {
-    let (path, mode) = split_mode(text, branches)?;
+fn in_list(text: &Text, wrong: Wrong) -> String {
+    format!("the list {wrong}: {}", text.show())
+}
+
+fn branch(text: &Text, branches: &Branches) -> Result<Written, String> {
+    let (noun, several) = branches.noun;
+    if text.is(0, b'[') {
+        let end = text.close(0).map_err(|wrong| in_list(text, wrong))? + 1;
+        let (stack, after) = (text.part(0..end), text.part(end..text.len()));
+        let mode = match after.split_first(b'=') {
+            _ if after.is_empty() => None,
+            Some((between, mode)) if between.is_empty() && !branches.modes.is_empty() => {
+                Some(mode_of(&mode, &stack, branches)?)
+            }
+            _ => {
+                let next = if branches.modes.is_empty() { "':'" } else { "=MODE or ':'" };
+                return Err(format!(
+                    "{:?} after the ] of {noun} {}: {next} can follow (a path that begins with a bracket is written ./[ or \\[)",
+                    after.show(),
+                    stack.show()
+                ));
+            }
+        };
+        let stack =
+            stack.without_brackets().map_err(|wrong| format!("the stack of a {noun} {wrong}: {}", stack.show()))?;
+        return Ok(Written { what: What::Stack(stack), mode });
+    }
+    let (path, mode) = match text.split_last(b'=').filter(|_| !branches.modes.is_empty()) {
+        None => (text.clone(), None),
+        Some((path, mode)) => {
+            let mode = mode_of(&mode, &path, branches)?;
+            (path, Some(mode))
+        }
+    };
     if path.is_empty() {
-        let (_, several) = branches.noun;
         return Err(format!(
             "an empty path among the {several}: separate them by one ':' (one in a path is written \\:)"
         ));
     }
-    Ok(BranchSpec { path: OsString::from_vec(path.bytes()).into(), mode })
+    Ok(Written { what: What::Path(path), mode })
 }
 
-fn split_mode(text: &Text, branches: &Branches) -> Result<(Text, Option<BranchMode>), String> {
-    let Some((path, mode)) = text.split_last(b'=').filter(|_| !branches.modes.is_empty()) else {
-        return Ok((text.clone(), None));
-    };
-    match branches.mode(&mode.bytes()) {
-        Some(known) => Ok((path, Some(known))),
-        None => Err(format!(
+fn mode_of(mode: &Text, branch: &Text, branches: &Branches) -> Result<BranchMode, String> {
+    branches.mode(&mode.bytes()).ok_or_else(|| {
+        format!(
             "unknown mode {:?} of {} {}: it is {} (a '=' in a path is written \\=)",
             mode.show(),
             branches.noun.0,
-            path.show(),
+            branch.show(),
             alternatives(branches)
-        )),
-    }
+        )
+    })
 }
 
 /// `rw, ro or nfsro`
@@ -58,10 +96,55 @@ fn alternatives(branches: &Branches) -> String {
     }
 }
 
+/// The lists that were given, each of its branches.
+pub(crate) fn of_given(given: &Given, branches: &Branches) -> Result<Vec<Written>, String> {
+    let lists: Vec<_> = given.lists(branches).map(|list| parse(list, branches)).collect::<Result<_, _>>()?;
+    Ok(lists.concat())
+}
+
 /// Is this item, which stands in the list of options somewhere behind a list of branches, one more branch?
 pub(crate) fn is_branch(item: &Text, branches: &Branches) -> bool {
     let has_mode = |text: &Text| text.split_last(b'=').is_some_and(|(_, mode)| branches.mode(&mode.bytes()).is_some());
-    item.split(b':').iter().any(has_mode) || item.bytes().first().is_some_and(|&b| b == b'/' || b == b'.')
+    item.is(0, b'[')
+        || item.split(b':').iter().any(has_mode)
+        || item.bytes().first().is_some_and(|&b| b == b'/' || b == b'.')
+}
+
+impl Text {
+    /// The items of a list of options. Commas separate them, but not those in the brackets of a branch.
+    ///
+    /// # Errors
+    /// A bracket is not closed.
+    pub fn split_options(&self, branches: Option<&Branches>) -> Result<Vec<Self>, Wrong> {
+        let (mut items, mut begin) = (Vec::new(), 0);
+        loop {
+            let end = self.end_of_option(begin, branches, |at| self.is(at, b','))?;
+            items.push(self.part(begin..end));
+            if end >= self.len() {
+                return Ok(items);
+            }
+            begin = end + 1;
+        }
+    }
+
+    /// Where the option ends that begins at `begin`: at the first byte for which `ends` holds and that does not stand in the
+    /// brackets of a branch.
+    pub(crate) fn end_of_option(
+        &self,
+        begin: usize,
+        branches: Option<&Branches>,
+        ends: impl Fn(usize) -> bool,
+    ) -> Result<usize, Wrong> {
+        let end = (begin..self.len()).find(|at| ends(*at)).unwrap_or(self.len());
+        let Some(branches) = branches else { return Ok(end) };
+        let item = self.part(begin..end);
+        match name_and_value(&item) {
+            (name, Some(_)) if name == branches.option => self.end_of_branches(begin + name.len() + 1, ends),
+            // The list goes on.
+            _ if branches.joined && item.is(0, b'[') => self.end_of_branches(begin, ends),
+            _ => Ok(end),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -70,11 +153,14 @@ mod tests {
     use crate::testing::{BRANCHES, RO, RW};
     use crate::text::escape;
     use proptest::prelude::*;
-    use std::os::unix::ffi::OsStrExt as _;
 
     fn read(s: &str) -> Result<Vec<(String, Option<BranchMode>)>, String> {
         let branches = parse(&Text::read(s.as_bytes()).unwrap(), &BRANCHES)?;
-        Ok(branches.into_iter().map(|b| (b.path.to_str().unwrap().to_owned(), b.mode)).collect())
+        let show = |what: &What| match what {
+            What::Path(path) => path.show(),
+            What::Stack(stack) => format!("<{}>", stack.show()),
+        };
+        Ok(branches.iter().map(|branch| (show(&branch.what), branch.mode)).collect())
     }
 
     #[test]
@@ -107,9 +193,59 @@ mod tests {
     }
 
     #[test]
+    fn stacks_stand_in_brackets() {
+        let read = read("[xor,key=7/[/a:b]]=rw:/c:[/d]:[x=[1,2]:3/[/e]]=ro").unwrap();
+        let want = [("<xor,key=7/[/a:b]>", Some(RW)), ("/c", None), ("</d>", None), ("<x=[1,2]:3/[/e]>", Some(RO))];
+        assert_eq!(read, want.map(|(path, mode)| (path.to_owned(), mode)));
+    }
+
+    #[test]
+    fn brackets_elsewhere_are_bytes_of_a_path() {
+        let read = read(r"/a[1]=rw:/b]:./[c]=ro:\[d]=ro:/e[").unwrap();
+        let want = [("/a[1]", Some(RW)), ("/b]", None), ("./[c]", Some(RO)), ("[d]", Some(RO)), ("/e[", None)];
+        assert_eq!(read, want.map(|(path, mode)| (path.to_owned(), mode)));
+    }
+
+    #[test]
+    fn wrong_brackets_are_named() {
+        assert_eq!(
+            read("[/a=rw:/b").unwrap_err(),
+            r"the list has a [ that is not closed: write \[ for one that is meant: [/a=rw:/b"
+        );
+        for after in ["x", "x=rw", "/b=rw"] {
+            let wrong = read(&format!("[/a]{after}")).unwrap_err();
+            assert!(wrong.starts_with(&format!("{after:?} after the ] of branch [/a]: =MODE or ':'")), "{wrong}");
+        }
+        assert!(read("[/a]=rx").unwrap_err().contains("\"rx\" of branch [/a]"));
+        assert!(read(r#"["/a\\"]"#).unwrap_err().contains("lone backslash"));
+    }
+
+    #[test]
+    fn options_are_split_outside_of_brackets() {
+        let split = |s: &str, branches| {
+            let items = Text::read(s.as_bytes()).unwrap().split_options(branches)?;
+            Ok(items.iter().map(Text::show).collect::<Vec<_>>())
+        };
+        let all = "delete=[,dirs=[xor,key=7/[/a]]=rw:/b,[x,y/[/c]]=ro,fsname=[x,ro";
+        let want = ["delete=[", "dirs=[xor,key=7/[/a]]=rw:/b", "[x,y/[/c]]=ro", "fsname=[x", "ro"];
+        assert_eq!(split(all, Some(&BRANCHES)), Ok(want.map(str::to_owned).to_vec()));
+        assert_eq!(split("dirs=[a,b],c", None).map(|items| items.len()), Ok(3));
+        assert_eq!(split("", Some(&BRANCHES)), Ok(vec![String::new()]));
+        assert_eq!(split("ro,dirs=[a,b", Some(&BRANCHES)), Err(Wrong::OpenBracket));
+    }
+
+    #[test]
     fn branches_after_a_comma() {
         let item = |s: &str| is_branch(&Text::read(s.as_bytes()).unwrap(), &BRANCHES);
-        assert!(item("/a=ro") && item("/a") && item("./a") && item("../a") && item("a=ro") && item("a=rw:b"));
+        assert!(
+            item("/a=ro")
+                && item("/a")
+                && item("./a")
+                && item("../a")
+                && item("a=ro")
+                && item("a=rw:b")
+                && item("[x,y]")
+        );
         assert!(!item("ro") && !item("delete=all") && !item("a") && !item(""));
     }
 
@@ -126,7 +262,7 @@ mod tests {
             let read = parse(&Text::read(line.join(":").as_bytes()).unwrap(), &BRANCHES).unwrap();
             prop_assert_eq!(read.len(), paths.len());
             for (branch, (path, mode)) in read.iter().zip(&paths) {
-                prop_assert_eq!(branch.path.as_os_str().as_bytes(), path);
+                prop_assert_eq!(&branch.what, &What::Path(Text::read(escape(path).as_bytes()).unwrap()));
                 prop_assert_eq!(branch.mode, BRANCHES.modes.get(*mode).copied());
             }
         }

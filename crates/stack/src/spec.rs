@@ -1,21 +1,27 @@
 //! A stack in words, top first: `rot13 / xor,key=7 / /srv/data`.
 //!
 //! ```text
-//! stack     = { layer " / " } bottom
+//! stack     = { layer " / " } bottom | { layer " / " } layer "/" group
 //! layer     = ( NAME | OBJECT ) { "," option }      an OBJECT is a PATH that ends with ".so": a layer that is loaded
-//! bottom    = directory | NAME { "," option }       the NAME of a file system over several directories
+//! bottom    = directory | NAME { "," option } | group      the NAME of a layer over branches
 //! directory = PATH [ ",ro" ]                        a PATH begins with "/" or "."
+//! group     = "[" stack "]"
 //! option    = NAME [ "=" VALUE ]
+//! branches  = branch { ":" branch }                 the VALUE of the option that lists branches
+//! branch    = ( PATH | group ) [ "=" MODE ]
 //! ```
 //!
 //! What separates is only what stands there without a backslash and outside of double quotes ([`Text`]): a `/` with a blank on both sides,
-//! a comma, the first `=`.
+//! a comma, the first `=`. A `[` opens a group where a part or a branch begins, and after the `/` behind a layer if its `]` ends the
+//! stack; anywhere else it is a byte like others. Inside a group all brackets count. A group whose whole content is in double quotes is
+//! read again, as the value of `stack=` is.
 
-use crate::list::{self, BranchSpec};
+use crate::list::{self, What};
 use crate::near::nearest;
-use crate::{Given, LayerType, OptionSpec, Text};
+use crate::{BranchMode, Given, LayerType, OptionSpec, Text, Wrong, escape};
+use core::fmt;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 /// The layer types that there are.
@@ -36,11 +42,11 @@ pub trait Catalog {
     fn path_meant(&self, name: &str) -> Option<String>;
 }
 
-/// The most layers: their figures must fit into one extended attribute.
+/// The most layers and directories of stacks, those in brackets included: their figures must fit into one extended attribute.
 pub const MOST: usize = 32;
 
 /// What a stack is to be made of.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackSpec {
     /// Top first.
     pub layers: Vec<LayerSpec>,
@@ -49,16 +55,18 @@ pub struct StackSpec {
 }
 
 /// A layer and its options.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct LayerSpec {
     /// Which.
     pub kind: &'static LayerType,
     /// How.
     pub given: Given,
+    /// Where it stands, for messages.
+    pub at: At,
 }
 
 /// What a stack stands on.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BottomSpec {
     /// A directory of the host.
     Directory {
@@ -71,6 +79,111 @@ pub enum BottomSpec {
     Branches(LayerSpec, Vec<BranchSpec>),
 }
 
+/// A branch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BranchSpec {
+    /// What it is.
+    pub lower: LowerSpec,
+    /// Its mode, if one is written.
+    pub mode: Option<BranchMode>,
+}
+
+/// What a branch is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LowerSpec {
+    /// A directory, perhaps relative to the working directory of whoever mounts.
+    Directory(PathBuf),
+    /// A stack of its own.
+    Stack(Box<StackSpec>),
+}
+
+/// Where a part stands: shown as `part 2 of the stack in branch 1`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct At {
+    /// Its number in its stack, from 1 at the top.
+    pub part: usize,
+    /// The branches that it is in, the innermost first: what they are called and their numbers, from 1.
+    pub within: Vec<(&'static str, usize)>,
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "part {} of the stack", self.part)?;
+        for (i, (noun, number)) in self.within.iter().enumerate() {
+            let of = if i == 0 { "" } else { " of the stack" };
+            write!(f, "{of} in {noun} {number}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The same layer with the same options, wherever it stands. Its branches are compared by themselves.
+impl PartialEq for LayerSpec {
+    fn eq(&self, other: &Self) -> bool {
+        let settings = |layer: &Self| layer.given.settings(layer.kind.branches());
+        self.kind.name == other.kind.name && settings(self) == settings(other)
+    }
+}
+
+impl Eq for LayerSpec {}
+
+impl fmt::Debug for LayerSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// The name and the options, but no list of branches.
+impl fmt::Display for LayerSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.name)?;
+        let list = self.kind.branches().map(|branches| branches.option);
+        for (name, value) in self.given.iter().filter(|(name, _)| list != Some(*name)) {
+            match value {
+                None => write!(f, ",{name}")?,
+                Some(value) => write!(f, ",{name}={}", escape(&value.bytes()))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// As [`read`] reads it.
+impl fmt::Display for StackSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.layers.iter().try_for_each(|layer| write!(f, "{layer} / "))?;
+        match &self.bottom {
+            BottomSpec::Directory { path, read_only } => {
+                write!(f, "{}{}", escape(path.as_os_str().as_bytes()), if *read_only { ",ro" } else { "" })
+            }
+            BottomSpec::Branches(layer, branches) => {
+                let option = layer.kind.branches().map_or("", |branches| branches.option);
+                write!(f, "{layer},{option}=")?;
+                for (i, branch) in branches.iter().enumerate() {
+                    write!(f, "{}{branch}", if i == 0 { "" } else { ":" })?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Display for LowerSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory(path) => f.write_str(&escape(path.as_os_str().as_bytes())),
+            Self::Stack(stack) => write!(f, "[{stack}]"),
+        }
+    }
+}
+
+impl fmt::Display for BranchSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.lower)?;
+        self.mode.map_or(Ok(()), |mode| write!(f, "={}", mode.name))
+    }
+}
+
 /// The option of a directory.
 const DIRECTORY: &[OptionSpec] = &[OptionSpec { name: "ro", value: None, help: "Never changed through the stack." }];
 
@@ -79,93 +192,204 @@ const DIRECTORY: &[OptionSpec] = &[OptionSpec { name: "ro", value: None, help: "
 /// # Errors
 /// Names the part, what is wrong with it and what to do about it.
 pub fn read(bytes: &[u8], catalog: &dyn Catalog) -> Result<StackSpec, String> {
-    let text = Text::read(bytes).map_err(|wrong| format!("the stack {wrong}: {}", String::from_utf8_lossy(bytes)))?;
-    let parts = text.split_spaced(b'/');
-    if parts.len() > MOST {
-        return Err(format!("the stack has {} parts: {MOST} are the most", parts.len()));
-    }
-    let Some((last, above)) = parts.split_last() else { return Err("the stack is empty".to_owned()) };
-    let numbered = above.iter().zip(1..);
-    let layers = numbered.map(|(part, number)| layer(part, catalog).map_err(|wrong| at(number, &wrong)));
-    let layers = layers.collect::<Result<_, _>>()?;
-    let bottom = bottom(last, catalog).map_err(|wrong| at(parts.len(), &wrong))?;
-    Ok(StackSpec { layers, bottom })
+    let wrong = |wrong: Wrong| format!("the stack {wrong}: {}", String::from_utf8_lossy(bytes));
+    let text = Text::read(bytes).map_err(wrong)?;
+    Reader { catalog, in_words: true, parts: 0, within: Vec::new() }.stack(&text)
 }
 
 /// A layer over the branches that its options list.
 ///
 /// # Errors
 /// Names the option and what is wrong with it.
-pub fn over_branches(kind: &'static LayerType, given: Given) -> Result<BottomSpec, String> {
-    let Some(declared) = kind.branches() else { return Err(format!("{} has no branches", kind.name)) };
-    let lists = given.lists(declared).map(|list| list::parse(list, declared));
-    let lists: Vec<_> =
-        lists.collect::<Result<_, _>>().map_err(|wrong| format!("option {}=: {wrong}", declared.option))?;
-    Ok(BottomSpec::Branches(LayerSpec { kind, given }, lists.concat()))
+pub fn over_branches(kind: &'static LayerType, given: Given, catalog: &dyn Catalog) -> Result<BottomSpec, String> {
+    // It is a part itself.
+    let mut reader = Reader { catalog, in_words: false, parts: 1, within: Vec::new() };
+    reader.branches(LayerSpec { kind, given, at: At { part: 1, within: Vec::new() } })
 }
 
-fn at(number: usize, wrong: &str) -> String {
-    format!("part {number} of the stack: {wrong}")
+/// Reads a stack and those in its brackets.
+struct Reader<'a> {
+    catalog: &'a dyn Catalog,
+    /// Does the outermost stack stand there in words? Otherwise it is one layer, whose options are the mount's.
+    in_words: bool,
+    /// How many parts were read.
+    parts: usize,
+    /// The branches that are being read, the outermost first.
+    within: Vec<(&'static str, usize)>,
 }
 
-fn layer(part: &Text, catalog: &dyn Catalog) -> Result<LayerSpec, String> {
-    let (name, options) = name_and_options(part)?;
-    let found = catalog.find(&name);
-    if found.is_some_and(|kind| kind.branches().is_some()) || (is_path(part) && !is_object(part)) {
-        return Err(format!("{name} can only be the last part: nothing can lie below it"));
-    }
-    let kind = match found {
-        Some(kind) => kind,
-        None if is_object(part) => catalog.load(&path_of(part))?,
-        None => return Err(unknown(&name, catalog)),
-    };
-    let given = Given::read(&options, kind).map_err(|wrong| format!("{name}: {wrong}"))?;
-    Ok(LayerSpec { kind, given })
+/// A part of a stack, its items, and what may follow.
+struct Part {
+    items: Vec<Text>,
+    is_last: bool,
 }
 
-fn bottom(part: &Text, catalog: &dyn Catalog) -> Result<BottomSpec, String> {
-    let (name, options) = name_and_options(part)?;
-    if is_path(part) {
-        let given = Given::declared(&options, DIRECTORY, None)
-            .map_err(|wrong| format!("directory {name}: {wrong} (a comma in a path is written \\,)"))?;
-        return Ok(BottomSpec::Directory { path: path_of(part), read_only: given.has("ro") });
-    }
-    match catalog.find(&name) {
-        Some(kind) if kind.branches().is_some() => Given::read(&options, kind)
-            .and_then(|given| over_branches(kind, given))
-            .map_err(|wrong| format!("{name}: {wrong}")),
-        Some(_) => {
-            Err(format!("{name} needs something below it: end the stack with a directory, as in `{name} / /srv/data`"))
-        }
-        None => Err(match catalog.path_meant(&name) {
-            _ if name.ends_with(".so") => {
-                format!("{}; below it, end the stack with a directory", unknown(&name, catalog))
+impl Reader<'_> {
+    fn stack(&mut self, text: &Text) -> Result<StackSpec, String> {
+        let mut layers = Vec::new();
+        let (mut rest, mut groups) = (text.trim(), 0);
+        loop {
+            self.parts += 1;
+            if self.parts > MOST || groups > MOST {
+                return Err(format!("the stack has more than {MOST} parts: {MOST} are the most"));
             }
-            Some(meant) => format!("{name}: the path of a directory begins with / or ./: {meant}"),
-            None => format!("{}; a directory begins with / or ./", unknown(&name, catalog)),
-        }),
+            let at = self.at(layers.len() + 1);
+            let wrong = |wrong: String| format!("{at}: {wrong}");
+            let begun = rest.trim();
+            if begun.is(0, b'[') {
+                groups += 1;
+                self.parts -= 1;
+                rest = group(&begun).map_err(wrong)?;
+                continue;
+            }
+            let (part, after) = self.part(&rest).map_err(wrong)?;
+            if part.is_last {
+                let bottom = self.bottom(&part.items, at)?;
+                return Ok(StackSpec { layers, bottom });
+            }
+            layers.push(self.layer(&part.items, at.clone()).map_err(wrong)?);
+            rest = after;
+        }
     }
+
+    fn at(&self, part: usize) -> At {
+        At { part, within: self.within.iter().rev().copied().collect() }
+    }
+
+    /// The first part of what is left, and what follows it.
+    fn part(&self, rest: &Text) -> Result<(Part, Text), String> {
+        let not_closed = |wrong: Wrong| format!("it {wrong}: {}", rest.show());
+        let (mut items, mut begin) = (Vec::new(), 0);
+        let mut kind = None;
+        loop {
+            let ends = |at: usize| rest.is(at, b',') || rest.is_spaced(at, b'/') || self.is_tight(rest, at, kind);
+            let branches = kind.and_then(LayerType::branches);
+            let end = rest.end_of_option(begin, branches, ends).map_err(not_closed)?;
+            let item = rest.part(begin..end);
+            // Blanks beside the separator of two parts belong to neither.
+            let item = if items.is_empty() { item.trim_start() } else { item };
+            items.push(if rest.is(end, b',') { item } else { item.trim_end() });
+            if items.len() == 1 {
+                kind = items.first().and_then(|name| self.catalog.find(&name.show()));
+            }
+            if end >= rest.len() {
+                return Ok((Part { items, is_last: true }, Text::default()));
+            }
+            if !rest.is(end, b',') {
+                return Ok((Part { items, is_last: false }, rest.part(end + 1..rest.len())));
+            }
+            begin = end + 1;
+        }
+    }
+
+    /// Does a `/` separate a layer from a group that ends the stack? It is part of a path, if the part is one, and of a value of a layer
+    /// below which nothing can lie.
+    fn is_tight(&self, rest: &Text, at: usize, kind: Option<&LayerType>) -> bool {
+        if !rest.is(at, b'/') || !rest.is(at + 1, b'[') || rest.close(at + 1) != Ok(rest.len().saturating_sub(1)) {
+            return false;
+        }
+        let name = rest.part(0..at).trim_start();
+        if is_path(&name) {
+            return is_object(&name);
+        }
+        kind.is_none_or(|kind| kind.branches().is_none())
+    }
+
+    fn layer(&self, items: &[Text], at: At) -> Result<LayerSpec, String> {
+        let (first, name, options) = name_and_options(items)?;
+        let found = self.catalog.find(&name);
+        if found.is_some_and(|kind| kind.branches().is_some()) || (is_path(first) && !is_object(first)) {
+            return Err(format!("{name} can only be the last part: nothing can lie below it"));
+        }
+        let kind = match found {
+            Some(kind) => kind,
+            None if is_object(first) => self.catalog.load(&path_of(first))?,
+            None => return Err(unknown(&name, self.catalog)),
+        };
+        let given = Given::read(options, kind).map_err(|wrong| format!("{name}: {wrong}"))?;
+        Ok(LayerSpec { kind, given, at })
+    }
+
+    /// What is wrong is said with where it is.
+    fn bottom(&mut self, items: &[Text], at: At) -> Result<BottomSpec, String> {
+        let placed = |wrong: String| format!("{at}: {wrong}");
+        let (first, name, options) = name_and_options(items).map_err(placed)?;
+        if is_path(first) {
+            let given = Given::declared(options, DIRECTORY, None)
+                .map_err(|wrong| placed(format!("directory {name}: {wrong} (a comma in a path is written \\,)")))?;
+            return Ok(BottomSpec::Directory { path: path_of(first), read_only: given.has("ro") });
+        }
+        match self.catalog.find(&name) {
+            Some(kind) if kind.branches().is_some() => {
+                let given = Given::read(options, kind).map_err(|wrong| placed(format!("{name}: {wrong}")))?;
+                self.branches(LayerSpec { kind, given, at })
+            }
+            Some(_) => Err(placed(format!(
+                "{name} needs something below it: end the stack with a directory, as in `{name} / /srv/data`"
+            ))),
+            None => Err(placed(match self.catalog.path_meant(&name) {
+                _ if name.ends_with(".so") => {
+                    format!("{}; below it, end the stack with a directory", unknown(&name, self.catalog))
+                }
+                Some(meant) => format!("{name}: the path of a directory begins with / or ./: {meant}"),
+                None => format!("{}; a directory begins with / or ./", unknown(&name, self.catalog)),
+            })),
+        }
+    }
+
+    fn branches(&mut self, layer: LayerSpec) -> Result<BottomSpec, String> {
+        let name = layer.kind.name;
+        let Some(declared) = layer.kind.branches() else { return Err(format!("{name} has no branches")) };
+        let wrong = |wrong: String| match self.in_words || !self.within.is_empty() {
+            true => format!("{}: {name}: option {}=: {wrong}", layer.at, declared.option),
+            false => format!("option {}=: {wrong}", declared.option),
+        };
+        let written = list::of_given(&layer.given, declared).map_err(wrong)?;
+        let mut branches = Vec::with_capacity(written.len());
+        for (branch, number) in written.into_iter().zip(1..) {
+            let lower = match branch.what {
+                What::Path(path) => LowerSpec::Directory(OsString::from_vec(path.bytes()).into()),
+                What::Stack(stack) => {
+                    self.within.push((declared.noun.0, number));
+                    let stack = self.stack(&stack)?;
+                    self.within.pop();
+                    LowerSpec::Stack(Box::new(stack))
+                }
+            };
+            branches.push(BranchSpec { lower, mode: branch.mode });
+        }
+        Ok(BottomSpec::Branches(layer, branches))
+    }
+}
+
+/// What stands in the brackets that end a stack.
+fn group(text: &Text) -> Result<Text, String> {
+    let close = text.close(0).map_err(|wrong| format!("it {wrong}: {}", text.show()))?;
+    if close + 1 < text.len() {
+        let after = text.part(close + 1..text.len());
+        return Err(format!("{:?} after the ]: the brackets end a stack", after.show()));
+    }
+    text.without_brackets().map_err(|wrong| format!("it {wrong}: {}", text.show()))
 }
 
 /// The path that a part begins with.
-fn path_of(part: &Text) -> PathBuf {
-    OsString::from_vec(part.split(b',').first().map(Text::bytes).unwrap_or_default()).into()
+fn path_of(first: &Text) -> PathBuf {
+    OsString::from_vec(first.bytes()).into()
 }
 
 /// Is it a path, and not a name?
-fn is_path(part: &Text) -> bool {
-    part.bytes().first().is_some_and(|&b| b == b'/' || b == b'.')
+fn is_path(first: &Text) -> bool {
+    first.bytes().first().is_some_and(|&b| b == b'/' || b == b'.')
 }
 
 /// Is it the path of an object that a layer is loaded from?
-fn is_object(part: &Text) -> bool {
-    is_path(part) && part.split(b',').first().is_some_and(|path| path.bytes().ends_with(b".so"))
+fn is_object(first: &Text) -> bool {
+    is_path(first) && first.split(b',').first().is_some_and(|path| path.bytes().ends_with(b".so"))
 }
 
-fn name_and_options(part: &Text) -> Result<(String, Vec<Text>), String> {
-    let items = part.split(b',');
+fn name_and_options(items: &[Text]) -> Result<(&Text, String, &[Text]), String> {
     match items.split_first() {
-        Some((name, options)) if !name.is_empty() => Ok((name.show(), options.to_vec())),
+        Some((first, options)) if !first.is_empty() => Ok((first, first.show(), options)),
         _ => Err("nothing stands there; layers are written `top / below / DIRECTORY`".to_owned()),
     }
 }
@@ -186,10 +410,8 @@ fn unknown(name: &str, catalog: &dyn Catalog) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Types;
-    use crate::text::escape;
+    use crate::testing::{RO, RW, Types};
     use proptest::prelude::*;
-    use std::os::unix::ffi::OsStrExt as _;
 
     fn names(stack: &str) -> Vec<String> {
         let spec = read(stack.as_bytes(), &Types).unwrap_or_else(|wrong| panic!("{stack}: {wrong}"));
@@ -197,7 +419,7 @@ mod tests {
             BottomSpec::Directory { path, read_only } => {
                 format!("{}{}", path.display(), if read_only { ",ro" } else { "" })
             }
-            BottomSpec::Branches(spec, _) => format!("{},{}", spec.kind.name, spec.given.show()),
+            BottomSpec::Branches(layer, _) => format!("{},{}", layer.kind.name, layer.given.show()),
         };
         spec.layers.iter().map(|layer| layer.kind.name.to_owned()).chain([bottom]).collect()
     }
@@ -251,6 +473,162 @@ mod tests {
         assert!(wrong(&format!("{}/a", "wrapfs / ".repeat(40))).contains("32 are the most"));
     }
 
+    fn shown(stack: &str) -> String {
+        read(stack.as_bytes(), &Types).unwrap_or_else(|wrong| panic!("{stack}: {wrong}")).to_string()
+    }
+
+    #[test]
+    fn branches_are_stacks() {
+        let want = r"unionfs,dirs=[wrapfs / /upper]=rw:[xor,key=7 / unionfs,dirs=/a:/b]=ro:/base=ro";
+        for stack in [
+            "unionfs,dirs=[wrapfs/[/upper]]=rw:[xor,key=7/[unionfs,dirs=/a:/b]]=ro:/base=ro",
+            "unionfs,dirs=[wrapfs / /upper]=rw:[xor,key=7 / unionfs,dirs=/a:/b]=ro:/base=ro",
+            "unionfs,dirs=[wrapfs/[[/upper]]]=rw,[xor,key=7/[unionfs,dirs=/a,dirs=/b]]=ro,/base=ro",
+            r#"unionfs,dirs=["wrapfs / /upper"]=rw:["xor,key=7 / unionfs,dirs=/a:/b"]=ro:/base=ro"#,
+            r#"[unionfs,dirs=[wrapfs / ["/upper"]]=rw:[xor,key="7"/["unionfs,dirs=/a:/b"]]=ro:/base=ro]"#,
+        ] {
+            assert_eq!(shown(stack), want, "{stack}");
+        }
+        assert_eq!(shown("wrapfs/[xor,key=7/[wrapfs/[/a,ro]]]"), "wrapfs / xor,key=7 / wrapfs / /a,ro");
+        assert_eq!(shown("xor,key=[/[/a]"), r"xor,key=\[ / /a");
+        // Objects are named by paths, in which other brackets are bytes.
+        assert_eq!(shown("/x/[y]/good.so/[/a]"), "xor / /a");
+        assert_eq!(
+            shown("wrapfs/[./good.so,key=/[1]/[unionfs,dirs=[/good.so/[/b]]]]"),
+            r"wrapfs / xor,key=/\[1\] / unionfs,dirs=[xor / /b]"
+        );
+        assert_eq!(shown("/x/good.so/[/a]b"), r"/x/good.so/\[/a\]b");
+        // The layers of a group are parts of the stack that it ends.
+        assert!(wrong("wrapfs/[xro / /a]").starts_with("part 2 of the stack: there is no layer \"xro\""));
+    }
+
+    #[test]
+    fn brackets_in_paths_and_values_are_bytes() {
+        for (stack, want) in [
+            ("/srv/[x]", r"/srv/\[x\]"),
+            ("wrapfs / /srv/a[1]/[b],ro", r"wrapfs / /srv/a\[1\]/\[b\],ro"),
+            ("xor,key=[ / /a", r"xor,key=\[ / /a"),
+            ("xor,key=/a/[b]/c / /d", r"xor,key=/a/\[b\]/c / /d"),
+            ("xor,key=a[b,key=]c / /d", r"xor,key=a\[b,key=\]c / /d"),
+            ("unionfs,dirs=/a/[b]:/c[", r"unionfs,dirs=/a/\[b\]:/c\["),
+            ("unionfs,dirs=/a,delete=/[b]", r"unionfs,delete=/\[b\],dirs=/a"),
+            (r"unionfs,dirs=\[a]:./[b]", r"unionfs,dirs=\[a\]:./\[b\]"),
+            (r#"unionfs,dirs="[a]":/b"#, r"unionfs,dirs=\[a\]:/b"),
+        ] {
+            assert_eq!(shown(stack), want);
+        }
+    }
+
+    #[test]
+    fn errors_in_brackets_name_the_branch() {
+        let place = "part 2 of the stack in branch 1: ";
+        assert!(wrong("unionfs,dirs=[wrapfs/[xro/[/a]]]=rw").starts_with(&format!("{place}there is no layer \"xro\"")));
+        assert!(wrong("wrapfs / unionfs,dirs=[wrapfs / a]").starts_with(&format!("{place}there is no layer \"a\"")));
+        let inner = "unionfs,dirs=/a:/b:[unionfs,dirs=/c:[xor,kye=1 / /d]]";
+        let place = "part 1 of the stack in branch 2 of the stack in branch 3: ";
+        assert_eq!(wrong(inner), format!("{place}xor: unknown option kye: is key meant?"));
+        assert!(
+            wrong("wrapfs / unionfs,dirs=/a=rx")
+                .starts_with("part 2 of the stack: unionfs: option dirs=: unknown mode")
+        );
+        let union = Types.find("unionfs").unwrap();
+        let alone = |list: &str| {
+            let mut given = Given::default();
+            given.add("dirs", Text::read(list.as_bytes()).unwrap());
+            over_branches(union, given, &Types).unwrap_err()
+        };
+        assert!(alone("/a=rx").starts_with("option dirs=: unknown mode"));
+        assert!(alone("/a:[xro / /b]").starts_with("part 1 of the stack in branch 2: there is no layer"));
+        assert!(
+            alone("/a:[unionfs,dirs=/b=rx]").starts_with("part 1 of the stack in branch 2: unionfs: option dirs=: ")
+        );
+        assert!(wrong("[/a]x").contains(r#"part 1 of the stack: "x" after the ]"#));
+        assert!(wrong("unionfs,dirs=[]").contains("in branch 1: nothing stands there"));
+        assert!(wrong("wrapfs / [/a").contains("part 2 of the stack: it has a [ that is not closed"));
+        assert!(wrong("unionfs,dirs=[/a").contains("part 1 of the stack: it has a [ that is not closed"));
+        assert!(wrong("unionfs/[/a]").contains("unionfs can only be the last part"));
+    }
+
+    #[test]
+    fn all_parts_count() {
+        let union = |branches: usize| format!("unionfs,dirs={}", vec!["[wrapfs / /a]"; branches].join(":"));
+        assert!(read(union(15).as_bytes(), &Types).is_ok());
+        assert!(wrong(&union(16)).contains("32 are the most"));
+        let deep = format!("{}/a{}", "[".repeat(40), "]".repeat(40));
+        assert!(wrong(&deep).contains("32 are the most"));
+        let deep = format!("{}/a{}", "unionfs,dirs=[".repeat(40), "]".repeat(40));
+        assert!(wrong(&deep).contains("32 are the most"));
+    }
+
+    fn path() -> impl Strategy<Value = PathBuf> {
+        proptest::collection::vec(1_u8.., 0..8).prop_map(|bytes| OsString::from_vec([b"/", &bytes[..]].concat()).into())
+    }
+
+    fn layer() -> impl Strategy<Value = LayerSpec> {
+        let keys = proptest::option::of(proptest::collection::vec(1_u8.., 0..6));
+        (any::<bool>(), keys).prop_map(|(null, key)| {
+            let kind = Types.find(if null { "wrapfs" } else { "xor" }).unwrap();
+            let mut given = Given::default();
+            if let Some(key) = key.filter(|_| !null) {
+                given.add("key", Text::read(escape(&key).as_bytes()).unwrap());
+            }
+            LayerSpec { kind, given, at: At::default() }
+        })
+    }
+
+    fn stack_over(bottom: impl Strategy<Value = BottomSpec>) -> impl Strategy<Value = StackSpec> {
+        (proptest::collection::vec(layer(), 0..3), bottom).prop_map(|(layers, bottom)| StackSpec { layers, bottom })
+    }
+
+    /// Any tree of stacks.
+    fn tree() -> impl Strategy<Value = StackSpec> {
+        let directory = (path(), any::<bool>()).prop_map(|(path, read_only)| BottomSpec::Directory { path, read_only });
+        stack_over(directory).prop_recursive(3, 24, 4, |inner| {
+            let stack = inner.prop_map(|stack| LowerSpec::Stack(Box::new(stack)));
+            let lower = prop_oneof![path().prop_map(LowerSpec::Directory), stack];
+            let modes = proptest::option::of(prop_oneof![Just(RW), Just(RO)]);
+            let branch = (lower, modes).prop_map(|(lower, mode)| BranchSpec { lower, mode });
+            stack_over(proptest::collection::vec(branch, 1..4).prop_map(|branches| {
+                let (kind, given) = (Types.find("unionfs").unwrap(), Given::default());
+                BottomSpec::Branches(LayerSpec { kind, given, at: At::default() }, branches)
+            }))
+        })
+    }
+
+    fn parts(stack: &StackSpec) -> usize {
+        let below = match &stack.bottom {
+            BottomSpec::Directory { .. } => 0,
+            BottomSpec::Branches(_, branches) => branches
+                .iter()
+                .map(|branch| match &branch.lower {
+                    LowerSpec::Directory(_) => 0,
+                    LowerSpec::Stack(stack) => parts(stack),
+                })
+                .sum(),
+        };
+        stack.layers.len() + 1 + below
+    }
+
+    /// Without blanks, as it can stand in fstab.
+    fn tight(stack: &StackSpec) -> String {
+        let bottom = StackSpec { layers: Vec::new(), bottom: stack.bottom.clone() };
+        let mut text = match &stack.bottom {
+            BottomSpec::Directory { .. } => bottom.to_string(),
+            BottomSpec::Branches(layer, branches) => {
+                let branch = |branch: &BranchSpec| match (&branch.lower, branch.mode) {
+                    (LowerSpec::Directory(_), _) => branch.to_string(),
+                    (LowerSpec::Stack(stack), None) => format!("[{}]", tight(stack)),
+                    (LowerSpec::Stack(stack), Some(mode)) => format!("[{}]={}", tight(stack), mode.name),
+                };
+                format!("{layer},dirs={}", branches.iter().map(branch).collect::<Vec<_>>().join(":"))
+            }
+        };
+        for layer in stack.layers.iter().rev() {
+            text = format!("{layer}/[{text}]");
+        }
+        text
+    }
+
     proptest! {
         #[test]
         fn any_directory_can_be_written(path in proptest::collection::vec(1u8.., 0..30)) {
@@ -261,12 +639,32 @@ mod tests {
         }
 
         #[test]
+        fn any_tree_of_stacks_is_read_back(stack in tree()) {
+            for text in [stack.to_string(), tight(&stack)] {
+                let read = read(text.as_bytes(), &Types);
+                if parts(&stack) > MOST {
+                    prop_assert!(read.unwrap_err().contains("32 are the most"));
+                } else {
+                    prop_assert_eq!(read.as_ref(), Ok(&stack), "{}", text);
+                    // In double quotes as well, within brackets.
+                    let quoted = format!("unionfs,dirs=[\"{}\"]", text.replace('\\', "\\\\").replace('"', "\\\""));
+                    let outer = super::read(quoted.as_bytes(), &Types);
+                    if parts(&stack) < MOST {
+                        let want = format!("unionfs,dirs=[{stack}]");
+                        prop_assert_eq!(outer.unwrap().to_string(), want);
+                    }
+                }
+            }
+            prop_assert!(!tight(&stack).contains(' '));
+        }
+
+        #[test]
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             let _ = read(&bytes, &Types);
         }
 
         #[test]
-        fn no_text_of_stack_letters_panics(text in "(wrapfs|unionfs|,dirs=|,ro| / |/a|[,=:/\\\\\" ]){0,20}") {
+        fn no_text_of_stack_letters_panics(text in "(wrapfs|unionfs|,dirs=|,ro| / |/a|/[\\[]|\\]|[\\[\\],=:/\\\\\" ]){0,24}") {
             if let Err(wrong) = read(text.as_bytes(), &Types) {
                 prop_assert!(!wrong.contains('\n'));
             }

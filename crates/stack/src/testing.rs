@@ -58,7 +58,10 @@ impl Catalog for Types {
     }
 
     fn load(&self, path: &Path) -> Result<&'static LayerType, String> {
-        Err(format!("{} can't be used as a layer: No such file", path.display()))
+        match path.ends_with("good.so") {
+            true => Ok(&TYPES[1]),
+            false => Err(format!("{} can't be used as a layer: No such file", path.display())),
+        }
     }
 
     fn path_meant(&self, name: &str) -> Option<String> {

@@ -3,12 +3,33 @@
 //! A backslash takes the meaning from the byte after it: `\:` `\=` `\,` `\"` `\\` and `\ ` stand for the byte itself.
 //! A backslash and three octal digits stand for the byte of that number, as in fstab(5) (`\040` is a space).
 //! Between double quotes, which mount(8) knows too, no byte separates.
+//!
+//! Brackets hold a stack where one may stand. There no byte separates either until the brackets are taken off, and every bracket
+//! without a backslash counts. All escapes are read at once, so they are written the same however deep the brackets are.
 
 /// A byte, and whether it may separate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Char {
     byte: u8,
-    plain: bool,
+    how: How,
+}
+
+/// How a byte was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Plain,
+    Escaped,
+    Quoted,
+}
+
+impl Char {
+    fn is(self, byte: u8) -> bool {
+        self.how == How::Plain && self.byte == byte
+    }
+
+    fn is_blank(self) -> bool {
+        self.how == How::Plain && BLANKS.contains(&self.byte)
+    }
 }
 
 /// White space that may stand around a separator.
@@ -27,6 +48,8 @@ pub enum Wrong {
     OpenQuote,
     /// An escape stands for the byte 0, which no path holds.
     Nul,
+    /// A bracket is not closed.
+    OpenBracket,
 }
 
 impl core::fmt::Display for Wrong {
@@ -35,6 +58,7 @@ impl core::fmt::Display for Wrong {
             Self::LoneBackslash => r"ends with a lone backslash: write \\ for one that is meant",
             Self::OpenQuote => r#"has a double quote that is not closed: write \" for one that is meant"#,
             Self::Nul => "has a NUL byte in it",
+            Self::OpenBracket => r"has a [ that is not closed: write \[ for one that is meant",
         })
     }
 }
@@ -53,12 +77,12 @@ impl Text {
             match byte {
                 b'\\' => {
                     let (byte, after) = escaped(rest)?;
-                    chars.push(Char { byte, plain: false });
+                    chars.push(Char { byte, how: if quoted { How::Quoted } else { How::Escaped } });
                     rest = after;
                 }
                 b'"' => quoted = !quoted,
                 0 => return Err(Wrong::Nul),
-                _ => chars.push(Char { byte, plain: !quoted }),
+                _ => chars.push(Char { byte, how: if quoted { How::Quoted } else { How::Plain } }),
             }
         }
         if quoted { Err(Wrong::OpenQuote) } else { Ok(Self(chars)) }
@@ -85,44 +109,99 @@ impl Text {
     /// The parts between separators. Empty text has one empty part.
     #[must_use]
     pub fn split(&self, separator: u8) -> Vec<Self> {
-        self.0.split(|c| c.plain && c.byte == separator).map(|part| Self(part.to_vec())).collect()
+        self.0.split(|c| c.is(separator)).map(|part| Self(part.to_vec())).collect()
     }
 
     /// What is before and after the first separator.
     #[must_use]
     pub fn split_first(&self, separator: u8) -> Option<(Self, Self)> {
-        self.split_at(self.0.iter().position(|c| c.plain && c.byte == separator)?)
+        self.split_at(self.0.iter().position(|c| c.is(separator))?)
     }
 
     /// What is before and after the last separator.
     #[must_use]
     pub fn split_last(&self, separator: u8) -> Option<(Self, Self)> {
-        self.split_at(self.0.iter().rposition(|c| c.plain && c.byte == separator)?)
+        self.split_at(self.0.iter().rposition(|c| c.is(separator))?)
     }
 
-    /// The parts between separators that have a blank on both sides, without the blanks around them.
+    /// How many bytes it has.
     #[must_use]
-    pub fn split_spaced(&self, separator: u8) -> Vec<Self> {
-        let is = |at: Option<&Char>, wanted: &[u8]| at.is_some_and(|c| c.plain && wanted.contains(&c.byte));
-        let all = self.trim();
-        let (mut parts, mut begin) = (Vec::new(), 0);
-        for at in 1..all.0.len() {
-            if is(all.0.get(at), &[separator]) && is(all.0.get(at - 1), BLANKS) && is(all.0.get(at + 1), BLANKS) {
-                parts.push(Self(all.0.get(begin..at).unwrap_or_default().to_vec()).trim());
-                begin = at + 1;
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Does that byte stand there, and may separate?
+    pub(crate) fn is(&self, at: usize, byte: u8) -> bool {
+        self.0.get(at).is_some_and(|c| c.is(byte))
+    }
+
+    /// Does that byte stand there with a blank on both sides, and may separate?
+    pub(crate) fn is_spaced(&self, at: usize, byte: u8) -> bool {
+        let blank = |at: usize| self.0.get(at).is_some_and(|c| c.is_blank());
+        self.is(at, byte) && at.checked_sub(1).is_some_and(blank) && blank(at + 1)
+    }
+
+    /// A part of it.
+    pub(crate) fn part(&self, range: core::ops::Range<usize>) -> Self {
+        Self(self.0.get(range).unwrap_or_default().to_vec())
+    }
+
+    /// Where the bracket that opens there is closed. Between the two every bracket counts.
+    pub(crate) fn close(&self, open: usize) -> Result<usize, Wrong> {
+        let mut depth = 0_usize;
+        for (at, c) in self.0.iter().enumerate().skip(open) {
+            match c {
+                c if c.is(b'[') => depth += 1,
+                c if c.is(b']') => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            if depth == 0 {
+                return Ok(at);
             }
         }
-        parts.push(Self(all.0.get(begin..).unwrap_or_default().to_vec()).trim());
-        parts
+        Err(Wrong::OpenBracket)
+    }
+
+    /// Where a list of branches ends that begins at `begin`: at the first byte for which `ends` holds and that does not stand in
+    /// the brackets of a branch. A bracket opens only where a branch begins.
+    pub(crate) fn end_of_branches(&self, begin: usize, ends: impl Fn(usize) -> bool) -> Result<usize, Wrong> {
+        let (mut at, mut is_begin) = (begin, true);
+        while at < self.len() && !ends(at) {
+            if is_begin && self.is(at, b'[') {
+                at = self.close(at)?;
+            }
+            is_begin = self.is(at, b':');
+            at += 1;
+        }
+        Ok(at.min(self.len()))
+    }
+
+    /// What stands in brackets. Where all of it stands in double quotes too, its escapes are read again: so a list for mount(8) can
+    /// be written, which splits options at every comma outside of quotes.
+    pub(crate) fn without_brackets(&self) -> Result<Self, Wrong> {
+        let inner = self.part(1..self.len().saturating_sub(1)).trim();
+        if !inner.is_empty() && inner.0.iter().all(|c| c.how == How::Quoted) {
+            return Self::read(&inner.bytes());
+        }
+        Ok(inner)
     }
 
     /// Without the blanks at both ends that are not escaped.
     #[must_use]
     pub fn trim(&self) -> Self {
-        let blank = |c: &Char| c.plain && BLANKS.contains(&c.byte);
-        let begin = self.0.iter().position(|c| !blank(c)).unwrap_or(self.0.len());
-        let end = self.0.iter().rposition(|c| !blank(c)).map_or(begin, |last| last + 1);
-        Self(self.0.get(begin..end).unwrap_or_default().to_vec())
+        self.trim_start().trim_end()
+    }
+
+    /// Without the blanks at its beginning that are not escaped.
+    pub(crate) fn trim_start(&self) -> Self {
+        let begin = self.0.iter().position(|c| !c.is_blank()).unwrap_or(self.len());
+        self.part(begin..self.len())
+    }
+
+    /// Without the blanks at its end that are not escaped.
+    pub(crate) fn trim_end(&self) -> Self {
+        let end = self.0.iter().rposition(|c| !c.is_blank()).map_or(0, |last| last + 1);
+        self.part(0..end)
     }
 
     fn split_at(&self, at: usize) -> Option<(Self, Self)> {
@@ -156,7 +235,7 @@ pub fn escape(path: &[u8]) -> String {
             match c {
                 // fstab(5) would take a backslash that is meant, and three digits after it, for octal.
                 '0'..='7' if after_backslash => push_octal(&mut out, c as u32),
-                ':' | '=' | ',' | '"' | '\\' => out.extend(['\\', c]),
+                ':' | '=' | ',' | '"' | '\\' | '[' | ']' => out.extend(['\\', c]),
                 ' ' | '\0'..='\x1f' | '\x7f' => push_octal(&mut out, c as u32),
                 _ => out.push(c),
             }
@@ -222,16 +301,37 @@ mod tests {
     }
 
     #[test]
-    fn a_spaced_separator_needs_blanks() {
-        let parts = |s: &str| read(s).split_spaced(b'/').iter().map(Text::show).collect::<Vec<_>>();
-        assert_eq!(parts("a / b,c=d  /\t/srv/x y "), ["a", "b,c=d", "/srv/x y"]);
-        assert_eq!(parts("a / /"), ["a", "/"]);
-        assert_eq!(parts(r"a\ / b"), ["a / b"]);
-        assert_eq!(parts("\"a / b\" / c"), ["a / b", "c"]);
-        assert_eq!(parts(r"a / b\ "), ["a", "b "]);
-        assert_eq!(parts("a/b"), ["a/b"]);
-        assert_eq!(parts("a / / b"), ["a", "", "b"]);
-        assert_eq!(parts(" "), [""]);
+    fn brackets_are_closed() {
+        let close = |s: &str| read(s).close(0);
+        assert_eq!((close("[a]b"), close("[a[b]c]d]"), close(r"[\]\[\134]")), (Ok(2), Ok(6), Ok(4)));
+        assert_eq!(close(r#"["]"]"#), Ok(2));
+        for open in ["[", "[a", "[[a]", r"[a\]"] {
+            assert_eq!(close(open), Err(Wrong::OpenBracket), "{open}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_branches_ends_outside_of_brackets() {
+        let end = |s: &str| {
+            let text = read(s);
+            text.end_of_branches(0, |at| text.is(at, b','))
+        };
+        assert_eq!((end("[a,b]=ro,c"), end("/a:[b,c],d"), end("/a")), (Ok(8), Ok(8), Ok(2)));
+        // Elsewhere a bracket is a byte of a path.
+        assert_eq!((end("/a[b,c]"), end("/a]:b[,"), end(r"\[a,b]")), (Ok(4), Ok(6), Ok(2)));
+        assert_eq!((end("[a"), end("/a:[b,c")), (Err(Wrong::OpenBracket), Err(Wrong::OpenBracket)));
+    }
+
+    #[test]
+    fn quotes_in_brackets_are_read_again() {
+        let inner = |s: &str| read(s).without_brackets().unwrap();
+        assert_eq!(inner("[a,b]").split(b',').len(), 2);
+        assert_eq!(inner(r#"["a,b"]"#).split(b',').len(), 2);
+        assert_eq!(inner(r#"["a,"b]"#).split(b',').len(), 1);
+        assert_eq!(inner(r#"[\a\,\b]"#).split(b',').len(), 1);
+        assert_eq!(inner(r#"["a\\,\"b\""]"#).bytes(), b"a,b");
+        assert!(inner("[]").is_empty() && inner(r#"[""]"#).is_empty());
+        assert_eq!(read(r#"["a\\"]"#).without_brackets(), Err(Wrong::LoneBackslash));
     }
 
     #[test]
@@ -264,7 +364,7 @@ mod tests {
 
     #[test]
     fn escapes_are_readable() {
-        assert_eq!(escape(b"/a b/c:d"), r"/a\040b/c\:d");
+        assert_eq!(escape(b"/a b/c:d[1]"), r"/a\040b/c\:d\[1\]");
         assert_eq!(escape(br"/a\040"), r"/a\\\06040");
         assert_eq!(escape("/ä\u{1}".as_bytes()), "/ä\\001");
         assert_eq!(escape(b"/\xff"), r"/\377");

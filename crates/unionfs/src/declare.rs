@@ -42,7 +42,8 @@ const OPTIONS: &[OptionSpec] = &[
         value: Some("PATH[=MODE]:PATH[=MODE]:..."),
         help: "The branches, highest precedence first. MODE is rw (changes go here), ro (never changed) or nfsro (never \
                changed, on an NFS export). Without a mode the first branch is rw and all others are ro. A comma may stand in \
-               place of a colon. In a path, : = , \" and \\ need a backslash before them; a space is written \\040 in fstab. \
+               place of a colon. In a path, : = , \" and \\ need a backslash before them, and so does a [ at its beginning; a space is written \\040 in \
+               fstab. In place of a path can stand a stack of layers in brackets: [zstd/[/changes]]=rw (see mount.strata(8)). \
                Relative paths count from the working directory. Given more than once, the lists are joined.",
     },
     OptionSpec {
