@@ -1,3 +1,4 @@
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The operations of the vnode interface.
 pub use vnode::Operation as Op;
@@ -50,9 +51,22 @@ pub struct Plan {
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Arc<Mutex<State>>);
 
+/// Something to be called at a chosen operation, before it.
+struct Hook {
+    at: u64,
+    call: Box<dyn FnOnce() + Send>,
+}
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hook(at {})", self.at)
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     plan: Option<Plan>,
+    hook: Option<Hook>,
     seen: u64,
     changes: u64,
     counted: u64,
@@ -75,6 +89,18 @@ impl Faults {
     /// Starts counting anew, for this plan. Ends a crash too, as far as the plan is concerned: see [`crate::MemFs::recover`].
     pub fn arm(&self, plan: Plan) {
         *self.state() = State { plan: Some(plan), ..State::default() };
+    }
+
+    /// Starts counting anew, without a plan: `call` is called before the operation `at` of those that follow, on its thread. It may
+    /// use the file systems of the plan, and arm a plan of faults.
+    pub fn call_at(&self, at: u64, call: impl FnOnce() + Send + 'static) {
+        *self.state() = State { hook: Some(Hook { at, call: Box::new(call) }), ..State::default() };
+    }
+
+    /// Has what [`Faults::call_at`] was given not been called yet? It no longer will be.
+    #[must_use]
+    pub fn forget_call(&self) -> bool {
+        self.state().hook.take().is_some()
     }
 
     /// No faults from here on. The counters stay; a crash stays.
@@ -132,6 +158,13 @@ impl Faults {
         state.changes += u64::from(op.changes());
         if let Some(log) = &mut state.log {
             log.push(op);
+        }
+        let seen = state.seen;
+        let due = state.hook.take_if(|hook| hook.at == seen);
+        if let Some(hook) = due {
+            drop(state);
+            (hook.call)();
+            state = self.state();
         }
         let Some(plan) = state.plan.filter(|plan| plan.count.takes(op)) else { return Ok(()) };
         state.counted += 1;

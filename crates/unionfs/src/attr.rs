@@ -10,12 +10,18 @@ use std::sync::atomic::Ordering;
 use vnode::{Attr, Cx, Errno, OpenFile, Result, SetAttr, SetTime, StatFs};
 
 impl UnionVnode {
-    /// Runs `op` on the leftmost lower object; once more if a branch was changed behind our back.
+    /// Runs `call` on the leftmost lower object; once more if a branch was changed behind our back.
     pub(crate) fn on_leaf<T>(&self, cx: &Cx<'_>, mut call: impl FnMut(&Lower) -> Result<T>) -> Result<T> {
-        match call(&self.leaf()) {
-            Err(Errno::STALE) if self.looking(cx, |op| self.refresh(op))? => call(&self.leaf()),
-            other => other,
+        if self.is_of(self.core.branches.generation()) && !self.is_adrift() {
+            match call(&self.leaf()) {
+                Err(Errno::STALE) => {}
+                answer => return answer,
+            }
         }
+        self.looking(cx, |op| match call(&self.leaf()) {
+            Err(Errno::STALE) if self.refresh(op)? => call(&self.leaf()),
+            answer => answer,
+        })
     }
 
     pub(crate) fn get_attr(&self, cx: &Cx<'_>) -> Result<Attr> {
@@ -35,7 +41,7 @@ impl UnionVnode {
 
     /// A directory's link count where it is not that of the lower directory.
     fn dir_links(&self, op: &Op<'_>) -> Result<Option<u32>> {
-        if self.gone.load(Ordering::Acquire) {
+        if self.is_gone() {
             Ok(Some(0))
         } else if self.stack()?.len() > 1 {
             Ok(Some(self.count_subdirs(op)?.saturating_add(2)))
@@ -54,6 +60,12 @@ impl UnionVnode {
     }
 
     pub(crate) fn set_attr(&self, op: &Op<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
+        let file = file.and_then(|file| file.as_any().downcast_ref::<UnionFile>());
+        if let Some((branch, open)) = file.and_then(|file| file.left_behind(op)) {
+            // Its branch was removed: the file is what the open file says.
+            let lower = Some(self.leaf()).filter(|leaf| leaf.branch == branch).ok_or(Errno::STALE)?;
+            return lower.vnode.setattr(op, set, Some(&*open)).map(|attr| self.leaf_attr(attr));
+        }
         op.set.require_writable()?;
         let mut change = set.size.map(|_| Change::truncate(set));
         let mut tries = Tries::new();
@@ -63,7 +75,7 @@ impl UnionVnode {
                 return Ok(self.changed_attr(op, &lower, changed.attr));
             }
             let _writing = self.guard_write(op, &lower)?;
-            let open = match file.and_then(|f| f.as_any().downcast_ref::<UnionFile>()) {
+            let open = match file {
                 Some(file) => Some(file.lower(op)?),
                 None => None,
             };
@@ -100,6 +112,8 @@ impl UnionVnode {
             if op.set.writable(lower.branch) {
                 return Ok(lower);
             }
+            // What its branch has taken along is not copied back.
+            op.set.branch(lower.branch)?;
             let this = self.arc()?;
             if self.dir.is_some() {
                 // Where no part can be made there after all, the next round finds out.

@@ -71,6 +71,13 @@ impl BranchState {
         }
     }
 
+    /// The branch is not written to any more: lets go what was kept for that.
+    pub(crate) fn release(&self) {
+        self.work.forget();
+        self.links.forget();
+        self.spare.release();
+    }
+
     /// A directory of the union's own.
     pub(crate) fn own(&self, which: Own) -> &OwnDir {
         match which {

@@ -107,35 +107,36 @@ impl Core {
     }
 }
 
-fn copy_extents(cx: &Cx<'_>, source: &dyn OpenFile, to: &dyn OpenFile, size: u64) -> Result<()> {
+fn copy_extents(op: &Op<'_>, source: &dyn OpenFile, to: &dyn OpenFile, size: u64) -> Result<()> {
     let mut at = 0;
     while at < size {
-        let start = match source.seek(cx, at, SeekFrom::Data) {
+        let start = match source.seek(op, at, SeekFrom::Data) {
             Ok(start) => start.max(at),
             Err(Errno::NXIO) => return Ok(()),
             // The file system below can't tell: all of it is data.
             Err(_) => at,
         };
-        let end = match source.seek(cx, start, SeekFrom::Hole) {
+        let end = match source.seek(op, start, SeekFrom::Hole) {
             Ok(end) if end > start => end.min(size),
             _ => size,
         };
         if start >= size {
             return Ok(());
         }
-        copy_range(cx, source, to, start, end)?;
+        copy_range(op, source, to, start, end)?;
         at = end;
     }
     Ok(())
 }
 
-fn copy_range(cx: &Cx<'_>, source: &dyn OpenFile, to: &dyn OpenFile, mut at: u64, end: u64) -> Result<()> {
+fn copy_range(op: &Op<'_>, source: &dyn OpenFile, to: &dyn OpenFile, mut at: u64, end: u64) -> Result<()> {
     while at < end {
-        cx.check()?;
+        op.check()?;
+        op.give_way()?;
         let len = (end - at).min(CHUNK);
-        let copied = match to.copy_from(cx, at, source, at, len) {
+        let copied = match to.copy_from(op, at, source, at, len) {
             Ok(copied) => copied,
-            Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => copy_by_hand(cx, source, to, at, len)?,
+            Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => copy_by_hand(op, source, to, at, len)?,
             Err(e) => return Err(e),
         };
         if copied == 0 {

@@ -8,7 +8,6 @@ use crate::node::{Place, UnionVnode};
 use crate::op::Op;
 use crate::retry::Tries;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode};
 
 /// A change that comes with a copy-up: made on the copy before anybody sees it, so that both come in one step.
@@ -80,6 +79,10 @@ impl Core {
         if to.map_or(movable, |to| !op.set.is_left(to, from.branch)) {
             return Ok(());
         }
+        if self.movers.is_promised(vnode.id) {
+            // The kernel writes to the host file, past the union.
+            return Err(Errno::BUSY);
+        }
         let _moving = if movable { Some(self.movers.start_move(op, vnode.id)?) } else { None };
         let mut tries = Tries::new();
         loop {
@@ -93,7 +96,10 @@ impl Core {
                 }
             }
             match self.copy_to(op, vnode, &from, place.as_ref(), target, change.as_deref_mut()) {
-                Err(Errno::AGAIN) => op.check()?,
+                Err(Errno::AGAIN) => {
+                    op.give_way()?;
+                    op.check()?;
+                }
                 Err(e) if op.set.go_left(target, e) => {}
                 other => return other,
             }
@@ -230,11 +236,11 @@ impl Core {
         if vnode.place().is_some() != at {
             return Err(Errno::AGAIN);
         }
-        // A name that is not known, but there: the known one of several went.
-        let unknown = !at && attr.nlink > 0 && op.set.writable(from.branch) && !vnode.gone.load(Ordering::Acquire);
+        // A name that is not known, but there: the known one of several went, or it shows something else since the branches changed.
+        let unknown = !at && attr.nlink > 0 && !vnode.is_gone();
         let several = attr.nlink > 1 || unknown;
         // Made without a name, it may still be given one, and has to keep its number then.
-        let linkable = !at && attr.nlink == 0 && !vnode.gone.load(Ordering::Acquire);
+        let linkable = !at && attr.nlink == 0 && !vnode.is_gone();
         if at || several || linkable {
             let copied = copy.vnode.getattr(op)?;
             self.identity.append(&self.server(op), self.alias_record(op, &copy, &copied, vnode.id)?)?;
@@ -296,7 +302,7 @@ impl Core {
     fn publish_orphan(&self, vnode: &UnionVnode, built: &Built, linkable: bool) {
         if let Some(open) = &built.open {
             if !linkable {
-                vnode.gone.store(true, Ordering::Release);
+                vnode.set_gone();
             }
             self.movers.keep_orphan(vnode.id, open.clone());
         }

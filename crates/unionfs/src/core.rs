@@ -2,6 +2,7 @@
 
 use crate::branch::{BranchId, Lower};
 use crate::current::Current;
+use crate::gate::Gate;
 use crate::hardlink::Links;
 use crate::identity::Identity;
 use crate::jobs::Jobs;
@@ -24,6 +25,10 @@ use vnode::{Cx, Errno, Result, Upcalls, Vnode};
 pub(crate) struct Core {
     /// The present set of branches.
     pub(crate) branches: Current,
+    /// Closed while the set changes.
+    pub(crate) gate: Gate,
+    /// Held by whoever changes the set: the id that the next new branch gets.
+    pub(crate) next_branch: Mutex<u32>,
     pub(crate) options: Options,
     /// The user that the server runs as: owner of whiteouts and records.
     uid: u32,
@@ -49,6 +54,8 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new(set: BranchSet, options: Options, identity: Identity) -> Self {
         Self {
+            gate: Gate::default(),
+            next_branch: Mutex::new(u32::try_from(set.order.len()).unwrap_or(u32::MAX)),
             branches: Current::new(set),
             options,
             uid: rustix::process::geteuid().as_raw(),
@@ -83,10 +90,15 @@ impl Core {
 
     /// A file's data lie in another lower file from now on.
     pub(crate) fn data_moved(&self, number: u64) {
-        if self.options.lower_files == LowerFiles::Shared
-            && let Some(upcalls) = self.upcalls.get()
-        {
+        if let Some(upcalls) = self.upcalls.get() {
             upcalls.data_moved(self.shown(number));
+        }
+    }
+
+    /// Whatever is kept of answers of this union is out of date.
+    pub(crate) fn everything_changed(&self) {
+        if let Some(upcalls) = self.upcalls.get() {
+            upcalls.everything_changed();
         }
     }
 
@@ -145,7 +157,7 @@ impl Core {
         let part = stack.last().ok_or(Errno::IO)?;
         let lower = part.vnode.id();
         if self.identity.alias(op.set.branch(part.branch)?.tag, lower).is_none() {
-            return Ok(op.set.natural_number(part.branch, lower));
+            return op.set.natural_number(part.branch, lower);
         }
         self.number_of(op, part, &part.vnode.getattr(&self.own())?)
     }

@@ -10,7 +10,6 @@ use crate::op::Op;
 use crate::retry::Tries;
 use crate::whiteout::reserved;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use vnode::{Attr, Entry, Errno, Kind, Name, OpenFile, OpenFlags, Result, Vnode};
 
 /// Where something new goes.
@@ -38,7 +37,7 @@ impl UnionVnode {
 
     /// What was removed takes nothing new: a directory no entry, a file no name.
     pub(crate) fn check_alive(&self) -> Result<()> {
-        if self.gone.load(Ordering::Acquire) { Err(Errno::NOENT) } else { Ok(()) }
+        if self.is_gone() { Err(Errno::NOENT) } else { Ok(()) }
     }
 
     fn slot(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>) -> Result<Slot> {
@@ -48,7 +47,7 @@ impl UnionVnode {
             // Nothing can hide it nor show through: the lower file system knows whether the name is free.
             return Ok(Slot { branch: only.branch, whiteout: false });
         }
-        let whiteout = match self.known_absent(name) {
+        let whiteout = match self.known_absent(op, name) {
             Some(whiteout) => whiteout,
             None => {
                 let probe = self.core.probe(op, stack, name)?;
@@ -159,7 +158,7 @@ impl UnionVnode {
         let branch = lower.branch;
         let (vnode, attr) = self.core.present_leaf(op, place, branch, Entry { vnode: lower.vnode, attr })?;
         let moves = vnode.moves();
-        let open = UnionFile::new(op, &vnode, flags, (branch, moves), file);
+        let open = UnionFile::new(op, &vnode, flags, (branch, moves), file)?;
         Ok((Entry { vnode, attr }, open))
     }
 
@@ -195,9 +194,9 @@ impl UnionVnode {
                 Ok((entry, file)) => {
                     let lower = Lower { vnode: entry.vnode, branch };
                     let number = self.core.number_of(op, &lower, &entry.attr)?;
-                    let vnode = self.core.intern_unnamed(number, &lower);
+                    let vnode = self.core.intern_unnamed(op, number, &lower);
                     let attr = vnode.leaf_attr(entry.attr);
-                    let open = UnionFile::new(op, &vnode, flags, (branch, vnode.moves()), file);
+                    let open = UnionFile::new(op, &vnode, flags, (branch, vnode.moves()), file)?;
                     return Ok((Entry { vnode, attr }, open));
                 }
                 Err(e) if op.set.go_left(branch, e) => tries.again()?,
@@ -208,6 +207,11 @@ impl UnionVnode {
 
     pub(crate) fn link_to(&self, op: &Op<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
         let target = same_layer(&self.core, target)?.arc()?;
+        target.bring_up(op)?;
+        if target.is_adrift() {
+            // Since the branches changed its name leads to another file: the caller looks again.
+            return Err(Errno::STALE);
+        }
         self.check_new_name(op, name)?;
         if target.dir.is_some() {
             return Err(Errno::PERM);
@@ -246,6 +250,7 @@ impl UnionVnode {
                         self.core.movers.release_orphan(target.id);
                     }
                     target.set_place(Some(self.place_of(name)?));
+                    target.note_names(entry.attr.nlink);
                     let attr = target.leaf_attr(entry.attr);
                     return Ok(Entry { vnode: target, attr });
                 }

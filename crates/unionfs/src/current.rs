@@ -58,4 +58,15 @@ impl Current {
             set
         })
     }
+
+    /// Replaces the set. `besides` replaces what goes with it: an operation that sees any of that also sees that its set is no
+    /// longer the present one.
+    pub(crate) fn replace(&self, set: Arc<BranchSet>, besides: impl FnOnce()) {
+        let mut present = self.set.write();
+        self.generation.store(set.generation, Ordering::SeqCst);
+        besides();
+        let old = std::mem::replace(&mut *present, set);
+        drop(present);
+        drop(old);
+    }
 }

@@ -1,9 +1,10 @@
-//! Open files: they follow their vnode to another branch.
+//! Open files: they follow their vnode to another branch, but not away from one that is removed.
 
-use crate::branch::{BranchId, Lower};
+use crate::branch::{BranchId, BranchState, Lower};
 use crate::movers::Writing;
 use crate::node::UnionVnode;
 use crate::op::Op;
+use crate::retry::Tries;
 use parking_lot::RwLock;
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -11,34 +12,36 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SeekFrom};
 
-/// An open file of the branch that the vnode lies on.
-enum Current {
-    /// The file stays where it is for as long as this lives.
-    Fixed(Arc<dyn OpenFile>),
-    /// It may be copied up: the vnode's count of moves when it was opened.
-    Follows(RwLock<(u32, Arc<dyn OpenFile>)>),
-    /// It may be copied up, and whoever has it open by passthrough then stays on the original
-    /// (`lower=shared`).
-    Shared(Shared),
-}
-
-/// An open file of a branch that the kernel may be given although the file may be copied up.
-struct Shared {
-    /// As it was opened, when the vnode had moved so often.
-    original: Arc<dyn OpenFile>,
-    moves: u32,
-    /// The kernel was given the original.
-    bound: AtomicBool,
-    /// Where the file is now, for when it was not.
-    current: RwLock<(u32, Arc<dyn OpenFile>)>,
+/// Where an open file was when that was last looked at.
+struct Seen {
+    generation: u64,
+    moves: u16,
+    /// Its branch, which lives as long as this.
+    branch: BranchId,
+    _home: Arc<BranchState>,
+    file: Arc<dyn OpenFile>,
 }
 
 /// An open file of the union.
 pub(crate) struct UnionFile {
     vnode: Arc<UnionVnode>,
     flags: OpenFlags,
-    current: Current,
+    /// As it was opened.
+    first: Arc<dyn OpenFile>,
+    /// In the set of this generation the file stays where it was opened; [`NEVER_FIXED`] where it may be copied up.
+    fixed: u64,
+    /// The host file was handed out for writing: the file can't move as long as this lives.
+    promise: bool,
+    /// The host file may be handed out although the file may be copied up (`lower=shared`), as long as the vnode has moved no
+    /// more often than this.
+    shared: Option<u16>,
+    /// The kernel was given the host file: all operations stay there.
+    bound: AtomicBool,
+    seen: RwLock<Seen>,
 }
+
+/// No set has this generation.
+const NEVER_FIXED: u64 = 0;
 
 impl std::fmt::Debug for UnionFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -52,68 +55,107 @@ impl UnionFile {
         op: &Op<'_>,
         vnode: &Arc<UnionVnode>,
         flags: OpenFlags,
-        (branch, moves): (BranchId, u32),
+        (branch, moves): (BranchId, u16),
         file: Arc<dyn OpenFile>,
-    ) -> Arc<Self> {
+    ) -> Result<Arc<Self>> {
         // A file on another read-write branch than the leftmost may have to move to the left, by a rename or a link: its host file
         // is not handed out, so that it always can.
-        let current = if op.set.stays(branch) && vnode.moves() == moves {
-            Current::Fixed(file)
-        } else if vnode.core.shares_lower(op, branch) && !flags.writes() {
-            Current::Shared(Shared {
-                original: file.clone(),
-                moves,
-                bound: AtomicBool::new(false),
-                current: RwLock::new((moves, file)),
-            })
-        } else {
-            Current::Follows(RwLock::new((moves, file)))
-        };
-        Arc::new(Self { flags, current, vnode: vnode.clone() })
+        let shared = !flags.writes() && vnode.core.shares_lower(op, branch);
+        let stays = op.set.stays(branch) && vnode.moves() == moves;
+        let (generation, home) = (op.set.generation, op.set.branch(branch)?.clone());
+        let promise = stays && flags.writes() && file.backing().is_some();
+        if promise {
+            vnode.core.movers.promise(vnode.id);
+        }
+        Ok(Arc::new(Self {
+            vnode: vnode.clone(),
+            flags,
+            first: file.clone(),
+            fixed: if stays { generation } else { NEVER_FIXED },
+            promise,
+            shared: shared.then_some(moves),
+            bound: AtomicBool::new(false),
+            seen: RwLock::new(Seen { generation, moves, branch, _home: home, file }),
+        }))
+    }
+
+    /// Is the file where it was opened, and stays there?
+    fn is_fixed(&self) -> bool {
+        self.fixed == self.vnode.core.branches.generation()
     }
 
     /// The open file of the branch where the file is now.
     pub(crate) fn lower(&self, cx: &Cx<'_>) -> Result<Arc<dyn OpenFile>> {
-        let current = match &self.current {
-            Current::Fixed(file) => return Ok(file.clone()),
-            Current::Shared(shared) if shared.bound.load(Ordering::Acquire) => return Ok(shared.original.clone()),
-            Current::Shared(Shared { current, .. }) | Current::Follows(current) => current,
-        };
+        if self.is_fixed() || self.bound.load(Ordering::Acquire) {
+            return Ok(self.first.clone());
+        }
         {
-            let current = current.read();
-            if current.0 == self.vnode.moves() {
-                return Ok(current.1.clone());
+            let seen = self.seen.read();
+            if seen.moves == self.vnode.moves() && seen.generation == self.vnode.core.branches.generation() {
+                return Ok(seen.file.clone());
             }
         }
-        let mut current = current.write();
-        let (lower, moves) = self.vnode.leaf_and_moves();
-        if current.0 != moves {
-            let file = lower.vnode.open(&self.vnode.core.as_server(cx), self.flags.without_trunc())?;
-            *current = (moves, file);
-        }
-        Ok(current.1.clone())
+        self.vnode.looking(cx, |op| self.follow(op))
     }
 
-    /// The open file for a write. Files are copied up when they are opened for writing, so it lies on a read-write branch.
+    /// Goes to where the file is now. A file whose branch was removed stays there, whatever has its name since.
+    fn follow(&self, op: &Op<'_>) -> Result<Arc<dyn OpenFile>> {
+        let mut seen = self.seen.write();
+        let (lower, moves) = self.vnode.leaf_and_moves();
+        if seen.moves != moves
+            && op.set.member(seen.branch).is_some()
+            && let Ok(home) = op.set.branch(lower.branch)
+        {
+            let file = lower.vnode.open(&self.vnode.core.server(op), self.flags.without_trunc())?;
+            *seen = Seen { generation: 0, moves, branch: lower.branch, _home: home.clone(), file };
+        }
+        (seen.generation, seen.moves) = (op.set.generation, moves);
+        Ok(seen.file.clone())
+    }
+
+    /// The open file for a write. Files are copied up when they are opened for writing, so it lies on a read-write branch, unless
+    /// that was made a read-only one since: then the file is copied up now.
     fn for_write(&self, cx: &Cx<'_>) -> Result<(Option<Writing<'_>>, Arc<dyn OpenFile>)> {
         if !self.flags.writes() {
             return Err(Errno::BADF);
         }
-        if let Current::Fixed(file) = &self.current {
-            return Ok((None, file.clone()));
+        if self.is_fixed() {
+            return Ok((None, self.first.clone()));
         }
-        let set = self.vnode.core.branches.get();
-        let guard = self.vnode.guard_branch(&Op::new(cx, &set), self.vnode.branch())?;
-        let file = self.lower(cx)?;
-        if !set.writable(self.vnode.branch()) {
-            return Err(Errno::ROFS);
+        let mut tries = Tries::new();
+        loop {
+            // Brings the vnode up to the present set.
+            self.lower(cx)?;
+            let set = self.vnode.core.branches.get();
+            let guard = self.vnode.guard_branch(&Op::new(cx, &set), self.vnode.branch())?;
+            let file = self.lower(cx)?;
+            let branch = self.seen.read().branch;
+            if set.member(branch).is_none() || set.writable(branch) {
+                return Ok((guard, file));
+            }
+            drop((guard, file));
+            self.vnode.changing(cx, |op| self.vnode.for_change(op, None).map(drop))?;
+            tries.again()?;
         }
-        Ok((guard, file))
+    }
+
+    /// The open file and its branch, if that is not in the set any more.
+    pub(crate) fn left_behind(&self, op: &Op<'_>) -> Option<(BranchId, Arc<dyn OpenFile>)> {
+        let seen = self.seen.read();
+        op.set.member(seen.branch).is_none().then(|| (seen.branch, seen.file.clone()))
     }
 
     /// The lower file of a source of a copy, where that is of a union too.
     fn look_through(cx: &Cx<'_>, source: &dyn OpenFile) -> Result<Option<Arc<dyn OpenFile>>> {
         source.as_any().downcast_ref::<Self>().map(|file| file.lower(cx)).transpose()
+    }
+}
+
+impl Drop for UnionFile {
+    fn drop(&mut self) {
+        if self.promise {
+            self.vnode.core.movers.fulfil(self.vnode.id);
+        }
     }
 }
 
@@ -135,23 +177,14 @@ impl OpenFile for UnionFile {
     }
 
     fn backing(&self) -> Option<BorrowedFd<'_>> {
-        match &self.current {
-            Current::Fixed(file) => file.backing(),
-            // Whoever is given it is told when the file moves: see `Upcalls::data_moved`.
-            Current::Shared(shared) if shared.moves == self.vnode.moves() => shared.original.backing(),
-            Current::Shared(_) | Current::Follows(_) => None,
-        }
+        // Whoever is given it is told when the file moves all the same: see `Upcalls::data_moved`.
+        let handed_out = self.is_fixed() || self.shared == Some(self.vnode.moves());
+        if handed_out { self.first.backing() } else { None }
     }
 
     fn bind(&self) {
-        match &self.current {
-            Current::Fixed(file) => file.bind(),
-            Current::Shared(shared) => {
-                shared.original.bind();
-                shared.bound.store(true, Ordering::Release);
-            }
-            Current::Follows(_) => {}
-        }
+        self.first.bind();
+        self.bound.store(true, Ordering::Release);
     }
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {

@@ -21,9 +21,12 @@ use vnode::{Attr, DirEntry, Entry, Errno, Kind, Name, Result, Vnode};
 pub(crate) const LINKS: &[u8] = b".wh..wh.links";
 
 /// The copied-up files that had several names: number to the branch with the copy.
+pub(crate) type Index = HashMap<u64, BranchId>;
+
+/// The present index.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
-    index: RwLock<HashMap<u64, BranchId>>,
+    index: RwLock<Index>,
     len: AtomicUsize,
     /// Held while a count of names is read, changed and written: names of one file may go from several directories at once.
     counting: Mutex<Pending>,
@@ -39,6 +42,13 @@ impl Links {
             return None;
         }
         self.index.read().get(&number).copied()
+    }
+
+    /// Another index takes the place of this one.
+    pub(crate) fn replace(&self, index: Index) {
+        let mut present = self.index.write();
+        *present = index;
+        self.len.store(present.len(), Ordering::Release);
     }
 
     fn set(&self, number: u64, branch: Option<BranchId>) {
@@ -95,8 +105,16 @@ impl Core {
         self.own_dir(op, branch, Own::Links)
     }
 
-    /// Reads the index of a branch at mount.
-    pub(crate) fn load_links(&self, op: &Op<'_>, branch: BranchId) -> Result<()> {
+    /// Reads the indexes of all branches. `tidy`: removes entries of files that have moved on to the left.
+    pub(crate) fn load_links(&self, op: &Op<'_>, tidy: bool) -> std::result::Result<Index, (BranchId, Errno)> {
+        let mut index = Index::new();
+        for member in &op.set.order {
+            self.load_links_of(op, member.id, &mut index, tidy).map_err(|errno| (member.id, errno))?;
+        }
+        Ok(index)
+    }
+
+    fn load_links_of(&self, op: &Op<'_>, branch: BranchId, index: &mut Index, tidy: bool) -> Result<()> {
         let Some(dir) = self.links_dir(op, branch)? else { return Ok(()) };
         let mut numbers = Vec::new();
         let mut sink = |entry: &DirEntry<'_>| {
@@ -105,40 +123,38 @@ impl Core {
         };
         dir.readdir(op, 0, &mut sink)?;
         for number in numbers {
-            self.load_link(op, branch, &dir, number)?;
+            if !self.is_index_entry(op, branch, &dir, number)? {
+                continue;
+            }
+            if let std::collections::hash_map::Entry::Vacant(e) = index.entry(number) {
+                e.insert(branch);
+            } else if tidy && op.set.writable(branch) {
+                // The file moved on to the left.
+                self.unlink_index(op, number, branch);
+            }
         }
         Ok(())
     }
 
-    fn load_link(&self, op: &Op<'_>, branch: BranchId, dir: &Arc<dyn Vnode>, number: u64) -> Result<()> {
-        let Some(entry) = dir.lookup(op, IndexName::of(number).name()?)? else { return Ok(()) };
+    /// Is there a copy in the index of that branch? The tail of the log may be lost: the index knows the copy's number, too.
+    fn is_index_entry(&self, op: &Op<'_>, branch: BranchId, dir: &Arc<dyn Vnode>, number: u64) -> Result<bool> {
+        let Some(entry) = dir.lookup(op, IndexName::of(number).name()?)? else { return Ok(false) };
         if entry.vnode.kind() == Kind::Directory {
-            return Ok(());
+            return Ok(false);
         }
         // The copy of a file lies left of it: what claims to be one of a file on its own branch, or left of it, is none.
-        let leads_right = |tag: u16| {
-            op.set.roots_right_of(branch).iter().any(|top| op.set.branch(top.branch).is_ok_and(|b| b.tag == tag))
-        };
-        let known = |tag: u16| op.set.order.iter().any(|member| member.state.tag == tag);
-        if crate::identity::tag_of(number).is_some_and(|tag| known(tag) && !leads_right(tag)) {
+        let own = op.set.at(branch);
+        let at = |tag: u16| op.set.order.iter().position(|member| member.state.tag == tag);
+        if crate::identity::tag_of(number).and_then(at).is_some_and(|at| at <= own) {
             let (number, path) = (format!("{number:016x}"), op.set.path_of(branch));
             tracing::debug!(branch = %path, number, "an index entry of a file further left is ignored");
-            return Ok(());
-        }
-        if self.links.branch(number).is_some() {
-            // The file moved on to the left.
-            if !op.set.read_only && op.set.writable(branch) {
-                self.unlink_index(op, number, branch);
-            }
-            return Ok(());
+            return Ok(false);
         }
         let lower = Lower { vnode: entry.vnode, branch };
-        // The tail of the log may be lost: the index knows the number too.
         if self.number_of(op, &lower, &entry.attr)? != number {
             self.identity.note(op, self.alias_record(op, &lower, &entry.attr, number)?);
         }
-        self.links.set(number, Some(branch));
-        Ok(())
+        Ok(true)
     }
 
     /// The record that a lower file is known as `number`.
@@ -150,9 +166,8 @@ impl Core {
     /// The file that a lower name leads to: the copy that was made of it under another name, else itself.
     pub(crate) fn behind_links(&self, op: &Op<'_>, branch: BranchId, entry: Entry) -> Result<(Lower, Attr)> {
         let own = Lower { vnode: entry.vnode, branch };
-        // On a branch that can be written the other names may be gone.
-        let single = entry.attr.nlink < 2 && !op.set.writable(branch);
-        if single || self.links.len.load(Ordering::Acquire) == 0 {
+        // (A single name may be what is left of several, also on a branch that is read-only now.)
+        if self.links.len.load(Ordering::Acquire) == 0 {
             return Ok((own, entry.attr));
         }
         let number = self.number_of(op, &own, &entry.attr)?;
@@ -190,8 +205,11 @@ impl Core {
         self.links.set(number, None);
     }
 
-    /// Removes an index entry that nothing needs any more.
+    /// Removes an index entry that nothing needs any more. On a branch that is not written to it stays, and means nothing.
     pub(crate) fn unlink_index(&self, op: &Op<'_>, number: u64, branch: BranchId) {
+        if !op.set.writable(branch) {
+            return;
+        }
         let removed = self.links_dir(op, branch).and_then(|dir| match dir {
             Some(dir) => dir.unlink(&self.server(op), IndexName::of(number).name()?),
             None => Ok(()),
@@ -469,7 +487,7 @@ impl Core {
         }
         self.identity.unalias(op, op.set.branch(lower.branch)?.tag, lower.vnode.id());
         if let Some(vnode) = self.table.get(number) {
-            vnode.gone.store(true, Ordering::Release);
+            vnode.set_gone();
         }
         Ok(())
     }
@@ -494,11 +512,7 @@ impl UnionVnode {
     /// A file's attributes as users see them, from those of its lower file.
     pub(crate) fn leaf_attr(&self, mut attr: Attr) -> Attr {
         attr.ino = self.core.shown(self.id);
-        attr.nlink = if self.gone.load(Ordering::Acquire) && attr.nlink < 2 {
-            0
-        } else {
-            self.core.link_count(self.id, attr.nlink)
-        };
+        attr.nlink = if self.is_gone() && attr.nlink < 2 { 0 } else { self.core.link_count(self.id, attr.nlink) };
         attr
     }
 }

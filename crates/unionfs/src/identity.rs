@@ -4,7 +4,9 @@ use crate::log::{Log, Record};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use vnode::{Cx, Result, Time};
+use vnode::{Cx, Time};
+
+type Result<T, E = vnode::Errno> = std::result::Result<T, E>;
 
 /// The number of the root.
 pub(crate) const ROOT: u64 = 1;
@@ -62,7 +64,7 @@ pub(crate) struct Names {
 }
 
 /// What the log says.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     pub(crate) tags: HashMap<Vec<u8>, u16>,
     pub(crate) aliases: HashMap<(u16, u64), Alias>,
@@ -107,6 +109,31 @@ impl Known {
                 self.names.insert(number, Names { first, used });
             }
         }
+    }
+
+    /// Takes in what the log of a branch says that comes to lie at the left. Its link counts count, if it has any; they alone if
+    /// the present ones tell of a branch that is `removed`. An error, and nothing is taken in, if its tags are not ours.
+    pub(crate) fn take_over(&mut self, other: Self, removed: bool) -> Result<(), ()> {
+        let own: HashMap<u16, &Vec<u8>> = self.tags.iter().map(|(path, &tag)| (tag, path)).collect();
+        let agrees = |(path, tag): (&Vec<u8>, &u16)| match self.tags.get(path) {
+            Some(own) => own == tag,
+            None => !own.contains_key(tag),
+        };
+        let agree = other.tags.iter().all(agrees);
+        if removed {
+            self.names.clear();
+            self.using.clear();
+        }
+        if !agree {
+            return Err(());
+        }
+        self.tags.extend(other.tags);
+        for (file, alias) in other.aliases {
+            self.aliases.entry(file).or_insert(alias);
+        }
+        self.names.extend(other.names);
+        self.using.extend(other.using);
+        Ok(())
     }
 
     /// The shortest sequence of records that says the same.
@@ -172,6 +199,30 @@ impl Identity {
         self.known.read().names.get(&number).copied()
     }
 
+    /// What is known.
+    pub(crate) fn known(&self) -> Known {
+        self.known.read().clone()
+    }
+
+    /// Only the tags of branches.
+    pub(crate) fn tags(&self) -> Known {
+        Known { tags: self.known.read().tags.clone(), ..Known::default() }
+    }
+
+    /// Another log takes the place of the present one; it holds all of `known`.
+    pub(crate) fn replace(&self, known: Known, log: Option<Log>) {
+        let old = {
+            let mut present = self.log.lock();
+            self.late.lock().clear();
+            let mut all = self.known.write();
+            self.aliases.store(known.aliases.len(), Ordering::Release);
+            self.names.store(known.names.len(), Ordering::Release);
+            *all = known;
+            std::mem::replace(&mut *present, log)
+        };
+        drop(old);
+    }
+
     /// Writes a record, then takes it in.
     pub(crate) fn append(&self, cx: &Cx<'_>, record: Record) -> Result<()> {
         self.write(cx, std::slice::from_ref(&record))?;
@@ -201,7 +252,10 @@ impl Identity {
 
     fn write(&self, cx: &Cx<'_>, records: &[Record]) -> Result<()> {
         let mut log = self.log.lock();
-        let Some(log) = log.as_mut() else { return Ok(()) };
+        let Some(log) = log.as_mut() else {
+            self.late.lock().clear();
+            return Ok(());
+        };
         loop {
             let Some(late) = self.late.lock().front().cloned() else { break };
             log.append(cx, [&late])?;
@@ -230,7 +284,14 @@ impl Identity {
         }
     }
 
-    /// The same where nothing is to be written now: the record goes with the next one. Should it be
+    /// From now on a lower directory is known as `number`. Nothing is written now: the record goes with the next one.
+    pub(crate) fn alias_later(&self, tag: u16, lower: u64, born: Time, number: u64) {
+        let record = Record::Alias { tag, lower, born, number };
+        self.late.lock().push_back(record.clone());
+        self.take_in(record);
+    }
+
+    /// Forgets an alias where nothing is to be written now: the record goes with the next one. Should it be
     /// lost, the file's time of birth shows once more that the alias is another file's.
     pub(crate) fn unalias_later(&self, tag: u16, lower: u64) {
         if self.known.read().aliases.contains_key(&(tag, lower)) {

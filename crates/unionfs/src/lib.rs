@@ -8,6 +8,7 @@
 //! |---|---|
 //! | what users choose, and why a union can't be made | `declare`, `options`, `build` |
 //! | a branch; the set of them and their order; the present set | `branch`, `set`, `current` |
+//! | changing the set while the union is in use; who waits for that; bringing vnodes up to it | `change`, `gate`, `revalidate` |
 //! | what all vnodes share, and on which branch a change goes; what one operation goes by | `core`, `op` |
 //! | finding a name: left to right, whiteouts, merging | `lookup` |
 //! | names that are kept from users; hiding | `whiteout` |
@@ -20,7 +21,7 @@
 //! | beginning anew when overtaken | `retry` |
 //! | marks that users write by name | `unpack` |
 //! | files of several names | `hardlink` |
-//! | numbers that stay | `identity`, `log` |
+//! | numbers that stay | `identity`, `log`, `logfile` |
 //! | what is unfinished | `work` |
 //! | removing from a full branch | `spare` |
 //! | the union's own names in a branch's root | `ownfiles` |
@@ -30,6 +31,7 @@
 mod attr;
 mod branch;
 mod build;
+mod change;
 mod copydata;
 mod copyup;
 mod core;
@@ -38,11 +40,13 @@ mod current;
 mod declare;
 mod exchange;
 mod file;
+mod gate;
 mod hardlink;
 mod identity;
 mod jobs;
 mod listing;
 mod log;
+mod logfile;
 mod lookup;
 mod marks;
 mod movers;
@@ -57,6 +61,7 @@ mod remove;
 mod rename;
 mod rename_dir;
 mod retry;
+mod revalidate;
 mod rmdir;
 mod set;
 mod shortname;
@@ -70,5 +75,6 @@ mod work;
 mod xattr;
 
 pub use build::Unionfs;
+pub use change::BranchChange;
 pub use declare::LAYER;
 pub use options::{Branch, BuildError, Copyup, Delete, LowerFiles, Mode, Numbers, Options, Whiteouts};

@@ -224,7 +224,8 @@ impl Core {
     ) -> Result<(Arc<UnionVnode>, Attr)> {
         let (lower, attr) = self.behind_links(op, branch, entry)?;
         let number = self.number_of(op, &lower, &attr)?;
-        let vnode = self.intern_leaf(op, number, place, &lower);
+        let vnode = self.intern_leaf(op, number, place, &lower)?;
+        vnode.note_names(attr.nlink);
         let attr = vnode.leaf_attr(attr);
         Ok((vnode, attr))
     }
@@ -240,7 +241,7 @@ impl Core {
             Some(_) if !op.set.read_only => self.identity.unalias_later(tag, lower.vnode.id()),
             _ => {}
         }
-        Ok(op.set.natural_number(lower.branch, lower.vnode.id()))
+        op.set.natural_number(lower.branch, lower.vnode.id())
     }
 }
 
@@ -303,6 +304,10 @@ impl UnionVnode {
                 let number = core.number_of(op, &lower, &attr)?;
                 let vnode = match core.table.get(number) {
                     Some(live) if live.dir.is_some() || live.kind != lower.vnode.kind() => return Ok(None),
+                    Some(live) if !live.is_current(op.set) => {
+                        live.settle(op, lower, None)?;
+                        live
+                    }
                     Some(live) if live.leaf().is(&lower) || core.jobs.is_running(number) => {
                         if live.place().is_none() {
                             live.set_place(Some(self.place_of(name)?));
@@ -310,14 +315,19 @@ impl UnionVnode {
                         live
                     }
                     Some(_) => return Ok(None),
-                    None => core.intern_leaf(op, number, self.place_of(name)?, &lower),
+                    None => core.intern_leaf(op, number, self.place_of(name)?, &lower)?,
                 };
                 let attr = vnode.leaf_attr(attr);
                 Ok(Some(Some((vnode, attr))))
             }
             Hit::Dir { stack, attr, redirect } => {
                 let vnode = match core.table.get(core.directory_number(op, &stack)?) {
-                    Some(live) if live.dir.is_some() && live.is_at(self, name.as_bytes()) => live,
+                    Some(live) if live.dir.is_some() && live.is_at(self, name.as_bytes()) => {
+                        if !live.is_current(op.set) {
+                            live.found_dir(op, stack.into(), redirect, None)?;
+                        }
+                        live
+                    }
                     // It may be moving right now, and the look may be from before: where it lies is for the writer to say.
                     Some(_) => return Ok(None),
                     None => core.intern_dir(op, self.place_of(name)?, stack.into(), redirect)?,
@@ -334,6 +344,7 @@ impl UnionVnode {
             let absent = Absent {
                 name: ShortName::new(name.as_bytes()),
                 changes: dir.changes.load(Ordering::Acquire),
+                generation: op.set.generation,
                 whiteout,
                 at: Instant::now(),
             };
@@ -344,10 +355,11 @@ impl UnionVnode {
 
     /// The answer of the last look-up, if that was for this name, found nothing, and nothing has changed since: the branch of
     /// the whiteout that ended it.
-    pub(crate) fn known_absent(&self, name: Name<'_>) -> Option<Option<BranchId>> {
+    pub(crate) fn known_absent(&self, op: &Op<'_>, name: Name<'_>) -> Option<Option<BranchId>> {
         let dir = self.dir.as_ref()?;
         let absent = dir.absent.lock().take()?;
         let fresh = absent.name.as_bytes() == name.as_bytes()
+            && absent.generation == op.set.generation
             && absent.changes == dir.changes.load(Ordering::Acquire)
             && absent.at.elapsed() < BELIEVED;
         fresh.then_some(absent.whiteout)

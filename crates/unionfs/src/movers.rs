@@ -5,7 +5,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use vnode::{Cx, Errno, OpenFile, Result};
+use vnode::{Cx, Errno, NumberMap, OpenFile, Result};
 
 #[derive(Debug, Default)]
 struct Traffic {
@@ -26,6 +26,9 @@ pub(crate) struct Movers {
     changed: Condvar,
     /// Copies without a name, kept open for as long as their vnode lives.
     orphans: Mutex<HashMap<u64, Arc<dyn OpenFile>>>,
+    /// The open files whose host files were handed out for writing, by number: how many. What the kernel writes there would be lost
+    /// if the file moved.
+    promises: Mutex<NumberMap<u32>>,
 }
 
 /// A write in flight.
@@ -84,6 +87,27 @@ impl Movers {
     pub(crate) fn keep_orphan(&self, id: u64, file: Arc<dyn OpenFile>) {
         let old = self.orphans.lock().insert(id, file);
         drop(old);
+    }
+
+    /// A host file of that file was handed out for writing.
+    pub(crate) fn promise(&self, id: u64) {
+        *self.promises.lock().entry(id).or_default() += 1;
+    }
+
+    /// It was given back.
+    pub(crate) fn fulfil(&self, id: u64) {
+        let mut promises = self.promises.lock();
+        if let Some(count) = promises.get_mut(&id) {
+            *count -= 1;
+            if *count == 0 {
+                promises.remove(&id);
+            }
+        }
+    }
+
+    /// Does the kernel still have a host file of it for writing?
+    pub(crate) fn is_promised(&self, id: u64) -> bool {
+        self.promises.lock().contains_key(&id)
     }
 
     /// The vnode of that number goes.

@@ -5,14 +5,15 @@ use crate::core::Core;
 use crate::listing::Slot;
 use crate::names::Names;
 use crate::op::Op;
+use crate::set::{BranchSet, NEVER, turn_of};
 use crate::shortname::ShortName;
 use crate::table::Interned;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
-use vnode::{Cx, Errno, Kind, Name, Result, Vnode};
+use vnode::{Errno, Kind, Name, Result, Vnode};
 
 /// `Dir::subdirs` before it was counted.
 pub(crate) const UNCOUNTED: u32 = u32::MAX;
@@ -38,6 +39,8 @@ pub(crate) struct Absent {
     pub(crate) name: ShortName,
     /// [`Dir::changes`] at that time.
     pub(crate) changes: u64,
+    /// In the set of this generation.
+    pub(crate) generation: u64,
     /// The branch of the whiteout that hid it.
     pub(crate) whiteout: Option<BranchId>,
     pub(crate) at: Instant,
@@ -50,18 +53,28 @@ struct State {
     lower: Arc<dyn Vnode>,
 }
 
+/// Its last name is gone.
+const GONE: u8 = 1;
+/// Since the branches changed its known name leads to something else, or to nothing.
+const ADRIFT: u8 = 2;
+
+/// It has, or had, several names: the known one may go while the others stay.
+const SEVERAL: u8 = 4;
+
 /// An object of the union.
 pub(crate) struct UnionVnode {
     pub(crate) core: Arc<Core>,
     pub(crate) id: u64,
     pub(crate) dir: Option<Box<Dir>>,
     /// Counts how often a file moved to another branch: open files notice by it.
-    moves: AtomicU32,
+    moves: AtomicU16,
+    /// [`BranchSet::turn`] of the set that it was last found right in.
+    turn: AtomicU16,
     /// Part of the state, outside of it only because it fits into a gap there.
-    branch: std::sync::atomic::AtomicU16,
+    branch: AtomicU16,
     pub(crate) kind: Kind,
-    /// Its last name is gone.
-    pub(crate) gone: AtomicBool,
+    /// [`GONE`], [`ADRIFT`], [`SEVERAL`].
+    flags: AtomicU8,
     state: Mutex<State>,
 }
 
@@ -93,6 +106,7 @@ impl Place {
 impl UnionVnode {
     pub(crate) fn new(
         core: &Arc<Core>,
+        set: &BranchSet,
         id: u64,
         place: Option<Place>,
         leftmost: Lower,
@@ -116,10 +130,11 @@ impl UnionVnode {
                     absent: Mutex::new(None),
                 })
             }),
-            moves: AtomicU32::new(0),
+            moves: AtomicU16::new(0),
+            turn: set.turn().into(),
             branch: leftmost.branch.0.into(),
             kind: leftmost.vnode.kind(),
-            gone: AtomicBool::new(false),
+            flags: AtomicU8::new(0),
             state: Mutex::new(State { parent, name, lower: leftmost.vnode }),
         })
     }
@@ -128,16 +143,6 @@ impl UnionVnode {
     pub(crate) fn arc(&self) -> Result<Arc<Self>> {
         // Every vnode is in the table for as long as it lives. (A pointer to itself would cost 16 bytes in each.)
         self.core.table.get(self.id).filter(|live| std::ptr::eq(&raw const **live, self)).ok_or(Errno::STALE)
-    }
-
-    /// Runs an operation that changes nothing.
-    pub(crate) fn looking<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
-        run(&Op::new(cx, &self.core.branches.get()))
-    }
-
-    /// Runs an operation that changes something.
-    pub(crate) fn changing<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
-        run(&Op::new(cx, &self.core.branches.get()))
     }
 
     /// What only directories have.
@@ -173,7 +178,7 @@ impl UnionVnode {
     }
 
     /// The leftmost lower object, and how often it has moved.
-    pub(crate) fn leaf_and_moves(&self) -> (Lower, u32) {
+    pub(crate) fn leaf_and_moves(&self) -> (Lower, u16) {
         let state = self.state.lock();
         (Lower { vnode: state.lower.clone(), branch: self.branch() }, self.moves.load(Ordering::Acquire))
     }
@@ -184,7 +189,7 @@ impl UnionVnode {
     }
 
     /// How often the file has moved.
-    pub(crate) fn moves(&self) -> u32 {
+    pub(crate) fn moves(&self) -> u16 {
         self.moves.load(Ordering::Acquire)
     }
 
@@ -201,6 +206,107 @@ impl UnionVnode {
         if self.dir.is_none() {
             self.core.data_moved(self.id);
         }
+    }
+
+    /// Has its last name gone?
+    pub(crate) fn is_gone(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & GONE != 0
+    }
+
+    /// Its last name has gone.
+    pub(crate) fn set_gone(&self) {
+        self.flags.fetch_or(GONE, Ordering::AcqRel);
+    }
+
+    /// The file was seen with so many names.
+    pub(crate) fn note_names(&self, count: u32) {
+        if count > 1 && self.flags.load(Ordering::Acquire) & SEVERAL == 0 {
+            self.flags.fetch_or(SEVERAL, Ordering::AcqRel);
+        }
+    }
+
+    /// Does its known name, since the branches changed, lead to something else or to nothing?
+    pub(crate) fn is_adrift(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & ADRIFT != 0
+    }
+
+    /// Was it found right in that set?
+    pub(crate) fn is_current(&self, set: &BranchSet) -> bool {
+        self.turn.load(Ordering::Acquire) == set.turn()
+    }
+
+    /// Was it found right in the set of that generation?
+    pub(crate) fn is_of(&self, generation: u64) -> bool {
+        self.turn.load(Ordering::Acquire) == turn_of(generation)
+    }
+
+    /// It was found again in the present set: as this lower object, and at that place, if one is given. `ESTALE` if that set
+    /// is no longer the present one.
+    pub(crate) fn settle(&self, op: &Op<'_>, lower: Lower, place: Option<Place>) -> Result<()> {
+        let old = {
+            let mut state = self.state.lock();
+            op.check_set(&self.core.branches)?;
+            let same = self.branch() == lower.branch && state.lower.id() == lower.vnode.id();
+            self.branch.store(lower.branch.0, Ordering::Release);
+            let old = std::mem::replace(&mut state.lower, lower.vnode);
+            if !same {
+                self.moves.fetch_add(1, Ordering::AcqRel);
+            }
+            let old_place =
+                place.map(|place| (state.parent.replace(place.parent), std::mem::replace(&mut state.name, place.name)));
+            self.flags.fetch_and(SEVERAL, Ordering::AcqRel);
+            self.turn.store(op.set.turn(), Ordering::Release);
+            (old, old_place)
+        };
+        drop(old);
+        Ok(())
+    }
+
+    /// The same for a directory with this stack.
+    pub(crate) fn settle_dir(&self, op: &Op<'_>, stack: Stack, place: Option<Place>) -> Result<()> {
+        let dir = self.dir()?;
+        let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
+        let old = {
+            let mut present = dir.stack.lock();
+            if self.is_current(op.set) && !self.is_adrift() {
+                return Ok(());
+            }
+            self.settle(op, leftmost, place)?;
+            std::mem::replace(&mut *present, stack)
+        };
+        drop(old);
+        self.entries_changed();
+        dir.subdirs.store(UNCOUNTED, Ordering::Release);
+        Ok(())
+    }
+
+    /// It was not found by its name in the present set: that name is forgotten.
+    pub(crate) fn cast_off(&self, op: &Op<'_>) -> Result<()> {
+        let old = {
+            let mut state = self.state.lock();
+            op.check_set(&self.core.branches)?;
+            if self.flags.load(Ordering::Acquire) & SEVERAL == 0 {
+                self.flags.fetch_or(ADRIFT, Ordering::AcqRel);
+            }
+            self.turn.store(op.set.turn(), Ordering::Release);
+            (state.parent.take(), std::mem::replace(&mut state.name, ShortName::new(b"")))
+        };
+        drop(old);
+        self.entries_changed();
+        Ok(())
+    }
+
+    /// What it was is what it is in the present set, too.
+    pub(crate) fn confirm(&self, op: &Op<'_>) -> Result<()> {
+        let _state = self.state.lock();
+        op.check_set(&self.core.branches)?;
+        self.turn.store(op.set.turn(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Forgets in which set it was found right.
+    pub(crate) fn doubt(&self) {
+        self.turn.store(NEVER, Ordering::Release);
     }
 
     /// Where it was found last; `None` for the root, and where the last known name is gone.
@@ -256,7 +362,7 @@ impl Drop for UnionVnode {
         self.core.table.forget(self.id, self);
         // A chain of parents that nobody else holds goes one by one, not recursively: a tree may be very deep.
         let mut next = self.state.get_mut().parent.take();
-        if next.is_none() || self.gone.load(Ordering::Relaxed) {
+        if next.is_none() || self.is_gone() {
             self.core.movers.release_orphan(self.id);
         }
         while let Some(parent) = next.take() {
@@ -272,20 +378,33 @@ impl Drop for UnionVnode {
 
 impl Core {
     /// The live vnode of a file, or a new one.
-    pub(crate) fn intern_leaf(self: &Arc<Self>, op: &Op<'_>, id: u64, place: Place, lower: &Lower) -> Arc<UnionVnode> {
+    pub(crate) fn intern_leaf(
+        self: &Arc<Self>,
+        op: &Op<'_>,
+        id: u64,
+        place: Place,
+        lower: &Lower,
+    ) -> Result<Arc<UnionVnode>> {
         let mut id = id;
         loop {
-            let new = || UnionVnode::new(self, id, Some(place.clone()), lower.clone(), None);
+            let new = || UnionVnode::new(self, op.set, id, Some(place.clone()), lower.clone(), None);
             match self.table.intern(id, new) {
-                Interned::New(vnode) => return vnode,
+                Interned::New(vnode) => return Ok(vnode),
                 Interned::Present(live) if self.is_dead(&live, lower) => self.table.forget(id, Arc::as_ptr(&live)),
-                Interned::Present(live)
-                    if live.dir.is_none() && live.leaf().is(lower) && live.kind == lower.vnode.kind() =>
-                {
-                    if !op.set.stays(lower.branch) && !live.is_at(&place.parent, place.name.as_bytes()) {
-                        live.set_place(Some(place));
+                Interned::Present(live) if live.dir.is_none() && live.kind == lower.vnode.kind() => {
+                    let stray = !live.is_current(op.set) || live.is_adrift();
+                    let same = live.leaf().is(lower);
+                    if stray && (same || !live.is_gone()) {
+                        live.settle(op, lower.clone(), Some(place))?;
+                        return Ok(live);
                     }
-                    return live;
+                    if same {
+                        if !op.set.stays(lower.branch) && !live.is_at(&place.parent, place.name.as_bytes()) {
+                            live.set_place(Some(place));
+                        }
+                        return Ok(live);
+                    }
+                    id = crate::identity::next_free(id);
                 }
                 // A branch was changed behind our back, and the number belongs to something else that still lives.
                 Interned::Present(_) => id = crate::identity::next_free(id),
@@ -306,10 +425,10 @@ impl Core {
     }
 
     /// The vnode of a new file without a name.
-    pub(crate) fn intern_unnamed(self: &Arc<Self>, number: u64, lower: &Lower) -> Arc<UnionVnode> {
+    pub(crate) fn intern_unnamed(self: &Arc<Self>, op: &Op<'_>, number: u64, lower: &Lower) -> Arc<UnionVnode> {
         let mut id = number;
         loop {
-            match self.table.intern(id, || UnionVnode::new(self, id, None, lower.clone(), None)) {
+            match self.table.intern(id, || UnionVnode::new(self, op.set, id, None, lower.clone(), None)) {
                 Interned::New(vnode) => return vnode,
                 Interned::Present(live) if self.is_dead(&live, lower) => self.table.forget(id, Arc::as_ptr(&live)),
                 Interned::Present(live) if live.dir.is_none() && live.leaf().is(lower) => return live,
@@ -328,8 +447,12 @@ impl Core {
     ) -> Result<Arc<UnionVnode>> {
         let mut id = self.directory_number(op, &stack)?;
         let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
+        if let Some(live) = self.renumbered(op, id, (&place.parent, place.name.as_bytes()), &stack)? {
+            live.found_dir(op, stack, redirect, Some(place))?;
+            return Ok(live);
+        }
         loop {
-            let new = || UnionVnode::new(self, id, Some(place.clone()), leftmost.clone(), Some(stack.clone()));
+            let new = || UnionVnode::new(self, op.set, id, Some(place.clone()), leftmost.clone(), Some(stack.clone()));
             match self.table.intern(id, new) {
                 Interned::New(vnode) => {
                     *vnode.dir()?.redirect.lock() = redirect;
@@ -339,6 +462,10 @@ impl Core {
                     self.table.forget(id, Arc::as_ptr(&live));
                 }
                 Interned::Present(live) if live.dir.is_some() => {
+                    if !live.is_current(op.set) || live.is_adrift() {
+                        live.found_dir(op, stack, redirect, Some(place))?;
+                        return Ok(live);
+                    }
                     let here = live.is_at(&place.parent, place.name.as_bytes());
                     if same_stack(&live.stack()?, &stack) {
                         if !here {
@@ -356,6 +483,51 @@ impl Core {
                 Interned::Present(_) => id = crate::identity::next_free(id),
             }
         }
+    }
+
+    /// The live vnode of the directory at that place, which has merged something further right since the branches changed: by
+    /// what it merges now its number would be another.
+    pub(crate) fn renumbered(
+        &self,
+        op: &Op<'_>,
+        number: u64,
+        (parent, name): (&UnionVnode, &[u8]),
+        stack: &[Lower],
+    ) -> Result<Option<Arc<UnionVnode>>> {
+        if op.set.generation == BranchSet::FIRST || stack.len() < 2 || self.table.get(number).is_some() {
+            return Ok(None);
+        }
+        for part in stack.iter().rev().skip(1) {
+            let known = self.directory_number(op, std::slice::from_ref(part))?;
+            if let Some(live) = self.table.get(known)
+                && live.dir.is_some()
+                && !live.is_current(op.set)
+                && live.is_at(parent, name)
+            {
+                return Ok(Some(live));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl UnionVnode {
+    /// A directory that was last right in an older set was found again, as this. It keeps its number, also over the next mount.
+    pub(crate) fn found_dir(
+        &self,
+        op: &Op<'_>,
+        stack: Stack,
+        redirect: Option<Box<[u8]>>,
+        place: Option<Place>,
+    ) -> Result<()> {
+        let last = stack.last().cloned().ok_or(Errno::IO)?;
+        if self.core.directory_number(op, &stack)? != self.id && crate::identity::tag_of(self.id).is_some() {
+            let born = last.vnode.getattr(op)?.btime.unwrap_or_default();
+            self.core.identity.alias_later(op.set.branch(last.branch)?.tag, last.vnode.id(), born, self.id);
+        }
+        self.settle_dir(op, stack, place)?;
+        *self.dir()?.redirect.lock() = redirect;
+        Ok(())
     }
 }
 

@@ -117,6 +117,10 @@ pub enum BuildError {
     NotWritable(PathBuf, Errno),
     /// A read-write branch takes files, but none with a name of the union's own.
     NamesRefused(PathBuf),
+    /// No branch of the union has this path.
+    NoSuchBranch(PathBuf),
+    /// Operations under way did not end in time: the branches were not changed.
+    Busy,
     /// A step of preparing this branch failed.
     Step {
         /// What was to be done.
@@ -145,6 +149,8 @@ impl std::fmt::Display for BuildError {
                  names for itself; put the branch on a file system outside of that union",
                 p.display()
             ),
+            Self::NoSuchBranch(p) => write!(f, "{} is not a branch of this union", p.display()),
+            Self::Busy => write!(f, "operations under way did not end in time; try again"),
             Self::Step { what, path, errno } => write!(f, "{}: {what}: {errno}", path.display()),
         }
     }

@@ -207,3 +207,9 @@ pub(crate) fn move_aside(cx: &Cx<'_>, root: &Arc<dyn Vnode>, name: Name<'_>, pat
     tracing::warn!(branch = %path.display(), %name, "in the way of the union, as much before it was: remove {ASIDE}*");
     Err(Errno::EXIST)
 }
+
+/// Gives the index of hard links of a branch another name: it is of a union that numbered files otherwise.
+pub(crate) fn move_links_aside(cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path) -> Result<()> {
+    let name = Own::Links.name()?;
+    if root.lookup(cx, name)?.is_none() { Ok(()) } else { move_aside(cx, root, name, path) }
+}

@@ -11,7 +11,6 @@ use crate::listing::Fate;
 use crate::node::{Place, UnionVnode};
 use crate::op::Op;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use vnode::{Attr, Errno, RenameFlags, Result, Vnode};
 
 impl UnionVnode {
@@ -72,7 +71,7 @@ impl Core {
             if !dir.place().is_some_and(|now| now.is(&place)) {
                 continue;
             }
-            if dir.gone.load(Ordering::Acquire) {
+            if dir.is_gone() {
                 return Err(Errno::NOENT);
             }
             let stack = dir.stack()?;

@@ -2,12 +2,13 @@
 
 use crate::branch::{BranchId, Lower, Stack};
 use crate::core::Core;
-use crate::identity::mix;
+use crate::identity::{compose, mix};
 use crate::listing::{Fate, Kept, Listing, Stamp, Trust};
 use crate::lookup::Hit;
 use crate::node::{Dir, UNCOUNTED, UnionVnode};
 use crate::op::Op;
 use crate::options::Numbers;
+use crate::set::BranchSet;
 use crate::whiteout::{Listed, classify, is_long, long_digest};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -53,15 +54,16 @@ impl Hidden {
 impl UnionVnode {
     pub(crate) fn read_dir(&self, op: &Op<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
         let dir = self.dir()?;
-        if self.gone.load(Ordering::Acquire) {
+        if self.is_gone() {
             return Ok(());
         }
         let stack = self.stack()?;
+        op.check_set(&self.core.branches)?;
         if let [only] = &*stack
             && op.set.stays(only.branch)
             && self.core.options.numbers == Numbers::Wide
         {
-            return self.core.pass_on(op, only, cookie, sink);
+            return self.pass_on(op, only, cookie, sink);
         }
         // Who reads on goes by the listing that is there: what has changed in it is marked.
         let kept = dir.listing.lock().kept().filter(|_| cookie != 0);
@@ -113,7 +115,7 @@ impl UnionVnode {
     /// Number and kind of an entry as it is now.
     fn listed_now(&self, op: &Op<'_>, name: Name<'_>) -> Result<Option<(u64, Kind)>> {
         let look = self.look(op, name)?;
-        self.core.shown_entry(op, &look.probe.hit)
+        self.shown_entry(op, name, &look.probe.hit)
     }
 
     /// The merged listing: the kept one, if it is still right.
@@ -142,7 +144,7 @@ impl UnionVnode {
         let begun = Instant::now();
         let merged = self.stack().and_then(|stack| {
             let stamps = stamps(op, &stack)?;
-            let listing = self.core.merge_listing(op, &stack)?;
+            let listing = self.merge_listing(op, &stack)?;
             Ok(Kept::new(listing, stack, stamps, begun))
         });
         let (merged, error) = match merged {
@@ -168,15 +170,18 @@ impl UnionVnode {
         let names = dir.names.read(op)?;
         let stack = self.stack()?;
         let mut look = |name: Name<'_>| match &names {
-            Some(_) => self.core.shown_entry(op, &self.core.probe(op, &stack, name)?.hit),
+            Some(_) => self.shown_entry(op, name, &self.core.probe(op, &stack, name)?.hit),
             None => self.listed_now(op, name),
         };
         self.each_entry(&kept, 0, &mut look, &mut |entry| {
             count = count.saturating_add(u32::from(entry.kind == Kind::Directory));
             true
         })?;
-        if names.is_some() && dir.listing.lock().kept().is_some_and(|now| Arc::ptr_eq(&now, &kept)) {
-            dir.subdirs.store(count, Ordering::Release);
+        {
+            let slot = dir.listing.lock();
+            if names.is_some() && slot.kept().is_some_and(|now| Arc::ptr_eq(&now, &kept)) {
+                dir.subdirs.store(count, Ordering::Release);
+            }
         }
         drop(names);
         Ok(count)
@@ -213,9 +218,14 @@ fn stamps(op: &Op<'_>, stack: &[Lower]) -> Result<Vec<Stamp>> {
 impl UnionVnode {
     /// Moves when entries come or go in a part whose times this directory does not show.
     pub(crate) fn parts_stamp(&self, cx: &Cx<'_>) -> u64 {
-        let Ok(stack) = self.stack() else { return 0 };
+        let generation = self.core.branches.generation();
+        let stack = if self.is_of(generation) { self.stack() } else { self.looking(cx, |_| self.stack()) };
+        let Ok(stack) = stack else { return 0 };
         let Some((first, others)) = stack.split_first() else { return 0 };
         let mut stamp = first.vnode.listing_stamp(cx).unwrap_or_default() ^ self.listing_epoch();
+        if generation != BranchSet::FIRST {
+            stamp ^= mix(generation);
+        }
         for part in others {
             let mut add = |value: u64| stamp = mix(stamp.rotate_left(1) ^ value);
             add(u64::from(part.branch.0));
@@ -248,7 +258,7 @@ impl UnionVnode {
     }
 }
 
-impl Core {
+impl UnionVnode {
     /// Lists a directory that lies on one branch and always will, with that branch's own cookies.
     fn pass_on(
         &self,
@@ -260,11 +270,12 @@ impl Core {
         if op.set.has_redirects(dir.branch) {
             return self.pass_on_redirected(op, dir, cookie, sink);
         }
+        let tag = op.set.branch(dir.branch)?.tag;
         dir.vnode.readdir(op, cookie, &mut |entry| {
             if classify(entry.name.as_bytes()) != Listed::Plain {
                 return true;
             }
-            sink(&DirEntry { ino: self.shown(self.listed_number(op, dir.branch, entry.ino)), ..*entry })
+            sink(&DirEntry { ino: self.core.shown(self.core.file_number(tag, entry.ino)), ..*entry })
         })
     }
 
@@ -295,64 +306,70 @@ impl Core {
                     continue;
                 }
                 let name = Name::new(name)?;
-                let ino = self.item_number(op, std::slice::from_ref(dir), name, 0, *ino, *kind)?;
-                if !sink(&DirEntry { cookie: *cookie, ino: self.shown(ino), kind: *kind, name }) {
+                let seen = Seen { part: 0, ino: *ino, kind: *kind };
+                let ino = self.item_number(op, std::slice::from_ref(dir), name, &seen)?;
+                if !sink(&DirEntry { cookie: *cookie, ino: self.core.shown(ino), kind: *kind, name }) {
                     return Ok(());
                 }
             }
         }
     }
 
-    /// The number of a listed file.
-    fn listed_number(&self, op: &Op<'_>, branch: BranchId, lower: u64) -> u64 {
-        let alias = op.set.branch(branch).ok().and_then(|b| self.identity.alias(b.tag, lower));
-        alias.map_or_else(|| op.set.natural_number(branch, lower), |alias| alias.number)
+    /// The number of an entry.
+    fn item_number(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>, seen: &Seen) -> Result<u64> {
+        let Some(lower) = stack.get(seen.part) else { return Ok(seen.ino) };
+        let moved = op.set.has_redirects(lower.branch);
+        if seen.kind != Kind::Directory || (seen.part + 1 == stack.len() && !moved) {
+            return self.core.listed_number(op, lower.branch, seen.ino);
+        }
+        match self.core.probe(op, stack, name)?.hit {
+            Hit::Dir { stack, .. } => self.subdir_number(op, name, &stack),
+            Hit::Leaf { .. } | Hit::None => self.core.listed_number(op, lower.branch, seen.ino),
+        }
     }
 
-    /// The number of an entry that was first seen in part `part`.
-    fn item_number(
-        &self,
-        op: &Op<'_>,
-        stack: &[Lower],
-        name: Name<'_>,
-        part: usize,
-        ino: u64,
-        kind: Kind,
-    ) -> Result<u64> {
-        let Some(lower) = stack.get(part) else { return Ok(ino) };
-        let moved = op.set.has_redirects(lower.branch);
-        if kind != Kind::Directory || (part + 1 == stack.len() && !moved) {
-            return Ok(self.listed_number(op, lower.branch, ino));
-        }
-        match self.probe(op, stack, name)?.hit {
-            Hit::Dir { stack, .. } => self.directory_number(op, &stack),
-            Hit::Leaf { .. } | Hit::None => Ok(self.listed_number(op, lower.branch, ino)),
-        }
+    /// The number of a subdirectory that merges this.
+    fn subdir_number(&self, op: &Op<'_>, name: Name<'_>, stack: &[Lower]) -> Result<u64> {
+        let number = self.core.directory_number(op, stack)?;
+        let live = self.core.renumbered(op, number, (self, name.as_bytes()), stack)?;
+        Ok(live.map_or(number, |live| live.id))
     }
 
     /// Number and kind of what a name shows.
-    fn shown_entry(&self, op: &Op<'_>, hit: &Hit) -> Result<Option<(u64, Kind)>> {
+    fn shown_entry(&self, op: &Op<'_>, name: Name<'_>, hit: &Hit) -> Result<Option<(u64, Kind)>> {
         Ok(match hit {
             Hit::None => None,
             Hit::Leaf { branch, entry } => {
-                Some((self.listed_number(op, *branch, entry.vnode.id()), entry.vnode.kind()))
+                Some((self.core.listed_number(op, *branch, entry.vnode.id())?, entry.vnode.kind()))
             }
-            Hit::Dir { stack, .. } => Some((self.directory_number(op, stack)?, Kind::Directory)),
+            Hit::Dir { stack, .. } => Some((self.subdir_number(op, name, stack)?, Kind::Directory)),
         })
     }
 
     fn merge_listing(&self, op: &Op<'_>, stack: &Stack) -> Result<Listing> {
-        let (seen, work) = self.collect(op, stack)?;
-        let mut listing = Listing::with_capacity(seen.len(), self.options.numbers == Numbers::Narrow);
+        let (seen, work) = self.core.collect(op, stack)?;
+        let mut listing = Listing::with_capacity(seen.len(), self.core.options.numbers == Numbers::Narrow);
         listing.work = work;
         let mut sorted: Vec<(u64, Box<[u8]>, Seen)> =
             seen.into_iter().map(|(name, seen)| (listing.position(&name), name, seen)).collect();
         sorted.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         for (_, name, seen) in sorted {
-            let ino = self.item_number(op, stack, Name::new(&name)?, seen.part, seen.ino, seen.kind)?;
+            let ino = self.item_number(op, stack, Name::new(&name)?, &seen)?;
             listing.push(&name, ino, seen.kind)?;
         }
         Ok(listing)
+    }
+}
+
+impl Core {
+    /// The number of a listed file.
+    fn listed_number(&self, op: &Op<'_>, branch: BranchId, lower: u64) -> Result<u64> {
+        Ok(self.file_number(op.set.branch(branch)?.tag, lower))
+    }
+
+    /// The same on the branch with that tag.
+    fn file_number(&self, tag: u16, lower: u64) -> u64 {
+        self.identity.alias(tag, lower).map_or_else(|| compose(tag, lower), |alias| alias.number)
     }
 
     /// All names that show, each with its leftmost instance; and how many entries were read for that.

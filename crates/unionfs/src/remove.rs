@@ -10,7 +10,6 @@ use crate::op::Op;
 use crate::options::Delete;
 use crate::retry::Step;
 use crate::whiteout::reserved;
-use std::sync::atomic::Ordering;
 use vnode::{Attr, Entry, Errno, Name, Result};
 
 /// A whiteout beside an entry that is about to go.
@@ -228,7 +227,7 @@ impl Core {
 impl UnionVnode {
     /// Marks a directory as removed.
     pub(crate) fn mark_removed(&self) {
-        self.gone.store(true, Ordering::Release);
+        self.set_gone();
         self.set_place(None);
         self.entries_changed();
     }

@@ -47,6 +47,7 @@ impl UnionVnode {
     ) -> Result<()> {
         let (from, to) = (self.arc()?, same_layer(&self.core, new_dir)?.arc()?);
         from.dir()?;
+        to.bring_up(op)?;
         to.check_new_name(op, new_name)?;
         if reserved(name.as_bytes()) {
             return Err(Errno::NOENT);
@@ -115,7 +116,7 @@ impl UnionVnode {
         to.entry_changed(new_name, Fate::Unknown);
         drop(names);
         // A live vnode gets its new name: only to be found again if the branch is changed behind our back.
-        if let Some(vnode) = core.table.get(op.set.natural_number(old.branch, source.vnode.id())) {
+        if let Some(vnode) = core.table.get(op.set.natural_number(old.branch, source.vnode.id())?) {
             vnode.set_place(Some(to.place_of(new_name)?));
         }
         Ok(Quick::Done)

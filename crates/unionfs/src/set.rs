@@ -8,6 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Errno, Result};
 
+/// The turn of no set.
+pub(crate) const NEVER: u16 = 0;
+
+/// [`BranchSet::turn`] of the set of a generation.
+pub(crate) fn turn_of(generation: u64) -> u16 {
+    u16::try_from(generation % u64::from(u16::MAX)).map_or(NEVER, |turn| turn + 1)
+}
+
 /// A branch in a set.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
@@ -28,6 +36,16 @@ pub(crate) struct BranchSet {
 }
 
 impl BranchSet {
+    /// The generation of the set that a union begins with.
+    pub(crate) const FIRST: u64 = 1;
+    /// After so many sets their turns repeat.
+    pub(crate) const TURNS: u64 = u16::MAX as u64;
+
+    /// The generation in 16 bits, as vnodes keep it.
+    pub(crate) fn turn(&self) -> u16 {
+        turn_of(self.generation)
+    }
+
     pub(crate) fn new(generation: u64, order: Box<[Member]>) -> Self {
         let mut positions: Box<[_]> = order.iter().zip(0..).map(|(member, at)| (member.id, at)).collect();
         positions.sort_unstable_by_key(|&(BranchId(id), _)| id);
@@ -131,8 +149,8 @@ impl BranchSet {
     }
 
     /// The number of a lower object that is not a directory's leftmost part nor an aliased file.
-    pub(crate) fn natural_number(&self, id: BranchId, lower: u64) -> u64 {
-        crate::identity::compose(self.member(id).map_or(0, |member| member.state.tag), lower)
+    pub(crate) fn natural_number(&self, id: BranchId, lower: u64) -> Result<u64> {
+        Ok(crate::identity::compose(self.branch(id)?.tag, lower))
     }
 
     /// All parts of the root.
@@ -154,5 +172,18 @@ impl Member {
     /// Its part of the root.
     fn top(&self) -> Lower {
         Lower { vnode: self.state.root.clone(), branch: self.id }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_are_told_apart() {
+        let turns: std::collections::HashSet<u16> = (7..7 + BranchSet::TURNS).map(turn_of).collect();
+        assert_eq!(turns.len(), usize::from(u16::MAX));
+        assert!(!turns.contains(&NEVER));
+        assert_eq!(turn_of(BranchSet::FIRST), turn_of(BranchSet::FIRST + BranchSet::TURNS));
     }
 }

@@ -45,6 +45,13 @@ pub(crate) struct Spare {
 }
 
 impl Spare {
+    /// Lets both files go.
+    pub(crate) fn release(&self) {
+        let old = (self.blank.lock().take(), self.reserve.lock().take());
+        drop(old);
+        self.short.store(false, Ordering::Release);
+    }
+
     /// Makes what can be had.
     fn prepare(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>) -> Result<()> {
         let blank = Unnamed::make(cx, root, 0o444)?;

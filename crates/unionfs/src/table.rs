@@ -44,6 +44,13 @@ impl Table {
         Interned::New(new)
     }
 
+    /// All live vnodes.
+    pub(crate) fn live(&self) -> Vec<Arc<UnionVnode>> {
+        // (A vnode that is dropped comes back for its shard's lock.)
+        let live = |shard: &Mutex<Shard>| shard.lock().values().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        self.shards.iter().flat_map(live).collect()
+    }
+
     /// Called by the vnode at `gone` as it goes. A look-up may have put another one in its place by then.
     pub(crate) fn forget(&self, id: u64, gone: *const UnionVnode) {
         let Some(shard) = self.shard(id) else { return };

@@ -112,7 +112,7 @@ impl UnionVnode {
         let make = |dir: &Arc<dyn Vnode>, name: Name<'_>| dir.create(op, name, mode, flags);
         let (branch, entry, file) = self.write_mark(op, name, mark, &make)?;
         let (vnode, attr) = self.core.present_leaf(op, self.place_of(name)?, branch, entry)?;
-        let open = UnionFile::new(op, &vnode, flags, (branch, vnode.moves()), file);
+        let open = UnionFile::new(op, &vnode, flags, (branch, vnode.moves()), file)?;
         Ok((Entry { vnode, attr }, open))
     }
 

@@ -55,7 +55,17 @@ impl Vnode for UnionVnode {
     }
 
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
-        self.looking(cx, |op| self.read_dir(op, cookie, sink))
+        let mut begun = false;
+        self.looking(cx, |op| {
+            if begun {
+                // The branches changed meanwhile: the reader goes on from the last entry that it was shown.
+                return Ok(());
+            }
+            self.read_dir(op, cookie, &mut |entry| {
+                begun = true;
+                sink(entry)
+            })
+        })
     }
 
     fn listing_stamp(&self, cx: &Cx<'_>) -> Option<u64> {
@@ -141,11 +151,11 @@ impl Vnode for UnionVnode {
 
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
         let Some(_) = &self.dir else { return self.leaf().vnode.fsync(cx, data_only) };
-        let set = self.core.branches.get();
-        for part in self.stack()?.iter().filter(|part| set.writable(part.branch)) {
-            part.vnode.fsync(cx, data_only)?;
-        }
-        Ok(())
+        self.looking(cx, |op| {
+            let stack = self.stack()?;
+            let mut parts = stack.iter().filter(|part| op.set.writable(part.branch));
+            parts.try_for_each(|part| part.vnode.fsync(cx, data_only))
+        })
     }
 
     fn ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
@@ -176,6 +186,9 @@ impl UnionVnode {
 
     fn open_lower(&self, op: &Op<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         let changes = flags.writes() || flags.truncates();
+        let open = |branch, moves, file| -> Result<Arc<dyn OpenFile>> {
+            Ok(UnionFile::new(op, &self.arc()?, flags, (branch, moves), file)?)
+        };
         let mut change = flags.truncates().then(|| Change::open(flags));
         let mut tries = Tries::new();
         loop {
@@ -184,11 +197,11 @@ impl UnionVnode {
             }
             let (lower, moves) = self.leaf_and_moves();
             if let Some(file) = change.as_mut().and_then(|change| change.done.take()).and_then(|done| done.file) {
-                return Ok(UnionFile::new(op, &self.arc()?, flags, (lower.branch, moves), file));
+                return open(lower.branch, moves, file);
             }
             let _writing = if changes { self.guard_branch(op, lower.branch)? } else { None };
             match lower.vnode.open(op, flags) {
-                Ok(file) => return Ok(UnionFile::new(op, &self.arc()?, flags, (lower.branch, moves), file)),
+                Ok(file) => return open(lower.branch, moves, file),
                 Err(e) if changes && op.set.go_left(lower.branch, e) => tries.again()?,
                 Err(Errno::STALE) if self.refresh(op)? => tries.again()?,
                 Err(e) => return Err(e),

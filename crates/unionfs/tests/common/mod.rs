@@ -13,5 +13,6 @@ pub mod random;
 pub mod report;
 pub mod rng;
 pub mod session;
+pub mod threads;
 pub mod tree;
 pub mod view;

@@ -1,0 +1,355 @@
+//! Changing the set of branches of a union in use: docs/unionfs.md, "Branch sets".
+
+use crate::branch::{BranchId, BranchState};
+use crate::core::Core;
+use crate::identity::Known;
+use crate::log::{Log, Record};
+use crate::logfile::{TAGS, load, move_log, tag, why_not_written};
+use crate::marks::MOVED;
+use crate::op::Op;
+use crate::options::{Branch, BuildError, Mode};
+use crate::ownfiles::{Own, move_links_aside};
+use crate::set::{BranchSet, Member};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use vnode::{Cx, Errno, Kind, Name};
+
+type Outcome<T> = std::result::Result<T, BuildError>;
+
+/// A change of the set of branches.
+#[derive(Clone, Debug)]
+pub enum BranchChange {
+    /// Takes a new branch in.
+    Insert {
+        /// How many branches lie left of it then, at most.
+        at: usize,
+        /// The branch.
+        branch: Branch,
+    },
+    /// Takes the branch of this path out. Nothing on it changes.
+    Remove(PathBuf),
+    /// The branch of this path has another mode from now on.
+    Mode(PathBuf, Mode),
+}
+
+/// A branch of the set that is to come.
+enum Planned {
+    Stays(Member),
+    New(Branch),
+}
+
+impl Planned {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Stays(member) => &member.state.path,
+            Self::New(branch) => &branch.path,
+        }
+    }
+
+    fn mode(&self) -> Mode {
+        match self {
+            Self::Stays(member) => member.mode,
+            Self::New(branch) => branch.mode,
+        }
+    }
+}
+
+/// Where the identity log goes.
+enum NewLog {
+    /// It stays where it is.
+    Stays,
+    /// Into another branch, with what it says from then on.
+    Moves(Known, Log),
+    /// A union that writes nothing keeps none.
+    None(Known),
+}
+
+/// Can these branches, left to right, be a union's?
+pub(crate) fn check<'p>(branches: impl Iterator<Item = (&'p Path, Mode)> + Clone) -> Outcome<()> {
+    let (first, mode) = branches.clone().next().ok_or(BuildError::NoBranches)?;
+    if branches.clone().count() > usize::from(TAGS) {
+        return Err(BuildError::TooManyBranches);
+    }
+    let mut seen = HashSet::new();
+    for (path, _) in branches.clone() {
+        if !seen.insert(path) {
+            return Err(BuildError::Duplicate(path.to_owned()));
+        }
+    }
+    let mut modes = branches.map(|(_, mode)| mode);
+    if mode != Mode::ReadWrite && modes.any(|mode| mode == Mode::ReadWrite) {
+        return Err(BuildError::LeftmostReadOnly(first.to_owned()));
+    }
+    Ok(())
+}
+
+/// Is the branch's root a directory?
+pub(crate) fn check_root(branch: &Branch) -> Outcome<()> {
+    if branch.layer.root().kind() == Kind::Directory {
+        Ok(())
+    } else {
+        Err(BuildError::NotDirectory(branch.path.clone()))
+    }
+}
+
+/// Turns the error of a step on a branch into one that says so.
+fn step(what: &'static str, path: &Path) -> impl Fn(Errno) -> BuildError {
+    move |errno| BuildError::Step { what, path: path.to_owned(), errno }
+}
+
+/// The branches after the changes.
+fn plan(old: &BranchSet, changes: Vec<BranchChange>) -> Outcome<Vec<Planned>> {
+    let mut planned: Vec<Planned> = old.order.iter().cloned().map(Planned::Stays).collect();
+    for change in changes {
+        let place = |path: &Path| planned.iter().position(|branch| branch.path() == path);
+        match change {
+            BranchChange::Insert { at, branch } => {
+                check_root(&branch)?;
+                planned.insert(at.min(planned.len()), Planned::New(branch));
+            }
+            BranchChange::Remove(path) => {
+                let at = place(&path).ok_or(BuildError::NoSuchBranch(path))?;
+                planned.remove(at);
+            }
+            BranchChange::Mode(path, mode) => {
+                let at = place(&path).ok_or(BuildError::NoSuchBranch(path))?;
+                match planned.get_mut(at) {
+                    Some(Planned::Stays(member)) => member.mode = mode,
+                    Some(Planned::New(branch)) => branch.mode = mode,
+                    None => {}
+                }
+            }
+        }
+    }
+    check(planned.iter().map(|branch| (branch.path(), branch.mode())))?;
+    Ok(planned)
+}
+
+impl Core {
+    /// Changes the set of branches: all of `changes` in one step, or nothing.
+    pub(crate) fn change_branches(&self, changes: Vec<BranchChange>, patience: Duration) -> Outcome<()> {
+        let mut ids = self.next_branch.lock();
+        let old = self.branches.get();
+        let planned = plan(&old, changes)?;
+        let closed = self.gate.close(patience).ok_or(BuildError::Busy)?;
+        let cx = self.own();
+        let (set, fresh) = self.new_set(&old, planned, &mut ids)?;
+        let set = Arc::new(set);
+        let op = Op::new(&cx, &set);
+        self.prepare(&op, &begins_to_write(&old, &set))?;
+        let index = self.load_links(&op, false).map_err(|(branch, errno)| {
+            let path = set.branch(branch).map_or_else(|_| PathBuf::new(), |branch| branch.path.clone());
+            step("reading the index of hard links", &path)(errno)
+        })?;
+        self.keep_numbers(&op);
+        // The last step that can fail.
+        let log = self.new_log(&cx, &old, &set, fresh)?;
+        self.branches.replace(set.clone(), || {
+            self.links.replace(index);
+            match log {
+                NewLog::Stays => {}
+                NewLog::Moves(known, log) => self.identity.replace(known, Some(log)),
+                NewLog::None(known) => self.identity.replace(known, None),
+            }
+        });
+        self.settle_branches(&old, &op);
+        drop(closed);
+        self.on_branch_set_changed(&op);
+        if let Err(errno) = self.identity.flush(&cx) {
+            tracing::warn!(%errno, "the identity log could not be written");
+        }
+        Ok(())
+    }
+
+    /// The set that is planned, and the records of tags that were given for it.
+    fn new_set(&self, old: &BranchSet, planned: Vec<Planned>, ids: &mut u32) -> Outcome<(BranchSet, Vec<Record>)> {
+        let mut known = self.identity.tags();
+        let (tags, fresh) = tag(planned.iter().map(Planned::path), &mut known);
+        let mut order = Vec::with_capacity(planned.len());
+        for (branch, tag) in planned.into_iter().zip(tags) {
+            order.push(match branch {
+                Planned::Stays(member) => member,
+                Planned::New(branch) => Member {
+                    id: self.new_id(old, ids).ok_or(BuildError::TooManyBranches)?,
+                    mode: branch.mode,
+                    state: Arc::new(BranchState::new(branch, tag)),
+                },
+            });
+        }
+        Ok((BranchSet::new(old.generation + 1, order.into()), fresh))
+    }
+
+    /// An id that nothing refers to.
+    fn new_id(&self, old: &BranchSet, ids: &mut u32) -> Option<BranchId> {
+        if let Ok(id) = u16::try_from(*ids) {
+            *ids += 1;
+            return Some(BranchId(id));
+        }
+        // All were given once.
+        let mut used: HashSet<BranchId> = old.order.iter().map(|member| member.id).collect();
+        for vnode in self.table.live() {
+            used.insert(vnode.branch());
+            used.extend(vnode.stack().unwrap_or_default().iter().map(|part| part.branch));
+        }
+        (0..=u16::MAX).map(BranchId).find(|id| !used.contains(id))
+    }
+
+    /// Takes up what an earlier union left in these branches.
+    pub(crate) fn prepare(&self, op: &Op<'_>, branches: &[Member]) -> Outcome<()> {
+        for Member { id, mode, state } in branches {
+            let moved = Name::new(MOVED).and_then(|name| state.root.lookup(op, name));
+            let moved = moved.map_err(step("looking for redirects", &state.path))?;
+            state.moved.store(moved.is_some(), Ordering::Release);
+            if *mode == Mode::ReadWrite
+                && let Err(errno) = self.clean_work(op, *id)
+            {
+                // In the way of nothing.
+                tracing::warn!(%errno, branch = %state.path.display(), "the work directory could not be emptied");
+            }
+        }
+        Ok(())
+    }
+
+    /// A directory is numbered by its rightmost part. Where that is on a branch that is to be taken out, the directories in use
+    /// keep their numbers: the rightmost part that stays is known by it.
+    fn keep_numbers(&self, op: &Op<'_>) {
+        for dir in self.table.live() {
+            let Ok(stack) = dir.stack() else { continue };
+            if stack.last().is_none_or(|last| op.set.member(last.branch).is_some()) || dir.is_gone() {
+                continue;
+            }
+            let Some(part) = stack.iter().rev().find(|part| op.set.member(part.branch).is_some()) else { continue };
+            if let (Ok(attr), Ok(branch)) = (part.vnode.getattr(op), op.set.branch(part.branch)) {
+                let born = attr.btime.unwrap_or_default();
+                self.identity.alias_later(branch.tag, part.vnode.id(), born, dir.id);
+            }
+        }
+    }
+
+    /// Sees to it that the leftmost branch has the identity log, if it can be written.
+    fn new_log(&self, cx: &Cx<'_>, old: &BranchSet, set: &BranchSet, fresh: Vec<Record>) -> Outcome<NewLog> {
+        let first = set.order.first().ok_or(BuildError::NoBranches)?;
+        let path = &first.state.path;
+        if !old.read_only && !set.read_only && old.is_leftmost(first.id) {
+            for record in &fresh {
+                self.identity.append(cx, record.clone()).map_err(step("writing the identity log", path))?;
+            }
+            return Ok(NewLog::Stays);
+        }
+        let mut known = self.identity.known();
+        fresh.into_iter().for_each(|record| known.apply(record));
+        let root = &first.state.root;
+        let own = load(cx, root, path).map_err(step("reading the identity log", path))?.known;
+        // Link counts tell what branches from the leftmost on have hidden: if the leftmost is new, those of its own log do; if
+        // it has none, those of the present one are still right, unless what they tell of went with the branch.
+        let removed = old.order.first().is_some_and(|was| set.member(was.id).is_none());
+        if known.take_over(own, removed).is_err() {
+            tracing::warn!(
+                branch = %path.display(),
+                "its identity log is of a union with other branches: what that called its files is forgotten"
+            );
+            if !set.read_only {
+                move_links_aside(cx, root, path).map_err(step("moving the index of hard links aside", path))?;
+                first.state.own(Own::Links).forget();
+            }
+        }
+        if set.read_only {
+            return Ok(NewLog::None(known));
+        }
+        let log = move_log(cx, (root, path), &known).map_err(|errno| why_not_written(cx, root, path, errno))?;
+        Ok(NewLog::Moves(known, log))
+    }
+
+    /// What follows for the branches themselves from a change that has taken place.
+    fn settle_branches(&self, old: &BranchSet, op: &Op<'_>) {
+        for was in &old.order {
+            let now = op.set.member(was.id).map(|now| now.mode);
+            if was.mode == Mode::ReadWrite && now != Some(Mode::ReadWrite) {
+                self.drop_work(&Op::new(op, old), was.id);
+            }
+            if now.is_none() || now != Some(was.mode) {
+                was.state.release();
+            }
+        }
+        for member in begins_to_write(old, op.set).iter().filter(|member| member.mode == Mode::ReadWrite) {
+            member.state.refuses.store(false, Ordering::Relaxed);
+            self.prepare_spare(op, member.id);
+        }
+        if let Err(errno) = self.complete_names(op) {
+            tracing::warn!(%errno, "the names of some files could not be counted");
+        }
+    }
+}
+
+/// The branches of a set that are new in it, or that were not written to before.
+fn begins_to_write(old: &BranchSet, set: &BranchSet) -> Vec<Member> {
+    let is_old = |member: &&Member| {
+        old.member(member.id).is_some_and(|was| was.mode == member.mode || member.mode != Mode::ReadWrite)
+    };
+    set.order.iter().filter(|member| !is_old(member)).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::UnionVnode;
+    use crate::{Options, Unionfs};
+    use vnode::Layer;
+
+    const CX: Cx<'static> = Cx::internal(0, 0);
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn branch(path: &str) -> Branch {
+        Branch { layer: memfs::MemFs::new(), path: path.into(), mode: Mode::ReadWrite }
+    }
+
+    fn core(union: &Unionfs) -> Arc<Core> {
+        union.root().as_any().downcast_ref::<UnionVnode>().unwrap().core.clone()
+    }
+
+    /// Ids are given again once all were, but none that anything refers to.
+    #[test]
+    fn ids_in_use_are_not_given_again() {
+        let union = Unionfs::new(vec![branch("/0")], Options::default()).unwrap();
+        let core = core(&union);
+        let change = |change| union.change_branches(vec![change], PATIENCE).unwrap();
+        change(BranchChange::Insert { at: 0, branch: branch("/1") });
+        let name = Name::new(b"f").unwrap();
+        let file = union.root().mknod(&CX, name, Kind::Regular.mode_bits() | 0o644, 0).unwrap().vnode;
+        change(BranchChange::Remove("/1".into()));
+        *core.next_branch.lock() = u32::from(u16::MAX);
+        let ids = |core: &Core| core.branches.get().order.iter().map(|member| member.id.0).collect::<Vec<_>>();
+        for (path, id) in [("/2", u16::MAX), ("/3", 2), ("/4", 3)] {
+            change(BranchChange::Insert { at: 0, branch: branch(path) });
+            // 0 is in the set, 1 in the file.
+            assert_eq!(ids(&core).first(), Some(&id));
+        }
+        drop(file);
+        change(BranchChange::Insert { at: 0, branch: branch("/5") });
+        assert_eq!(ids(&core), [1, 3, 2, u16::MAX, 0]);
+    }
+
+    /// What was last right when the turns began anew is not taken for right when its turn comes again.
+    #[test]
+    fn turns_that_come_again_mislead_nobody() {
+        let union = Unionfs::new(vec![branch("/0")], Options::default()).unwrap();
+        let core = core(&union);
+        let name = Name::new(b"d").unwrap();
+        let dir = union.root().mkdir(&CX, name, 0o755).unwrap().vnode;
+        let set = core.branches.get();
+        let jump = |generation| core.branches.replace(Arc::new(BranchSet::new(generation, set.order.clone())), || {});
+        jump(BranchSet::TURNS - 1);
+        drop(dir.lookup(&CX, name).unwrap());
+        let turn = core.branches.get().turn();
+        let other = branch("/1");
+        other.layer.root().mkdir(&CX, name, 0o755).unwrap().vnode.mkdir(&CX, name, 0o755).unwrap();
+        union.change_branches(vec![BranchChange::Insert { at: 0, branch: other }], PATIENCE).unwrap();
+        let all = core.branches.get().order.clone();
+        core.branches.replace(Arc::new(BranchSet::new(2 * BranchSet::TURNS - 1, all)), || {});
+        assert_eq!(core.branches.get().turn(), turn);
+        assert!(dir.lookup(&CX, name).unwrap().is_some());
+    }
+}

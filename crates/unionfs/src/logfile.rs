@@ -1,0 +1,153 @@
+//! The identity log as a file in the leftmost branch: docs/formats/union-branch.md.
+
+use crate::copyup::keeping_times;
+use crate::identity::Known;
+use crate::log::{HEADER, Log, Reader, Record, write_all};
+use crate::options::BuildError;
+use crate::ownfiles::move_aside;
+use crate::trust::is_servers;
+use std::collections::HashSet;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use vnode::{Cx, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
+
+const IDENT: &[u8] = b".wh..wh.ident";
+/// Tags 1 to this are given to branches: they fill bits 62..48 of a number.
+pub(crate) const TAGS: u16 = 0x7ffe;
+
+/// What was found in the leftmost branch.
+#[derive(Default)]
+pub(crate) struct Loaded {
+    pub(crate) known: Known,
+    /// How many bytes of the log are good.
+    end: u64,
+    /// How many it has.
+    len: u64,
+    /// There is something in it that must not stay.
+    unclean: bool,
+}
+
+/// Reads the log in the leftmost branch.
+pub(crate) fn load(cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path) -> Result<Loaded> {
+    let mut loaded = Loaded::default();
+    let Some(entry) = root.lookup(cx, Name::new(IDENT)?)? else { return Ok(loaded) };
+    let branch = path.display();
+    if entry.vnode.kind() != Kind::Regular {
+        tracing::warn!(%branch, "the identity log .wh..wh.ident is no file: ignored");
+        return Ok(loaded);
+    }
+    if !is_servers(&entry.attr, cx.uid) {
+        // It could give one user's file the number, and by the index of hard links the data, of another's.
+        let owner = entry.attr.uid;
+        tracing::warn!(
+            %branch,
+            owner,
+            "the identity log .wh..wh.ident is ignored: others than root and the server's user own it or may write it; numbers \
+             of files change"
+        );
+        return Ok(loaded);
+    }
+    let file = entry.vnode.open(cx, OpenFlags::RDONLY)?;
+    let read = Reader::read(&*file, cx, &mut |record| loaded.known.apply(record))?;
+    if read.good < entry.attr.size {
+        let lost = entry.attr.size - read.good;
+        tracing::warn!(%branch, lost, "the end of the identity log is damaged: some numbers of files change");
+    }
+    if read.skipped > 0 {
+        tracing::warn!(%branch, records = read.skipped, "the identity log names impossible paths: these records are ignored");
+    }
+    Ok(Loaded { end: read.good, len: entry.attr.size, unclean: read.skipped > 0, ..loaded })
+}
+
+/// The tags of the branches; those that had none get one. The records of these are answered too.
+pub(crate) fn tag<'p>(branches: impl IntoIterator<Item = &'p Path>, known: &mut Known) -> (Vec<u16>, Vec<Record>) {
+    let mut used: HashSet<u16> = known.tags.values().copied().collect();
+    let mut next = 1;
+    let mut fresh = Vec::new();
+    let mut tags = Vec::new();
+    let mut taken = HashSet::new();
+    for path in branches {
+        let path = path.as_os_str().as_bytes();
+        let old = known.tags.get(path).copied().filter(|&tag| (1..=TAGS).contains(&tag) && taken.insert(tag));
+        let tag = old.unwrap_or_else(|| {
+            while next < TAGS && !used.insert(next) {
+                next += 1;
+            }
+            taken.insert(next);
+            let record = Record::Tag { tag: next, path: path.to_vec() };
+            known.apply(record.clone());
+            fresh.push(record);
+            next
+        });
+        tags.push(tag);
+    }
+    (tags, fresh)
+}
+
+/// Opens the log for appending. Where it has no good beginning, or more than half of it is out of date, it is written anew.
+pub(crate) fn write_log(
+    cx: &Cx<'_>,
+    (root, path): (&Arc<dyn Vnode>, &Path),
+    loaded: &Loaded,
+    fresh: Vec<Record>,
+) -> Result<Log> {
+    let &Loaded { ref known, end, len, unclean } = loaded;
+    let all = bytes_of(known)?;
+    let name = Name::new(IDENT)?;
+    if unclean || end < HEADER.len() as u64 || (all.len() as u64) < end / 2 {
+        return keeping_times(cx, root, || rewrite_log(cx, (root, path), name, &all));
+    }
+    let entry = root.lookup(cx, name)?.ok_or(Errno::IO)?;
+    let file = entry.vnode.open(cx, OpenFlags::RDWR)?;
+    if len > end {
+        let cut = vnode::SetAttr { size: Some(end), ..vnode::SetAttr::default() };
+        entry.vnode.setattr(cx, &cut, Some(&*file))?;
+    }
+    let mut log = Log::new(file, end);
+    for record in fresh {
+        log.append(cx, [&record])?;
+    }
+    Ok(log)
+}
+
+/// Writes the log aside and renames it into place.
+fn rewrite_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), name: Name<'_>, bytes: &[u8]) -> Result<Log> {
+    let aside = Name::new(b".wh..wh.ident.new")?;
+    // A log, whole or not, can go. Nothing else of these names is ours.
+    for old in [name, aside] {
+        let found = root.lookup(cx, old)?;
+        if found.as_ref().is_some_and(|entry| entry.vnode.kind() != Kind::Regular) {
+            move_aside(cx, root, old, path)?;
+        } else if found.is_some() && old == aside {
+            root.unlink(cx, old)?;
+        }
+    }
+    let (_, file) = root.create(cx, aside, 0o600, OpenFlags::RDWR)?;
+    write_all(&*file, cx, bytes, 0)?;
+    file.fsync(cx, true)?;
+    root.rename(cx, aside, root, name, RenameFlags::default())?;
+    Ok(Log::new(file, bytes.len() as u64))
+}
+
+/// Why the identity log can't be written. Where files can be made, and only the name is refused, another union does that.
+pub(crate) fn why_not_written(cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path, errno: Errno) -> BuildError {
+    if errno == Errno::PERM && root.tmpfile(cx, 0o600, OpenFlags::RDWR).is_ok() {
+        return BuildError::NamesRefused(path.to_owned());
+    }
+    BuildError::NotWritable(path.to_owned(), errno)
+}
+
+/// Writes a whole log in the root of a branch that is to keep it from now on, in place of any that is there.
+pub(crate) fn move_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), known: &Known) -> Result<Log> {
+    let all = bytes_of(known)?;
+    keeping_times(cx, root, || rewrite_log(cx, (root, path), Name::new(IDENT)?, &all))
+}
+
+fn bytes_of(known: &Known) -> Result<Vec<u8>> {
+    let mut all = HEADER.to_vec();
+    for record in known.records() {
+        all.extend(record.encode()?);
+    }
+    Ok(all)
+}

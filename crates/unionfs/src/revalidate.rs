@@ -1,0 +1,128 @@
+//! Beginning an operation: it takes the present set of branches, and brings up to it what vnodes remember of an older one. See
+//! "Branch sets" in docs/unionfs.md.
+
+use crate::core::Core;
+use crate::identity::ROOT;
+use crate::lookup::Hit;
+use crate::node::{Place, UnionVnode};
+use crate::op::Op;
+use crate::retry::Tries;
+use std::sync::Arc;
+use vnode::{Cx, Errno, Result};
+
+impl UnionVnode {
+    /// Runs an operation that changes nothing. If the set of branches changes meanwhile it runs again.
+    pub(crate) fn looking<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
+        let mut tries = Tries::new();
+        loop {
+            let set = self.core.branches.get();
+            let op = Op::new(cx, &set);
+            let answer = self.bring_up(&op).and_then(|()| run(&op));
+            if op.check_set(&self.core.branches).is_ok() {
+                return answer;
+            }
+            tries.again()?;
+        }
+    }
+
+    /// Runs an operation that changes something. The set of branches does not change before its end.
+    pub(crate) fn changing<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
+        let gate = &self.core.gate;
+        loop {
+            let _entered = gate.enter(cx)?;
+            let set = self.core.branches.get();
+            let op = Op::new(cx, &set).that_gives_way(gate.wanted());
+            match self.bring_up(&op).and_then(|()| run(&op)) {
+                Err(Errno::AGAIN) if gate.is_wanted() => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Brings this vnode up to the operation's set, and before it the directories that lead to it. The caller holds no names.
+    ///
+    /// # Errors
+    /// `ESTALE` for a directory that is nowhere in the set.
+    pub(crate) fn bring_up(&self, op: &Op<'_>) -> Result<()> {
+        if !self.is_current(op.set) {
+            let mut chain: Vec<Arc<Self>> = Vec::new();
+            let mut next = self.place();
+            while let Some(place) = next.filter(|place| !place.parent.is_current(op.set)) {
+                next = place.parent.place();
+                chain.push(place.parent);
+            }
+            while let Some(dir) = chain.pop() {
+                dir.find_again(op)?;
+            }
+            self.find_again(op)?;
+        }
+        if self.dir.is_some() && self.is_adrift() { Err(Errno::STALE) } else { Ok(()) }
+    }
+
+    /// Looks for this vnode at its place. The directory where that is has been looked for before.
+    fn find_again(&self, op: &Op<'_>) -> Result<()> {
+        if self.is_current(op.set) {
+            return Ok(());
+        }
+        if self.id == ROOT {
+            return self.settle_dir(op, op.set.roots().into(), None);
+        }
+        match self.place() {
+            // It was removed, or never had a name.
+            None => self.confirm(op),
+            Some(place) if place.parent.is_adrift() => self.cast_off(op),
+            Some(place) => self.find_at(op, &place),
+        }
+    }
+
+    fn find_at(&self, op: &Op<'_>, place: &Place) -> Result<()> {
+        let look = place.parent.look(op, place.name()?)?;
+        match look.probe.hit {
+            Hit::Leaf { branch, entry } if self.dir.is_none() && entry.vnode.kind() == self.kind => {
+                let (lower, attr) = self.core.behind_links(op, branch, entry)?;
+                if self.leaf().is(&lower) || self.core.number_of(op, &lower, &attr)? == self.id {
+                    return self.settle(op, lower, None);
+                }
+            }
+            Hit::Dir { stack, redirect, .. } if self.dir.is_some() => {
+                let before = self.stack()?;
+                let shares = stack.iter().any(|part| before.iter().any(|own| own.is(part)));
+                let number = self.core.directory_number(op, &stack)?;
+                // Another vnode may have been made of it in the meantime.
+                if number == self.id || (shares && self.core.table.get(number).is_none()) {
+                    return self.found_dir(op, stack.into(), redirect, None);
+                }
+            }
+            Hit::None | Hit::Leaf { .. } | Hit::Dir { .. } => {}
+        }
+        self.cast_off(op)
+    }
+}
+
+impl Core {
+    /// Called once the set of branches has changed, while no change of an object is under way: everything that the kernel was
+    /// told on the old set's account may be out of date, entries as well as attributes and data. Brings up the vnodes that
+    /// still refer to a branch that is in the set no longer, so that nothing but open files keeps it in use.
+    pub(crate) fn on_branch_set_changed(&self, op: &Op<'_>) {
+        for vnode in self.table.live() {
+            if op.set.generation.is_multiple_of(crate::set::BranchSet::TURNS) {
+                // From here on turns are given again.
+                vnode.doubt();
+            }
+            if !vnode.lies_in(op)
+                && let Err(errno) = vnode.bring_up(op)
+            {
+                tracing::debug!(?vnode, %errno, "not found again since the branches changed");
+            }
+        }
+        self.everything_changed();
+    }
+}
+
+impl UnionVnode {
+    /// Are all branches in the set that this vnode refers to?
+    fn lies_in(&self, op: &Op<'_>) -> bool {
+        let parts = self.stack().unwrap_or_default();
+        op.set.member(self.branch()).is_some() && parts.iter().all(|part| op.set.member(part.branch).is_some())
+    }
+}
