@@ -16,6 +16,8 @@
  * - Functions answer 0 or a number that is not negative, or a negative errno (-EACCES). Any other number is an EIO, and is logged once.
  * - Hooks are called from many threads at once. Nothing may be thrown, unwound or jumped out of a hook.
  * - What a hook is lent (structures, names, buffers) is its own until it returns. Buffers are not terminated by a NUL, and not aligned.
+ * - A hook that answers what a function of the server answered passes errors on as they are, -STRATA_MAY_BLOCK too: where
+ *   caller->may_block is 0, a function of the server may answer that it would have to wait, and the whole operation then begins anew.
  * - The object stays loaded until the server ends.
  */
 #ifndef STRATA_LAYER_H
@@ -36,7 +38,7 @@ extern "C" {
 #define STRATA_LONGEST 65536
 /* The largest block of data, in bytes. */
 #define STRATA_MAX_BLOCK 1048576
-/* before() answers its negative if caller->may_block is 0 and it has to wait: it is called again by a thread that may. */
+/* A hook answers its negative if caller->may_block is 0 and it has to wait: it is called again by a thread that may. */
 #define STRATA_MAY_BLOCK 529
 
 /* Some bytes; not terminated. */
@@ -88,14 +90,19 @@ struct strata_setattr {
 	struct strata_time atime, mtime;
 };
 
-/* Who calls. */
+/* What strata_caller.flags is made of. Since 1.3. */
+/* What is done in the layer below is done as the server's user, with umask 0, and counts as the server's own: for files that a layer keeps for
+ * itself. A hook sets it in a copy of the caller that it was given. */
+#define STRATA_AS_SERVER (1u << 0)
+
+/* Who calls. A hook may pass on a copy in which uid, gid, umask and flags are others. */
 struct strata_caller {
 	uint32_t uid;
 	uint32_t gid;
 	uint32_t pid; /* 0: none */
 	uint32_t umask;
 	uint32_t may_block; /* 0: this thread serves others, and must not be kept for more than about 100 microseconds */
-	uint32_t reserved;
+	uint32_t flags;	    /* STRATA_AS_SERVER; 0 before 1.3 */
 	const volatile uint8_t *cancelled; /* not 0 once the caller has given up; NULL: it can't */
 };
 
@@ -106,12 +113,95 @@ struct strata_object {
 	uint32_t kind; /* S_IFREG, S_IFDIR, ... */
 	uint32_t reserved;
 	const void *handle; /* the server's */
+	/* A directory's, in the hooks of strata_names: what strata_name_store.new_state made for it. Since 1.3. */
+	struct strata_bytes state;
+};
+
+/* An open file of the layer below. Since 1.3. */
+struct strata_file;
+
+/* An entry of a directory of the layer below. Since 1.3. Fixed within a major version. */
+struct strata_entry {
+	uint64_t cookie; /* where to go on after it */
+	uint64_t id;
+	uint32_t kind;
+	uint32_t reserved;
+	struct strata_bytes name;
 };
 
 /* How much a line of the log matters. */
 enum strata_level { STRATA_ERROR = 1, STRATA_WARN = 2, STRATA_INFO = 3, STRATA_DEBUG = 4 };
 
-/* What the server offers. Objects and callers are those that a hook was called with, within that call. */
+/* The layer below. Since 1.3; those of an object can be called in every hook that is given a caller.
+ *
+ * They do what the system calls of the same name do, on the object itself: symbolic links are not followed, permissions not checked. Functions that
+ * answer int answer 0 or a negative errno, unless it is said otherwise. They must not be called for objects that the layer above changes at the same
+ * time in a way that the hook relies on: the template holds no lock for a hook.
+ *
+ * Objects and open files that these functions hand out belong to the layer until it gives them back by release() and close(): all of them before
+ * strata_layer.close() returns. They may be used by any thread and in any later call, with the caller of that call. Each `made`, `found`
+ * and `attr` may be NULL where it is not wanted. */
+struct strata_lower {
+	size_t size;
+	/* The same object, to be kept. */
+	int (*hold)(const struct strata_object *object, struct strata_object **held);
+	/* Gives an object back. NULL is nothing; an object that a hook was called with is not to be given back. */
+	void (*release)(struct strata_object *object);
+	/* 1: found; 0: there is none of that name. */
+	int (*lookup)(const struct strata_object *dir, const struct strata_caller *caller, struct strata_bytes name,
+		      struct strata_object **found, struct strata_attr *attr);
+	/* Lists the entries after cookie (0: from the start), without "." and "..", until each() answers something else than 0: that entry was not
+	 * taken. Answers 0, or the negative number that each() answered. */
+	int (*readdir)(const struct strata_object *dir, const struct strata_caller *caller, uint64_t cookie,
+		       int (*each)(void *arg, const struct strata_entry *entry), void *arg);
+	/* The answer is the length of the target; what does not fit is cut off. */
+	int64_t (*readlink)(const struct strata_object *link, const struct strata_caller *caller, uint8_t *out, size_t capacity);
+	/* Truncates, too. */
+	int (*setattr)(const struct strata_object *object, const struct strata_caller *caller, const struct strata_setattr *set,
+		       struct strata_attr *attr);
+	/* flags: 1 XATTR_CREATE, 2 XATTR_REPLACE. */
+	int (*setxattr)(const struct strata_object *object, const struct strata_caller *caller, struct strata_bytes name,
+			struct strata_bytes value, uint32_t flags);
+	/* The names, each with a NUL after it; the answer is their length, with capacity 0 too. */
+	int64_t (*listxattr)(const struct strata_object *object, const struct strata_caller *caller, uint8_t *out, size_t capacity);
+	int (*removexattr)(const struct strata_object *object, const struct strata_caller *caller, struct strata_bytes name);
+	/* flags: O_RDONLY, O_WRONLY, O_RDWR, O_APPEND, O_TRUNC. */
+	int (*open)(const struct strata_object *object, const struct strata_caller *caller, uint32_t flags, struct strata_file **file);
+	/* Makes a file, -EEXIST if there is one, and opens it. mode: permission bits. */
+	int (*create)(const struct strata_object *dir, const struct strata_caller *caller, struct strata_bytes name, uint32_t mode,
+		      uint32_t flags, struct strata_object **made, struct strata_attr *attr, struct strata_file **file);
+	/* Makes a file without a name, and opens it; link() gives it one. */
+	int (*tmpfile)(const struct strata_object *dir, const struct strata_caller *caller, uint32_t mode, uint32_t flags,
+		       struct strata_object **made, struct strata_attr *attr, struct strata_file **file);
+	/* mode: type and permission bits. */
+	int (*mknod)(const struct strata_object *dir, const struct strata_caller *caller, struct strata_bytes name, uint32_t mode,
+		     uint64_t rdev, struct strata_object **made, struct strata_attr *attr);
+	int (*mkdir)(const struct strata_object *dir, const struct strata_caller *caller, struct strata_bytes name, uint32_t mode,
+		     struct strata_object **made, struct strata_attr *attr);
+	int (*symlink)(const struct strata_object *dir, const struct strata_caller *caller, struct strata_bytes name,
+		       struct strata_bytes target, struct strata_object **made, struct strata_attr *attr);
+	int (*link)(const struct strata_object *dir, const struct strata_caller *caller, struct strata_bytes name,
+		    const struct strata_object *target, struct strata_attr *attr);
+	int (*unlink)(const struct strata_object *dir, const struct strata_caller *caller, struct strata_bytes name);
+	int (*rmdir)(const struct strata_object *dir, const struct strata_caller *caller, struct strata_bytes name);
+	/* flags: 1 RENAME_NOREPLACE, 2 RENAME_EXCHANGE, 4 RENAME_WHITEOUT. */
+	int (*rename)(const struct strata_object *dir, const struct strata_caller *caller, struct strata_bytes name,
+		      const struct strata_object *new_dir, struct strata_bytes new_name, uint32_t flags);
+	/* Makes the entries of a directory durable. */
+	int (*sync_directory)(const struct strata_object *dir, const struct strata_caller *caller, int data_only);
+	/* How many bytes: fewer than asked for only at the end of the file. */
+	int64_t (*read)(struct strata_file *file, const struct strata_caller *caller, uint8_t *out, size_t len, uint64_t offset);
+	/* How many bytes were written. */
+	int64_t (*write)(struct strata_file *file, const struct strata_caller *caller, struct strata_bytes data, uint64_t offset);
+	int (*fsync)(struct strata_file *file, const struct strata_caller *caller, int data_only);
+	int (*fallocate)(struct strata_file *file, const struct strata_caller *caller, uint32_t mode, uint64_t offset, uint64_t len);
+	/* whence: 3 SEEK_DATA, 4 SEEK_HOLE. The answer is the offset. */
+	int64_t (*seek)(struct strata_file *file, const struct strata_caller *caller, uint64_t offset, int whence);
+	/* Closes an open file. NULL is nothing. */
+	void (*close)(struct strata_file *file);
+};
+
+/* What the server offers. Objects and callers are those that a hook was called with, within that call; objects also those of strata_lower. */
 struct strata_host {
 	size_t size;
 	uint32_t major;
@@ -123,6 +213,16 @@ struct strata_host {
 			    uint8_t *out, size_t capacity);
 	/* Writes a line of UTF-8 to the log. */
 	void (*log)(int level, const char *text, size_t len);
+	/* The layer below. Since 1.3. */
+	const struct strata_lower *lower;
+	/* A path from the layer's root that leads to the object, as a hint: docs/wrapfs.md says when it is right. The answer is its length, what does
+	 * not fit is cut off; -ENODATA: none is known, or the layer did not set STRATA_PATHS. Since 1.3. */
+	int64_t (*path)(const struct strata_object *object, uint8_t *out, size_t capacity);
+	/* Attaches state, which is not NULL, to the object, unless it has some; answers the attached one. NULL: there is none, since the layer has no
+	 * strata_objects or the object is none that a hook was called with. Since 1.3. */
+	void *(*attach)(const struct strata_object *object, void *state);
+	/* The state that is attached to the object, or NULL. It can be used until the hook returns. Since 1.3. */
+	void *(*attached)(const struct strata_object *object);
 };
 
 /* Which names mean the same entry of a directory. Since 1.2. */
@@ -151,6 +251,65 @@ struct strata_names {
 	/* What names are compared by. Must be given with FOLDED. Since 1.2. */
 	int64_t (*fold_filename)(void *self, const struct strata_caller *caller, const struct strata_object *dir,
 				 struct strata_bytes name, uint8_t *out, size_t capacity);
+};
+
+/* What a name below is to a strata_name_store. Since 1.3. */
+enum strata_role {
+	STRATA_ROLE_NAME = 0,	  /* an encoded name */
+	STRATA_ROLE_LONG = 1,	  /* an object whose encoded name is in a side file */
+	STRATA_ROLE_SIDE = 2,	  /* a side file */
+	STRATA_ROLE_LEFTOVER = 3, /* left by an interrupted operation: not shown, and removed with its directory */
+	STRATA_ROLE_OWN = 4	  /* anything else of the store's own: not shown */
+};
+
+/* How an encoded name is stored that is too long for the layer below. Since 1.3. Fixed within a major version. */
+struct strata_long_name {
+	uint8_t object[256]; /* the name of the object */
+	uint8_t side[256];   /* the name of its side file */
+	size_t object_len;   /* of these, in bytes: 1 to 255 */
+	size_t side_len;
+	/* What the side file holds: room for content_capacity bytes, which is 4096 more than the encoded name has. */
+	uint8_t *content;
+	size_t content_capacity;
+	size_t content_len;
+};
+
+/* The file in each directory with what its names are encoded with. Since 1.3. Fixed within a major version. */
+struct strata_state_file {
+	uint8_t name[256];
+	size_t name_len;
+	size_t longest; /* in bytes, at most 65536: a longer one is damaged */
+	uint32_t mode;	/* permission bits that it is made with */
+	uint32_t reserved;
+};
+
+/* How encoded names are kept: what is done with those that are too long, and what each directory encodes its names with. The hooks say how things
+ * are called and what they hold; the server does the rest (docs/wrapfs.md). Names and contents from below are hostile input. Since 1.3. */
+struct strata_name_store {
+	size_t size;
+	/* STRATA_ROLE_*. With LONG the name of the side file, and with SIDE that of the object, are written to other, which has room for 255 bytes,
+	 * and their length to other_len. */
+	int (*role)(void *self, struct strata_bytes name, uint8_t *other, size_t *other_len);
+	/* 1: the encoded name is stored like this; 0: as it is. Names of more than 255 bytes can't be stored as they are. */
+	int (*long_name)(void *self, struct strata_bytes encoded, struct strata_long_name *out);
+	/* The encoded name in the side file of an object, as for strata_names; -EINVAL: it is damaged. */
+	int64_t (*encoded_name)(void *self, struct strata_bytes object, struct strata_bytes content, uint8_t *out, size_t capacity);
+	/* The permission bits of side files. NULL: 0644. */
+	uint32_t (*side_mode)(void *self);
+	/* 1: directories have a state, in this file; 0: they have none. NULL: 0. Then the two below may be NULL. Asked once. */
+	int (*state_file)(void *self, struct strata_state_file *out);
+	/* The state of a new directory, as for strata_names: names are given it as strata_object.state. */
+	int64_t (*new_state)(void *self, const struct strata_caller *caller, uint8_t *out, size_t capacity);
+	/* 1: it can be the state of a directory; 0: it is damaged. */
+	int (*is_state)(void *self, struct strata_bytes state);
+};
+
+/* The layer's own state of objects (strata_host.attach). Since 1.3. */
+struct strata_objects {
+	size_t size;
+	/* The object is no longer in use. Called once for each attached state, when every hook that was called with the object has returned, and
+	 * before strata_layer.close(). It must not wait. */
+	void (*freed)(void *self, uint64_t id, void *state);
 };
 
 /* Attributes. Any of these may be NULL. Each answers 0 or a negative errno. */
@@ -323,12 +482,16 @@ struct strata_instance {
 	const struct strata_ioctls *ioctls;
 	const struct strata_codec *codec; /* since 1.1; not together with data */
 	uint64_t flags;			  /* STRATA_READ_ONLY, ...; since 1.3 */
+	const struct strata_objects *objects;	   /* since 1.3 */
+	const struct strata_name_store *store; /* since 1.3 */
 };
 
 /* What strata_instance.flags is made of. A server refuses flags that it does not know; one older than 1.3 knows none. */
 /* Nothing is ever changed through the layer: every change answers EROFS before a hook is called, files are not opened for writing, and
  * the mount is shown as read-only. Since 1.3. */
 #define STRATA_READ_ONLY (UINT64_C(1) << 0)
+/* strata_host.path() is answered. Costs some memory for each object in use. Since 1.3. */
+#define STRATA_PATHS (UINT64_C(1) << 1)
 
 /* An option that a layer takes: lower-case letters, digits, "-" and "_". Fixed within a major version. */
 struct strata_option {

@@ -46,6 +46,7 @@ rows() {
 	row zstd 'data of another size' crates/layers/src/zstd.rs
 	row vowels 'names, in C' examples/c/vowels.c
 	row runs 'data of another size, in C' examples/c/runs.c
+	row trash 'operations, in C' examples/c/trash.c
 	for layer in snoopfs usenetfs lbfs; do
 		case $layer in
 		snoopfs) what='operations' ;;

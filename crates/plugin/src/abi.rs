@@ -12,8 +12,8 @@ pub const MINOR: u32 = 3;
 pub const MINOR_OF_CODECS: u32 = 1;
 /// Since this minor version names can be merged.
 pub const MINOR_OF_MATCHING: u32 = 2;
-/// Since this minor version an instance has flags.
-pub const MINOR_OF_FLAGS: u32 = 3;
+/// Since this minor version an instance has flags, objects have state, and the layer below can be used.
+pub const MINOR_OF_LOWER: u32 = 3;
 /// The longest name or target that a hook may answer.
 pub const LONGEST: usize = 65_536;
 /// The function that an object exports.
@@ -88,6 +88,9 @@ pub struct SetAttr {
     pub mtime: Time,
 }
 
+/// The layer below acts as the server's user.
+pub const AS_SERVER: u32 = 1 << 0;
+
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Caller {
@@ -96,7 +99,7 @@ pub struct Caller {
     pub pid: u32,
     pub umask: u32,
     pub may_block: u32,
-    pub reserved: u32,
+    pub flags: u32,
     pub cancelled: *const u8,
 }
 
@@ -108,10 +111,96 @@ pub struct Object {
     pub kind: u32,
     pub reserved: u32,
     pub handle: *const c_void,
+    pub state: Bytes,
+}
+
+/// An open file of the layer below: the server's.
+#[derive(Debug)]
+#[repr(C)]
+pub struct File {
+    _opaque: [u8; 0],
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct DirEntry {
+    pub cookie: u64,
+    pub id: u64,
+    pub kind: u32,
+    pub reserved: u32,
+    pub name: Bytes,
+}
+
+type Obj = *const Object;
+type Who = *const Caller;
+
+pub type Hold = unsafe extern "C" fn(Obj, *mut *mut Object) -> c_int;
+pub type Release = unsafe extern "C" fn(*mut Object);
+pub type Lookup = unsafe extern "C" fn(Obj, Who, Bytes, *mut *mut Object, *mut Attr) -> c_int;
+pub type Each = unsafe extern "C" fn(*mut c_void, *const DirEntry) -> c_int;
+pub type Readdir = unsafe extern "C" fn(Obj, Who, u64, Option<Each>, *mut c_void) -> c_int;
+pub type GetBytes = unsafe extern "C" fn(Obj, Who, *mut u8, usize) -> i64;
+pub type SetAttrFn = unsafe extern "C" fn(Obj, Who, *const SetAttr, *mut Attr) -> c_int;
+pub type SetXattr = unsafe extern "C" fn(Obj, Who, Bytes, Bytes, u32) -> c_int;
+pub type ByName = unsafe extern "C" fn(Obj, Who, Bytes) -> c_int;
+pub type OpenFile = unsafe extern "C" fn(Obj, Who, u32, *mut *mut File) -> c_int;
+pub type Create = unsafe extern "C" fn(Obj, Who, Bytes, u32, u32, *mut *mut Object, *mut Attr, *mut *mut File) -> c_int;
+pub type Tmpfile = unsafe extern "C" fn(Obj, Who, u32, u32, *mut *mut Object, *mut Attr, *mut *mut File) -> c_int;
+pub type Mknod = unsafe extern "C" fn(Obj, Who, Bytes, u32, u64, *mut *mut Object, *mut Attr) -> c_int;
+pub type Mkdir = unsafe extern "C" fn(Obj, Who, Bytes, u32, *mut *mut Object, *mut Attr) -> c_int;
+pub type Symlink = unsafe extern "C" fn(Obj, Who, Bytes, Bytes, *mut *mut Object, *mut Attr) -> c_int;
+pub type Link = unsafe extern "C" fn(Obj, Who, Bytes, Obj, *mut Attr) -> c_int;
+pub type Rename = unsafe extern "C" fn(Obj, Who, Bytes, Obj, Bytes, u32) -> c_int;
+pub type SyncDirectory = unsafe extern "C" fn(Obj, Who, c_int) -> c_int;
+pub type Read = unsafe extern "C" fn(*mut File, Who, *mut u8, usize, u64) -> i64;
+pub type Write = unsafe extern "C" fn(*mut File, Who, Bytes, u64) -> i64;
+pub type Fsync = unsafe extern "C" fn(*mut File, Who, c_int) -> c_int;
+pub type Fallocate = unsafe extern "C" fn(*mut File, Who, u32, u64, u64) -> c_int;
+pub type Seek = unsafe extern "C" fn(*mut File, Who, u64, c_int) -> i64;
+pub type CloseFile = unsafe extern "C" fn(*mut File);
+
+/// `SEEK_DATA`
+pub const SEEK_DATA: c_int = 3;
+/// `SEEK_HOLE`
+pub const SEEK_HOLE: c_int = 4;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Lower {
+    pub size: usize,
+    pub hold: Option<Hold>,
+    pub release: Option<Release>,
+    pub lookup: Option<Lookup>,
+    pub readdir: Option<Readdir>,
+    pub readlink: Option<GetBytes>,
+    pub setattr: Option<SetAttrFn>,
+    pub setxattr: Option<SetXattr>,
+    pub listxattr: Option<GetBytes>,
+    pub removexattr: Option<ByName>,
+    pub open: Option<OpenFile>,
+    pub create: Option<Create>,
+    pub tmpfile: Option<Tmpfile>,
+    pub mknod: Option<Mknod>,
+    pub mkdir: Option<Mkdir>,
+    pub symlink: Option<Symlink>,
+    pub link: Option<Link>,
+    pub unlink: Option<ByName>,
+    pub rmdir: Option<ByName>,
+    pub rename: Option<Rename>,
+    pub sync_directory: Option<SyncDirectory>,
+    pub read: Option<Read>,
+    pub write: Option<Write>,
+    pub fsync: Option<Fsync>,
+    pub fallocate: Option<Fallocate>,
+    pub seek: Option<Seek>,
+    pub close: Option<CloseFile>,
 }
 
 pub type GetAttr = unsafe extern "C" fn(*const Object, *const Caller, *mut Attr) -> c_int;
 pub type GetXattr = unsafe extern "C" fn(*const Object, *const Caller, Bytes, *mut u8, usize) -> i64;
+pub type PathOf = unsafe extern "C" fn(*const Object, *mut u8, usize) -> i64;
+pub type Attach = unsafe extern "C" fn(*const Object, *mut c_void) -> *mut c_void;
+pub type Attached = unsafe extern "C" fn(*const Object) -> *mut c_void;
 pub type Log = unsafe extern "C" fn(c_int, *const c_char, usize);
 
 #[derive(Clone, Copy, Debug)]
@@ -123,6 +212,10 @@ pub struct Host {
     pub getattr: Option<GetAttr>,
     pub getxattr: Option<GetXattr>,
     pub log: Option<Log>,
+    pub lower: Option<&'static Lower>,
+    pub path: Option<PathOf>,
+    pub attach: Option<Attach>,
+    pub attached: Option<Attached>,
 }
 
 pub type NameFn = unsafe extern "C" fn(*mut c_void, *const Caller, *const Object, Bytes, *mut u8, usize) -> i64;
@@ -144,6 +237,69 @@ pub struct Names {
     pub decode_target: Option<TargetFn>,
     pub matching: Option<MatchingFn>,
     pub fold_filename: Option<NameFn>,
+}
+
+pub const ROLE_NAME: c_int = 0;
+pub const ROLE_LONG: c_int = 1;
+pub const ROLE_SIDE: c_int = 2;
+pub const ROLE_LEFTOVER: c_int = 3;
+pub const ROLE_OWN: c_int = 4;
+
+/// Room for the name of a file.
+pub const NAME_ROOM: usize = 256;
+/// A side file has at most so many bytes more than the encoded name.
+pub const SIDE_ROOM: usize = 4096;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct LongName {
+    pub object: [u8; NAME_ROOM],
+    pub side: [u8; NAME_ROOM],
+    pub object_len: usize,
+    pub side_len: usize,
+    pub content: *mut u8,
+    pub content_capacity: usize,
+    pub content_len: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct StateFile {
+    pub name: [u8; NAME_ROOM],
+    pub name_len: usize,
+    pub longest: usize,
+    pub mode: u32,
+    pub reserved: u32,
+}
+
+pub type RoleFn = unsafe extern "C" fn(*mut c_void, Bytes, *mut u8, *mut usize) -> c_int;
+pub type LongNameFn = unsafe extern "C" fn(*mut c_void, Bytes, *mut LongName) -> c_int;
+pub type EncodedName = unsafe extern "C" fn(*mut c_void, Bytes, Bytes, *mut u8, usize) -> i64;
+pub type SideMode = unsafe extern "C" fn(*mut c_void) -> u32;
+pub type StateFileFn = unsafe extern "C" fn(*mut c_void, *mut StateFile) -> c_int;
+pub type NewState = unsafe extern "C" fn(*mut c_void, *const Caller, *mut u8, usize) -> i64;
+pub type IsState = unsafe extern "C" fn(*mut c_void, Bytes) -> c_int;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct NameStore {
+    pub size: usize,
+    pub role: Option<RoleFn>,
+    pub long_name: Option<LongNameFn>,
+    pub encoded_name: Option<EncodedName>,
+    pub side_mode: Option<SideMode>,
+    pub state_file: Option<StateFileFn>,
+    pub new_state: Option<NewState>,
+    pub is_state: Option<IsState>,
+}
+
+pub type Freed = unsafe extern "C" fn(*mut c_void, u64, *mut c_void);
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Objects {
+    pub size: usize,
+    pub freed: Option<Freed>,
 }
 
 pub type DecodeAttr = unsafe extern "C" fn(*mut c_void, *const Caller, *const Object, *mut Attr) -> c_int;
@@ -339,12 +495,16 @@ pub struct Instance {
     pub ioctls: *const Ioctls,
     pub codec: *const Codec,
     pub flags: u64,
+    pub objects: *const Objects,
+    pub store: *const NameStore,
 }
 
 /// Nothing is ever changed through the layer.
 pub const READ_ONLY: u64 = 1 << 0;
+/// Hooks can ask for paths.
+pub const PATHS: u64 = 1 << 1;
 /// All flags that there are.
-pub const FLAGS: u64 = READ_ONLY;
+pub const FLAGS: u64 = READ_ONLY | PATHS;
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

@@ -2,24 +2,33 @@
 
 use crate::abi;
 use core::sync::atomic::AtomicBool;
+use std::sync::OnceLock;
 use vnode::{Attr, Cx, Kind, SetAttr, SetTime, Time};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
+/// The user and the group that the server runs as.
+fn server() -> (u32, u32) {
+    static SERVER: OnceLock<(u32, u32)> = OnceLock::new();
+    *SERVER.get_or_init(|| (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()))
+}
+
 pub(crate) fn caller_out(cx: &Cx<'_>) -> abi::Caller {
+    // What is done as the server's user is still done on the caller's account.
+    let as_server = cx.is_internal() && cx.uid == server().0;
     abi::Caller {
-        uid: cx.uid,
+        uid: if as_server { cx.caller() } else { cx.uid },
         gid: cx.gid,
         pid: cx.pid,
         umask: cx.umask,
         may_block: cx.may_block.into(),
-        reserved: 0,
+        flags: if as_server { abi::AS_SERVER } else { 0 },
         cancelled: cx.cancelled().map_or(core::ptr::null(), |flag| flag.as_ptr().cast_const().cast()),
     }
 }
 
 /// # Safety
-/// The caller is one that [`caller_out`] made of a context that lives as long.
+/// The caller is one that [`caller_out`] made of a context that lives as long, or a copy with another user.
 pub(crate) unsafe fn caller_in(caller: &abi::Caller) -> Cx<'_> {
     let cancelled = if caller.cancelled.is_null() {
         &NEVER
@@ -27,7 +36,12 @@ pub(crate) unsafe fn caller_in(caller: &abi::Caller) -> Cx<'_> {
         // SAFETY: it is the address of the flag of a context that lives (this function's contract).
         unsafe { AtomicBool::from_ptr(caller.cancelled.cast_mut().cast()) }
     };
-    Cx::new(caller.uid, caller.gid, caller.pid, caller.umask, caller.may_block != 0, cancelled)
+    let cx = Cx::new(caller.uid, caller.gid, caller.pid, caller.umask, caller.may_block != 0, cancelled);
+    if caller.flags & abi::AS_SERVER == 0 {
+        return cx;
+    }
+    let (uid, gid) = server();
+    cx.as_server(uid, gid)
 }
 
 /// # Safety

@@ -7,11 +7,13 @@ use common::{Object, fresh, top};
 use conformance::fixture::{ROOT, name, names};
 use conformance::{random, run_all};
 use core::mem::offset_of;
-use memfs::MemFs;
+use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use plugin::abi;
 use std::fs;
 use std::process::Command;
-use vnode::{Errno, Layer, OpenFlags};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use vnode::{Cx, Errno, Layer, OpenFlags, Vnode};
 
 fn example(name: &str) -> Object {
     Object::compiled(&top().join(format!("examples/c/{name}.c")), &[])
@@ -114,6 +116,147 @@ fn a_layer_says_that_it_is_read_only() {
     assert_eq!(layer.root().rmdir(&ROOT, name("there")), Err(Errno::ROFS));
 }
 
+fn compiled(name: &str, defines: &[&str]) -> Object {
+    Object::compiled(&top().join(format!("crates/plugin/tests/{name}.c")), defines)
+}
+
+/// What `lower.c` does in a directory, and with what result.
+fn all_of_lower(dir: &Arc<dyn Vnode>, cx: &Cx<'_>) -> (i32, i32) {
+    let mut code = [0; 4];
+    let reply = dir.ioctl(cx, 1, &[], &mut code).unwrap();
+    (reply.result, i32::from_ne_bytes(code))
+}
+
+#[test]
+fn the_layer_below_can_be_used() {
+    let object = compiled("lower", &[]);
+    let faults = Faults::new();
+    let lower = MemFs::with(MemOptions::default(), &faults);
+    let layer = object.over(lower.clone(), &[]).unwrap();
+    let (root, empty) = (layer.root(), lower.dump());
+    assert_eq!(all_of_lower(&root, &ROOT), (0, 0), "failed in that line, with that");
+    assert_eq!(lower.dump().without_times(), empty.clone().without_times());
+    // With the caller's context: what is made is the caller's, but for what is made as the server.
+    let cancelled = AtomicBool::new(false);
+    let user = Cx::new(7, 8, 1, 0, true, &cancelled);
+    let dir = root.mkdir(&user, name("d"), 0o755).unwrap().vnode;
+    assert_eq!(all_of_lower(&dir, &user), (0, 0));
+    assert_eq!(names(&dir), [""; 0]);
+    // Errors come through, and a thread that must not wait is told so.
+    let mut failed = 0;
+    for at in 1.. {
+        let dir = root.mkdir(&user, name(&format!("e{at}")), 0o755).unwrap().vnode;
+        faults.arm(Plan { count: Count::Changes, at, fault: Fault::Error(Errno::DQUOT) });
+        let (line, code) = all_of_lower(&dir, &user);
+        let fired = faults.fired();
+        faults.disarm();
+        if !fired {
+            assert_eq!((line, code), (0, 0));
+            break;
+        }
+        assert!(line > 0, "{at}: it went on after {code}");
+        failed += i32::from(code == -Errno::DQUOT.raw_os_error());
+    }
+    assert!(failed > 12, "{failed}");
+}
+
+#[test]
+fn objects_have_state_and_paths() {
+    let object = compiled("lower", &[]);
+    let layer = object.over(MemFs::new(), &[]).unwrap();
+    let root = layer.root();
+    let counts = |dir: &Arc<dyn Vnode>| {
+        let mut out = [0; 24];
+        assert_eq!(dir.ioctl(&ROOT, 2, &[], &mut out).unwrap().len, 24);
+        [0, 8, 16].map(|at| u64::from_ne_bytes(out[at..at + 8].try_into().unwrap()))
+    };
+    let d = root.mkdir(&ROOT, name("d"), 0o755).unwrap().vnode;
+    let (f, file) = d.create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+    assert_eq!(counts(&root), [2, 0, 0]);
+    let mut out = [0; 9];
+    assert_eq!(f.vnode.ioctl(&ROOT, 3, &[], &mut out).unwrap().len, 4);
+    assert_eq!(&out[..4], b"/d/f");
+    drop(f);
+    assert_eq!(counts(&root), [2, 0, 0], "it is open");
+    drop(file);
+    assert_eq!(counts(&root), [2, 1, 0]);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..2000 {
+                    d.lookup(&ROOT, name("f")).unwrap().unwrap().vnode.getattr(&ROOT).unwrap();
+                }
+            });
+        }
+    });
+    let [attached, freed, wrong] = counts(&root);
+    assert!(attached > 10 && freed == attached - 1 && wrong == 0, "{attached} {freed} {wrong}");
+}
+
+#[test]
+fn a_store_of_names_in_c() {
+    let object = compiled("store", &[]);
+    run_all(|| object.over(MemFs::new(), &[]).unwrap());
+    random::compare(6, 2000, &*object.over(MemFs::new(), &[]).unwrap(), &*MemFs::new());
+    let lower = MemFs::new();
+    let root = object.over(lower.clone(), &[]).unwrap().root();
+    root.mkdir(&ROOT, name("d"), 0o755).unwrap();
+    root.mkdir(&ROOT, name(&"n".repeat(200)), 0o755).unwrap();
+    lower.root().mkdir(&ROOT, name("c.other"), 0o755).unwrap();
+    assert_eq!(names(&root).len(), 2);
+    let stored = names(&lower.root());
+    assert!(stored.iter().any(|at| at == "c.state") && stored.len() == 5, "{stored:?}");
+    root.rmdir(&ROOT, name(&"n".repeat(200))).unwrap();
+    assert_eq!(names(&lower.root()).len(), 3);
+    for (define, said) in [
+        ("NO_IS_STATE", "hook is_state is NULL"),
+        ("BAD_STATE=0", "its state_file has a name of 0 bytes"),
+        ("BAD_STATE=300", "its state_file has a name of 300 bytes"),
+    ] {
+        let wrong = compiled("store", &[define]).wrong();
+        assert!(wrong.contains(said), "{define}: {wrong}");
+    }
+    // What can't be hides names, or is an error.
+    let root = |define| compiled("store", &[define]).over(MemFs::new(), &[]).unwrap().root();
+    for bad in ["BAD_ROLE=-5", "BAD_ROLE=9", "BAD_ROLE=STRATA_ROLE_LONG"] {
+        assert_eq!(root(bad).mkdir(&ROOT, name("d"), 0o755).map(|_| ()), Err(Errno::INVAL), "{bad}");
+    }
+    for bad in ["BAD_LENGTH=0", "BAD_LENGTH=257", "BAD_LENGTH=(size_t)-1"] {
+        let long = "n".repeat(99);
+        assert_eq!(root(bad).mkdir(&ROOT, name(&long), 0o755).map(|_| ()), Err(Errno::IO), "{bad}");
+    }
+}
+
+#[test]
+fn the_trash_keeps_what_is_removed() {
+    let lower = MemFs::new();
+    let root = example("trash").over(lower.clone(), &[]).unwrap().root();
+    let long = "n".repeat(255);
+    for round in 0..3 {
+        for at in ["f", &long] {
+            let (_, file) = root.create(&ROOT, name(at), 0o644, OpenFlags::RDWR).unwrap();
+            file.write(&ROOT, &[round], 0).unwrap();
+            root.unlink(&ROOT, name(at)).unwrap();
+        }
+    }
+    root.mkdir(&ROOT, name("d"), 0o755).unwrap();
+    assert_eq!(root.unlink(&ROOT, name("d")), Err(Errno::ISDIR));
+    assert_eq!(root.unlink(&ROOT, name("none")), Err(Errno::NOENT));
+    assert_eq!(names(&root), [".trash", "d"]);
+    let trash = root.lookup(&ROOT, name(".trash")).unwrap().unwrap();
+    assert_eq!((trash.attr.perm(), names(&trash.vnode).len()), (0o700, 6));
+    let kept = trash.vnode.lookup(&ROOT, name("f.2")).unwrap().unwrap().vnode;
+    let mut byte = [0];
+    kept.open(&ROOT, OpenFlags::RDONLY).unwrap().read(&ROOT, &mut byte, 0).unwrap();
+    assert_eq!(byte, [2]);
+    // What is removed there is gone.
+    for at in names(&trash.vnode) {
+        trash.vnode.unlink(&ROOT, name(&at)).unwrap();
+    }
+    assert_eq!(names(&trash.vnode), [""; 0]);
+    root.rmdir(&ROOT, name(".trash")).unwrap();
+}
+
 /// Sizes, offsets and numbers, as C and as Rust see them.
 #[test]
 fn the_header_is_the_rust_side() {
@@ -135,9 +278,21 @@ fn the_header_is_the_rust_side() {
         Attr strata_attr { ino ino, size size, blocks blocks, rdev rdev, atime atime, mtime mtime, ctime ctime, btime btime, mode mode,
             nlink nlink, uid uid, gid gid, blksize blksize, has_btime has_btime }
         SetAttr strata_setattr { valid valid, mode mode, uid uid, gid gid, size size, atime atime, mtime mtime }
-        Caller strata_caller { uid uid, gid gid, pid pid, umask umask, may_block may_block, cancelled cancelled }
-        Object strata_object { host host, id id, kind kind, handle handle }
-        Host strata_host { size size, major major, minor minor, getattr getattr, getxattr getxattr, log log }
+        Caller strata_caller { uid uid, gid gid, pid pid, umask umask, may_block may_block, flags flags, cancelled cancelled }
+        Object strata_object { host host, id id, kind kind, handle handle, state state }
+        DirEntry strata_entry { cookie cookie, id id, kind kind, name name }
+        Lower strata_lower { size size, hold hold, release release, lookup lookup, readdir readdir, readlink readlink, setattr setattr,
+            setxattr setxattr, listxattr listxattr, removexattr removexattr, open open, create create, tmpfile tmpfile, mknod mknod,
+            mkdir mkdir, symlink symlink, link link, unlink unlink, rmdir rmdir, rename rename, sync_directory sync_directory,
+            read read, write write, fsync fsync, fallocate fallocate, seek seek, close close }
+        Host strata_host { size size, major major, minor minor, getattr getattr, getxattr getxattr, log log, lower lower, path path,
+            attach attach, attached attached }
+        LongName strata_long_name { object object, side side, object_len object_len, side_len side_len, content content,
+            content_capacity content_capacity, content_len content_len }
+        StateFile strata_state_file { name name, name_len name_len, longest longest, mode mode }
+        NameStore strata_name_store { size size, role role, long_name long_name, encoded_name encoded_name, side_mode side_mode,
+            state_file state_file, new_state new_state, is_state is_state }
+        Objects strata_objects { size size, freed freed }
         Names strata_names { size size, encode_filename encode_filename, decode_filename decode_filename, encode_target encode_target,
             decode_target decode_target, matching matching, fold_filename fold_filename }
         Attributes strata_attributes { size size, decode_attr decode_attr, encode_attr encode_attr, encode_mode encode_mode }
@@ -149,7 +304,7 @@ fn the_header_is_the_rust_side() {
         Operations strata_operations { size size, interest interest, before before, after after }
         Ioctls strata_ioctls { size size, ioctl ioctl }
         Instance strata_instance { size size, me self, names names, attributes attributes, data data, operations operations, ioctls ioctls,
-            codec codec, flags flags }
+            codec codec, flags flags, objects objects, store store }
         Storage strata_storage { id id, block_size block_size, foreign foreign }
         BlockAt strata_block_at { file file, block block }
         Codec strata_codec { size size, storage storage, max_encoded max_encoded, encode encode, decode decode }
@@ -168,7 +323,9 @@ fn the_header_is_the_rust_side() {
         SET_MTIME_NOW STRATA_SET_MTIME_NOW, SET_KILL_SUIDGID STRATA_SET_KILL_SUIDGID,
         MATCHING_EXACT STRATA_MATCHING_EXACT, MATCHING_ENCODED STRATA_MATCHING_ENCODED,
         MATCHING_FOLDED STRATA_MATCHING_FOLDED, FOREIGN_PLAIN STRATA_FOREIGN_PLAIN, FOREIGN_REFUSE STRATA_FOREIGN_REFUSE,
-        READ_ONLY STRATA_READ_ONLY, DONE STRATA_DONE, MISSING STRATA_MISSING, OBJECT STRATA_OBJECT, ATTR STRATA_ATTR, BYTES STRATA_BYTES, COUNT STRATA_COUNT
+        READ_ONLY STRATA_READ_ONLY, PATHS STRATA_PATHS, AS_SERVER STRATA_AS_SERVER,
+        ROLE_NAME STRATA_ROLE_NAME, ROLE_LONG STRATA_ROLE_LONG, ROLE_SIDE STRATA_ROLE_SIDE,
+        ROLE_LEFTOVER STRATA_ROLE_LEFTOVER, ROLE_OWN STRATA_ROLE_OWN, DONE STRATA_DONE, MISSING STRATA_MISSING, OBJECT STRATA_OBJECT, ATTR STRATA_ATTR, BYTES STRATA_BYTES, COUNT STRATA_COUNT
     }
     ask("STRATA_MAX_BLOCK", wrapfs::hooks::MAX_BLOCK as u64);
     for (i, kind) in abi::OPERATIONS.iter().enumerate() {

@@ -2,14 +2,21 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
+#[path = "../../wrapfs/tests/common/store.rs"]
+#[allow(dead_code)]
+mod store;
 
 use common::Object;
 use conformance::fixture::{ROOT, name, names};
-use memfs::MemFs;
+use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use vnode::{Errno, IoctlReply, Layer, OpenFlags, RenameFlags, Vnode, XattrFlags};
+use std::sync::atomic::AtomicBool;
+use store::Store;
+use vnode::{Cx, Errno, IoctlReply, Layer, MAY_BLOCK, OpenFlags, RenameFlags, Vnode, XattrFlags};
+use wrapfs::Template;
+use wrapfs::hooks::{Op, OpKind, OpSet, Operations, Verdict};
 
 fn built(name: &str) -> Object {
     // Cargo builds examples beside the tests.
@@ -138,4 +145,105 @@ fn data_change_their_size() {
     assert_eq!(open("f").unwrap().read(&ROOT, &mut now, 0), Ok(content.len()));
     assert!(now == content);
     assert_eq!(open("plain").map(|_| ()), Err(Errno::MEDIUMTYPE));
+}
+
+#[test]
+fn the_layer_below_can_be_used() {
+    let object = built("lower");
+    let faults = Faults::new();
+    let lower = MemFs::with(MemOptions::default(), &faults);
+    let layer = object.over(lower.clone(), &[]).unwrap();
+    let (root, empty) = (layer.root(), lower.dump().without_times());
+    assert_eq!(root.ioctl(&ROOT, 1, &[], &mut []), Ok(IoctlReply::default()));
+    assert_eq!(lower.dump().without_times(), empty);
+    // As the caller, and with the errors of the layer below.
+    let cancelled = AtomicBool::new(false);
+    let user = Cx::new(7, 8, 1, 0, true, &cancelled);
+    let mut failed = 0;
+    for at in 1.. {
+        let dir = root.mkdir(&user, name(&format!("d{at}")), 0o755).unwrap().vnode;
+        faults.arm(Plan { count: Count::Changes, at, fault: Fault::Error(Errno::DQUOT) });
+        let done = dir.ioctl(&user, 1, &[], &mut []).map(|_| ());
+        let fired = faults.fired();
+        faults.disarm();
+        match done {
+            Ok(()) if !fired => break,
+            Err(Errno::DQUOT) => failed += 1,
+            // One of those that must fail otherwise.
+            other => assert_eq!(other, Err(Errno::IO), "{at}"),
+        }
+    }
+    assert!(failed > 15, "{failed}");
+    // A thread that must not wait is told so, and begins anew elsewhere.
+    let hasty = Cx::new(7, 8, 1, 0, false, &cancelled);
+    let waits = Template::over(lower).operations(Waits).build();
+    let root = object.over(waits, &[]).unwrap().root();
+    assert_eq!(root.ioctl(&hasty, 1, &[], &mut []), Err(MAY_BLOCK));
+    assert_eq!(root.ioctl(&user, 1, &[], &mut []), Ok(IoctlReply::default()));
+}
+
+/// A layer of which each mkdir has to wait.
+#[derive(Debug)]
+struct Waits;
+
+impl Operations for Waits {
+    fn interest(&self) -> OpSet {
+        OpSet::of(&[OpKind::Mkdir])
+    }
+    fn before(&self, cx: &Cx<'_>, _op: &Op<'_>) -> vnode::Result<Verdict> {
+        cx.require_blocking().map(|()| Verdict::Proceed)
+    }
+}
+
+#[test]
+fn objects_have_state_and_paths() {
+    let layer = built("lower").over(MemFs::new(), &[]).unwrap();
+    let root = layer.root();
+    let ask = |vnode: &Arc<dyn Vnode>, what: &str| {
+        let mut out = [0; 4096];
+        let len = vnode.getxattr(&ROOT, what.as_bytes(), &mut out).unwrap();
+        String::from_utf8(out[..len].to_vec()).unwrap()
+    };
+    let d = root.mkdir(&ROOT, name("d"), 0o755).unwrap().vnode;
+    let long = "n".repeat(255);
+    let (f, file) = d.create(&ROOT, name(&long), 0o644, OpenFlags::RDWR).unwrap();
+    assert_eq!((ask(&f.vnode, "user.path"), ask(&root, "user.path")), (format!("/d/{long}"), "/".to_owned()));
+    drop(f);
+    assert_eq!(ask(&root, "user.counts"), "[2, 0]");
+    drop(file);
+    assert_eq!(ask(&root, "user.counts"), "[2, 1]");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..2000 {
+                    d.lookup(&ROOT, name(&long)).unwrap().unwrap().vnode.getattr(&ROOT).unwrap();
+                }
+            });
+        }
+    });
+    let counts = ask(&root, "user.counts");
+    let [attached, freed] = two_numbers(&counts);
+    assert!(attached > 10 && freed == attached - 1, "{counts}");
+}
+
+/// Two numbers in brackets.
+fn two_numbers(text: &str) -> [u64; 2] {
+    let numbers: Vec<u64> = text.trim_matches(['[', ']']).split(", ").map(|number| number.parse().unwrap()).collect();
+    numbers.try_into().unwrap()
+}
+
+#[test]
+fn a_store_of_names_of_its_own() {
+    let object = built("storing");
+    conformance::run_all(|| object.over(MemFs::new(), &[]).unwrap());
+    conformance::random::compare(7, 2000, &*object.over(MemFs::new(), &[]).unwrap(), &*MemFs::new());
+    // It is the same layer as without the border.
+    let lower = MemFs::new();
+    let root = object.over(lower.clone(), &[]).unwrap().root();
+    let d = root.mkdir(&ROOT, name("d"), 0o755).unwrap().vnode;
+    d.mkdir(&ROOT, name("quite-a-long-name"), 0o755).unwrap();
+    drop((root, d));
+    let again = Store::new(20).over(lower).root();
+    assert_eq!(names(&again), ["d"]);
+    assert_eq!(names(&again.lookup(&ROOT, name("d")).unwrap().unwrap().vnode), ["quite-a-long-name"]);
 }

@@ -57,7 +57,8 @@ impl Declared {
         error: *mut c_char,
         room: usize,
     ) -> c_int {
-        meet(host);
+        // SAFETY: this function's contract.
+        unsafe { meet(host) };
         let made = guard(|| {
             // SAFETY: settings of the server's, by the header.
             let settings = unsafe { read(settings, count) };
@@ -101,7 +102,10 @@ fn needs_no_more_than(hooks: &Hooks, minor: u32) -> Result<(), String> {
     let needs = [
         (hooks.resizing.is_some(), abi::MINOR_OF_CODECS, "it changes the size of data"),
         (merges, abi::MINOR_OF_MATCHING, "several of its names mean one entry"),
-        (hooks.read_only, abi::MINOR_OF_FLAGS, "it is read-only"),
+        (hooks.read_only, abi::MINOR_OF_LOWER, "it is read-only"),
+        (hooks.paths, abi::MINOR_OF_LOWER, "it asks for paths"),
+        (hooks.objects.is_some(), abi::MINOR_OF_LOWER, "it keeps state with objects"),
+        (hooks.store.is_some(), abi::MINOR_OF_LOWER, "it has a store of names"),
     ];
     match needs.iter().find(|(needed, since, _)| *needed && minor < *since) {
         Some((_, since, what)) => {

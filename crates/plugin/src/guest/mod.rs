@@ -2,6 +2,7 @@
 
 mod declared;
 mod remote;
+mod store;
 mod tables;
 
 pub use declared::{Declared, MakeHooks};
@@ -32,7 +33,8 @@ pub use declared::{Declared, MakeHooks};
 /// plugin::export!(LAYER, hooks);
 /// ```
 ///
-/// In an object a hook's [`wrapfs::hooks::Object::lower`] answers attributes and extended attributes, and `EOPNOTSUPP` to all else.
+/// In an object a hook's [`wrapfs::hooks::Object::lower`] answers what strata_layer.h offers of the layer below, and `EOPNOTSUPP` to all else:
+/// `names`, `refused`, `statfs`, `ioctl` and `control` of vnodes, `flush`, `copy_from` and `reflink_from` of open files.
 #[macro_export]
 macro_rules! export {
     ($layer:expr, $hooks:expr) => {

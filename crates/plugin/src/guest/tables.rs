@@ -1,6 +1,6 @@
 //! Functions of the C ABI that call hooks in Rust.
 
-use super::remote::{Remote, guard};
+use super::remote::{Remote, detached, guard};
 use crate::abi::{self, Bytes};
 use crate::convert::{attr_in, attr_out, caller_in, kind_in, set_in, set_out, slice};
 use core::ffi::{c_int, c_void};
@@ -11,8 +11,8 @@ use wrapfs::container::{BlockAt, BlockCodec};
 use wrapfs::hooks::{Answer, Block, Hooks, Instead, Matching, Object, Op, OpKind, Reply, Verdict};
 
 /// Hooks over a layer, and the tables that lead to them.
-struct Mounted {
-    hooks: Hooks,
+pub(super) struct Mounted {
+    pub(super) hooks: Hooks,
     matching: c_int,
     interest: u64,
 }
@@ -41,7 +41,9 @@ pub(super) fn instance(hooks: Hooks) -> abi::Instance {
         operations: at(hooks.operations.is_some(), &OPERATIONS),
         ioctls: at(hooks.ioctls.is_some(), &IOCTLS),
         codec: at(hooks.resizing.is_some(), &CODEC),
-        flags: if hooks.read_only { abi::READ_ONLY } else { 0 },
+        flags: if hooks.read_only { abi::READ_ONLY } else { 0 } | if hooks.paths { abi::PATHS } else { 0 },
+        objects: at(hooks.objects.is_some(), &OBJECTS),
+        store: at(hooks.store.is_some(), &super::store::STORE),
         me: Box::into_raw(mounted).cast(),
     }
 }
@@ -100,13 +102,15 @@ static OPERATIONS: abi::Operations = abi::Operations {
     after: Some(after),
 };
 
+static OBJECTS: abi::Objects = abi::Objects { size: size_of::<abi::Objects>(), freed: Some(freed) };
+
 static IOCTLS: abi::Ioctls = abi::Ioctls { size: size_of::<abi::Ioctls>(), ioctl: Some(ioctl) };
 
 /// What every function is called with.
 ///
 /// # Safety
 /// `me` was made by [`instance`], the caller is one of the server's, and both live during the call.
-unsafe fn enter<'a>(me: *mut c_void, caller: *const abi::Caller) -> Result<(&'a Mounted, Cx<'a>)> {
+pub(super) unsafe fn enter<'a>(me: *mut c_void, caller: *const abi::Caller) -> Result<(&'a Mounted, Cx<'a>)> {
     // SAFETY: this function's contract.
     unsafe {
         let mounted = me.cast::<Mounted>().as_ref().ok_or(Errno::IO)?;
@@ -122,7 +126,7 @@ fn code(result: Result<c_int>) -> c_int {
 ///
 /// # Safety
 /// There is room for `capacity` bytes at `out`.
-unsafe fn put(result: Result<Vec<u8>>, out: *mut u8, capacity: usize) -> i64 {
+pub(super) unsafe fn put(result: Result<Vec<u8>>, out: *mut u8, capacity: usize) -> i64 {
     match result {
         Ok(bytes) => {
             // SAFETY: no more than there is room for (this function's contract).
@@ -146,7 +150,7 @@ macro_rules! names {
             let made = guard(|| {
                 // SAFETY: what the server calls with, by the header.
                 let ((mounted, cx), dir, name) = unsafe { (enter(me, caller)?, Remote::new(dir)?, slice(name)) };
-                mounted.hooks.names.as_ref().ok_or(Errno::IO)?.$function(&cx, &Object::new(&dir), name)
+                mounted.hooks.names.as_ref().ok_or(Errno::IO)?.$function(&cx, &dir.lent(), name)
             });
             // SAFETY: the server's room, by the header.
             unsafe { put(made, out, capacity) }
@@ -194,7 +198,7 @@ unsafe extern "C" fn decode_attr(
             unsafe { (enter(me, caller)?, Remote::new(file)?, attr.as_mut().ok_or(Errno::IO)?) };
         let mut attr = attr_in(out).ok_or(Errno::IO)?;
         let hook = mounted.hooks.attributes.as_ref().ok_or(Errno::IO)?;
-        hook.decode_attr(&cx, &Object::new(&file), &mut attr)?;
+        hook.decode_attr(&cx, &file.lent(), &mut attr)?;
         *out = attr_out(&attr);
         Ok(0)
     }))
@@ -212,7 +216,7 @@ unsafe extern "C" fn encode_attr(
             unsafe { (enter(me, caller)?, Remote::new(file)?, set.as_mut().ok_or(Errno::IO)?) };
         let mut set = set_in(out).ok_or(Errno::IO)?;
         let hook = mounted.hooks.attributes.as_ref().ok_or(Errno::IO)?;
-        hook.encode_attr(&cx, &Object::new(&file), &mut set)?;
+        hook.encode_attr(&cx, &file.lent(), &mut set)?;
         *out = set_out(&set);
         Ok(0)
     }))
@@ -230,7 +234,7 @@ unsafe extern "C" fn encode_mode(
         let ((mounted, cx), dir, mode) =
             unsafe { (enter(me, caller)?, Remote::new(dir)?, mode.as_mut().ok_or(Errno::IO)?) };
         let hook = mounted.hooks.attributes.as_ref().ok_or(Errno::IO)?;
-        *mode = hook.encode_mode(&cx, &Object::new(&dir), kind_in(kind), *mode)?;
+        *mode = hook.encode_mode(&cx, &dir.lent(), kind_in(kind), *mode)?;
         Ok(0)
     }))
 }
@@ -249,7 +253,7 @@ unsafe extern "C" fn applies(me: *mut c_void, caller: *const abi::Caller, file: 
     code(guard(|| {
         // SAFETY: what the server calls with, by the header.
         let ((mounted, cx), file) = unsafe { (enter(me, caller)?, Remote::new(file)?) };
-        Ok(mounted.hooks.data.as_ref().ok_or(Errno::IO)?.applies(&cx, &Object::new(&file))?.into())
+        Ok(mounted.hooks.data.as_ref().ok_or(Errno::IO)?.applies(&cx, &file.lent())?.into())
     }))
 }
 
@@ -270,7 +274,7 @@ macro_rules! blocks {
                     let from = core::slice::from_raw_parts(from, len);
                     (enter(me, caller)?, Remote::new(file)?, from, core::slice::from_raw_parts_mut(to, len))
                 };
-                let at = Block { file: &Object::new(&file), number };
+                let at = Block { file: &file.lent(), number };
                 mounted.hooks.data.as_ref().ok_or(Errno::IO)?.$function(&cx, &at, from, to)?;
                 Ok(0)
             }))
@@ -447,7 +451,7 @@ unsafe fn with_answer<R>(answer: &abi::Answer, see: impl FnOnce(Result<Answer<'_
         abi::OBJECT => {
             // SAFETY: an object of the server's (this function's contract).
             let object = unsafe { Remote::new(answer.object) }?;
-            see(Ok(Answer::Object(&Object::new(&object), &attr()?)))
+            see(Ok(Answer::Object(&object.lent(), &attr()?)))
         }
         _ => return Err(Errno::IO),
     })
@@ -462,8 +466,8 @@ unsafe fn with_op<R>(op: &abi::Op, see: impl FnOnce(&Op<'_>) -> R) -> Result<R> 
         (Remote::new(op.object)?, other, slice(op.name), slice(op.new_name), slice(op.data), op.set.as_ref())
     };
     let set: SetAttr = set.map_or(Some(SetAttr::default()), set_in).ok_or(Errno::IO)?;
-    let object = Object::new(&one);
-    let other = other.as_ref().map(|other| Object::new(other));
+    let object = one.lent();
+    let other = other.as_ref().map(Remote::lent);
     let index = usize::try_from(op.kind).unwrap_or(usize::MAX);
     let kind = *abi::OPERATIONS.get(index).ok_or(Errno::IO)?;
     let args = Args { op, object: &object, other: other.as_ref(), name, new_name, data, set: &set };
@@ -551,7 +555,7 @@ unsafe extern "C" fn ioctl(
             unsafe { core::slice::from_raw_parts_mut(out, capacity) }
         };
         let hook = mounted.hooks.ioctls.as_ref().ok_or(Errno::IO)?;
-        let Some(reply) = hook.ioctl(&cx, &Object::new(&file), cmd, input, room)? else { return Ok(0) };
+        let Some(reply) = hook.ioctl(&cx, &file.lent(), cmd, input, room)? else { return Ok(0) };
         // SAFETY: the server's, by the header.
         unsafe {
             out_len.write(reply.len);
@@ -559,4 +563,16 @@ unsafe extern "C" fn ioctl(
         }
         Ok(1)
     }))
+}
+
+unsafe extern "C" fn freed(me: *mut c_void, id: u64, state: *mut c_void) {
+    // A hook that panics has been told.
+    let _ = guard(|| {
+        // SAFETY: made by `instance`, and a state that was attached, which nobody has any more, by the header.
+        let (mounted, state) = unsafe { (me.cast::<Mounted>().as_ref().ok_or(Errno::IO)?, detached(state)) };
+        if let Some(hook) = &mounted.hooks.objects {
+            hook.freed(id, state);
+        }
+        Ok(())
+    });
 }

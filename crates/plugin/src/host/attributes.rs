@@ -25,7 +25,7 @@ impl hooks::Attributes for Attributes {
         let (caller, mut changed) = (caller_out(cx), attr_out(attr));
         // SAFETY: the layer's hook, with what lives during the call.
         let code = with(file, |file| unsafe { decode(self.instance.me(), &raw const caller, file, &raw mut changed) });
-        self.instance.done(HOOK, code)?;
+        self.instance.done_for(cx, HOOK, code)?;
         *attr =
             attr_in(&changed).ok_or_else(|| self.instance.complain(HOOK, format_args!("made a time that is none")))?;
         Ok(())
@@ -37,7 +37,7 @@ impl hooks::Attributes for Attributes {
         let (caller, mut changed) = (caller_out(cx), set_out(set));
         // SAFETY: the layer's hook, with what lives during the call.
         let code = with(file, |file| unsafe { encode(self.instance.me(), &raw const caller, file, &raw mut changed) });
-        self.instance.done(HOOK, code)?;
+        self.instance.done_for(cx, HOOK, code)?;
         *set = set_in(&changed)
             .ok_or_else(|| self.instance.complain(HOOK, format_args!("made a time or a size that is none")))?;
         Ok(())
@@ -48,7 +48,7 @@ impl hooks::Attributes for Attributes {
         let (caller, bits) = (caller_out(cx), kind.mode_bits());
         // SAFETY: the layer's hook, with what lives during the call.
         let code = with(dir, |dir| unsafe { encode(self.instance.me(), &raw const caller, dir, bits, &raw mut mode) });
-        self.instance.done("encode_mode", code)?;
+        self.instance.done_for(cx, "encode_mode", code)?;
         Ok(mode)
     }
 }

@@ -49,7 +49,7 @@ impl Data {
             // SAFETY: the layer's hook, with two buffers of `len` bytes that live during the call and can't overlap.
             unsafe { f(self.instance.me(), &raw const caller, file, at.number, from.as_ptr(), out, len) }
         });
-        self.instance.done(hook, code)
+        self.instance.done_for(cx, hook, code)
     }
 }
 
@@ -65,7 +65,7 @@ impl hooks::Data for Data {
         match with(file, |file| unsafe { applies(self.instance.me(), &raw const caller, file) }) {
             0 => Ok(false),
             1 => Ok(true),
-            code => Err(self.instance.errno("applies", code.into())),
+            code => Err(self.instance.errno_for(cx, "applies", code.into())),
         }
     }
 

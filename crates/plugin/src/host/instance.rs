@@ -5,16 +5,21 @@ use super::codec::Codec;
 use super::data::Data;
 use super::ioctls::Ioctls;
 use super::names::Names;
+use super::objects::Objects;
 use super::offers::HOST;
 use super::operations::Operations;
+use super::store::Store;
 use crate::abi;
 use crate::load::Loaded;
 use core::ffi::{c_char, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
-use vnode::{Errno, Layer};
+use vnode::{Cx, Errno, Layer, MAY_BLOCK};
 use wrapfs::{Settings, Template};
+
+/// What most names fit into.
+const USUAL: usize = 512;
 
 /// What the layer calls itself, and the pointer that each of its hooks is given.
 #[derive(Debug)]
@@ -35,7 +40,12 @@ impl Instance {
         self.me
     }
 
-    /// The errno that a hook answered.
+    /// The errno that a hook answered. One that is called for somebody who must not wait may answer that it would have to.
+    pub(super) fn errno_for(&self, cx: &Cx<'_>, hook: &'static str, code: i64) -> Errno {
+        if code == -abi::MAY_BLOCK && !cx.may_block { MAY_BLOCK } else { self.errno(hook, code) }
+    }
+
+    /// The errno that a hook answered that nobody waits for.
     pub(super) fn errno(&self, hook: &'static str, code: i64) -> Errno {
         // Those that Linux has: the kernel answers programs nothing else. Two numbers of them are not in use.
         match code.checked_neg().and_then(|errno| i32::try_from(errno).ok()) {
@@ -50,6 +60,43 @@ impl Instance {
             0 => Ok(()),
             code => Err(self.errno(hook, code)),
         }
+    }
+
+    /// The same for a hook that is called for somebody.
+    pub(super) fn done_for(&self, cx: &Cx<'_>, hook: &'static str, code: impl Into<i64>) -> vnode::Result<()> {
+        match code.into() {
+            0 => Ok(()),
+            code => Err(self.errno_for(cx, hook, code)),
+        }
+    }
+
+    /// Calls a hook that answers bytes: a second time if they are many.
+    pub(super) fn bytes_for(
+        &self,
+        cx: &Cx<'_>,
+        hook: &'static str,
+        call: impl Fn(*mut u8, usize) -> i64,
+    ) -> vnode::Result<Vec<u8>> {
+        let mut usual = [0; USUAL];
+        let len = self.length(cx, hook, call(usual.as_mut_ptr(), USUAL))?;
+        if let Some(bytes) = usual.get(..len) {
+            return Ok(bytes.to_vec());
+        }
+        let mut many = vec![0; len];
+        let again = self.length(cx, hook, call(many.as_mut_ptr(), len))?;
+        if again > len {
+            return Err(self.complain(hook, format_args!("asked for {len} bytes, and then for {again}")));
+        }
+        many.truncate(again);
+        Ok(many)
+    }
+
+    fn length(&self, cx: &Cx<'_>, hook: &'static str, answer: i64) -> vnode::Result<usize> {
+        if answer < 0 {
+            return Err(self.errno_for(cx, hook, answer));
+        }
+        let len = usize::try_from(answer).ok().filter(|&len| len <= abi::LONGEST);
+        len.ok_or_else(|| self.complain(hook, format_args!("answered {answer} bytes")))
     }
 
     /// Says once what is wrong with a layer.
@@ -82,6 +129,15 @@ pub(crate) fn put_on(lower: Arc<dyn Layer>, loaded: &Loaded, settings: &Settings
     }
     if made.flags & abi::READ_ONLY != 0 {
         template = template.read_only();
+    }
+    if made.flags & abi::PATHS != 0 {
+        template = template.paths();
+    }
+    if let Some(table) = table(made.objects, "objects")? {
+        template = template.objects(Objects::new(&instance, table)?);
+    }
+    if let Some(table) = table(made.store, "store")? {
+        template = template.store(Store::new(&instance, table)?);
     }
     if let Some(table) = table(made.names, "names")? {
         template = template.names(Names::new(&instance, table)?);
@@ -128,6 +184,8 @@ fn open(loaded: &Loaded, settings: &Settings) -> Result<abi::Instance, String> {
         ioctls: core::ptr::null(),
         codec: core::ptr::null(),
         flags: 0,
+        objects: core::ptr::null(),
+        store: core::ptr::null(),
     };
     let mut error = [0_u8; 1024];
     // One byte less than there is: it ends with a NUL whatever the layer writes.
@@ -181,6 +239,8 @@ tables! {
     Codec { storage, max_encoded, encode, decode }
     Operations { interest, before, after }
     Ioctls { ioctl }
+    Objects { freed }
+    NameStore { role, long_name, encoded_name, side_mode, state_file, new_state, is_state }
 }
 
 /// Reads a table as far as both sides know it.

@@ -42,7 +42,7 @@ impl hooks::Ioctls for Ioctls {
                 Err(self.instance.complain(HOOK, what))
             }
             1 => Ok(Some(IoctlReply { result, len })),
-            code => Err(self.instance.errno(HOOK, code.into())),
+            code => Err(self.instance.errno_for(cx, HOOK, code.into())),
         }
     }
 }

@@ -5,8 +5,11 @@ mod codec;
 mod data;
 mod instance;
 mod ioctls;
+mod lower;
 mod names;
+mod objects;
 mod offers;
 mod operations;
+mod store;
 
 pub(crate) use instance::put_on;

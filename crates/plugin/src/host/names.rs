@@ -6,9 +6,6 @@ use std::sync::Arc;
 use vnode::{Cx, Errno, Result};
 use wrapfs::hooks::{self, Matching, Object};
 
-/// What most names fit into.
-const USUAL: usize = 512;
-
 #[derive(Debug)]
 pub(super) struct Names {
     instance: Arc<Instance>,
@@ -53,7 +50,7 @@ impl Names {
     fn name(&self, hook: &'static str, f: abi::NameFn, cx: &Cx<'_>, dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
         let caller = caller_out(cx);
         with(dir, |dir| {
-            self.bytes(hook, |out, capacity| {
+            self.instance.bytes_for(cx, hook, |out, capacity| {
                 // SAFETY: the layer's hook, with what lives during the call, and room for `capacity` bytes.
                 unsafe { f(self.instance.me(), &raw const caller, dir, Bytes::of(name), out, capacity) }
             })
@@ -62,34 +59,10 @@ impl Names {
 
     fn target(&self, hook: &'static str, f: abi::TargetFn, cx: &Cx<'_>, target: &[u8]) -> Result<Vec<u8>> {
         let caller = caller_out(cx);
-        self.bytes(hook, |out, capacity| {
+        self.instance.bytes_for(cx, hook, |out, capacity| {
             // SAFETY: as in `name`.
             unsafe { f(self.instance.me(), &raw const caller, Bytes::of(target), out, capacity) }
         })
-    }
-
-    /// Calls a hook that answers bytes: a second time if they are many.
-    fn bytes(&self, hook: &'static str, call: impl Fn(*mut u8, usize) -> i64) -> Result<Vec<u8>> {
-        let mut usual = [0; USUAL];
-        let len = self.length(hook, call(usual.as_mut_ptr(), USUAL))?;
-        if let Some(bytes) = usual.get(..len) {
-            return Ok(bytes.to_vec());
-        }
-        let mut many = vec![0; len];
-        let again = self.length(hook, call(many.as_mut_ptr(), len))?;
-        if again > len {
-            return Err(self.instance.complain(hook, format_args!("asked for {len} bytes, and then for {again}")));
-        }
-        many.truncate(again);
-        Ok(many)
-    }
-
-    fn length(&self, hook: &'static str, answer: i64) -> Result<usize> {
-        if answer < 0 {
-            return Err(self.instance.errno(hook, answer));
-        }
-        let len = usize::try_from(answer).ok().filter(|&len| len <= abi::LONGEST);
-        len.ok_or_else(|| self.instance.complain(hook, format_args!("answered {answer} bytes")))
     }
 }
 

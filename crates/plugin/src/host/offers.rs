@@ -1,11 +1,13 @@
 //! What a layer may ask of the server.
 
+use super::lower::LOWER;
 use crate::abi;
 use crate::convert::{attr_out, caller_in, slice};
-use core::ffi::{c_char, c_int};
+use core::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use vnode::{Errno, Result, Vnode};
-use wrapfs::hooks::Object;
+use wrapfs::hooks::{Known, Object, State};
 
 pub(super) static HOST: abi::Host = abi::Host {
     size: size_of::<abi::Host>(),
@@ -14,37 +16,82 @@ pub(super) static HOST: abi::Host = abi::Host {
     getattr: Some(getattr),
     getxattr: Some(getxattr),
     log: Some(log),
+    lower: Some(&LOWER),
+    path: Some(path),
+    attach: Some(attach),
+    attached: Some(attached),
 };
 
-/// An object as it is lent to a hook: it holds the address of `lower`, which lives as long as the call.
-pub(super) fn lend(lower: &&dyn Vnode) -> abi::Object {
+/// What an object of the border stands for.
+pub(super) enum Handle<'a> {
+    /// One that a hook is called with.
+    Lent(Object<'a>),
+    /// One that the layer holds.
+    Held(Held),
+}
+
+/// A vnode of the layer below of which nothing else is known.
+#[derive(Debug)]
+pub(super) struct Held(pub(super) Arc<dyn Vnode>);
+
+impl Known for Held {
+    fn hold(&self) -> Result<Arc<dyn Vnode>> {
+        Ok(Arc::clone(&self.0))
+    }
+
+    fn path(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn attached(&self) -> Option<State> {
+        None
+    }
+
+    fn attach(&self, _state: State) -> Option<State> {
+        None
+    }
+}
+
+impl Handle<'_> {
+    pub(super) fn object(&self) -> Object<'_> {
+        match self {
+            Self::Lent(object) => *object,
+            Self::Held(held) => Object::with(&*held.0, held),
+        }
+    }
+}
+
+/// An object as it is given to a layer: it holds the address of the handle, which must live as long.
+pub(super) fn lend(handle: &Handle<'_>) -> abi::Object {
+    let object = handle.object();
     abi::Object {
         host: &raw const HOST,
-        id: lower.id(),
-        kind: lower.kind().mode_bits(),
+        id: object.id(),
+        kind: object.kind().mode_bits(),
         reserved: 0,
-        handle: core::ptr::from_ref(lower).cast(),
+        handle: core::ptr::from_ref(handle).cast(),
+        state: abi::Bytes::of(object.directory_state()),
     }
 }
 
 /// Calls with an object that is lent.
 pub(super) fn with<R>(object: &Object<'_>, call: impl FnOnce(*const abi::Object) -> R) -> R {
-    let lower = object.lower();
-    let object = lend(&lower);
+    let handle = Handle::Lent(*object);
+    let object = lend(&handle);
     call(&raw const object)
 }
 
 /// # Safety
-/// The object is one that [`lend`] made, and that call still runs.
-unsafe fn lower<'a>(object: *const abi::Object) -> Result<&'a dyn Vnode> {
+/// The object is one that [`lend`] made, and the handle that it was made of lives for `'a`.
+pub(super) unsafe fn object<'a>(object: *const abi::Object) -> Result<Object<'a>> {
     // SAFETY: null, or an object that is lent (this function's contract).
     let object = unsafe { object.as_ref() }.ok_or(Errno::INVAL)?;
-    // SAFETY: `lend` put the address of a reference there, which lives during the call.
-    unsafe { object.handle.cast::<&dyn Vnode>().as_ref() }.copied().ok_or(Errno::INVAL)
+    // SAFETY: `lend` put the address of a handle there, which lives that long (this function's contract).
+    unsafe { object.handle.cast::<Handle<'a>>().as_ref() }.map(Handle::object).ok_or(Errno::INVAL)
 }
 
 /// Nothing unwinds into the layer.
-fn answer(act: impl FnOnce() -> Result<i64>) -> i64 {
+pub(super) fn answer(act: impl FnOnce() -> Result<i64>) -> i64 {
     let done = catch_unwind(AssertUnwindSafe(act)).unwrap_or(Err(Errno::IO));
     done.unwrap_or_else(|errno| -i64::from(errno.raw_os_error()))
 }
@@ -52,9 +99,9 @@ fn answer(act: impl FnOnce() -> Result<i64>) -> i64 {
 unsafe extern "C" fn getattr(object: *const abi::Object, caller: *const abi::Caller, out: *mut abi::Attr) -> c_int {
     let code = answer(|| {
         // SAFETY: the header lets a layer pass what its hook was called with, within that call.
-        let (lower, caller) = unsafe { (lower(object)?, caller.as_ref().ok_or(Errno::INVAL)?) };
+        let (object, caller) = unsafe { (self::object(object)?, caller.as_ref().ok_or(Errno::INVAL)?) };
         // SAFETY: as before.
-        let attr = attr_out(&lower.getattr(&unsafe { caller_in(caller) })?);
+        let attr = attr_out(&object.attr(&unsafe { caller_in(caller) })?);
         if out.is_null() {
             return Err(Errno::INVAL);
         }
@@ -74,7 +121,8 @@ unsafe extern "C" fn getxattr(
 ) -> i64 {
     answer(|| {
         // SAFETY: as in `getattr`; the name is the layer's.
-        let (lower, caller, name) = unsafe { (lower(object)?, caller.as_ref().ok_or(Errno::INVAL)?, slice(name)) };
+        let (object, caller, name) =
+            unsafe { (self::object(object)?, caller.as_ref().ok_or(Errno::INVAL)?, slice(name)) };
         let room = if out.is_null() || capacity == 0 {
             &mut []
         } else {
@@ -82,7 +130,7 @@ unsafe extern "C" fn getxattr(
             unsafe { core::slice::from_raw_parts_mut(out, capacity) }
         };
         // SAFETY: as in `getattr`.
-        let len = lower.getxattr(&unsafe { caller_in(caller) }, name, room)?;
+        let len = object.lower().getxattr(&unsafe { caller_in(caller) }, name, room)?;
         Ok(i64::try_from(len).unwrap_or(i64::MAX))
     })
 }
@@ -102,4 +150,55 @@ unsafe extern "C" fn log(level: c_int, text: *const c_char, len: usize) {
         }
         Ok(0)
     });
+}
+
+/// Answers bytes: as many as fit, and how many there are.
+///
+/// # Safety
+/// There is room for `capacity` bytes at `out`, or it is null.
+pub(super) unsafe fn put(bytes: &[u8], out: *mut u8, capacity: usize) -> i64 {
+    if !out.is_null() {
+        // SAFETY: no more than there is room for (this function's contract).
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), out, bytes.len().min(capacity)) };
+    }
+    i64::try_from(bytes.len()).unwrap_or(i64::MAX)
+}
+
+unsafe extern "C" fn path(object: *const abi::Object, out: *mut u8, capacity: usize) -> i64 {
+    answer(|| {
+        // SAFETY: as in `getattr`.
+        let path = unsafe { self::object(object) }?.path().ok_or(Errno::NODATA)?;
+        // SAFETY: the layer's own room, by the header.
+        Ok(unsafe { put(&path, out, capacity) })
+    })
+}
+
+/// A layer's own state, which is only passed on.
+#[derive(Debug)]
+pub(super) struct Pointer(pub(super) *mut c_void);
+
+// SAFETY: the header says that hooks, which the pointer is for, are called from many threads at once.
+unsafe impl Send for Pointer {}
+// SAFETY: as for Send.
+unsafe impl Sync for Pointer {}
+
+fn pointer(state: Option<State>) -> *mut c_void {
+    state.and_then(|state| state.downcast_ref::<Pointer>().map(|pointer| pointer.0)).unwrap_or(core::ptr::null_mut())
+}
+
+unsafe extern "C" fn attach(object: *const abi::Object, state: *mut c_void) -> *mut c_void {
+    let attach = || {
+        // SAFETY: as in `getattr`.
+        let object = unsafe { self::object(object) }.ok().filter(|_| !state.is_null())?;
+        object.attach(Arc::new(Pointer(state)))
+    };
+    pointer(catch_unwind(AssertUnwindSafe(attach)).ok().flatten())
+}
+
+unsafe extern "C" fn attached(object: *const abi::Object) -> *mut c_void {
+    let attached = || {
+        // SAFETY: as in `getattr`.
+        unsafe { self::object(object) }.ok()?.attached()
+    };
+    pointer(catch_unwind(AssertUnwindSafe(attached)).ok().flatten())
 }

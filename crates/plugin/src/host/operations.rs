@@ -1,10 +1,10 @@
 use super::instance::{Instance, must};
-use super::offers::lend;
+use super::offers::{Handle, lend};
 use crate::abi::{self, Bytes};
 use crate::convert::{attr_in, attr_out, caller_out, set_out, slice};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
-use vnode::{Cx, Errno, MAY_BLOCK, Result, Vnode};
+use vnode::{Cx, Errno, Result};
 use wrapfs::hooks::{self, Answer, Instead, Object, Op, OpKind, OpSet, Reply, Verdict};
 
 #[derive(Debug)]
@@ -62,8 +62,7 @@ impl hooks::Operations for Operations {
         match i64::from(code) {
             0 => Ok(Verdict::Proceed),
             1 => Ok(Verdict::Answer(self.reply(HOOK, room)?)),
-            code if code == -abi::MAY_BLOCK && !cx.may_block => Err(MAY_BLOCK),
-            code => Err(self.instance.errno(HOOK, code)),
+            code => Err(self.instance.errno_for(cx, HOOK, code)),
         }
     }
 
@@ -80,7 +79,7 @@ impl hooks::Operations for Operations {
         match code {
             0 => Instead::Keep,
             1 => Instead::Of(self.reply(HOOK, room)),
-            code => Instead::Of(Err(self.instance.errno(HOOK, code.into()))),
+            code => Instead::Of(Err(self.instance.errno_for(cx, HOOK, code.into()))),
         }
     }
 }
@@ -137,8 +136,8 @@ fn with_answer<R>(result: Result<Answer<'_>>, call: impl FnOnce(*const abi::Answ
             return call(&raw const answer);
         }
         Ok(Answer::Object(object, attr)) => {
-            let (attr, lower) = (attr_out(attr), object.lower());
-            let object = lend(&lower);
+            let (attr, handle) = (attr_out(attr), Handle::Lent(*object));
+            let object = lend(&handle);
             (answer.kind, answer.object, answer.attr) = (abi::OBJECT, &raw const object, &raw const attr);
             return call(&raw const answer);
         }
@@ -148,7 +147,7 @@ fn with_answer<R>(result: Result<Answer<'_>>, call: impl FnOnce(*const abi::Answ
 }
 
 /// What an operation is about: an object, and for some a second one.
-fn objects<'a>(op: &Op<'a>) -> (&'a dyn Vnode, Option<&'a dyn Vnode>) {
+fn objects<'a>(op: &Op<'a>) -> (Handle<'a>, Option<Handle<'a>>) {
     let (one, other): (&Object<'a>, Option<&Object<'a>>) = match *op {
         Op::Rename { dir, new_dir, .. } => (dir, Some(new_dir)),
         Op::Link { dir, target, .. } => (dir, Some(target)),
@@ -180,7 +179,7 @@ fn objects<'a>(op: &Op<'a>) -> (&'a dyn Vnode, Option<&'a dyn Vnode>) {
         | Op::Seek { file, .. }
         | Op::Copy { file, .. } => (file, None),
     };
-    (one.lower(), other.map(Object::lower))
+    (Handle::Lent(*one), other.map(|other| Handle::Lent(*other)))
 }
 
 /// Calls with an operation that is lent.

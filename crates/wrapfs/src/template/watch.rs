@@ -1,6 +1,7 @@
 //! Operations seen before and after they are done.
 
 use super::attributes::fix_identity;
+use super::data::patient;
 use super::guard::guard;
 use super::node::TemplateVnode;
 use crate::hooks::{Answer, Instead, Object, Op, OpKind, OpSet, Operations, Reply, Verdict};
@@ -84,11 +85,12 @@ impl Watch {
             // It was not done at all, and will be, by a thread that may wait.
             return Ok(None);
         }
-        let instead = guard("after", || Ok(self.hook.after(cx, op, result)));
         if !op.kind().only_looks() {
+            // What is done is done: a hook that had to wait could not be called again.
+            let _ = guard("after", || Ok(self.hook.after(&patient(cx), op, result)));
             return Ok(None);
         }
-        match instead? {
+        match guard("after", || Ok(self.hook.after(cx, op, result)))? {
             Instead::Keep => Ok(None),
             Instead::Of(Ok(reply)) => Ok(Some(reply)),
             Instead::Of(Err(errno)) => Err(errno),

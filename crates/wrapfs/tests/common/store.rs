@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use vnode::{Cx, Errno, Layer, Result};
 use wrapfs::Template;
 use wrapfs::hooks::{LongName, NameStore, Names, Object, Role, StateFile};
+use wrapfs::vnode::{Cx, Errno, Layer, Result};
 
 pub(crate) const STATE: &str = "store.state";
 const LONG: &[u8] = b"store.long.";

@@ -1,0 +1,24 @@
+//! A layer in Rust with a store of names of its own, as an object: what `tests/rust.rs` loads.
+
+#[path = "../../wrapfs/tests/common/store.rs"]
+#[allow(dead_code)]
+mod store;
+
+use store::Store;
+use wrapfs::hooks::Hooks;
+use wrapfs::{Build, LayerType, Settings, Traits};
+
+const LAYER: LayerType = LayerType {
+    name: "storing",
+    about: "keeps what names are encoded with in each directory",
+    options: &[],
+    build: Build::Over(&|lower, _settings| Ok(Store::new(20).over(lower))),
+    traits: Traits::NONE,
+};
+
+plugin::export!(LAYER, hooks);
+
+fn hooks(_settings: &Settings) -> core::result::Result<Hooks, String> {
+    let store = Store::new(20);
+    Ok(Hooks::new().names(store.clone()).store(store))
+}
