@@ -507,6 +507,10 @@ impl OpenFile for RemoteFile {
         None
     }
 
+    fn bind(&self) {
+        // It is never handed out.
+    }
+
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
         let (read, caller) = (server()?.lower.read.ok_or(NO)?, caller_out(cx));
         // SAFETY: see above.
