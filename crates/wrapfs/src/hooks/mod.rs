@@ -5,6 +5,7 @@
 
 mod attributes;
 mod data;
+mod format;
 mod ioctls;
 mod names;
 mod object;
@@ -15,6 +16,7 @@ mod store;
 
 pub use attributes::Attributes;
 pub use data::{Block, Data, MAX_BLOCK};
+pub use format::{FileFormat, FormatBlock, Layout, MAX_HEADER};
 pub use ioctls::Ioctls;
 pub use names::{Matching, Names};
 pub use object::{Known, Object, State};

@@ -1,4 +1,4 @@
-use super::{Attributes, Data, Ioctls, NameStore, Names, Objects, Operations};
+use super::{Attributes, Data, FileFormat, Ioctls, Layout, NameStore, Names, Objects, Operations};
 use crate::Foreign;
 use container::BlockCodec;
 use std::sync::Arc;
@@ -26,6 +26,8 @@ pub struct Hooks {
     pub data: Option<Box<dyn Data>>,
     /// Data of another size, and what becomes of files that are not stored so. Takes the place of `data`.
     pub resizing: Option<(Arc<dyn BlockCodec>, Foreign)>,
+    /// Data in blocks of a larger, fixed size. Takes the place of both.
+    pub format: Option<(Layout, Box<dyn FileFormat>)>,
     /// Operations.
     pub operations: Option<Box<dyn Operations>>,
     /// Ioctls.
@@ -67,6 +69,11 @@ impl Hooks {
     /// Data are changed, and their size: see [`crate::Template::resizing`].
     pub fn resizing(self, codec: Arc<dyn BlockCodec>, foreign: Foreign) -> Self {
         Self { resizing: Some((codec, foreign)), ..self }
+    }
+
+    /// Data are stored in blocks of a larger, fixed size: see [`crate::Template::format`].
+    pub fn format(self, layout: Layout, hook: impl FileFormat + 'static) -> Self {
+        Self { format: Some((layout, Box::new(hook))), ..self }
     }
 
     /// Operations are seen.

@@ -19,6 +19,9 @@ impl Core {
         {
             attr.size = resizing.size(cx, &self.server(cx), lower)?.unwrap_or(attr.size);
         }
+        if let Some(format) = self.format.as_ref().filter(|_| lower.kind() == Kind::Regular) {
+            attr.size = format.layout.plain_size(attr.size);
+        }
         self.decoded(cx, object, attr)
     }
 

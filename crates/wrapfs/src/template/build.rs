@@ -1,5 +1,6 @@
 use super::core::Core;
 use super::data::Coding;
+use super::format::Formatted;
 use super::guard::guard;
 use super::node::TemplateVnode;
 use super::paths::Paths;
@@ -8,7 +9,8 @@ use super::resized::{Foreign, Resizing};
 use super::watch::Watch;
 use crate::WrapFs;
 use crate::hooks::{
-    Attributes, Data, Hooks, Ioctls, Matching, NameStore, Names, Object, Objects, OpKind, Operations, StateFile,
+    Attributes, Data, FileFormat, Hooks, Ioctls, Layout, Matching, NameStore, Names, Object, Objects, OpKind,
+    Operations, StateFile,
 };
 use container::BlockCodec;
 use std::sync::Arc;
@@ -76,6 +78,13 @@ impl Template {
         self
     }
 
+    /// Data are stored behind a header, in blocks of a larger, fixed size. This takes the place of [`Self::data`] and
+    /// [`Self::resizing`]; a layer that needs two of them is two.
+    pub fn format(mut self, layout: Layout, hook: impl FileFormat + 'static) -> Self {
+        self.core.format = Some(Formatted::new(layout, Box::new(hook)));
+        self
+    }
+
     /// Operations are seen.
     pub fn operations(mut self, hook: impl Operations + 'static) -> Self {
         self.core.watch = Some(Watch::new(Box::new(hook)));
@@ -113,6 +122,7 @@ impl Template {
         self.core.attributes = hooks.attributes;
         self.core.data = hooks.data.map(Coding::new);
         self.core.resizing = hooks.resizing.map(|(codec, foreign)| Resizing::new(codec, foreign));
+        self.core.format = hooks.format.map(|(layout, hook)| Formatted::new(layout, hook));
         self.core.watch = hooks.operations.map(Watch::new);
         self.core.ioctls = hooks.ioctls;
         self.store = hooks.store;
@@ -179,9 +189,13 @@ impl Core {
         self.names.get_or_insert_with(|| Box::new(AsTheyAre));
     }
 
+    fn has_no_sizes(&self) -> bool {
+        self.resizing.is_none() && self.format.is_none()
+    }
+
     fn has_no_hooks(&self) -> bool {
         let none = !self.read_only && self.names.is_none() && self.attributes.is_none() && self.ioctls.is_none();
-        none && self.records.is_none() && self.watch.is_none() && self.data.is_none() && self.resizing.is_none()
+        none && self.records.is_none() && self.watch.is_none() && self.data.is_none() && self.has_no_sizes()
     }
 }
 

@@ -1,6 +1,7 @@
 use super::data::Coding;
 use super::directory::DirLocks;
 use super::folded::Folded;
+use super::format::Formatted;
 use super::hashed::Hashed;
 use super::long::Locks;
 use super::paths::Paths;
@@ -35,6 +36,7 @@ pub(crate) struct Core {
     pub(crate) watch: Option<Watch>,
     pub(crate) data: Option<Coding>,
     pub(crate) resizing: Option<Resizing>,
+    pub(crate) format: Option<Formatted>,
     /// What is kept with objects, if anything is.
     pub(crate) records: Option<Arc<Records>>,
     pub(crate) long: Locks,
@@ -60,6 +62,7 @@ impl Core {
             watch: None,
             data: None,
             resizing: None,
+            format: None,
             records: None,
             long: Locks::default(),
             uid: rustix::process::geteuid().as_raw(),

@@ -2,6 +2,7 @@
 
 use super::core::Core;
 use super::data::{CodedFile, Inode, copy, require_patience};
+use super::format::{FormatFile, FormatInode};
 use super::record::Record;
 use super::resized::Held;
 use crate::file::look_through;
@@ -24,6 +25,8 @@ pub(crate) struct TemplateFile {
     pub(crate) inode: Option<Arc<Inode>>,
     /// Where the size of data is changed.
     pub(crate) held: Option<Held>,
+    /// Where data are stored in blocks of a larger size.
+    pub(crate) format: Option<Arc<FormatInode>>,
 }
 
 /// The file of the layer below, if it is one of the template's; else the file itself.
@@ -54,9 +57,15 @@ impl TemplateFile {
         Some((inode, CodedFile { coding, vnode: &*self.vnode, known: self, file: &*self.lower }))
     }
 
+    /// What there is to be known of a file that is stored in a format.
+    fn formatted(&self) -> Option<FormatFile<'_>> {
+        let (format, inode) = (self.core.format.as_ref()?, self.format.as_deref()?);
+        Some(FormatFile { format, inode, object: self.object(), vnode: &*self.vnode, file: &*self.lower })
+    }
+
     /// Are its data others than those below?
     fn is_changed(&self) -> bool {
-        self.coded().is_some() || self.resized().is_some()
+        self.coded().is_some() || self.resized().is_some() || self.format.is_some()
     }
 
     fn must_read(&self) -> Result<()> {
@@ -73,6 +82,12 @@ impl TemplateFile {
             require_patience(cx, out.len())?;
             return resized.read(cx, out, offset);
         }
+        if let Some(file) = self.formatted() {
+            self.must_read()?;
+            require_patience(cx, out.len().max(file.format.layout.plain() as usize))?;
+            let _shared = file.inode.share(cx)?;
+            return file.read(cx, out, offset);
+        }
         let Some((inode, file)) = self.coded() else { return self.lower.read(cx, out, offset) };
         self.must_read()?;
         require_patience(cx, out.len().max(file.coding.block() as usize))?;
@@ -84,6 +99,13 @@ impl TemplateFile {
         if let Some(resized) = self.resized() {
             self.must_write()?;
             return resized.write(cx, data, (!self.flags.appends()).then_some(offset));
+        }
+        if let Some(file) = self.formatted() {
+            self.must_write()?;
+            require_patience(cx, data.len().max(file.format.layout.plain() as usize))?;
+            let _own = file.inode.own(cx)?;
+            let offset = if self.flags.appends() { file.size(cx)? } else { offset };
+            return file.write(cx, data, offset);
         }
         let Some((inode, file)) = self.coded() else { return self.lower.write(cx, data, offset) };
         self.must_write()?;
@@ -98,6 +120,12 @@ impl TemplateFile {
             self.must_write()?;
             return resized.fallocate(cx, mode, offset, len);
         }
+        if let Some(file) = self.formatted() {
+            self.must_write()?;
+            cx.require_blocking()?;
+            let _own = file.inode.own(cx)?;
+            return file.fallocate(cx, mode, offset, len);
+        }
         let Some((inode, file)) = self.coded() else { return self.lower.fallocate(cx, mode, offset, len) };
         self.must_write()?;
         cx.require_blocking()?;
@@ -108,6 +136,11 @@ impl TemplateFile {
     fn find(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
         if let Some(resized) = self.resized() {
             return resized.seek(cx, offset, whence);
+        }
+        if let Some(file) = self.formatted() {
+            cx.require_blocking()?;
+            let _shared = file.inode.share(cx)?;
+            return file.seek(cx, offset, whence);
         }
         let Some((inode, file)) = self.coded() else { return self.lower.seek(cx, offset, whence) };
         let _shared = inode.share(cx)?;
@@ -139,14 +172,16 @@ impl TemplateFile {
     fn same_file<'a>(&self, other: &'a dyn OpenFile) -> Option<&'a Self> {
         let other = other.as_any().downcast_ref::<Self>()?;
         let by_inode = self.inode.as_ref().zip(other.inode.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
-        let is_same = by_inode || self.resized().zip(other.resized()).is_some_and(|(a, b)| a.is_same(&b));
+        let by_format = self.format.as_ref().zip(other.format.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
+        let is_same = by_inode || by_format || self.resized().zip(other.resized()).is_some_and(|(a, b)| a.is_same(&b));
         is_same.then_some(other)
     }
 
     fn size(&self, cx: &Cx<'_>) -> Result<u64> {
-        match self.resized() {
-            Some(resized) => Ok(resized.size()),
-            None => Ok(self.vnode.getattr(cx)?.size),
+        match (self.resized(), self.formatted()) {
+            (Some(resized), _) => Ok(resized.size()),
+            (None, Some(file)) => file.size(cx),
+            (None, None) => Ok(self.vnode.getattr(cx)?.size),
         }
     }
 

@@ -15,6 +15,7 @@ mod directory;
 mod entries;
 mod file;
 mod folded;
+mod format;
 mod guard;
 mod hashed;
 mod inverse;

@@ -2,6 +2,7 @@
 
 use super::data::{CodedFile, Inode, changes_blocks};
 use super::file::{TemplateFile, lower_of, writable_lower_of};
+use super::format::{FormatFile, FormatInode, Formatted};
 use super::node::TemplateVnode;
 use super::resized::Resizing;
 use std::sync::Arc;
@@ -21,6 +22,55 @@ impl TemplateVnode {
         self.core.resizing.as_ref().filter(|_| self.lower.kind() == Kind::Regular)
     }
 
+    /// What the open files of this file share, if it is stored in a format.
+    fn format_inode(&self) -> Option<Arc<FormatInode>> {
+        let format = self.core.format.as_ref().filter(|_| self.lower.kind() == Kind::Regular)?;
+        Some(format.inode(self.lower.id()))
+    }
+
+    fn file_of_format(
+        &self,
+        lower: Arc<dyn OpenFile>,
+        flags: OpenFlags,
+        format: Arc<FormatInode>,
+    ) -> Arc<dyn OpenFile> {
+        let (core, vnode, record) = (Arc::clone(&self.core), Arc::clone(&self.lower), self.record.clone());
+        Arc::new(TemplateFile { core, vnode, record, lower, flags, inode: None, held: None, format: Some(format) })
+    }
+
+    fn open_format(&self, cx: &Cx<'_>, flags: OpenFlags, format: Arc<FormatInode>) -> Result<Arc<dyn OpenFile>> {
+        let lower = if flags.truncates() {
+            let _own = format.own(cx)?;
+            let lower = self.lower.open(cx, widened(flags))?;
+            format.forget_header();
+            lower
+        } else {
+            self.lower.open(cx, widened(flags))?
+        };
+        Ok(self.file_of_format(lower, flags, format))
+    }
+
+    fn resize_format(
+        &self,
+        cx: &Cx<'_>,
+        set: &SetAttr,
+        new_size: u64,
+        file: Option<&dyn OpenFile>,
+        (format, inode): (&Formatted, &FormatInode),
+    ) -> Result<Attr> {
+        cx.require_blocking()?;
+        let _own = inode.own(cx)?;
+        let opened;
+        let file = match file.and_then(writable_lower_of) {
+            Some(file) => file,
+            None => {
+                opened = self.lower.open(&self.core.server(cx), OpenFlags::RDWR)?;
+                &*opened
+            }
+        };
+        FormatFile { format, inode, object: self.object(), vnode: &*self.lower, file }.resize(cx, set, new_size)
+    }
+
     /// What the open files of this file share, where there is a data hook.
     fn inode(&self, cx: &Cx<'_>) -> Result<Option<Arc<Inode>>> {
         let coding = self.core.data.as_ref().filter(|_| self.lower.kind() == Kind::Regular);
@@ -29,13 +79,16 @@ impl TemplateVnode {
 
     fn file(&self, lower: Arc<dyn OpenFile>, flags: OpenFlags, inode: Option<Arc<Inode>>) -> Arc<dyn OpenFile> {
         let (core, vnode, record) = (Arc::clone(&self.core), Arc::clone(&self.lower), self.record.clone());
-        Arc::new(TemplateFile { core, vnode, record, lower, flags, inode, held: None })
+        Arc::new(TemplateFile { core, vnode, record, lower, flags, inode, held: None, format: None })
     }
 
     pub(crate) fn open_file(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         if let Some(resizing) = self.resizing() {
             let server = self.core.server(cx).held_for_caller();
             return Ok(Arc::new(self.open_resized((cx, &server), resizing, flags, None)?));
+        }
+        if let Some(format) = self.format_inode() {
+            return self.open_format(cx, flags, format);
         }
         let inode = self.inode(cx)?;
         let lower = match inode.as_ref().filter(|inode| inode.coded) {
@@ -88,7 +141,7 @@ impl TemplateVnode {
         if self.core.resizing.is_some() {
             // Others may write it while this one is open.
             widened(OpenFlags(flags.0 | OpenFlags::RDWR.0))
-        } else if self.core.data.is_some() {
+        } else if self.core.data.is_some() || self.core.format.is_some() {
             widened(flags)
         } else {
             flags
@@ -99,6 +152,9 @@ impl TemplateVnode {
         if let Some(resizing) = self.resizing() {
             let server = self.core.server(cx).held_for_caller();
             return Ok(Arc::new(self.open_resized((cx, &server), resizing, flags.without_trunc(), Some(lower))?));
+        }
+        if let Some(format) = self.format_inode() {
+            return Ok(self.file_of_format(lower, flags, format));
         }
         let inode = self.inode(cx)?;
         if self.flags_of_new(flags) != flags && inode.as_ref().is_some_and(|inode| !inode.coded) {
@@ -117,6 +173,9 @@ impl TemplateVnode {
     ) -> Result<Attr> {
         if let Some(resizing) = self.resizing() {
             return self.resize_container(cx, resizing, set, new_size);
+        }
+        if let Some((format, inode)) = self.core.format.as_ref().zip(self.format_inode()) {
+            return self.resize_format(cx, set, new_size, file, (format, &inode));
         }
         let inode = self.inode(cx)?;
         let coded = self.core.data.as_ref().zip(inode.as_ref().filter(|inode| inode.coded));

@@ -21,3 +21,5 @@ pub(crate) use copy::copy;
 pub(crate) use inode::Inode;
 pub(crate) use lower::{CodedFile, patient, require_patience};
 pub(crate) use resize::changes_blocks;
+pub(crate) use scratch::Scratch;
+pub(crate) use zero::is_zero;

@@ -1,0 +1,249 @@
+use super::super::data::{Scratch, is_zero};
+use super::super::guard::guard;
+use super::super::inverse;
+use super::{FormatInode, Formatted};
+use crate::hooks::{FormatBlock, Layout, Object};
+use std::sync::Arc;
+use vnode::{Cx, Errno, OpenFile, Result, SetAttr, Vnode};
+
+/// About how much is encoded and handed to the layer below at a time, in bytes.
+const CHUNK: u64 = 256 << 10;
+
+/// A stored file, open below for reading, and for writing if it is written.
+pub(crate) struct FormatFile<'a> {
+    pub(crate) format: &'a Formatted,
+    pub(crate) inode: &'a FormatInode,
+    pub(crate) object: Object<'a>,
+    pub(crate) vnode: &'a dyn Vnode,
+    pub(crate) file: &'a dyn OpenFile,
+}
+
+/// What the file below was before it was changed.
+#[derive(Debug)]
+pub(super) struct Undo {
+    /// Its size there.
+    pub(super) stored: u64,
+    /// Bytes that were overwritten, and where they were.
+    pub(super) blocks: Vec<(u64, Vec<u8>)>,
+}
+
+impl FormatFile<'_> {
+    pub(super) fn layout(&self) -> Layout {
+        self.format.layout
+    }
+
+    /// Blocks that are worked on at a time.
+    pub(super) fn chunk(&self) -> u64 {
+        (CHUNK / self.layout().stored()).max(1)
+    }
+
+    /// The size below.
+    pub(super) fn stored(&self, cx: &Cx<'_>) -> Result<u64> {
+        Ok(self.vnode.getattr(cx)?.size)
+    }
+
+    pub(crate) fn size(&self, cx: &Cx<'_>) -> Result<u64> {
+        Ok(self.layout().plain_size(self.stored(cx)?))
+    }
+
+    /// The header, checked; `None`: the file is empty.
+    pub(super) fn header(&self, cx: &Cx<'_>) -> Result<Option<Arc<[u8]>>> {
+        if let Some(header) = &*self.inode.header.lock() {
+            return Ok(Some(Arc::clone(header)));
+        }
+        let mut header = vec![0; self.layout().header() as usize];
+        // What a crash left of a header is no header.
+        if self.read_below(cx, &mut header, 0)? < header.len() {
+            return Ok(None);
+        }
+        guard("check_header", || self.format.hook.check_header(cx, &self.object, &header))?;
+        Ok(Some(self.keep_header(header)))
+    }
+
+    fn keep_header(&self, header: Vec<u8>) -> Arc<[u8]> {
+        let header: Arc<[u8]> = header.into();
+        *self.inode.header.lock() = Some(Arc::clone(&header));
+        header
+    }
+
+    /// A header for a file that is empty, not written yet.
+    pub(super) fn new_header(&self, cx: &Cx<'_>) -> Result<Arc<[u8]>> {
+        let mut header = vec![0; self.layout().header() as usize];
+        guard("new_header", || self.format.hook.new_header(cx, &self.object, &mut header))?;
+        Ok(header.into())
+    }
+
+    /// Writes the header of a file that is empty, in place of what may be left of another one.
+    pub(super) fn begin(&self, cx: &Cx<'_>, header: &Arc<[u8]>, stored: u64) -> Result<()> {
+        self.inode.forget_header();
+        if stored > 0 {
+            self.set_size_below(cx, 0)?;
+        }
+        self.write_below(cx, header, 0).1?;
+        *self.inode.header.lock() = Some(Arc::clone(header));
+        Ok(())
+    }
+
+    /// Reads plain bytes.
+    pub(crate) fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
+        if out.is_empty() || offset >= self.layout().max_size() {
+            return Ok(0);
+        }
+        let Some(header) = self.header(cx)? else { return Ok(0) };
+        let plain = self.layout().plain();
+        let mut done = 0;
+        while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            let at = offset.saturating_add(done as u64);
+            let skip = at % plain;
+            let blocks = (skip + rest.len() as u64).div_ceil(plain).min(self.chunk());
+            let mut stored = Scratch::take((blocks * self.layout().stored()) as usize);
+            let got = self.read_below(cx, &mut stored, self.layout().start_of(at / plain))?;
+            // No short answer for an error: it would be taken for the end of the file.
+            let bytes = stored.get(..got).unwrap_or_default();
+            done += self.decode_span(cx, &header, at / plain, bytes, (skip as usize, rest))?;
+            if got < stored.len() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Decodes blocks from `first` on, but for the first `skip` bytes. Answers how many bytes that gave.
+    fn decode_span(
+        &self,
+        cx: &Cx<'_>,
+        header: &[u8],
+        first: u64,
+        stored: &[u8],
+        (mut skip, out): (usize, &mut [u8]),
+    ) -> Result<usize> {
+        let mut done = 0;
+        for (number, bytes) in (first..).zip(stored.chunks(self.layout().stored() as usize)) {
+            let len = bytes.len().saturating_sub(self.layout().overhead() as usize);
+            let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty() && len > skip) else { break };
+            if skip == 0 && rest.len() >= len {
+                self.decode(cx, (header, number), bytes, rest.get_mut(..len).ok_or(Errno::IO)?)?;
+                done += len;
+                continue;
+            }
+            let mut plain = Scratch::take(len);
+            self.decode(cx, (header, number), bytes, &mut plain)?;
+            let part = plain.get(skip..).unwrap_or_default();
+            let len = part.len().min(rest.len());
+            rest.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
+            done += len;
+            skip = 0;
+        }
+        Ok(done)
+    }
+
+    /// A block as it is below, which is shorter or empty at the end of the file.
+    pub(super) fn old_block(&self, cx: &Cx<'_>, number: u64) -> Result<Vec<u8>> {
+        let mut stored = vec![0; self.layout().stored() as usize];
+        let len = self.read_below(cx, &mut stored, self.layout().start_of(number))?;
+        stored.truncate(len);
+        Ok(stored)
+    }
+
+    /// The plain bytes of what [`Self::old_block`] answered.
+    pub(super) fn plain_of(&self, cx: &Cx<'_>, at: (&[u8], u64), stored: &[u8]) -> Result<Vec<u8>> {
+        let mut plain = vec![0; stored.len().saturating_sub(self.layout().overhead() as usize)];
+        if !plain.is_empty() {
+            self.decode(cx, at, stored, &mut plain)?;
+        }
+        Ok(plain)
+    }
+
+    fn decode(&self, cx: &Cx<'_>, (header, number): (&[u8], u64), stored: &[u8], plain: &mut [u8]) -> Result<()> {
+        if stored.len() as u64 == self.layout().stored() && is_zero(stored) {
+            plain.fill(0);
+            return Ok(());
+        }
+        let at = FormatBlock { file: &self.object, header, number };
+        guard("decode_block", || self.format.hook.decode_block(cx, &at, stored, plain))
+    }
+
+    /// Appends the encoding of a block to `stored`.
+    pub(super) fn encode(
+        &self,
+        cx: &Cx<'_>,
+        (header, number): (&[u8], u64),
+        plain: &[u8],
+        stored: &mut Vec<u8>,
+    ) -> Result<()> {
+        let start = stored.len();
+        stored.resize(start + plain.len() + self.layout().overhead() as usize, 0);
+        let out = stored.get_mut(start..).ok_or(Errno::IO)?;
+        let at = FormatBlock { file: &self.object, header, number };
+        guard("encode_block", || self.format.hook.encode_block(cx, &at, plain, out))?;
+        if out.len() as u64 == self.layout().stored() && is_zero(out) && !is_zero(plain) {
+            // It would be read as a hole.
+            tracing::error!(hook = ?self.format.hook, number, "data are encoded as zeros");
+            return Err(Errno::IO);
+        }
+        if !inverse::CHECKED {
+            return Ok(());
+        }
+        let mut again = Scratch::take(plain.len());
+        let decoded = self.decode(cx, (header, number), out, &mut again);
+        let input = || format!("block {number} of inode {}", self.vnode.id());
+        inverse::check(["encode_block", "decode_block"], input, plain, decoded.map(|()| &*again))
+    }
+
+    /// Writes one block in place of what is there.
+    pub(super) fn put(&self, cx: &Cx<'_>, undo: &mut Undo, at: (&[u8], u64), old: Vec<u8>, plain: &[u8]) -> Result<()> {
+        let mut stored = Vec::new();
+        self.encode(cx, at, plain, &mut stored)?;
+        let start = self.layout().start_of(at.1);
+        undo.blocks.push((start, old));
+        self.write_below(cx, &stored, start).1
+    }
+
+    /// Makes everything as it was. What can't be is said in the log.
+    pub(super) fn undo(&self, cx: &Cx<'_>, undo: Undo) {
+        let mut failed = None;
+        for (start, bytes) in undo.blocks.into_iter().rev().filter(|(_, bytes)| !bytes.is_empty()) {
+            failed = self.write_below(cx, &bytes, start).1.err().or(failed);
+        }
+        failed = match self.stored(cx) {
+            Ok(now) if now > undo.stored => self.set_size_below(cx, undo.stored).err().or(failed),
+            Ok(_) => failed,
+            Err(errno) => Some(errno),
+        };
+        if undo.stored <= self.layout().header() {
+            self.inode.forget_header();
+        }
+        if let Some(errno) = failed {
+            tracing::error!(%errno, inode = self.vnode.id(), "a failed change could not be taken back");
+        }
+    }
+
+    pub(super) fn read_below(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match self.file.read(cx, rest, offset.saturating_add(done as u64))? {
+                0 => break,
+                n => done += n,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes as much as can be; and why not all, if not.
+    pub(super) fn write_below(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> (usize, Result<()>) {
+        let mut done = 0;
+        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
+            match self.file.write(cx, rest, offset.saturating_add(done as u64)) {
+                Ok(0) => return (done, Err(Errno::IO)),
+                Ok(n) => done += n,
+                Err(errno) => return (done, Err(errno)),
+            }
+        }
+        (done, Ok(()))
+    }
+
+    pub(super) fn set_size_below(&self, cx: &Cx<'_>, size: u64) -> Result<()> {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        self.vnode.setattr(cx, &set, Some(self.file)).map(|_| ())
+    }
+}

@@ -1,0 +1,114 @@
+use super::super::data::is_zero;
+use super::file::FormatFile;
+use vnode::{Cx, Errno, Result, SeekFrom, SetAttr};
+
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
+const ZERO_RANGE: u32 = 0x10;
+
+/// So many zeros are written at a time, in bytes.
+const ZEROS: usize = 64 << 10;
+
+impl FormatFile<'_> {
+    /// Finds data or a hole. A block is a hole if all of it is zeros below; where none of it is a hole there, only the first one
+    /// is read to find that out, so that a hole may be said to be data where it begins or ends.
+    pub(crate) fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+        let (size, plain) = (self.size(cx)?, self.layout().plain());
+        if offset >= size {
+            return Err(Errno::NXIO);
+        }
+        let mut number = offset / plain;
+        while number * plain < size {
+            cx.check()?;
+            let start = self.layout().start_of(number);
+            let exactly = number == offset / plain || matches!(whence, SeekFrom::Data);
+            let (is_hole, next) = self.look(cx, (number, start), exactly)?;
+            if is_hole == matches!(whence, SeekFrom::Hole) {
+                return Ok(offset.max(number * plain));
+            }
+            number = next;
+        }
+        match whence {
+            SeekFrom::Data => Err(Errno::NXIO),
+            SeekFrom::Hole => Ok(size),
+        }
+    }
+
+    /// Is a block a hole? And the next block that may be something else.
+    fn look(&self, cx: &Cx<'_>, (number, start): (u64, u64), exactly: bool) -> Result<(bool, u64)> {
+        let stored = self.layout().stored();
+        let block_at = |below: u64| (below.saturating_sub(self.layout().header()) / stored).max(number + 1);
+        let data = match self.file.seek(cx, start, SeekFrom::Data) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => return Ok((true, u64::MAX / self.layout().plain())),
+            Err(errno) => return Err(errno),
+        };
+        if data >= start + stored {
+            return Ok((true, block_at(data)));
+        }
+        if !exactly && data == start {
+            let hole = self.file.seek(cx, data, SeekFrom::Hole)?;
+            if hole >= start + stored {
+                return Ok((false, block_at(hole)));
+            }
+        }
+        let bytes = self.old_block(cx, number)?;
+        if bytes.len() as u64 == stored {
+            return Ok((is_zero(&bytes), number + 1));
+        }
+        // The last block can't be stored as a hole. It is one all the same, so that what a file grew by is a hole.
+        let header = self.header(cx)?.ok_or(Errno::IO)?;
+        let plain = self.plain_of(cx, (&header, number), &bytes);
+        Ok((plain.is_ok_and(|plain| is_zero(&plain)), number + 1))
+    }
+
+    /// Allocates, punches and zeroes. Must be the only one who writes.
+    pub(crate) fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Err(Errno::INVAL);
+        }
+        let end = offset.checked_add(len).filter(|&end| end <= self.layout().max_size()).ok_or(Errno::FBIG)?;
+        let size = self.size(cx)?;
+        match mode & !KEEP_SIZE {
+            PUNCH_HOLE if mode & KEEP_SIZE != 0 => return self.zero(cx, offset, end.min(size), size),
+            ZERO_RANGE => self.zero(cx, offset, end.min(size), size)?,
+            0 => {
+                let plain = self.layout().plain();
+                let first = self.layout().start_of(offset / plain);
+                let last = self.layout().start_of(end.div_ceil(plain));
+                self.file.fallocate(cx, KEEP_SIZE, first, last - first)?;
+            }
+            _ => return Err(Errno::OPNOTSUPP),
+        }
+        if mode & KEEP_SIZE == 0 && end > size {
+            self.resize(cx, &SetAttr { size: Some(end), ..SetAttr::default() }, end)?;
+        }
+        Ok(())
+    }
+
+    /// Makes whole blocks holes and parts of blocks zeros. A last block that is not whole can't be a hole.
+    fn zero(&self, cx: &Cx<'_>, from: u64, to: u64, size: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        let plain = self.layout().plain();
+        let (first, after) = (from.div_ceil(plain), to / plain);
+        if first < after {
+            let (start, end) = (self.layout().start_of(first), self.layout().start_of(after));
+            self.file.fallocate(cx, PUNCH_HOLE | KEEP_SIZE, start, end - start)?;
+            self.write_zeros(cx, from, first * plain)?;
+            return self.write_zeros(cx, after * plain, to);
+        }
+        debug_assert!(to <= size);
+        self.write_zeros(cx, from, to)
+    }
+
+    fn write_zeros(&self, cx: &Cx<'_>, mut from: u64, to: u64) -> Result<()> {
+        let zeros = vec![0; ZEROS.min(to.saturating_sub(from) as usize)];
+        while from < to {
+            let len = ((to - from) as usize).min(zeros.len());
+            from += self.write(cx, zeros.get(..len).unwrap_or(&zeros), from)? as u64;
+        }
+        Ok(())
+    }
+}

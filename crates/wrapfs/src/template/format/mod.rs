@@ -1,0 +1,69 @@
+//! Data in blocks of a larger, fixed size behind a header: docs/wrapfs.md says what is promised.
+//!
+//! `file` reads and encodes blocks, `write`, `resize` and `holes` are the operations.
+
+mod file;
+mod holes;
+mod resize;
+mod write;
+
+pub(crate) use file::FormatFile;
+
+use super::table::Table;
+use crate::hooks::{FileFormat, Layout};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
+use vnode::{Cx, MAY_BLOCK, Result};
+
+/// A [`FileFormat`] in use.
+#[derive(Debug)]
+pub(crate) struct Formatted {
+    pub(crate) layout: Layout,
+    hook: Box<dyn FileFormat>,
+    table: Arc<Table<FormatInode>>,
+}
+
+/// What the open files of one inode share.
+#[derive(Debug)]
+pub(crate) struct FormatInode {
+    id: u64,
+    table: Arc<Table<FormatInode>>,
+    /// Readers of data hold it shared; who changes data or the size, alone.
+    lock: RwLock<()>,
+    /// The header, once it was read or made. `None` while the file is empty.
+    header: Mutex<Option<Arc<[u8]>>>,
+}
+
+impl Formatted {
+    pub(crate) fn new(layout: Layout, hook: Box<dyn FileFormat>) -> Self {
+        Self { layout, hook, table: Table::new() }
+    }
+
+    pub(crate) fn inode(&self, id: u64) -> Arc<FormatInode> {
+        self.table.get(id).unwrap_or_else(|| {
+            let (lock, header) = (RwLock::default(), Mutex::default());
+            self.table.insert(id, Arc::new(FormatInode { id, table: Arc::clone(&self.table), lock, header }))
+        })
+    }
+}
+
+impl FormatInode {
+    pub(crate) fn share(&self, cx: &Cx<'_>) -> Result<RwLockReadGuard<'_, ()>> {
+        if cx.may_block { Ok(self.lock.read()) } else { self.lock.try_read().ok_or(MAY_BLOCK) }
+    }
+
+    pub(crate) fn own(&self, cx: &Cx<'_>) -> Result<RwLockWriteGuard<'_, ()>> {
+        if cx.may_block { Ok(self.lock.write()) } else { self.lock.try_write().ok_or(MAY_BLOCK) }
+    }
+
+    /// The file is empty, or may be another one: its header is read or made anew.
+    pub(crate) fn forget_header(&self) {
+        *self.header.lock() = None;
+    }
+}
+
+impl Drop for FormatInode {
+    fn drop(&mut self) {
+        self.table.forget(self.id, self);
+    }
+}

@@ -1,0 +1,71 @@
+use super::super::data::patient;
+use super::file::{FormatFile, Undo};
+use vnode::{Attr, Cx, Errno, Result, SetAttr};
+
+impl FormatFile<'_> {
+    /// Changes attributes, the size among them: cuts, or grows by a hole. The block that the file ends in, before or after, is encoded
+    /// anew at its new length.
+    pub(crate) fn resize(&self, cx: &Cx<'_>, set: &SetAttr, new: u64) -> Result<Attr> {
+        if new > self.layout().max_size() {
+            return Err(Errno::FBIG);
+        }
+        let stored = self.stored(cx)?;
+        let size = self.layout().plain_size(stored);
+        let below = SetAttr { size: Some(self.layout().stored_size(new)), ..*set };
+        let cx = &patient(cx);
+        let mut undo = Undo { stored, blocks: Vec::new() };
+        let made = if new > size {
+            self.grow(cx, &mut undo, size, new)
+        } else if new < size && !new.is_multiple_of(self.layout().plain()) {
+            self.cut(cx, &mut undo, new)
+        } else {
+            Ok(())
+        };
+        let answer = made.and_then(|()| self.vnode.setattr(cx, &below, Some(self.file)));
+        match &answer {
+            Err(_) => self.undo(cx, undo),
+            Ok(_) if new == 0 => self.inode.forget_header(),
+            Ok(_) => {}
+        }
+        answer
+    }
+
+    /// Makes the block that the file is to end in shorter.
+    fn cut(&self, cx: &Cx<'_>, undo: &mut Undo, new: u64) -> Result<()> {
+        let header = self.header(cx)?.ok_or(Errno::IO)?;
+        let (number, rest) = (new / self.layout().plain(), new % self.layout().plain());
+        let old = self.old_block(cx, number)?;
+        let mut plain = self.plain_of(cx, (&header, number), &old)?;
+        plain.truncate(rest as usize);
+        self.put(cx, undo, (&header, number), old, &plain)
+    }
+
+    /// Makes the last block longer, and the new last one, unless it is whole: only whole blocks can be holes.
+    fn grow(&self, cx: &Cx<'_>, undo: &mut Undo, size: u64, new: u64) -> Result<()> {
+        let plain = self.layout().plain();
+        let header = if size == 0 {
+            let header = self.new_header(cx)?;
+            self.begin(cx, &header, undo.stored)?;
+            header
+        } else {
+            self.header(cx)?.ok_or(Errno::IO)?
+        };
+        let right = self.layout().stored_size(size);
+        if size > 0 && undo.stored > right {
+            self.set_size_below(cx, right)?;
+            undo.stored = right;
+        }
+        if !size.is_multiple_of(plain) {
+            let number = size / plain;
+            let old = self.old_block(cx, number)?;
+            let mut bytes = self.plain_of(cx, (&header, number), &old)?;
+            bytes.resize((new - number * plain).min(plain) as usize, 0);
+            self.put(cx, undo, (&header, number), old, &bytes)?;
+        }
+        let (number, rest) = (new / plain, new % plain);
+        if rest > 0 && number * plain >= size {
+            self.put(cx, undo, (&header, number), Vec::new(), &vec![0; rest as usize])?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,178 @@
+use super::super::data::patient;
+use super::file::{FormatFile, Undo};
+use std::sync::Arc;
+use vnode::{Cx, Errno, Result, SeekFrom};
+
+/// `fallocate` makes a hole and keeps the size.
+const PUNCH: u32 = 2 | 1;
+
+/// The first or the last block of a write that does not take all of it.
+struct Edge {
+    number: u64,
+    /// As it will be.
+    plain: Vec<u8>,
+    /// As it was below; empty where nothing was.
+    old: Vec<u8>,
+}
+
+/// What is about to be written.
+struct Plan<'a> {
+    data: &'a [u8],
+    offset: u64,
+    header: Arc<[u8]>,
+    edges: [Option<Edge>; 2],
+    /// The last block of the file, where the write begins behind it and it must become whole.
+    tail: Option<Edge>,
+    /// The size below, and above.
+    stored: u64,
+    size: u64,
+}
+
+impl Plan<'_> {
+    fn end(&self) -> u64 {
+        self.offset + self.data.len() as u64
+    }
+}
+
+impl FormatFile<'_> {
+    /// Writes as much as the layer below takes. Must be the only one who writes.
+    pub(crate) fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let room = self.layout().max_size().checked_sub(offset).filter(|&room| room > 0).ok_or(Errno::FBIG)?;
+        let data = data.get(..usize::try_from(room).unwrap_or(usize::MAX)).unwrap_or(data);
+        // Only reads until everything is known: another thread may have to begin anew.
+        let plan = self.plan(cx, data, offset)?;
+        let cx = &patient(cx);
+        let mut undo = Undo { stored: plan.stored, blocks: Vec::new() };
+        let written = self.prepare(cx, &plan, &mut undo).and_then(|()| self.write_blocks(cx, &plan));
+        if written.is_err() {
+            self.undo(cx, undo);
+        }
+        written
+    }
+
+    fn plan<'a>(&self, cx: &Cx<'_>, data: &'a [u8], offset: u64) -> Result<Plan<'a>> {
+        let stored = self.stored(cx)?;
+        let (size, plain) = (self.layout().plain_size(stored), self.layout().plain());
+        let header = if size == 0 { self.new_header(cx)? } else { self.header(cx)?.ok_or(Errno::IO)? };
+        let end = offset + data.len() as u64;
+        let (first, last) = (offset / plain, (end - 1) / plain);
+        let mut plan = Plan { data, offset, header, edges: [None, None], tail: None, stored, size };
+        let is_part = |number: u64| number * plain < offset || end < (number + 1) * plain;
+        let head = if is_part(first) { Some(self.edge(cx, &plan, first)?) } else { None };
+        let tail = if first != last && is_part(last) { Some(self.edge(cx, &plan, last)?) } else { None };
+        plan.edges = [head, tail];
+        if !size.is_multiple_of(plain) && size / plain < first {
+            let mut edge = self.edge(cx, &plan, size / plain)?;
+            edge.plain.resize(plain as usize, 0);
+            plan.tail = Some(edge);
+        }
+        Ok(plan)
+    }
+
+    /// A block, with that of the data laid over it which belongs there.
+    fn edge(&self, cx: &Cx<'_>, plan: &Plan<'_>, number: u64) -> Result<Edge> {
+        let size = self.layout().plain();
+        let start = number * size;
+        let old = if start < plan.size { self.old_block(cx, number)? } else { Vec::new() };
+        let mut plain = self.plain_of(cx, (&plan.header, number), &old)?;
+        let (from, to) = (plan.offset.max(start), plan.end().min(start + size));
+        if let (true, Some(source)) = (from < to, plan.data.get((from.max(plan.offset) - plan.offset) as usize..)) {
+            let (from, to) = ((from - start) as usize, (to - start) as usize);
+            plain.resize(plain.len().max(to), 0);
+            plain.iter_mut().take(to).skip(from).zip(source).for_each(|(to, from)| *to = *from);
+        }
+        Ok(Edge { number, plain, old })
+    }
+
+    /// Makes the header of an empty file, cuts off what a crash left behind the last block, and makes that whole.
+    fn prepare(&self, cx: &Cx<'_>, plan: &Plan<'_>, undo: &mut Undo) -> Result<()> {
+        if plan.size == 0 {
+            return self.begin(cx, &plan.header, plan.stored);
+        }
+        let right = self.layout().stored_size(plan.size);
+        if plan.stored > right {
+            self.set_size_below(cx, right)?;
+            undo.stored = right;
+        }
+        match &plan.tail {
+            Some(tail) => self.put(cx, undo, (&plan.header, tail.number), tail.old.clone(), &tail.plain),
+            None => Ok(()),
+        }
+    }
+
+    /// Encodes and writes, some blocks at a time; answers how many bytes of the data are in the file.
+    fn write_blocks(&self, cx: &Cx<'_>, plan: &Plan<'_>) -> Result<usize> {
+        let plain = self.layout().plain();
+        let after = plan.end().div_ceil(plain);
+        let mut number = plan.offset / plain;
+        while number < after {
+            let stop = after.min(number + self.chunk());
+            let written = self.encode_part(cx, plan, number, stop).and_then(|stored| {
+                let (len, why) = self.write_below(cx, &stored, self.layout().start_of(number));
+                why.inspect_err(|&errno| number += self.mend(cx, plan, number, len as u64, errno))
+            });
+            if let Err(errno) = written {
+                let taken = (number * plain).saturating_sub(plan.offset) as usize;
+                return if taken > 0 { Ok(taken) } else { Err(errno) };
+            }
+            number = stop;
+        }
+        Ok(plan.data.len())
+    }
+
+    fn encode_part(&self, cx: &Cx<'_>, plan: &Plan<'_>, first: u64, stop: u64) -> Result<Vec<u8>> {
+        let size = self.layout().plain();
+        let mut stored = Vec::with_capacity(((stop - first) * self.layout().stored()) as usize);
+        for number in first..stop {
+            let plain = match plan.edges.iter().flatten().find(|edge| edge.number == number) {
+                Some(edge) => &edge.plain[..],
+                None => {
+                    let from = (number * size - plan.offset) as usize;
+                    plan.data.get(from..from + size as usize).ok_or(Errno::IO)?
+                }
+            };
+            self.encode(cx, (&plan.header, number), plain, &mut stored)?;
+        }
+        Ok(stored)
+    }
+
+    /// The layer below took only `len` bytes of the blocks from `first` on. A block of which it took a part is made what it was, as far as
+    /// that is known. Answers how many blocks are whole.
+    fn mend(&self, cx: &Cx<'_>, plan: &Plan<'_>, first: u64, len: u64, errno: Errno) -> u64 {
+        let whole = len / self.layout().stored();
+        if len.is_multiple_of(self.layout().stored()) {
+            return whole;
+        }
+        let torn = first + whole;
+        let start = self.layout().start_of(torn);
+        let old = plan.edges.iter().flatten().find(|edge| edge.number == torn).map_or(&[][..], |edge| &edge.old);
+        let part = len % self.layout().stored();
+        let mended = if start >= plan.stored || plan.size == 0 {
+            self.set_size_below(cx, start)
+        } else if old.is_empty() && self.is_hole_below(cx, start + part) {
+            // Only a block that was a hole has one in it.
+            self.file.fallocate(cx, PUNCH, start, part)
+        } else if old.is_empty() {
+            Err(errno)
+        } else {
+            let end = start + old.len() as u64;
+            let restored = self.write_below(cx, old, start).1;
+            if end == plan.stored { restored.and_then(|()| self.set_size_below(cx, end)) } else { restored }
+        };
+        if let Err(errno) = mended {
+            let (inode, plain) = (self.vnode.id(), self.layout().plain());
+            tracing::error!(%errno, inode, from = torn * plain, "a block of {plain} bytes is damaged");
+        }
+        whole
+    }
+
+    fn is_hole_below(&self, cx: &Cx<'_>, at: u64) -> bool {
+        match self.file.seek(cx, at, SeekFrom::Data) {
+            Ok(data) => data > at,
+            Err(errno) => errno == Errno::NXIO,
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! Data behind a header in blocks of a larger, fixed size: against a copy in memory, with faults and kills at every step.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use conformance::fixture::{ROOT, name};
+use memfs::{Count, Fault, Faults, MemFs, Plan};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use vnode::{Cx, Errno, Layer, OpenFile, OpenFlags, Result, SeekFrom, SetAttr, Vnode};
+use wrapfs::Template;
+use wrapfs::hooks::{FileFormat, FormatBlock, Layout, Object};
+
+const APPEND: OpenFlags = OpenFlags(OpenFlags::WRONLY.0 | 0o2000);
+const PUNCH: u32 = 3;
+const ZERO: u32 = 0x10;
+
+/// A sum over the file's id, the block's number and its bytes, then the bytes, turned around.
+#[derive(Debug)]
+struct Summed;
+
+static IDS: AtomicU64 = AtomicU64::new(1);
+
+fn sum(at: &FormatBlock<'_>, bytes: &[u8]) -> u64 {
+    let all = at.header.iter().chain(&at.number.to_le_bytes()).chain(bytes).copied().collect::<Vec<u8>>();
+    all.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+impl FileFormat for Summed {
+    fn new_header(&self, _cx: &Cx<'_>, _file: &Object<'_>, header: &mut [u8]) -> Result<()> {
+        header[0] = 7;
+        header[2..10].copy_from_slice(&IDS.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+        Ok(())
+    }
+
+    fn check_header(&self, _cx: &Cx<'_>, _file: &Object<'_>, header: &[u8]) -> Result<()> {
+        if header[0] == 7 { Ok(()) } else { Err(Errno::IO) }
+    }
+
+    fn encode_block(&self, _cx: &Cx<'_>, at: &FormatBlock<'_>, plain: &[u8], stored: &mut [u8]) -> Result<()> {
+        stored[..8].copy_from_slice(&sum(at, plain).to_le_bytes());
+        let len = stored.len();
+        stored[len - plain.len()..].iter_mut().zip(plain.iter().rev()).for_each(|(to, from)| *to = !*from);
+        Ok(())
+    }
+
+    fn decode_block(&self, _cx: &Cx<'_>, at: &FormatBlock<'_>, stored: &[u8], plain: &mut [u8]) -> Result<()> {
+        let bytes = &stored[stored.len() - plain.len()..];
+        plain.iter_mut().zip(bytes.iter().rev()).for_each(|(to, from)| *to = !*from);
+        if stored[..8] == sum(at, plain).to_le_bytes() { Ok(()) } else { Err(Errno::IO) }
+    }
+}
+
+fn layout(plain: u32) -> Layout {
+    Layout::new(18, plain, plain + 9).unwrap()
+}
+
+fn layer(below: Arc<dyn Layer>, plain: u32) -> Arc<dyn Layer> {
+    Template::over(below).format(layout(plain), Summed).build()
+}
+
+fn open(layer: &Arc<dyn Layer>) -> (Arc<dyn Vnode>, Arc<dyn OpenFile>) {
+    match layer.root().lookup(&ROOT, name("f")).unwrap() {
+        Some(entry) => {
+            let file = entry.vnode.open(&ROOT, OpenFlags::RDWR).unwrap();
+            (entry.vnode, file)
+        }
+        None => {
+            let (entry, file) = layer.root().create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+            (entry.vnode, file)
+        }
+    }
+}
+
+fn read_all(vnode: &dyn Vnode, file: &dyn OpenFile) -> Result<Vec<u8>> {
+    let size = vnode.getattr(&ROOT)?.size;
+    let mut bytes = vec![0xee; size as usize + 100];
+    let len = file.read(&ROOT, &mut bytes, 0)?;
+    assert_eq!(len as u64, size);
+    bytes.truncate(len);
+    Ok(bytes)
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end.max(1)
+    }
+}
+
+/// A change, and what it does to bytes.
+#[derive(Clone, Debug)]
+enum Change {
+    Write(u64, Vec<u8>),
+    Append(Vec<u8>),
+    Truncate(u64),
+    Zero(u32, u64, u64),
+    Allocate(u32, u64, u64),
+}
+
+impl Change {
+    fn random(random: &mut Random, plain: u64, most: u64) -> Self {
+        let place = |random: &mut Random| match random.below(3) {
+            0 => random.below(most),
+            1 => random.below(most / plain) * plain,
+            _ => (random.below(most / plain) * plain + random.below(5)).saturating_sub(2),
+        };
+        let (offset, len) = (place(random), 1 + random.below(4 * plain));
+        let data = vec![random.below(256) as u8; len as usize];
+        match random.below(9) {
+            0 => Self::Truncate(offset),
+            1 if random.below(3) == 0 => Self::Truncate(0),
+            1 | 2 => Self::Zero(PUNCH, offset, len * 2),
+            3 => Self::Zero(ZERO | random.below(2) as u32, offset, len * 2),
+            4 => Self::Allocate(random.below(2) as u32, offset, len),
+            5 => Self::Append(data),
+            _ => Self::Write(offset, data),
+        }
+    }
+
+    /// Answers how many bytes were written, or that all was done.
+    fn apply(&self, vnode: &dyn Vnode, file: &dyn OpenFile) -> Result<Option<usize>> {
+        match self {
+            Self::Write(offset, data) => file.write(&ROOT, data, *offset).map(Some),
+            Self::Append(data) => vnode.open(&ROOT, APPEND)?.write(&ROOT, data, 0).map(Some),
+            Self::Truncate(size) => {
+                vnode.setattr(&ROOT, &SetAttr { size: Some(*size), ..SetAttr::default() }, Some(file)).map(|_| None)
+            }
+            Self::Zero(mode, offset, len) | Self::Allocate(mode, offset, len) => {
+                file.fallocate(&ROOT, *mode, *offset, *len).map(|()| None)
+            }
+        }
+    }
+
+    /// `taken`: only so many bytes of a write.
+    fn apply_to(&self, bytes: &mut Vec<u8>, taken: Option<usize>) {
+        let mut put = |offset: usize, data: &[u8]| {
+            let data = &data[..taken.unwrap_or(data.len())];
+            bytes.resize(bytes.len().max(offset + data.len()), 0);
+            bytes[offset..offset + data.len()].copy_from_slice(data);
+        };
+        match self {
+            Self::Write(offset, data) => put(*offset as usize, data),
+            Self::Append(data) => {
+                let end = bytes.len();
+                bytes.extend(&data[..taken.unwrap_or(data.len())]);
+                assert!(bytes.len() >= end);
+            }
+            Self::Truncate(size) => bytes.resize(*size as usize, 0),
+            Self::Zero(mode, offset, len) => {
+                let end = (*offset + *len) as usize;
+                if mode & 1 == 0 {
+                    bytes.resize(bytes.len().max(end), 0);
+                }
+                let end = end.min(bytes.len());
+                bytes.get_mut(*offset as usize..end).unwrap_or_default().fill(0);
+            }
+            Self::Allocate(mode, offset, len) => {
+                if mode & 1 == 0 {
+                    bytes.resize(bytes.len().max((*offset + *len) as usize), 0);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn layers_with_a_format_behave() {
+    for plain in [4096, 100, 65_536] {
+        conformance::run_all(|| layer(MemFs::new(), plain));
+    }
+    conformance::run_all(|| layer(layer(MemFs::new(), 4096), 1000));
+}
+
+#[test]
+fn random_changes_against_a_copy_in_memory() {
+    for (seed, plain) in [(1, 100), (2, 4096), (3, 7), (4, 512), (5, 65_536), (6, 1)] {
+        let below = MemFs::new();
+        let mut mounted = layer(below.clone(), plain);
+        let (mut vnode, mut file) = open(&mounted);
+        let (mut random, mut bytes) = (Random(seed), Vec::new());
+        let plain = u64::from(plain);
+        for step in 0..400 {
+            let change = Change::random(&mut random, plain, 20 * plain);
+            let done = change.apply(&*vnode, &*file).unwrap_or_else(|e| panic!("{seed} {step} {change:?}: {e:?}"));
+            change.apply_to(&mut bytes, done);
+            assert!(read_all(&*vnode, &*file).unwrap() == bytes, "{seed} {step} {change:?}");
+            let stored = below.root().lookup(&ROOT, name("f")).unwrap().unwrap().attr.size;
+            if !bytes.is_empty() {
+                assert_eq!(stored, layout(plain as u32).stored_size(bytes.len() as u64), "{change:?}");
+            }
+            let (at, len) = (random.below(bytes.len() as u64 + plain), random.below(3 * plain) as usize);
+            let mut out = vec![0xee; len];
+            let n = file.read(&ROOT, &mut out, at).unwrap();
+            let expected = bytes.get(at as usize..).unwrap_or_default();
+            assert!(out[..n] == expected[..expected.len().min(len)], "{seed} {step}");
+            check_holes(&*file, &bytes, at, plain);
+            if random.below(10) == 0 {
+                mounted = layer(below.clone(), plain as u32);
+                (vnode, file) = open(&mounted);
+            }
+        }
+    }
+}
+
+/// What is said to be a hole is zeros, and data are found.
+fn check_holes(file: &dyn OpenFile, bytes: &[u8], at: u64, plain: u64) {
+    let size = bytes.len() as u64;
+    match (file.seek(&ROOT, at, SeekFrom::Data), file.seek(&ROOT, at, SeekFrom::Hole)) {
+        (Err(Errno::NXIO), Err(Errno::NXIO)) => assert!(at >= size),
+        (data, Ok(hole)) => {
+            let data = data.unwrap_or(size);
+            assert!(data >= at && hole >= at && data <= size && hole <= size);
+            assert!(bytes[at as usize..data as usize].iter().all(|&byte| byte == 0));
+            if hole < size {
+                let end = ((hole / plain + 1) * plain).min(size);
+                assert!(bytes[hole as usize..end as usize].iter().all(|&byte| byte == 0));
+            }
+        }
+        other => panic!("{other:?} at {at} of {size}"),
+    }
+}
+
+#[test]
+fn holes_take_no_space() {
+    let below = MemFs::new();
+    let mounted = layer(below.clone(), 4096);
+    let (vnode, file) = open(&mounted);
+    file.write(&ROOT, b"end", 1 << 30).unwrap();
+    let blocks = || below.root().lookup(&ROOT, name("f")).unwrap().unwrap().attr.blocks;
+    assert!(blocks() <= 32, "{}", blocks());
+    // The page that the header lies in is no hole below.
+    assert_eq!(file.seek(&ROOT, 9000, SeekFrom::Data), Ok(1 << 30));
+    assert_eq!(file.seek(&ROOT, 9000, SeekFrom::Hole), Ok(9000));
+    file.write(&ROOT, &vec![5; 1 << 20], 0).unwrap();
+    let full = blocks();
+    file.fallocate(&ROOT, PUNCH, 5000, 900_000).unwrap();
+    assert!(blocks() < full - 1700, "{} of {full}", blocks());
+    assert_eq!(file.seek(&ROOT, 0, SeekFrom::Hole), Ok(8192));
+    assert_eq!(file.seek(&ROOT, 9000, SeekFrom::Data), Ok(905_000 / 4096 * 4096));
+    assert_eq!(vnode.getattr(&ROOT).unwrap().size, (1 << 30) + 3);
+    assert_eq!(file.fallocate(&ROOT, 8, 0, 4096), Err(Errno::OPNOTSUPP));
+    assert_eq!(file.write(&ROOT, b"x", u64::MAX), Err(Errno::FBIG));
+}
+
+#[test]
+fn files_are_copied_and_never_shared() {
+    let mounted = layer(MemFs::new(), 100);
+    let (_, file) = open(&mounted);
+    let bytes: Vec<u8> = (0..3000).map(|i| i as u8).collect();
+    file.write(&ROOT, &bytes, 0).unwrap();
+    let (entry, copy) = mounted.root().create(&ROOT, name("copy"), 0o644, OpenFlags::RDWR).unwrap();
+    assert_eq!(copy.copy_from(&ROOT, 50, &*file, 10, 5000), Ok(2990));
+    assert!(read_all(&*entry.vnode, &*copy).unwrap()[50..] == bytes[10..]);
+    assert_eq!(file.copy_from(&ROOT, 20, &*open(&mounted).1, 0, 99), Err(Errno::INVAL));
+    assert_eq!(copy.reflink_from(&ROOT, &*file), Err(Errno::OPNOTSUPP));
+    assert!(copy.backing().is_none());
+}
+
+/// A header must not outlive what it was made for.
+#[test]
+fn an_emptied_file_gets_a_new_header() {
+    let below = MemFs::new();
+    let mounted = layer(below.clone(), 100);
+    let (vnode, file) = open(&mounted);
+    let header = || {
+        let found = below.root().lookup(&ROOT, name("f")).unwrap().unwrap();
+        let mut header = [0; 18];
+        let len = found.vnode.open(&ROOT, OpenFlags::RDONLY).unwrap().read(&ROOT, &mut header, 0).unwrap();
+        (len, header)
+    };
+    assert_eq!(header().0, 0);
+    file.write(&ROOT, b"one", 0).unwrap();
+    let first = header();
+    let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+    vnode.setattr(&ROOT, &empty, None).unwrap();
+    assert_eq!(header().0, 0);
+    file.write(&ROOT, b"two", 0).unwrap();
+    let second = header();
+    let again = vnode.open(&ROOT, OpenFlags::RDWR.with_trunc()).unwrap();
+    assert_eq!(header().0, 0);
+    // Through a file that was open before.
+    file.write(&ROOT, b"three", 0).unwrap();
+    assert_eq!(read_all(&*vnode, &*again).unwrap(), b"three");
+    assert!(first.1 != second.1 && second.1 != header().1 && first.0 == 18);
+}
+
+/// A block that is torn is an error, and no other.
+#[test]
+fn damage_stays_in_its_block() {
+    let below = MemFs::new();
+    let mounted = layer(below.clone(), 100);
+    let (_, file) = open(&mounted);
+    file.write(&ROOT, &[5; 1000], 0).unwrap();
+    let raw = below.root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode.open(&ROOT, OpenFlags::RDWR).unwrap();
+    raw.write(&ROOT, b"?", layout(100).start_of(4) + 50).unwrap();
+    let mut out = [0; 100];
+    for number in 0..10 {
+        let expected = if number == 4 { Err(Errno::IO) } else { Ok(100) };
+        assert_eq!(file.read(&ROOT, &mut out, number * 100), expected);
+    }
+    assert_eq!(file.read(&ROOT, &mut [0; 600], 0), Err(Errno::IO));
+    // Only a block that is read before is in the way of writing.
+    assert_eq!(file.write(&ROOT, b"x", 410), Err(Errno::IO));
+    assert_eq!(file.write(&ROOT, &[6; 100], 400), Ok(100));
+    assert_eq!(file.read(&ROOT, &mut [0; 1000], 0), Ok(1000));
+    // A header that is none.
+    raw.write(&ROOT, &[0; 18], 0).unwrap();
+    drop(file);
+    let mounted = layer(below, 100);
+    assert_eq!(open(&mounted).1.read(&ROOT, &mut out, 0), Err(Errno::IO));
+}
+
+fn prepared(plain: u64) -> (Arc<MemFs>, Vec<u8>) {
+    let below = MemFs::new();
+    let mounted = layer(below.clone(), plain as u32);
+    let (vnode, file) = open(&mounted);
+    let mut bytes = Vec::new();
+    let len = (12 * plain + plain / 3) as usize;
+    for change in [Change::Write(0, vec![5; len]), Change::Zero(PUNCH, 2 * plain, 3 * plain)] {
+        let done = change.apply(&*vnode, &*file).unwrap();
+        change.apply_to(&mut bytes, done);
+    }
+    (below, bytes)
+}
+
+fn changes(plain: u64) -> Vec<Change> {
+    let mut changes = vec![
+        Change::Write(0, vec![7; plain as usize]),
+        Change::Write(plain / 2, vec![7; 3 * plain as usize]),
+        Change::Write(12 * plain + 1, vec![7; 2]),
+        Change::Write(20 * plain + 3, vec![7; 9]),
+        Change::Append(vec![8; 2 * plain as usize]),
+        Change::Truncate(0),
+        Change::Truncate(6 * plain),
+        Change::Truncate(5 * plain + 7),
+        Change::Truncate(12 * plain + plain / 2),
+        Change::Truncate(30 * plain + 5),
+        Change::Allocate(0, 20 * plain, 50),
+    ];
+    let mut random = Random(8);
+    changes.extend((0..12).map(|_| Change::random(&mut random, plain, 20 * plain)));
+    changes
+}
+
+#[test]
+fn every_step_fails() {
+    let plain = 100;
+    let (start, old) = prepared(plain);
+    let mut runs = 0;
+    for change in changes(plain) {
+        for (count, fault) in [
+            (Count::All, Fault::Error(Errno::IO)),
+            (Count::Changes, Fault::Error(Errno::NOSPC)),
+            (Count::All, Fault::Error(vnode::MAY_BLOCK)),
+        ] {
+            for at in 1.. {
+                let below = start.fork(&Faults::new());
+                let mounted = layer(below.clone(), plain as u32);
+                let (vnode, file) = open(&mounted);
+                below.faults().arm(Plan { count, at, fault });
+                let answer = change.apply(&*vnode, &*file);
+                let fired = below.faults().fired();
+                below.faults().disarm();
+                let seen = read_all(&*vnode, &*file).unwrap_or_else(|e| panic!("{e:?} after {change:?}, step {at}"));
+                let mut new = old.clone();
+                match &answer {
+                    Ok(done) => change.apply_to(&mut new, *done),
+                    // A part of the range may be zero.
+                    Err(_) if matches!(change, Change::Zero(..)) => new.clone_from(&seen),
+                    Err(_) => {}
+                }
+                assert!(seen == new, "{change:?}, {fault:?} at step {at}: {answer:?}, {} bytes", seen.len());
+                let again = layer(below, plain as u32);
+                let (vnode, file) = open(&again);
+                assert!(read_all(&*vnode, &*file).unwrap() == seen);
+                runs += 1;
+                if !fired {
+                    answer.unwrap();
+                    break;
+                }
+            }
+        }
+    }
+    assert!(runs > 200, "{runs}");
+}
+
+#[test]
+fn killed_at_every_step() {
+    let plain = 100;
+    let (start, old) = prepared(plain);
+    let mut runs = 0;
+    for change in changes(plain) {
+        let mut new = old.clone();
+        change.apply_to(&mut new, None);
+        for at in 1.. {
+            let faults = Faults::new();
+            let below = start.fork(&faults);
+            let mounted = layer(below.clone(), plain as u32);
+            let (vnode, file) = open(&mounted);
+            faults.arm(Plan { count: Count::Changes, at, fault: Fault::Crash });
+            let _answer = change.apply(&*vnode, &*file);
+            let fired = faults.fired();
+            let mounted = layer(below.recover(&Faults::new()), plain as u32);
+            let (vnode, file) = open(&mounted);
+            let size = vnode.getattr(&ROOT).unwrap().size;
+            let (mut damaged, mut block) = (0, vec![0; plain as usize]);
+            for number in 0..size.div_ceil(plain) {
+                match file.read(&ROOT, &mut block, number * plain) {
+                    Ok(len) => {
+                        let is_of = |bytes: &[u8]| {
+                            let start = (number * plain) as usize;
+                            (0..len).all(|i| block[i] == bytes.get(start + i).copied().unwrap_or(0))
+                        };
+                        assert!(is_of(&old) || is_of(&new), "{change:?}, step {at}: block {number}");
+                    }
+                    Err(errno) => {
+                        assert_eq!(errno, Errno::IO);
+                        damaged += 1;
+                    }
+                }
+            }
+            // Cutting within a block: it has its new bytes, and the old length.
+            let may_tear = matches!(change, Change::Truncate(size) if size % plain != 0 && (size as usize) < old.len());
+            assert!(damaged <= u32::from(may_tear), "{change:?}, step {at}: {damaged} blocks");
+            // It goes on.
+            file.write(&ROOT, &[9; 350], size + 150).unwrap();
+            let mut out = vec![0; 500];
+            assert_eq!(file.read(&ROOT, &mut out, size + 150), Ok(350));
+            runs += 1;
+            if !fired {
+                break;
+            }
+        }
+    }
+    assert!(runs > 50, "{runs}");
+}
+
+#[test]
+fn a_full_disk_is_survived() {
+    for extra in 0..12 {
+        let (below, mut bytes) = prepared(4096);
+        let mounted = layer(below.clone(), 4096);
+        let (vnode, file) = open(&mounted);
+        let used = below.root().lookup(&ROOT, name("f")).unwrap().unwrap().attr.blocks * 512;
+        below.set_space(used + extra * 4096);
+        for (offset, len) in [(8192, 9000), (60_000, 30_000), (1, 40_000), (52_000, 5000)] {
+            let data = vec![extra as u8 + 20; len];
+            match file.write(&ROOT, &data, offset) {
+                Ok(n) => Change::Write(offset, data).apply_to(&mut bytes, Some(n)),
+                Err(errno) => assert_eq!(errno, Errno::NOSPC),
+            }
+            assert!(read_all(&*vnode, &*file).unwrap() == bytes, "{extra} {offset}");
+        }
+    }
+}
+
+#[test]
+fn readers_see_whole_writes_while_one_writes() {
+    const LEN: usize = 50_000;
+    let mounted = layer(MemFs::new(), 1000);
+    let (vnode, file) = open(&mounted);
+    file.write(&ROOT, &[1; LEN], 0).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut out = vec![0; LEN];
+                while !done.load(Ordering::Relaxed) {
+                    assert_eq!(file.read(&ROOT, &mut out, 0), Ok(LEN));
+                    assert!(out.iter().all(|&byte| byte == out[0]));
+                }
+            });
+        }
+        for round in 2..100 {
+            vnode.open(&ROOT, OpenFlags::WRONLY).unwrap().write(&ROOT, &[round; LEN], 0).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
