@@ -1,7 +1,8 @@
 //! Is the same file system mounted at the mount point already?
 //!
-//! `mount -a` skips the lines of fstab that are mounted: those whose source and mount point it finds in /proc/self/mountinfo. The
-//! source `none` is shown there as the type, so a union of that source would be mounted again at each `mount -a`.
+//! `mount -a` skips the lines of fstab that are mounted: those whose source and mount point it
+//! finds in /proc/self/mountinfo. The source `none` is shown there as the type, so a union of that
+//! source would be mounted again at each `mount -a`.
 
 use crate::exit::Failure;
 use crate::mountinfo;
@@ -12,8 +13,9 @@ use serde_json::Value;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// Refuses these layers, if they are what is mounted at the mount point now. Of a layer over branches its branches and their modes
-/// count, of others their options. `name`: the layer that makes it a mistake.
+/// Refuses these layers, if they are what is mounted at the mount point now. Of a layer over
+/// branches its branches and their modes count, of others their options. `name`: the layer that
+/// makes it a mistake.
 ///
 /// # Errors
 /// Names the mount point and what to do about it.
@@ -79,8 +81,8 @@ impl Mounted {
         }
     }
 
-    /// Is what is at the path now the directory that the server has? Where the mount itself covers the path, or the server's
-    /// directory can't be seen, the path has to do.
+    /// Is what is at the path now the directory that the server has? Where the mount itself covers
+    /// the path, or the server's directory can't be seen, the path has to do.
     fn is_there(&self, fd: Option<u64>, path: &Path) -> bool {
         if path.starts_with(&self.point) {
             return true;

@@ -1,4 +1,5 @@
-//! The directories of the host that a stack stands on: found before anything is opened, opened when the stack is put together.
+//! The directories of the host that a stack stands on: found before anything is opened, opened when
+//! the stack is put together.
 
 use crate::atime;
 use crate::exit::Failure;
@@ -40,14 +41,16 @@ impl Manner {
     }
 }
 
-/// Why something could not be opened: for who mounts, and for a layer that opens its branches itself.
+/// Why something could not be opened: for who mounts, and for a layer that opens its branches
+/// itself.
 #[derive(Clone, Debug)]
 pub struct Refused {
     /// The sentence and the status.
     pub failure: Failure,
     /// The error.
     pub errno: Errno,
-    /// Is it a directory that can't be opened? Otherwise it is a layer that can't be put on what is below it.
+    /// Is it a directory that can't be opened? Otherwise it is a layer that can't be put on what is
+    /// below it.
     pub is_directory: bool,
 }
 
@@ -177,8 +180,8 @@ impl Leaf {
     }
 }
 
-/// Waits until no other server writes to a directory. One that was killed, or whose mount was just unmounted, ends soon; two mounts
-/// over one branch were always up to their user.
+/// Waits until no other server writes to a directory. One that was killed, or whose mount was just
+/// unmounted, ends soon; two mounts over one branch were always up to their user.
 fn claim(place: &Place, layer: &HostFs) {
     match layer.claim(PATIENCE) {
         Ok(true) => {}
@@ -196,8 +199,8 @@ struct Memory {
 }
 
 impl Memory {
-    /// Can that be the directory? Where a network file system was, its empty mount point may be: that has no file, and all of them
-    /// would be missing.
+    /// Can that be the directory? Where a network file system was, its empty mount point may be:
+    /// that has no file, and all of them would be missing.
     fn accepts(&self, magic: i64, may_hang: bool) -> bool {
         match self.magic.get() {
             Some(before) => *before == magic,

@@ -563,7 +563,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_of_option_letters_panics(text in "(dirs|ro|delete|cache|log|copyup|[a-z/.:=,\\\\\" 0-9]){0,20}") {
+        fn no_text_of_option_letters_panics(text in "(dirs|ro|delete|cache|log|copyup|[a-z/.:=,\\\\\" 0-9\\[\\]]){0,20}") {
             let _ = parse(text.as_bytes(), union_type(), false);
             let _ = parse(text.as_bytes(), Type::of("wrapfs").unwrap(), true);
         }

@@ -40,7 +40,8 @@ impl Catalog for Registry {
     }
 }
 
-/// The path that was meant by the name of a file that is there: a path in a stack begins with `/` or `.`.
+/// The path that was meant by the name of a file that is there: a path in a stack begins with `/`
+/// or `.`.
 #[must_use]
 pub fn path_meant(name: &str) -> Option<String> {
     let is_file = !name.is_empty() && Path::new(name).symlink_metadata().is_ok();

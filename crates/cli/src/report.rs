@@ -1,4 +1,5 @@
-//! What a server tells of its stack, as JSON: the attribute `user.strata.stack` of the mount's root.
+//! What a server tells of its stack, as JSON: the attribute `user.strata.stack` of the mount's
+//! root.
 
 use core::time::Duration;
 use meter::{Count, Counts, Operation};

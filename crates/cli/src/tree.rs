@@ -1,7 +1,7 @@
 //! A stack as it is checked and built: layers over a directory, or over branches.
 //!
-//! What options say is read first ([`Tree::of`]), then the directories are found and compared ([`Tree::find`]), and only then is
-//! anything opened ([`Tree::open`]).
+//! What options say is read first ([`Tree::of`]), then the directories are found and compared
+//! ([`Tree::find`]), and only then is anything opened ([`Tree::open`]).
 
 use crate::exit::{Exit, Failure};
 use crate::leaf::{Leaf, Manner, Refused};
@@ -236,7 +236,8 @@ impl Tree {
         }
     }
 
-    /// Opens the directories and puts the layers together. Adds the directories that can be written to `written`.
+    /// Opens the directories and puts the layers together. Adds the directories that can be written
+    /// to `written`.
     ///
     /// # Errors
     /// Names the step and the directory that failed.
@@ -257,8 +258,8 @@ impl Tree {
         Ok(layer)
     }
 
-    /// What a layer over branches knows it by: the path of a directory, or all paths of a stack with the names of its layers.
-    /// Options may change without the branch becoming another.
+    /// What a layer over branches knows it by: the path of a directory, or all paths of a stack
+    /// with the names of its layers. Options may change without the branch becoming another.
     fn name(&self) -> PathBuf {
         let name = self.name_in_words();
         let name = if self.is_branch { name } else { [b"[", &name[..], b"]"].concat() };
@@ -390,7 +391,8 @@ impl Fan {
     }
 }
 
-/// A branch that its layer opens itself. If an option turns out to be wrong, that is put into `wrong`.
+/// A branch that its layer opens itself. If an option turns out to be wrong, that is put into
+/// `wrong`.
 fn reopened(mode: BranchMode, tree: &Arc<Tree>, opening: Opening, wrong: &Arc<OnceLock<Refused>>) -> Reopened {
     let (name, tree, wrong) = (tree.name(), Arc::clone(tree), Arc::clone(wrong));
     let open = move || {
@@ -462,7 +464,8 @@ fn leaf(path: PathBuf, read_only: bool, purpose: &Purpose) -> Result<Leaf, Failu
     Leaf::late(&path).map_err(|error| Failure::usage(format!("directory {}: {error}", path.display())))
 }
 
-/// Of directories that nothing may touch yet, only the paths are compared with those that are written.
+/// Of directories that nothing may touch yet, only the paths are compared with those that are
+/// written.
 fn check_late(leaves: &[&Leaf]) -> Result<(), Failure> {
     for late in leaves.iter().filter(|leaf| leaf.place().is_none()) {
         let overlaps = |path: &Path| path.starts_with(late.path()) || late.path().starts_with(path);
@@ -475,4 +478,98 @@ fn check_late(leaves: &[&Leaf]) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+    use crate::registry::Registry;
+    use core::time::Duration;
+    use std::fs;
+    use vnode::{Cx, Name};
+
+    fn purpose(read_only: bool) -> Purpose {
+        Purpose { role: Role::Bottom, in_words: true, read_only, branch: Inside::default(), metered: true }
+    }
+
+    fn tree(words: &str) -> Tree {
+        let spec = stack::spec::read(words.as_bytes(), &Registry).unwrap();
+        Tree::of(spec, &purpose(false)).unwrap_or_else(|failure| panic!("{words}: {failure}"))
+    }
+
+    #[test]
+    fn needs_of_the_whole_tree_are_met() {
+        let nested = tree("unionfs,dirs=[unionfs,whiteouts=write,ino=32,dirs=/a]=ro:[snoopfs / /b]=ro").needs();
+        assert_eq!((nested.cache, nested.warns), (Some(Duration::ZERO), Some("/var/log/snoopfs.log")));
+        // The upper union has positions of its own.
+        assert!(!nested.narrow_positions && nested.read_only);
+        let chain = tree("wrapfs / rot13 / unionfs,ino=32,dirs=/a:/b").needs();
+        assert!(chain.narrow_positions && !chain.read_only && chain.cache.is_none() && chain.warns.is_none());
+    }
+
+    #[test]
+    fn what_can_not_be_changed_is_known() {
+        for (words, read_only) in [
+            ("rot13 / /a", false),
+            ("rot13 / /a,ro", true),
+            ("unionfs,dirs=/a:/b", false),
+            ("unionfs,dirs=/a=ro:/b", true),
+            ("unionfs,dirs=[rot13 / /a]:/b", false),
+            ("unionfs,dirs=[unionfs,dirs=/a:/b]:/c", false),
+            ("rot13 / lbfs,dirs=/a:/b", true),
+        ] {
+            assert_eq!(tree(words).is_read_only(), read_only, "{words}");
+        }
+        // Without modes nothing is written where the whole is read-only.
+        let spec = stack::spec::read(b"unionfs,dirs=[unionfs,dirs=/a:/b]:/c", &Registry).unwrap();
+        assert!(Tree::of(spec, &purpose(true)).unwrap().is_read_only());
+    }
+
+    #[test]
+    fn only_directories_that_take_changes_are_written() {
+        let written = |words: &str| -> Vec<PathBuf> {
+            let tree = tree(words);
+            let leaves = tree.leaves().into_iter().filter(|leaf| leaf.is_written());
+            leaves.map(|leaf| leaf.path().to_owned()).collect()
+        };
+        let nested = "unionfs,dirs=[rot13 / unionfs,dirs=/a:/b=rw:/c]=rw:[xor / /d]=ro:[unionfs,dirs=/e:/f]:/g=rw";
+        assert_eq!(written(nested), ["/a", "/b", "/g"].map(PathBuf::from));
+        assert!(written("lbfs,dirs=/a:[rot13 / /b]").is_empty());
+    }
+
+    #[test]
+    fn a_branch_is_known_by_its_directories_and_layers() {
+        let names = |words: &str| -> Vec<String> {
+            let tree = tree(words);
+            tree.fan().unwrap().branches.iter().map(|(_, tree)| tree.name().to_string_lossy().into_owned()).collect()
+        };
+        let words = "unionfs,dirs=/a:[xor,key=7/[/b]]:[zstd,level=9 / unionfs,delete=all,dirs=/c:[rot13/[/d,ro]]]";
+        assert_eq!(names(words), ["/a", "[xor / /b]", "[zstd / unionfs,dirs=/c:[rot13 / /d]]"]);
+        assert_eq!((tree(words).once(), tree("rot13 / /a").once()), (Some("unionfs"), None));
+    }
+
+    #[test]
+    fn a_stack_is_opened_again_and_its_meters_go_on() {
+        let dir = std::env::temp_dir().join(format!("strata-tree-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("Uryyb"), "text").unwrap();
+        let tree = tree(&format!("lbfs,dirs=/nonexistent/replica:[rot13 / {}]", dir.display()));
+        tree.find().unwrap();
+        let situation = Situation { passthrough: None, may_give_away: true };
+        let opening = Opening { manner: Manner::of(&Options::default()), situation };
+        let wrong = Arc::default();
+        let branches = &tree.fan().unwrap().branches;
+        let [away, there] = [0, 1].map(|i| reopened(branches[i].0, &branches[i].1, opening, &wrong));
+        assert_eq!(((away.lower)().map(|_| ()), wrong.get().is_none()), (Err(Errno::NOENT), true));
+        for looked_up in 1..=3 {
+            let layer = (there.lower)().unwrap();
+            let name = Name::new(b"Hello").unwrap();
+            assert!(layer.root().lookup(&Cx::internal(0, 0), name).unwrap().is_some());
+            let counts = branches[1].1.above[0].counts.unwrap();
+            assert_eq!(counts.of(meter::Operation::Lookup).done, looked_up);
+            assert!(layer.properties().read_only);
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }

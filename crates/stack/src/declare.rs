@@ -1,4 +1,5 @@
-//! What a layer says of itself, so that it can be named in a mount option, explained by `--help` and put on others.
+//! What a layer says of itself, so that it can be named in a mount option, explained by `--help`
+//! and put on others.
 
 use crate::Settings;
 use core::fmt;
@@ -60,8 +61,8 @@ pub struct OptionSpec {
 /// What the command that mounts has to know of a layer beside its options.
 #[derive(Clone, Copy)]
 pub struct Traits {
-    /// Checks the settings and says what the mount needs for them. Called before anything is opened. The error is a sentence for
-    /// the person who mounts.
+    /// Checks the settings and says what the mount needs for them. Called before anything is
+    /// opened. The error is a sentence for the person who mounts.
     pub needs: fn(&Settings) -> Result<Needs, String>,
     /// Mounting it twice at one place over the same directories is a mistake, and is refused.
     pub once: bool,
@@ -79,11 +80,13 @@ impl Traits {
 pub struct Needs {
     /// Nothing can be changed through the layer, whatever lies below: the mount is read-only.
     pub read_only: bool,
-    /// How long the kernel may cache names and attributes at most, where the mount has no `cache=`; `None`: the default.
+    /// How long the kernel may cache names and attributes at most, where the mount has no `cache=`;
+    /// `None`: the default.
     pub cache: Option<Duration>,
     /// Positions in directories have 31 bits.
     pub narrow_positions: bool,
-    /// The layer is there to warn. Where the system has neither journal nor syslog, its warnings go to this file.
+    /// The layer is there to warn. Where the system has neither journal nor syslog, its warnings go
+    /// to this file.
     pub warns: Option<&'static str>,
 }
 
@@ -97,7 +100,8 @@ impl Needs {
 pub struct Manual {
     /// What `mount -t NAME` does, in a line without a full stop.
     pub title: &'static str,
-    /// The first argument of `mount -t NAME` and what it is; `None`: what follows from [`LayerType::build`].
+    /// The first argument of `mount -t NAME` and what it is; `None`: what follows from
+    /// [`LayerType::build`].
     pub argument: Option<(&'static str, &'static str)>,
     /// Paragraphs.
     pub description: &'static [&'static str],
@@ -112,7 +116,8 @@ pub struct Branches {
     pub option: &'static str,
     /// The first argument of `mount -t NAME` is such a list. Otherwise it is only a name to show.
     pub first_argument: bool,
-    /// The list may go on after a comma, and be given again: then the lists are joined. Otherwise the last one counts.
+    /// The list may go on after a comma, and be given again: then the lists are joined. Otherwise
+    /// the last one counts.
     pub joined: bool,
     /// What one of them is called, and several: `("replica", "replicas")`.
     pub noun: (&'static str, &'static str),
@@ -120,9 +125,11 @@ pub struct Branches {
     pub example: &'static str,
     /// The modes that can be written after a branch; none: a `=` is part of the path.
     pub modes: &'static [BranchMode],
-    /// The mode of a branch that has none written, by its index and whether the whole is mounted read-only.
+    /// The mode of a branch that has none written, by its index and whether the whole is mounted
+    /// read-only.
     pub unmarked: fn(usize, bool) -> BranchMode,
-    /// If anything can be changed, changes go to the first branch: it must be writable where any is to be written.
+    /// If anything can be changed, changes go to the first branch: it must be writable where any is
+    /// to be written.
     pub first_takes_changes: bool,
     /// Puts the layer on its branches.
     pub make: Make,
@@ -149,8 +156,8 @@ pub enum Access {
 /// A branch, as [`Branches::make`] gets it.
 #[derive(Clone, Debug)]
 pub struct Branch<T> {
-    /// Its path, absolute and without symbolic links, or that of all directories of a stack and the layers' names. The same
-    /// branch has the same name whenever it is mounted.
+    /// Its path, absolute and without symbolic links, or that of all directories of a stack and the
+    /// layers' names. The same branch has the same name whenever it is mounted.
     pub name: PathBuf,
     /// How it is used.
     pub mode: BranchMode,
@@ -172,7 +179,8 @@ pub type Reopen = Box<dyn Fn() -> vnode::Result<Arc<dyn Layer>> + Send + Sync>;
 pub enum Make {
     /// All branches are opened first, and must be there.
     Opened(&'static MakeOf<Opened>),
-    /// The layer opens them, as often as it needs to. They can be away or hang, so nothing touches them before.
+    /// The layer opens them, as often as it needs to. They can be away or hang, so nothing touches
+    /// them before.
     Reopened(&'static MakeOf<Reopened>),
 }
 

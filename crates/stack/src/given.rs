@@ -76,7 +76,8 @@ impl Given {
         Ok(given)
     }
 
-    /// Takes an item that has no name of an option, where it is one more branch after a list of branches.
+    /// Takes an item that has no name of an option, where it is one more branch after a list of
+    /// branches.
     pub fn go_on(&mut self, item: &Text, branches: Option<&Branches>) -> bool {
         let Some(branches) = branches.filter(|branches| branches.joined && self.has(branches.option)) else {
             return false;
@@ -114,8 +115,8 @@ impl Given {
     /// The same for the layer, without its branches.
     ///
     /// # Errors
-    /// One is given twice. For a layer over branches the last one counts, as elsewhere in mount options: what the command line
-    /// says comes after what fstab says.
+    /// One is given twice. For a layer over branches the last one counts, as elsewhere in mount
+    /// options: what the command line says comes after what fstab says.
     pub fn settings(&self, branches: Option<&Branches>) -> Result<Settings, String> {
         let mut settings = Settings::new();
         for (name, value) in self.iter().filter(|(name, _)| branches.is_none_or(|branches| branches.option != *name)) {

@@ -1,4 +1,5 @@
-//! Lists of branches: `BRANCH[=MODE]:BRANCH[=MODE]:...`. A branch is a path, or a stack in brackets.
+//! Lists of branches: `BRANCH[=MODE]:BRANCH[=MODE]:...`. A branch is a path, or a stack in
+//! brackets.
 
 use crate::{BranchMode, Branches, Given, Text, Wrong, name_and_value};
 
@@ -102,7 +103,8 @@ pub(crate) fn of_given(given: &Given, branches: &Branches) -> Result<Vec<Written
     Ok(lists.concat())
 }
 
-/// Is this item, which stands in the list of options somewhere behind a list of branches, one more branch?
+/// Is this item, which stands in the list of options somewhere behind a list of branches, one more
+/// branch?
 pub(crate) fn is_branch(item: &Text, branches: &Branches) -> bool {
     let has_mode = |text: &Text| text.split_last(b'=').is_some_and(|(_, mode)| branches.mode(&mode.bytes()).is_some());
     item.is(0, b'[')
@@ -111,7 +113,8 @@ pub(crate) fn is_branch(item: &Text, branches: &Branches) -> bool {
 }
 
 impl Text {
-    /// The items of a list of options. Commas separate them, but not those in the brackets of a branch.
+    /// The items of a list of options. Commas separate them, but not those in the brackets of a
+    /// branch.
     ///
     /// # Errors
     /// A bracket is not closed.
@@ -127,8 +130,8 @@ impl Text {
         }
     }
 
-    /// Where the option ends that begins at `begin`: at the first byte for which `ends` holds and that does not stand in the
-    /// brackets of a branch.
+    /// Where the option ends that begins at `begin`: at the first byte for which `ends` holds and
+    /// that does not stand in the brackets of a branch.
     pub(crate) fn end_of_option(
         &self,
         begin: usize,

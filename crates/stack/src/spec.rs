@@ -1,20 +1,21 @@
 //! A stack in words, top first: `rot13 / xor,key=7 / /srv/data`.
 //!
 //! ```text
-//! stack     = { layer " / " } bottom | { layer " / " } layer "/" group
-//! layer     = ( NAME | OBJECT ) { "," option }      an OBJECT is a PATH that ends with ".so": a layer that is loaded
-//! bottom    = directory | NAME { "," option } | group      the NAME of a layer over branches
-//! directory = PATH [ ",ro" ]                        a PATH begins with "/" or "."
+//! stack     = layer " / " stack | layer "/" group | bottom
+//! layer     = ( NAME | OBJECT ) { "," option }         an OBJECT is a PATH that ends with ".so"
+//! bottom    = directory | NAME { "," option } | group  the NAME of a layer over branches
 //! group     = "[" stack "]"
+//! directory = PATH [ ",ro" ]                           a PATH begins with "/" or "."
 //! option    = NAME [ "=" VALUE ]
-//! branches  = branch { ":" branch }                 the VALUE of the option that lists branches
+//! branches  = branch { ":" branch }                    the VALUE of the option that lists them
 //! branch    = ( PATH | group ) [ "=" MODE ]
 //! ```
 //!
-//! What separates is only what stands there without a backslash and outside of double quotes ([`Text`]): a `/` with a blank on both sides,
-//! a comma, the first `=`. A `[` opens a group where a part or a branch begins, and after the `/` behind a layer if its `]` ends the
-//! stack; anywhere else it is a byte like others. Inside a group all brackets count. A group whose whole content is in double quotes is
-//! read again, as the value of `stack=` is.
+//! What separates is only what stands there without a backslash and outside of double quotes
+//! ([`Text`]): a `/` with a blank on both sides, a comma, the first `=`. A `[` opens a group where
+//! a part or a branch begins, and after the `/` behind a layer if its `]` ends the stack; anywhere
+//! else it is a byte like others. Inside a group all brackets count. A group whose whole content is
+//! in double quotes is read again, as the value of `stack=` is.
 
 use crate::list::{self, What};
 use crate::near::nearest;
@@ -38,11 +39,13 @@ pub trait Catalog {
     /// Names the path, what is wrong and what to do about it.
     fn load(&self, path: &Path) -> Result<&'static LayerType, String>;
 
-    /// What to write for a name that stands for no layer, if it is that of a file in the working directory.
+    /// What to write for a name that stands for no layer, if it is that of a file in the working
+    /// directory.
     fn path_meant(&self, name: &str) -> Option<String>;
 }
 
-/// The most layers and directories of stacks, those in brackets included: their figures must fit into one extended attribute.
+/// The most layers and directories of stacks, those in brackets included: their figures must fit
+/// into one extended attribute.
 pub const MOST: usize = 32;
 
 /// What a stack is to be made of.
@@ -102,7 +105,8 @@ pub enum LowerSpec {
 pub struct At {
     /// Its number in its stack, from 1 at the top.
     pub part: usize,
-    /// The branches that it is in, the innermost first: what they are called and their numbers, from 1.
+    /// The branches that it is in, the innermost first: what they are called and their numbers,
+    /// from 1.
     pub within: Vec<(&'static str, usize)>,
 }
 
@@ -117,7 +121,8 @@ impl fmt::Display for At {
     }
 }
 
-/// The same layer with the same options, wherever it stands. Its branches are compared by themselves.
+/// The same layer with the same options, wherever it stands. Its branches are compared by
+/// themselves.
 impl PartialEq for LayerSpec {
     fn eq(&self, other: &Self) -> bool {
         let settings = |layer: &Self| layer.given.settings(layer.kind.branches());
@@ -210,7 +215,8 @@ pub fn over_branches(kind: &'static LayerType, given: Given, catalog: &dyn Catal
 /// Reads a stack and those in its brackets.
 struct Reader<'a> {
     catalog: &'a dyn Catalog,
-    /// Does the outermost stack stand there in words? Otherwise it is one layer, whose options are the mount's.
+    /// Does the outermost stack stand there in words? Otherwise it is one layer, whose options are
+    /// the mount's.
     in_words: bool,
     /// How many parts were read.
     parts: usize,
@@ -282,8 +288,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Does a `/` separate a layer from a group that ends the stack? It is part of a path, if the part is one, and of a value of a layer
-    /// below which nothing can lie.
+    /// Does a `/` separate a layer from a group that ends the stack? It is part of a path, if the
+    /// part is one, and of a value of a layer below which nothing can lie.
     fn is_tight(&self, rest: &Text, at: usize, kind: Option<&LayerType>) -> bool {
         if !rest.is(at, b'/') || !rest.is(at + 1, b'[') || rest.close(at + 1) != Ok(rest.len().saturating_sub(1)) {
             return false;

@@ -171,7 +171,8 @@ fn copyup(settings: &Settings) -> Result<Option<Copyup>, String> {
     }
 }
 
-/// The owner of copies where the user names none: the original's, if the server may give files to other users.
+/// The owner of copies where the user names none: the original's, if the server may give files to
+/// other users.
 fn default_copyup(situation: &Situation) -> Copyup {
     if situation.may_give_away {
         return Copyup::Preserve;
