@@ -2,10 +2,9 @@
 
 use crate::branch::{BranchId, BranchState, Lower};
 use crate::change::{BranchChange, check, check_root};
-use crate::core::Core;
 use crate::identity::{Identity, ROOT};
 use crate::logfile::{load, tag, why_not_written, write_log};
-use crate::node::UnionVnode;
+use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::options::{Branch, BuildError, Mode, Options};
 use crate::set::{BranchSet, Member};

@@ -1,11 +1,11 @@
 //! Changing the set of branches of a union in use: docs/unionfs.md, "Branch sets".
 
 use crate::branch::{BranchId, BranchState};
-use crate::core::Core;
 use crate::identity::Known;
 use crate::log::{Log, Record};
 use crate::logfile::{TAGS, load, move_log, tag, why_not_written};
 use crate::marks::MOVED;
+use crate::node::Core;
 use crate::op::Op;
 use crate::options::{Branch, BuildError, Mode};
 use crate::ownfiles::{Own, move_links_aside};

@@ -1,8 +1,7 @@
 //! What a copy takes over from its original: data, then owner, mode, extended attributes, times last.
 
 use crate::branch::Lower;
-use crate::copyup::Change;
-use crate::core::Core;
+use crate::node::Core;
 use crate::op::Op;
 use crate::options::Copyup;
 use std::sync::Arc;
@@ -13,22 +12,8 @@ use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SeekFrom, SetAtt
 const CHUNK: u64 = 4 << 20;
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
-/// How much there is to copy.
-pub(crate) struct Amount;
-
-impl Amount {
-    /// Must the caller be on a thread that may wait? A copy of data is made durable, which takes long.
-    pub(crate) fn check(cx: &Cx<'_>, from: &Lower, change: Option<&Change>) -> Result<()> {
-        if cx.may_block || from.vnode.kind() != Kind::Regular {
-            return Ok(());
-        }
-        let size = from.vnode.getattr(cx)?.size;
-        if Change::kept(change, size) > 0 { cx.require_blocking() } else { Ok(()) }
-    }
-}
-
 impl Core {
-    /// Copies the data: shared where the file system can, else extent by extent, so that holes stay holes.
+    /// Copies the first `size` bytes of the data: shared where the file system can, else extent by extent, so that holes stay holes.
     pub(crate) fn copy_data(
         &self,
         op: &Op<'_>,
@@ -36,9 +21,8 @@ impl Core {
         attr: &Attr,
         to: &dyn OpenFile,
         copy: &dyn Vnode,
-        change: Option<&Change>,
+        size: u64,
     ) -> Result<()> {
-        let size = Change::kept(change, attr.size);
         if size == 0 {
             return Ok(());
         }

@@ -1,12 +1,11 @@
 //! Copy-up of files: docs/unionfs.md, "Copy-up".
 
 use crate::branch::{BranchId, Lower};
-use crate::copydata::Amount;
-use crate::core::Core;
 use crate::listing::Fate;
-use crate::node::{Place, UnionVnode};
+use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
 use crate::retry::Tries;
+use crate::times::keeping_times;
 use std::sync::Arc;
 use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode};
 
@@ -52,12 +51,37 @@ impl Change {
     }
 }
 
+/// A copy to be made.
+struct Copying<'a> {
+    vnode: &'a Arc<UnionVnode>,
+    /// The original, with its attributes.
+    from: &'a Lower,
+    attr: Attr,
+    /// Its known name.
+    place: Option<&'a Place>,
+    to: BranchId,
+}
+
 /// A copy that nobody sees yet.
 struct Built {
     entry: Entry,
     /// Its name in the work directory, if it could not be made without one.
     work: Option<(Arc<dyn Vnode>, crate::work::WorkName)>,
     open: Option<Arc<dyn OpenFile>>,
+}
+
+/// How much there is to copy.
+struct Amount;
+
+impl Amount {
+    /// Must the caller be on a thread that may wait? A copy of data is made durable, which takes long.
+    pub(crate) fn check(cx: &Cx<'_>, from: &Lower, change: Option<&Change>) -> Result<()> {
+        if cx.may_block || from.vnode.kind() != Kind::Regular {
+            return Ok(());
+        }
+        let size = from.vnode.getattr(cx)?.size;
+        if Change::kept(change, size) > 0 { cx.require_blocking() } else { Ok(()) }
+    }
 }
 
 impl Core {
@@ -75,6 +99,8 @@ impl Core {
         op.set.require_writable()?;
         let _job = self.jobs.start(op, vnode.id)?;
         let from = vnode.leaf();
+        // What its branch has taken along is not copied back.
+        op.set.branch(from.branch)?;
         let movable = op.set.writable(from.branch);
         if to.map_or(movable, |to| !op.set.is_left(to, from.branch)) {
             return Ok(());
@@ -95,7 +121,9 @@ impl Core {
                     continue;
                 }
             }
-            match self.copy_to(op, vnode, &from, place.as_ref(), target, change.as_deref_mut()) {
+            let copying =
+                Copying { vnode, from: &from, attr: from.vnode.getattr(op)?, place: place.as_ref(), to: target };
+            match self.copy(op, &copying, change.as_deref_mut()) {
                 Err(Errno::AGAIN) => {
                     op.give_way()?;
                     op.check()?;
@@ -130,42 +158,29 @@ impl Core {
     }
 
     /// Builds the copy and publishes it. `EAGAIN` if the file was renamed meanwhile.
-    fn copy_to(
-        &self,
-        op: &Op<'_>,
-        vnode: &Arc<UnionVnode>,
-        from: &Lower,
-        place: Option<&Place>,
-        to: BranchId,
-        change: Option<&mut Change>,
-    ) -> Result<()> {
-        let attr = from.vnode.getattr(op)?;
-        let built = self.build(op, from, &attr, to, change)?;
-        let published = self.publish(op, vnode, from, &attr, place, to, &built);
+    fn copy(&self, op: &Op<'_>, copying: &Copying<'_>, change: Option<&mut Change>) -> Result<()> {
+        let built = self.build(op, copying, change)?;
+        let published = self.publish(op, copying, &built);
         if published.is_err() {
             self.discard(op, &built);
             // Its number may be given to another file.
-            self.identity.unalias(&self.server(op), op.set.branch(to)?.tag, built.entry.vnode.id());
+            self.identity.unalias(&self.server(op), op.set.branch(copying.to)?.tag, built.entry.vnode.id());
         }
         published
     }
 
     /// Makes a copy aside, with all that belongs to it.
-    fn build(
-        &self,
-        op: &Op<'_>,
-        from: &Lower,
-        attr: &Attr,
-        to: BranchId,
-        change: Option<&mut Change>,
-    ) -> Result<Built> {
+    fn build(&self, op: &Op<'_>, copying: &Copying<'_>, change: Option<&mut Change>) -> Result<Built> {
+        let &Copying { from, ref attr, to, .. } = copying;
         let built = match from.vnode.kind() {
             Kind::Regular => self.build_file(op, to)?,
             Kind::Directory => return Err(Errno::ISDIR),
             kind => self.build_special(op, from, attr, to, kind)?,
         };
         let filled = match &built.open {
-            Some(open) => self.copy_data(op, from, attr, &**open, &*built.entry.vnode, change.as_deref()),
+            Some(open) => {
+                self.copy_data(op, from, attr, &**open, &*built.entry.vnode, Change::kept(change.as_deref(), attr.size))
+            }
             None => Ok(()),
         };
         let dressed = filled.and_then(|()| self.copy_attributes(op, &from.vnode, attr, &built.entry.vnode));
@@ -213,17 +228,8 @@ impl Core {
     }
 
     /// Puts a finished copy in place. `EAGAIN` if the file was renamed while it was copied.
-    #[expect(clippy::too_many_arguments, reason = "what is published, where, and of what")]
-    fn publish(
-        &self,
-        op: &Op<'_>,
-        vnode: &Arc<UnionVnode>,
-        from: &Lower,
-        attr: &Attr,
-        place: Option<&Place>,
-        to: BranchId,
-        built: &Built,
-    ) -> Result<()> {
+    fn publish(&self, op: &Op<'_>, copying: &Copying<'_>, built: &Built) -> Result<()> {
+        let &Copying { vnode, from, ref attr, place, to } = copying;
         let copy = Lower { vnode: built.entry.vnode.clone(), branch: to };
         let _names = match place {
             Some(place) => Some(place.parent.dir()?.names.write()),
@@ -246,7 +252,7 @@ impl Core {
             self.identity.append(&self.server(op), self.alias_record(op, &copy, &copied, vnode.id)?)?;
         }
         match (several, place.filter(|_| at)) {
-            (true, place) => self.publish_index(op, vnode, (from, attr), place, &copy, built)?,
+            (true, place) => self.publish_index(op, &Copying { place, attr: *attr, ..*copying }, built)?,
             (false, Some(place)) => self.publish_name(op, place, &copy, built)?,
             (false, None) => self.publish_orphan(vnode, built, linkable),
         }
@@ -274,15 +280,9 @@ impl Core {
     }
 
     /// A file of several names: from its index entry on every lower name leads to the copy.
-    fn publish_index(
-        &self,
-        op: &Op<'_>,
-        vnode: &UnionVnode,
-        (from, attr): (&Lower, &Attr),
-        place: Option<&Place>,
-        copy: &Lower,
-        built: &Built,
-    ) -> Result<()> {
+    fn publish_index(&self, op: &Op<'_>, copying: &Copying<'_>, built: &Built) -> Result<()> {
+        let &Copying { vnode, from, ref attr, place, to } = copying;
+        let copy = &Lower { vnode: built.entry.vnode.clone(), branch: to };
         self.index_copy(op, vnode.id, (from, attr), copy)?;
         let named = place.map_or(Err(Errno::NOENT), |place| {
             self.going_to_use(op, &place.parent, place.name()?, from, attr)?;
@@ -356,25 +356,5 @@ impl Core {
         }
         self.use_name(op, vnode.id, entry.attr.nlink, 1);
         Ok(true)
-    }
-}
-
-/// Runs `change` on a lower directory so that its times stay.
-pub(crate) fn keeping_times<T>(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, change: impl FnOnce() -> Result<T>) -> Result<T> {
-    let before = dir.getattr(cx)?;
-    let answer = change()?;
-    put_times_back(cx, dir, &before);
-    Ok(answer)
-}
-
-/// Gives a lower directory the times that it had.
-pub(crate) fn put_times_back(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, before: &Attr) {
-    let set = SetAttr {
-        atime: Some(SetTime::At(before.atime)),
-        mtime: Some(SetTime::At(before.mtime)),
-        ..SetAttr::default()
-    };
-    if let Err(errno) = dir.setattr(cx, &set, None) {
-        tracing::warn!(%errno, "the times of a directory could not be put back");
     }
 }

@@ -1,28 +1,27 @@
 //! What all vnodes of a union share.
 
-use crate::branch::{BranchId, Lower};
+use crate::branch::BranchId;
 use crate::current::Current;
 use crate::gate::Gate;
-use crate::hardlink::Links;
 use crate::identity::Identity;
 use crate::jobs::Jobs;
+use crate::links::Links;
 use crate::listing::Listings;
-use crate::marks::Complaints;
 use crate::movers::Movers;
-use crate::node::UnionVnode;
 use crate::op::Op;
 use crate::options::{LowerFiles, Mode, Numbers, Options};
-use crate::set::BranchSet;
+use crate::ownfiles::Own;
+use crate::said::{Complaints, Refusals};
+use crate::set::{BranchSet, Member};
 use crate::table::Table;
-use crate::unpack::Refusals;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use vnode::{Cx, Errno, Result, Upcalls, Vnode};
 
-/// What all vnodes of a union share.
+/// What all vnodes of a union, of type `V`, share.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct Shared<V> {
     /// The present set of branches.
     pub(crate) branches: Current,
     /// Closed while the set changes.
@@ -33,12 +32,12 @@ pub(crate) struct Core {
     /// The user that the server runs as: owner of whiteouts and records.
     uid: u32,
     gid: u32,
-    pub(crate) table: Table,
+    pub(crate) table: Table<V>,
     pub(crate) identity: Identity,
     pub(crate) links: Links,
     pub(crate) jobs: Jobs,
     pub(crate) movers: Movers,
-    pub(crate) listings: Listings,
+    pub(crate) listings: Listings<V>,
     pub(crate) complaints: Complaints,
     pub(crate) refusals: Refusals,
     /// Held while a directory is renamed: where directories lie does not change for anybody else.
@@ -51,7 +50,7 @@ pub(crate) struct Core {
     upcalls: OnceLock<Arc<dyn Upcalls>>,
 }
 
-impl Core {
+impl<V> Shared<V> {
     pub(crate) fn new(set: BranchSet, options: Options, identity: Identity) -> Self {
         Self {
             gate: Gate::default(),
@@ -117,33 +116,6 @@ impl Core {
         Cx::internal(self.uid, self.gid)
     }
 
-    /// The nearest read-write branch, from the position `bound` to the left, on which each of these directories has or can have
-    /// a part.
-    ///
-    /// Every operation that may have to make a part of a directory chooses its branch here: see
-    /// [`UnionVnode::can_lie_on`]. The leftmost branch is always possible.
-    pub(crate) fn branch_for(&self, op: &Op<'_>, dirs: &[&UnionVnode], bound: usize) -> Result<BranchId> {
-        for member in op.set.order.iter().take(bound.saturating_add(1)).rev() {
-            if self.fits(op, dirs, member.id)? {
-                return Ok(member.id);
-            }
-        }
-        Err(Errno::ROFS)
-    }
-
-    /// Can that branch be written, and has each of these directories a part there, or can one be made?
-    pub(crate) fn fits(&self, op: &Op<'_>, dirs: &[&UnionVnode], branch: BranchId) -> Result<bool> {
-        if !op.set.writable(branch) {
-            return Ok(false);
-        }
-        for dir in dirs {
-            if !dir.can_lie_on(op, branch)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
     /// An object's number as users see it. Everything that is remembered, here or on a branch, goes by the number itself.
     pub(crate) fn shown(&self, number: u64) -> u64 {
         match self.options.numbers {
@@ -152,38 +124,32 @@ impl Core {
         }
     }
 
-    /// The number of a directory: that of its rightmost part, or what that is known as: see [`Self::keep_number`].
-    pub(crate) fn directory_number(&self, op: &Op<'_>, stack: &[Lower]) -> Result<u64> {
-        let part = stack.last().ok_or(Errno::IO)?;
-        let lower = part.vnode.id();
-        if self.identity.alias(op.set.branch(part.branch)?.tag, lower).is_none() {
-            return op.set.natural_number(part.branch, lower);
-        }
-        self.number_of(op, part, &part.vnode.getattr(&self.own())?)
+    /// A directory of the union's own on that branch, if it is there.
+    pub(crate) fn own_dir(&self, op: &Op<'_>, branch: BranchId, which: Own) -> Result<Option<Arc<dyn Vnode>>> {
+        let Member { state, mode, .. } = op.set.member(branch).ok_or(Errno::STALE)?;
+        state.own(which).get(&self.server(op), &state.root, &state.path, *mode == Mode::ReadWrite)
     }
 
-    /// To be called before a whiteout or the loss of a redirect ends a directory's stack with its leftmost part, on the way to
-    /// its removal: if the removal then fails or a crash interrupts it, the directory is still there and keeps its number.
-    pub(crate) fn keep_number(&self, op: &Op<'_>, dir: &UnionVnode) -> Result<()> {
-        let stack = dir.stack()?;
-        let [leftmost, _, ..] = &*stack else { return Ok(()) };
-        let attr = leftmost.vnode.getattr(op)?;
-        if self.number_of(op, leftmost, &attr)? == dir.id {
-            return Ok(());
+    /// Runs `call` with a directory of the union's own, which is made if need be; and again with a new one, should it turn out
+    /// that somebody has removed it.
+    pub(crate) fn in_own_dir<T>(
+        &self,
+        op: &Op<'_>,
+        branch: BranchId,
+        which: Own,
+        mut call: impl FnMut(&Arc<dyn Vnode>) -> Result<T>,
+    ) -> Result<T> {
+        let state = op.set.branch(branch)?;
+        let server = self.server(op);
+        let own = state.own(which);
+        let made = own.make(&server, &state.root, &state.path);
+        let dir = made.inspect_err(|&errno| op.set.explain_refusal(branch, errno))?;
+        match call(&dir) {
+            Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR) => {
+                own.forget_this(&dir);
+                call(&own.make(&server, &state.root, &state.path)?)
+            }
+            other => other,
         }
-        self.identity.append(&self.server(op), self.alias_record(op, leftmost, &attr, dir.id)?)
     }
-
-    /// To be called after a part of a directory was removed.
-    pub(crate) fn part_went(&self, op: &Op<'_>, part: &Lower) {
-        if let Ok(branch) = op.set.branch(part.branch) {
-            self.identity.unalias(&self.server(op), branch.tag, part.vnode.id());
-        }
-    }
-}
-
-/// The live vnode behind an argument of the interface, if it is of this union.
-pub(crate) fn same_layer<'a>(core: &Arc<Core>, vnode: &'a Arc<dyn Vnode>) -> Result<&'a UnionVnode> {
-    let vnode = vnode.as_any().downcast_ref::<UnionVnode>().ok_or(Errno::XDEV)?;
-    if Arc::ptr_eq(&vnode.core, core) { Ok(vnode) } else { Err(Errno::XDEV) }
 }

@@ -1,11 +1,10 @@
 //! Making new objects.
 
 use crate::branch::{BranchId, Lower};
-use crate::core::same_layer;
 use crate::file::UnionFile;
 use crate::listing::Fate;
 use crate::lookup::{Hit, Probe};
-use crate::node::{Place, UnionVnode};
+use crate::node::{Place, UnionVnode, same_layer};
 use crate::op::Op;
 use crate::retry::Tries;
 use crate::whiteout::reserved;
@@ -142,19 +141,7 @@ impl UnionVnode {
         flags: OpenFlags,
     ) -> Result<(Entry, Arc<dyn OpenFile>)> {
         let made = self.make_entry(op, name, &mut |dir| dir.vnode.create(op, name, mode, flags))?;
-        let Made { lower, attr, place, rest } = made;
-        self.present_open(op, lower, attr, place, flags, rest)
-    }
-
-    fn present_open(
-        &self,
-        op: &Op<'_>,
-        lower: Lower,
-        attr: Attr,
-        place: Place,
-        flags: OpenFlags,
-        file: Arc<dyn OpenFile>,
-    ) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        let Made { lower, attr, place, rest: file } = made;
         let branch = lower.branch;
         let (vnode, attr) = self.core.present_leaf(op, place, branch, Entry { vnode: lower.vnode, attr })?;
         let moves = vnode.moves();
@@ -206,12 +193,7 @@ impl UnionVnode {
     }
 
     pub(crate) fn link_to(&self, op: &Op<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
-        let target = same_layer(&self.core, target)?.arc()?;
-        target.bring_up(op)?;
-        if target.is_adrift() {
-            // Since the branches changed its name leads to another file: the caller looks again.
-            return Err(Errno::STALE);
-        }
+        let target = self.link_target(op, target)?;
         self.check_new_name(op, name)?;
         if target.dir.is_some() {
             return Err(Errno::PERM);
@@ -246,18 +228,31 @@ impl UnionVnode {
                     self.made(op, part, &slot, name, &entry);
                     drop(names);
                     self.touch(op, branch);
-                    if target.place().is_none() {
-                        self.core.movers.release_orphan(target.id);
-                    }
-                    target.set_place(Some(self.place_of(name)?));
-                    target.note_names(entry.attr.nlink);
-                    let attr = target.leaf_attr(entry.attr);
-                    return Ok(Entry { vnode: target, attr });
+                    return self.linked(name, target, entry.attr);
                 }
                 Err(e) if op.set.go_left(branch, e) => tries.again()?,
                 Err(e) => return Err(e),
             }
         }
+    }
+
+    /// The file that is to get another name.
+    fn link_target(&self, op: &Op<'_>, target: &Arc<dyn Vnode>) -> Result<Arc<Self>> {
+        let target = same_layer(&self.core, target)?.arc()?;
+        target.bring_up(op)?;
+        // Since the branches changed its name leads to another file: the caller looks again.
+        if target.is_adrift() { Err(Errno::STALE) } else { Ok(target) }
+    }
+
+    /// The file has got that name; `attr` is what its lower file has now.
+    fn linked(&self, name: Name<'_>, target: Arc<Self>, attr: Attr) -> Result<Entry> {
+        if target.place().is_none() {
+            self.core.movers.release_orphan(target.id);
+        }
+        target.set_place(Some(self.place_of(name)?));
+        target.note_names(attr.nlink);
+        let attr = target.leaf_attr(attr);
+        Ok(Entry { vnode: target, attr })
     }
 
     /// The branch where another name of a file on `from` goes: the file's own, if the name would show there. Else one to which

@@ -1,11 +1,10 @@
 //! `RENAME_EXCHANGE`: both are brought to one branch and marked as for a move, then one lower exchange.
 
 use crate::branch::{BranchId, Lower};
-use crate::node::UnionVnode;
+use crate::node::{UnionVnode, lock_names};
 use crate::op::Op;
 use crate::rename::Rename;
 use crate::rename_dir::{Marked, is_dir_still};
-use crate::rmdir::lock_names;
 use std::sync::Arc;
 use vnode::{Errno, Name, RenameFlags, Result};
 

@@ -2,7 +2,7 @@
 //! Several directories unified into one: the stackable union of the papers.
 //!
 //! A [`Unionfs`] is a [`vnode::Layer`] over several others, its *branches*. A union vnode holds the lower vnodes that it
-//! shows: the leftmost one of a file, all of a directory (`node`, `table`). Everything else is found by its concept:
+//! shows: the leftmost one of a file, all of a directory (`node`; one vnode for each object: `intern`, `table`). Everything else is found by its concept:
 //!
 //! | concept | file |
 //! |---|---|
@@ -20,11 +20,14 @@
 //! | making, removing, renaming | `create`, `remove`, `rmdir`, `rename`, `rename_dir`, `exchange` |
 //! | beginning anew when overtaken | `retry` |
 //! | marks that users write by name | `unpack` |
-//! | files of several names | `hardlink` |
-//! | numbers that stay | `identity`, `log`, `logfile` |
+//! | files of several names: the index of copies, counting, after a crash | `links`, `index`, `counting`, `recovery` |
+//! | numbers that stay | `numbers`, `identity`, `log`, `logfile` |
 //! | what is unfinished | `work` |
-//! | removing from a full branch | `spare` |
-//! | the union's own names in a branch's root | `ownfiles` |
+//! | removing from a full branch | `freeing`, `spare` |
+//! | the union's own names in a branch's root | `ownnames`, `ownfiles` |
+//! | what is not said twice in the log; times that stay | `said`, `times` |
+//!
+//! Modules import each other downward only: `scripts/import-cycles.sh unionfs`. `core` is generic over the vnode, so that it lies below it.
 //!
 //! How it decides, and its locks: docs/unionfs.md. What it writes into branches: docs/formats/union-branch.md.
 
@@ -35,15 +38,19 @@ mod change;
 mod copydata;
 mod copyup;
 mod core;
+mod counting;
 mod create;
 mod current;
 mod declare;
 mod exchange;
 mod file;
+mod freeing;
 mod gate;
-mod hardlink;
 mod identity;
+mod index;
+mod intern;
 mod jobs;
+mod links;
 mod listing;
 mod log;
 mod logfile;
@@ -52,21 +59,26 @@ mod marks;
 mod movers;
 mod names;
 mod node;
+mod numbers;
 mod op;
 mod options;
 mod ownfiles;
+mod ownnames;
 mod parents;
 mod readdir;
+mod recovery;
 mod remove;
 mod rename;
 mod rename_dir;
 mod retry;
 mod revalidate;
 mod rmdir;
+mod said;
 mod set;
 mod shortname;
 mod spare;
 mod table;
+mod times;
 mod trust;
 mod unpack;
 mod vnode_impl;

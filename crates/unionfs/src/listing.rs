@@ -6,7 +6,6 @@
 
 use crate::branch::Stack;
 use crate::identity::mix;
-use crate::node::UnionVnode;
 use crate::shortname::ShortName;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -351,7 +350,7 @@ impl Slot {
         if room { None } else { self.kept.take() }
     }
 
-    /// A merge begins: to be ended by [`Self::merged`]. Answers how many changes it has missed.
+    /// A merge begins: to be ended by [`Self::end`]. Answers how many changes it has missed.
     pub(crate) fn begin(&mut self) -> usize {
         let merging = self.merging.get_or_insert_default();
         merging.count += 1;
@@ -394,30 +393,42 @@ pub(crate) struct Ended {
 ///
 /// Who goes into each of many subdirectories while listing their parent does not push the listing of a large parent out: that
 /// would be merged anew for each page.
-#[derive(Debug, Default)]
-pub(crate) struct Listings {
-    small: Mutex<VecDeque<Weak<UnionVnode>>>,
-    large: Mutex<VecDeque<Weak<UnionVnode>>>,
+#[derive(Debug)]
+pub(crate) struct Listings<V> {
+    small: Mutex<VecDeque<Weak<V>>>,
+    large: Mutex<VecDeque<Weak<V>>>,
 }
 
-impl Listings {
+impl<V> Default for Listings<V> {
+    fn default() -> Self {
+        Self { small: Mutex::default(), large: Mutex::default() }
+    }
+}
+
+/// What may have a listing.
+pub(crate) trait Listable {
+    /// Where the listing is kept, if this is a directory.
+    fn slot(&self) -> Option<&Mutex<Slot>>;
+}
+
+impl<V: Listable> Listings<V> {
     /// A listing is kept that was merged from so many lower entries.
-    pub(crate) fn remember(&self, dir: &UnionVnode, work: usize) {
-        let Ok(this) = dir.arc() else { return };
+    pub(crate) fn remember(&self, this: &Arc<V>, work: usize) {
         let (recent, others) = if work < LARGE { (&self.small, &self.large) } else { (&self.large, &self.small) };
-        let is_other = |weak: &Weak<UnionVnode>| !std::ptr::eq(weak.as_ptr(), Arc::as_ptr(&this));
+        let is_other = |weak: &Weak<V>| !std::ptr::eq(weak.as_ptr(), Arc::as_ptr(this));
         others.lock().retain(is_other);
         // Dropped without the lock.
         let mut held = Vec::new();
         let forgotten = {
             let mut recent = recent.lock();
             recent.retain(is_other);
-            recent.push_back(Arc::downgrade(&this));
+            recent.push_back(Arc::downgrade(this));
             if recent.len() > KEPT {
                 // What was removed since takes no room.
                 recent.retain(|weak| {
                     let live = weak.upgrade();
-                    let keeps = live.as_ref().is_some_and(|live| live.keeps_listing());
+                    let keeps =
+                        live.as_ref().and_then(|live| live.slot()).is_some_and(|slot| slot.lock().kept.is_some());
                     held.extend(live);
                     keeps
                 });
@@ -425,16 +436,10 @@ impl Listings {
             if recent.len() > KEPT { recent.pop_front() } else { None }
         };
         let Some(old) = forgotten.and_then(|weak| weak.upgrade()) else { return };
-        if let Some(part) = &old.dir {
-            let listing = part.listing.lock().forget();
+        if let Some(slot) = old.slot() {
+            let listing = slot.lock().forget();
             drop(listing);
         }
-    }
-}
-
-impl UnionVnode {
-    fn keeps_listing(&self) -> bool {
-        self.dir.as_ref().is_some_and(|dir| dir.listing.lock().kept.is_some())
     }
 }
 

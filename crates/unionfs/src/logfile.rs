@@ -1,10 +1,10 @@
 //! The identity log as a file in the leftmost branch: docs/formats/union-branch.md.
 
-use crate::copyup::keeping_times;
 use crate::identity::Known;
 use crate::log::{HEADER, Log, Reader, Record, write_all};
 use crate::options::BuildError;
 use crate::ownfiles::move_aside;
+use crate::times::keeping_times;
 use crate::trust::is_servers;
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;

@@ -1,14 +1,13 @@
 //! Finding a name in a directory: docs/unionfs.md, "Operations".
 
-use crate::branch::{BranchId, Lower, is_dir};
-use crate::core::Core;
-use crate::marks::{Found, Onward};
-use crate::names::Look;
-use crate::node::{Absent, Dir, Place, UnionVnode};
+use crate::branch::{BranchId, Lower, Stack, is_dir, same_stack};
+use crate::marks::{Found, Onward, Walk, components};
+use crate::node::{Absent, Core, Dir, Place, UnionVnode};
 use crate::op::Op;
 use crate::set::BranchSet;
 use crate::shortname::ShortName;
 use crate::whiteout::reserved;
+use parking_lot::RwLockReadGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -16,23 +15,6 @@ use vnode::{Attr, Entry, Errno, Name, Result};
 
 /// A branch that is changed behind our back is seen after this time at the latest.
 const BELIEVED: Duration = Duration::from_secs(1);
-
-/// Bounds the work that redirects made by somebody else can cause in one look-up.
-pub(crate) struct Walk {
-    steps: u32,
-}
-
-impl Walk {
-    pub(crate) fn new() -> Self {
-        Self { steps: 100_000 }
-    }
-
-    /// Counts a step. `ELOOP` when there were too many.
-    pub(crate) fn step(&mut self) -> Result<()> {
-        self.steps = self.steps.checked_sub(1).ok_or(Errno::LOOP)?;
-        Ok(())
-    }
-}
 
 /// What a look-up answers.
 type Shown = Option<(Arc<UnionVnode>, Attr)>;
@@ -122,7 +104,7 @@ impl Core {
                         return Ok(merge.done(None));
                     }
                     let found = Lower { vnode: entry.vnode, branch: part.branch };
-                    let last = self.merge(op, &mut merge, found, entry.attr, (stack, name), walk)?;
+                    let last = self.merge(op, &mut merge, (found, entry.attr), (stack, name), walk)?;
                     if last {
                         return Ok(merge.done(None));
                     }
@@ -154,8 +136,7 @@ impl Core {
         &self,
         op: &Op<'_>,
         merge: &mut Merge,
-        part: Lower,
-        attr: Attr,
+        (part, attr): (Lower, Attr),
         found: Found<'_>,
         walk: &mut Walk,
     ) -> Result<bool> {
@@ -183,6 +164,29 @@ impl Core {
                 Ok(true)
             }
         }
+    }
+
+    /// The directories at `path`, to which `part` is redirected, in the branches to its right; none if there is no directory there.
+    pub(crate) fn resolve(
+        &self,
+        op: &Op<'_>,
+        part: &Lower,
+        found: Found<'_>,
+        path: &[u8],
+        walk: &mut Walk,
+    ) -> Result<Vec<Lower>> {
+        let mut stack = op.set.roots_right_of(part.branch);
+        for name in components(path) {
+            match self.probe_with(op, &stack, name?, walk)?.hit {
+                Hit::Dir { stack: next, .. } => stack = next,
+                Hit::None | Hit::Leaf { .. } => {
+                    self.complain(op, part, found, "leads to no directory of the branches to the right");
+                    return Ok(Vec::new());
+                }
+            }
+        }
+        stack.retain(|part| is_dir(&part.vnode));
+        Ok(stack)
     }
 
     /// Would anything of that name show if the part on `branch` had nothing of it, neither an entry nor a whiteout?
@@ -229,20 +233,51 @@ impl Core {
         let attr = vnode.leaf_attr(attr);
         Ok((vnode, attr))
     }
+}
 
-    /// The number of a lower file.
-    pub(crate) fn number_of(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) -> Result<u64> {
-        let tag = op.set.branch(lower.branch)?.tag;
-        let born = attr.btime.unwrap_or_default();
-        match self.identity.alias(tag, lower.vnode.id()) {
-            Some(alias) if alias.born == born => return Ok(alias.number),
-            // Another file has the number of one that went without our knowing.
-            // A look-up doesn't write: the branch may be frozen.
-            Some(_) if !op.set.read_only => self.identity.unalias_later(tag, lower.vnode.id()),
-            _ => {}
+/// What was seen of a name, and under what.
+pub(crate) struct Look<'a> {
+    /// The lock, unless a writer is stuck.
+    pub(crate) lock: Option<RwLockReadGuard<'a, ()>>,
+    /// [`crate::names::Names::sections`] before.
+    pub(crate) sections: u64,
+    pub(crate) stack: Stack,
+    pub(crate) probe: Probe,
+}
+
+impl UnionVnode {
+    /// Looks for a name in this directory, as it is before or after each change of it.
+    pub(crate) fn look(&self, op: &Op<'_>, name: Name<'_>) -> Result<Look<'_>> {
+        let names = &self.dir()?.names;
+        loop {
+            let lock = names.read(op)?;
+            let sections = names.sections();
+            let stack = self.stack()?;
+            let probe = self.core.probe(op, &stack, name)?;
+            if lock.is_some() {
+                return Ok(Look { lock, sections, stack, probe });
+            }
+            let again = self.core.probe(op, &stack, name)?;
+            if names.sections() == sections && is_same(&probe, &again) {
+                return Ok(Look { lock, sections, stack, probe: again });
+            }
+            op.require_blocking()?;
+            op.check()?;
         }
-        op.set.natural_number(lower.branch, lower.vnode.id())
     }
+}
+
+fn is_same(one: &Probe, other: &Probe) -> bool {
+    one.whiteout == other.whiteout
+        && match (&one.hit, &other.hit) {
+            (Hit::None, Hit::None) => true,
+            (Hit::Leaf { branch: a, entry: one }, Hit::Leaf { branch: b, entry: other }) => {
+                let lower = |entry: &vnode::Entry, branch| Lower { vnode: entry.vnode.clone(), branch };
+                lower(one, *a).is(&lower(other, *b))
+            }
+            (Hit::Dir { stack: one, .. }, Hit::Dir { stack: other, .. }) => same_stack(one, other),
+            _ => false,
+        }
 }
 
 impl UnionVnode {

@@ -1,13 +1,12 @@
 //! Marks in a directory: opaque, redirect. docs/formats/union-branch.md.
 
-use crate::branch::{BranchId, Lower, is_dir};
-use crate::core::Core;
+use crate::branch::{BranchId, Lower, same_stack};
+use crate::identity::ROOT;
 use crate::log::{read_all, write_all};
-use crate::lookup::{Hit, Walk};
+use crate::node::{Core, UnionVnode};
 use crate::op::Op;
+use crate::trust::is_servers;
 use crate::whiteout::OLD_OPAQUE;
-use parking_lot::Mutex;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
@@ -23,6 +22,23 @@ const PATH_MAX: usize = 4096;
 
 /// Where a lower directory was found: the directories that were searched, and the name. Only messages need it.
 pub(crate) type Found<'a> = (&'a [Lower], Name<'a>);
+
+/// Bounds the work that redirects made by somebody else can cause in one look-up.
+pub(crate) struct Walk {
+    steps: u32,
+}
+
+impl Walk {
+    pub(crate) fn new() -> Self {
+        Self { steps: 100_000 }
+    }
+
+    /// Counts a step. `ELOOP` when there were too many.
+    pub(crate) fn step(&mut self) -> Result<()> {
+        self.steps = self.steps.checked_sub(1).ok_or(Errno::LOOP)?;
+        Ok(())
+    }
+}
 
 /// How a directory's stack goes on to the right of one of its parts.
 pub(crate) enum Onward {
@@ -52,21 +68,6 @@ pub(crate) fn is_redirect(name: &[u8]) -> bool {
 /// The components of a redirect's path.
 pub(crate) fn components(path: &[u8]) -> impl Iterator<Item = Result<Name<'_>>> {
     path.split(|&b| b == b'/').filter(|part| !part.is_empty()).map(Name::new)
-}
-
-/// The directories with bad marks that were warned of.
-#[derive(Debug, Default)]
-pub(crate) struct Complaints(Mutex<HashSet<(BranchId, u64)>>);
-
-impl Complaints {
-    /// After so many warnings nobody reads more.
-    const MOST: usize = 1000;
-
-    /// Is it the first complaint of this directory?
-    fn is_new(&self, dir: &Lower) -> bool {
-        let mut seen = self.0.lock();
-        seen.len() < Self::MOST && seen.insert((dir.branch, dir.vnode.id()))
-    }
 }
 
 impl Core {
@@ -151,7 +152,7 @@ impl Core {
     }
 
     /// Warns of a redirect in a directory of a branch, not at every look-up of it.
-    fn complain(&self, op: &Op<'_>, dir: &Lower, found: Found<'_>, why: &str) {
+    pub(crate) fn complain(&self, op: &Op<'_>, dir: &Lower, found: Found<'_>, why: &str) {
         if self.complaints.is_new(dir) {
             let (stack, name) = found;
             let (branch, path) = (op.set.path_of(dir.branch), self.path_for_log(op, stack, name));
@@ -222,28 +223,32 @@ impl Core {
         }
         Ok(())
     }
+}
 
-    /// The directories at `path`, to which `part` is redirected, in the branches to its right; none if there is no directory there.
-    pub(crate) fn resolve(
-        &self,
-        op: &Op<'_>,
-        part: &Lower,
-        found: Found<'_>,
-        path: &[u8],
-        walk: &mut Walk,
-    ) -> Result<Vec<Lower>> {
-        let mut stack = op.set.roots_right_of(part.branch);
-        for name in components(path) {
-            match self.probe_with(op, &stack, name?, walk)?.hit {
-                Hit::Dir { stack: next, .. } => stack = next,
-                Hit::None | Hit::Leaf { .. } => {
-                    self.complain(op, part, found, "leads to no directory of the branches to the right");
-                    return Ok(Vec::new());
-                }
-            }
-        }
-        stack.retain(|part| is_dir(&part.vnode));
-        Ok(stack)
+/// All bits of a mode that let anybody write.
+const WRITE: u32 = 0o222;
+
+impl Core {
+    /// The same, for a redirect, which says something about other places than its own.
+    ///
+    /// A redirect is made read-only even for its owner. Files of root with a user's data in them, such as copies under
+    /// `copyup=mounter`, rarely are: the owner of their directory must not be able to pass one off as a redirect by renaming it.
+    pub(crate) fn trusts(&self, attr: &Attr) -> bool {
+        is_servers(attr, self.own().uid) && attr.mode & WRITE == 0
+    }
+}
+
+impl Core {
+    /// The path in the union of the entry `name` of the directories `stack`, for messages. Only the name where that directory
+    /// is not in use.
+    pub(crate) fn path_for_log(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>) -> String {
+        let merges = |dir: &Arc<UnionVnode>| dir.stack().is_ok_and(|own| same_stack(&own, stack));
+        let numbers = [Some(ROOT), self.directory_number(op, stack).ok()];
+        let path = match numbers.into_iter().flatten().filter_map(|number| self.table.get(number)).find(merges) {
+            Some(dir) => dir.path_to(name),
+            None => name.as_bytes().to_vec(),
+        };
+        path.escape_ascii().to_string()
     }
 }
 

@@ -6,14 +6,10 @@
 //! sees the same: the steps of one writer change what a name shows once, so a look that fell between
 //! two of them is not repeated.
 
-use crate::branch::{Lower, Stack, same_stack};
-use crate::lookup::{Hit, Probe};
-use crate::node::UnionVnode;
-use crate::op::Op;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use vnode::{Cx, Name, Result};
+use vnode::{Cx, Result};
 
 /// How long a reader waits for a writer.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -72,49 +68,4 @@ impl Names {
     pub(crate) fn sections(&self) -> u64 {
         self.sections.load(Ordering::Acquire)
     }
-}
-
-/// What was seen of a name, and under what.
-pub(crate) struct Look<'a> {
-    /// The lock, unless a writer is stuck.
-    pub(crate) lock: Option<RwLockReadGuard<'a, ()>>,
-    /// [`Names::sections`] before.
-    pub(crate) sections: u64,
-    pub(crate) stack: Stack,
-    pub(crate) probe: Probe,
-}
-
-impl UnionVnode {
-    /// Looks for a name in this directory, as it is before or after each change of it.
-    pub(crate) fn look(&self, op: &Op<'_>, name: Name<'_>) -> Result<Look<'_>> {
-        let names = &self.dir()?.names;
-        loop {
-            let lock = names.read(op)?;
-            let sections = names.sections();
-            let stack = self.stack()?;
-            let probe = self.core.probe(op, &stack, name)?;
-            if lock.is_some() {
-                return Ok(Look { lock, sections, stack, probe });
-            }
-            let again = self.core.probe(op, &stack, name)?;
-            if names.sections() == sections && is_same(&probe, &again) {
-                return Ok(Look { lock, sections, stack, probe: again });
-            }
-            op.require_blocking()?;
-            op.check()?;
-        }
-    }
-}
-
-fn is_same(one: &Probe, other: &Probe) -> bool {
-    one.whiteout == other.whiteout
-        && match (&one.hit, &other.hit) {
-            (Hit::None, Hit::None) => true,
-            (Hit::Leaf { branch: a, entry: one }, Hit::Leaf { branch: b, entry: other }) => {
-                let lower = |entry: &vnode::Entry, branch| Lower { vnode: entry.vnode.clone(), branch };
-                lower(one, *a).is(&lower(other, *b))
-            }
-            (Hit::Dir { stack: one, .. }, Hit::Dir { stack: other, .. }) => same_stack(one, other),
-            _ => false,
-        }
 }

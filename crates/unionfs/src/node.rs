@@ -1,13 +1,12 @@
 //! The union's vnode.
 
-use crate::branch::{BranchId, Lower, Stack, same_stack};
-use crate::core::Core;
-use crate::listing::Slot;
-use crate::names::Names;
+use crate::branch::{BranchId, Lower, Stack};
+use crate::core::Shared;
+use crate::listing::{Fate, Listable, Slot};
+use crate::names::{Names, Writer};
 use crate::op::Op;
 use crate::set::{BranchSet, NEVER, turn_of};
 use crate::shortname::ShortName;
-use crate::table::Interned;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -61,6 +60,9 @@ const ADRIFT: u8 = 2;
 /// It has, or had, several names: the known one may go while the others stay.
 const SEVERAL: u8 = 4;
 
+/// What all vnodes of a union share.
+pub(crate) type Core = Shared<UnionVnode>;
+
 /// An object of the union.
 pub(crate) struct UnionVnode {
     pub(crate) core: Arc<Core>,
@@ -82,6 +84,12 @@ impl fmt::Debug for UnionVnode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state.lock();
         write!(f, "UnionVnode({:#x}, {:?}, {:?}, {:?})", self.id, self.kind, state.name, self.branch())
+    }
+}
+
+impl Listable for UnionVnode {
+    fn slot(&self) -> Option<&Mutex<Slot>> {
+        self.dir.as_deref().map(|dir| &dir.listing)
     }
 }
 
@@ -342,6 +350,24 @@ impl UnionVnode {
         }
     }
 
+    /// Notes that entries changed, nobody knows which.
+    pub(crate) fn entries_changed(&self) {
+        if let Some(dir) = &self.dir {
+            dir.changes.fetch_add(1, Ordering::AcqRel);
+            let old = dir.listing.lock().forget();
+            drop(old);
+        }
+    }
+
+    /// Notes that the entry of that name changed. The caller holds the names.
+    pub(crate) fn entry_changed(&self, name: Name<'_>, fate: Fate) {
+        if let Some(dir) = &self.dir {
+            dir.changes.fetch_add(1, Ordering::AcqRel);
+            let old = dir.listing.lock().change(name.as_bytes(), fate);
+            drop(old);
+        }
+    }
+
     /// Notes that a subdirectory came (1) or went (-1).
     pub(crate) fn count_subdir(&self, by: i32) {
         if let Some(dir) = &self.dir {
@@ -349,6 +375,21 @@ impl UnionVnode {
             // Not yet counted is as good as counted: it will be.
             let _ = dir.subdirs.fetch_update(Ordering::AcqRel, Ordering::Acquire, counted);
         }
+    }
+
+    /// The path of an entry of this directory in the union.
+    pub(crate) fn path_to(&self, name: Name<'_>) -> Vec<u8> {
+        let mut names = vec![ShortName::new(name.as_bytes())];
+        let mut next = self.place();
+        while let Some(place) = next {
+            names.push(place.name.clone());
+            next = place.parent.place();
+        }
+        names.iter().rev().fold(Vec::new(), |mut path, name| {
+            path.push(b'/');
+            path.extend(name.as_bytes());
+            path
+        })
     }
 
     /// The place of the entry `name` in this directory.
@@ -376,159 +417,21 @@ impl Drop for UnionVnode {
     }
 }
 
-impl Core {
-    /// The live vnode of a file, or a new one.
-    pub(crate) fn intern_leaf(
-        self: &Arc<Self>,
-        op: &Op<'_>,
-        id: u64,
-        place: Place,
-        lower: &Lower,
-    ) -> Result<Arc<UnionVnode>> {
-        let mut id = id;
-        loop {
-            let new = || UnionVnode::new(self, op.set, id, Some(place.clone()), lower.clone(), None);
-            match self.table.intern(id, new) {
-                Interned::New(vnode) => return Ok(vnode),
-                Interned::Present(live) if self.is_dead(&live, lower) => self.table.forget(id, Arc::as_ptr(&live)),
-                Interned::Present(live) if live.dir.is_none() && live.kind == lower.vnode.kind() => {
-                    let stray = !live.is_current(op.set) || live.is_adrift();
-                    let same = live.leaf().is(lower);
-                    if stray && (same || !live.is_gone()) {
-                        live.settle(op, lower.clone(), Some(place))?;
-                        return Ok(live);
-                    }
-                    if same {
-                        if !op.set.stays(lower.branch) && !live.is_at(&place.parent, place.name.as_bytes()) {
-                            live.set_place(Some(place));
-                        }
-                        return Ok(live);
-                    }
-                    id = crate::identity::next_free(id);
-                }
-                // A branch was changed behind our back, and the number belongs to something else that still lives.
-                Interned::Present(_) => id = crate::identity::next_free(id),
-            }
-        }
-    }
-
-    /// Is `live` the vnode of an object that is gone for good, whose number a branch has given to `found`?
-    ///
-    /// File systems give a number away again at once, while the kernel has not yet forgotten the old object. A bottom that
-    /// knows its live vnodes answers the same one for the same object; otherwise the old one itself is asked.
-    fn is_dead(&self, live: &UnionVnode, found: &Lower) -> bool {
-        let leaf = live.leaf();
-        if Arc::ptr_eq(&leaf.vnode, &found.vnode) {
-            return false;
-        }
-        matches!(leaf.vnode.getattr(&self.own()), Err(Errno::STALE | Errno::NOENT))
-    }
-
-    /// The vnode of a new file without a name.
-    pub(crate) fn intern_unnamed(self: &Arc<Self>, op: &Op<'_>, number: u64, lower: &Lower) -> Arc<UnionVnode> {
-        let mut id = number;
-        loop {
-            match self.table.intern(id, || UnionVnode::new(self, op.set, id, None, lower.clone(), None)) {
-                Interned::New(vnode) => return vnode,
-                Interned::Present(live) if self.is_dead(&live, lower) => self.table.forget(id, Arc::as_ptr(&live)),
-                Interned::Present(live) if live.dir.is_none() && live.leaf().is(lower) => return live,
-                Interned::Present(_) => id = crate::identity::next_free(id),
-            }
-        }
-    }
-
-    /// The live vnode of a directory, or a new one.
-    pub(crate) fn intern_dir(
-        self: &Arc<Self>,
-        op: &Op<'_>,
-        place: Place,
-        stack: Stack,
-        redirect: Option<Box<[u8]>>,
-    ) -> Result<Arc<UnionVnode>> {
-        let mut id = self.directory_number(op, &stack)?;
-        let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
-        if let Some(live) = self.renumbered(op, id, (&place.parent, place.name.as_bytes()), &stack)? {
-            live.found_dir(op, stack, redirect, Some(place))?;
-            return Ok(live);
-        }
-        loop {
-            let new = || UnionVnode::new(self, op.set, id, Some(place.clone()), leftmost.clone(), Some(stack.clone()));
-            match self.table.intern(id, new) {
-                Interned::New(vnode) => {
-                    *vnode.dir()?.redirect.lock() = redirect;
-                    return Ok(vnode);
-                }
-                Interned::Present(live) if self.is_dead(&live, &leftmost) => {
-                    self.table.forget(id, Arc::as_ptr(&live));
-                }
-                Interned::Present(live) if live.dir.is_some() => {
-                    if !live.is_current(op.set) || live.is_adrift() {
-                        live.found_dir(op, stack, redirect, Some(place))?;
-                        return Ok(live);
-                    }
-                    let here = live.is_at(&place.parent, place.name.as_bytes());
-                    if same_stack(&live.stack()?, &stack) {
-                        if !here {
-                            live.set_place(Some(place));
-                        }
-                        return Ok(live);
-                    }
-                    if here {
-                        live.set_stack(stack)?;
-                        *live.dir()?.redirect.lock() = redirect;
-                        return Ok(live);
-                    }
-                    id = crate::identity::next_free(id);
-                }
-                Interned::Present(_) => id = crate::identity::next_free(id),
-            }
-        }
-    }
-
-    /// The live vnode of the directory at that place, which has merged something further right since the branches changed: by
-    /// what it merges now its number would be another.
-    pub(crate) fn renumbered(
-        &self,
-        op: &Op<'_>,
-        number: u64,
-        (parent, name): (&UnionVnode, &[u8]),
-        stack: &[Lower],
-    ) -> Result<Option<Arc<UnionVnode>>> {
-        if op.set.generation == BranchSet::FIRST || stack.len() < 2 || self.table.get(number).is_some() {
-            return Ok(None);
-        }
-        for part in stack.iter().rev().skip(1) {
-            let known = self.directory_number(op, std::slice::from_ref(part))?;
-            if let Some(live) = self.table.get(known)
-                && live.dir.is_some()
-                && !live.is_current(op.set)
-                && live.is_at(parent, name)
-            {
-                return Ok(Some(live));
-            }
-        }
-        Ok(None)
-    }
+/// The live vnode behind an argument of the interface, if it is of this union.
+pub(crate) fn same_layer<'a>(core: &Arc<Core>, vnode: &'a Arc<dyn Vnode>) -> Result<&'a UnionVnode> {
+    let vnode = vnode.as_any().downcast_ref::<UnionVnode>().ok_or(Errno::XDEV)?;
+    if Arc::ptr_eq(&vnode.core, core) { Ok(vnode) } else { Err(Errno::XDEV) }
 }
 
-impl UnionVnode {
-    /// A directory that was last right in an older set was found again, as this. It keeps its number, also over the next mount.
-    pub(crate) fn found_dir(
-        &self,
-        op: &Op<'_>,
-        stack: Stack,
-        redirect: Option<Box<[u8]>>,
-        place: Option<Place>,
-    ) -> Result<()> {
-        let last = stack.last().cloned().ok_or(Errno::IO)?;
-        if self.core.directory_number(op, &stack)? != self.id && crate::identity::tag_of(self.id).is_some() {
-            let born = last.vnode.getattr(op)?.btime.unwrap_or_default();
-            self.core.identity.alias_later(op.set.branch(last.branch)?.tag, last.vnode.id(), born, self.id);
-        }
-        self.settle_dir(op, stack, place)?;
-        *self.dir()?.redirect.lock() = redirect;
-        Ok(())
+/// Locks the names of several directories, in an order that is the same for everybody.
+pub(crate) fn lock_names<'a>(dirs: &[&'a UnionVnode]) -> Result<Vec<Writer<'a>>> {
+    let mut locks: Vec<&'a Names> = Vec::with_capacity(dirs.len());
+    for dir in dirs {
+        locks.push(&dir.dir()?.names);
     }
+    locks.sort_unstable_by_key(|lock| std::ptr::from_ref::<Names>(lock));
+    locks.dedup_by(|a, b| std::ptr::eq(*a, *b));
+    Ok(locks.into_iter().map(Names::write).collect())
 }
 
 #[cfg(test)]

@@ -1,15 +1,9 @@
 //! The union's own names in the root of a branch. Somebody else may have put anything there: it is never followed, and
 //! what is in the way is given another name.
 
-use crate::branch::BranchId;
-use crate::copyup::keeping_times;
-use crate::core::Core;
-use crate::hardlink::{LINKS, is_index_name};
-use crate::op::Op;
-use crate::options::Mode;
-use crate::set::Member;
+use crate::ownnames::{LINKS, WORK, is_index_name, is_work_name};
+use crate::times::keeping_times;
 use crate::trust::{OTHERS, is_servers};
-use crate::work::{WORK, is_work_name};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,7 +30,13 @@ impl OwnDir {
     }
 
     /// The directory, if there is one. Anything else of that name is ignored, with one warning.
-    fn get(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path, writes: bool) -> Result<Option<Arc<dyn Vnode>>> {
+    pub(crate) fn get(
+        &self,
+        cx: &Cx<'_>,
+        root: &Arc<dyn Vnode>,
+        path: &Path,
+        writes: bool,
+    ) -> Result<Option<Arc<dyn Vnode>>> {
         let mut known = self.known.lock();
         if known.is_none() {
             let name = self.which.name()?;
@@ -58,7 +58,7 @@ impl OwnDir {
     }
 
     /// The directory, made if there is none. Anything else of that name gets out of the way.
-    fn make(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path) -> Result<Arc<dyn Vnode>> {
+    pub(crate) fn make(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path) -> Result<Arc<dyn Vnode>> {
         let mut known = self.known.lock();
         if let Some(dir) = &*known {
             return Ok(dir.clone());
@@ -91,7 +91,7 @@ impl OwnDir {
     }
 
     /// Forgets the directory if it is still this one.
-    fn forget_this(&self, dir: &Arc<dyn Vnode>) {
+    pub(crate) fn forget_this(&self, dir: &Arc<dyn Vnode>) {
         let old = self.known.lock().take_if(|known| Arc::ptr_eq(known, dir));
         drop(old);
     }
@@ -153,37 +153,6 @@ fn shut(cx: &Cx<'_>, entry: &Entry, path: &Path) {
     let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
     if let Err(errno) = entry.vnode.setattr(cx, &set, None) {
         tracing::warn!(branch = %path.display(), %errno, "a directory of the union can be searched by everybody: chmod 700 .wh..wh.*");
-    }
-}
-
-impl Core {
-    /// A directory of the union's own on that branch, if it is there.
-    pub(crate) fn own_dir(&self, op: &Op<'_>, branch: BranchId, which: Own) -> Result<Option<Arc<dyn Vnode>>> {
-        let Member { state, mode, .. } = op.set.member(branch).ok_or(Errno::STALE)?;
-        state.own(which).get(&self.server(op), &state.root, &state.path, *mode == Mode::ReadWrite)
-    }
-
-    /// Runs `call` with a directory of the union's own, which is made if need be; and again with a new one, should it turn out
-    /// that somebody has removed it.
-    pub(crate) fn in_own_dir<T>(
-        &self,
-        op: &Op<'_>,
-        branch: BranchId,
-        which: Own,
-        mut call: impl FnMut(&Arc<dyn Vnode>) -> Result<T>,
-    ) -> Result<T> {
-        let state = op.set.branch(branch)?;
-        let server = self.server(op);
-        let own = state.own(which);
-        let made = own.make(&server, &state.root, &state.path);
-        let dir = made.inspect_err(|&errno| op.set.explain_refusal(branch, errno))?;
-        match call(&dir) {
-            Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR) => {
-                own.forget_this(&dir);
-                call(&own.make(&server, &state.root, &state.path)?)
-            }
-            other => other,
-        }
     }
 }
 

@@ -6,9 +6,8 @@
 //! their leftmost parts further right: [`UnionVnode::can_lie_on`].
 
 use crate::branch::{BranchId, Lower};
-use crate::core::Core;
 use crate::listing::Fate;
-use crate::node::{Place, UnionVnode};
+use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
 use std::sync::Arc;
 use vnode::{Attr, Errno, RenameFlags, Result, Vnode};
@@ -42,6 +41,33 @@ impl UnionVnode {
 }
 
 impl Core {
+    /// The nearest read-write branch, from the position `bound` to the left, on which each of these directories has or can have
+    /// a part.
+    ///
+    /// Every operation that may have to make a part of a directory chooses its branch here: see
+    /// [`UnionVnode::can_lie_on`]. The leftmost branch is always possible.
+    pub(crate) fn branch_for(&self, op: &Op<'_>, dirs: &[&UnionVnode], bound: usize) -> Result<BranchId> {
+        for member in op.set.order.iter().take(bound.saturating_add(1)).rev() {
+            if self.fits(op, dirs, member.id)? {
+                return Ok(member.id);
+            }
+        }
+        Err(Errno::ROFS)
+    }
+
+    /// Can that branch be written, and has each of these directories a part there, or can one be made?
+    pub(crate) fn fits(&self, op: &Op<'_>, dirs: &[&UnionVnode], branch: BranchId) -> Result<bool> {
+        if !op.set.writable(branch) {
+            return Ok(false);
+        }
+        for dir in dirs {
+            if !dir.can_lie_on(op, branch)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Makes sure that `dir` has a part on `branch`, and so have its ancestors. Answers false if it can't have one there after
     /// all, because a directory changed or the branch is read-only: then a branch is to be chosen anew.
     #[must_use = "the branch may have to be chosen anew"]

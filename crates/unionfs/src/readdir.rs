@@ -1,11 +1,10 @@
 //! Listing directories: docs/unionfs.md, "readdir".
 
 use crate::branch::{BranchId, Lower, Stack};
-use crate::core::Core;
 use crate::identity::{compose, mix};
-use crate::listing::{Fate, Kept, Listing, Stamp, Trust};
+use crate::listing::{Kept, Listing, Stamp, Trust};
 use crate::lookup::Hit;
-use crate::node::{Dir, UNCOUNTED, UnionVnode};
+use crate::node::{Core, Dir, UNCOUNTED, UnionVnode};
 use crate::op::Op;
 use crate::options::Numbers;
 use crate::set::BranchSet;
@@ -156,7 +155,7 @@ impl UnionVnode {
         if ended.stays {
             // Subdirectories may have come or gone out of band since they were counted.
             dir.subdirs.store(UNCOUNTED, Ordering::Release);
-            self.core.listings.remember(self, ended.work);
+            self.core.listings.remember(&self.arc()?, ended.work);
         }
         Ok(ended.listing)
     }
@@ -185,24 +184,6 @@ impl UnionVnode {
         }
         drop(names);
         Ok(count)
-    }
-
-    /// Notes that entries changed, nobody knows which.
-    pub(crate) fn entries_changed(&self) {
-        if let Some(dir) = &self.dir {
-            dir.changes.fetch_add(1, Ordering::AcqRel);
-            let old = dir.listing.lock().forget();
-            drop(old);
-        }
-    }
-
-    /// Notes that the entry of that name changed. The caller holds the names.
-    pub(crate) fn entry_changed(&self, name: Name<'_>, fate: Fate) {
-        if let Some(dir) = &self.dir {
-            dir.changes.fetch_add(1, Ordering::AcqRel);
-            let old = dir.listing.lock().change(name.as_bytes(), fate);
-            drop(old);
-        }
     }
 }
 

@@ -1,14 +1,13 @@
 //! Removing names of what is not a directory, and hiding: docs/unionfs.md, "Operations".
 
 use crate::branch::{BranchId, Lower, is_dir};
-use crate::copyup::put_times_back;
-use crate::core::Core;
 use crate::listing::Fate;
 use crate::lookup::Hit;
-use crate::node::UnionVnode;
+use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::options::Delete;
 use crate::retry::Step;
+use crate::times::put_times_back;
 use crate::whiteout::reserved;
 use vnode::{Attr, Entry, Errno, Name, Result};
 

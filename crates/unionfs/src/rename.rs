@@ -1,15 +1,13 @@
 //! Renaming: docs/unionfs.md, "Operations". Files here, directories in `rename_dir`, exchanges in `exchange`.
 
 use crate::branch::{BranchId, Lower, is_dir};
-use crate::core::{Core, same_layer};
 use crate::listing::Fate;
 use crate::lookup::{Hit, Probe};
-use crate::node::UnionVnode;
+use crate::node::{Core, UnionVnode, lock_names, same_layer};
 use crate::op::Op;
 use crate::options::Delete;
 use crate::remove::Cover;
 use crate::retry::{Step, Tries};
-use crate::rmdir::lock_names;
 use crate::whiteout::reserved;
 use std::sync::Arc;
 use vnode::{Entry, Errno, Name, RenameFlags, Result, Vnode};
@@ -36,6 +34,14 @@ enum Quick {
     No,
 }
 
+/// Can that name be renamed so?
+fn check_flags(name: Name<'_>, flags: RenameFlags) -> Result<()> {
+    if reserved(name.as_bytes()) {
+        return Err(Errno::NOENT);
+    }
+    if flags.exchange && (flags.no_replace || flags.whiteout) { Err(Errno::INVAL) } else { Ok(()) }
+}
+
 impl UnionVnode {
     pub(crate) fn rename_entry(
         &self,
@@ -49,12 +55,7 @@ impl UnionVnode {
         from.dir()?;
         to.bring_up(op)?;
         to.check_new_name(op, new_name)?;
-        if reserved(name.as_bytes()) {
-            return Err(Errno::NOENT);
-        }
-        if flags.exchange && (flags.no_replace || flags.whiteout) {
-            return Err(Errno::INVAL);
-        }
+        check_flags(name, flags)?;
         if !flags.exchange && matches!(from.rename_quickly(op, name, &to, new_name, flags)?, Quick::Done) {
             return Ok(());
         }

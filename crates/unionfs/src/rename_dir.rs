@@ -1,14 +1,12 @@
 //! Renaming directories: never copies their contents.
 
 use crate::branch::{BranchId, Lower, same_stack};
-use crate::core::Core;
 use crate::lookup::{Hit, Probe};
-use crate::node::UnionVnode;
+use crate::node::{Core, UnionVnode, lock_names};
 use crate::op::Op;
 use crate::options::Delete;
 use crate::rename::Rename;
 use crate::retry::Step;
-use crate::rmdir::lock_names;
 use crate::work::entries;
 use std::sync::Arc;
 use vnode::{Errno, Name, Result};

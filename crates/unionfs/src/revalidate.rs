@@ -1,10 +1,9 @@
 //! Beginning an operation: it takes the present set of branches, and brings up to it what vnodes remember of an older one. See
 //! "Branch sets" in docs/unionfs.md.
 
-use crate::core::Core;
 use crate::identity::ROOT;
 use crate::lookup::Hit;
-use crate::node::{Place, UnionVnode};
+use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
 use crate::retry::Tries;
 use std::sync::Arc;

@@ -1,17 +1,15 @@
 //! Removing directories.
 
 use crate::branch::{BranchId, Lower, Stack, same_stack};
-use crate::copyup::put_times_back;
-use crate::core::Core;
 use crate::listing::Fate;
 use crate::lookup::Hit;
 use crate::marks::is_redirect;
-use crate::names::{Names, Writer};
-use crate::node::UnionVnode;
+use crate::node::{Core, UnionVnode, lock_names};
 use crate::op::Op;
 use crate::options::Delete;
 use crate::remove::Removed;
 use crate::retry::Step;
+use crate::times::put_times_back;
 use crate::whiteout::{Listed, classify, reserved};
 use crate::work::entries;
 use std::sync::Arc;
@@ -19,17 +17,6 @@ use vnode::{Errno, Kind, Name, Result};
 
 /// More marks and whiteouts than this are not removed on a thread that serves others.
 const QUICK: usize = 256;
-
-/// Locks the names of several directories, in an order that is the same for everybody.
-pub(crate) fn lock_names<'a>(dirs: &[&'a UnionVnode]) -> Result<Vec<Writer<'a>>> {
-    let mut locks: Vec<&'a Names> = Vec::with_capacity(dirs.len());
-    for dir in dirs {
-        locks.push(&dir.dir()?.names);
-    }
-    locks.sort_unstable_by_key(|lock| std::ptr::from_ref::<Names>(lock));
-    locks.dedup_by(|a, b| std::ptr::eq(*a, *b));
-    Ok(locks.into_iter().map(Names::write).collect())
-}
 
 impl UnionVnode {
     pub(crate) fn remove_dir(&self, op: &Op<'_>, name: Name<'_>) -> Result<()> {
@@ -70,7 +57,7 @@ impl UnionVnode {
         if !self.core.shows_nothing(op, &inside)? {
             return Err(Errno::NOTEMPTY);
         }
-        match self.core.remove_empty(op, self, &stack, name, victim, &inside)? {
+        match self.core.remove_empty(op, self, name, victim)? {
             Step::Done(removed) => Ok(Step::Done(removed.branch)),
             Step::Need(branch) => Ok(Step::Need(branch)),
             Step::Again => Ok(Step::Again),
@@ -101,21 +88,20 @@ impl UnionVnode {
 }
 
 impl Core {
-    /// Removes a directory in which nothing shows. `dir`, `stack`: its parent; `inside`: its own stack.
+    /// Removes a directory in which nothing shows. `dir`: its parent.
     fn remove_empty(
         &self,
         op: &Op<'_>,
         dir: &UnionVnode,
-        stack: &[Lower],
         name: Name<'_>,
         victim: &UnionVnode,
-        inside: &Stack,
     ) -> Result<Step<Removed>> {
+        let (stack, inside) = (dir.stack()?, victim.stack()?);
         let leftmost = inside.first().ok_or(Errno::IO)?;
         if !op.set.writable(leftmost.branch) {
-            return self.hide(op, dir, stack, name, leftmost.branch);
+            return self.hide(op, dir, &stack, name, leftmost.branch);
         }
-        self.freeing(op, || self.remove_leftmost(op, stack, name, victim, inside))
+        self.freeing(op, || self.remove_leftmost(op, &stack, name, victim, &inside))
     }
 
     fn remove_leftmost(

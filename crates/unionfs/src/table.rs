@@ -1,39 +1,38 @@
-use crate::node::UnionVnode;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use vnode::{NumberMap, SHARDS, shard_of};
 
-type Shard = NumberMap<Weak<UnionVnode>>;
+type Shard<V> = NumberMap<Weak<V>>;
 
 /// The live vnodes by number. Holds nothing alive: a vnode goes with its last owner.
 #[derive(Debug)]
-pub(crate) struct Table {
-    shards: Box<[Mutex<Shard>]>,
+pub(crate) struct Table<V> {
+    shards: Box<[Mutex<Shard<V>>]>,
 }
 
 /// What [`Table::intern`] found.
-pub(crate) enum Interned {
+pub(crate) enum Interned<V> {
     /// Nothing had the number: made now.
-    New(Arc<UnionVnode>),
+    New(Arc<V>),
     /// This vnode has the number.
-    Present(Arc<UnionVnode>),
+    Present(Arc<V>),
 }
 
-impl Table {
+impl<V> Table<V> {
     pub(crate) fn new() -> Self {
         Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
-    fn shard(&self, id: u64) -> Option<&Mutex<Shard>> {
+    fn shard(&self, id: u64) -> Option<&Mutex<Shard<V>>> {
         self.shards.get(shard_of(id))
     }
 
-    pub(crate) fn get(&self, id: u64) -> Option<Arc<UnionVnode>> {
+    pub(crate) fn get(&self, id: u64) -> Option<Arc<V>> {
         self.shard(id)?.lock().get(&id)?.upgrade()
     }
 
     /// The live vnode of that number, or a new one. No vnode is dropped while the shard is locked: its `Drop` comes here.
-    pub(crate) fn intern(&self, id: u64, make: impl FnOnce() -> Arc<UnionVnode>) -> Interned {
+    pub(crate) fn intern(&self, id: u64, make: impl FnOnce() -> Arc<V>) -> Interned<V> {
         let Some(shard) = self.shard(id) else { return Interned::New(make()) };
         let mut shard = shard.lock();
         if let Some(live) = shard.get(&id).and_then(Weak::upgrade) {
@@ -45,14 +44,14 @@ impl Table {
     }
 
     /// All live vnodes.
-    pub(crate) fn live(&self) -> Vec<Arc<UnionVnode>> {
+    pub(crate) fn live(&self) -> Vec<Arc<V>> {
         // (A vnode that is dropped comes back for its shard's lock.)
-        let live = |shard: &Mutex<Shard>| shard.lock().values().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        let live = |shard: &Mutex<Shard<V>>| shard.lock().values().filter_map(Weak::upgrade).collect::<Vec<_>>();
         self.shards.iter().flat_map(live).collect()
     }
 
     /// Called by the vnode at `gone` as it goes. A look-up may have put another one in its place by then.
-    pub(crate) fn forget(&self, id: u64, gone: *const UnionVnode) {
+    pub(crate) fn forget(&self, id: u64, gone: *const V) {
         let Some(shard) = self.shard(id) else { return };
         let mut shard = shard.lock();
         if shard.get(&id).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), gone)) {

@@ -2,19 +2,16 @@
 //! (`whiteouts=write`): docs/unionfs.md, "Unpacking image layers".
 
 use crate::branch::{BranchId, Lower};
-use crate::core::Core;
 use crate::file::UnionFile;
 use crate::lookup::Hit;
 use crate::marks::OPAQUE;
-use crate::node::{UNCOUNTED, UnionVnode};
+use crate::node::{Core, UNCOUNTED, UnionVnode};
 use crate::op::Op;
 use crate::options::Whiteouts;
 use crate::retry::Tries;
 use crate::whiteout::{Listed, classify};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 use vnode::{Attr, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode};
 
 /// A reserved name that some users may write.
@@ -24,24 +21,6 @@ pub(crate) enum UserMark<'a> {
     Whiteout(Name<'a>),
     /// Hides everything that the directory would merge.
     Opaque,
-}
-
-/// When it was last said that a reserved name can't be made.
-#[derive(Debug, Default)]
-pub(crate) struct Refusals(Mutex<Option<Instant>>);
-
-impl Refusals {
-    /// A tool that unpacks a layer tries hundreds.
-    const SILENCE: Duration = Duration::from_secs(60);
-
-    fn is_due(&self) -> bool {
-        let mut last = self.0.lock();
-        let due = last.is_none_or(|at| at.elapsed() >= Self::SILENCE);
-        if due {
-            *last = Some(Instant::now());
-        }
-        due
-    }
 }
 
 /// Makes the lower file of a mark in a lower directory, under that name.

@@ -1,7 +1,7 @@
 //! Names that a union keeps for itself, and whiteouts.
 
 use crate::branch::Lower;
-use crate::core::Core;
+use crate::node::Core;
 use crate::op::Op;
 use sha2::{Digest, Sha256};
 use vnode::{Errno, NAME_MAX, Name, Result};

@@ -1,22 +1,16 @@
 //! The work directory: where copies are built that can't be built without a name. Emptied at mount.
 
 use crate::branch::BranchId;
-use crate::core::Core;
+use crate::node::Core;
 use crate::op::Op;
 use crate::ownfiles::Own;
+use crate::ownnames::WORK;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Cx, DirEntry, Errno, Kind, Name, Result, Vnode};
 
-/// The name of the work directory in the root of a branch.
-pub(crate) const WORK: &[u8] = b".wh..wh.work";
 /// Deeper than anything that a union leaves in a work directory.
 const DEPTH: u32 = 64;
-
-/// Is that a name that [`Core::begin_work`] gives?
-pub(crate) fn is_work_name(name: &[u8]) -> bool {
-    name.strip_prefix(b"c").is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
-}
 
 /// A name in a work directory.
 pub(crate) struct WorkName(String);

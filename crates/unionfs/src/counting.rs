@@ -1,226 +1,15 @@
-//! Files of several names: docs/unionfs.md, "Hard links".
+//! Counting the names of files: docs/unionfs.md, "Hard links".
 
-use crate::branch::{BranchId, Lower};
-use crate::core::Core;
-use crate::identity::Using;
+use crate::branch::Lower;
+use crate::links::Pending;
 use crate::log::Record;
-use crate::lookup::Hit;
-use crate::marks::components;
-use crate::node::UnionVnode;
+use crate::node::{Core, UnionVnode};
 use crate::op::Op;
-use crate::ownfiles::Own;
-use crate::shortname::ShortName;
-use parking_lot::{Mutex, MutexGuard, RwLock};
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::ThreadId;
-use vnode::{Attr, DirEntry, Entry, Errno, Kind, Name, Result, Vnode};
-
-/// The name of the index in the root of a branch.
-pub(crate) const LINKS: &[u8] = b".wh..wh.links";
-
-/// The copied-up files that had several names: number to the branch with the copy.
-pub(crate) type Index = HashMap<u64, BranchId>;
-
-/// The present index.
-#[derive(Debug, Default)]
-pub(crate) struct Links {
-    index: RwLock<Index>,
-    len: AtomicUsize,
-    /// Held while a count of names is read, changed and written: names of one file may go from several directories at once.
-    counting: Mutex<Pending>,
-}
-
-/// The [`Record::Using`] that are not yet ended, by the thread whose operation each belongs to: it has one at most.
-type Pending = HashMap<ThreadId, Record>;
-
-impl Links {
-    /// The branch that holds the copy of the file of that number.
-    pub(crate) fn branch(&self, number: u64) -> Option<BranchId> {
-        if self.len.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        self.index.read().get(&number).copied()
-    }
-
-    /// Another index takes the place of this one.
-    pub(crate) fn replace(&self, index: Index) {
-        let mut present = self.index.write();
-        *present = index;
-        self.len.store(present.len(), Ordering::Release);
-    }
-
-    fn set(&self, number: u64, branch: Option<BranchId>) {
-        let mut index = self.index.write();
-        match branch {
-            Some(branch) => drop(index.insert(number, branch)),
-            None => drop(index.remove(&number)),
-        }
-        self.len.store(index.len(), Ordering::Release);
-    }
-}
-
-/// What became of a name of a lower file.
-enum Fate {
-    /// It leads to the file as before.
-    Shows,
-    /// It is there, but something hides it.
-    Hidden,
-    /// It is not there any more.
-    Removed,
-}
-
-/// The name of an index entry: 16 hexadecimal digits.
-struct IndexName([u8; 16]);
-
-impl IndexName {
-    fn of(number: u64) -> Self {
-        let mut hex = [0; 16];
-        for (place, digit) in hex.iter_mut().enumerate() {
-            let nibble = (number >> (60 - 4 * place)) & 15;
-            *digit = b"0123456789abcdef".get(usize::try_from(nibble).unwrap_or(0)).copied().unwrap_or(b'0');
-        }
-        Self(hex)
-    }
-
-    fn parse(name: &[u8]) -> Option<u64> {
-        let text = std::str::from_utf8(name).ok().filter(|t| t.len() == 16 && !t.starts_with('+'))?;
-        u64::from_str_radix(text, 16).ok()
-    }
-
-    fn name(&self) -> Result<Name<'_>> {
-        Name::new(&self.0)
-    }
-}
-
-/// Is that the name of an index entry?
-pub(crate) fn is_index_name(name: &[u8]) -> bool {
-    IndexName::parse(name).is_some()
-}
+use crate::ownnames::IndexName;
+use parking_lot::MutexGuard;
+use vnode::{Attr, Errno, Name, Result};
 
 impl Core {
-    /// The directory of index entries of a branch, if it is there.
-    fn links_dir(&self, op: &Op<'_>, branch: BranchId) -> Result<Option<Arc<dyn Vnode>>> {
-        self.own_dir(op, branch, Own::Links)
-    }
-
-    /// Reads the indexes of all branches. `tidy`: removes entries of files that have moved on to the left.
-    pub(crate) fn load_links(&self, op: &Op<'_>, tidy: bool) -> std::result::Result<Index, (BranchId, Errno)> {
-        let mut index = Index::new();
-        for member in &op.set.order {
-            self.load_links_of(op, member.id, &mut index, tidy).map_err(|errno| (member.id, errno))?;
-        }
-        Ok(index)
-    }
-
-    fn load_links_of(&self, op: &Op<'_>, branch: BranchId, index: &mut Index, tidy: bool) -> Result<()> {
-        let Some(dir) = self.links_dir(op, branch)? else { return Ok(()) };
-        let mut numbers = Vec::new();
-        let mut sink = |entry: &DirEntry<'_>| {
-            numbers.extend(IndexName::parse(entry.name.as_bytes()));
-            true
-        };
-        dir.readdir(op, 0, &mut sink)?;
-        for number in numbers {
-            if !self.is_index_entry(op, branch, &dir, number)? {
-                continue;
-            }
-            if let std::collections::hash_map::Entry::Vacant(e) = index.entry(number) {
-                e.insert(branch);
-            } else if tidy && op.set.writable(branch) {
-                // The file moved on to the left.
-                self.unlink_index(op, number, branch);
-            }
-        }
-        Ok(())
-    }
-
-    /// Is there a copy in the index of that branch? The tail of the log may be lost: the index knows the copy's number, too.
-    fn is_index_entry(&self, op: &Op<'_>, branch: BranchId, dir: &Arc<dyn Vnode>, number: u64) -> Result<bool> {
-        let Some(entry) = dir.lookup(op, IndexName::of(number).name()?)? else { return Ok(false) };
-        if entry.vnode.kind() == Kind::Directory {
-            return Ok(false);
-        }
-        // The copy of a file lies left of it: what claims to be one of a file on its own branch, or left of it, is none.
-        let own = op.set.at(branch);
-        let at = |tag: u16| op.set.order.iter().position(|member| member.state.tag == tag);
-        if crate::identity::tag_of(number).and_then(at).is_some_and(|at| at <= own) {
-            let (number, path) = (format!("{number:016x}"), op.set.path_of(branch));
-            tracing::debug!(branch = %path, number, "an index entry of a file further left is ignored");
-            return Ok(false);
-        }
-        let lower = Lower { vnode: entry.vnode, branch };
-        if self.number_of(op, &lower, &entry.attr)? != number {
-            self.identity.note(op, self.alias_record(op, &lower, &entry.attr, number)?);
-        }
-        Ok(true)
-    }
-
-    /// The record that a lower file is known as `number`.
-    pub(crate) fn alias_record(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, number: u64) -> Result<Record> {
-        let tag = op.set.branch(lower.branch)?.tag;
-        Ok(Record::Alias { tag, lower: lower.vnode.id(), born: attr.btime.unwrap_or_default(), number })
-    }
-
-    /// The file that a lower name leads to: the copy that was made of it under another name, else itself.
-    pub(crate) fn behind_links(&self, op: &Op<'_>, branch: BranchId, entry: Entry) -> Result<(Lower, Attr)> {
-        let own = Lower { vnode: entry.vnode, branch };
-        // (A single name may be what is left of several, also on a branch that is read-only now.)
-        if self.links.len.load(Ordering::Acquire) == 0 {
-            return Ok((own, entry.attr));
-        }
-        let number = self.number_of(op, &own, &entry.attr)?;
-        let Some(at) = self.links.branch(number).filter(|&at| op.set.is_left(at, branch)) else {
-            return Ok((own, entry.attr));
-        };
-        let Some(dir) = self.links_dir(op, at)? else { return Ok((own, entry.attr)) };
-        match dir.lookup(op, IndexName::of(number).name()?)? {
-            Some(copy) if copy.vnode.kind() == own.vnode.kind() => {
-                Ok((Lower { vnode: copy.vnode, branch: at }, copy.attr))
-            }
-            _ => Ok((own, entry.attr)),
-        }
-    }
-
-    /// Puts a copy into the index: from then on all lower names lead to it.
-    pub(crate) fn add_to_index(&self, op: &Op<'_>, number: u64, copy: &Lower) -> Result<()> {
-        let (server, name) = (self.server(op), IndexName::of(number));
-        self.in_own_dir(op, copy.branch, Own::Links, |dir| match dir.link(&server, name.name()?, &copy.vnode) {
-            Err(Errno::EXIST) => {
-                // Left behind by an operation that was not finished: nothing leads to it.
-                dir.unlink(&server, name.name()?)?;
-                dir.link(&server, name.name()?, &copy.vnode)
-            }
-            other => other,
-        })?;
-        self.links.set(number, Some(copy.branch));
-        Ok(())
-    }
-
-    /// Takes a copy out of the index.
-    pub(crate) fn remove_from_index(&self, op: &Op<'_>, number: u64) {
-        let Some(branch) = self.links.branch(number) else { return };
-        self.unlink_index(op, number, branch);
-        self.links.set(number, None);
-    }
-
-    /// Removes an index entry that nothing needs any more. On a branch that is not written to it stays, and means nothing.
-    pub(crate) fn unlink_index(&self, op: &Op<'_>, number: u64, branch: BranchId) {
-        if !op.set.writable(branch) {
-            return;
-        }
-        let removed = self.links_dir(op, branch).and_then(|dir| match dir {
-            Some(dir) => dir.unlink(&self.server(op), IndexName::of(number).name()?),
-            None => Ok(()),
-        });
-        if let Err(errno) = removed
-            && errno != Errno::NOENT
-        {
-            tracing::warn!(%errno, branch = %op.set.path_of(branch), "a file without names stays in the index");
-        }
-    }
-
     /// Gives a copy its index entry. The names that the file has where it lay so far are from then on names that lead to it.
     pub(crate) fn index_copy(&self, op: &Op<'_>, number: u64, from: (&Lower, &Attr), copy: &Lower) -> Result<()> {
         let (old, attr) = from;
@@ -262,7 +51,7 @@ impl Core {
     }
 
     /// An index entry came to another branch: the `nlink` names of the file on the old one lead to it, but for the old entry.
-    fn index_moved(&self, op: &Op<'_>, number: u64, nlink: u32) {
+    pub(crate) fn index_moved(&self, op: &Op<'_>, number: u64, nlink: u32) {
         let counting = self.links.counting.lock();
         let names = self.identity.names(number).unwrap_or_default();
         let first = names.first.saturating_add(nlink.saturating_sub(1));
@@ -308,7 +97,7 @@ impl Core {
     }
 
     /// No name was used up; `removed` names of the lower file are gone for good.
-    fn end_using(&self, op: &Op<'_>, number: u64, removed: u32) {
+    pub(crate) fn end_using(&self, op: &Op<'_>, number: u64, removed: u32) {
         let counting = self.links.counting.lock();
         let names = self.identity.names(number).unwrap_or_default();
         let first = match self.links.branch(number) {
@@ -343,62 +132,6 @@ impl Core {
             self.use_name(op, number, attr.nlink, -1);
         }
         Ok(())
-    }
-
-    /// Completes the counting of names that a crash interrupted.
-    pub(crate) fn complete_names(&self, op: &Op<'_>) -> Result<()> {
-        for (number, using) in self.identity.in_use() {
-            if using.path.is_empty() {
-                match self.links.branch(number) {
-                    Some(at) if op.set.branch(at)?.tag != using.tag => self.index_moved(op, number, using.first),
-                    _ => self.end_using(op, number, 0),
-                }
-                continue;
-            }
-            let fate = match self.fate(op, number, &using) {
-                // No branch can have such a name: it was never used.
-                Err(Errno::NAMETOOLONG | Errno::INVAL | Errno::LOOP) => Fate::Shows,
-                other => other?,
-            };
-            match fate {
-                Fate::Shows => self.end_using(op, number, 0),
-                Fate::Hidden => self.use_name(op, number, using.first, 1),
-                Fate::Removed if self.links.branch(number).is_some() => self.use_name(op, number, using.first, 1),
-                Fate::Removed => self.end_using(op, number, 1),
-            }
-        }
-        Ok(())
-    }
-
-    /// What became of a lower name?
-    fn fate(&self, op: &Op<'_>, number: u64, using: &Using) -> Result<Fate> {
-        let mut stack = op.set.roots();
-        let mut fate = Fate::Removed;
-        for name in components(&using.path) {
-            let name = name?;
-            fate = self.fate_in(op, &stack, name, number, using.tag)?;
-            match self.probe(op, &stack, name)?.hit {
-                Hit::Dir { stack: next, .. } => stack = next,
-                Hit::None | Hit::Leaf { .. } => break,
-            }
-        }
-        Ok(fate)
-    }
-
-    fn fate_in(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>, number: u64, tag: u16) -> Result<Fate> {
-        for part in stack {
-            if op.set.branch(part.branch)?.tag != tag {
-                continue;
-            }
-            let Some(entry) = part.vnode.lookup(op, name)? else { break };
-            let lower = Lower { vnode: entry.vnode, branch: part.branch };
-            if self.number_of(op, &lower, &entry.attr)? != number {
-                break;
-            }
-            let shows = self.probe(op, stack, name)?.branch() == Some(part.branch);
-            return Ok(if shows { Fate::Shows } else { Fate::Hidden });
-        }
-        Ok(Fate::Removed)
     }
 
     /// Counts one of the names of a lower file with `first` names as used up. Once the file is in the index, the names that it
@@ -494,21 +227,6 @@ impl Core {
 }
 
 impl UnionVnode {
-    /// The path of an entry of this directory in the union.
-    pub(crate) fn path_to(&self, name: Name<'_>) -> Vec<u8> {
-        let mut names = vec![ShortName::new(name.as_bytes())];
-        let mut next = self.place();
-        while let Some(place) = next {
-            names.push(place.name.clone());
-            next = place.parent.place();
-        }
-        names.iter().rev().fold(Vec::new(), |mut path, name| {
-            path.push(b'/');
-            path.extend(name.as_bytes());
-            path
-        })
-    }
-
     /// A file's attributes as users see them, from those of its lower file.
     pub(crate) fn leaf_attr(&self, mut attr: Attr) -> Attr {
         attr.ino = self.core.shown(self.id);
@@ -520,6 +238,8 @@ impl UnionVnode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::branch::BranchId;
+    use vnode::Kind;
 
     /// Names of one file may go from several directories at once.
     #[test]
@@ -576,15 +296,5 @@ mod tests {
         }
         let root = vnode::Layer::root(&*mount());
         assert_eq!(root.lookup(&cx, name("c")).unwrap().unwrap().attr.nlink, 2);
-    }
-
-    #[test]
-    fn names_of_index_entries() {
-        for number in [0, 1, 0x8000_0000_0000_0001, u64::MAX] {
-            assert_eq!(IndexName::parse(IndexName::of(number).name().unwrap().as_bytes()), Some(number));
-        }
-        assert_eq!(IndexName::of(255).0, *b"00000000000000ff");
-        assert_eq!(IndexName::parse(b"+00000000000000f"), None);
-        assert_eq!(IndexName::parse(b"ff"), None);
     }
 }

@@ -1,0 +1,58 @@
+//! Numbers of objects: docs/unionfs.md, "Branches, vnodes, identity".
+
+use crate::branch::Lower;
+use crate::log::Record;
+use crate::node::{Core, UnionVnode};
+use crate::op::Op;
+use vnode::{Attr, Errno, Result};
+
+impl Core {
+    /// The number of a lower file.
+    pub(crate) fn number_of(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) -> Result<u64> {
+        let tag = op.set.branch(lower.branch)?.tag;
+        let born = attr.btime.unwrap_or_default();
+        match self.identity.alias(tag, lower.vnode.id()) {
+            Some(alias) if alias.born == born => return Ok(alias.number),
+            // Another file has the number of one that went without our knowing.
+            // A look-up doesn't write: the branch may be frozen.
+            Some(_) if !op.set.read_only => self.identity.unalias_later(tag, lower.vnode.id()),
+            _ => {}
+        }
+        op.set.natural_number(lower.branch, lower.vnode.id())
+    }
+
+    /// The record that a lower file is known as `number`.
+    pub(crate) fn alias_record(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, number: u64) -> Result<Record> {
+        let tag = op.set.branch(lower.branch)?.tag;
+        Ok(Record::Alias { tag, lower: lower.vnode.id(), born: attr.btime.unwrap_or_default(), number })
+    }
+
+    /// The number of a directory: that of its rightmost part, or what that is known as: see [`Self::keep_number`].
+    pub(crate) fn directory_number(&self, op: &Op<'_>, stack: &[Lower]) -> Result<u64> {
+        let part = stack.last().ok_or(Errno::IO)?;
+        let lower = part.vnode.id();
+        if self.identity.alias(op.set.branch(part.branch)?.tag, lower).is_none() {
+            return op.set.natural_number(part.branch, lower);
+        }
+        self.number_of(op, part, &part.vnode.getattr(&self.own())?)
+    }
+
+    /// To be called before a whiteout or the loss of a redirect ends a directory's stack with its leftmost part, on the way to
+    /// its removal: if the removal then fails or a crash interrupts it, the directory is still there and keeps its number.
+    pub(crate) fn keep_number(&self, op: &Op<'_>, dir: &UnionVnode) -> Result<()> {
+        let stack = dir.stack()?;
+        let [leftmost, _, ..] = &*stack else { return Ok(()) };
+        let attr = leftmost.vnode.getattr(op)?;
+        if self.number_of(op, leftmost, &attr)? == dir.id {
+            return Ok(());
+        }
+        self.identity.append(&self.server(op), self.alias_record(op, leftmost, &attr, dir.id)?)
+    }
+
+    /// To be called after a part of a directory was removed.
+    pub(crate) fn part_went(&self, op: &Op<'_>, part: &Lower) {
+        if let Ok(branch) = op.set.branch(part.branch) {
+            self.identity.unalias(&self.server(op), branch.tag, part.vnode.id());
+        }
+    }
+}
