@@ -140,8 +140,8 @@ impl Check<'_> {
         if matches!(probe(&own(), &*file), Ok(Probe::Empty | Probe::Blank | Probe::Foreign)) {
             return Ok(());
         }
-        if let Some(fd) = file.backing() {
-            let stat = rustix::fs::fstat(fd)?;
+        if let Some(backing) = file.backing() {
+            let stat = rustix::fs::fstat(backing.file)?;
             let id = (stat.st_dev, stat.st_ino);
             if self.open.contains(&id) {
                 self.found.fail(path, "a process has it open: it is not checked; unmount what uses it first");

@@ -10,7 +10,6 @@ use common::{CX, Change, Growing, Random, Runs, contents};
 use container::{BlockCodec, Container};
 use memfs::MemFs;
 use std::any::Any;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use vnode::{Cx, OpenFile, Result, SeekFrom, Vnode};
 
@@ -115,7 +114,7 @@ impl OpenFile for Disk {
         self
     }
 
-    fn backing(&self) -> Option<BorrowedFd<'_>> {
+    fn backing(&self) -> Option<vnode::Backing<'_>> {
         None
     }
 

@@ -28,6 +28,12 @@ impl BackingId {
     pub const fn id(&self) -> i32 {
         self.id
     }
+
+    /// Was it registered in this session?
+    #[must_use]
+    pub fn is_of(&self, session: &Arc<Session>) -> bool {
+        std::ptr::eq(self.session.as_ptr(), Arc::as_ptr(session))
+    }
 }
 
 impl Drop for BackingId {

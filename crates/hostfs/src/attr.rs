@@ -1,4 +1,5 @@
 use crate::file::HostFile;
+use crate::hot::Use;
 use crate::layer::statx_fd;
 use crate::reach::{Fd, GLANCE, proc_path, retry};
 use crate::sys;
@@ -65,7 +66,17 @@ impl AsFd for Descriptor<'_> {
 
 impl HostVnode {
     pub(crate) fn attributes(&self) -> Result<Attr> {
-        Ok(attr_of(&statx_fd(self.fd()?)?, self.number()))
+        let Some(files) = self.hot_files() else { return Ok(attr_of(&statx_fd(self.fd()?)?, self.number())) };
+        if let Some((_, stat)) = self.hot() {
+            return Ok(attr_of(&stat, self.number()));
+        }
+        let stamp = files.is_second(Use::Attributes, self.number()).then(|| files.stamp(self.number()));
+        let fd = self.fd_anew()?;
+        let stat = statx_fd(&fd)?;
+        if let (Some(stamp), Fd::Own(fd), 1..) = (stamp, fd, stat.stx_nlink) {
+            self.keep_reference(fd, stamp);
+        }
+        Ok(attr_of(&stat, self.number()))
     }
 
     pub(crate) fn change_attributes(&self, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
@@ -132,6 +143,10 @@ impl HostVnode {
         cx.require_blocking()?;
         if self.fs().read_only {
             return Ok(());
+        }
+        if self.what() == Kind::Regular {
+            // By a descriptor of its own: a failure is reported to each open file once.
+            return sync_fd(self.reopen(GLANCE)?.as_fd(), data_only);
         }
         let Some(fd) = self.glance()? else { return Err(Errno::INVAL) };
         match sync_fd(fd.as_fd(), data_only) {

@@ -12,7 +12,7 @@ use std::any::Any;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use vnode::{Cx, Errno, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SeekFrom};
+use vnode::{Backing, Cx, Errno, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SeekFrom};
 
 /// How much is copied between two looks at whether the caller has given up: some milliseconds' worth.
 const COPY_STEP: u64 = 16 << 20;
@@ -73,8 +73,8 @@ impl OpenFile for HostFile {
         self
     }
 
-    fn backing(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.fd.as_fd())
+    fn backing(&self) -> Option<Backing<'_>> {
+        Some(self.fd.backing())
     }
 
     fn bind(&self) {
@@ -136,7 +136,7 @@ impl OpenFile for HostFile {
     fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
         cx.require_blocking()?;
         let mut done = 0;
-        let mut by_host = source.backing();
+        let mut by_host = source.backing().map(|backing| backing.file);
         while done < len {
             let (from, to) = (source_offset.saturating_add(done), offset.saturating_add(done));
             let step = (len - done).min(COPY_STEP);
@@ -158,7 +158,7 @@ impl OpenFile for HostFile {
     }
 
     fn reflink_from(&self, _cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
-        let source = source.backing().ok_or(Errno::OPNOTSUPP)?;
+        let source = source.backing().ok_or(Errno::OPNOTSUPP)?.file;
         match rustix::fs::ioctl_ficlone(&self.fd, source) {
             Err(Errno::NOTTY) => Err(Errno::OPNOTSUPP),
             other => other,

@@ -4,6 +4,7 @@ use crate::casefold;
 use crate::descriptors::Budget;
 use crate::dirs::{DirCache, Listings};
 use crate::handle::FileHandle;
+use crate::hot::HotFiles;
 use crate::identity::{self, HostInode};
 use crate::names::Names;
 use crate::opened::Opened as OpenFiles;
@@ -162,6 +163,8 @@ pub(crate) struct Shared {
     pub(crate) budget: Arc<Budget>,
     /// The open files that may be opened once more.
     pub(crate) opened: OpenFiles,
+    /// Files that are used again and again; `None` where they are not to be kept.
+    pub(crate) hot: Option<HotFiles>,
     pub(crate) dirs: DirCache,
     pub(crate) listings: Listings,
     /// The names of recently searched directories.
@@ -271,6 +274,7 @@ impl HostFs {
         let handles = if options.handles && !traits.no_handles { try_handles(&root, stat.stx_ino) } else { None };
         let forge = handles.and_then(|_| Forge::of(magic, stat.stx_ino, &FileHandle::of_fd(root.as_fd()).ok()?));
         let budget = Budget::of_process();
+        let keeps_files = handles.is_some() && traits.open_once;
         let shared = Shared {
             root: Arc::new(root),
             detached,
@@ -286,6 +290,7 @@ impl HostFs {
             merges_names,
             server: Server::current(),
             table: Table::new(options.removed, Arc::clone(&budget)),
+            hot: keeps_files.then(|| HotFiles::new(Arc::clone(&budget))),
             dirs: DirCache::new(options.directories, Arc::clone(&budget)),
             listings: Listings::new(options.listings, Arc::clone(&budget)),
             budget,

@@ -9,6 +9,7 @@
 //! * **A bounded number of descriptors**: recently used directories, listings that may be continued, and objects that were
 //!   removed while somebody still holds their vnode (see [`HostOptions`]). Open files are limited by user, and one user's open
 //!   files of one inode with the same flags share a descriptor.
+//! * **A file that is used again is not opened again**: its descriptor is kept for a second or two ([`hot`]), where that can't be seen.
 //! * **What is missing is known**: a directory in which names were looked for in vain is listed once, so that the next costs no
 //!   system call. What others make there is seen after [`HostOptions::believed`].
 //! * **The caller owns what it makes**: file-system uid and gid of the thread are switched for the one system call that
@@ -31,6 +32,7 @@ mod descriptors;
 mod dirs;
 mod file;
 mod handle;
+mod hot;
 mod identity;
 mod ioctl;
 mod layer;

@@ -2,7 +2,9 @@
 //! writing name their position, so nothing tells these open files apart but the errors that fsync(2) reports.
 
 use crate::attr::sync_fd;
+use crate::create::host_flags;
 use crate::descriptors::Charge;
+use crate::hot::{Hot, Stamp, Use};
 use crate::layer::Shared;
 use crate::vnode_impl::HostVnode;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +12,7 @@ use rustix::fs::OFlags;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-use vnode::{Cx, Errno, Result, SHARDS, shard_of};
+use vnode::{Backing, Cx, Errno, Kept, OpenFlags, Result, SHARDS, shard_of};
 
 /// Whose descriptor of what, opened how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,55 +40,23 @@ impl Opened {
     }
 }
 
-/// The descriptor of one or more open files.
-pub(crate) struct OpenFd {
+/// A descriptor of a regular file, and which failures to make the file durable were met through it. The host reports a failure to each of
+/// its open files once: here, that is to be done for each open file of ours.
+pub(crate) struct Descriptor {
     fd: OwnedFd,
-    fs: Arc<Shared>,
-    /// By what it is found, if it may be shared.
-    key: Option<Key>,
-    _charge: Charge,
-    /// How often making it durable has failed, and how it did last. The host reports a failure to each of its open files once: here, that
-    /// is to be done for each open file of ours.
+    /// How often making it durable has failed, and how it did last.
     failures: AtomicU32,
     failure: Mutex<Option<Errno>>,
     /// Held for reading while it is made durable.
     syncing: RwLock<()>,
 }
 
-impl OpenFd {
-    fn new(fd: OwnedFd, charge: Charge, fs: &Arc<Shared>, key: Option<Key>) -> Arc<Self> {
-        Arc::new(Self {
-            fd,
-            fs: Arc::clone(fs),
-            key,
-            _charge: charge,
-            failures: AtomicU32::new(0),
-            failure: Mutex::default(),
-            syncing: RwLock::default(),
-        })
+impl Descriptor {
+    pub(crate) fn new(fd: OwnedFd) -> Arc<Self> {
+        Arc::new(Self { fd, failures: AtomicU32::new(0), failure: Mutex::default(), syncing: RwLock::default() })
     }
 
-    /// The descriptor of one open file and no other.
-    pub(crate) fn alone(fd: OwnedFd, charge: Charge, fs: &Arc<Shared>) -> Arc<Self> {
-        Self::new(fd, charge, fs, None)
-    }
-
-    /// The layer that it is of.
-    pub(crate) fn fs(&self) -> &Arc<Shared> {
-        &self.fs
-    }
-
-    /// How often making it durable has failed.
-    pub(crate) fn failures(&self) -> u32 {
-        self.failures.load(Ordering::Acquire)
-    }
-
-    /// fsync(2) or fdatasync(2) for an open file that has `reported` so many failures.
-    pub(crate) fn sync(self: &Arc<Self>, data_only: bool, reported: &AtomicU32) -> Result<()> {
-        self.report(reported, || sync_fd(self.fd.as_fd(), data_only))
-    }
-
-    fn report(self: &Arc<Self>, reported: &AtomicU32, sync: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn report(&self, reported: &AtomicU32, shared: bool, sync: impl FnOnce() -> Result<()>) -> Result<()> {
         let syncing = self.syncing.read().unwrap_or_else(PoisonError::into_inner);
         if let Err(errno) = sync() {
             let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,12 +65,12 @@ impl OpenFd {
             return Err(errno);
         }
         drop(syncing);
-        if Arc::strong_count(self) > 1 {
+        if shared {
             // Another open file's call may have been told of a failure that this one was not told of for that very reason.
             drop(self.syncing.write().unwrap_or_else(PoisonError::into_inner));
         }
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        let failures = self.failures();
+        let failures = self.failures.load(Ordering::Acquire);
         match *failure {
             Some(errno) if reported.swap(failures, Ordering::AcqRel) != failures => Err(errno),
             _ => Ok(()),
@@ -114,9 +84,70 @@ impl OpenFd {
     }
 }
 
-impl AsFd for OpenFd {
+impl AsFd for Descriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+impl core::fmt::Debug for Descriptor {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Descriptor({:?})", self.fd)
+    }
+}
+
+/// One or more open files of one user, which share a descriptor.
+pub(crate) struct OpenFd {
+    descriptor: Arc<Descriptor>,
+    /// What is kept of the file beyond its last close; what was registered of it is there.
+    hot: Option<Arc<Hot>>,
+    fs: Arc<Shared>,
+    /// By what it is found, if it may be shared.
+    key: Option<Key>,
+    _charge: Charge,
+}
+
+impl OpenFd {
+    /// The descriptor of one open file and no other.
+    pub(crate) fn alone(fd: OwnedFd, charge: Charge, fs: &Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self { descriptor: Descriptor::new(fd), hot: None, fs: Arc::clone(fs), key: None, _charge: charge })
+    }
+
+    /// The layer that it is of.
+    pub(crate) fn fs(&self) -> &Arc<Shared> {
+        &self.fs
+    }
+
+    /// The host file, and where its registration may stay.
+    pub(crate) fn backing(&self) -> Backing<'_> {
+        let kept = self.hot.as_ref().map(|hot| Kept { file: hot.as_fd(), registration: hot.registration() });
+        Backing { file: self.as_fd(), kept }
+    }
+
+    /// How often making it durable has failed.
+    pub(crate) fn failures(&self) -> u32 {
+        self.descriptor.failures.load(Ordering::Acquire)
+    }
+
+    /// fsync(2) or fdatasync(2) for an open file that has `reported` so many failures.
+    pub(crate) fn sync(self: &Arc<Self>, data_only: bool, reported: &AtomicU32) -> Result<()> {
+        self.report(reported, || sync_fd(self.as_fd(), data_only))
+    }
+
+    fn report(self: &Arc<Self>, reported: &AtomicU32, sync: impl FnOnce() -> Result<()>) -> Result<()> {
+        let shared = Arc::strong_count(self) > 1 || Arc::strong_count(&self.descriptor) > 1;
+        self.descriptor.report(reported, shared, sync)
+    }
+
+    /// Does it use what is kept?
+    fn is_on(&self, hot: &Arc<Hot>) -> bool {
+        Arc::ptr_eq(&self.descriptor, hot.descriptor())
+    }
+}
+
+impl AsFd for OpenFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
     }
 }
 
@@ -136,8 +167,8 @@ impl Drop for OpenFd {
 }
 
 impl HostVnode {
-    /// Opens the object with `flags` by `open`, for the caller. It is really opened each time, so that the host refuses what it must; what is
-    /// kept of it is one descriptor.
+    /// Opens the object with `flags` by `open`, for the caller. It is really opened each time, so that the host refuses what it must, but for
+    /// reading a file that was read a moment ago ([`crate::hot`]); what is kept of it is one descriptor.
     pub(crate) fn open_shared(
         &self,
         cx: &Cx<'_>,
@@ -152,10 +183,14 @@ impl HostVnode {
             return Ok(OpenFd::alone(open()?, charge, self.fs()));
         }
         let key = Key { number: self.number(), uid: cx.caller(), flags: flags.bits() };
+        let opening = self.opening(flags);
+        if let Some(hot) = opening.hot.as_ref().filter(|hot| hot.serves(flags)) {
+            return self.open_hot(cx, key, hot);
+        }
         let (fd, charge) = match self.fs().opened.get(&key) {
             Some(known) => {
                 let fd = open()?;
-                if known.is_of_same_inode(&fd)? {
+                if known.descriptor.is_of_same_inode(&fd)? {
                     return Ok(known);
                 }
                 (fd, self.fs().budget.charge(cx)?)
@@ -165,10 +200,61 @@ impl HostVnode {
                 (open()?, charge)
             }
         };
-        let fd = OpenFd::new(fd, charge, self.fs(), Some(key));
-        self.fs().opened.shard(key.number).insert(key, Arc::downgrade(&fd));
-        Ok(fd)
+        let descriptor = Descriptor::new(fd);
+        let hot = self.keep_opened(opening, &descriptor, flags);
+        Ok(self.share(key, descriptor, hot, charge))
     }
+
+    /// An open file that opens nothing.
+    fn open_hot(&self, cx: &Cx<'_>, key: Key, hot: &Arc<Hot>) -> Result<Arc<OpenFd>> {
+        if let Some(known) = self.fs().opened.get(&key).filter(|known| known.is_on(hot)) {
+            return Ok(known);
+        }
+        let charge = self.fs().budget.charge(cx)?;
+        Ok(self.share(key, Arc::clone(hot.descriptor()), Some(Arc::clone(hot)), charge))
+    }
+
+    fn share(&self, key: Key, descriptor: Arc<Descriptor>, hot: Option<Arc<Hot>>, charge: Charge) -> Arc<OpenFd> {
+        let fs = self.fs();
+        let fd = Arc::new(OpenFd { descriptor, hot, fs: Arc::clone(fs), key: Some(key), _charge: charge });
+        fs.opened.shard(key.number).insert(key, Arc::downgrade(&fd));
+        fd
+    }
+
+    /// What is kept of the file that is about to be opened, and whether it is to be kept from now on.
+    fn opening(&self, flags: OFlags) -> Opening {
+        let Some(files) = self.hot_files() else { return Opening::default() };
+        let hot = self.hot().map(|(hot, _)| hot);
+        let reads = !flags.intersects(OFlags::WRONLY | OFlags::RDWR);
+        let keep = match &hot {
+            // One for reference only gives way to one that can be read.
+            Some(hot) => reads && !hot.is_readable(),
+            None => files.is_second(Use::Open, self.number()),
+        };
+        Opening { stamp: keep.then(|| files.stamp(self.number())), hot, reads }
+    }
+
+    /// What is kept of a file that was opened.
+    fn keep_opened(&self, opening: Opening, descriptor: &Arc<Descriptor>, flags: OFlags) -> Option<Arc<Hot>> {
+        let Opening { hot, stamp: Some(stamp), reads } = opening else { return opening.hot };
+        if reads {
+            return self.keep_open(descriptor, flags, stamp).or(hot);
+        }
+        // Not the writer's: what is kept must not be open for writing.
+        let flags = host_flags(OpenFlags::RDONLY);
+        let reading = self.reopen(flags).ok()?;
+        self.keep_open(&Descriptor::new(reading), flags, stamp)
+    }
+}
+
+/// See [`HostVnode::opening`].
+#[derive(Default)]
+struct Opening {
+    hot: Option<Arc<Hot>>,
+    /// If it is to be kept.
+    stamp: Option<Stamp>,
+    /// It is opened for reading only.
+    reads: bool,
 }
 
 #[cfg(test)]
@@ -214,7 +300,7 @@ mod tests {
 
     fn number_of(file: &Arc<dyn OpenFile>) -> i32 {
         use rustix::fd::AsRawFd;
-        file.backing().unwrap().as_raw_fd()
+        file.backing().unwrap().file.as_raw_fd()
     }
 
     #[test]
@@ -251,7 +337,8 @@ mod tests {
         // As on a host that gives numbers anew while files are open.
         let other = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
         let charge = scratch.1.shared().budget.charge(&caller(7)).unwrap();
-        let wrong = OpenFd::new(other, charge, scratch.1.shared(), Some(key));
+        let mut wrong = OpenFd::alone(other, charge, scratch.1.shared());
+        Arc::get_mut(&mut wrong).unwrap().key = Some(key);
         scratch.1.shared().opened.shard(number).insert(key, Arc::downgrade(&wrong));
         let new = scratch.open(7, 0);
         assert_ne!(number_of(&new), number_of(&old));

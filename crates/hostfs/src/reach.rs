@@ -1,5 +1,6 @@
 use crate::attr::{attr_of, kind_of};
 use crate::handle::FileHandle;
+use crate::hot::Hot;
 use crate::identity::{self, HostInode};
 use crate::layer::{HandleRule, Shared, WANTED, dev_of, statx_fd};
 use crate::vnode_impl::{At, HostVnode, Place, Reach};
@@ -13,6 +14,8 @@ use vnode::{Entry, Errno, Kind, Name, Result};
 pub(crate) enum Fd {
     /// It stays open for others.
     Kept(Arc<OwnedFd>),
+    /// It stays open for a while.
+    Hot(Arc<Hot>),
     /// It is closed afterwards.
     Own(OwnedFd),
 }
@@ -21,6 +24,7 @@ impl AsFd for Fd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Kept(fd) => fd.as_fd(),
+            Self::Hot(hot) => hot.as_fd(),
             Self::Own(fd) => fd.as_fd(),
         }
     }
@@ -53,12 +57,20 @@ impl Shared {
     pub(crate) fn with_room<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
         match call() {
             Err(Errno::NOSPC | Errno::DQUOT) if self.handles.is_some() => {
-                self.table.release_files();
+                self.let_go();
                 self.table.wait_for_room();
                 call()
             }
             other => other,
         }
+    }
+
+    /// Lets go of files that are kept although nobody has them open.
+    fn let_go(&self) {
+        if let Some(files) = &self.hot {
+            files.clear();
+        }
+        self.table.release_files();
     }
 
     /// Opens `name` in `dir`. Where the mount is not ours alone, what is mounted there is not entered (`EXDEV`): it may be
@@ -103,6 +115,14 @@ impl HostVnode {
         if self.what() == Kind::Directory {
             return self.dir_fd().map(Fd::Kept);
         }
+        match self.hot() {
+            Some((hot, _)) => Ok(Fd::Hot(hot)),
+            None => self.fd_anew(),
+        }
+    }
+
+    /// The same of what is not a directory, for which no file that is kept stands.
+    pub(crate) fn fd_anew(&self) -> Result<Fd> {
         match self.pinned() {
             Some(fd) => Ok(Fd::Kept(fd)),
             None => self.open_again(REFER).map(Fd::Own),
@@ -136,12 +156,20 @@ impl HostVnode {
     pub(crate) fn glance(&self) -> Result<Option<Fd>> {
         match self.what() {
             Kind::Directory => self.dir_fd().map(|fd| Some(Fd::Kept(fd))),
-            Kind::Regular => match self.reopen(GLANCE) {
-                Ok(fd) => Ok(Some(Fd::Own(fd))),
+            Kind::Regular => match self.readable_fd() {
+                Ok(fd) => Ok(Some(fd)),
                 Err(Errno::STALE) => Err(Errno::STALE),
                 Err(_) => Ok(None),
             },
             _ => Ok(None),
+        }
+    }
+
+    /// A descriptor of a regular file that is open for reading.
+    fn readable_fd(&self) -> Result<Fd> {
+        match self.hot() {
+            Some((hot, _)) if hot.is_readable() => Ok(Fd::Hot(hot)),
+            _ => self.reopen(GLANCE).map(Fd::Own),
         }
     }
 

@@ -125,6 +125,7 @@ impl HostVnode {
         if let Some(fd) = fd {
             fs.table.pin(&vnode, fd);
         }
+        vnode.cool();
     }
 
     /// A renamed object is where it is now. What can't be found out is found to be stale later.

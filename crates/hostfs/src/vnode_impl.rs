@@ -189,6 +189,9 @@ impl HostVnode {
 impl Drop for HostVnode {
     fn drop(&mut self) {
         self.fs.table.forget(self, self);
+        if self.fs.hot.as_ref().is_some_and(|files| !files.is_empty()) {
+            self.cool();
+        }
         // A chain of parents that nobody else holds goes one by one, not recursively: a tree may be very deep.
         let mut next = self.take_parent();
         while let Some(parent) = next {

@@ -6,7 +6,6 @@ use crate::replica::Opened;
 use core::time::Duration;
 use parking_lot::RwLock;
 use std::any::Any;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SeekFrom, Vnode};
 
@@ -180,7 +179,7 @@ impl OpenFile for LbFile {
         self
     }
 
-    fn backing(&self) -> Option<BorrowedFd<'_>> {
+    fn backing(&self) -> Option<vnode::Backing<'_>> {
         self.handed_out.as_ref()?.file.as_ref()?.backing()
     }
 

@@ -3,7 +3,6 @@ use crate::faults::Op;
 use crate::ops::MemVnode;
 use crate::tree::Inode;
 use std::any::Any;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SeekFrom};
 
@@ -84,7 +83,7 @@ impl OpenFile for MemFile {
         self
     }
 
-    fn backing(&self) -> Option<BorrowedFd<'_>> {
+    fn backing(&self) -> Option<vnode::Backing<'_>> {
         None
     }
 

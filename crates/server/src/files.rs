@@ -13,10 +13,9 @@ use fuse::BackingId;
 use fuse::abi::OpenOut;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use vnode::{Attr, Drained, Errno, OpenFile, OpenFlags, Result};
+use vnode::{Attr, Backing, Drained, Errno, OpenFile, OpenFlags, Result};
 
 /// An inode with open files.
 struct OpenInode {
@@ -34,7 +33,7 @@ enum Way {
     /// Through the page cache of the FUSE inode and requests.
     Cached,
     /// The kernel has the host file. The id must live until the last RELEASE.
-    Passthrough(BackingId),
+    Passthrough(Arc<BackingId>),
 }
 
 struct Handle {
@@ -99,8 +98,9 @@ impl Use {
 
 /// What has to be known, and done, to choose the way of a file's data.
 pub(crate) trait Kernel {
-    /// Gives a host file to the kernel. `None`: it takes none.
-    fn register(&self, fd: BorrowedFd<'_>) -> Option<BackingId>;
+    /// Gives a host file to the kernel: under the number that it has already, if it was given it a moment ago. `None`: it
+    /// takes none.
+    fn register(&self, backing: Backing<'_>) -> Option<Arc<BackingId>>;
 
     /// Has the node a successor, so that it must not be opened any more?
     fn is_superseded(&self, node: u64) -> bool;
@@ -133,7 +133,8 @@ impl Files {
                 Slot::Occupied(slot) => slot.into_mut(),
                 Slot::Vacant(slot) => {
                     let backing = if self.is_stopped(node) { None } else { file.backing() };
-                    let way = backing.and_then(|fd| kernel.register(fd)).map_or(Way::Cached, Way::Passthrough);
+                    let way =
+                        backing.and_then(|backing| kernel.register(backing)).map_or(Way::Cached, Way::Passthrough);
                     slot.insert(OpenInode { opens: 0, writers: 0, programs: 0, way, bare: use_.creates })
                 }
             };
@@ -376,7 +377,7 @@ mod tests {
     struct Refuses;
 
     impl Kernel for Refuses {
-        fn register(&self, _fd: BorrowedFd<'_>) -> Option<BackingId> {
+        fn register(&self, _backing: Backing<'_>) -> Option<Arc<BackingId>> {
             None
         }
 

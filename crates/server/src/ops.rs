@@ -17,14 +17,13 @@ use fuse::abi::{
     StatxIn, StatxOut, WriteIn,
 };
 use fuse::control::{SET_ACCESS_TIMES, SYNC};
-use fuse::{Filesystem, Reply, Request, Session, Wish, flags};
-use std::os::fd::BorrowedFd;
+use fuse::{BackingId, Filesystem, Reply, Request, Session, Wish, flags};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use vnode::{
-    Attr, Call, Cx, Entry, Errno, Kind, Layer, Name, OpenFile, OpenFlags, Properties, SeekFrom, SetAttr, Vnode,
-    XattrFlags,
+    Attr, Backing, Call, Cx, Entry, Errno, Kind, Layer, Name, OpenFile, OpenFlags, Properties, SeekFrom, SetAttr,
+    Vnode, XattrFlags,
 };
 
 /// A stack of layers as a FUSE file system.
@@ -286,12 +285,23 @@ impl Server {
 }
 
 impl Kernel for Server {
-    fn register(&self, fd: BorrowedFd<'_>) -> Option<fuse::BackingId> {
+    fn register(&self, backing: Backing<'_>) -> Option<Arc<BackingId>> {
         if !self.passthrough.load(Ordering::Relaxed) {
             return None;
         }
-        match self.session.get()?.backing_open(fd) {
-            Ok(id) => Some(id),
+        let session = self.session.get()?;
+        let known = backing.kept.and_then(|kept| kept.registration.get(|id: &BackingId| id.is_of(session)));
+        if known.is_some() {
+            return known;
+        }
+        match session.backing_open(backing.kept.map_or(backing.file, |kept| kept.file)) {
+            Ok(id) => {
+                let id = Arc::new(id);
+                if let Some(kept) = backing.kept {
+                    kept.registration.set(Arc::clone(&id));
+                }
+                Some(id)
+            }
             Err(error) => {
                 // ELOOP: too many stacked file systems below; EPERM: not the host's root. Neither will change.
                 if error == Errno::LOOP || error == Errno::PERM {

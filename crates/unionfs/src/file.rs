@@ -7,7 +7,6 @@ use crate::op::Op;
 use crate::retry::Tries;
 use parking_lot::RwLock;
 use std::any::Any;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SeekFrom};
@@ -176,7 +175,7 @@ impl OpenFile for UnionFile {
         self
     }
 
-    fn backing(&self) -> Option<BorrowedFd<'_>> {
+    fn backing(&self) -> Option<vnode::Backing<'_>> {
         // Whoever is given it is told when the file moves all the same: see `Upcalls::data_moved`.
         let handed_out = self.is_fixed() || self.shared == Some(self.vnode.moves());
         if handed_out { self.first.backing() } else { None }

@@ -59,7 +59,7 @@ macro_rules! method {
     // Vnode and OpenFile
     ($how:tt fsync) => { $crate::method_body! { $how [self, fsync, cx: &$crate::Cx<'_>, data_only: bool] -> $crate::Result<()> } };
     // OpenFile
-    ($how:tt backing) => { $crate::method_body! { $how [self, backing] -> Option<::std::os::fd::BorrowedFd<'_>> } };
+    ($how:tt backing) => { $crate::method_body! { $how [self, backing] -> Option<$crate::Backing<'_>> } };
     ($how:tt bind) => { $crate::method_body! { $how [self, bind] -> () } };
     ($how:tt read) => { $crate::method_body! { $how [self, read, cx: &$crate::Cx<'_>, out: &mut [u8], offset: u64] -> $crate::Result<usize> } };
     ($how:tt write) => { $crate::method_body! { $how [self, write, cx: &$crate::Cx<'_>, data: &[u8], offset: u64] -> $crate::Result<usize> } };

@@ -19,6 +19,7 @@
 //! * **Names are bytes**, checked once by [`Name::new`].
 
 mod attr;
+mod backing;
 mod call;
 mod cx;
 mod finder;
@@ -31,6 +32,7 @@ mod shards;
 mod upcalls;
 
 pub use attr::{Attr, Kind, SetAttr, SetTime, StatFs, Time};
+pub use backing::{Backing, Kept, Registration};
 pub use call::{Call, Processes};
 pub use cx::Cx;
 pub use finder::{Finder, Found};

@@ -1,7 +1,6 @@
-use crate::{Attr, Cx, Errno, Kind, Name, Result, SetAttr, StatFs};
+use crate::{Attr, Backing, Cx, Errno, Kind, Name, Result, SetAttr, StatFs};
 use core::any::Any;
 use core::fmt;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// A vnode together with its attributes: what a look-up or a creation answers.
@@ -337,7 +336,7 @@ pub trait OpenFile: Any + Send + Sync + fmt::Debug {
     /// A layer that moves a file's data to another host file all the same says so in time
     /// ([`crate::Upcalls::data_moved`]), and keeps the open files for which [`Self::bind`] was
     /// called on the old one.
-    fn backing(&self) -> Option<BorrowedFd<'_>>;
+    fn backing(&self) -> Option<Backing<'_>>;
 
     /// The kernel was given [`Self::backing`] for this open file: all that is asked of it from now
     /// on is asked of that host file, also if the file's data move to another.

@@ -4,7 +4,6 @@
 use lbfs::{LbFs, Options, Source};
 use memfs::{Faults, MemFs};
 use std::any::Any;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -221,7 +220,7 @@ impl OpenFile for ShakyFile {
     fn as_any(&self) -> &dyn Any {
         self
     }
-    fn backing(&self) -> Option<BorrowedFd<'_>> {
+    fn backing(&self) -> Option<vnode::Backing<'_>> {
         self.0.backing()
     }
     fn bind(&self) {

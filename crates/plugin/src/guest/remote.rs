@@ -7,7 +7,6 @@ use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use std::any::Any;
-use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use vnode::{
@@ -503,7 +502,7 @@ impl OpenFile for RemoteFile {
         self
     }
 
-    fn backing(&self) -> Option<BorrowedFd<'_>> {
+    fn backing(&self) -> Option<vnode::Backing<'_>> {
         None
     }
 

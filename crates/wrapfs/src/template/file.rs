@@ -8,7 +8,6 @@ use super::resized::Held;
 use crate::file::look_through;
 use crate::hooks::{Known, Object, Op, OpKind, State};
 use std::any::Any;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SeekFrom, Vnode};
 
@@ -236,7 +235,7 @@ impl OpenFile for TemplateFile {
         self
     }
 
-    fn backing(&self) -> Option<BorrowedFd<'_>> {
+    fn backing(&self) -> Option<vnode::Backing<'_>> {
         let seen = self.core.watch(OpKind::Read).or_else(|| self.core.watch(OpKind::Write)).is_some();
         if seen || self.is_changed() { None } else { self.lower.backing() }
     }
