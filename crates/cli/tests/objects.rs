@@ -168,7 +168,7 @@ fn what_is_written_in_c_works() {
 #[test]
 fn the_examples_in_c_are_mounted() {
     let sandbox = stage();
-    let [vowels, _runs] = ["vowels", "runs"].map(|name| {
+    let [vowels, ..] = ["vowels", "runs", "trash"].map(|name| {
         let object = sandbox.path(&format!("{name}.so"));
         let mut cc = Command::new("cc");
         cc.args(["-O2", "-shared", "-fPIC", "-I"]).arg(top().join("include"));
@@ -189,6 +189,18 @@ fn the_examples_in_c_are_mounted() {
     unmount();
     let blocks = std::os::unix::fs::MetadataExt::blocks(&fs::metadata("/mnt/data/long").unwrap());
     assert!(blocks * 512 < 1 << 19, "{blocks} blocks");
+    // What is removed is kept, also where directories are looked for on threads that must not wait.
+    mount("/mnt/trash.so / xor / /mnt/data");
+    fs::create_dir("/mnt/at/dir").unwrap();
+    for text in ["first", "second"] {
+        fs::write("/mnt/at/dir/file", text).unwrap();
+        fs::remove_file("/mnt/at/dir/file").unwrap();
+    }
+    assert!(!Path::new("/mnt/at/dir/file").exists());
+    assert_eq!(fs::read("/mnt/at/dir/.trash/file").unwrap(), b"first");
+    assert_eq!(fs::read("/mnt/at/dir/.trash/file.1").unwrap(), b"second");
+    fs::remove_dir_all("/mnt/at/dir").unwrap();
+    unmount();
     // One that others may write is not loaded.
     fs::set_permissions(&vowels, fs::Permissions::from_mode(0o777)).unwrap();
     let wrong = refused(&["mount", "/mnt/vowels.so / /mnt/data", "/mnt/at"]);

@@ -178,6 +178,28 @@ fn names_are_told_with_their_directories() {
     assert_eq!(told, expected);
 }
 
+/// Numbers lead to what is shown and to nothing else: neither to the state of a directory nor to side files.
+#[test]
+fn objects_are_found_by_number() {
+    let below = MemFs::new();
+    let layer = stored(below.clone());
+    let hidden: Vec<u64> = {
+        let d = layer.root().mkdir(&ROOT, name("d"), 0o755).unwrap().vnode;
+        d.mkdir(&ROOT, name("quite-a-long-name"), 0o755).unwrap();
+        let lower_d = below.vnode(&ROOT, d.id()).unwrap();
+        let own = names(&lower_d).into_iter().filter(|at| at == STATE || at.ends_with(".name"));
+        own.map(|at| find(&lower_d, &at).id()).collect()
+    };
+    assert_eq!(hidden.len(), 2);
+    let shown = conformance::handles::Handles::of(&*layer);
+    assert_eq!(shown.count(), 2);
+    // As a server that has just been started finds them.
+    shown.check(&*stored(below.clone()));
+    for number in hidden {
+        assert_eq!(layer.vnode(&ROOT, number).map(drop), Err(Errno::STALE), "{number}");
+    }
+}
+
 /// What happens below is seen: at once by whatever makes entries, by others within a second.
 #[test]
 fn a_state_that_is_changed_below_is_noticed() {
