@@ -5,17 +5,16 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// The virtual attribute of a mount's root that answers the counts as a JSON object.
-const ATTRIBUTE: &str = "user.strata.requests";
+/// The command that answers the counts as a JSON object.
+const STATS: &str = "server.stats";
 
 /// Requests by opcode.
 pub(crate) type Requests = BTreeMap<String, u64>;
 
 /// The counts of the mount at `root`; `None` if it is not a mount of ours.
 pub(crate) fn read(root: &Path) -> Option<Requests> {
-    let mut buffer = vec![0_u8; 64 << 10];
-    let len = rustix::fs::getxattr(root, ATTRIBUTE, &mut buffer[..]).ok()?;
-    parse(buffer.get(..len)?)
+    let dir = std::fs::File::open(root).ok()?;
+    parse(&fuse::control::call(&dir, STATS, b"").ok()?)
 }
 
 /// Reads an object that holds an object of counts for each transport; other members are not requests.
@@ -35,7 +34,7 @@ pub(crate) fn between(before: &Requests, after: &Requests) -> Requests {
         .map(|(name, count)| (name.clone(), count.saturating_sub(before.get(name).copied().unwrap_or(0))))
         .filter(|(name, _)| !matches!(name.as_str(), "FORGET" | "BATCH_FORGET" | "INTERRUPT"))
         .collect();
-    if let Some(own) = sent.get_mut("GETXATTR") {
+    if let Some(own) = sent.get_mut("IOCTL") {
         *own = own.saturating_sub(1);
     }
     sent.retain(|_, count| *count > 0);
@@ -48,10 +47,9 @@ mod tests {
 
     #[test]
     fn the_reading_and_unanswered_requests_are_not_counted() {
-        let before = parse(br#"{"ring": {"LOOKUP": 5, "GETXATTR": 1}, "device": {"INIT": 1}}"#).unwrap();
+        let before = parse(br#"{"ring": {"LOOKUP": 5, "IOCTL": 1}, "device": {"INIT": 1}}"#).unwrap();
         let after =
-            parse(br#"{"ring": {"LOOKUP": 9, "GETXATTR": 2, "FORGET": 7, "CREATE": 3}, "device": {"INIT": 1}}"#)
-                .unwrap();
+            parse(br#"{"ring": {"LOOKUP": 9, "IOCTL": 2, "FORGET": 7, "CREATE": 3}, "device": {"INIT": 1}}"#).unwrap();
         let sent = between(&before, &after);
         assert_eq!(sent, Requests::from([("LOOKUP".to_owned(), 4), ("CREATE".to_owned(), 3)]));
     }

@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The name under which the root of a mount tells how many requests of each kind the kernel has sent.
-const ATTRIBUTE: &str = "user.strata.requests";
+/// The command that answers how many requests of each kind the kernel has sent.
+const STATS: &str = "server.stats";
 
 /// Requests that the kernel sends when it finds the time: not part of what an operation costs, and not counted at a
 /// known moment.
@@ -13,9 +13,9 @@ const LATE: [&str; 5] = ["FORGET", "BATCH_FORGET", "RELEASE", "RELEASEDIR", "INT
 pub struct Requests(BTreeMap<String, u64>);
 
 impl Requests {
-    /// Asks the mount at `root`. The asking itself is a request (`GETXATTR`).
+    /// Asks the mount at `root`. The asking itself is a request (`IOCTL`), or more where the answer is long.
     pub fn of(root: &Path) -> Self {
-        let text = text(root, ATTRIBUTE);
+        let text = text(root, STATS);
         Self::parse(&text).unwrap_or_else(|| panic!("not the counters that were expected: {text}"))
     }
 
@@ -42,14 +42,17 @@ impl Requests {
     /// What `what` made the kernel send, opcode by opcode (only those that were sent, and not those that it sends later, when
     /// it finds the time), at the mount `root`.
     pub fn during(root: &Path, what: impl FnOnce()) -> Self {
-        let before = Self::of(root);
+        // Opening a directory costs a request once, where it costs one at all.
+        let _opened = Self::of(root);
+        let asked = text(root, STATS);
+        let before = Self::parse(&asked).expect("counters");
         what();
         let after = Self::of(root);
         let mut sent: BTreeMap<String, u64> =
             after.0.iter().map(|(name, n)| (name.clone(), n - before.get(name))).collect();
         // The first of the two questions is in the second answer.
-        if let Some(n) = sent.get_mut("GETXATTR") {
-            *n = n.saturating_sub(1);
+        if let Some(n) = sent.get_mut("IOCTL") {
+            *n = n.saturating_sub(asked.len().div_ceil(fuse::control::PIECE_MAX) as u64);
         }
         sent.retain(|name, n| {
             *n > 0 && !LATE.contains(&name.as_str()) && name.bytes().all(|b| !b.is_ascii_lowercase())
@@ -72,12 +75,12 @@ impl Requests {
     }
 }
 
-/// A text that a mount tells of itself in an attribute of its root.
-pub(crate) fn text(root: &Path, attribute: &str) -> String {
-    let mut buffer = vec![0_u8; 65536];
-    let len = rustix::fs::getxattr(root, attribute, &mut buffer)
-        .unwrap_or_else(|e| panic!("{attribute} of {}: {e}", root.display()));
-    String::from_utf8(buffer[..len].to_vec()).expect("text")
+/// What the server of a mount answers to a command.
+pub(crate) fn text(root: &Path, command: &str) -> String {
+    let answer = std::fs::File::open(root).map_err(|e| e.to_string());
+    let answer = answer.and_then(|dir| fuse::control::call(&dir, command, b"").map_err(|e| e.to_string()));
+    let answer = answer.unwrap_or_else(|e| panic!("{command} of {}: {e}", root.display()));
+    String::from_utf8(answer).expect("text")
 }
 
 #[cfg(test)]

@@ -259,10 +259,8 @@ impl Mounted {
         self.up = true;
         self.servers = watchdog::servers().into_iter().filter(|pid| !before.contains(pid)).collect();
         if let Spec::Union { transport, .. } | Spec::Wrap { transport, .. } | Spec::Stack { transport, .. } = &self.spec
-            // Such a server can't be asked.
-            && self.extra.split(',').all(|option| option != "noxattr")
         {
-            let info = crate::counters::text(&self.dir, "user.strata.info");
+            let info = crate::counters::text(&self.dir, "server.info");
             assert!(
                 info.contains(&format!("\"transport\":\"{}\"", transport.name())),
                 "asked for {transport:?}: {info}"

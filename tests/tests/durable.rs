@@ -89,7 +89,7 @@ fn any_path_will_do(transport: Transport) {
     run(Command::new("umount").arg(&bound));
     let by_user = || {
         let file = File::open(fx.path("file")).unwrap();
-        fuse::control::sync(&file).unwrap();
+        fuse::control::call(&file, "server.sync", b"").unwrap();
     };
     as_user(USER, by_user);
     // Each that can't be is named, and the others are done.

@@ -4,11 +4,11 @@
 //! finds in /proc/self/mountinfo. The source `none` is shown there as the type, so a union of that
 //! source would be mounted again at each `mount -a`.
 
+use crate::channel::{self, STACK};
 use crate::exit::Failure;
-use crate::mountinfo;
+use crate::mountinfo::{self, Mount};
 use crate::place::Place;
 use crate::report::{Below, Part};
-use crate::stats::{self, Question};
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -23,11 +23,12 @@ pub fn check(point: &Place, name: &str, parts: &[Part]) -> Result<(), Failure> {
     // No other file system is asked: it might hang.
     let mounts = mountinfo::read();
     let top = mountinfo::mount_of(&mounts, point.fd());
-    if !top.is_some_and(|mount| mount.point() == point.real && mount.kind().starts_with(b"fuse.")) {
+    let is_ours = |mount: &Mount| mount.point() == point.real && mount.is_whole() && mount.kind().starts_with(b"fuse.");
+    if !top.is_some_and(is_ours) {
         return Ok(());
     }
     // One that does not answer is no reason to refuse.
-    let mounted = stats::ask(&point.real, Question::Stack).ok().and_then(|json| Mounted::read(&json, &point.real));
+    let mounted = channel::text(&point.real, STACK).ok().and_then(|json| Mounted::read(&json, &point.real));
     if !mounted.is_some_and(|mounted| mounted.is(parts)) {
         return Ok(());
     }

@@ -1,16 +1,18 @@
 //! `noatime`, `relatime`, `strictatime`, `nodiratime`: the kernel applies them where files are read, which is below the mount. So the
 //! server applies them to its private clones of the mounts at the bottom.
 
+use crate::channel::{self, ACCESS_TIMES};
 use crate::exit::Failure;
+use crate::mountinfo;
 use crate::place::reason;
-use crate::stats;
-use fuse::control::{self, access_times as bits};
+use fuse::control::Error;
 use hostfs::{AccessTimes, HostFs, When};
-use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
+use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use std::path::Path;
 use std::sync::Arc;
+use vnode::Who;
 
 /// What the options of a new mount ask for. What they don't mention is left to the mount on which each directory lies.
 pub(crate) fn of_options(flags: MountFlags) -> AccessTimes {
@@ -38,48 +40,63 @@ pub(crate) fn tell(dir: &Path, before: Option<(AccessTimes, bool)>) -> Result<()
         when: now.when.filter(|_| now.when != before.when),
         directories: now.directories.filter(|_| now.directories != before.directories),
     };
-    let mode = match (was_read_only, read_only) {
-        (false, true) => bits::READ_ONLY,
-        (true, false) => bits::READ_WRITE,
-        _ => 0,
-    };
-    let changed = encode(changed) | mode;
+    let changed = Change { times: changed, read_only: (was_read_only != read_only).then_some(read_only) };
     // A directory of the mount may be mounted elsewhere: its flags are its own.
-    if changed == 0 || stats::check(dir).is_err() {
+    if changed == Change::default() || mountinfo::is_root(dir) == Some(false) {
         return Ok(());
     }
-    rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .and_then(|root| control::set_access_times(root, changed))
-        .map_err(|errno| {
-            let why = match errno {
-                Errno::NOTTY => "its server is older than this program; mount it anew".to_owned(),
-                _ => reason(errno),
-            };
-            Failure::mount(format!("{}: when reading moves times of access stays as it is: {why}", dir.display()))
-        })
+    match channel::call(dir, ACCESS_TIMES, changed.words().as_bytes()) {
+        Ok(_) | Err(Error::Foreign) => Ok(()),
+        Err(Error::Refused(errno)) => Err(Failure::mount(format!(
+            "{}: when reading moves times of access stays as it is: {}",
+            dir.display(),
+            reason(errno)
+        ))),
+        Err(error) => Err(channel::failure(dir, ACCESS_TIMES, error)),
+    }
 }
 
-fn encode(times: AccessTimes) -> u32 {
-    let when = match times.when {
-        None => 0,
-        Some(When::Never) => bits::NOATIME,
-        Some(When::Relative) => bits::RELATIME,
-        Some(When::Always) => bits::STRICTATIME,
-    };
-    let directories = match times.directories {
-        None => 0,
-        Some(true) => bits::DIRATIME,
-        Some(false) => bits::NODIRATIME,
-    };
-    when | directories
+/// What changes of a mount's flags. What is not said stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Change {
+    times: AccessTimes,
+    /// Read-only, times stay as they are.
+    read_only: Option<bool>,
 }
 
-fn decode(times: u32) -> AccessTimes {
-    let has = |bit| times & bit != 0;
-    let when = [(bits::NOATIME, When::Never), (bits::RELATIME, When::Relative), (bits::STRICTATIME, When::Always)];
-    AccessTimes {
-        when: when.into_iter().find(|(bit, _)| has(*bit)).map(|(_, when)| when),
-        directories: if has(bits::NODIRATIME) { Some(false) } else { has(bits::DIRATIME).then_some(true) },
+/// The words of the command, with blanks between them.
+const WHEN: [(&str, When); 3] = [("noatime", When::Never), ("relatime", When::Relative), ("strictatime", When::Always)];
+const DIRECTORIES: [(&str, bool); 2] = [("diratime", true), ("nodiratime", false)];
+const READ_ONLY: [(&str, bool); 2] = [("ro", true), ("rw", false)];
+
+impl Change {
+    fn words(&self) -> String {
+        fn word<T: PartialEq>(table: &[(&'static str, T)], value: Option<&T>) -> Option<&'static str> {
+            table.iter().find(|(_, known)| Some(known) == value).map(|(word, _)| *word)
+        }
+        let when = word(&WHEN, self.times.when.as_ref());
+        let words =
+            [when, word(&DIRECTORIES, self.times.directories.as_ref()), word(&READ_ONLY, self.read_only.as_ref())];
+        words.into_iter().flatten().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Reads the words; `None`: one of them is none, or there is none at all.
+    fn read(words: &[u8]) -> Option<Self> {
+        fn value<T: Copy>(table: &[(&str, T)], word: &str) -> Option<T> {
+            table.iter().find(|(known, _)| *known == word).map(|(_, value)| *value)
+        }
+        let mut change = Self::default();
+        for word in core::str::from_utf8(words).ok()?.split_ascii_whitespace() {
+            let (when, directories) = (value(&WHEN, word), value(&DIRECTORIES, word));
+            let read_only = value(&READ_ONLY, word);
+            if when.is_none() && directories.is_none() && read_only.is_none() {
+                return None;
+            }
+            change.times.when = when.or(change.times.when);
+            change.times.directories = directories.or(change.times.directories);
+            change.read_only = read_only.or(change.read_only);
+        }
+        (change != Self::default()).then_some(change)
     }
 }
 
@@ -87,16 +104,28 @@ fn decode(times: u32) -> AccessTimes {
 #[derive(Debug)]
 pub(crate) struct Bottoms(pub(crate) Vec<Arc<HostFs>>);
 
-impl server::AccessTimes for Bottoms {
-    fn set(&self, times: u32) -> vnode::Result<()> {
-        let suspended = (times & bits::READ_ONLY != 0).then_some(true);
-        let suspended = suspended.or((times & bits::READ_WRITE != 0).then_some(false));
-        let times = decode(times);
+impl Bottoms {
+    /// The command that changes when reading moves times of access, for a server.
+    pub(crate) fn command(self) -> server::Command {
+        let is = vnode::Command {
+            name: ACCESS_TIMES,
+            help: "Says when reading moves times of access below. Input: some of noatime, relatime, strictatime, diratime, \
+                   nodiratime, ro (not at all for now), rw (as before), with blanks between them. mount -o remount gives it.",
+            who: Who::Owner,
+        };
+        let run = move |given: &server::Invocation<'_>| {
+            let change = Change::read(given.input).ok_or(Errno::INVAL)?;
+            self.set(change).map(|()| Vec::new())
+        };
+        server::Command { is, run: Arc::new(run) }
+    }
+
+    fn set(&self, change: Change) -> vnode::Result<()> {
         self.0.iter().try_for_each(|fs| {
-            if let Some(Err(errno)) = suspended.map(|suspended| fs.suspend_access_times(suspended)) {
+            if let Some(Err(errno)) = change.read_only.map(|suspended| fs.suspend_access_times(suspended)) {
                 tracing::debug!(%errno, "reading still moves times of access");
             }
-            fs.set_access_times(times)
+            fs.set_access_times(change.times)
         })
     }
 }
@@ -109,10 +138,21 @@ mod tests {
     fn what_is_said_is_understood() {
         for when in [None, Some(When::Never), Some(When::Relative), Some(When::Always)] {
             for directories in [None, Some(true), Some(false)] {
-                let times = AccessTimes { when, directories };
-                assert_eq!(decode(encode(times)), times);
+                for read_only in [None, Some(true), Some(false)] {
+                    let change = Change { times: AccessTimes { when, directories }, read_only };
+                    let nothing = change == Change::default();
+                    assert_eq!(Change::read(change.words().as_bytes()), (!nothing).then_some(change));
+                }
             }
         }
+    }
+
+    #[test]
+    fn words_that_are_none_are_refused() {
+        for bad in [&b""[..], b" ", b"atime", b"noatime,ro", b"ro x", b"\xff"] {
+            assert_eq!(Change::read(bad), None);
+        }
+        assert_eq!(Change::read(b" ro\nnoatime  ").unwrap().words(), "noatime ro");
     }
 
     #[test]

@@ -19,8 +19,10 @@
 pub mod already;
 mod atime;
 pub mod background;
+pub mod channel;
 pub mod check;
 pub mod cmdline;
+pub mod control;
 pub mod debug;
 pub mod device;
 pub mod draw;

@@ -5,8 +5,7 @@
 use crate::exit::Failure;
 use crate::syslog::Syslog;
 use core::fmt;
-use core::sync::atomic::{AtomicU32, Ordering};
-use server::DebugLevel;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::fs::OpenOptions;
 use std::io::{IsTerminal as _, stderr};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -68,18 +67,20 @@ pub fn start(program: &str, wanted: &Wanted<'_>) -> Result<Arc<Level>, Failure> 
             "neither the journal nor syslog can be reached: warnings go to {file}; name another file with logfile="
         );
     }
-    Ok(Arc::new(Level { filter: handle, number: AtomicU32::new(number_of(level)) }))
+    Ok(Arc::new(Level { filter: handle, number: AtomicUsize::new(number_of(level)) }))
 }
 
 /// The level of the log, which can be changed at any time.
 #[derive(Debug)]
 pub struct Level {
     filter: reload::Handle<LevelFilter, Registry>,
-    number: AtomicU32,
+    number: AtomicUsize,
 }
 
-/// From quiet to loud, as [`fuse::control::LEVELS`] numbers them.
-const LEVELS: [LevelFilter; 6] = [
+/// The levels' names, from quiet to loud.
+pub const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+/// The levels, as [`LEVELS`] numbers them.
+const FILTERS: [LevelFilter; 6] = [
     LevelFilter::OFF,
     LevelFilter::ERROR,
     LevelFilter::WARN,
@@ -88,22 +89,23 @@ const LEVELS: [LevelFilter; 6] = [
     LevelFilter::TRACE,
 ];
 
-fn number_of(level: LevelFilter) -> u32 {
-    LEVELS.iter().zip(0..).find(|(known, _)| **known == level).map_or(0, |(_, number)| number)
+fn number_of(level: LevelFilter) -> usize {
+    FILTERS.iter().position(|known| *known == level).unwrap_or(0)
 }
 
-impl DebugLevel for Level {
-    fn get(&self) -> u32 {
-        self.number.load(Ordering::Relaxed)
+impl Level {
+    /// Its name.
+    #[must_use]
+    pub fn get(&self) -> &'static str {
+        LEVELS.get(self.number.load(Ordering::Relaxed)).copied().unwrap_or_default()
     }
 
-    fn set(&self, number: u32) -> bool {
-        let level = usize::try_from(number).ok().and_then(|number| LEVELS.get(number).copied());
-        let Some(level) = level else { return false };
+    /// Changes it, to a number of [`LEVELS`].
+    pub fn set(&self, number: usize) {
+        let Some(level) = FILTERS.get(number).copied() else { return };
         // Where nothing is logged at all there is nothing to change.
         let _ = self.filter.reload(level);
         self.number.store(number, Ordering::Relaxed);
-        true
     }
 }
 
@@ -168,9 +170,9 @@ mod tests {
 
     #[test]
     fn levels_are_numbered_as_their_names_are() {
-        for (name, level) in fuse::control::LEVELS.iter().zip(LEVELS) {
+        for (name, level) in LEVELS.iter().zip(FILTERS) {
             assert_eq!(level.to_string(), *name);
-            assert_eq!(LEVELS.get(number_of(level) as usize), Some(&level));
+            assert_eq!(FILTERS.get(number_of(level)), Some(&level));
         }
     }
 }

@@ -4,9 +4,10 @@
 //! reached by root through /proc. A command is run in a mount namespace of its own, in which the mount is gone and the directory
 //! is where the mount was; nobody else sees that.
 
+use crate::channel::{self, STACK};
 use crate::exit::{Exit, Failure};
+use crate::mountinfo;
 use crate::place::reason;
-use crate::stats::{self, Question};
 use nix::sched::CloneFlags;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -34,8 +35,15 @@ pub struct Lower {
 /// # Errors
 /// Where there is no mount of Strata.
 pub fn find(dir: &Path) -> Result<Vec<Lower>, Failure> {
-    read(&stats::ask(dir, Question::Stack)?).ok_or_else(|| {
-        Failure::system(format!("{}: its server's answer can't be read; strata stack --json prints it", dir.display()))
+    let answer = channel::text(dir, STACK)?;
+    let shown = dir.display();
+    if mountinfo::is_root(dir) == Some(false) {
+        return Err(Failure::mount(format!(
+            "{shown}: not where a mount of Strata begins; findmnt -T {shown} shows where"
+        )));
+    }
+    read(&answer).ok_or_else(|| {
+        Failure::system(format!("{shown}: its server's answer can't be read; strata stack --json prints it"))
     })
 }
 

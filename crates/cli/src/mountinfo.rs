@@ -1,9 +1,9 @@
 //! Where in its file system a directory lies: what makes a bind mount of a subdirectory comparable with the original.
 
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use stack::Text;
 use std::ffi::OsString;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,12 @@ impl Mount {
     #[must_use]
     pub fn point(&self) -> &Path {
         &self.point
+    }
+
+    /// Does it show its file system from the root on, not only a directory of it?
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.root == Path::new("/")
     }
 
     /// The type of its file system, as mount(8) shows it: `ext4`, `fuse.unionfs`.
@@ -80,6 +86,16 @@ pub fn mount_of<'a>(mounts: &'a [Mount], dir: BorrowedFd<'_>) -> Option<&'a Moun
     mounts.iter().find(|mount| mount.id == stat.stx_mnt_id)
 }
 
+/// Is a whole file system mounted at `dir`, and not a directory of one? `None` if that can't be known.
+#[must_use]
+pub fn is_root(dir: &Path) -> Option<bool> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(dir, flags, Mode::empty()).ok()?;
+    let mounts = read();
+    let mount = mount_of(&mounts, fd.as_fd())?;
+    Some(mount.is_whole() && mount.point == dir.canonicalize().ok()?)
+}
+
 /// Where the directory lies in its file system, if that can be known: `real` is its path without symbolic links.
 #[must_use]
 pub fn inside(mounts: &[Mount], dir: BorrowedFd<'_>, real: &Path) -> Option<Inside> {
@@ -91,7 +107,6 @@ pub fn inside(mounts: &[Mount], dir: BorrowedFd<'_>, real: &Path) -> Option<Insi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd as _;
 
     #[test]
     fn a_line_is_read() {
@@ -134,6 +149,8 @@ mod tests {
         let root = std::fs::File::open("/").unwrap();
         if let Some(inside) = inside(&read(), root.as_fd(), Path::new("/")) {
             assert!(inside.is_within(&inside));
+            assert_eq!((is_root(Path::new("/proc")), is_root(Path::new("/proc/self"))), (Some(true), Some(false)));
         }
+        assert_eq!(is_root(Path::new("/no/such/directory")), None);
     }
 }

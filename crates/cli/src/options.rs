@@ -230,7 +230,7 @@ pub const TABLE: &[Spec] = &[
         read: Read::Flag(|o| o.xattrs = false),
         help: "No extended attributes: fewer requests for each write and each check of permissions. There are no POSIX ACLs, file \
                capabilities and user attributes; what the branches have of them stays, unseen. Permission bits alone decide who may \
-               do what, as on ext4 with noacl. strata stats, info and stack can't ask such a mount.",
+               do what, as on ext4 with noacl.",
     },
     Spec {
         name: "meter",

@@ -1,11 +1,11 @@
 //! `mount -o remount,...`: the flags of a mount, and nothing else of it, can be changed.
 
 use crate::atime;
+use crate::channel::{self, STACK};
 use crate::cmdline::Cmdline;
 use crate::exit::{Exit, Failure};
 use crate::options::Options;
 use crate::place::reason;
-use crate::stats::{self, Question};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use serde_json::Value;
@@ -16,7 +16,7 @@ const CACHED: &str = "data=cached";
 
 /// The options that the mount was given and that hold for its life; none where it can't say.
 fn given(dir: &Path) -> Vec<String> {
-    let answer = stats::ask(dir, Question::Stack).unwrap_or_default();
+    let answer = channel::text(dir, STACK).unwrap_or_default();
     let stack: Value = serde_json::from_str(&answer).unwrap_or_default();
     let given = stack.get("given").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     given.iter().filter_map(Value::as_str).map(str::to_owned).collect()
@@ -30,12 +30,6 @@ pub fn remount(cmdline: &Cmdline, options: &Options) -> Result<(), Failure> {
     let dir = cmdline.dir.display();
     // mount(8) adds the options of fstab: what is as it was is no change.
     let before = given(&cmdline.dir);
-    if !options.fixed.is_empty() && stats::has_no_attributes(&cmdline.dir) {
-        return Err(Failure::usage(format!(
-            "{dir}: mounted with noxattr, so that its server can't be asked whether other options are as they were; name only flags (ro, \
-             nosuid and the like), and source and directory both, so that mount(8) adds none"
-        )));
-    }
     if let Some((name, _)) = options.fixed.iter().find(|(_, whole)| !before.contains(whole)) {
         return Err(Failure::usage(format!(
             "option {name} can't be changed by a remount of {dir}: it holds for the life of a mount; unmount it and mount it again"

@@ -1,10 +1,12 @@
-//! What a server tells of its stack, as JSON: the attribute `user.strata.stack` of the mount's
-//! root.
+//! What a server tells of its stack, as JSON: the command `server.stack`.
 
+use crate::channel::STACK;
 use core::time::Duration;
 use meter::{Count, Counts, Operation};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
+use std::sync::Arc;
+use vnode::{Errno, Who};
 
 /// One layer, or the directory that a stack stands on.
 #[derive(Clone, Debug)]
@@ -61,6 +63,19 @@ pub struct Report {
 impl Report {
     pub(crate) fn new(parts: Vec<Part>, given: Vec<String>) -> Self {
         Self { parts, given }
+    }
+
+    /// The command that tells it, for a server.
+    #[must_use]
+    pub fn command(self) -> server::Command {
+        let help = "Answers as JSON the layers of the mount, the options and directories of each, and what it did where that is \
+                    measured (meter=on).";
+        let is = vnode::Command { name: STACK, help, who: Who::Anyone };
+        let run = move |given: &server::Invocation<'_>| match given.input {
+            [] => Ok(self.json().into_bytes()),
+            _ => Err(Errno::INVAL),
+        };
+        server::Command { is, run: Arc::new(run) }
     }
 
     /// Everything, as it is now.

@@ -1,85 +1,11 @@
-//! `strata stats` and `strata info`: what a mount's server says about itself, read through attributes of the mount's root.
+//! What servers answer in JSON, as tables.
 
 use crate::exit::Failure;
-use crate::place::reason;
 use core::fmt::Write as _;
-use fuse::control;
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 use serde_json::Value;
-use std::path::Path;
 
-/// What a server can be asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Question {
-    /// How many requests of each kind it was sent.
-    Requests,
-    /// Which server it is, and what it holds.
-    Info,
-    /// Of which layers it is made, and what they did.
-    Stack,
-}
-
-impl Question {
-    const fn attribute(self) -> &'static str {
-        match self {
-            Self::Requests => "user.strata.requests",
-            Self::Info => "user.strata.info",
-            Self::Stack => "user.strata.stack",
-        }
-    }
-}
-
-/// Asks the server of the mount at `dir`: JSON.
-///
-/// # Errors
-/// Where there is no mount of Strata.
-pub fn ask(dir: &Path, question: Question) -> Result<String, Failure> {
-    let refuse = |errno| {
-        Failure::mount(match errno {
-            Errno::OPNOTSUPP if has_no_attributes(dir) => format!(
-                "{}: mounted with noxattr, so that its server can't be asked; mount it without to see its figures",
-                dir.display()
-            ),
-            Errno::NODATA | Errno::OPNOTSUPP => {
-                format!("{}: not the root of a mount of Strata; findmnt lists all mounts", dir.display())
-            }
-            Errno::NOTCONN => format!("{}: the mount's server has ended; unmount it (umount -l)", dir.display()),
-            _ => format!("{}: {}", dir.display(), reason(errno)),
-        })
-    };
-    read_attribute(dir, question.attribute()).map_err(refuse)
-}
-
-/// Is there a mount of Strata at `dir`?
-///
-/// # Errors
-/// Where there is none.
-pub fn check(dir: &Path) -> Result<(), Failure> {
-    if has_no_attributes(dir) { Ok(()) } else { ask(dir, Question::Info).map(drop) }
-}
-
-/// Is it a mount of Strata with `noxattr`?
-pub fn has_no_attributes(dir: &Path) -> bool {
-    /// `f_type` of statfs(2).
-    const FUSE: u64 = 0x6573_5546;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(root) = rustix::fs::open(dir, flags, Mode::empty()) else { return false };
-    rustix::fs::fstatfs(&root).is_ok_and(|stat| stat.f_type as u64 & 0xffff_ffff == FUSE)
-        && rustix::fs::fgetxattr(&root, Question::Info.attribute(), &mut [0_u8; 0]) == Err(Errno::OPNOTSUPP)
-        // To another driver this would be an unknown command: it only asks.
-        && control::debug(&root).is_ok()
-}
-
-fn read_attribute(dir: &Path, name: &str) -> Result<String, Errno> {
-    const MOST: usize = 64 * 1024;
-    let mut text = vec![0; MOST];
-    let len = rustix::fs::getxattr(dir, name, &mut text)?;
-    text.truncate(len);
-    String::from_utf8(text).map_err(|_| Errno::ILSEQ)
-}
-
-/// JSON as a table: a name and a number or word in a line, the lines of an object within an object beneath its name.
+/// JSON as a table: a name and a number or word in a line, the lines of an object within an object beneath its name. Elements
+/// of an array are numbered from 1.
 ///
 /// # Errors
 /// Where it is no JSON.
@@ -99,17 +25,24 @@ pub fn table(json: &str) -> Result<String, Failure> {
 }
 
 fn flatten(value: &Value, depth: usize, rows: &mut Vec<(String, String)>) {
-    let Value::Object(fields) = value else { return };
-    for (name, value) in fields {
-        let name = format!("{}{name}", "  ".repeat(depth));
-        match value {
-            Value::Object(_) => {
-                rows.push((name, String::new()));
-                flatten(value, depth + 1, rows);
-            }
-            Value::String(text) => rows.push((name, text.clone())),
-            _ => rows.push((name, value.to_string())),
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| row(name, value, depth, rows)),
+        Value::Array(elements) => {
+            (1..).zip(elements).for_each(|(number, value): (u64, _)| row(&number.to_string(), value, depth, rows));
         }
+        _ => {}
+    }
+}
+
+fn row(name: &str, value: &Value, depth: usize, rows: &mut Vec<(String, String)>) {
+    let name = format!("{}{name}", "  ".repeat(depth));
+    match value {
+        Value::Object(_) | Value::Array(_) => {
+            rows.push((name, String::new()));
+            flatten(value, depth + 1, rows);
+        }
+        Value::String(text) => rows.push((name, text.clone())),
+        _ => rows.push((name, value.to_string())),
     }
 }
 
@@ -130,10 +63,8 @@ mod tests {
     }
 
     #[test]
-    fn other_file_systems_are_told_apart() {
-        let failure = ask(Path::new("/"), Question::Requests).unwrap_err();
-        assert!(failure.reason.contains("not the root of a mount of Strata"), "{failure}");
-        let failure = ask(Path::new("/no/such/directory"), Question::Info).unwrap_err();
-        assert!(failure.reason.contains("no such file"), "{failure}");
+    fn elements_are_numbered() {
+        let table = table(r#"{"replicas":[{"name":"a"},{"name":"b"}],"none":[],"words":["x"]}"#).unwrap();
+        assert_eq!(table, "none\nreplicas\n  1\n    name  a\n  2\n    name  b\nwords\n  1       x\n");
     }
 }

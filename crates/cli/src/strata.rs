@@ -1,12 +1,12 @@
 //! The `strata` command.
 
+use crate::channel::{self, INFO, STACK, STATS};
 use crate::draw::Picture;
 use crate::exit::{Exit, Failure};
 use crate::layers::{self, Form};
 use crate::new::{self, Language};
 use crate::options::Type;
-use crate::stats::{self, Question};
-use crate::{check, debug, helper, lower, man, sync, usenetctl};
+use crate::{check, control, debug, helper, lower, man, stats, sync, usenetctl};
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
@@ -35,6 +35,7 @@ Examples:
   strata info --json /mnt               which server it is, and what it holds
   strata lower /mnt ls -l               a command that sees what the mount covers
   strata debug /mnt debug               log more, from now on
+  strata control --list /mnt            what else the server and the layers can be asked
   strata sync /mnt                      what sync -f does on other file systems
   strata check /srv/data                look for damage in compressed files, while they are not mounted
   umount /mnt
@@ -54,11 +55,23 @@ Examples:
 Exit status: 0 all is durable, 1 a path that is not there or can't be opened, \
 32 not a mount of Strata, or a directory below could not be written.";
 
+const CONTROL_HELP: &str = "\
+Commands go to the server by an ioctl on PATH: in every mount namespace that sees the mount, and through bind mounts of a \
+part of it. Most commands are for anybody who can open PATH; those that change the mount are for root and the user who mounted.
+
+Examples:
+  strata control --list /mnt
+  strata control --json /mnt lbfs.replicas
+  strata control /mnt/news usenetfs.state
+
+Exit status: 0 success; 1 no such path or command, input that is not understood, or no permission; \
+2 a failing system; 32 not a mount of Strata, or the command failed.";
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Show how many requests of each kind the kernel sent to a mount's server.
     Stats {
-        /// Where it is mounted.
+        /// Where it is mounted, or any file or directory of it.
         mount: PathBuf,
         /// Print JSON.
         #[arg(long)]
@@ -66,7 +79,7 @@ enum Command {
     },
     /// Show a mount's server: its process, transport, open files and inodes.
     Info {
-        /// Where it is mounted.
+        /// Where it is mounted, or any file or directory of it.
         mount: PathBuf,
         /// Print JSON.
         #[arg(long)]
@@ -104,7 +117,7 @@ enum Command {
     },
     /// Draw a mount's layers, with the operations and the time of each.
     Stack {
-        /// Where it is mounted.
+        /// Where it is mounted, or any file or directory of it.
         mount: PathBuf,
         /// Print JSON.
         #[arg(long)]
@@ -129,11 +142,29 @@ enum Command {
     },
     /// Show the level of a mount's log, or set it (root and whoever mounted it).
     Debug {
-        /// Where it is mounted.
+        /// Where it is mounted, or any file or directory of it.
         mount: PathBuf,
         /// off, error, warn, info, debug or trace: with trace, every request is logged with its names, caller and errno, and every
         /// operation of a measured layer.
         level: Option<String>,
+    },
+    /// Give a command to a mount's server or to one of its layers.
+    #[command(after_help = CONTROL_HELP)]
+    Control {
+        /// Any file or directory of the mount. A command of a layer may act on this one.
+        path: PathBuf,
+        /// The command: LAYER.WORD, such as lbfs.replicas, or server.WORD.
+        #[arg(required_unless_present = "list", conflicts_with = "list")]
+        command: Option<String>,
+        /// Its input, if it takes one: at most 8000 bytes.
+        #[arg(conflicts_with = "list")]
+        input: Option<OsString>,
+        /// List the commands of the mount, and what each does.
+        #[arg(long)]
+        list: bool,
+        /// Print an answer that is JSON as it is, and not as a table.
+        #[arg(long)]
+        json: bool,
     },
     /// Make everything durable that was done on a mount: what syncfs(2) and sync -f do elsewhere. Anybody may who can open a path in it.
     #[command(after_help = SYNC_HELP)]
@@ -219,8 +250,13 @@ pub fn run(args: &[OsString]) -> Exit {
         Command::Sync { path } => sync::all(path, |failure| {
             let _ = writeln!(std::io::stderr(), "strata: {failure}");
         }),
-        Command::Stats { mount, json } => answer(mount, Question::Requests, *json),
-        Command::Info { mount, json } => answer(mount, Question::Info, *json),
+        Command::Stats { mount, json } => answer(mount, STATS, *json),
+        Command::Info { mount, json } => answer(mount, INFO, *json),
+        Command::Control { path, json, list: true, .. } => control::list(path, *json).and_then(|text| print(&text)),
+        Command::Control { path, command, input, json, .. } => {
+            let (command, input) = (command.as_deref().unwrap_or_default(), input.as_deref().unwrap_or_default());
+            control::give(path, command, input.as_encoded_bytes(), *json).and_then(|text| print(&text))
+        }
         Command::New { name, dir, c, strata } => {
             let language = if *c { Language::C } else { Language::Rust };
             new::write(name, dir.as_deref(), strata.as_deref(), language).and_then(|text| print(text.as_bytes()))
@@ -246,8 +282,8 @@ pub fn run(args: &[OsString]) -> Exit {
     }
 }
 
-fn answer(mount: &Path, question: Question, json: bool) -> Result<(), Failure> {
-    let text = stats::ask(mount, question)?;
+fn answer(mount: &Path, command: &str, json: bool) -> Result<(), Failure> {
+    let text = channel::text(mount, command)?;
     let text = if json { format!("{text}\n") } else { stats::table(&text)? };
     print(text.as_bytes())
 }
@@ -263,16 +299,16 @@ fn mount(stack: &OsStr, dir: &Path, options: &[OsString], flags: &[(&str, bool)]
 
 fn stack(mount: &Path, json: bool, watch: Option<f64>) -> Result<(), Failure> {
     let Some(seconds) = watch else {
-        let text = stats::ask(mount, Question::Stack)?;
+        let text = channel::text(mount, STACK)?;
         let text = if json { format!("{text}\n") } else { Picture::read(&text)?.draw(mount, None) };
         return print(text.as_bytes());
     };
     let pause = Duration::try_from_secs_f64(seconds).ok().filter(|pause| *pause >= MIN_PAUSE);
     let pause = pause.ok_or_else(|| Failure::usage(format!("--watch={seconds}: at least 0.1 seconds")))?;
-    let mut before = (Picture::read(&stats::ask(mount, Question::Stack)?)?, Instant::now());
+    let mut before = (Picture::read(&channel::text(mount, STACK)?)?, Instant::now());
     loop {
         std::thread::sleep(pause);
-        let text = stats::ask(mount, Question::Stack)?;
+        let text = channel::text(mount, STACK)?;
         let now = (Picture::read(&text)?, Instant::now());
         let drawn = if json {
             format!("{text}\n")

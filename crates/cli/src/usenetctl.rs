@@ -4,16 +4,18 @@
 //! on where it was when it is run again; until then the directory can be used.
 
 use crate::exit::{Exit, Failure};
+use crate::mountinfo::Mount;
+use crate::options::Type;
 use crate::place::reason;
 use crate::progress::Progress;
-use crate::{lower, mountinfo};
+use crate::{channel, lower, mountinfo};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use core::time::Duration;
+use fuse::control::Error;
 use hostfs::{HostFs, HostOptions};
-use rustix::fs::XattrFlags;
 use rustix::io::Errno;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -162,9 +164,8 @@ fn convert(target: &Target, dir: &Path, goal: Goal) -> Result<(), Failure> {
     let mut step = STEP;
     loop {
         let began = Instant::now();
-        target.step(goal, step).map_err(|errno| refusal(dir, errno))?;
+        let state = State::of(&target.give(dir, CONVERT.name, goal.text(step).as_bytes())?, dir)?;
         step = if began.elapsed() > LONG { (step / 2).max(STEP_MIN) } else { (step * 2).min(STEP) };
-        let state = State::read(target, dir)?;
         if state.is_done() {
             return Ok(());
         }
@@ -174,7 +175,7 @@ fn convert(target: &Target, dir: &Path, goal: Goal) -> Result<(), Failure> {
     }
 }
 
-/// What a directory is: `phase [scheme] moved`.
+/// What a directory is.
 struct State {
     phase: String,
     scheme: Option<String>,
@@ -183,16 +184,16 @@ struct State {
 
 impl State {
     fn read(target: &Target, dir: &Path) -> Result<Self, Failure> {
-        let text = target.state(dir)?;
-        let (phase, scheme, moved) = match *text.split(' ').collect::<Vec<_>>().as_slice() {
-            [phase, moved] => (phase, None, moved),
-            [phase, scheme, moved] => (phase, Some(scheme.to_owned()), moved),
-            _ => {
-                let dir = dir.display();
-                return Err(Failure::system(format!("{dir}: the server's answer can't be read: {text}")));
-            }
-        };
-        Ok(Self { phase: phase.to_owned(), scheme, moved: moved.parse().unwrap_or(0) })
+        Self::of(&target.give(dir, STATE.name, b"")?, dir)
+    }
+
+    fn of(answer: &[u8], dir: &Path) -> Result<Self, Failure> {
+        let state: Value = serde_json::from_slice(answer).unwrap_or_default();
+        let text = |name: &str| state.get(name).and_then(Value::as_str).map(str::to_owned);
+        let (phase, moved) = (text("phase"), state.get("moved").and_then(Value::as_u64));
+        let wrong = || Failure::system(format!("{}: the server's answer can't be read", dir.display()));
+        let (phase, moved) = phase.zip(moved).ok_or_else(wrong)?;
+        Ok(Self { phase, scheme: text("scheme"), moved })
     }
 
     fn is_done(&self) -> bool {
@@ -202,7 +203,7 @@ impl State {
 
 fn show(what: &What, target: &Target) -> Result<(), Failure> {
     let state = State::read(target, &what.dir)?;
-    let entries = target.entries(false).map_err(|errno| refusal(&what.dir, errno))?;
+    let entries = target.entries(false).map_err(|errno| refusal(&what.dir, STATE.name, Error::Refused(errno)))?;
     // Of a conversion that is over nothing is said but what came of it.
     let moved = if state.is_done() { 0 } else { state.moved };
     let line = if what.json {
@@ -221,14 +222,13 @@ fn show(what: &What, target: &Target) -> Result<(), Failure> {
 }
 
 impl Target {
-    fn state(&self, dir: &Path) -> Result<String, Failure> {
-        let mut text = vec![0; 256];
-        let len = match self {
-            Self::Mounted(path) => rustix::fs::getxattr(path, STATE, &mut text),
-            Self::Offline(root) => root.getxattr(&own(), STATE, &mut text),
+    /// Gives one of the layer's commands.
+    fn give(&self, dir: &Path, command: &str, input: &[u8]) -> Result<Vec<u8>, Failure> {
+        let answer = match self {
+            Self::Mounted(path) => channel::call(path, command, input),
+            Self::Offline(root) => root.control(&own(), command, input).map_err(Error::Refused),
         };
-        text.truncate(len.map_err(|errno| refusal(dir, errno))?);
-        String::from_utf8(text).map_err(|_| refusal(dir, Errno::NODATA))
+        answer.map_err(|error| refusal(dir, command, error))
     }
 
     /// How many entries users see; of those that are numbers, if only these move.
@@ -249,14 +249,6 @@ impl Target {
         }
         Ok(count)
     }
-
-    fn step(&self, goal: Goal, entries: usize) -> Result<(), Errno> {
-        let value = goal.text(entries);
-        match self {
-            Self::Mounted(path) => rustix::fs::setxattr(path, CONVERT, value.as_bytes(), XattrFlags::empty()),
-            Self::Offline(root) => root.setxattr(&own(), CONVERT, value.as_bytes(), vnode::XattrFlags::default()),
-        }
-    }
 }
 
 fn errno_of(error: &std::io::Error) -> Errno {
@@ -270,7 +262,8 @@ fn own() -> Cx<'static> {
 /// The layer over the directory, in this process, if no mount that is seen from here stands on it.
 fn offline(dir: &Path) -> Result<Target, Failure> {
     let real = dir.canonicalize().map_err(|error| Failure::mount(format!("{}: {error}", dir.display())))?;
-    for mount in mountinfo::read() {
+    // No other file system is asked: it might hang.
+    for mount in mountinfo::read().iter().filter(|mount| is_ours(mount)) {
         for lower in lower::find(mount.point()).unwrap_or_default() {
             if real.starts_with(&lower.path) || lower.path.starts_with(&real) || real.starts_with(mount.point()) {
                 return Err(Failure::usage(format!(
@@ -285,19 +278,26 @@ fn offline(dir: &Path) -> Result<Target, Failure> {
     Ok(Target::Offline(UsenetFs::new(host, Wanted::default()).root()))
 }
 
-fn refusal(dir: &Path, errno: Errno) -> Failure {
-    let dir = dir.display();
-    match errno {
-        Errno::NODATA | Errno::OPNOTSUPP => Failure::mount(format!(
-            "{dir}: it is not in a mount with usenetfs, or in one with noxattr; --offline converts a directory below that is not mounted"
+/// Is it of a type that only this program mounts?
+fn is_ours(mount: &Mount) -> bool {
+    let kind = mount.kind().strip_prefix(b"fuse.").and_then(|kind| core::str::from_utf8(kind).ok());
+    kind.and_then(Type::of).is_some()
+}
+
+fn refusal(dir: &Path, command: &str, error: Error) -> Failure {
+    let shown = dir.display();
+    match error {
+        Error::Foreign | Error::Refused(Errno::NOTTY | Errno::OPNOTSUPP) => Failure::mount(format!(
+            "{shown}: not a directory in a mount with usenetfs; --offline converts a directory below that is not mounted"
         )),
-        Errno::PERM | Errno::ACCESS => {
-            Failure::usage(format!("{dir}: only root and the directory's owner may convert it"))
+        Error::Refused(Errno::PERM | Errno::ACCESS) => {
+            Failure::usage(format!("{shown}: only root and the directory's owner may convert it"))
         }
-        Errno::EXIST => Failure::mount(format!(
-            "{dir}: it is managed by the other scheme, or two entries have one name: see usenetctl status, and the server's log"
+        Error::Refused(Errno::EXIST) => Failure::mount(format!(
+            "{shown}: it is managed by the other scheme, or two entries have one name: see usenetctl status, and the server's log"
         )),
-        errno => Failure::mount(format!("{dir}: {}", reason(errno))),
+        Error::Refused(errno) => Failure::mount(format!("{shown}: {}", reason(errno))),
+        error => channel::failure(dir, command, error),
     }
 }
 

@@ -516,7 +516,7 @@ fn what_a_mount_says_about_itself() {
     assert_eq!(info(&at)["transport"], "device");
     let elsewhere = run(Command::new(PROGRAM).args(["stats", "/mnt/ro"]));
     assert_eq!(elsewhere.code, 32);
-    assert!(elsewhere.err.contains("not the root of a mount of Strata"));
+    assert!(elsewhere.err.contains("not on a mount of Strata"));
     unmount(&at);
 }
 
@@ -611,7 +611,7 @@ fn in_another_mount_namespace() {
     quiet(&format!("/sbin/mount.unionfs none /mnt/at -N {pid} -o dirs=/mnt/rw:/mnt/ro"));
     assert!(!is_mounted(&at));
     quiet(&format!("nsenter -t {pid} -m test -e /mnt/at/base"));
-    let server = run(&mut line(&format!("nsenter -t {pid} -m getfattr --only-values -n user.strata.info /mnt/at")));
+    let server = run(&mut line(&format!("nsenter -t {pid} -m {PROGRAM} info --json /mnt/at")));
     quiet(&format!("nsenter -t {pid} -m umount /mnt/at"));
     if let Ok(info) = serde_json::from_str::<serde_json::Value>(&server.out) {
         await_end(info["pid"].as_u64().unwrap());

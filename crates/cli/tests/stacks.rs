@@ -332,7 +332,7 @@ fn what_is_wrong_in_a_branch_is_said_in_a_line() {
 }
 
 fn stack_is_missing(at: &str) -> bool {
-    refused(&["stack", at], 32).contains("not the root of a mount of Strata")
+    refused(&["stack", at], 32).contains("not on a mount of Strata")
 }
 
 #[test]
@@ -382,9 +382,9 @@ fn what_is_wrong_is_said_in_a_line() {
         assert!(wrong(&format!("lbfs,dirs=/mnt/data:/mnt/at,{option}"), 1).contains(allowed), "{option}");
     }
     assert!(refused(&["mount", "rot13 / /mnt/data", "/mnt/at", "-o", "metre=on"], 1).contains("unknown option metre"));
-    assert!(refused(&["stack", "/mnt/at"], 32).contains("not the root of a mount of Strata"));
-    assert!(refused(&["lower", "/mnt/at"], 32).contains("not the root of a mount of Strata"));
-    assert!(refused(&["debug", "/mnt/at"], 32).contains("not the root of a mount of Strata"));
+    assert!(refused(&["stack", "/mnt/at"], 32).contains("not on a mount of Strata"));
+    assert!(refused(&["lower", "/mnt/at"], 32).contains("not on a mount of Strata"));
+    assert!(refused(&["debug", "/mnt/at"], 32).contains("not on a mount of Strata"));
     // Nothing is left mounted, and `-f` mounts nothing.
     strata(&["mount", "-f", "rot13 / /mnt/data", "/mnt/at"]);
     assert_eq!(fs::read_dir("/mnt/at").unwrap().count(), 0);
@@ -530,21 +530,29 @@ fn the_level_of_the_log_changes_while_mounted() {
     unmount("/mnt/at");
 }
 
-/// The numbers that the documentation gives, used by a program that knows nothing of ours.
+/// The frames that the documentation describes, made by a program that knows nothing of ours.
 #[test]
-fn the_ioctls_by_their_numbers() {
+fn the_control_channel_by_its_description() {
     let sandbox = stage();
     strata(&["mount", "rot13 / /mnt/data", "/mnt/at"]);
-    let script = r#"open(my $root, "<", "/mnt/at") or opendir($root, "/mnt/at") or die "open: $!";
-        my $level = pack("L", 4);
-        ioctl($root, 0x40045301, $level) or die "set: $!";
-        my $answer = pack("L", 99);
-        ioctl($root, 0x80045302, $answer) or die "query: $!";
-        print unpack("L", $answer);
-        my $wrong = pack("L", 6);
-        print ioctl($root, 0x40045301, $wrong) ? " taken" : " $!";"#;
+    let script = r#"open(my $root, "<", "/mnt/at") or die "open: $!";
+        my $number = 3 << 30 | 8192 << 16 | ord("S") << 8 | 1;
+        sub give {
+            my ($version, $name, $input) = @_;
+            my $frame = pack("a8 v x2 x4 x24 V V x16", "Strata?\n", $version, length $name, length $input);
+            $frame .= $name . $input;
+            $frame .= "\0" x (8192 - length $frame);
+            ioctl($root, $number, $frame) or return "$!";
+            my ($magic, $answers, $errno, $token, $offset, $total, $len) = unpack("a8 v x2 V Q< Q< Q< x4 V", $frame);
+            $magic eq "Strata!\n" or return "no reply";
+            $! = $errno;
+            return $errno ? "$answers: $!" : substr($frame, 64, $len);
+        }
+        print join "|", give(1, "server.debug", "debug"), give(1, "server.debug", "loud"), give(1, "no.such", ""),
+            give(2, "server.debug", ""), give(1, "bad", "");"#;
     let outcome = run(Command::new("perl").args(["-e", script]));
-    assert_eq!((outcome.out.as_str(), outcome.err.as_str()), ("4 Invalid argument", ""));
+    let expected = "{\"level\":\"debug\"}|1: Invalid argument|1: Inappropriate ioctl for device|1: Protocol error|1: Invalid argument";
+    assert_eq!((outcome.out.as_str(), outcome.err.as_str()), (expected, ""));
     assert_eq!(strata(&["debug", "/mnt/at"]), "debug\n");
     unmount("/mnt/at");
     drop(sandbox);

@@ -1,6 +1,7 @@
 //! The system calls that no safe crate offers: the device's ioctls, private memory, signal masks, scheduling policies.
 
 use crate::abi::BackingMap;
+use crate::control::{CONTROL, FRAME};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -10,9 +11,6 @@ const DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500;
 const DEV_IOC_BACKING_OPEN: libc::Ioctl = 0x4010_e501;
 const DEV_IOC_BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
 const DEV_IOC_SYNC_INIT: libc::Ioctl = 0xe503;
-/// See [`crate::control`].
-const GET_DEBUG: libc::Ioctl = 0x8004_5302;
-const _: () = assert!(GET_DEBUG as u32 == crate::control::GET_DEBUG);
 
 fn check(result: libc::c_int) -> Result<i32, Errno> {
     if result < 0 { Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)) } else { Ok(result) }
@@ -44,19 +42,12 @@ pub(crate) fn sync_init(device: BorrowedFd<'_>) -> Result<(), Errno> {
     check(unsafe { libc::ioctl(device.as_raw_fd(), DEV_IOC_SYNC_INIT) }).map(drop)
 }
 
-/// Gives one of our own commands, `_IOW('S', N, __u32)`, to the server of the mount that `file` lies on.
-pub(crate) fn command(file: BorrowedFd<'_>, command: u32, value: u32) -> Result<(), Errno> {
-    // SAFETY: the number of the command says that it reads 4 bytes, and `value` outlives the call. Files that are not ours refuse it: of the
-    // drivers that have commands of the letter S, those of these numbers and size read no more than that.
-    check(unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(command), &raw const value) }).map(drop)
-}
-
-/// The level of that log.
-pub(crate) fn debug(root: BorrowedFd<'_>) -> Result<u32, Errno> {
-    let mut level = 0_u32;
-    // SAFETY: the number of the command says that it writes 4 bytes, and `level` is of that size and outlives the call.
-    check(unsafe { libc::ioctl(root.as_raw_fd(), GET_DEBUG, &raw mut level) })?;
-    Ok(level)
+/// Has a frame of the control channel answered by the server of the mount that `file` lies on.
+pub(crate) fn control(file: BorrowedFd<'_>, frame: &mut [u8; FRAME]) -> Result<(), Errno> {
+    // SAFETY: the number of the command says that it reads and writes `FRAME` bytes, and `frame` has as many and
+    // outlives the call. The caller has seen that it is a regular file or a directory: no file system of the kernel knows the
+    // number, and FUSE keeps to what it says.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(CONTROL), frame.as_mut_ptr()) }).map(drop)
 }
 
 /// Blocks all signals for the calling thread, so that they reach threads of the program that expect them.

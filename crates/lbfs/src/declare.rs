@@ -90,8 +90,8 @@ const MANUAL: Manual = Manual {
          be read from one replica is read from another, also by programs that have it open: a server that fails, hangs or is \
          restarted is not noticed. The mount is read-only.",
         "A replica that failed is left alone, probed now and then, and used again when it answers. One that is not there at the \
-         time of mounting is taken in later; one at least must be. How they are is told by the extended attribute \
-         user.strata.replicas of the mount's root.",
+         time of mounting is taken in later; one at least must be. strata control DIR lbfs.replicas tells how they \
+         are.",
         "Copies must have the same names, and sizes and times of change of files, as rsync -a makes them: an open file \
          moves only to a file that agrees. Replicas that differ are logged where that is noticed.",
     ],
@@ -104,7 +104,7 @@ const MANUAL: Manual = Manual {
             "/net/a:/net/b:/net/c /srv/mirror lbfs policy=hash,timeout=1,nofail 0 0",
             "A line of /etc/fstab: three, each with its own part of the files in its cache.",
         ),
-        ("getfattr -n user.strata.replicas --only-values /mnt", "See how the replicas are."),
+        ("strata control /mnt lbfs.replicas", "See how the replicas are."),
     ],
 };
 

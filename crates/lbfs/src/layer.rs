@@ -133,7 +133,7 @@ impl LbFs {
         }))
     }
 
-    /// The text of [`crate::REPLICAS_XATTR`].
+    /// What the command `lbfs.replicas` answers.
     #[must_use]
     pub fn statistics(&self) -> String {
         crate::stats::text(&self.fs)
@@ -191,7 +191,8 @@ impl Layer for LbFs {
     }
 
     fn commands(&self) -> Vec<Command> {
-        Vec::new()
+        // Those of the replicas' layers are left out: each would act on one of several copies.
+        vec![crate::stats::REPLICAS]
     }
 
     fn sync(&self, _cx: &Cx<'_>) -> Result<()> {

@@ -42,7 +42,6 @@ pub use declare::LAYER;
 pub use layer::{LbFs, MakeError};
 pub use options::{Isolate, Options, Policy};
 pub use replica::{MAX_REPLICAS, Source};
-pub use stats::REPLICAS_XATTR;
 
 #[cfg(test)]
 mod tests;

@@ -5,9 +5,15 @@ use core::time::Duration;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+use vnode::{Command, Who};
 
-/// An extended attribute of the root that no file has: the replicas as JSON.
-pub const REPLICAS_XATTR: &[u8] = b"user.strata.replicas";
+/// The layer's command.
+pub(crate) const REPLICAS: Command = Command {
+    name: "lbfs.replicas",
+    help: "Answers as JSON how the replicas are: the state of each and since when, its share of the files, requests, \
+           failures, missed deadlines, stuck threads, time of a call; how many files differ. On any file or directory.",
+    who: Who::Anyone,
+};
 
 /// What was counted of one replica.
 #[derive(Debug, Default)]
@@ -64,7 +70,7 @@ struct One<'a> {
     latency_us: f64,
 }
 
-/// The text of [`REPLICAS_XATTR`].
+/// The answer to [`REPLICAS`].
 pub(crate) fn text(fs: &Shared) -> String {
     let now = Instant::now();
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -1,6 +1,6 @@
 use crate::blame::{Blame, blame};
 use crate::node::Node;
-use crate::stats::{self, REPLICAS_XATTR};
+use crate::stats::{self, REPLICAS};
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
@@ -86,12 +86,6 @@ impl Vnode for Node {
     }
 
     fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
-        if self.is_root() && name == REPLICAS_XATTR {
-            let text = stats::text(&self.fs).into_bytes();
-            // The counters grow between the question for the size and the question for the text.
-            let room = if out.is_empty() { 64 * (self.fs.replicas.len() + 1) } else { 0 };
-            return fill((text.len(), text), out).map(|len| len + room);
-        }
         let (name, room): (Arc<[u8]>, _) = (name.into(), out.len());
         let get = move |lower: &Arc<dyn Vnode>, cx: &Cx<'_>| {
             let mut value = vec![0; room];
@@ -142,7 +136,11 @@ impl Vnode for Node {
         Ok(reply)
     }
 
-    fn control(&self, _cx: &Cx<'_>, _command: &str, _input: &[u8]) -> Result<Vec<u8>> {
-        Err(Errno::NOTTY)
+    fn control(&self, _cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
+        match (command == REPLICAS.name, input.is_empty()) {
+            (false, _) => Err(Errno::NOTTY),
+            (true, false) => Err(Errno::INVAL),
+            (true, true) => Ok(stats::text(&self.fs).into_bytes()),
+        }
     }
 }

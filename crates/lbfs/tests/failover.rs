@@ -9,9 +9,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use vnode::{
-    Call, Cx, Errno, Kind, Layer, OpenFlags, Processes, RenameFlags, SetAttr, SetTime, Time, Vnode, XattrFlags,
-};
+use vnode::{Call, Cx, Errno, Layer, OpenFlags, Processes, RenameFlags, SetAttr, SetTime, Time, Vnode, XattrFlags};
 
 const FILES: usize = 60;
 
@@ -670,20 +668,21 @@ fn replicas_know_the_caller_and_say_how_long_an_answer_holds() {
 }
 
 #[test]
-fn the_root_tells_of_the_replicas() {
+fn a_command_tells_of_the_replicas() {
     let replicas = replicas(2, true);
     let fs = replicas.mount(quick());
     all_is_there(&fs);
-    let root = fs.root();
-    let len = root.getxattr(&CX, lbfs::REPLICAS_XATTR, &mut []).unwrap();
-    let mut out = vec![0; len];
-    let len = root.getxattr(&CX, lbfs::REPLICAS_XATTR, &mut out).unwrap();
-    let told: serde_json::Value = serde_json::from_slice(&out[..len]).unwrap();
-    assert_eq!(told["policy"], "roundrobin");
-    assert_eq!(told["replicas"][1]["name"], "r1");
-    assert!(told["replicas"][1]["latency_us"].as_f64().unwrap() > 0.0);
-    assert_eq!(root.getxattr(&CX, lbfs::REPLICAS_XATTR, &mut [0; 4]), Err(Errno::RANGE));
-    let file = walk(&fs, "a/f0").unwrap().vnode;
-    assert_eq!(file.getxattr(&CX, lbfs::REPLICAS_XATTR, &mut []), Err(Errno::NODATA));
-    assert_eq!(root.kind(), Kind::Directory);
+    let command = fs.commands().into_iter().find(|command| command.name == "lbfs.replicas").unwrap();
+    for object in [fs.root(), walk(&fs, "a/f0").unwrap().vnode] {
+        let told = object.control(&CX, command.name, b"").unwrap();
+        let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+        assert_eq!(told["policy"], "roundrobin");
+        assert_eq!(told["replicas"][1]["name"], "r1");
+        assert!(told["replicas"][1]["latency_us"].as_f64().unwrap() > 0.0);
+        assert_eq!(object.control(&CX, command.name, b"x"), Err(Errno::INVAL));
+        assert_eq!(object.control(&CX, "lbfs.other", b""), Err(Errno::NOTTY));
+    }
+    // Also while no replica answers.
+    replicas.gates.iter().for_each(|gate| gate.set(Mood::Fails(Errno::NOTCONN)));
+    assert!(fs.root().control(&CX, command.name, b"").is_ok());
 }

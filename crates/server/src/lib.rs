@@ -8,6 +8,7 @@
 //! * on mounts where the kernel opens files without asking, which files stay open for its READs ([`held`]);
 //! * when pages that the kernel keeps of a file are out of date ([`pages`]);
 //! * how long the kernel may remember names and attributes ([`Config::cache`]), less where they change without its knowledge ([`mapped`]);
+//! * who may give which command through the control channel, and who answers it ([`control`]);
 //! * how a refusal of the kernel's is noticed, for layers that want to know ([`watch`]).
 //!
 //! A layer below sees only the vnode interface. The opcode's method in `ops.rs` (or `dirs.rs` for listing) has the name of the
@@ -17,8 +18,8 @@
 mod by_number;
 mod caller;
 mod config;
+mod control;
 mod convert;
-mod debug;
 mod dirs;
 mod files;
 mod held;
@@ -31,9 +32,9 @@ mod pages;
 mod successors;
 mod suid;
 mod teller;
-mod virtuals;
 mod watch;
 mod watching;
 
-pub use config::{AccessTimes, Config, DebugLevel, Report};
+pub use config::Config;
+pub use control::{Command, Invocation, Run};
 pub use mount::{Mounted, mount};

@@ -1,22 +1,21 @@
 //! The opcodes: each becomes the vnode operation of the same name.
 
 use crate::caller::Calling;
-use crate::config::{AccessTimes, Config, Report};
+use crate::config::Config;
+use crate::control::Channel;
 use crate::convert::{self, name};
-use crate::debug::Debug;
 use crate::files::{Files, Kernel, Use};
 use crate::held::Held;
 use crate::listed::Listed;
-use crate::nodes::{Known, Nodes, ROOT};
+use crate::nodes::{Known, Nodes};
 use crate::suid::{self, is_root};
 use crate::teller::{FromLayers, Teller};
-use crate::virtuals;
 use fuse::abi::{
     AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut,
     Kstatfs, LkIn, LkOut, LseekIn, MknodIn, OpenIn, OpenOut, ReadIn, ReleaseIn, RenameFlags2, SetattrIn, SetxattrIn,
     StatxIn, StatxOut, WriteIn,
 };
-use fuse::control::{SET_ACCESS_TIMES, SYNC};
+use fuse::control::CONTROL;
 use fuse::{BackingId, Filesystem, Reply, Request, Session, Wish, flags};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -43,9 +42,7 @@ pub(crate) struct Server {
     pub(crate) after_dots: [u64; 2],
     passthrough: AtomicBool,
     keep_flush: bool,
-    debug: Debug,
-    access_times: Option<Arc<dyn AccessTimes>>,
-    pub(crate) reports: Vec<Report>,
+    pub(crate) channel: Channel,
     pub(crate) session: OnceLock<Arc<Session>>,
 }
 
@@ -78,9 +75,7 @@ impl Server {
             after_dots: crate::dirs::after_dots(config.narrow_positions),
             passthrough: AtomicBool::new(config.passthrough && !config.cached_data),
             keep_flush: properties.needs_flush,
-            debug: Debug { owner: config.owner, level: config.debug.clone() },
-            access_times: config.access_times.clone(),
-            reports: config.reports.clone(),
+            channel: Channel::new(config.owner, config.commands.clone()),
             session: OnceLock::new(),
             layer,
         }
@@ -646,9 +641,6 @@ impl Filesystem for Server {
         let call = Calling::of(rq);
         const CREATE: u32 = 1;
         const REPLACE: u32 = 2;
-        if node == ROOT && virtuals::is_virtual(self, key) {
-            return Err(Errno::PERM);
-        }
         let vnode = self.nodes.get(node)?;
         self.files.not_bare(node);
         let how = XattrFlags { create: arg.flags & CREATE != 0, replace: arg.flags & REPLACE != 0 };
@@ -667,9 +659,6 @@ impl Filesystem for Server {
     fn getxattr(&self, rq: &Request<'_>, node: u64, key: &[u8], out: &mut [u8]) -> Reply<usize> {
         self.check_xattrs()?;
         let call = Calling::of(rq);
-        if node == ROOT && virtuals::is_virtual(self, key) {
-            return virtuals::get(self, key, out);
-        }
         if key == b"security.capability" && self.files.is_bare(node) {
             return Err(Errno::NODATA);
         }
@@ -696,9 +685,6 @@ impl Filesystem for Server {
         self.check_xattrs()?;
         self.check_writable()?;
         let call = Calling::of(rq);
-        if node == ROOT && virtuals::is_virtual(self, key) {
-            return Err(Errno::PERM);
-        }
         self.nodes.get(node)?.removexattr(&call.cx(0), key)
     }
 
@@ -728,26 +714,10 @@ impl Filesystem for Server {
         input: &[u8],
         out: &mut [u8],
     ) -> Reply<(IoctlOut, usize)> {
+        if arg.cmd == CONTROL {
+            return self.control(rq, node, input, out);
+        }
         let call = Calling::of(rq);
-        if arg.cmd == SYNC {
-            // syncfs(2) is not told to FUSE servers: whoever may open a file may ask for this in its place.
-            self.layer.sync(&call.cx(0))?;
-            return Ok((IoctlOut::default(), 0));
-        }
-        if node == ROOT
-            && arg.cmd == SET_ACCESS_TIMES
-            && let Some(times) = &self.access_times
-        {
-            self.debug.check_owner(rq.uid)?;
-            let bytes = input.get(..4).and_then(|bytes| bytes.try_into().ok()).ok_or(Errno::INVAL)?;
-            times.set(u32::from_ne_bytes(bytes))?;
-            return Ok((IoctlOut::default(), 0));
-        }
-        if node == ROOT
-            && let Some(reply) = self.debug.ioctl(rq.uid, arg.cmd, input, out)
-        {
-            return reply.map(|reply| (IoctlOut { result: reply.result, ..IoctlOut::default() }, reply.len));
-        }
         let reply = self.nodes.get(node)?.ioctl(&call.cx(0), arg.cmd, input, out)?;
         Ok((IoctlOut { result: reply.result, ..IoctlOut::default() }, reply.len))
     }
@@ -798,6 +768,7 @@ impl Filesystem for Server {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nodes::ROOT;
     use fuse::Opcode;
     use fuse::abi::InHeader;
     use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};

@@ -145,7 +145,7 @@ impl Layer for Unionfs {
     }
 
     fn commands(&self) -> Vec<Command> {
-        Vec::new()
+        crate::control::commands(&self.core.branches.get())
     }
 
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {

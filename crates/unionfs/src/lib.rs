@@ -20,6 +20,7 @@
 //! | making, removing, renaming | `create`, `remove`, `rmdir`, `rename`, `rename_dir`, `exchange` |
 //! | beginning anew when overtaken | `retry` |
 //! | marks that users write by name | `unpack` |
+//! | commands for the layers of branches | `control` |
 //! | files of several names: the index of copies, counting, after a crash | `links`, `index`, `counting`, `recovery` |
 //! | numbers that stay | `numbers`, `identity`, `log`, `logfile` |
 //! | what is unfinished | `work` |
@@ -35,6 +36,7 @@ mod attr;
 mod branch;
 mod build;
 mod change;
+mod control;
 mod copydata;
 mod copyup;
 mod core;

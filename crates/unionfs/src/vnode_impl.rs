@@ -166,8 +166,8 @@ impl Vnode for UnionVnode {
         self.changing(cx, |op| self.for_change(op, None)?.vnode.ioctl(op, cmd, input, out))
     }
 
-    fn control(&self, _cx: &Cx<'_>, _command: &str, _input: &[u8]) -> Result<Vec<u8>> {
-        Err(Errno::NOTTY)
+    fn control(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
+        self.give_command(cx, command, input)
     }
 }
 

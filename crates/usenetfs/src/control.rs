@@ -1,16 +1,31 @@
-//! How a program asks for a conversion: by an extended attribute of the directory, through the layer.
+//! How a program asks for a conversion: by commands of the mount's control channel, on the directory.
 //!
-//! Setting [`CONVERT`] does a step under the layer's own locks; reading [`STATE`] says how far it is. Both are never listed, and stored nowhere.
+//! [`CONVERT`] does a step under the layer's own locks; [`STATE`] says how far it is. Both answer a [`Progress`].
 
 use crate::layer::Wanted;
+use crate::node::UsenetVnode;
 use crate::record::Phase;
 use core::fmt;
+use vnode::{Command, Cx, Errno, Kind, Result, Vnode as _, Who};
 
-/// `manage digits N`, `manage hash N`, `manage hash N LIMIT` or `unmanage N`, where a step moves up to N entries. For root and the directory's
-/// owner; others get `EPERM`.
-pub const CONVERT: &[u8] = b"user.usenetfs.convert";
-/// A [`Progress`] as text.
-pub const STATE: &[u8] = b"user.usenetfs.state";
+/// Does a step of a conversion.
+pub const CONVERT: Command = Command {
+    name: "usenetfs.convert",
+    help: "On a directory, given by root or its owner: moves up to N entries. Input: 'manage digits N', 'manage hash N', \
+           'manage hash N LIMIT' or 'unmanage N'; N is 10000 at most. Answers as usenetfs.state does. usenetctl repeats it \
+           until all is done.",
+    // The directory's owner is known only here.
+    who: Who::Anyone,
+};
+/// Says how far a conversion is.
+pub const STATE: Command = Command {
+    name: "usenetfs.state",
+    help: "On a directory: answers as JSON its phase (flat, stable, or that of a conversion), its scheme, and how many \
+           entries the conversion has moved.",
+    who: Who::Anyone,
+};
+/// The most entries that one step moves: users of the directory wait for it.
+const STEP_MAX: usize = 10_000;
 
 /// What a directory is to become.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +37,7 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// The value of [`CONVERT`] for a step of up to `budget` entries.
+    /// The input of [`CONVERT`] for a step of up to `budget` entries.
     #[must_use]
     pub fn text(&self, budget: usize) -> String {
         match self {
@@ -47,7 +62,8 @@ impl Goal {
             }
             _ => return None,
         };
-        Some((goal, budget.parse().ok()?))
+        let budget: usize = budget.parse().ok()?;
+        Some((goal, budget.min(STEP_MAX)))
     }
 }
 
@@ -68,13 +84,33 @@ impl Progress {
     }
 }
 
-/// `flat N`, or phase, scheme and the entries that this conversion has moved: `filling digits 3000`.
+/// As JSON: `{"phase":"filling","scheme":"digits","moved":3000}`; flat directories have the scheme `null`.
 impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.hash { "hash" } else { "digits" };
-        match self.phase {
-            None => write!(f, "flat {}", self.moved),
-            Some(phase) => write!(f, "{} {scheme} {}", phase.name(), self.moved),
+        let scheme = if self.hash { "\"hash\"" } else { "\"digits\"" };
+        let (phase, scheme) = self.phase.map_or(("flat", "null"), |phase| (phase.name(), scheme));
+        write!(f, r#"{{"phase":"{phase}","scheme":{scheme},"moved":{}}}"#, self.moved)
+    }
+}
+
+impl UsenetVnode {
+    /// Answers the layer's own commands on a directory; all else goes to the layer below.
+    pub(crate) fn obey(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
+        if self.kind() != Kind::Directory || ![STATE.name, CONVERT.name].contains(&command) {
+            return self.lower.control(cx, command, input);
         }
+        let progress = if command == STATE.name {
+            if !input.is_empty() {
+                return Err(Errno::INVAL);
+            }
+            self.progress(cx)?
+        } else {
+            let (goal, budget) = Goal::parse(input).ok_or(Errno::INVAL)?;
+            if cx.uid != 0 && self.lower.getattr(cx)?.uid != cx.uid {
+                return Err(Errno::PERM);
+            }
+            self.convert(cx, goal, budget)?
+        };
+        Ok(progress.to_string().into_bytes())
     }
 }

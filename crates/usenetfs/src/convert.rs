@@ -48,7 +48,9 @@ impl UsenetVnode {
             }
             Ok(_) => Ok(managed.progress()),
             Err(errno) => {
-                tracing::warn!(%errno, "directory {}: its conversion has stopped ({})", self.lower.id(), managed.record.phase.name());
+                if errno != Errno::INTR {
+                    tracing::warn!(%errno, "directory {}: its conversion has stopped ({})", self.lower.id(), managed.record.phase.name());
+                }
                 // What was done of it is found out anew.
                 *form = Form::Unknown;
                 Err(errno)
@@ -126,6 +128,7 @@ impl Managed {
         let belongs_in_bucket = |name: &[u8]| !is_reserved(name) && (!is_digits || bucket_of_number(name).is_some());
         let names = names_in(cx, dir, budget, belongs_in_bucket)?;
         for (name, _) in &names {
+            cx.check()?;
             let Some(Spot::In(bucket)) = self.spots(name).into_iter().next() else { return Err(Errno::IO) };
             let place = self.make_bucket(cx, dir, &bucket)?;
             move_entry(cx, dir, &place, Name::new(name)?)?;
@@ -193,6 +196,7 @@ impl Managed {
         }
         let (source, target) = (self.base(cx, dir, from)?, self.make_base(cx, dir, to)?);
         for name in &names {
+            cx.check()?;
             move_entry(cx, &source, &target, Name::new(name)?)?;
             if let Some(bucket) = self.buckets.get_mut(name) {
                 bucket.base = to;
@@ -207,6 +211,7 @@ impl Managed {
             let bucket = self.bucket(cx, dir, &name)?;
             let names = names_in(cx, &bucket, left, |_| true)?;
             for (entry, _) in &names {
+                cx.check()?;
                 move_entry(cx, &bucket, dir, Name::new(entry)?)?;
                 self.moved += 1;
             }

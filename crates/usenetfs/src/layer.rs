@@ -1,10 +1,11 @@
+use crate::control::{CONVERT, STATE};
 use crate::node::UsenetVnode;
 use crate::scheme::Scheme;
 use crate::state::States;
 use parking_lot::Mutex;
 use stack::{Build, LayerType, OptionSpec, Settings, Traits};
 use std::sync::Arc;
-use vnode::{Cx, Layer, Result, Vnode, forward};
+use vnode::{Command, Cx, Layer, Result, Vnode, forward};
 
 /// `usenetfs`, for the list of layers.
 pub const LAYER: LayerType = LayerType {
@@ -100,7 +101,11 @@ impl Layer for UsenetFs {
         self.root.clone()
     }
 
-    forward!(lower: properties, attach, commands, sync);
+    forward!(lower: properties, attach, sync);
+
+    fn commands(&self) -> Vec<Command> {
+        [STATE, CONVERT].into_iter().chain(self.lower.commands()).collect()
+    }
 
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
         let lower = self.lower.vnode(cx, number)?;

@@ -1,4 +1,3 @@
-use crate::control::{CONVERT, Goal, STATE};
 use crate::managed::{Base, Managed, Spot};
 use crate::node::{Held, UsenetVnode};
 use crate::split::DEFAULT_ACL;
@@ -6,8 +5,8 @@ use crate::state::Form;
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
-    Attr, Cx, DirEntry, Entry, Errno, Kind, Name, NameSink, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, Vnode,
-    XattrFlags, forward, give,
+    Attr, Cx, DirEntry, Entry, Kind, Name, NameSink, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, Vnode,
+    XattrFlags, forward,
 };
 
 impl Vnode for UsenetVnode {
@@ -15,7 +14,7 @@ impl Vnode for UsenetVnode {
         self
     }
 
-    forward!(lower: id, generation, kind, readlink, listing_stamp, open, refused, statfs, ioctl, control);
+    forward!(lower: id, generation, kind, readlink, listing_stamp, open, refused, statfs, ioctl, getxattr);
 
     fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
         self.tell_names(cx, sink)
@@ -87,24 +86,7 @@ impl Vnode for UsenetVnode {
         self.move_to(cx, name, self.same_layer(new_dir)?, new_name, flags)
     }
 
-    fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
-        if name != STATE || self.kind() != Kind::Directory {
-            return self.lower.getxattr(cx, name, out);
-        }
-        give(self.progress(cx)?.to_string().as_bytes(), out)
-    }
-
     fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        if self.kind() != Kind::Directory {
-            return self.lower.setxattr(cx, name, value, flags);
-        }
-        if name == CONVERT {
-            let (goal, budget) = Goal::parse(value).ok_or(Errno::INVAL)?;
-            if cx.uid != 0 && self.lower.getattr(cx)?.uid != cx.uid {
-                return Err(Errno::PERM);
-            }
-            return self.convert(cx, goal, budget).map(|_| ());
-        }
         self.change_xattr(cx, name, || self.lower.setxattr(cx, name, value, flags))
     }
 
@@ -114,6 +96,10 @@ impl Vnode for UsenetVnode {
 
     fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
         self.change_xattr(cx, name, || self.lower.removexattr(cx, name))
+    }
+
+    fn control(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
+        self.obey(cx, command, input)
     }
 
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use usenetfs::control::{CONVERT, Goal, STATE};
 use usenetfs::{UsenetFs, Wanted};
-use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, SetAttr, Vnode, XattrFlags};
+use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, SetAttr, Vnode};
 
 const CX: Cx<'static> = Cx::internal(0, 0);
 const DIGITS: Wanted = Wanted { hash: false, limit: None };
@@ -65,15 +65,18 @@ fn view(root: &Arc<dyn Vnode>) -> Result<BTreeMap<Vec<u8>, (u64, Kind)>, Errno> 
 }
 
 fn step(root: &Arc<dyn Vnode>, goal: Goal, budget: usize) -> Result<bool, Errno> {
-    root.setxattr(&CX, CONVERT, goal.text(budget).as_bytes(), XattrFlags::default())?;
-    let state = state(root);
-    Ok(state.starts_with("flat") || state.starts_with("stable"))
+    let told = root.control(&CX, CONVERT.name, goal.text(budget).as_bytes())?;
+    let (told, state) = (String::from_utf8(told).unwrap(), state(root));
+    assert_eq!(is_done(&told), is_done(&state), "{told} {state}");
+    Ok(is_done(&state))
+}
+
+fn is_done(state: &str) -> bool {
+    state.starts_with(r#"{"phase":"flat""#) || state.starts_with(r#"{"phase":"stable""#)
 }
 
 fn state(root: &Arc<dyn Vnode>) -> String {
-    let mut text = [0; 100];
-    let len = root.getxattr(&CX, STATE, &mut text).unwrap();
-    String::from_utf8(text[..len].to_vec()).unwrap()
+    String::from_utf8(root.control(&CX, STATE.name, b"").unwrap()).unwrap()
 }
 
 fn convert(root: &Arc<dyn Vnode>, goal: Goal, budget: usize) -> u32 {
@@ -159,7 +162,7 @@ fn a_kill_at_every_change_shows_every_entry_once() {
             if let Goal::Manage(_) = goal {
                 convert(&turned_root, Goal::Unmanage, 5);
                 assert_eq!(view(&turned_root).unwrap(), seen);
-                assert!(state(&turned_root).starts_with("flat"));
+                assert!(state(&turned_root).contains("\"flat\""));
             }
             convert(&root, goal, 5);
             assert_eq!(view(&root).unwrap(), seen, "{goal:?}, killed at change {k}, and ended");
@@ -201,10 +204,8 @@ fn an_error_at_every_step_loses_nothing() {
 
 /// As [`step`], without a question that could fail.
 fn step_quietly(root: &Arc<dyn Vnode>, goal: Goal) -> Result<bool, Errno> {
-    root.setxattr(&CX, CONVERT, goal.text(4).as_bytes(), XattrFlags::default())?;
-    let mut text = [0; 100];
-    let len = root.getxattr(&CX, STATE, &mut text)?;
-    Ok(text[..len].starts_with(b"flat") || text[..len].starts_with(b"stable"))
+    let told = root.control(&CX, CONVERT.name, goal.text(4).as_bytes())?;
+    Ok(is_done(&String::from_utf8(told).unwrap()))
 }
 
 #[test]
@@ -312,10 +313,24 @@ fn fullest(dir: &Arc<dyn Vnode>) -> usize {
 }
 
 #[test]
+fn a_step_ends_when_its_caller_gives_up() {
+    for (below, goal) in starts() {
+        let root = over(&below);
+        let seen = view(&root).unwrap();
+        let gone = std::sync::atomic::AtomicBool::new(true);
+        let cx = Cx::new(0, 0, 0, 0, true, &gone);
+        assert_eq!(root.control(&cx, CONVERT.name, goal.text(1000).as_bytes()), Err(Errno::INTR));
+        assert_eq!(view(&root).unwrap(), seen, "{goal:?}");
+        convert(&root, goal, 1000);
+        assert_eq!(view(&root).unwrap(), seen, "{goal:?}");
+    }
+}
+
+#[test]
 fn who_may_and_what_is_refused() {
     let root = over(&MemFs::with(MemOptions { uid: 5, ..MemOptions::default() }, &Faults::new()));
     fill(&root);
-    let by = |uid, value: &[u8]| root.setxattr(&Cx::internal(uid, 0), CONVERT, value, XattrFlags::default());
+    let by = |uid, input: &[u8]| root.control(&Cx::internal(uid, 0), CONVERT.name, input).map(|_| ());
     assert_eq!(by(7, b"manage digits 10"), Err(Errno::PERM));
     for nonsense in [&b""[..], b"manage", b"manage roman 1", b"manage digits x", b"manage hash 1 1", b"\xff"] {
         assert_eq!(by(0, nonsense), Err(Errno::INVAL));
@@ -329,4 +344,9 @@ fn who_may_and_what_is_refused() {
     mode(0o4700).unwrap();
     assert_eq!(by(5, b"manage hash 1000"), Err(Errno::EXIST));
     assert_eq!(root.mkdir(&CX, name(".usenetfs"), 0o755).map(|_| ()), Err(Errno::INVAL));
+    // What is not for this layer or not for files goes to the layer below, which knows no command.
+    assert_eq!(root.control(&CX, STATE.name, b"x"), Err(Errno::INVAL));
+    assert_eq!(root.control(&CX, "other.word", b""), Err(Errno::NOTTY));
+    let file = root.create(&CX, name("a file"), 0o644, OpenFlags::RDWR).unwrap().0.vnode;
+    assert_eq!(file.control(&CX, STATE.name, b""), Err(Errno::NOTTY));
 }

@@ -7,10 +7,13 @@ use conformance::fixture::{ROOT, name, names};
 use memfs::{Faults, MemFs};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use vnode::{Attr, Cx, Errno, IoctlReply, Kind, Layer, OpenFlags, RenameFlags, Result, SetAttr, Vnode, XattrFlags};
+use vnode::{
+    Attr, Command, Cx, Errno, IoctlReply, Kind, Layer, OpenFlags, RenameFlags, Result, SetAttr, Vnode, Who, XattrFlags,
+};
 use wrapfs::container::{BlockAt, BlockCodec};
 use wrapfs::hooks::{
-    Answer, Attributes, Block, Data, Instead, Ioctls, Names, Object, Op, OpKind, OpSet, Operations, Reply, Verdict,
+    Answer, Attributes, Block, Commands, Data, Instead, Ioctls, Names, Object, Op, OpKind, OpSet, Operations, Reply,
+    Verdict,
 };
 use wrapfs::{Foreign, Template, WrapFs};
 
@@ -440,4 +443,44 @@ fn nothing_is_changed_through_a_read_only_layer() {
         assert_eq!(faults.changes(), 0);
         assert_eq!(file.write(&ROOT, b"x", 0), Err(Errno::BADF));
     }
+}
+
+/// A layer that answers a command of its own, on directories.
+#[derive(Debug)]
+struct Says(&'static str);
+
+impl Commands for Says {
+    fn commands(&self) -> Vec<Command> {
+        vec![Command { name: "test.say", help: "For a test.", who: Who::Anyone }]
+    }
+
+    fn control(&self, _cx: &Cx<'_>, object: &Object<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
+        assert_eq!(command, "test.say");
+        match (object.kind(), input) {
+            (Kind::Directory, b"panic") => panic!("expected"),
+            (Kind::Directory, _) => Ok(self.0.as_bytes().to_vec()),
+            _ => Err(Errno::NOTTY),
+        }
+    }
+}
+
+#[test]
+fn commands_of_its_own_come_first_and_others_go_below() {
+    let lower = Template::over(MemFs::new()).commands(Says("below")).build();
+    let layer = Template::over(WrapFs::new(lower)).commands(Says("above")).build();
+    assert_eq!(layer.commands().len(), 2);
+    let root = layer.root();
+    let say = |object: &Arc<dyn Vnode>, command: &str, input: &[u8]| object.control(&ROOT, command, input);
+    assert_eq!(say(&root, "test.say", b""), Ok(b"above".to_vec()));
+    assert_eq!(say(&root, "test.other", b""), Err(Errno::NOTTY));
+    assert_eq!(say(&root, "test.say", b"panic"), Err(Errno::IO));
+    let file = root.create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap().0.vnode;
+    assert_eq!(say(&file, "test.say", b""), Err(Errno::NOTTY));
+    // Through a layer by which nothing changes go no commands that could change something.
+    let lower = Template::over(MemFs::new()).commands(Says("below")).build();
+    let closed = Template::over(lower).read_only().build();
+    assert_eq!(say(&closed.root(), "test.say", b""), Err(Errno::NOTTY));
+    let lower = Template::over(MemFs::new()).commands(Says("below")).read_only().build();
+    let closed = Template::over(lower).read_only().build();
+    assert_eq!(say(&closed.root(), "test.say", b""), Ok(b"below".to_vec()));
 }

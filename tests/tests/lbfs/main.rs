@@ -53,9 +53,8 @@ impl Balanced {
     }
 
     fn statistics(&self) -> String {
-        let mut text = vec![0; 1 << 16];
-        let len = rustix::fs::getxattr(&self.dir, "user.strata.replicas", &mut text[..]).unwrap();
-        String::from_utf8(text[..len].to_vec()).unwrap()
+        let root = fs::File::open(&self.dir).unwrap();
+        String::from_utf8(fuse::control::call(&root, "lbfs.replicas", b"").unwrap()).unwrap()
     }
 
     /// What is believed of the replicas.

@@ -85,6 +85,9 @@ impl Declared {
 unsafe fn hand_over(host: *const abi::Host, out: *mut abi::Instance, hooks: Hooks) -> Result<(), String> {
     // SAFETY: this function's contract; every version has a number there.
     let minor = unsafe { (&raw const (*host).minor).read() };
+    if hooks.commands.is_some() {
+        return Err("it has commands of its own, which a layer in an object file can't have".to_owned());
+    }
     needs_no_more_than(&hooks, minor)?;
     // SAFETY: this function's contract; every version has a size there.
     let known = unsafe { (&raw const (*out).size).read() };

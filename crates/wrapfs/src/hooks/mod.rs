@@ -4,6 +4,7 @@
 //! wait for, except for hooks for names of a layer whose directories have a state: removing a directory waits for them. A hook's error reaches the program as that errno; a hook that panics is an `EIO`, and the panic is logged.
 
 mod attributes;
+mod commands;
 mod data;
 mod format;
 mod ioctls;
@@ -15,6 +16,7 @@ mod set;
 mod store;
 
 pub use attributes::Attributes;
+pub use commands::Commands;
 pub use data::{Block, Data, MAX_BLOCK};
 pub use format::{FileFormat, FormatBlock, Layout, MAX_HEADER};
 pub use ioctls::Ioctls;

@@ -1,4 +1,4 @@
-use super::{Attributes, Data, FileFormat, Ioctls, Layout, NameStore, Names, Objects, Operations};
+use super::{Attributes, Commands, Data, FileFormat, Ioctls, Layout, NameStore, Names, Objects, Operations};
 use crate::Foreign;
 use container::BlockCodec;
 use std::sync::Arc;
@@ -38,6 +38,8 @@ pub struct Hooks {
     pub paths: bool,
     /// Nothing is ever changed through the layer.
     pub read_only: bool,
+    /// Commands of the control channel. An object file with these is refused.
+    pub commands: Option<Box<dyn Commands>>,
 }
 
 impl Hooks {
@@ -100,5 +102,10 @@ impl Hooks {
     /// for writing, and a mount of it is shown as read-only.
     pub fn read_only(self) -> Self {
         Self { read_only: true, ..self }
+    }
+
+    /// There are commands of its own.
+    pub fn commands(self, hook: impl Commands + 'static) -> Self {
+        Self { commands: Some(Box::new(hook)), ..self }
     }
 }

@@ -1,3 +1,4 @@
+use super::commands::Own;
 use super::core::Core;
 use super::data::Coding;
 use super::format::Formatted;
@@ -9,7 +10,7 @@ use super::resized::{Foreign, Resizing};
 use super::watch::Watch;
 use crate::WrapFs;
 use crate::hooks::{
-    Attributes, Data, FileFormat, Hooks, Ioctls, Layout, Matching, NameStore, Names, Object, Objects, OpKind,
+    Attributes, Commands, Data, FileFormat, Hooks, Ioctls, Layout, Matching, NameStore, Names, Object, Objects, OpKind,
     Operations, StateFile,
 };
 use container::BlockCodec;
@@ -115,6 +116,12 @@ impl Template {
         self
     }
 
+    /// There are commands of its own.
+    pub fn commands(mut self, hook: impl Commands + 'static) -> Self {
+        self.core.commands = Some(Own::new(Box::new(hook)));
+        self
+    }
+
     /// These hooks, in place of all that were given before.
     pub fn hooks(mut self, hooks: Hooks) -> Self {
         self.core.read_only = hooks.read_only;
@@ -128,6 +135,7 @@ impl Template {
         self.store = hooks.store;
         self.objects = hooks.objects;
         self.paths = hooks.paths;
+        self.core.commands = hooks.commands.map(Own::new);
         self
     }
 
@@ -195,6 +203,7 @@ impl Core {
 
     fn has_no_hooks(&self) -> bool {
         let none = !self.read_only && self.names.is_none() && self.attributes.is_none() && self.ioctls.is_none();
+        let none = none && self.commands.is_none();
         none && self.records.is_none() && self.watch.is_none() && self.data.is_none() && self.has_no_sizes()
     }
 }
@@ -234,7 +243,7 @@ impl Layer for TemplateFs {
     }
 
     fn commands(&self) -> Vec<Command> {
-        self.core.lower.commands()
+        self.core.all_commands()
     }
 
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {

@@ -1,3 +1,4 @@
+use super::commands::Own;
 use super::data::Coding;
 use super::directory::DirLocks;
 use super::folded::Folded;
@@ -33,6 +34,7 @@ pub(crate) struct Core {
     pub(crate) folded: Folded,
     pub(crate) attributes: Option<Box<dyn Attributes>>,
     pub(crate) ioctls: Option<Box<dyn Ioctls>>,
+    pub(crate) commands: Option<Own>,
     pub(crate) watch: Option<Watch>,
     pub(crate) data: Option<Coding>,
     pub(crate) resizing: Option<Resizing>,
@@ -59,6 +61,7 @@ impl Core {
             folded: Folded::default(),
             attributes: None,
             ioctls: None,
+            commands: None,
             watch: None,
             data: None,
             resizing: None,

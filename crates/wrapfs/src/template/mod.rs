@@ -3,12 +3,13 @@
 //! Each concept is a file: `names` (what a name is below), `long` (names that are too long there), `directory` (what a directory's names are encoded with), `hashed` (the usual store of both), `folded` (names that
 //! are found in other spellings), `entries` (what is found, made, removed
 //! and moved), `attributes`, `record` and `paths` (what is kept with objects in use),
-//! `by_number` (what was found by number), `data`, `resized` (data of another size), `watch` (before and after), `open`, `vnode_impl` and `file` (the interface), `guard` (around every hook), `inverse`
+//! `by_number` (what was found by number), `data`, `resized` (data of another size), `watch` (before and after), `commands` (of the control channel), `open`, `vnode_impl` and `file` (the interface), `guard` (around every hook), `inverse`
 //! (what debug builds check of hooks).
 
 mod attributes;
 mod build;
 mod by_number;
+mod commands;
 mod core;
 mod data;
 mod directory;

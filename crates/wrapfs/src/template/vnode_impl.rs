@@ -29,7 +29,7 @@ impl Vnode for TemplateVnode {
         self
     }
 
-    forward!(lower: id, generation, kind, listing_stamp, control);
+    forward!(lower: id, generation, kind, listing_stamp);
 
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
         seen!(self, cx, Getattr { file }, self.show(cx))
@@ -176,6 +176,10 @@ impl Vnode for TemplateVnode {
 
     fn ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
         seen!(self, cx, Ioctl { file, cmd, input }, self.do_ioctl(cx, cmd, input, out))
+    }
+
+    fn control(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
+        self.do_control(cx, command, input)
     }
 }
 

@@ -1,0 +1,73 @@
+//! `strata control`: commands of the server and of the layers, whatever they are.
+
+use crate::channel;
+use crate::exit::Failure;
+use crate::man::item;
+use crate::stats;
+use core::fmt::Write as _;
+use serde_json::Value;
+use std::path::Path;
+
+/// Gives a command; answers what is to be printed. An answer in JSON becomes a table, unless `json` is set.
+///
+/// # Errors
+/// Those of [`channel::ask`].
+pub fn give(path: &Path, command: &str, input: &[u8], json: bool) -> Result<Vec<u8>, Failure> {
+    let mut answer = channel::ask(path, command, input)?;
+    let is_json = matches!(serde_json::from_slice(&answer), Ok(Value::Object(_) | Value::Array(_)));
+    if is_json && !json {
+        let text = String::from_utf8(answer).map_err(|error| Failure::system(error.to_string()))?;
+        return Ok(stats::table(&text)?.into_bytes());
+    }
+    if !answer.is_empty() && !answer.ends_with(b"\n") {
+        answer.push(b'\n');
+    }
+    Ok(answer)
+}
+
+/// The commands of the mount that `path` lies on, as they are to be printed.
+///
+/// # Errors
+/// Those of [`channel::ask`].
+pub fn list(path: &Path, json: bool) -> Result<Vec<u8>, Failure> {
+    let text = channel::text(path, channel::COMMANDS)?;
+    if json {
+        return Ok(format!("{text}\n").into_bytes());
+    }
+    let wrong = || Failure::system(format!("{}: the server's answer can't be read; --json prints it", path.display()));
+    described(&text).map(String::into_bytes).ok_or_else(wrong)
+}
+
+fn described(json: &str) -> Option<String> {
+    let commands: Vec<Value> = serde_json::from_str(json).ok()?;
+    let mut out = String::new();
+    for command in &commands {
+        let field = |name: &str| command.get(name)?.as_str();
+        let who = match field("who")? {
+            "owner" => "Root and the user who mounted: ",
+            _ => "",
+        };
+        let mut help = String::new();
+        let _ = write!(help, "{who}{}", field("help")?);
+        item(&mut out, field("name")?, &help);
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_listed_with_who_may_give_them() {
+        let json =
+            r#"[{"name":"server.info","who":"anyone","help":"Answers."},{"name":"a.b","who":"owner","help":"Does."}]"#;
+        let listed = described(json).unwrap();
+        assert_eq!(
+            listed,
+            "  server.info         Answers.\n  a.b                 Root and the user who mounted: Does.\n"
+        );
+        assert_eq!(described("[{}]"), None);
+        assert_eq!(described("{"), None);
+    }
+}
