@@ -15,6 +15,7 @@
 pub mod acl;
 mod counters;
 mod fixture;
+pub mod handle;
 pub mod mapping;
 mod mounted;
 pub mod oracle;

@@ -1,4 +1,4 @@
-//! A shared or private memory mapping of a file: the only unsafe code of the tests.
+//! A shared or private memory mapping of a file: unsafe code of the tests, as in `handle`.
 
 #![allow(unsafe_code)]
 

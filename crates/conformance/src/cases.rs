@@ -4,6 +4,7 @@ pub mod attrs;
 pub mod data;
 pub mod dirs;
 pub mod links;
+pub mod numbers;
 pub mod parallel;
 pub mod rename;
 pub mod special;
@@ -27,6 +28,7 @@ cases! {
         renames_between_names_of_one_file_do_nothing, renamed_directories_keep_their_contents, numbers_survive_renames;
     links: hard_links_are_one_object, links_that_can_not_be, unlinked_files_live_while_held, unlinking_a_directory_fails,
         unnamed_files, symbolic_links, vnodes_of_removed_files_answer;
+    numbers: objects_are_found_by_number, names_are_told, numbers_lead_to_what_was_renamed, numbers_of_nothing_are_stale;
     data: reads_end_at_the_end, writes_go_where_they_should, appends_go_to_the_end, truncating, opening_with_truncation,
         holes_are_found, allocating, copying, copies_can_be_interrupted, flushes_and_syncs, reads_that_must_not_wait,
         access_modes_hold;

@@ -53,6 +53,15 @@ pub fn compare(seed: u64, steps: u64, a: &dyn Layer, b: &dyn Layer) {
     compare_trees(&format!("seed {seed}, in the end\n{}", shown(&last)), a, b);
 }
 
+/// Does `steps` random operations on one layer, whatever is there. Their answers count for nothing.
+pub fn go_on(seed: u64, steps: u64, layer: &dyn Layer) {
+    let mut rng = Rng::new(seed);
+    let mut side = Side::new(layer, false);
+    for _ in 0..steps {
+        side.apply(&Op::random(&mut rng));
+    }
+}
+
 /// Compares two trees: all that must not differ between two file systems.
 pub fn compare_trees(when: &str, a: &dyn Layer, b: &dyn Layer) {
     let counts = counts_directories(&a.root()) && counts_directories(&b.root());

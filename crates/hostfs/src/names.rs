@@ -195,6 +195,7 @@ impl Names {
 impl HostVnode {
     /// Takes note of a name that was to be made in this directory: it is there now, also if it was there already, made by somebody else.
     pub(crate) fn note_name<T>(&self, name: Name<'_>, made: Result<T>) -> Result<T> {
+        self.fs().finder.changed();
         if matches!(made, Ok(_) | Err(Errno::EXIST | Errno::NOTEMPTY | Errno::ISDIR | Errno::NOTDIR)) {
             self.fs().names.came(self.number(), name);
         }

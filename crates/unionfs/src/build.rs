@@ -136,12 +136,10 @@ impl Layer for Unionfs {
         self.core.attach(upcalls);
     }
 
-    fn vnode(&self, _cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
-        if number == self.root.id() {
-            return Ok(self.root());
-        }
-        let live = self.core.table.get(number).ok_or(Errno::STALE)?;
-        Ok(live)
+    fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
+        let number = self.core.meant(number);
+        let found = self.root.looking(cx, |op| self.core.by_number(op, number))?;
+        Ok(found)
     }
 
     fn commands(&self) -> Vec<Command> {

@@ -2,7 +2,7 @@
 
 use crate::branch::{BranchId, BranchState};
 use crate::identity::Known;
-use crate::log::{Log, Record};
+use crate::log::{Alias, Log, Record};
 use crate::logfile::{TAGS, load, move_log, tag, why_not_written};
 use crate::marks::MOVED;
 use crate::node::Core;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use vnode::{Cx, Errno, Kind, Name};
+use vnode::{Cx, Errno, Kind, Name, Vnode};
 
 type Outcome<T> = std::result::Result<T, BuildError>;
 
@@ -224,7 +224,8 @@ impl Core {
             let Some(part) = stack.iter().rev().find(|part| op.set.member(part.branch).is_some()) else { continue };
             if let (Ok(attr), Ok(branch)) = (part.vnode.getattr(op), op.set.branch(part.branch)) {
                 let born = attr.btime.unwrap_or_default();
-                self.identity.alias_later(branch.tag, part.vnode.id(), born, dir.id);
+                let alias = Alias { born, number: dir.id, generation: dir.generation() };
+                self.identity.alias_later(branch.tag, part.vnode.id(), alias);
             }
         }
     }

@@ -249,7 +249,8 @@ impl Core {
         let linkable = !at && attr.nlink == 0 && !vnode.is_gone();
         if at || several || linkable {
             let copied = copy.vnode.getattr(op)?;
-            self.identity.append(&self.server(op), self.alias_record(op, &copy, &copied, vnode.id)?)?;
+            self.identity
+                .append(&self.server(op), self.alias_record(op, &copy, &copied, (vnode.id, vnode.generation()))?)?;
         }
         match (several, place.filter(|_| at)) {
             (true, place) => self.publish_index(op, &Copying { place, attr: *attr, ..*copying }, built)?,

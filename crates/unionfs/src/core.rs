@@ -17,7 +17,7 @@ use crate::table::Table;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
-use vnode::{Cx, Errno, Result, Upcalls, Vnode};
+use vnode::{Cx, Errno, Finder, Result, Upcalls, Vnode};
 
 /// What all vnodes of a union, of type `V`, share.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub(crate) struct Shared<V> {
     pub(crate) jobs: Jobs,
     pub(crate) movers: Movers,
     pub(crate) listings: Listings<V>,
+    /// Finds what lies below renamed directories by number.
+    pub(crate) finder: Finder,
     pub(crate) complaints: Complaints,
     pub(crate) refusals: Refusals,
     /// Held while a directory is renamed: where directories lie does not change for anybody else.
@@ -65,6 +67,7 @@ impl<V> Shared<V> {
             jobs: Jobs::default(),
             movers: Movers::default(),
             listings: Listings::default(),
+            finder: Finder::new(),
             complaints: Complaints::default(),
             refusals: Refusals::default(),
             tree: Mutex::new(()),
@@ -121,6 +124,14 @@ impl<V> Shared<V> {
         match self.options.numbers {
             Numbers::Wide => number,
             Numbers::Narrow => crate::identity::narrow(number),
+        }
+    }
+
+    /// The number that is shown as this one.
+    pub(crate) fn meant(&self, shown: u64) -> u64 {
+        match self.options.numbers {
+            Numbers::Wide => shown,
+            Numbers::Narrow => crate::identity::widen(shown),
         }
     }
 

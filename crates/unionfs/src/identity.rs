@@ -1,10 +1,10 @@
 //! Numbers of objects: docs/unionfs.md, "Branches, vnodes, identity". The log: docs/formats/union-branch.md.
 
-use crate::log::{Log, Record};
+use crate::log::{Alias, Log, Record};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use vnode::{Cx, Time};
+use vnode::Cx;
 
 type Result<T, E = vnode::Errno> = std::result::Result<T, E>;
 
@@ -25,6 +25,21 @@ pub(crate) fn compose(tag: u16, lower: u64) -> u64 {
 /// The tag in a number that [`compose`] made; `None` for one of the hashed range.
 pub(crate) fn tag_of(number: u64) -> Option<u16> {
     if number & HASHED != 0 { None } else { u16::try_from(number >> LOWER_BITS).ok() }
+}
+
+/// The lower number in a number that [`compose`] made of one that fits.
+pub(crate) fn lower_of(number: u64) -> u64 {
+    number & ((1 << LOWER_BITS) - 1)
+}
+
+/// The number that [`narrow`] shows as this one.
+pub(crate) fn widen(shown: u64) -> u64 {
+    let Ok(narrow) = u32::try_from(shown) else { return shown };
+    match (narrow >> 30, narrow >> 26) {
+        (tag @ 1..=3, _) => u64::from(tag) << LOWER_BITS | u64::from(narrow & ((1 << 30) - 1)),
+        (_, tag @ 4..=15) => u64::from(tag) << LOWER_BITS | u64::from(narrow & ((1 << 26) - 1)),
+        _ => shown,
+    }
 }
 
 /// The number as it is shown where numbers are to fit 32 bits: tags 1 to 3 leave 30 bits to the lower number, tags 4 to 15
@@ -48,12 +63,6 @@ pub(crate) fn mix(mut n: u64) -> u64 {
     n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     n ^ (n >> 31)
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Alias {
-    pub(crate) born: Time,
-    pub(crate) number: u64,
 }
 
 /// How many of a lower file's names exist and how many of them no longer lead to it or its copy.
@@ -91,8 +100,8 @@ impl Known {
             Record::Tag { tag, path } => {
                 self.tags.insert(path, tag);
             }
-            Record::Alias { tag, lower, born, number } => {
-                self.aliases.insert((tag, lower), Alias { born, number });
+            Record::Alias { tag, lower, alias } => {
+                self.aliases.insert((tag, lower), alias);
             }
             Record::Unalias { tag, lower } => {
                 self.aliases.remove(&(tag, lower));
@@ -139,12 +148,7 @@ impl Known {
     /// The shortest sequence of records that says the same.
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
         let tags = self.tags.iter().map(|(path, &tag)| Record::Tag { tag, path: path.clone() });
-        let aliases = self.aliases.iter().map(|(&(tag, lower), alias)| Record::Alias {
-            tag,
-            lower,
-            born: alias.born,
-            number: alias.number,
-        });
+        let aliases = self.aliases.iter().map(|(&(tag, lower), &alias)| Record::Alias { tag, lower, alias });
         let names = self.names.iter().map(|(&number, n)| Record::Names { number, first: n.first, used: n.used });
         let using = self.using.iter().flat_map(|(&number, list)| {
             list.iter().map(move |u| Record::Using { tag: u.tag, number, first: u.first, path: u.path.clone() })
@@ -184,6 +188,15 @@ impl Identity {
             return None;
         }
         self.known.read().aliases.get(&(tag, lower)).copied()
+    }
+
+    /// Tag and number of the lower files that are known as `number`.
+    pub(crate) fn aliases_of(&self, number: u64) -> Vec<(u16, u64)> {
+        if !self.has_aliases() {
+            return Vec::new();
+        }
+        let known = self.known.read();
+        known.aliases.iter().filter(|(_, alias)| alias.number == number).map(|(&lower, _)| lower).collect()
     }
 
     /// Does any file have an alias?
@@ -285,8 +298,8 @@ impl Identity {
     }
 
     /// From now on a lower directory is known as `number`. Nothing is written now: the record goes with the next one.
-    pub(crate) fn alias_later(&self, tag: u16, lower: u64, born: Time, number: u64) {
-        let record = Record::Alias { tag, lower, born, number };
+    pub(crate) fn alias_later(&self, tag: u16, lower: u64, alias: Alias) {
+        let record = Record::Alias { tag, lower, alias };
         self.late.lock().push_back(record.clone());
         self.take_in(record);
     }
@@ -304,6 +317,7 @@ impl Identity {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vnode::Time;
 
     #[test]
     fn numbers_are_unique() {
@@ -322,6 +336,9 @@ mod tests {
         let highest = |tag: u16| narrow(compose(tag, (1 << if tag < 4 { 30 } else { 26 }) - 1));
         for tag in 1..=15 {
             assert!(fits(compose(tag, 7)));
+            for number in [compose(tag, 0), compose(tag, 7), compose(tag, (1 << 26) - 1), compose(tag, 1 << 26)] {
+                assert_eq!(widen(narrow(number)), number);
+            }
             assert!(highest(tag) <= u64::from(u32::MAX) && narrow(compose(tag, 0)) > ROOT);
             // The ranges of two tags have nothing in common.
             let inside = |n: &&u64| (narrow(compose(tag, 0))..=highest(tag)).contains(*n);
@@ -329,6 +346,7 @@ mod tests {
         }
         for large in [compose(1, 1 << 30), compose(4, 1 << 26), compose(16, 1), compose(1, 1 << 50), next_free(7)] {
             assert_eq!(narrow(large), large);
+            assert_eq!(widen(large), large);
             assert!(!fits(large));
         }
     }
@@ -338,8 +356,8 @@ mod tests {
         let mut known = Known::default();
         known.apply(Record::Tag { tag: 1, path: b"/a".to_vec() });
         let born = Time { sec: -1, nsec: 5 };
-        known.apply(Record::Alias { tag: 1, lower: 9, born, number: 77 });
-        known.apply(Record::Alias { tag: 1, lower: 10, born, number: 78 });
+        known.apply(Record::Alias { tag: 1, lower: 9, alias: Alias { born, number: 77, generation: 5 } });
+        known.apply(Record::Alias { tag: 1, lower: 10, alias: Alias { born, number: 78, generation: 0 } });
         known.apply(Record::Unalias { tag: 1, lower: 10 });
         known.apply(Record::Names { number: 77, first: 3, used: 1 });
         known.apply(Record::Names { number: 78, first: 3, used: 1 });

@@ -62,7 +62,7 @@ impl Core {
         }
         let lower = Lower { vnode: entry.vnode, branch };
         if self.number_of(op, &lower, &entry.attr)? != number {
-            self.identity.note(op, self.alias_record(op, &lower, &entry.attr, number)?);
+            self.identity.note(op, self.alias_record(op, &lower, &entry.attr, (number, 0))?);
         }
         Ok(true)
     }

@@ -1,12 +1,13 @@
 //! One live vnode for each object.
 
 use crate::branch::{Lower, Stack, same_stack};
+use crate::log::Alias;
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
 use crate::set::BranchSet;
 use crate::table::Interned;
 use std::sync::Arc;
-use vnode::{Errno, Result};
+use vnode::{Errno, Result, Vnode};
 
 impl Core {
     /// The live vnode of a file, or a new one.
@@ -155,7 +156,8 @@ impl UnionVnode {
         let last = stack.last().cloned().ok_or(Errno::IO)?;
         if self.core.directory_number(op, &stack)? != self.id && crate::identity::tag_of(self.id).is_some() {
             let born = last.vnode.getattr(op)?.btime.unwrap_or_default();
-            self.core.identity.alias_later(op.set.branch(last.branch)?.tag, last.vnode.id(), born, self.id);
+            let alias = Alias { born, number: self.id, generation: self.generation() };
+            self.core.identity.alias_later(op.set.branch(last.branch)?.tag, last.vnode.id(), alias);
         }
         self.settle_dir(op, stack, place)?;
         *self.dir()?.redirect.lock() = redirect;

@@ -23,6 +23,7 @@
 //! | commands for the layers of branches | `control` |
 //! | files of several names: the index of copies, counting, after a crash | `links`, `index`, `counting`, `recovery` |
 //! | numbers that stay | `numbers`, `identity`, `log`, `logfile` |
+//! | file handles: objects by number | `by_number` |
 //! | what is unfinished | `work` |
 //! | removing from a full branch | `freeing`, `spare` |
 //! | the union's own names in a branch's root | `ownnames`, `ownfiles` |
@@ -35,6 +36,7 @@
 mod attr;
 mod branch;
 mod build;
+mod by_number;
 mod change;
 mod control;
 mod copydata;

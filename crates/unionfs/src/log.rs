@@ -13,13 +13,23 @@ const CHUNK: usize = 64 * 1024;
 /// The bytes of a record beside its payload.
 const FRAME: usize = 8;
 
+/// What a lower file is known as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Alias {
+    /// When the lower file was made: another one may have its number.
+    pub(crate) born: Time,
+    pub(crate) number: u64,
+    /// That of the object whose number it was first; 0 in logs of earlier versions.
+    pub(crate) generation: u32,
+}
+
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
     /// The branch of that path has this tag.
     Tag { tag: u16, path: Vec<u8> },
-    /// That lower file is known as `number`.
-    Alias { tag: u16, lower: u64, born: Time, number: u64 },
+    /// What that lower file is known as.
+    Alias { tag: u16, lower: u64, alias: Alias },
     /// Forget that.
     Unalias { tag: u16, lower: u64 },
     /// How many names a lower file had at first (0: forget it), and how many of them are used up.
@@ -39,13 +49,18 @@ impl Record {
                 payload.extend(path);
                 1
             }
-            Self::Alias { tag, lower, born, number } => {
+            Self::Alias { tag, lower, alias: Alias { born, number, generation } } => {
                 payload.extend(tag.to_le_bytes());
                 payload.extend(lower.to_le_bytes());
                 payload.extend(born.sec.to_le_bytes());
                 payload.extend(born.nsec.to_le_bytes());
                 payload.extend(number.to_le_bytes());
-                2
+                if *generation == 0 {
+                    2
+                } else {
+                    payload.extend(generation.to_le_bytes());
+                    6
+                }
             }
             Self::Unalias { tag, lower } => {
                 payload.extend(tag.to_le_bytes());
@@ -103,11 +118,14 @@ impl Record {
     fn decode_payload(kind: u8, payload: &mut &[u8]) -> Option<Self> {
         Some(match kind {
             1 => Self::Tag { tag: u16::from_le_bytes(take(payload)?), path: std::mem::take(payload).to_vec() },
-            2 => Self::Alias {
+            2 | 6 => Self::Alias {
                 tag: u16::from_le_bytes(take(payload)?),
                 lower: u64::from_le_bytes(take(payload)?),
-                born: Time { sec: i64::from_le_bytes(take(payload)?), nsec: u32::from_le_bytes(take(payload)?) },
-                number: u64::from_le_bytes(take(payload)?),
+                alias: Alias {
+                    born: Time { sec: i64::from_le_bytes(take(payload)?), nsec: u32::from_le_bytes(take(payload)?) },
+                    number: u64::from_le_bytes(take(payload)?),
+                    generation: if kind == 6 { u32::from_le_bytes(take(payload)?) } else { 0 },
+                },
             },
             3 => Self::Unalias { tag: u16::from_le_bytes(take(payload)?), lower: u64::from_le_bytes(take(payload)?) },
             4 => Self::Names {
@@ -324,7 +342,8 @@ mod tests {
         let mut log = HEADER.to_vec();
         log.extend(Record::Tag { tag: 2, path: b"/b".to_vec() }.encode().unwrap());
         let born = Time { sec: 1, nsec: 2 };
-        log.extend(Record::Alias { tag: 1, lower: 3, born, number: 4 }.encode().unwrap());
+        let alias = Alias { born, number: 4, generation: 0 };
+        log.extend(Record::Alias { tag: 1, lower: 3, alias }.encode().unwrap());
         log.extend(Record::Unalias { tag: 1, lower: 3 }.encode().unwrap());
         log.extend(Record::Names { number: 4, first: 5, used: 6 }.encode().unwrap());
         let using = Record::Using { tag: 7, number: 4, first: 5, path: b"/d/n".to_vec() };
@@ -332,14 +351,22 @@ mod tests {
         assert_eq!(log, include_bytes!("../tests/fixtures/ident-1"));
         assert_eq!(parse(&log).0.len(), 5);
         assert_eq!(parse(&log).1, log.len());
+        // With a generation: earlier versions wrote none.
+        let alias = Alias { generation: 0x0102_0304, ..alias };
+        log.extend(Record::Alias { tag: 1, lower: 3, alias }.encode().unwrap());
+        assert_eq!(log, include_bytes!("../tests/fixtures/ident-1-generation"));
+        assert_eq!(parse(&log), (parse(&log).0, log.len()));
+        assert_eq!(parse(&log).0.last(), Some(&Record::Alias { tag: 1, lower: 3, alias }));
     }
 
     fn any_record() -> impl Strategy<Value = Record> {
         prop_oneof![
             (any::<u16>(), proptest::collection::vec(any::<u8>(), 0..300))
                 .prop_map(|(tag, path)| Record::Tag { tag, path }),
-            (any::<u16>(), any::<u64>(), any::<i64>(), any::<u32>(), any::<u64>()).prop_map(
-                |(tag, lower, sec, nsec, number)| Record::Alias { tag, lower, born: Time { sec, nsec }, number }
+            (any::<u16>(), any::<u64>(), any::<i64>(), any::<u32>(), any::<u64>(), any::<u32>()).prop_map(
+                |(tag, lower, sec, nsec, number, generation)| {
+                    Record::Alias { tag, lower, alias: Alias { born: Time { sec, nsec }, number, generation } }
+                }
             ),
             (any::<u16>(), any::<u64>()).prop_map(|(tag, lower)| Record::Unalias { tag, lower }),
             (any::<u16>(), any::<u64>(), any::<u32>(), proptest::collection::vec(any::<u8>(), 0..300))

@@ -354,6 +354,7 @@ impl UnionVnode {
     pub(crate) fn entries_changed(&self) {
         if let Some(dir) = &self.dir {
             dir.changes.fetch_add(1, Ordering::AcqRel);
+            self.core.finder.changed();
             let old = dir.listing.lock().forget();
             drop(old);
         }
@@ -363,6 +364,7 @@ impl UnionVnode {
     pub(crate) fn entry_changed(&self, name: Name<'_>, fate: Fate) {
         if let Some(dir) = &self.dir {
             dir.changes.fetch_add(1, Ordering::AcqRel);
+            self.core.finder.changed();
             let old = dir.listing.lock().change(name.as_bytes(), fate);
             drop(old);
         }

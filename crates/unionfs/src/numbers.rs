@@ -1,10 +1,10 @@
 //! Numbers of objects: docs/unionfs.md, "Branches, vnodes, identity".
 
 use crate::branch::Lower;
-use crate::log::Record;
+use crate::log::{Alias, Record};
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
-use vnode::{Attr, Errno, Result};
+use vnode::{Attr, Errno, Result, Vnode};
 
 impl Core {
     /// The number of a lower file.
@@ -21,10 +21,17 @@ impl Core {
         op.set.natural_number(lower.branch, lower.vnode.id())
     }
 
-    /// The record that a lower file is known as `number`.
-    pub(crate) fn alias_record(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, number: u64) -> Result<Record> {
+    /// The record that a lower file is known as `number`, of that generation.
+    pub(crate) fn alias_record(
+        &self,
+        op: &Op<'_>,
+        lower: &Lower,
+        attr: &Attr,
+        (number, generation): (u64, u32),
+    ) -> Result<Record> {
         let tag = op.set.branch(lower.branch)?.tag;
-        Ok(Record::Alias { tag, lower: lower.vnode.id(), born: attr.btime.unwrap_or_default(), number })
+        let alias = Alias { born: attr.btime.unwrap_or_default(), number, generation };
+        Ok(Record::Alias { tag, lower: lower.vnode.id(), alias })
     }
 
     /// The number of a directory: that of its rightmost part, or what that is known as: see [`Self::keep_number`].
@@ -46,7 +53,7 @@ impl Core {
         if self.number_of(op, leftmost, &attr)? == dir.id {
             return Ok(());
         }
-        self.identity.append(&self.server(op), self.alias_record(op, leftmost, &attr, dir.id)?)
+        self.identity.append(&self.server(op), self.alias_record(op, leftmost, &attr, (dir.id, dir.generation()))?)
     }
 
     /// To be called after a part of a directory was removed.

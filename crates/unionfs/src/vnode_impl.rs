@@ -22,7 +22,11 @@ impl Vnode for UnionVnode {
     }
 
     fn generation(&self) -> u32 {
-        self.leaf().vnode.generation()
+        let lower = match self.stack().as_deref() {
+            Ok([.., rightmost]) => rightmost.clone(),
+            _ => self.leaf(),
+        };
+        self.core.generation_of(&self.core.branches.get(), self.id, &lower)
     }
 
     fn kind(&self) -> Kind {
@@ -42,12 +46,8 @@ impl Vnode for UnionVnode {
         Ok(found.map(|(vnode, attr)| Entry { vnode, attr }))
     }
 
-    fn names(&self, _cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
-        if let Some(place) = self.place() {
-            let parent: Arc<dyn Vnode> = place.parent.clone();
-            sink(&parent, place.name()?);
-        }
-        Ok(())
+    fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+        self.looking(cx, |op| self.tell_names(op, sink))
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
@@ -103,7 +103,9 @@ impl Vnode for UnionVnode {
     }
 
     fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
-        self.changing(cx, |op| self.link_to(op, name, target))
+        let linked = self.changing(cx, |op| self.link_to(op, name, target));
+        self.core.finder.moved();
+        linked
     }
 
     fn unlink(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
@@ -122,7 +124,9 @@ impl Vnode for UnionVnode {
         new_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.changing(cx, |op| self.rename_entry(op, name, new_dir, new_name, flags))
+        let renamed = self.changing(cx, |op| self.rename_entry(op, name, new_dir, new_name, flags));
+        self.core.finder.moved();
+        renamed
     }
 
     fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {

@@ -17,6 +17,9 @@ const ROOM: usize = 64 << 20;
 const ROOM_OF_DIRECTORIES: usize = 4 * ROOM;
 /// After a walk none begins for this many times as long as it took.
 const REST: u32 = 3;
+/// For so long after a walk, or for as long as it took if that is longer, a number that it did not
+/// meet is believed to be nobody's, if nothing was changed through the layer meanwhile.
+const BELIEVED: Duration = Duration::from_secs(1);
 /// How often a walk is repeated when objects were moved meanwhile, behind its back perhaps.
 const ATTEMPTS: u32 = 4;
 /// How often those who wait for a walk look for its end, or whether their caller has given up.
@@ -25,10 +28,11 @@ const TICK: Duration = Duration::from_millis(2);
 /// Finds objects of a layer by their numbers.
 ///
 /// The first question walks the whole tree and remembers which name has which number, so that many
-/// questions cost one walk. What the index says is verified by look-ups. A question that it can't
-/// answer waits for a walk that begins after the question; all such questions share that walk. A
-/// walk is followed by a rest of three times its duration, so that numbers which a client makes up
-/// can't keep the server walking. The index is dropped when nobody has asked for a minute.
+/// questions cost one walk. What the index says is verified by look-ups. That a number is not in it
+/// is believed for a second, unless something changed. After that the question waits for a walk
+/// that begins after it; all such questions share that walk. A walk is followed by a rest of three
+/// times its duration, so that numbers which a client makes up can't keep the server walking. The
+/// index is dropped when nobody has asked for a minute.
 #[derive(Debug, Default)]
 pub struct Finder {
     state: Arc<Mutex<State>>,
@@ -36,6 +40,8 @@ pub struct Finder {
     turn: Mutex<()>,
     /// Counts [`Self::moved`].
     moves: AtomicU64,
+    /// Counts [`Self::changed`], and moves too.
+    changes: AtomicU64,
     /// Are numbers taken from look-ups in place of listings?
     exact: bool,
 }
@@ -65,8 +71,11 @@ pub struct Found {
 #[derive(Debug)]
 struct Index {
     began: Instant,
+    ended: Instant,
     /// [`Finder::moves`] when the walk began.
     moves: u64,
+    /// [`Finder::changes`] then.
+    changes: u64,
     /// The number that the walk was for: it is here even if the index is not complete.
     wanted: u64,
     complete: bool,
@@ -126,6 +135,12 @@ impl Finder {
     /// An object was renamed or got another name: a walk that is under way may have missed it.
     pub fn moved(&self) {
         self.moves.fetch_add(1, Ordering::Release);
+        self.changed();
+    }
+
+    /// An entry came or went: what the index lacks may be there now.
+    pub fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     /// The names below `root` of the object that shows the number `ino`: `enough` of them, or all
@@ -140,8 +155,8 @@ impl Finder {
         let mut index = self.present();
         for _ in 0..ATTEMPTS {
             if let Some(index) = &index {
-                let found = index.verified(cx, root, ino)?;
-                let last = index.is_answer_to(asked, ino) && index.moves == self.moves.load(Ordering::Acquire);
+                let (found, outdated) = index.verified(cx, root, ino)?;
+                let last = self.is_fresh(index, asked, ino) || (!outdated && self.is_believed(index, ino));
                 if last && found.is_empty() {
                     return index.failed.map_or(Ok(found), Err);
                 }
@@ -151,7 +166,19 @@ impl Finder {
             }
             index = Some(self.walk_since(cx, root, ino, asked)?);
         }
-        index.map_or(Ok(Vec::new()), |index| index.verified(cx, root, ino))
+        index.map_or(Ok(Vec::new()), |index| Ok(index.verified(cx, root, ino)?.0))
+    }
+
+    /// Has the index all that the number had at a moment after `asked`?
+    fn is_fresh(&self, index: &Index, asked: Instant, ino: u64) -> bool {
+        index.is_for(ino) && index.began >= asked && index.moves == self.moves.load(Ordering::Acquire)
+    }
+
+    /// Has it all that the number had a moment ago, as far as is known?
+    fn is_believed(&self, index: &Index, ino: u64) -> bool {
+        let lasts = BELIEVED.max(index.ended - index.began);
+        let unchanged = index.changes == self.changes.load(Ordering::Acquire);
+        index.is_for(ino) && unchanged && index.ended.elapsed() < lasts
     }
 
     /// The index as it is.
@@ -163,10 +190,9 @@ impl Finder {
 
     /// The index of a walk that began after `asked` and has met the number if it is there.
     fn walk_since(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, ino: u64, asked: Instant) -> Result<Arc<Index>> {
-        let moves = self.moves.load(Ordering::Acquire);
         loop {
             cx.check()?;
-            if let Some(index) = self.present().filter(|i| i.is_answer_to(asked, ino) && i.moves == moves) {
+            if let Some(index) = self.present().filter(|index| self.is_fresh(index, asked, ino)) {
                 return Ok(index);
             }
             let turn = match self.turn.try_lock() {
@@ -185,9 +211,11 @@ impl Finder {
 
     /// Walks, and keeps what it found. In its turn.
     fn walk(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, ino: u64) -> Result<Arc<Index>> {
-        let mut index = Index::new(ino, self.moves.load(Ordering::Acquire));
+        let mut index = Index::new(ino);
+        (index.moves, index.changes) = (self.moves.load(Ordering::Acquire), self.changes.load(Ordering::Acquire));
         let walked = index.fill(cx, root, self.exact);
         let ended = Instant::now();
+        index.ended = ended;
         let mut state = lock(&self.state);
         state.rested = Some(ended + (ended - index.began) * REST);
         walked?;
@@ -225,11 +253,14 @@ fn watch(state: &Arc<Mutex<State>>) -> bool {
 }
 
 impl Index {
-    fn new(wanted: u64, moves: u64) -> Self {
+    fn new(wanted: u64) -> Self {
         let root = Directory { number: 0, parent: 0, name: 0 };
+        let now = Instant::now();
         Self {
-            began: Instant::now(),
-            moves,
+            began: now,
+            ended: now,
+            moves: 0,
+            changes: 0,
             wanted,
             complete: true,
             failed: None,
@@ -239,9 +270,9 @@ impl Index {
         }
     }
 
-    /// If the number is not here, was it nowhere at a moment after `asked`?
-    fn is_answer_to(&self, asked: Instant, ino: u64) -> bool {
-        self.began >= asked && (self.complete || self.wanted == ino)
+    /// Would it have the number?
+    fn is_for(&self, ino: u64) -> bool {
+        self.complete || self.wanted == ino
     }
 
     /// Visits every directory.
@@ -292,16 +323,18 @@ impl Index {
     /// Takes in the entries of a directory.
     fn list(&mut self, cx: &Cx<'_>, vnode: Arc<dyn Vnode>, dir: u32, exact: bool) -> Result<Visit> {
         let mut subdirs = Vec::new();
-        let mut full = None;
+        let mut failed = None;
         let listed = vnode.readdir(cx, 0, &mut |entry| {
-            let number = if exact { exact_number(cx, &*vnode, entry) } else { Some(entry.ino) };
-            match number.map_or(Ok(None), |number| self.take_in(dir, number, entry)) {
+            let number = if exact { exact_number(cx, &*vnode, entry) } else { Ok(Some(entry.ino)) };
+            let taken_in = number.and_then(|number| number.map_or(Ok(None), |n| self.take_in(dir, n, entry)));
+            match taken_in {
                 Ok(subdir) => subdirs.extend(subdir),
-                Err(errno) => full = Some(errno),
+                Err(errno) => failed = Some(errno),
             }
-            full.is_none() && !cx.is_cancelled()
+            // One entry that can't be looked up keeps nobody from the others.
+            !matches!(failed, Some(Errno::NOMEM | crate::MAY_BLOCK)) && !cx.is_cancelled()
         });
-        if let Err(errno) = full.map_or(listed, Err) {
+        if let Err(errno) = failed.map_or(listed, Err) {
             self.could_not(errno)?;
         }
         cx.check()?;
@@ -340,19 +373,20 @@ impl Index {
         Name::new(rest.get(..usize::from(*len)).ok_or(Errno::IO)?)
     }
 
-    /// The names of that number that still lead to it.
-    fn verified(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, ino: u64) -> Result<Vec<Found>> {
+    /// The names of that number that still lead to it. Are there others, which don't?
+    fn verified(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, ino: u64) -> Result<(Vec<Found>, bool)> {
         let first = self.places.partition_point(|place| place.number < ino);
         let places = self.places.get(first..).unwrap_or_default().iter().take_while(|place| place.number == ino);
-        let mut all = Vec::new();
+        let (mut all, mut outdated) = (Vec::new(), false);
         for place in places {
             match self.verify(cx, root, place) {
-                Ok(found) => all.extend(found),
-                Err(errno) if is_gone(errno) => {}
+                Ok(Some(found)) => all.push(found),
+                Ok(None) => outdated = true,
+                Err(errno) if is_gone(errno) => outdated = true,
                 Err(errno) => return Err(errno),
             }
         }
-        Ok(all)
+        Ok((all, outdated))
     }
 
     fn verify(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, place: &Place) -> Result<Option<Found>> {
@@ -374,9 +408,12 @@ impl Index {
 }
 
 /// The number that a look-up of the entry shows; `None` if it is gone. Directories show it in listings.
-fn exact_number(cx: &Cx<'_>, dir: &dyn Vnode, entry: &DirEntry<'_>) -> Option<u64> {
+fn exact_number(cx: &Cx<'_>, dir: &dyn Vnode, entry: &DirEntry<'_>) -> Result<Option<u64>> {
     if entry.kind == Kind::Directory {
-        return Some(entry.ino);
+        return Ok(Some(entry.ino));
     }
-    dir.lookup(cx, entry.name).ok().flatten().map(|found| found.attr.ino)
+    match dir.lookup(cx, entry.name) {
+        Err(errno) if is_gone(errno) => Ok(None),
+        found => Ok(found?.map(|found| found.attr.ino)),
+    }
 }

@@ -64,8 +64,10 @@ fn what_is_new_or_moved_is_found() {
     root.rename(&CX, name("b"), &a, name("c"), RenameFlags::default()).unwrap();
     assert_eq!(found(&finder, &root, f, 1), [(b.id(), "g".to_owned())]);
     let new = file(&b, "new");
+    finder.changed();
     assert_eq!(found(&finder, &root, new.id(), 1), [(b.id(), "new".to_owned())]);
     root.link(&CX, name("other"), &new).unwrap();
+    finder.moved();
     assert_eq!(found(&finder, &root, new.id(), 2).len(), 2);
     assert_eq!(found(&finder, &root, new.id(), 9).len(), 2);
     b.unlink(&CX, name("new")).unwrap();
@@ -114,7 +116,7 @@ fn callers_that_must_not_wait_or_give_up_are_let_go() {
 fn made_up_numbers_do_not_keep_the_server_walking() {
     let (fs, faults) = faulty();
     let root = fs.root();
-    for i in 0..200 {
+    for i in 0..100 {
         let d = dir(&root, &format!("d{i}"));
         (0..20).for_each(|j| drop(file(&d, &format!("f{j}"))));
     }
@@ -137,9 +139,9 @@ fn made_up_numbers_do_not_keep_the_server_walking() {
         std::thread::sleep(Duration::from_millis(500));
         stop.store(true, Ordering::Relaxed);
     });
-    let walks = faults.log().iter().filter(|op| **op == Op::Readdir).count() / 201;
+    let walks = faults.log().iter().filter(|op| **op == Op::Readdir).count() / 101;
     let asked = asked.into_inner();
-    assert!(asked > 0 && walks * 2 <= asked + 2, "{walks} walks for {asked} questions");
+    assert!(asked > 0 && walks <= 2, "{walks} walks for {asked} questions");
 }
 
 #[test]

@@ -1,0 +1,238 @@
+//! Objects by number, and the names of an object: docs/unionfs.md, "File handles".
+//!
+//! The lower file that a number was made of, or the copy that the identity log knows by it, has
+//! names on its branch, and these are paths in the union, too, except below a renamed directory.
+//! What counts is what the union shows at such a path: an object with that number.
+
+use crate::branch::Lower;
+use crate::identity::{ROOT, tag_of};
+use crate::node::{Core, UnionVnode};
+use crate::op::Op;
+use crate::set::{BranchSet, Member};
+use crate::whiteout::reserved;
+use std::sync::Arc;
+use vnode::{Errno, Found, Kind, Name, NameSink, Result, Vnode};
+
+/// More directories than this never lie in one another.
+const DEEPEST: usize = 1 << 16;
+
+/// A name of an object in the union.
+struct Spot {
+    dir: Arc<UnionVnode>,
+    name: Box<[u8]>,
+    vnode: Arc<UnionVnode>,
+}
+
+/// Tells each name of an object once, until there is enough of them.
+struct Teller<'a> {
+    take: &'a mut dyn FnMut(Spot) -> bool,
+    told: Vec<(u64, Box<[u8]>)>,
+    enough: bool,
+}
+
+impl Teller<'_> {
+    /// Answers false if no more are wanted.
+    fn tell(&mut self, spot: Spot) -> bool {
+        let place = (spot.dir.id, spot.name.clone());
+        if !self.enough && !self.told.contains(&place) {
+            self.told.push(place);
+            self.enough = !(self.take)(spot);
+        }
+        !self.enough
+    }
+}
+
+/// Something that was there a moment ago may be gone: then it is not there.
+fn unless_gone<T>(result: Result<Option<T>>) -> Result<Option<T>> {
+    match result {
+        Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        other => other,
+    }
+}
+
+impl Core {
+    /// The vnode of a number.
+    pub(crate) fn by_number(&self, op: &Op<'_>, number: u64) -> Result<Arc<UnionVnode>> {
+        if let Some(live) = self.table.get(number) {
+            return Ok(live);
+        }
+        op.require_blocking()?;
+        let mut found = None;
+        self.spots(op, number, 1, &mut |spot| {
+            found = Some(spot.vnode);
+            false
+        })?;
+        found.ok_or(Errno::STALE)
+    }
+
+    /// The generation of an object: of the lower file that its number was made of, kept in the log
+    /// from the moment on when that is another one.
+    pub(crate) fn generation_of(&self, set: &BranchSet, number: u64, lower: &Lower) -> u32 {
+        let alias = set.branch(lower.branch).ok().and_then(|branch| self.identity.alias(branch.tag, lower.vnode.id()));
+        match alias {
+            Some(alias) if alias.number == number => alias.generation,
+            _ => lower.vnode.generation(),
+        }
+    }
+
+    /// The names of the object of that number: `enough` of them, or all that there are.
+    fn spots(&self, op: &Op<'_>, number: u64, enough: usize, take: &mut dyn FnMut(Spot) -> bool) -> Result<()> {
+        let root = self.table.get(ROOT).ok_or(Errno::STALE)?;
+        let mut teller = Teller { take, told: Vec::new(), enough: false };
+        let natural = tag_of(number).is_some();
+        let mut exists = !natural;
+        for (member, lower) in self.origins(op, number) {
+            match member.state.layer.vnode(op, lower) {
+                Ok(lower) => {
+                    exists = true;
+                    self.spots_of_lower(op, &root, (member, &lower), number, &mut teller)?;
+                }
+                Err(Errno::STALE | Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        // Paths on a branch say nothing about what lies below a renamed directory.
+        let elsewhere = exists && (!natural || self.may_be_renamed(op));
+        if teller.enough || teller.told.len() >= enough || !elsewhere {
+            return Ok(());
+        }
+        let top: Arc<dyn Vnode> = root;
+        for Found { dir, name, entry } in self.finder.find(op, &top, self.shown(number), enough)? {
+            if let (Some(dir), Some(vnode)) = (own_vnode(&dir), own_vnode(&entry.vnode))
+                && vnode.id == number
+                && !teller.tell(Spot { dir, name, vnode })
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The lower objects that may be known by that number: a copy that is known by it comes first.
+    fn origins<'a>(&self, op: &Op<'a>, number: u64) -> Vec<(&'a Member, u64)> {
+        let set = op.set;
+        let with_tag = |tag: u16| set.order.iter().find(|member| member.state.tag == tag);
+        let mut all: Vec<(&Member, u64)> = self
+            .identity
+            .aliases_of(number)
+            .into_iter()
+            .filter_map(|(tag, lower)| Some((with_tag(tag)?, lower)))
+            .collect();
+        all.sort_by_key(|(member, _)| set.at(member.id));
+        if let Some(member) = tag_of(number).and_then(with_tag) {
+            all.push((member, crate::identity::lower_of(number)));
+        }
+        all
+    }
+
+    /// Are there renamed directories?
+    fn may_be_renamed(&self, op: &Op<'_>) -> bool {
+        op.set.order.iter().any(|member| op.set.has_redirects(member.id))
+    }
+
+    /// Tells the names of a lower object that lead to the object of that number in the union.
+    fn spots_of_lower(
+        &self,
+        op: &Op<'_>,
+        root: &Arc<UnionVnode>,
+        (member, lower): (&Member, &Arc<dyn Vnode>),
+        number: u64,
+        teller: &mut Teller<'_>,
+    ) -> Result<()> {
+        let mut failed = Ok(());
+        let told = lower.names(op, &mut |dir, name| {
+            let spot = self.spot(op, root, (member, dir), name, number);
+            match unless_gone(spot) {
+                Ok(spot) => spot.is_none_or(|spot| teller.tell(spot)),
+                Err(errno) => {
+                    failed = Err(errno);
+                    false
+                }
+            }
+        });
+        failed?;
+        unless_gone(told.map(Some)).map(|_| ())
+    }
+
+    /// What the union shows at the path of a lower name, if that is the object of that number.
+    fn spot(
+        &self,
+        op: &Op<'_>,
+        root: &Arc<UnionVnode>,
+        (member, lower): (&Member, &Arc<dyn Vnode>),
+        name: Name<'_>,
+        number: u64,
+    ) -> Result<Option<Spot>> {
+        let Some(path) = path_on(op, member, lower)? else { return Ok(None) };
+        if reserved(name.as_bytes()) || path.iter().any(|name| reserved(name)) {
+            return Ok(None);
+        }
+        let mut dir = Arc::clone(root);
+        for name in path.iter().rev() {
+            match dir.find(op, Name::new(name)?)? {
+                Some((next, _)) if next.kind == Kind::Directory => dir = next,
+                _ => return Ok(None),
+            }
+        }
+        let found = dir.find(op, name)?.filter(|(vnode, _)| vnode.id == number);
+        Ok(found.map(|(vnode, _)| Spot { dir, name: name.as_bytes().into(), vnode }))
+    }
+}
+
+/// The vnode of the union that a vnode of the interface is.
+fn own_vnode(vnode: &Arc<dyn Vnode>) -> Option<Arc<UnionVnode>> {
+    vnode.as_any().downcast_ref::<UnionVnode>()?.arc().ok()
+}
+
+/// The path of a lower directory on its branch, the last name first; `None` if it has none.
+fn path_on(op: &Op<'_>, member: &Member, dir: &Arc<dyn Vnode>) -> Result<Option<Vec<Box<[u8]>>>> {
+    let top = member.state.root.id();
+    let mut path: Vec<Box<[u8]>> = Vec::new();
+    let mut at = Arc::clone(dir);
+    while at.id() != top {
+        op.check()?;
+        let mut above = None;
+        at.names(op, &mut |dir, name| {
+            above = Some((Arc::clone(dir), Box::from(name.as_bytes())));
+            false
+        })?;
+        let Some((dir, name)) = above.filter(|_| path.len() < DEEPEST) else { return Ok(None) };
+        path.push(name);
+        at = dir;
+    }
+    Ok(Some(path))
+}
+
+impl UnionVnode {
+    /// Tells the names of this object; none of the root and of what was removed.
+    pub(crate) fn tell_names(&self, op: &Op<'_>, sink: NameSink<'_>) -> Result<()> {
+        if self.id == ROOT {
+            return Ok(());
+        }
+        let known = match self.place() {
+            Some(place) => unless_gone(place.parent.find(op, place.name()?))?
+                .filter(|(vnode, _)| vnode.id == self.id)
+                .map(|(_, attr)| (place, attr)),
+            None => None,
+        };
+        if let Some((place, attr)) = &known {
+            let parent: Arc<dyn Vnode> = place.parent.clone();
+            if !sink(&parent, place.name()?) || self.dir.is_some() || attr.nlink < 2 {
+                return Ok(());
+            }
+        }
+        let names = match self.get_attr(op)?.nlink {
+            0 => return Ok(()),
+            nlink if self.dir.is_none() => nlink as usize,
+            _ => 1,
+        };
+        op.require_blocking()?;
+        self.core.spots(op, self.id, names, &mut |Spot { dir, name, .. }| {
+            let told = known
+                .as_ref()
+                .is_some_and(|(place, _)| Arc::ptr_eq(&place.parent, &dir) && place.name.as_bytes() == &*name);
+            let dir: Arc<dyn Vnode> = dir;
+            told || Name::new(&name).map_or(true, |name| sink(&dir, name))
+        })
+    }
+}
