@@ -1,7 +1,8 @@
 use crate::{Errno, Session, sys};
 use core::sync::atomic::Ordering;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// The registration of a backing file: what [`crate::abi::OpenOut::backing_id`] names together with
 /// [`crate::abi::FOPEN_PASSTHROUGH`].
@@ -17,7 +18,6 @@ use std::sync::Arc;
 /// registered it*. `O_PATH` descriptors will do, and one registration serves every mode of opening.
 #[derive(Debug)]
 pub struct BackingId {
-    device: Arc<OwnedFd>,
     session: std::sync::Weak<Session>,
     id: i32,
 }
@@ -38,15 +38,33 @@ impl BackingId {
 
 impl Drop for BackingId {
     fn drop(&mut self) {
-        // Fails only if the connection is gone, and the registration with it.
-        let _gone = sys::backing_close(self.device.as_fd(), self.id);
-        if let Some(session) = self.session.upgrade() {
+        let Some(session) = self.session.upgrade() else { return };
+        if session.backings().remove(&self.id) {
+            // Fails only if the connection is gone, and the registration with it.
+            let _gone = sys::backing_close(session.device.as_fd(), self.id);
             session.counters.backing_closes.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
 impl Session {
+    fn backings(&self) -> MutexGuard<'_, HashSet<i32>> {
+        self.backings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection is gone: takes back what somebody still keeps registered.
+    ///
+    /// The kernel would let go of the host files only with the last reference to the device. That
+    /// of a ring goes some time after the process has ended, and a removed file would keep its
+    /// space that long.
+    pub(crate) fn close_backings(&self) {
+        for id in std::mem::take(&mut *self.backings()) {
+            if let Err(error) = sys::backing_close(self.device.as_fd(), id) {
+                tracing::debug!(%error, "a backing file stays until the device is closed");
+            }
+        }
+    }
+
     /// Registers `file`, a regular file that may be opened with `O_PATH`, as a backing file.
     ///
     /// # Errors
@@ -56,6 +74,7 @@ impl Session {
     pub fn backing_open(self: &Arc<Self>, file: BorrowedFd<'_>) -> Result<BackingId, Errno> {
         let id = sys::backing_open(self.device.as_fd(), file)?;
         self.counters.backing_opens.fetch_add(1, Ordering::Relaxed);
-        Ok(BackingId { device: self.device.clone(), session: Arc::downgrade(self), id })
+        self.backings().insert(id);
+        Ok(BackingId { session: Arc::downgrade(self), id })
     }
 }

@@ -13,6 +13,7 @@ use crate::{fusermount, init, sys};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
+use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -33,6 +34,8 @@ pub struct Session {
     agreed: OnceLock<Agreed>,
     hint: OnceLock<&'static str>,
     ring: AtomicBool,
+    /// Backing files that the kernel has, for the end: see [`Session::close_backings`].
+    pub(crate) backings: Mutex<HashSet<i32>>,
     ended: Mutex<bool>,
     end: Condvar,
 }
@@ -114,6 +117,7 @@ impl Session {
             agreed: OnceLock::new(),
             hint: OnceLock::new(),
             ring: AtomicBool::new(false),
+            backings: Mutex::default(),
             ended: Mutex::new(false),
             end: Condvar::new(),
         })
@@ -134,6 +138,7 @@ impl Session {
             .spawn(move || {
                 sys::block_signals();
                 session.life(&fs, &report);
+                session.close_backings();
                 drop(fs);
                 *session.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
                 session.end.notify_all();
