@@ -51,6 +51,43 @@ fn a_file_in_use_is_registered_once(transport: Transport) {
     assert_eq!(fs::read_to_string(lower.join("f")).unwrap().lines().count(), 201);
 }
 
+/// What is written to a name that others removed or replaced below goes to a new file, or to theirs, and never to the one
+/// that is only kept here.
+fn nothing_is_written_to_a_removed_file(transport: Transport) {
+    type Way = (&'static str, fn(&Path) -> std::io::Result<()>);
+    let ways: [Way; 4] = [
+        ("truncate on open", |path| fs::write(path, "data")),
+        ("synchronous", |path| {
+            let script = "printf data | dd of=\"$1\" oflag=sync conv=notrunc 2>/dev/null";
+            drop(sh(script, &[path]));
+            Ok(())
+        }),
+        ("append", |path| File::options().create(true).append(true).open(path)?.write_all(b"data")),
+        ("truncate(2)", |path| {
+            drop(sh("truncate -s 0 \"$1\" && printf data >> \"$1\"", &[path]));
+            Ok(())
+        }),
+    ];
+    let sandbox = Sandbox::new();
+    let (mounted, lower) = wrapped(&sandbox, transport);
+    for (i, (what, write)) in ways.iter().enumerate() {
+        for replaced in [false, true] {
+            let name = format!("f{i}{replaced}");
+            let (path, below) = (mounted.path(&name), lower.join(&name));
+            fs::write(&path, "before").unwrap();
+            (0..3).for_each(|_| assert_eq!(fs::read(&path).unwrap(), b"before"));
+            if replaced {
+                fs::write(lower.join("other"), "").unwrap();
+                fs::rename(lower.join("other"), &below).unwrap();
+            } else {
+                fs::remove_file(&below).unwrap();
+            }
+            write(&path).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(fs::read(&below).unwrap_or_default(), b"data", "{what}, replaced: {replaced}");
+        }
+    }
+}
+
 /// A file that others remove below gives its room back, although it was in use a moment ago and its inode is known.
 fn removed_by_others_a_file_gives_its_room_back(transport: Transport) {
     let sandbox = Sandbox::new();
@@ -134,6 +171,7 @@ fn what_is_kept_is_bounded(transport: Transport) {
 
 on_both_transports!(
     a_file_in_use_is_registered_once,
+    nothing_is_written_to_a_removed_file,
     removed_by_others_a_file_gives_its_room_back,
     the_host_refuses_what_it_must,
     what_is_kept_is_bounded,

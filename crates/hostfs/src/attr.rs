@@ -107,7 +107,11 @@ impl HostVnode {
 
     fn open_to_truncate(&self) -> Result<OwnedFd> {
         match self.what() {
-            Kind::Regular => self.reopen(OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY),
+            Kind::Regular => {
+                // As in `open_shared`: what was removed must not be cut in place of what has its name now.
+                drop(self.hot());
+                self.reopen(OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY)
+            }
             Kind::Directory => Err(Errno::ISDIR),
             _ => Err(Errno::INVAL),
         }

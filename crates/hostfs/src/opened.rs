@@ -179,6 +179,8 @@ impl HostVnode {
         // reported by the descriptor that was written to.
         let alone = OFlags::TRUNC | OFlags::SYNC | OFlags::DSYNC;
         if !self.fs().traits.open_once || flags.intersects(alone) {
+            // A removed file that is only kept here must go, or its handle would still lead to it, and what is written be lost.
+            drop(self.hot());
             let charge = self.fs().budget.charge(cx)?;
             return Ok(OpenFd::alone(open()?, charge, self.fs()));
         }
