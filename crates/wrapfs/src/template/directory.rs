@@ -133,11 +133,14 @@ impl TemplateVnode {
         Ok(self.with_state(loaded))
     }
 
-    /// This directory was just made and nobody else knows of it. One that can't get its state now gets it with its first entry.
+    /// Gives this directory, which was just made, its state. Somebody who has found it meanwhile may have made the first
+    /// entry, and with it the state that the entry's name depends on: that one stays. If it fails, the first entry brings it.
     pub(crate) fn begin(&self, cx: &Cx<'_>) {
         let Some(file) = &self.core.state_file else { return };
         let begun = self.slot(cx).and_then(|mut slot| {
-            *slot = Some(self.make_state(cx, file, self.new_state(cx)?)?);
+            if slot.is_none() {
+                *slot = self.create_state(cx, file, self.new_state(cx)?)?;
+            }
             Ok(())
         });
         if let Err(errno) = begun {
@@ -243,15 +246,20 @@ impl TemplateVnode {
         Err(Errno::IO)
     }
 
-    /// Writes the state file. What is there is damaged. It is durable before anything depends on it.
+    /// Writes the state file in place of one that is damaged.
     fn make_state(&self, cx: &Cx<'_>, file: &StateFile, bytes: Vec<u8>) -> Result<Loaded> {
+        if let Some(made) = self.create_state(cx, file, bytes.clone())? {
+            return Ok(made);
+        }
+        self.lower.unlink(&self.core.server(cx), Name::new(&file.name)?)?;
+        self.create_state(cx, file, bytes)?.ok_or(Errno::EXIST)
+    }
+
+    /// Writes the state file, durably, before anything depends on it; `None` if there is one.
+    fn create_state(&self, cx: &Cx<'_>, file: &StateFile, bytes: Vec<u8>) -> Result<Option<Loaded>> {
         let (cx, name) = (&self.core.server(cx), Name::new(&file.name)?);
-        let create = || self.lower.create(cx, name, file.mode & 0o777, OpenFlags::WRONLY);
-        let (entry, open) = match create() {
-            Err(Errno::EXIST) => {
-                self.lower.unlink(cx, name)?;
-                create()?
-            }
+        let (entry, open) = match self.lower.create(cx, name, file.mode & 0o777, OpenFlags::WRONLY) {
+            Err(Errno::EXIST) => return Ok(None),
             made => made?,
         };
         let made = fill(&*open, cx, &bytes).and_then(|()| entry.vnode.getattr(cx));
@@ -260,6 +268,6 @@ impl TemplateVnode {
             let _ = self.lower.unlink(cx, name);
         })?;
         let stamp = Stamp::of(&Entry { attr, ..entry });
-        Ok(Loaded { bytes: bytes.into(), stamp, checked: Instant::now() })
+        Ok(Some(Loaded { bytes: bytes.into(), stamp, checked: Instant::now() }))
     }
 }
