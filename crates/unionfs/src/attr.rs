@@ -1,8 +1,10 @@
 //! Attributes.
 
 use crate::branch::{BranchId, Lower};
+use crate::copymeta::Changeable;
 use crate::copyup::Change;
 use crate::file::UnionFile;
+use crate::metacopy::as_metacopy;
 use crate::node::{UNCOUNTED, UnionVnode};
 use crate::op::Op;
 use crate::retry::Tries;
@@ -70,7 +72,10 @@ impl UnionVnode {
         let mut change = set.size.map(|_| Change::truncate(set));
         let mut tries = Tries::new();
         loop {
-            let lower = self.for_change(op, change.as_mut())?;
+            let Changeable { lower, branch, job: _job } = match &mut change {
+                Some(change) => self.for_change(op, Some(change))?.into(),
+                None => self.for_attributes(op)?,
+            };
             if let Some(changed) = change.as_mut().and_then(|change| change.done.take()) {
                 return Ok(self.changed_attr(op, &lower, changed.attr));
             }
@@ -90,7 +95,7 @@ impl UnionVnode {
                         None => self.leaf_attr(attr),
                     });
                 }
-                Err(e) if op.set.go_left(lower.branch, e) => tries.again()?,
+                Err(e) if op.set.go_left(branch, e) => tries.again()?,
                 Err(Errno::STALE) if self.refresh(op)? => tries.again()?,
                 Err(e) => return Err(e),
             }
@@ -109,7 +114,8 @@ impl UnionVnode {
         let mut tries = Tries::new();
         loop {
             let lower = self.leaf();
-            if op.set.writable(lower.branch) {
+            let home = as_metacopy(&lower.vnode).map(|meta| meta.home);
+            if op.set.writable(lower.branch) && home.is_none() {
                 return Ok(lower);
             }
             // What its branch has taken along is not copied back.
@@ -119,7 +125,8 @@ impl UnionVnode {
                 // Where no part can be made there after all, the next round finds out.
                 let _ = self.core.ensure_part(op, &this, self.target(op)?)?;
             } else {
-                self.core.copy_up(op, &this, None, change.as_deref_mut())?;
+                let to = home.filter(|_| op.set.writable(lower.branch)).map(|home| op.set.writable_from(home));
+                self.core.copy_up(op, &this, to.transpose()?, change.as_deref_mut())?;
             }
             tries.again()?;
         }

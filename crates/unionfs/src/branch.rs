@@ -47,6 +47,10 @@ pub(crate) struct BranchState {
     pub(crate) refuses_names: AtomicBool,
     /// May directories on it have redirects?
     pub(crate) moved: AtomicBool,
+    /// May directories on it have metacopies?
+    pub(crate) metacopies: AtomicBool,
+    /// Its file system, or the server's rights, don't allow metacopies.
+    pub(crate) refuses_metacopies: AtomicBool,
     /// Where copies are built.
     work: OwnDir,
     /// The index of copied-up files with several names.
@@ -65,6 +69,8 @@ impl BranchState {
             refuses: AtomicBool::new(false),
             refuses_names: AtomicBool::new(false),
             moved: AtomicBool::new(false),
+            metacopies: AtomicBool::new(false),
+            refuses_metacopies: AtomicBool::new(false),
             work: OwnDir::new(Own::Work),
             links: OwnDir::new(Own::Links),
             spare: Spare::default(),

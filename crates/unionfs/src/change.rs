@@ -5,6 +5,7 @@ use crate::identity::Known;
 use crate::log::{Alias, Log, Record};
 use crate::logfile::{TAGS, load, move_log, tag, why_not_written};
 use crate::marks::MOVED;
+use crate::metacopy::METACOPIES;
 use crate::node::Core;
 use crate::op::Op;
 use crate::options::{Branch, BuildError, Mode};
@@ -200,9 +201,13 @@ impl Core {
     /// Takes up what an earlier union left in these branches.
     pub(crate) fn prepare(&self, op: &Op<'_>, branches: &[Member]) -> Outcome<()> {
         for Member { id, mode, state } in branches {
-            let moved = Name::new(MOVED).and_then(|name| state.root.lookup(op, name));
-            let moved = moved.map_err(step("looking for redirects", &state.path))?;
-            state.moved.store(moved.is_some(), Ordering::Release);
+            for (mark, told, what) in [
+                (MOVED, &state.moved, "looking for redirects"),
+                (METACOPIES, &state.metacopies, "looking for metacopies"),
+            ] {
+                let found = Name::new(mark).and_then(|name| state.root.lookup(op, name));
+                told.store(found.map_err(step(what, &state.path))?.is_some(), Ordering::Release);
+            }
             if *mode == Mode::ReadWrite
                 && let Err(errno) = self.clean_work(op, *id)
             {

@@ -186,7 +186,7 @@ fn get_xattr(cx: &Cx<'_>, vnode: &Arc<dyn Vnode>, name: &[u8]) -> Result<Vec<u8>
 }
 
 /// Asks for the size, then for the value, until both agree.
-fn sized(mut ask: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
+pub(crate) fn sized(mut ask: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
     loop {
         let len = ask(&mut [])?;
         if len == 0 {

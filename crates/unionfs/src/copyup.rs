@@ -63,11 +63,11 @@ struct Copying<'a> {
 }
 
 /// A copy that nobody sees yet.
-struct Built {
-    entry: Entry,
+pub(crate) struct Built {
+    pub(crate) entry: Entry,
     /// Its name in the work directory, if it could not be made without one.
-    work: Option<(Arc<dyn Vnode>, crate::work::WorkName)>,
-    open: Option<Arc<dyn OpenFile>>,
+    pub(crate) work: Option<(Arc<dyn Vnode>, crate::work::WorkName)>,
+    pub(crate) open: Option<Arc<dyn OpenFile>>,
 }
 
 /// How much there is to copy.
@@ -137,7 +137,7 @@ impl Core {
 
     /// The branch for a copy of a file that lies on `from`: the nearest possible one up to `to`. Without `to`, the leftmost
     /// read-write one that has a part of the directory, else the nearest possible one.
-    fn copy_target(
+    pub(crate) fn copy_target(
         &self,
         op: &Op<'_>,
         to: Option<BranchId>,
@@ -192,7 +192,7 @@ impl Core {
         Ok(built)
     }
 
-    fn build_file(&self, op: &Op<'_>, to: BranchId) -> Result<Built> {
+    pub(crate) fn build_file(&self, op: &Op<'_>, to: BranchId) -> Result<Built> {
         let server = self.server(op);
         match op.set.branch(to)?.root.tmpfile(&server, 0o600, OpenFlags::RDWR) {
             Ok((entry, open)) => Ok(Built { entry, work: None, open: Some(open) }),
@@ -216,7 +216,7 @@ impl Core {
     }
 
     /// Removes a copy that is not needed.
-    fn discard(&self, op: &Op<'_>, built: &Built) {
+    pub(crate) fn discard(&self, op: &Op<'_>, built: &Built) {
         if let Some((dir, name)) = &built.work {
             let removed = name.name().and_then(|name| dir.unlink(&self.server(op), name));
             if let Err(errno) = removed
@@ -260,12 +260,21 @@ impl Core {
         vnode.set_leaf(copy);
         if let Some(place) = place {
             place.parent.entry_changed(place.name()?, Fate::Unknown);
+            if at {
+                self.drop_metacopy(op, &place.parent, place.name()?, &from.vnode);
+            }
         }
         Ok(())
     }
 
     /// Is the file still at its place? Answers false (and lets the vnode know) if that name is gone.
-    fn still_there(&self, op: &Op<'_>, vnode: &Arc<UnionVnode>, from: &Lower, place: &Place) -> Result<bool> {
+    pub(crate) fn still_there(
+        &self,
+        op: &Op<'_>,
+        vnode: &Arc<UnionVnode>,
+        from: &Lower,
+        place: &Place,
+    ) -> Result<bool> {
         if !vnode.place().is_some_and(|now| now.is(place)) {
             return Ok(false);
         }

@@ -199,6 +199,7 @@ impl UnionVnode {
             return Err(Errno::PERM);
         }
         let this = self.arc()?;
+        self.core.copy_up_metacopied(op, &target)?;
         let mut tries = Tries::new();
         loop {
             let names = self.dir()?.names.write();

@@ -1,7 +1,7 @@
 //! `unionfs` as a layer type: its options, and what they mean.
 
 use crate::Unionfs;
-use crate::options::{Branch, Copyup, Delete, LowerFiles, Mode, Numbers, Options, Whiteouts};
+use crate::options::{Branch, Copyup, Delete, LowerFiles, Metacopy, Mode, Numbers, Options, Whiteouts};
 use core::time::Duration;
 use stack::{
     Access, BranchMode, Branches, Build, LayerType, Make, Manual, Needs, Opened, OptionSpec, Settings, Situation,
@@ -96,6 +96,11 @@ const OPTIONS: &[OptionSpec] = &[
                somebody changes it goes on with the file as it was, as on overlayfs. With exact (the default) it sees the \
                change. Shared needs a server that runs as root.",
     },
+    OptionSpec {
+        name: "metacopy",
+        value: Some("on|off"),
+        help: "What changing only the attributes of a file on a ro branch (chmod, chown, utimes, setfattr) copies. With on (the                default): the attributes, if the file is larger than 4 KiB; its data are copied when they are changed. So chown -R                of an image takes little room. With off: the whole file, so that the rw branch can be used without the others,                as an image layer is. Where the server may not set trusted.* attributes, or a branch takes none, the whole                file is copied, too.",
+    },
 ];
 
 const MANUAL: Manual = Manual {
@@ -130,6 +135,7 @@ struct Wanted {
     whiteouts: Whiteouts,
     numbers: Numbers,
     lower_files: LowerFiles,
+    metacopy: Metacopy,
     copyup: Option<Copyup>,
 }
 
@@ -139,19 +145,21 @@ impl Wanted {
         let whiteouts = [("refuse", Whiteouts::Refuse), ("write", Whiteouts::Write)];
         let numbers = [("64", Numbers::Wide), ("32", Numbers::Narrow)];
         let lower_files = [("exact", LowerFiles::Exact), ("shared", LowerFiles::Shared)];
+        let metacopy = [("on", Metacopy::default()), ("off", Metacopy::Off)];
         Ok(Self {
             delete: settings.read("delete", |v| value::one_of(v, &delete))?.unwrap_or_default(),
             whiteouts: settings.read("whiteouts", |v| value::one_of(v, &whiteouts))?.unwrap_or_default(),
             numbers: settings.read("ino", |v| value::one_of(v, &numbers))?.unwrap_or_default(),
             lower_files: settings.read("lower", |v| value::one_of(v, &lower_files))?.unwrap_or_default(),
+            metacopy: settings.read("metacopy", |v| value::one_of(v, &metacopy))?.unwrap_or_default(),
             copyup: copyup(settings)?,
         })
     }
 
     fn options(self, situation: &Situation) -> Options {
         let copyup = self.copyup.unwrap_or_else(|| default_copyup(situation));
-        let Self { delete, whiteouts, numbers, lower_files, .. } = self;
-        Options { delete, whiteouts, numbers, lower_files, copyup }
+        let Self { delete, whiteouts, numbers, lower_files, metacopy, .. } = self;
+        Options { delete, whiteouts, numbers, lower_files, metacopy, copyup }
     }
 }
 

@@ -17,6 +17,7 @@
 //! | listing | `readdir` |
 //! | attributes, extended attributes, open files | `attr`, `xattr`, `file` |
 //! | copy-up | `copyup`, `copydata`, `parents` (of directories), `jobs` and `movers` (who waits for whom) |
+//! | copy-up of attributes without data | `copymeta`; what comes of it, and how that is found: `metacopy` |
 //! | making, removing, renaming | `create`, `remove`, `rmdir`, `rename`, `rename_dir`, `exchange` |
 //! | beginning anew when overtaken | `retry` |
 //! | marks that users write by name | `unpack` |
@@ -40,6 +41,7 @@ mod by_number;
 mod change;
 mod control;
 mod copydata;
+mod copymeta;
 mod copyup;
 mod core;
 mod counting;
@@ -60,6 +62,7 @@ mod log;
 mod logfile;
 mod lookup;
 mod marks;
+mod metacopy;
 mod movers;
 mod names;
 mod node;
@@ -93,4 +96,4 @@ mod xattr;
 pub use build::Unionfs;
 pub use change::BranchChange;
 pub use declare::LAYER;
-pub use options::{Branch, BuildError, Copyup, Delete, LowerFiles, Mode, Numbers, Options, Whiteouts};
+pub use options::{Branch, BuildError, Copyup, Delete, LowerFiles, Metacopy, Mode, Numbers, Options, Whiteouts};

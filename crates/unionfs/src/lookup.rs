@@ -110,6 +110,8 @@ impl Core {
                     }
                 }
                 Some(entry) if merge.stack.is_empty() => {
+                    let left = stack.get(..index).unwrap_or_default();
+                    let entry = self.with_metacopy(op, (left, name), part.branch, entry)?;
                     return Ok(Probe { hit: Hit::Leaf { branch: part.branch, entry }, whiteout: None });
                 }
                 Some(_) => return Ok(merge.done(None)),

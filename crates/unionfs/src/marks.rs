@@ -5,10 +5,11 @@ use crate::identity::ROOT;
 use crate::log::{read_all, write_all};
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
+use crate::times::keeping_times;
 use crate::trust::is_servers;
 use crate::whiteout::OLD_OPAQUE;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use vnode::{Attr, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
 
 /// The opaque mark of OCI layers and aufs.
@@ -211,15 +212,20 @@ impl Core {
 
     /// From now on look-ups in that branch look for redirects, also after the next mount.
     fn announce_moves(&self, op: &Op<'_>, branch: BranchId) -> Result<()> {
-        let branch = op.set.branch(branch)?;
-        if branch.moved.load(Ordering::Acquire) {
+        let state = op.set.branch(branch)?;
+        self.announce(op, branch, MOVED, &state.moved)
+    }
+
+    /// Makes a mark in the root of a branch that tells look-ups what to look for there; `told`: whether they look.
+    pub(crate) fn announce(&self, op: &Op<'_>, branch: BranchId, mark: &[u8], told: &AtomicBool) -> Result<()> {
+        if told.load(Ordering::Acquire) {
             return Ok(());
         }
-        let name = Name::new(MOVED)?;
+        let (root, server, name) = (&op.set.branch(branch)?.root, self.server(op), Name::new(mark)?);
         let mode = Kind::Regular.mode_bits() | 0o444;
-        match self.keeping_times(op, &branch.root, || branch.root.mknod(op, name, mode, 0)) {
-            Ok(_) | Err(Errno::EXIST) => branch.moved.store(true, Ordering::Release),
-            Err(e) => return Err(e),
+        match keeping_times(&server, root, || root.mknod(&server, name, mode, 0)) {
+            Ok(_) | Err(Errno::EXIST) => told.store(true, Ordering::Release),
+            Err(errno) => return Err(errno),
         }
         Ok(())
     }

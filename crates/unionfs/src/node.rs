@@ -216,6 +216,16 @@ impl UnionVnode {
         }
     }
 
+    /// The same lower file, seen in another way: its data have not moved.
+    pub(crate) fn dress(&self, lower: Lower) {
+        let old = {
+            let mut state = self.state.lock();
+            let same = self.branch() == lower.branch && state.lower.id() == lower.vnode.id();
+            if same { std::mem::replace(&mut state.lower, lower.vnode) } else { lower.vnode }
+        };
+        drop(old);
+    }
+
     /// Has its last name gone?
     pub(crate) fn is_gone(&self) -> bool {
         self.flags.load(Ordering::Acquire) & GONE != 0

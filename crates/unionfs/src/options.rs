@@ -85,6 +85,22 @@ pub enum LowerFiles {
     Shared,
 }
 
+/// Of which files a change of attributes copies the attributes only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metacopy {
+    /// Of none: every copy has its data.
+    Off,
+    /// Of files of more than so many bytes, where they have one name.
+    Above(u64),
+}
+
+impl Default for Metacopy {
+    /// A file of up to a page takes no more room than its attributes.
+    fn default() -> Self {
+        Self::Above(4096)
+    }
+}
+
 /// How a union behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -98,6 +114,8 @@ pub struct Options {
     pub numbers: Numbers,
     /// How files on branches that are never changed are read.
     pub lower_files: LowerFiles,
+    /// Which copies are made without data.
+    pub metacopy: Metacopy,
 }
 
 /// Why a union could not be made.

@@ -86,6 +86,7 @@ impl UnionVnode {
             Step::Need(branch) => return Ok(Step::Need(branch)),
             Step::Again => return Ok(Step::Again),
         };
+        core.drop_metacopy(op, self, name, &lower.vnode);
         self.forget_leaf(op, name, branch, entry, removed.stays);
         Ok(Step::Done(removed.branch))
     }

@@ -63,6 +63,9 @@ impl UnionVnode {
         loop {
             let (source, _) = from.find(op, name)?.ok_or(Errno::NOENT)?;
             let dest = to.find(op, new_name)?.map(|(vnode, _)| vnode);
+            for file in [Some(&source), dest.as_ref().filter(|_| flags.exchange)].into_iter().flatten() {
+                self.core.copy_up_metacopied(op, file)?;
+            }
             let rename = Rename {
                 core: &self.core,
                 from: &from,
@@ -260,6 +263,7 @@ impl Rename<'_> {
             removed = self.core.unlink_right(op, to_stack, self.new_name, new.branch, replaced).unwrap_or_default();
         }
         if let Hit::Leaf { branch, entry } = there.hit {
+            self.core.drop_metacopy(op, self.to, self.new_name, &entry.vnode);
             if removed.contains(&branch) {
                 if let Some(dest) = self.dest {
                     dest.lost_name(self.to, self.new_name.as_bytes());

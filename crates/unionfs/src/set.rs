@@ -107,6 +107,11 @@ impl BranchSet {
         self.order.iter().filter(|member| member.is_writable())
     }
 
+    /// That branch, if files on it are changed in place, else the leftmost one.
+    pub(crate) fn writable_from(&self, id: BranchId) -> Result<BranchId> {
+        if self.writable(id) { Ok(id) } else { self.leftmost() }
+    }
+
     /// Answers `EROFS` if this union is read-only.
     pub(crate) fn require_writable(&self) -> Result<()> {
         if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
@@ -146,6 +151,11 @@ impl BranchSet {
     /// May directories on that branch have redirects that matter?
     pub(crate) fn has_redirects(&self, id: BranchId) -> bool {
         !self.is_last(id) && self.member(id).is_some_and(|member| member.state.moved.load(Ordering::Acquire))
+    }
+
+    /// May directories on that branch have metacopies?
+    pub(crate) fn has_metacopies(&self, id: BranchId) -> bool {
+        self.member(id).is_some_and(|member| member.state.metacopies.load(Ordering::Acquire))
     }
 
     /// The number of a lower object that is not a directory's leftmost part nor an aliased file.

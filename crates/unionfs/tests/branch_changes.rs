@@ -7,7 +7,7 @@ use hostfs::{HostFs, HostOptions};
 use memfs::{Faults, MemFs, MemOptions};
 use std::sync::Arc;
 use std::time::Duration;
-use unionfs::{Branch, BranchChange, BuildError, Mode, Options, Unionfs};
+use unionfs::{Branch, BranchChange, BuildError, Metacopy, Mode, Options, Unionfs};
 use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, SetAttr, Vnode};
 
 const CX: Cx<'static> = Cx::internal(0, 0);
@@ -310,7 +310,9 @@ fn a_long_copy_gives_way_to_a_change() {
     let mut gave_way = false;
     for at in 1..100 {
         let (new, left, right) = (new.fork(&faults), left.fork(&faults), right.fork(&faults));
-        let union = union(vec![branch(&left, "/l", Mode::ReadWrite), branch(&right, "/r", Mode::ReadOnly)]);
+        let branches = vec![branch(&left, "/l", Mode::ReadWrite), branch(&right, "/r", Mode::ReadOnly)];
+        let options = Options { metacopy: Metacopy::Off, ..Options::default() };
+        let union = Unionfs::new(branches, options).unwrap();
         let big = find(&*union, "big").unwrap();
         let (changing, layer) = (union.clone(), branch(&new, "/n", Mode::ReadWrite));
         let (sender, receiver) = std::sync::mpsc::channel();

@@ -450,4 +450,6 @@ for_each_config! {
     two_writable = 5;
     redirects = 6;
     one_branch = 7;
+    metacopies = 8;
+    metacopies_between = 9;
 }

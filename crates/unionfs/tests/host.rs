@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use unionfs::{Branch, Mode, Options, Unionfs};
+use unionfs::{Branch, Metacopy, Mode, Options, Unionfs};
 use vnode::{Cx, Layer, Name, OpenFlags, SetAttr, Vnode, XattrFlags};
 
 /// A directory that is removed in the end.
@@ -43,9 +43,12 @@ fn branch(path: &Path, mode: Mode) -> Branch {
     Branch { layer: HostFs::open(path, options).unwrap(), path: path.to_owned(), mode }
 }
 
+fn branches(scratch: &Scratch) -> Vec<Branch> {
+    vec![branch(&scratch.dir("rw"), Mode::ReadWrite), branch(&scratch.dir("ro"), Mode::ReadOnly)]
+}
+
 fn union(scratch: &Scratch) -> Arc<Unionfs> {
-    let branches = vec![branch(&scratch.dir("rw"), Mode::ReadWrite), branch(&scratch.dir("ro"), Mode::ReadOnly)];
-    Unionfs::new(branches, Options::default()).unwrap()
+    Unionfs::new(branches(scratch), Options::default()).unwrap()
 }
 
 const CX: Cx<'static> = Cx::internal(0, 0);
@@ -92,7 +95,11 @@ fn copies_everything_up() {
     fs::File::options().write(true).open(ro.join("a/b/f")).unwrap().set_times(times).unwrap();
     let before = fs::metadata(ro.join("a/b/f")).unwrap();
 
-    let mounted = union(&scratch);
+    let whole = || {
+        let options = Options { metacopy: Metacopy::Off, ..Options::default() };
+        Unionfs::new(branches(&scratch), options).unwrap()
+    };
+    let mounted = whole();
     let file = walk(&mounted, "a/b/f");
     let number = file.id();
     file.setxattr(&CX, b"user.note", b"value", XattrFlags::default()).unwrap();
@@ -111,7 +118,7 @@ fn copies_everything_up() {
     assert_eq!(fs::read_link(scratch.dir("rw").join("a/b/l")).unwrap(), Path::new("over/there"));
     drop((file, link, mounted));
 
-    let again = union(&scratch);
+    let again = whole();
     assert_eq!(walk(&again, "a/b/f").id(), number, "the number stays over a remount");
     let mut value = [0; 16];
     assert_eq!(walk(&again, "a/b/f").getxattr(&CX, b"user.note", &mut value).unwrap(), 5);

@@ -109,5 +109,7 @@ for_each_config! {
     two_writable = 5;
     redirects = 6;
     one_branch = 7;
-    all_read_only = 8;
+    metacopies = 8;
+    metacopies_between = 9;
+    all_read_only = 10;
 }

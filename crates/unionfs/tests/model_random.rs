@@ -300,6 +300,16 @@ fn redirects() {
 }
 
 #[test]
+fn metacopies() {
+    random(8);
+}
+
+#[test]
+fn metacopies_between() {
+    random(9);
+}
+
+#[test]
 fn one_branch() {
     random(7);
 }

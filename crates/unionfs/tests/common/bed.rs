@@ -7,7 +7,7 @@ use super::view::{Numbers, Times, View, Walk, compare, compare_object, expected_
 use memfs::{Dump, Faults, MemFs, MemOptions};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use unionfs::{Branch, Delete, Mode, Options, Unionfs};
+use unionfs::{Branch, Delete, Metacopy, Mode, Options, Unionfs};
 use vnode::Layer;
 
 /// A set of branches in memory, with one plan of faults.
@@ -122,7 +122,8 @@ impl Bed {
             mode: if *access == Access::Rw { Mode::ReadWrite } else { Mode::ReadOnly },
         };
         let branches = self.disks.iter().enumerate().map(branch).collect();
-        let options = Options { delete: self.delete, ..Options::default() };
+        // Of the files that these branches have, some are larger than this and some are not.
+        let options = Options { delete: self.delete, metacopy: Metacopy::Above(30), ..Options::default() };
         let layer = Unionfs::new(branches, options).map_err(|e| format!("mounting: {e}"))?;
         Ok(Session::new(layer))
     }
@@ -168,9 +169,10 @@ fn litter(lies: &View, numbers: &BTreeSet<u64>) -> Result<(), String> {
                     return Err(format!("an index entry of nothing: /{path:?} {object:?}"));
                 }
             }
-            [b".wh..wh.work" | b".wh..wh.links" | b".wh..wh.ident" | b".wh..wh.moved"] => {}
+            [b".wh..wh.work" | b".wh..wh.links" | b".wh..wh.ident" | b".wh..wh.moved" | b".wh..wh.metacopies"] => {}
             [.., last] if last.starts_with(b".wh..wh.") => {
                 let known = [&b".wh..wh..opq"[..], b".wh..wh..redirect", b".wh..wh.redirect"].contains(last)
+                    || last.starts_with(b".wh..wh.meta.")
                     || last.strip_prefix(b".wh..wh.l.").is_some_and(|hex| hex.len() == 32);
                 if !known {
                     return Err(format!("of no known kind: /{path:?} {object:?}"));

@@ -368,6 +368,29 @@ fn prologue() -> Vec<Op> {
     ]
 }
 
+/// Files whose attributes were changed, and what can happen to such a file afterwards.
+fn attributes_changed() -> Vec<Op> {
+    let chmod = |path: &str, mode| Op::Chmod { path: path.into(), mode };
+    vec![
+        chmod("a/f", 0o600),
+        chmod("a/sub/deep", 0o755),
+        Op::Chown { path: "sparse".into(), uid: 3, gid: 4 },
+        Op::Utimes { path: "x/in".into(), mtime: Time { sec: 5, nsec: 6 } },
+        chmod("h1", 0o600),
+        // Its data follow.
+        chmod("both/same", 0o640),
+        Op::Append { path: "a/sub/deep".into(), fill: Fill { seed: 3, len: 9 } },
+        // Its directory moves.
+        Op::Rename { from: "a".into(), to: "moved".into(), flags: RenameFlags::default() },
+        Op::Setxattr {
+            path: "moved/f".into(),
+            name: b"user.late",
+            value: Fill { seed: 1, len: 7 },
+            flags: XattrFlags::default(),
+        },
+    ]
+}
+
 /// All sets of branches.
 pub fn configs() -> Vec<Config> {
     use Access::{Ro, Rw};
@@ -381,6 +404,8 @@ pub fn configs() -> Vec<Config> {
         config("rw, rw", vec![(Rw, upper()), (Rw, base())], vec![]),
         config("redirects", vec![(Rw, Fills::new(0).done()), (Ro, base())], prologue()),
         config("rw", vec![(Rw, base())], vec![]),
+        config("metacopies", vec![(Rw, Fills::new(0).done()), (Ro, middle()), (Ro, base())], attributes_changed()),
+        config("metacopies between", vec![(Rw, upper()), (Rw, middle()), (Ro, base())], attributes_changed()),
         config("ro, ro", vec![(Ro, middle()), (Ro, base())], vec![]),
     ]
 }

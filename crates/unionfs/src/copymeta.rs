@@ -1,0 +1,211 @@
+//! Copy-up of attributes without data: docs/unionfs.md, "Copy-up of attributes".
+
+use crate::branch::{BranchId, Lower};
+use crate::copyup::Built;
+use crate::jobs::Job;
+use crate::listing::Fate;
+use crate::metacopy::{METACOPIES, MetaCopy, ORIGIN, Origin, as_metacopy, metacopy_name};
+use crate::node::{Core, Place, UnionVnode};
+use crate::op::Op;
+use crate::options::Metacopy;
+use crate::retry::Tries;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vnode::{Attr, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode, XattrFlags};
+
+/// Where attributes can be changed.
+pub(crate) struct Changeable<'a> {
+    /// The object that takes the change.
+    pub(crate) lower: Lower,
+    /// The branch that the change goes to.
+    pub(crate) branch: BranchId,
+    /// Until the change is made nobody copies the file up, who would miss it.
+    pub(crate) job: Option<Job<'a>>,
+}
+
+impl From<Lower> for Changeable<'_> {
+    /// An object that is changed where it lies.
+    fn from(lower: Lower) -> Self {
+        Self { branch: lower.branch, lower, job: None }
+    }
+}
+
+/// A file on a branch that is not changed, of which a metacopy is to be made.
+struct Plan<'a> {
+    vnode: &'a Arc<UnionVnode>,
+    /// The file as the union shows it.
+    from: Lower,
+    attr: Attr,
+    /// Its data, which may be those of another metacopy.
+    data: Lower,
+    data_attr: Attr,
+    place: Place,
+    to: BranchId,
+    /// Of the metacopy.
+    name: Vec<u8>,
+}
+
+impl UnionVnode {
+    /// The lower object where changes of attributes go: a metacopy, if the file lies on a branch that is not changed and is
+    /// large; else what [`Self::for_change`] answers.
+    pub(crate) fn for_attributes(&self, op: &Op<'_>) -> Result<Changeable<'_>> {
+        op.set.require_writable()?;
+        let leaf = self.leaf();
+        let apart = as_metacopy(&leaf.vnode).is_some() || !op.set.writable(leaf.branch);
+        if self.kind == Kind::Regular
+            && apart
+            && let Some(changeable) = self.core.copy_up_attributes(op, &self.arc()?)?
+        {
+            return Ok(changeable);
+        }
+        Ok(self.for_change(op, None)?.into())
+    }
+}
+
+impl Core {
+    /// Sees to it that the file has a metacopy on a branch that can be changed. `None` if it is to be copied up whole.
+    fn copy_up_attributes(&self, op: &Op<'_>, vnode: &Arc<UnionVnode>) -> Result<Option<Changeable<'_>>> {
+        let job = self.jobs.start(op, vnode.id)?;
+        let leaf = vnode.leaf();
+        match as_metacopy(&leaf.vnode) {
+            Some(meta) if op.set.writable(meta.home) => {
+                return Ok(Some(Changeable { branch: meta.home, lower: leaf, job: Some(job) }));
+            }
+            // Somebody else has copied it up.
+            None if op.set.writable(leaf.branch) => return Ok(None),
+            _ => {}
+        }
+        let mut tries = Tries::new();
+        loop {
+            let Some(plan) = self.plan_metacopy(op, vnode, leaf.clone())? else { return Ok(None) };
+            let branch = plan.to;
+            let made = match self.ensure_part(op, &plan.place.parent, branch)? {
+                true => self.make_metacopy(op, &plan),
+                false => Err(Errno::AGAIN),
+            };
+            match made {
+                Err(Errno::AGAIN) => op.give_way()?,
+                Err(errno) if op.set.go_left(branch, errno) => {}
+                made => return Ok(made?.map(|lower| Changeable { lower, branch, job: Some(job) })),
+            }
+            tries.again()?;
+        }
+    }
+
+    /// Copies up whole what has a metacopy and lies on a branch that is changed in place, as one that was mounted read-only before
+    /// may be now: its entry there must not go without the metacopy.
+    pub(crate) fn copy_up_metacopied(&self, op: &Op<'_>, vnode: &Arc<UnionVnode>) -> Result<()> {
+        let leaf = vnode.leaf();
+        match as_metacopy(&leaf.vnode) {
+            Some(meta) if op.set.writable(leaf.branch) => {
+                self.copy_up(op, vnode, Some(op.set.writable_from(meta.home)?), None)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn make_metacopy(&self, op: &Op<'_>, plan: &Plan<'_>) -> Result<Option<Lower>> {
+        let Some(built) = self.build_metacopy(op, plan)? else { return Ok(None) };
+        let published = self.publish_metacopy(op, plan, &built);
+        if !matches!(published, Ok(Some(_))) {
+            self.discard(op, &built);
+        }
+        published
+    }
+
+    /// Can a metacopy stand for a copy of the file, and where?
+    fn plan_metacopy<'a>(&self, op: &Op<'_>, vnode: &'a Arc<UnionVnode>, from: Lower) -> Result<Option<Plan<'a>>> {
+        let Metacopy::Above(limit) = self.options.metacopy else { return Ok(None) };
+        // What its branch has taken along is not copied back.
+        op.set.branch(from.branch)?;
+        let data = as_metacopy(&from.vnode).map_or(&from.vnode, MetaCopy::data).clone();
+        let data = Lower { vnode: data, branch: from.branch };
+        let data_attr = data.vnode.getattr(op)?;
+        // Several names, and those without one, need the copy: it is what they have in common.
+        let has_one_name = data_attr.nlink == 1 && self.links.branch(vnode.id).is_none();
+        let Some(place) = vnode.place().filter(|_| has_one_name && data_attr.size > limit) else { return Ok(None) };
+        let Some(name) = metacopy_name(place.name()?) else { return Ok(None) };
+        let to = self.copy_target(op, None, Some(&place), from.branch)?;
+        if op.set.branch(to)?.refuses_metacopies.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let attr = from.vnode.getattr(op)?;
+        Ok(Some(Plan { vnode, from, attr, data, data_attr, place, to, name }))
+    }
+
+    /// Makes a metacopy aside. `None` if the branch can't have any, or need not, since it can share the data.
+    fn build_metacopy(&self, op: &Op<'_>, plan: &Plan<'_>) -> Result<Option<Built>> {
+        op.require_blocking()?;
+        let built = self.build_file(op, plan.to)?;
+        match self.fill_metacopy(op, plan, &built) {
+            Ok(true) => Ok(Some(built)),
+            other => {
+                self.discard(op, &built);
+                other.map(|_| None)
+            }
+        }
+    }
+
+    fn fill_metacopy(&self, op: &Op<'_>, plan: &Plan<'_>, built: &Built) -> Result<bool> {
+        let (server, copy) = (self.server(op), &built.entry.vnode);
+        if let Some(open) = &built.open {
+            let source = plan.data.vnode.open(&server, OpenFlags::RDONLY)?;
+            if open.reflink_from(&server, &*source).is_ok() {
+                return Ok(false);
+            }
+        }
+        let origin = Origin::of(op, &plan.data, &plan.data_attr, plan.place.name()?)?;
+        match copy.setxattr(&server, ORIGIN, &origin.encode(), XattrFlags::default()) {
+            Ok(()) => {}
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                op.set.branch(plan.to)?.refuses_metacopies.store(true, Ordering::Relaxed);
+                return Ok(false);
+            }
+            // The value may be longer than the file system takes.
+            Err(Errno::RANGE | Errno::INVAL) => return Ok(false),
+            Err(errno) => return Err(errno),
+        }
+        self.copy_attributes(op, &plan.from.vnode, &plan.attr, copy)?;
+        self.announce_metacopies(op, plan.to)?;
+        Ok(true)
+    }
+
+    /// From now on look-ups look for metacopies on that branch, also after the next mount.
+    fn announce_metacopies(&self, op: &Op<'_>, branch: BranchId) -> Result<()> {
+        let state = op.set.branch(branch)?;
+        self.announce(op, branch, METACOPIES, &state.metacopies)
+    }
+
+    /// Puts a finished metacopy in place, from where on it is the one whose attributes show: they are still the same. `None` if
+    /// the file is no longer there.
+    fn publish_metacopy(&self, op: &Op<'_>, plan: &Plan<'_>, built: &Built) -> Result<Option<Lower>> {
+        let &Plan { vnode, ref from, ref place, to, .. } = plan;
+        let dir = &place.parent;
+        let _names = dir.dir()?.names.write();
+        if !self.still_there(op, vnode, from, place)? {
+            return Ok(None);
+        }
+        let part = dir.part(to)?.ok_or(Errno::AGAIN)?;
+        let (server, name) = (self.server(op), Name::new(&plan.name)?);
+        let published = self.keeping_times(op, &part.vnode, || match &built.work {
+            Some((work, work_name)) => {
+                work.rename(&server, work_name.name()?, &part.vnode, name, RenameFlags::default())
+            }
+            None => match part.vnode.link(&server, name, &built.entry.vnode) {
+                Err(Errno::EXIST) => {
+                    // Left behind by something else that had the name.
+                    part.vnode.unlink(&server, name)?;
+                    part.vnode.link(&server, name, &built.entry.vnode).map(drop)
+                }
+                linked => linked.map(drop),
+            },
+        });
+        published.inspect_err(|&errno| op.set.explain_refusal(to, errno))?;
+        let (data, attributes) = (plan.data.vnode.clone(), built.entry.vnode.clone());
+        let both: Arc<dyn Vnode> = Arc::new(MetaCopy::new(data, attributes, to, plan.data_attr.mtime));
+        let lower = Lower { vnode: both, branch: from.branch };
+        vnode.dress(lower.clone());
+        dir.entry_changed(place.name()?, Fate::Unknown);
+        Ok(Some(lower))
+    }
+}

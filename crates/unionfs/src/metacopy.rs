@@ -1,0 +1,335 @@
+//! Files of which only the attributes were copied up: docs/unionfs.md, "Copy-up of attributes". Here: what they are, and how
+//! they are found. They are made in `copymeta`.
+
+use crate::branch::{BranchId, Lower};
+use crate::copydata::sized;
+use crate::marks::Found;
+use crate::node::{Core, UnionVnode};
+use crate::op::Op;
+use crate::times::keeping_times;
+use crate::trust::is_servers;
+use std::any::Any;
+use std::sync::Arc;
+use vnode::{
+    Attr, Cx, Entry, Errno, Kind, NAME_MAX, Name, OpenFile, OpenFlags, Result, SetAttr, SetTime, Time, Vnode,
+    XattrFlags, forward, refuse,
+};
+
+/// In a branch's root: directories of the branch may have metacopies.
+pub(crate) const METACOPIES: &[u8] = b".wh..wh.metacopies";
+/// What the names of metacopies begin with; the file's own name follows.
+const PREFIX: &[u8] = b".wh..wh.meta.";
+/// The attribute of a metacopy that names its origin. Only a process with `CAP_SYS_ADMIN` can set one of this kind.
+pub(crate) const ORIGIN: &[u8] = b"trusted.strata.origin";
+/// Attributes that a user of the union neither sees nor sets on such a file.
+const OWN_XATTRS: &[u8] = b"trusted.strata.";
+/// The longest value of [`ORIGIN`] in bytes.
+const ORIGIN_MAX: usize = 512;
+
+/// The name of the metacopy of a file of that name; `None` if it would be too long.
+pub(crate) fn metacopy_name(name: Name<'_>) -> Option<Vec<u8>> {
+    let full = [PREFIX, name.as_bytes()].concat();
+    (full.len() <= NAME_MAX).then_some(full)
+}
+
+/// The file that a metacopy was made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// Of its branch.
+    tag: u16,
+    number: u64,
+    generation: u32,
+    size: u64,
+    mtime: Time,
+    name: Box<[u8]>,
+}
+
+impl Origin {
+    /// `data`: the file, with its attributes.
+    pub(crate) fn of(op: &Op<'_>, data: &Lower, attr: &Attr, name: Name<'_>) -> Result<Self> {
+        let tag = op.set.branch(data.branch)?.tag;
+        let (number, generation) = (data.vnode.id(), data.vnode.generation());
+        Ok(Self { tag, number, generation, size: attr.size, mtime: attr.mtime, name: name.as_bytes().into() })
+    }
+
+    /// The value of [`ORIGIN`]: docs/formats/union-branch.md.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let Self { tag, number, generation, size, mtime: Time { sec, nsec }, name } = self;
+        let mut value = format!("1 {tag} {number} {generation} {size} {sec} {nsec} ").into_bytes();
+        value.extend_from_slice(name);
+        value
+    }
+
+    /// `None` if the value is not as it should be.
+    fn decode(value: &[u8]) -> Option<Self> {
+        let mut fields = value.splitn(8, |&b| b == b' ');
+        let mut field = || std::str::from_utf8(fields.next()?).ok();
+        if field()? != "1" {
+            return None;
+        }
+        let (tag, number, generation) = (field()?.parse().ok()?, field()?.parse().ok()?, field()?.parse().ok()?);
+        let (size, sec, nsec) = (field()?.parse().ok()?, field()?.parse().ok()?, field()?.parse().ok()?);
+        Some(Self { tag, number, generation, size, mtime: Time { sec, nsec }, name: fields.next()?.into() })
+    }
+
+    /// Is `found` the file that this was made of? `found_now`: the same, of what was found.
+    ///
+    /// A lower image that was built anew gives its files other numbers. A file of the same size and time under the same name
+    /// is taken for the same, if only root and the user `server` can have made it so.
+    fn is(&self, found_now: &Self, attr: &Attr, server: u32) -> bool {
+        let identity = |origin: &Self| (origin.tag, origin.number, origin.generation);
+        let content = |origin: &Self| (origin.size, origin.mtime);
+        let same =
+            identity(self) == identity(found_now) || (content(self) == content(found_now) && is_servers(attr, server));
+        same && self.name == found_now.name
+    }
+}
+
+/// A file with the data of a lower file and the attributes of a metacopy further left.
+#[derive(Debug)]
+pub(crate) struct MetaCopy {
+    /// The lower file, on the branch that [`Lower::branch`] of this says.
+    data: Arc<dyn Vnode>,
+    /// A file without data that has the attributes.
+    attributes: Arc<dyn Vnode>,
+    /// The branch of `attributes`.
+    pub(crate) home: BranchId,
+    /// When the data were last changed, as of the time the metacopy was made.
+    data_mtime: Time,
+}
+
+impl MetaCopy {
+    pub(crate) fn new(data: Arc<dyn Vnode>, attributes: Arc<dyn Vnode>, home: BranchId, data_mtime: Time) -> Self {
+        Self { data, attributes, home, data_mtime }
+    }
+
+    /// The file with the data.
+    pub(crate) fn data(&self) -> &Arc<dyn Vnode> {
+        &self.data
+    }
+
+    /// The attributes of the file, from those of its two halves.
+    fn merge(&self, attributes: &Attr, data: &Attr) -> Attr {
+        let Attr { mode, uid, gid, .. } = *attributes;
+        let atime = read_since(attributes, data).unwrap_or(attributes.atime);
+        // Data that were changed behind our back since have their own time.
+        let mtime = if data.mtime == self.data_mtime { attributes.mtime } else { data.mtime };
+        let ctime = attributes.ctime.max(data.ctime);
+        Attr { atime, mtime, ctime, mode, uid, gid, ..*data }
+    }
+
+    /// Before a change of the attributes: takes over when the data were last read, which could not be told afterwards.
+    fn keep_atime(&self, cx: &Cx<'_>) -> Result<()> {
+        if let Some(read) = read_since(&self.attributes.getattr(cx)?, &self.data.getattr(cx)?) {
+            let set = SetAttr { atime: Some(SetTime::At(read)), ..SetAttr::default() };
+            self.attributes.setattr(cx, &set, None)?;
+        }
+        Ok(())
+    }
+}
+
+/// When the data were read, if that was after the last change of the attributes: reading goes past these.
+fn read_since(attributes: &Attr, data: &Attr) -> Option<Time> {
+    (data.atime > attributes.ctime).then_some(data.atime)
+}
+
+/// The metacopy that a lower object is, if it is one.
+pub(crate) fn as_metacopy(lower: &Arc<dyn Vnode>) -> Option<&MetaCopy> {
+    lower.as_any().downcast_ref()
+}
+
+fn is_own(xattr: &[u8]) -> bool {
+    xattr.starts_with(OWN_XATTRS)
+}
+
+impl Vnode for MetaCopy {
+    forward!(data: id, generation, kind, names, listing_stamp, refused, statfs, ioctl, control);
+    forward!(attributes: fsync);
+    refuse!(Errno::NOTDIR => lookup, readdir, create, tmpfile, mknod, mkdir, symlink, link, unlink, rmdir, rename);
+    refuse!(Errno::INVAL => readlink);
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
+        Ok(self.merge(&self.attributes.getattr(cx)?, &self.data.getattr(cx)?))
+    }
+
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr, _file: Option<&dyn OpenFile>) -> Result<Attr> {
+        if set.size.is_some() {
+            return Err(Errno::ROFS);
+        }
+        self.keep_atime(cx)?;
+        // An open file is one of the data, whose attributes stay.
+        let data = self.data.getattr(cx)?;
+        Ok(self.merge(&self.attributes.setattr(cx, set, None)?, &data))
+    }
+
+    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        if flags.writes() || flags.truncates() { Err(Errno::ROFS) } else { self.data.open(cx, flags) }
+    }
+
+    fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
+        if is_own(name) { Err(Errno::NODATA) } else { self.attributes.getxattr(cx, name, out) }
+    }
+
+    fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        if is_own(name) {
+            return Err(Errno::PERM);
+        }
+        self.keep_atime(cx)?;
+        self.attributes.setxattr(cx, name, value, flags)
+    }
+
+    fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
+        let all = sized(|out| self.attributes.listxattr(cx, out))?;
+        let shown = all.split_inclusive(|&b| b == 0).filter(|name| !is_own(name));
+        vnode::give(&shown.flatten().copied().collect::<Vec<u8>>(), out)
+    }
+
+    fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+        if is_own(name) {
+            return Err(Errno::PERM);
+        }
+        self.keep_atime(cx)?;
+        self.attributes.removexattr(cx, name)
+    }
+}
+
+impl Core {
+    /// What a name leads to that shows as `entry` on `branch`: the same with the attributes of a metacopy, if one of the
+    /// directories in `left`, which lie left of that branch, has one.
+    pub(crate) fn with_metacopy(
+        &self,
+        op: &Op<'_>,
+        (left, name): Found<'_>,
+        branch: BranchId,
+        entry: Entry,
+    ) -> Result<Entry> {
+        if entry.vnode.kind() != Kind::Regular {
+            return Ok(entry);
+        }
+        for dir in left.iter().filter(|dir| op.set.has_metacopies(dir.branch)) {
+            let Some(full) = metacopy_name(name) else { break };
+            if let Some(found) = dir.vnode.lookup(op, Name::new(&full)?)?
+                && let Some(both) = self.joined(op, (dir, name), &found, branch, &entry)?
+            {
+                return Ok(both);
+            }
+        }
+        Ok(entry)
+    }
+
+    /// The file `entry` on `branch` with the attributes of `found`, if that is a metacopy of it.
+    fn joined(
+        &self,
+        op: &Op<'_>,
+        (dir, name): (&Lower, Name<'_>),
+        found: &Entry,
+        branch: BranchId,
+        entry: &Entry,
+    ) -> Result<Option<Entry>> {
+        let data = Lower { vnode: entry.vnode.clone(), branch };
+        let now = Origin::of(op, &data, &entry.attr, name)?;
+        let why = match origin(op, found)? {
+            Some(then) if then.is(&now, &entry.attr, self.own().uid) => {
+                let both = MetaCopy::new(data.vnode, found.vnode.clone(), dir.branch, then.mtime);
+                let attr = both.merge(&found.attr, &entry.attr);
+                return Ok(Some(Entry { vnode: Arc::new(both), attr }));
+            }
+            Some(_) => "it was made of another file than the one that the name now leads to",
+            None => "it does not say which file it was made of, or not in a way that only root can have written",
+        };
+        if self.complaints.is_new(&Lower { vnode: found.vnode.clone(), branch: dir.branch }) {
+            let path = op.set.path_of(dir.branch);
+            tracing::warn!(branch = %path, %name, "attributes that were changed in the union are ignored: {why}");
+        }
+        Ok(None)
+    }
+
+    /// Removes the metacopy that `lower`, to which that name led until now, is in part. One that stays changes nothing as long
+    /// as the name leads to something else.
+    pub(crate) fn drop_metacopy(&self, op: &Op<'_>, dir: &UnionVnode, name: Name<'_>, lower: &Arc<dyn Vnode>) {
+        let Some(meta) = as_metacopy(lower).filter(|meta| op.set.writable(meta.home)) else { return };
+        let Ok(Some(part)) = dir.part(meta.home) else { return };
+        let server = self.server(op);
+        let Some(full) = metacopy_name(name) else { return };
+        let removed =
+            Name::new(&full).and_then(|full| keeping_times(&server, &part.vnode, || part.vnode.unlink(&server, full)));
+        if let Err(errno) = removed
+            && errno != Errno::NOENT
+        {
+            tracing::warn!(%name, %errno, branch = %op.set.path_of(meta.home), "a metacopy that means nothing stays");
+        }
+    }
+}
+
+/// What a file says it is a metacopy of.
+fn origin(op: &Op<'_>, found: &Entry) -> Result<Option<Origin>> {
+    if found.vnode.kind() != Kind::Regular {
+        return Ok(None);
+    }
+    let mut value = [0; ORIGIN_MAX];
+    match found.vnode.getxattr(op, ORIGIN, &mut value) {
+        Ok(len) => Ok(value.get(..len).and_then(Origin::decode)),
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS | Errno::RANGE | Errno::PERM) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn example() -> Origin {
+        let mtime = Time { sec: -1, nsec: 999_999_999 };
+        Origin { tag: 3, number: u64::MAX, generation: 7, size: 1 << 40, mtime, name: b" a b".as_slice().into() }
+    }
+
+    #[test]
+    fn fixture_of_version_1() {
+        let text = b"1 3 18446744073709551615 7 1099511627776 -1 999999999  a b";
+        assert_eq!(example().encode(), text);
+        assert_eq!(Origin::decode(text), Some(example()));
+    }
+
+    #[test]
+    fn what_is_not_an_origin_is_refused() {
+        for bad in
+            ["", "1", "2 3 4 5 6 7 8 a", "1 3 4 5 6 7 8", "1 65536 4 5 6 7 8 a", "1 -3 4 5 6 7 8 a", "1  4 5 6 7 8 a"]
+        {
+            assert_eq!(Origin::decode(bad.as_bytes()), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_metacopy_belongs_to_one_file() {
+        let attr = |uid, mode| Attr { uid, mode, ..memfs_attr() };
+        let (root, user) = (attr(0, 0o100_644), attr(7, 0o100_644));
+        let origin = example();
+        // The image was built anew.
+        let renumbered = Origin { tag: 4, number: 5, generation: 6, ..example() };
+        assert!(origin.is(&renumbered, &root, 1000));
+        assert!(!origin.is(&renumbered, &user, 1000));
+        assert!(!origin.is(&renumbered, &attr(0, 0o100_666), 1000));
+        // It was changed in place.
+        assert!(origin.is(&Origin { size: 1, ..example() }, &user, 1000));
+        assert!(!origin.is(&Origin { size: 1, ..renumbered }, &root, 1000));
+        // Somebody renamed the metacopy.
+        assert!(!origin.is(&Origin { name: b"b".as_slice().into(), ..example() }, &root, 1000));
+    }
+
+    fn memfs_attr() -> Attr {
+        vnode::Layer::root(&*memfs::MemFs::new()).getattr(&Cx::internal(0, 0)).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn takes_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let _ = Origin::decode(&bytes);
+            let _ = Origin::decode(&[b"1 2 3 4 5 6 7 ", &*bytes].concat());
+        }
+    }
+}
