@@ -151,7 +151,7 @@ fn readers_do_not_wait(transport: Transport) {
     });
     let reader = File::open(fx.path("f")).unwrap();
     let path = fx.path("f");
-    let changing = std::thread::spawn(move || fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap());
+    let changing = std::thread::spawn(move || append(&path, b"x").unwrap());
     let mut reads_meanwhile = 0;
     let mut bytes = vec![0; 4096];
     let mut rng = Rng::new(4);
@@ -161,12 +161,12 @@ fn readers_do_not_wait(transport: Transport) {
         let at = usize::try_from(at).unwrap();
         assert!(bytes == block[at..at + 4096]);
         // stat and look-up must not wait either.
-        assert_eq!(fs::metadata(fx.path("f")).unwrap().len(), 40 << 24);
+        assert!([40 << 24, (40 << 24) + 1].contains(&fs::metadata(fx.path("f")).unwrap().len()));
         reads_meanwhile += 1;
     }
     changing.join().unwrap();
     assert!(reads_meanwhile > 3, "{reads_meanwhile} reads while 640 MiB were copied");
-    assert_eq!(fs::metadata(fx.path("f")).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(fx.path("f")).unwrap().len(), (40 << 24) + 1);
 }
 
 /// Does what should fail, which must change nothing that can be seen; or it succeeds, if it can.
