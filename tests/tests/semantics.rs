@@ -569,8 +569,11 @@ fn file_capabilities(transport: Transport) {
     };
     assert!(caps("a").contains("cap_dac_read_search=ep") && read("a"));
     rustix::fs::utimensat(CWD, fx.path("a"), &now(), rustix::fs::AtFlags::empty()).unwrap();
+    assert!(!fx.rw.join("a").exists());
+    assert!(caps("a").contains("cap_dac_read_search=ep") && read("a"), "after the copy-up of attributes");
+    drop(File::options().append(true).open(fx.path("a")).unwrap());
     assert!(fx.rw.join("a").exists());
-    assert!(caps("a").contains("cap_dac_read_search=ep") && read("a"), "after the copy-up");
+    assert!(caps("a").contains("cap_dac_read_search=ep") && read("a"), "after the copy-up of data");
     for name in ["a", "b"] {
         File::options().append(true).open(fx.path(name)).unwrap().write_all(b"+").unwrap();
         assert!(caps(name).is_empty(), "{name} was written: {}", caps(name));
