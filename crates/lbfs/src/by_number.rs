@@ -1,35 +1,19 @@
 //! Objects by number. Numbers are hashes of paths, so it takes a walk to find the path of one.
 
-use crate::layer::Shared;
-use crate::node::Node;
+use crate::node::{Core, Node};
 use std::sync::Arc;
-use vnode::{Cx, Errno, Finder, Found, Kind, Name, NameSink, Result, Vnode};
+use vnode::{Cx, Errno, Found, Kind, Name, NameSink, Result, Vnode};
 
-/// The two kinds of walks.
-#[derive(Debug)]
-pub(crate) struct Finders {
-    /// By what listings show: the numbers of paths.
-    listed: Finder,
-    /// By look-ups of all names: a file with several names has another number than its paths.
-    exact: Finder,
-}
-
-impl Default for Finders {
-    fn default() -> Self {
-        Self { listed: Finder::new(), exact: Finder::exact() }
-    }
-}
-
-impl Shared {
+impl Core {
     /// The vnode of a number.
     pub(crate) fn by_number(&self, cx: &Cx<'_>, root: &Arc<Node>, number: u64) -> Result<Arc<dyn Vnode>> {
         if let Some(live) = self.table.by_number(number) {
             return Ok(live);
         }
         let root: Arc<dyn Vnode> = Arc::clone(root) as Arc<dyn Vnode>;
-        let listed = self.finders.listed.find(cx, &root, number, 1)?;
+        let listed = self.listed.find(cx, &root, number, 1)?;
         let found = match listed.into_iter().next() {
-            None => self.finders.exact.find(cx, &root, number, 1)?.into_iter().next(),
+            None => self.exact.find(cx, &root, number, 1)?.into_iter().next(),
             found => found,
         };
         found.map(|found| found.entry.vnode).ok_or(Errno::STALE)
@@ -49,7 +33,7 @@ impl Node {
             return Ok(());
         }
         let root: Arc<dyn Vnode> = self.top()?;
-        for Found { dir, name: other, .. } in self.fs.finders.exact.find(cx, &root, self.number(), names)? {
+        for Found { dir, name: other, .. } in self.fs.exact.find(cx, &root, self.number(), names)? {
             let known = dir.id() == parent.id() && other == *name;
             if !known && !sink(&dir, Name::new(&other)?) {
                 break;

@@ -1,8 +1,12 @@
-use crate::blame::{Blame, blame};
-use crate::failover::{Call, Caller, Deadline, Fault, Way, errno_of};
-use crate::node::{Node, Version};
+use crate::attempts::Attempts;
+use crate::call::Call;
+use crate::caller::Caller;
+use crate::deadline::Deadline;
+use crate::fault::{Blame, Fault, blame, errno_of};
+use crate::node::Node;
 use crate::pool::Pool;
 use crate::replica::Opened;
+use crate::version::Version;
 use core::time::Duration;
 use parking_lot::RwLock;
 use std::any::Any;
@@ -77,7 +81,7 @@ impl Node {
         let prefer = self.choice();
         // Of a file that may well have to move, it is known exactly what was opened; of others as it was looked up.
         let exactly = self.fs.may_move();
-        let mut deadline = Deadline::new(&self.fs);
+        let mut deadline = Deadline::new(self.fs.options.timeout);
         let answer = self.ask_for(cx, &mut deadline, self.path().number(), prefer, opening(flags, exactly))?;
         self.choose(answer.replica);
         let (file, attr) = answer.value;
@@ -94,39 +98,39 @@ impl Node {
 
 impl LbFile {
     /// Does `op` where the file is open; if that fails because of the replica, moves it and does it there.
-    fn follow<T>(&self, cx: &Cx<'_>, mut op: impl FnMut(&Arc<Place>, &mut Way<'_>) -> Result<T>) -> Result<T> {
-        let mut deadline = Deadline::new(&self.node.fs);
-        let mut way = Way::new(&self.node.fs, &mut deadline, self.node.path().number(), None);
-        way.begin(cx)?;
+    fn follow<T>(&self, cx: &Cx<'_>, mut op: impl FnMut(&Arc<Place>, &mut Attempts<'_>) -> Result<T>) -> Result<T> {
+        let mut deadline = Deadline::new(self.node.fs.options.timeout);
+        let mut attempts = Attempts::new(&self.node.fs, &mut deadline, self.node.path().number(), None);
+        attempts.begin(cx)?;
         loop {
             let place = Arc::clone(&self.current.read());
             let errno = if self.node.fs.is_hopeless(place.replica) {
                 Errno::NOTCONN
             } else {
-                match op(&place, &mut way) {
+                match op(&place, &mut attempts) {
                     Err(errno) if blame(errno) != Blame::Nobody => errno,
                     answer => return answer,
                 }
             };
-            way.file_failed(place.replica, errno);
-            self.move_on(cx, &mut way, &place)?;
+            attempts.file_failed(place.replica, errno);
+            self.move_on(cx, &mut attempts, &place)?;
         }
     }
 
     /// Moves it from `former` to a replica that has the same file.
-    fn move_on(&self, cx: &Cx<'_>, way: &mut Way<'_>, former: &Arc<Place>) -> Result<()> {
+    fn move_on(&self, cx: &Cx<'_>, attempts: &mut Attempts<'_>, former: &Arc<Place>) -> Result<()> {
         loop {
             if !Arc::ptr_eq(&self.current.read(), former) {
                 // Somebody else has moved it.
                 return Ok(());
             }
-            let replica = way.next(cx)?;
-            match self.node.attempt(cx, replica, || way.patience(replica), &opening(self.flags, true)) {
+            let replica = attempts.next(cx)?;
+            match self.node.attempt(cx, replica, || attempts.patience(replica), &opening(self.flags, true)) {
                 Ok(((file, attr), opened)) => {
                     let place = Arc::new(Place { replica, opened, file: Some(file) });
                     if attr.is_none_or(|attr| Version::of(&attr) != self.version) {
                         self.node.differs_on(replica, former.replica);
-                        way.lacks(replica);
+                        attempts.lacks(replica);
                         continue;
                     }
                     self.node.choose(replica);
@@ -135,11 +139,11 @@ impl LbFile {
                 }
                 Err(Fault::Missing) => {
                     self.node.differs_on(replica, former.replica);
-                    way.lacks(replica);
+                    attempts.lacks(replica);
                 }
                 Err(Fault::Errno(vnode::MAY_BLOCK)) => return Err(vnode::MAY_BLOCK),
-                Err(Fault::Errno(errno)) if blame(errno) == Blame::Nobody => way.lacks(replica),
-                Err(Fault::Errno(errno)) => way.failed(replica, errno),
+                Err(Fault::Errno(errno)) if blame(errno) == Blame::Nobody => attempts.lacks(replica),
+                Err(Fault::Errno(errno)) => attempts.failed(replica, errno),
             }
         }
     }
@@ -190,7 +194,7 @@ impl OpenFile for LbFile {
     }
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
-        self.follow(cx, |place, way| {
+        self.follow(cx, |place, attempts| {
             let Some(pool) = place.pool() else {
                 return self.counted(place, || place.file()?.read(cx, out, offset));
             };
@@ -203,7 +207,7 @@ impl OpenFile for LbFile {
                 bytes.truncate(done);
                 Ok(bytes)
             };
-            let bytes = self.isolated(cx, (place, pool), way.patience(place.replica), read)?;
+            let bytes = self.isolated(cx, (place, pool), attempts.patience(place.replica), read)?;
             out.get_mut(..bytes.len()).ok_or(Errno::IO)?.copy_from_slice(&bytes);
             Ok(bytes.len())
         })
@@ -226,13 +230,13 @@ impl OpenFile for LbFile {
     }
 
     fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
-        self.follow(cx, |place, way| {
+        self.follow(cx, |place, attempts| {
             let Some(pool) = place.pool() else {
                 return self.counted(place, || place.file()?.seek(cx, offset, whence));
             };
             cx.require_blocking()?;
             let seek = move |file: &dyn OpenFile, cx: &Cx<'_>| file.seek(cx, offset, whence);
-            self.isolated(cx, (place, pool), way.patience(place.replica), seek)
+            self.isolated(cx, (place, pool), attempts.patience(place.replica), seek)
         })
     }
 

@@ -7,6 +7,7 @@
 //! the number that the *first* replica gives it; while that is away, from the name that was looked up first ([`crate::links`]).
 
 use sha2::{Digest, Sha256};
+use vnode::Kind;
 
 /// The number of the root.
 pub(crate) const ROOT: u64 = 1;
@@ -47,6 +48,15 @@ impl PathKey {
         let [.., a, b, c, d, e, f, g, h] = self.0;
         (u64::from_le_bytes([a, b, c, d, e, f, g, h]) >> 2).max(1)
     }
+}
+
+/// What tells one object from another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    pub(crate) path: PathKey,
+    /// That of the path, unless the object is a file with several names or has replaced another one.
+    pub(crate) number: u64,
+    pub(crate) kind: Kind,
 }
 
 /// The number of a file with several names, by its number on the first replica.

@@ -1,6 +1,6 @@
-//! The thread that has replicas probed which failed.
+//! The thread that has failed replicas probed.
 
-use crate::layer::Shared;
+use crate::node::Core;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -9,7 +9,7 @@ use std::time::Instant;
 const STACK: usize = 64 << 10;
 
 /// Starts it. It ends with the layer.
-pub(crate) fn start(fs: &Arc<Shared>) -> io::Result<()> {
+pub(crate) fn start(fs: &Arc<Core>) -> io::Result<()> {
     let (bell, fs) = (Arc::clone(fs.board.bell()), Arc::downgrade(fs));
     let run = move || {
         while let Some(next) = round(&fs) {
@@ -22,7 +22,7 @@ pub(crate) fn start(fs: &Arc<Shared>) -> io::Result<()> {
 }
 
 /// Sends the probes that are due. Answers when to come again; `None`: the layer is gone.
-fn round(fs: &Weak<Shared>) -> Option<Option<Instant>> {
+fn round(fs: &Weak<Core>) -> Option<Option<Instant>> {
     let fs = fs.upgrade()?;
     for replica in fs.board.take_due(Instant::now()) {
         probe(&fs, replica);
@@ -31,7 +31,7 @@ fn round(fs: &Weak<Shared>) -> Option<Option<Instant>> {
 }
 
 /// Has a replica probed by a thread of its own, which may hang.
-fn probe(fs: &Arc<Shared>, i: usize) {
+fn probe(fs: &Arc<Core>, i: usize) {
     let Some(replica) = fs.replicas.get(i) else { return };
     let weak = Arc::downgrade(fs);
     let ask = move || {

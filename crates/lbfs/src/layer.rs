@@ -1,50 +1,21 @@
-use crate::blame::{Blame, blame};
-use crate::by_number::Finders;
-use crate::chooser::Chooser;
-use crate::compare::Differences;
-use crate::failover::GaveUp;
-use crate::health::{Board, Times};
+use crate::fault::{Blame, blame};
 use crate::keeper;
-use crate::links::Links;
-use crate::listing::Listings;
-use crate::node::Node;
-use crate::options::{Options, Policy};
+use crate::node::{Core, Node};
+use crate::options::Options;
 use crate::replica::{MAX_REPLICAS, Replica, Source};
-use crate::table::Table;
+use crate::report;
 use core::fmt;
-use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
-use vnode::{Attr, Command, Cx, Errno, Layer, Properties, Result, Upcalls, Vnode};
+use vnode::{Command, Cx, Errno, Layer, Properties, Result, Upcalls, Vnode};
 
 /// The load-balancing layer.
 #[derive(Debug)]
 pub struct LbFs {
-    fs: Arc<Shared>,
+    fs: Arc<Core>,
     root: Arc<Node>,
     properties: Properties,
-}
-
-/// What all vnodes share.
-pub(crate) struct Shared {
-    pub(crate) options: Options,
-    pub(crate) replicas: Box<[Replica]>,
-    pub(crate) board: Board,
-    pub(crate) chooser: Chooser,
-    /// Chooses any, whatever the policy is.
-    pub(crate) any: Chooser,
-    pub(crate) table: Table,
-    pub(crate) links: Links,
-    pub(crate) listings: Listings,
-    pub(crate) finders: Finders,
-    pub(crate) differences: Differences,
-    pub(crate) gave_up: GaveUp,
-    /// The attributes of the root when they were last seen.
-    pub(crate) root_attr: Mutex<Option<Attr>>,
-    /// See [`vnode::StatFs::fsid`].
-    pub(crate) fsid: u64,
 }
 
 /// Why there is no layer.
@@ -84,35 +55,19 @@ impl LbFs {
     /// # Errors
     /// [`MakeError`]
     pub fn new(sources: Vec<Source>, options: Options) -> core::result::Result<Arc<Self>, MakeError> {
-        static NEXT: AtomicU64 = AtomicU64::new(0x6c62_6673_0000_0000);
         if sources.is_empty() || sources.len() > MAX_REPLICAS {
             return Err(MakeError::Count(sources.len()));
         }
         let replicas: Box<[Replica]> =
             sources.into_iter().map(|source| Replica::new(source, options.isolate, options.threads)).collect();
-        let times = Times { timeout: options.timeout, probe: options.probe, ramp: options.ramp };
-        let fs = Arc::new(Shared {
-            options,
-            board: Board::new(replicas.len(), times, Instant::now()),
-            chooser: Chooser::new(options.policy),
-            any: Chooser::new(Policy::Random),
-            table: Table::new(),
-            links: Links::default(),
-            listings: Listings::default(),
-            finders: Finders::default(),
-            differences: Differences::default(),
-            gave_up: GaveUp::default(),
-            root_attr: Mutex::new(None),
-            fsid: NEXT.fetch_add(1, Ordering::Relaxed),
-            replicas,
-        });
+        let fs = Arc::new(Core::new(replicas, options));
         let refused = open_all(&fs);
         if refused.len() == fs.replicas.len() {
             let named = fs.replicas.iter().zip(refused).map(|(replica, (_, errno))| (replica.name.clone(), errno));
             return Err(MakeError::NoneOpens(named.collect()));
         }
         for (i, errno) in refused {
-            let name = fs.replicas.get(i).map_or("", |replica| &replica.name);
+            let name = fs.name(i);
             if blame(errno) == Blame::Nobody {
                 return Err(MakeError::Wrong(name.to_owned(), errno));
             }
@@ -136,7 +91,7 @@ impl LbFs {
     /// What the command `lbfs.replicas` answers.
     #[must_use]
     pub fn statistics(&self) -> String {
-        crate::stats::text(&self.fs)
+        report::text(&self.fs)
     }
 
     /// How many objects are known at the moment, the root not counted.
@@ -147,7 +102,7 @@ impl LbFs {
 }
 
 /// Opens all replicas at the same time. Answers those that can't be opened, by number.
-fn open_all(fs: &Arc<Shared>) -> Vec<(usize, Errno)> {
+fn open_all(fs: &Arc<Core>) -> Vec<(usize, Errno)> {
     let deadline = Instant::now() + fs.options.timeout;
     let (answer, answers) = mpsc::channel();
     for (i, replica) in fs.replicas.iter().enumerate() {
@@ -192,22 +147,10 @@ impl Layer for LbFs {
 
     fn commands(&self) -> Vec<Command> {
         // Those of the replicas' layers are left out: each would act on one of several copies.
-        vec![crate::stats::REPLICAS]
+        vec![report::REPLICAS]
     }
 
     fn sync(&self, _cx: &Cx<'_>) -> Result<()> {
         Ok(())
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        self.board.bell().close();
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LbFs").field("options", &self.options).field("replicas", &self.replicas).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-use crate::node::Version;
+use crate::version::Version;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 

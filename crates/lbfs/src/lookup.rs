@@ -1,7 +1,10 @@
-use crate::failover::{Answer, Deadline, Fault};
+use crate::deadline::Deadline;
+use crate::failover::Answer;
+use crate::fault::Fault;
 use crate::health::only;
-use crate::identity;
-use crate::node::{Birth, Node, Version};
+use crate::identity::{Identity, link_number};
+use crate::node::{Birth, Node};
+use crate::version::Version;
 use std::sync::Arc;
 use vnode::{Cx, Entry, Kind, Name, Result, Vnode};
 
@@ -16,7 +19,7 @@ impl Node {
         let known = self.fs.table.get(path);
         let prefer =
             if self.fs.chooser.goes_by_number() { None } else { known.as_ref().and_then(|node| node.choice()) };
-        let mut deadline = Deadline::new(&self.fs);
+        let mut deadline = Deadline::new(self.fs.options.timeout);
         let answer = self.ask_for(cx, &mut deadline, path.number(), prefer, looking_for(name))?;
         let Some(found) = &answer.value else {
             self.compare_some(name, answer.replica);
@@ -59,7 +62,7 @@ impl Node {
             }
         };
         let at = Some((self.me()?, name.as_bytes().into()));
-        let node = Self::new(&self.fs, Birth { at, path, number, kind, seen });
+        let node = Self::new(&self.fs, Birth { at, identity: Identity { path, number, kind }, seen });
         match self.fs.table.insert(&node, known) {
             // Another thread has found it, too.
             Some(other) if other.is_still(answer, found) => Ok(other),
@@ -106,7 +109,7 @@ impl Node {
             }
         }
         let fresh = || match on.iter().find(|(replica, _)| *replica == FIRST) {
-            Some((_, id)) => identity::link_number(*id),
+            Some((_, id)) => link_number(*id),
             None => self.path().child(name.as_bytes()).number(),
         };
         Ok(links.get_or_insert(&on, version, fresh))

@@ -1,17 +1,20 @@
-use crate::failover::{Fault, Outcome};
-use crate::identity::{self, PathKey};
-use crate::layer::Shared;
-use crate::replica::Opened;
+use crate::identity::{Identity, PathKey, ROOT};
+use crate::shared::Shared;
+use crate::table::Identified;
+use crate::version::Version;
 use core::fmt;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
-use vnode::{Attr, Cx, Errno, Kind, Name, Result, Vnode};
+use vnode::{Attr, Errno, Kind, Result, Vnode};
+
+/// What all vnodes share.
+pub(crate) type Core = Shared<Node>;
 
 /// An object of the tree: a place in it, and where that was found on the replicas.
 pub(crate) struct Node {
     me: Weak<Self>,
-    pub(crate) fs: Arc<Shared>,
+    pub(crate) fs: Arc<Core>,
     /// Where it is; the root is nowhere.
     pub(crate) at: Option<(Arc<Self>, Box<[u8]>)>,
     path: PathKey,
@@ -44,32 +47,17 @@ struct Lower {
     vnode: Arc<dyn Vnode>,
 }
 
-/// What must be the same on all replicas of a file: size, and time of the last change in seconds. Copies made by rsync(1) or
-/// tar(1) keep these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Version {
-    pub(crate) size: u64,
-    pub(crate) mtime: i64,
-}
-
-impl Version {
-    pub(crate) fn of(attr: &Attr) -> Self {
-        Self { size: attr.size, mtime: attr.mtime.sec }
-    }
-}
-
 /// What a new vnode is.
 pub(crate) struct Birth {
     pub(crate) at: Option<(Arc<Node>, Box<[u8]>)>,
-    pub(crate) path: PathKey,
-    pub(crate) number: u64,
-    pub(crate) kind: Kind,
+    pub(crate) identity: Identity,
     pub(crate) seen: Version,
 }
 
 impl Node {
-    pub(crate) fn new(fs: &Arc<Shared>, birth: Birth) -> Arc<Self> {
-        let lowers = match birth.kind {
+    pub(crate) fn new(fs: &Arc<Core>, birth: Birth) -> Arc<Self> {
+        let Identity { path, number, kind } = birth.identity;
+        let lowers = match kind {
             Kind::Directory => Lowers::Each(fs.replicas.iter().map(|_| None).collect()),
             _ => Lowers::One(None),
         };
@@ -77,19 +65,19 @@ impl Node {
             me: me.clone(),
             fs: Arc::clone(fs),
             at: birth.at,
-            path: birth.path,
-            number: birth.number,
-            kind: birth.kind,
+            path,
+            number,
+            kind,
             choice: AtomicU8::new(NONE),
             state: Mutex::new(State { lowers, seen: birth.seen }),
         })
     }
 
     /// The root.
-    pub(crate) fn root(fs: &Arc<Shared>) -> Arc<Self> {
+    pub(crate) fn root(fs: &Arc<Core>) -> Arc<Self> {
         let seen = Version { size: 0, mtime: 0 };
-        let birth = Birth { at: None, path: PathKey::root(), number: identity::ROOT, kind: Kind::Directory, seen };
-        Self::new(fs, birth)
+        let identity = Identity { path: PathKey::root(), number: ROOT, kind: Kind::Directory };
+        Self::new(fs, Birth { at: None, identity, seen })
     }
 
     /// Itself, to be kept. Whoever calls this holds it; an object on its way out has nobody to ask for it.
@@ -175,7 +163,7 @@ impl Node {
     }
 
     /// It is not there any more.
-    fn unbind(&self, replica: usize) {
+    pub(crate) fn unbind(&self, replica: usize) {
         let mut state = self.state.lock();
         let former = match &mut state.lowers {
             Lowers::One(lower) if lower.as_ref().is_some_and(|lower| usize::from(lower.replica) == replica) => {
@@ -188,61 +176,6 @@ impl Node {
         drop(former);
     }
 
-    /// Does `op` on the object of that replica, which is looked for again if it is not the one any more that it was.
-    pub(crate) fn perform<T>(
-        &self,
-        replica: usize,
-        opened: &Opened,
-        cx: &Cx<'_>,
-        op: &impl Fn(&Arc<dyn Vnode>, &Cx<'_>) -> Result<T>,
-    ) -> Outcome<T> {
-        if let Some(lower) = self.lower(replica, opened.number) {
-            match op(&lower, cx) {
-                Err(Errno::STALE) => self.unbind(replica),
-                other => return other.map_err(Fault::Errno),
-            }
-        }
-        let lower = self.locate(replica, opened, cx)?;
-        self.bind(replica, opened.number, &lower);
-        op(&lower, cx).map_err(Fault::Errno)
-    }
-
-    /// Finds the object on a replica by the names on the way to it.
-    pub(crate) fn locate(&self, replica: usize, opened: &Opened, cx: &Cx<'_>) -> Outcome<Arc<dyn Vnode>> {
-        match self.walk(replica, opened, cx, true) {
-            // A directory on the way is another one by now.
-            Err(Fault::Errno(Errno::STALE)) => self.walk(replica, opened, cx, false),
-            other => other,
-        }
-    }
-
-    /// From the nearest directory that is known there, or from the root.
-    fn walk(&self, replica: usize, opened: &Opened, cx: &Cx<'_>, trusting: bool) -> Outcome<Arc<dyn Vnode>> {
-        let mut missing = Vec::new();
-        let mut here = self;
-        let mut lower = loop {
-            let Some((parent, name)) = &here.at else { break Arc::clone(opened.root().map_err(Fault::Errno)?) };
-            missing.push((here, name));
-            if trusting && let Some(known) = parent.lower(replica, opened.number) {
-                break known;
-            }
-            here = parent;
-        };
-        for (node, name) in missing.into_iter().rev() {
-            let name = Name::new(name).map_err(Fault::Errno)?;
-            let found = match lower.lookup(cx, name) {
-                Ok(Some(entry)) if entry.vnode.kind() == node.kind => entry.vnode,
-                Ok(_) | Err(Errno::NOTDIR | Errno::NOENT) => return Err(Fault::Missing),
-                Err(errno) => return Err(Fault::Errno(errno)),
-            };
-            if node.kind == Kind::Directory {
-                node.bind(replica, opened.number, &found);
-            }
-            lower = found;
-        }
-        Ok(lower)
-    }
-
     /// Where it is, for messages.
     pub(crate) fn show(&self) -> String {
         let mut names = Vec::new();
@@ -253,6 +186,12 @@ impl Node {
         }
         names.reverse();
         format!("/{}", names.join("/"))
+    }
+}
+
+impl Identified for Node {
+    fn identity(&self) -> Identity {
+        Identity { path: self.path, number: self.number, kind: self.kind }
     }
 }
 

@@ -1,19 +1,5 @@
-//! What was counted, and how it is told.
-
-use crate::layer::Shared;
 use core::time::Duration;
-use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
-use vnode::{Command, Who};
-
-/// The layer's command.
-pub(crate) const REPLICAS: Command = Command {
-    name: "lbfs.replicas",
-    help: "Answers as JSON how the replicas are: the state of each and since when, its share of the files, requests, \
-           failures, missed deadlines, stuck threads, time of a call; how many files differ. On any file or directory.",
-    who: Who::Anyone,
-};
 
 /// What was counted of one replica.
 #[derive(Debug, Default)]
@@ -43,61 +29,6 @@ impl Stats {
     pub(crate) fn latency(&self) -> u64 {
         self.latency.load(Ordering::Relaxed)
     }
-}
-
-#[derive(Serialize)]
-struct All<'a> {
-    policy: &'a str,
-    /// Files that differ between replicas, as far as was noticed.
-    diverging: usize,
-    /// Objects that were compared.
-    compared: u64,
-    replicas: Vec<One<'a>>,
-}
-
-#[derive(Serialize)]
-struct One<'a> {
-    name: &'a str,
-    state: &'a str,
-    seconds_in_state: f64,
-    /// Its part of the files that it would get if it had never been away: 0 to 1.
-    share: f64,
-    isolated: bool,
-    requests: u64,
-    failures: u64,
-    timeouts: u64,
-    stuck_threads: usize,
-    latency_us: f64,
-}
-
-/// The answer to [`REPLICAS`].
-pub(crate) fn text(fs: &Shared) -> String {
-    let now = Instant::now();
-    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let replicas = fs.replicas.iter().enumerate().map(|(i, replica)| {
-        let (condition, since, share) = fs.board.describe(i, now);
-        let opened = replica.opened();
-        let pool = opened.as_ref().and_then(|opened| opened.pool.as_ref());
-        One {
-            name: &replica.name,
-            state: condition.name(),
-            seconds_in_state: since.as_secs_f64(),
-            share,
-            isolated: opened.is_none() || pool.is_some(),
-            requests: load(&replica.stats.requests),
-            failures: load(&replica.stats.failures),
-            timeouts: load(&replica.stats.timeouts),
-            stuck_threads: pool.map_or(0, |pool| pool.stuck()) + replica.probes.stuck(),
-            latency_us: replica.stats.latency() as f64 / 1000.0,
-        }
-    });
-    let all = All {
-        policy: fs.options.policy.name(),
-        diverging: fs.differences.count(),
-        compared: fs.differences.compared(),
-        replicas: replicas.collect(),
-    };
-    serde_json::to_string(&all).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,48 +1,60 @@
-use crate::identity::PathKey;
-use crate::node::Node;
+use crate::identity::{Identity, PathKey};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::{Arc, Weak};
 use vnode::{NumberMap, SHARDS, shard_of};
 
-/// The vnodes that somebody holds, by path: so that the same file stays with its replica, and has one number, for as long as it is
-/// known.
-#[derive(Debug)]
-pub(crate) struct Table {
-    shards: [Mutex<NumberMap<Weak<Node>>>; SHARDS],
+/// A vnode that a [`Table`] can hold.
+pub(crate) trait Identified {
+    /// What it is; it never changes.
+    fn identity(&self) -> Identity;
 }
 
-impl Table {
+/// The live vnodes by path, so that a file stays with its replica, and keeps its number, for as long as it is known.
+#[derive(Debug)]
+pub(crate) struct Table<V> {
+    shards: [Mutex<NumberMap<Weak<V>>>; SHARDS],
+}
+
+impl<V> Table<V> {
     pub(crate) fn new() -> Self {
         Self { shards: core::array::from_fn(|_| Mutex::default()) }
     }
 
-    fn shard(&self, number: u64) -> MutexGuard<'_, NumberMap<Weak<Node>>> {
+    fn shard(&self, number: u64) -> MutexGuard<'_, NumberMap<Weak<V>>> {
         // The index is always in range; the first shard stands in for what can't be.
         self.shards.get(shard_of(number)).unwrap_or(&self.shards[0]).lock()
     }
 
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+}
+
+impl<V: Identified> Table<V> {
     /// The vnode known of a path.
-    pub(crate) fn get(&self, path: PathKey) -> Option<Arc<Node>> {
+    pub(crate) fn get(&self, path: PathKey) -> Option<Arc<V>> {
         let number = path.number();
         let node = self.shard(number).get(&number).and_then(Weak::upgrade);
-        node.filter(|node| node.path() == path)
+        node.filter(|node| node.identity().path == path)
     }
 
     /// The live vnode of a number, if it is that of its path.
-    pub(crate) fn by_number(&self, number: u64) -> Option<Arc<Node>> {
+    pub(crate) fn by_number(&self, number: u64) -> Option<Arc<V>> {
         let node = self.shard(number).get(&number).and_then(Weak::upgrade);
-        node.filter(|node| node.number() == number)
+        node.filter(|node| node.identity().number == number)
     }
 
     /// From now on `node` is what is known of its path. Answers what another thread has put there in the meantime, instead of
     /// `former`, if it has; then that stays.
-    pub(crate) fn insert(&self, node: &Arc<Node>, former: Option<&Arc<Node>>) -> Option<Arc<Node>> {
-        let number = node.path().number();
+    pub(crate) fn insert(&self, node: &Arc<V>, former: Option<&Arc<V>>) -> Option<Arc<V>> {
+        let new = node.identity();
+        let number = new.path.number();
         let mut shard = self.shard(number);
         let there = shard.get(&number).and_then(Weak::upgrade);
         if let Some(there) = &there
-            && there.path() == node.path()
-            && there.kind_of() == node.kind_of()
+            && there.identity().path == new.path
+            && there.identity().kind == new.kind
             && former.is_none_or(|former| !Arc::ptr_eq(former, there))
         {
             let there = Arc::clone(there);
@@ -57,8 +69,8 @@ impl Table {
     }
 
     /// Called when a vnode is dropped.
-    pub(crate) fn forget(&self, node: &Node) {
-        let number = node.path().number();
+    pub(crate) fn forget(&self, node: &V) {
+        let number = node.identity().path.number();
         let mut shard = self.shard(number);
         // Not by address: see the vnode's Drop, which moves those above it.
         if shard.get(&number).is_some_and(|weak| weak.strong_count() == 0) {
@@ -68,10 +80,5 @@ impl Table {
                 shard.shrink_to(room);
             }
         }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 }

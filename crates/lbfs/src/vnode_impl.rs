@@ -1,6 +1,6 @@
-use crate::blame::{Blame, blame};
+use crate::fault::{Blame, blame};
 use crate::node::Node;
-use crate::stats::{self, REPLICAS};
+use crate::report::{self, REPLICAS};
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
@@ -140,7 +140,7 @@ impl Vnode for Node {
         match (command == REPLICAS.name, input.is_empty()) {
             (false, _) => Err(Errno::NOTTY),
             (true, false) => Err(Errno::INVAL),
-            (true, true) => Ok(stats::text(&self.fs).into_bytes()),
+            (true, true) => Ok(report::text(&self.fs).into_bytes()),
         }
     }
 }

@@ -1,4 +1,27 @@
+//! Why a replica gave no answer, and whose fault that is.
+
+use crate::pool::NoAnswer;
 use vnode::Errno;
+
+/// Why a replica gave no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The operation failed.
+    Errno(Errno),
+    /// There is no such object on this replica, or one of another kind.
+    Missing,
+}
+
+/// What one replica answers.
+pub(crate) type Outcome<T> = core::result::Result<T, Fault>;
+
+/// The error of a call that its pool did not answer.
+pub(crate) const fn errno_of(none: NoAnswer) -> Errno {
+    match none {
+        NoAnswer::Late | NoAnswer::Full => Errno::TIMEDOUT,
+        NoAnswer::Panicked => Errno::IO,
+    }
+}
 
 /// Whose fault an error is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,65 @@
+//! Listing directories.
+//!
+//! Each replica has cookies of its own, so another replica could not resume a listing by them. A whole directory is read from
+//! one replica and its entries are put in the order of a hash of their names, which is the same on all replicas: that is the
+//! cookie.
+
+use crate::listing::{Item, Listing};
+use crate::node::Node;
+use std::ops::Range;
+use std::sync::Arc;
+use vnode::{Cx, DirEntry, Kind, Result, Vnode};
+
+/// What a replica listed.
+struct Raw {
+    entries: Vec<(Kind, Range<usize>)>,
+    names: Vec<u8>,
+}
+
+impl Node {
+    pub(crate) fn list(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+        self.must_be_directory()?;
+        let begun = if cookie == 0 { None } else { self.fs.listings.get(self.number()) };
+        let listing = match begun {
+            Some(listing) => listing,
+            None => {
+                let fresh = Arc::new(self.read_listing(cx)?);
+                self.fs.listings.put(self.number(), &fresh);
+                fresh
+            }
+        };
+        let rest = listing.after(cookie);
+        if rest.len() == 0 {
+            self.fs.listings.remove(self.number());
+        }
+        for entry in rest {
+            if !sink(&entry?) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_listing(&self, cx: &Cx<'_>) -> Result<Listing> {
+        let raw = self.ask(cx, |dir, cx| read(&**dir, cx))?;
+        let entries = raw.entries.into_iter().map(|(kind, name)| {
+            let path = self.path().child(raw.names.get(name.clone()).unwrap_or_default());
+            // A file with several names has the number of none of them.
+            let ino = self.fs.table.get(path).map_or_else(|| path.number(), |node| node.number());
+            Item { cookie: path.cookie(), ino, kind, name }
+        });
+        Ok(Listing::new(entries.collect(), raw.names))
+    }
+}
+
+/// All entries of a replica's directory.
+fn read(dir: &dyn Vnode, cx: &Cx<'_>) -> Result<Raw> {
+    let mut raw = Raw { entries: Vec::new(), names: Vec::new() };
+    dir.readdir(cx, 0, &mut |entry| {
+        let begin = raw.names.len();
+        raw.names.extend_from_slice(entry.name.as_bytes());
+        raw.entries.push((entry.kind, begin..raw.names.len()));
+        true
+    })?;
+    Ok(raw)
+}

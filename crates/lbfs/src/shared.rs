@@ -1,0 +1,90 @@
+//! What all vnodes of the layer share.
+
+use crate::chooser::Chooser;
+use crate::differences::Differences;
+use crate::gave_up::GaveUp;
+use crate::health::{Board, Set, Times};
+use crate::links::Links;
+use crate::listing::Listings;
+use crate::options::{Options, Policy};
+use crate::replica::Replica;
+use crate::table::Table;
+use core::fmt;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+use vnode::{Attr, Finder};
+
+/// What all vnodes of the layer, of type `V`, share.
+pub(crate) struct Shared<V> {
+    pub(crate) options: Options,
+    pub(crate) replicas: Box<[Replica]>,
+    pub(crate) board: Board,
+    pub(crate) chooser: Chooser,
+    /// Chooses any, whatever the policy is.
+    any: Chooser,
+    pub(crate) table: Table<V>,
+    pub(crate) links: Links,
+    pub(crate) listings: Listings,
+    pub(crate) differences: Differences,
+    pub(crate) gave_up: GaveUp,
+    /// Finds objects by the numbers that listings show, those of paths.
+    pub(crate) listed: Finder,
+    /// Finds objects by looking up every name: a file with several names has another number than its paths.
+    pub(crate) exact: Finder,
+    /// The attributes of the root when they were last seen.
+    pub(crate) root_attr: Mutex<Option<Attr>>,
+    /// See [`vnode::StatFs::fsid`].
+    pub(crate) fsid: u64,
+}
+
+impl<V> Shared<V> {
+    /// All replicas count as up.
+    pub(crate) fn new(replicas: Box<[Replica]>, options: Options) -> Self {
+        static NEXT_FSID: AtomicU64 = AtomicU64::new(0x6c62_6673_0000_0000);
+        let times = Times { timeout: options.timeout, probe: options.probe, ramp: options.ramp };
+        Self {
+            options,
+            board: Board::new(replicas.len(), times, Instant::now()),
+            chooser: Chooser::new(options.policy),
+            any: Chooser::new(Policy::Random),
+            table: Table::new(),
+            links: Links::default(),
+            listings: Listings::default(),
+            differences: Differences::default(),
+            gave_up: GaveUp::default(),
+            listed: Finder::new(),
+            exact: Finder::exact(),
+            root_attr: Mutex::new(None),
+            fsid: NEXT_FSID.fetch_add(1, Ordering::Relaxed),
+            replicas,
+        }
+    }
+
+    /// The name of a replica, for messages.
+    pub(crate) fn name(&self, replica: usize) -> &str {
+        self.replicas.get(replica).map_or("", |replica| &replica.name)
+    }
+
+    /// Any replica of a set.
+    pub(crate) fn any_of(&self, set: Set) -> Option<usize> {
+        self.any.choose(set, 0, &self.replicas)
+    }
+
+    /// Is there a replica that may hang, so that open files will have to move sooner or later?
+    pub(crate) fn may_move(&self) -> bool {
+        self.replicas.iter().any(|replica| replica.opened().is_none_or(|opened| opened.pool.is_some()))
+    }
+}
+
+impl<V> Drop for Shared<V> {
+    fn drop(&mut self) {
+        self.board.bell().close();
+    }
+}
+
+impl<V> fmt::Debug for Shared<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LbFs").field("options", &self.options).field("replicas", &self.replicas).finish_non_exhaustive()
+    }
+}
