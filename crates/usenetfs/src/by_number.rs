@@ -1,6 +1,6 @@
 //! Objects that were found by number: where they are for users, who see no buckets.
 
-use crate::layer::Core;
+use crate::core::Core;
 use crate::node::UsenetVnode;
 use crate::record::{STORE, is_reserved};
 use std::sync::Arc;

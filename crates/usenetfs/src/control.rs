@@ -2,11 +2,10 @@
 //!
 //! [`CONVERT`] does a step under the layer's own locks; [`STATE`] says how far it is. Both answer a [`Progress`].
 
-use crate::layer::Wanted;
-use crate::node::UsenetVnode;
 use crate::record::Phase;
+use crate::scheme::Wanted;
 use core::fmt;
-use vnode::{Command, Cx, Errno, Kind, Result, Vnode as _, Who};
+use vnode::{Command, Who};
 
 /// Does a step of a conversion.
 pub const CONVERT: Command = Command {
@@ -90,27 +89,5 @@ impl fmt::Display for Progress {
         let scheme = if self.hash { "\"hash\"" } else { "\"digits\"" };
         let (phase, scheme) = self.phase.map_or(("flat", "null"), |phase| (phase.name(), scheme));
         write!(f, r#"{{"phase":"{phase}","scheme":{scheme},"moved":{}}}"#, self.moved)
-    }
-}
-
-impl UsenetVnode {
-    /// Answers the layer's own commands on a directory; all else goes to the layer below.
-    pub(crate) fn obey(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
-        if self.kind() != Kind::Directory || ![STATE.name, CONVERT.name].contains(&command) {
-            return self.lower.control(cx, command, input);
-        }
-        let progress = if command == STATE.name {
-            if !input.is_empty() {
-                return Err(Errno::INVAL);
-            }
-            self.progress(cx)?
-        } else {
-            let (goal, budget) = Goal::parse(input).ok_or(Errno::INVAL)?;
-            if cx.uid != 0 && self.lower.getattr(cx)?.uid != cx.uid {
-                return Err(Errno::PERM);
-            }
-            self.convert(cx, goal, budget)?
-        };
-        Ok(progress.to_string().into_bytes())
     }
 }

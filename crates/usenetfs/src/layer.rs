@@ -1,8 +1,7 @@
 use crate::control::{CONVERT, STATE};
+use crate::core::Core;
 use crate::node::UsenetVnode;
-use crate::scheme::Scheme;
-use crate::state::States;
-use parking_lot::Mutex;
+use crate::scheme::Wanted;
 use stack::{Build, LayerType, OptionSpec, Settings, Traits};
 use std::sync::Arc;
 use vnode::{Command, Cx, Layer, Result, Vnode, forward};
@@ -41,38 +40,6 @@ fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc
     Ok(UsenetFs::new(lower, Wanted { hash, limit }))
 }
 
-/// How directories are stored that become managed.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted {
-    /// By hash; else by digits.
-    pub hash: bool,
-    /// Entries of a bucket before it is split; `None`: as many as there usually are.
-    pub limit: Option<u32>,
-}
-
-impl Wanted {
-    pub(crate) fn scheme(self) -> Result<Scheme> {
-        if self.hash { Scheme::hash(self.limit) } else { Ok(Scheme::Digits) }
-    }
-}
-
-/// What all vnodes share.
-#[derive(Debug)]
-pub(crate) struct Core {
-    pub(crate) wanted: Wanted,
-    pub(crate) states: States,
-    pub(crate) several: Mutex<()>,
-    uid: u32,
-    gid: u32,
-}
-
-impl Core {
-    /// The caller's interruption and patience, as the server's user: for what the layer makes for itself.
-    pub(crate) fn server<'a>(&self, cx: &Cx<'a>) -> Cx<'a> {
-        cx.as_server(self.uid, self.gid)
-    }
-}
-
 /// The layer.
 #[derive(Debug)]
 pub struct UsenetFs {
@@ -84,13 +51,7 @@ impl UsenetFs {
     /// Over `lower`.
     #[must_use]
     pub fn new(lower: Arc<dyn Layer>, wanted: Wanted) -> Arc<Self> {
-        let core = Arc::new(Core {
-            wanted,
-            states: States::default(),
-            several: Mutex::new(()),
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-        });
+        let core = Arc::new(Core::new(wanted));
         let root = Arc::new(UsenetVnode::over(&core, lower.root()));
         Arc::new(Self { lower, root })
     }

@@ -4,10 +4,13 @@
 //! In which bucket an entry lies follows from its name alone ([`Scheme`]); what the directory's form is stands in a hidden record in it
 //! (docs/formats/usenet-directory.md).
 //!
-//! One concept per file: `scheme` (from names to buckets), `record` (the form of a directory), `state` (what is known of live directories, and
-//! their locks), `managed` (where an entry is), `entries` (what is found, made, removed), `rename`, `listing`, `attr` (counts, times, and the
-//! bit), `sweep` (a directory that goes), `split` (buckets that grew), `convert` and `control` (from flat to managed and back, step by
-//! step), `node` and `vnode_impl` (the interface), `layer`.
+//! One concept per file: `scheme` (from names to buckets), `record` (the form of a directory), `managed` (where an entry is), `state` (what
+//! is known of live directories, and their locks), `core` (what all vnodes share), `entries` (what is found, made, removed), `rename`,
+//! `readdir` and `listing`, `attr` (counts, times, and the bit), `sweep` (a directory that goes), `split` (buckets that grew), `convert`
+//! (from flat to managed and back, step by step), `control` and `commands` (how a program asks for that), `by_number` (file handles),
+//! `node` and `vnode_impl` (the interface), `layer`.
+//!
+//! Modules import each other downward only: `scripts/import-cycles.sh usenetfs`.
 //!
 //! Locks, in this order: the layer's `several` (whoever locks more than one directory), directories, the table of states. Nobody waits for a
 //! directory while holding another without `several`.
@@ -15,13 +18,16 @@
 
 mod attr;
 mod by_number;
+mod commands;
 pub mod control;
 mod convert;
+mod core;
 mod entries;
 mod layer;
 mod listing;
 mod managed;
 mod node;
+mod readdir;
 mod record;
 mod rename;
 mod scheme;
@@ -30,6 +36,6 @@ mod state;
 mod sweep;
 mod vnode_impl;
 
-pub use layer::{LAYER, UsenetFs, Wanted};
+pub use layer::{LAYER, UsenetFs};
 pub use record::{RECORD, STORE};
-pub use scheme::Scheme;
+pub use scheme::{Scheme, Wanted};

@@ -1,140 +1,47 @@
-//! Listing directories.
-//!
-//! An entry's place in a listing follows from its name, so it stays where it is while entries are moved from place to place below. Places are in
-//! the order of buckets: one bucket is read and put in order at a time.
-
-use crate::managed::{Managed, Spot};
-use crate::node::UsenetVnode;
-use crate::record::is_reserved;
-use crate::scheme::{DIGITS_SHIFT, Scheme, hex};
-use crate::state::Form;
 use std::ops::Range;
-use std::sync::Arc;
-use vnode::{Cx, DirEntry, Kind, Name, Result, Vnode};
+use vnode::{DirEntry, Kind, Name, Result};
 
-/// Entries in order: all that have positions in a range.
+/// The end of all positions.
+pub(crate) const END: u64 = 1 << 62;
+
+/// The entries with positions in a range, in order.
 #[derive(Debug)]
 pub(crate) struct Listing {
-    positions: Range<u64>,
-    /// The state of the directory: see [`Managed::changes`].
-    changes: u64,
+    pub(crate) positions: Range<u64>,
+    /// The state of the directory: see [`crate::managed::Managed::changes`].
+    pub(crate) changes: u64,
     items: Vec<Item>,
 }
 
+/// An entry that was found below.
 #[derive(Debug)]
-struct Item {
-    cookie: u64,
-    ino: u64,
-    kind: Kind,
-    name: Box<[u8]>,
+pub(crate) struct Item {
+    /// The position of its name. In a listing, where each entry needs another, also a bit more.
+    pub(crate) cookie: u64,
+    pub(crate) ino: u64,
+    pub(crate) kind: Kind,
+    pub(crate) name: Box<[u8]>,
 }
 
-/// After the last position.
-const END: u64 = 1 << 62;
-
-impl UsenetVnode {
-    pub(crate) fn list(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
-        let mut after = cookie;
-        while after < END {
-            let listing = match &*self.look(cx)? {
-                Form::Managed(managed) => managed.listing(&self.core.server(cx), &self.lower, after)?,
-                Form::Flat | Form::Unknown => break,
-            };
-            // Without the lock: the sink may come back.
-            let first = listing.items.partition_point(|item| item.cookie <= after);
-            for item in listing.items.get(first..).unwrap_or_default() {
-                let name = Name::new(&item.name)?;
-                if !sink(&DirEntry { cookie: item.cookie, ino: item.ino, kind: item.kind, name }) {
-                    return Ok(());
-                }
-            }
-            after = listing.positions.end - 1;
-            if listing.positions.end >= END {
-                return Ok(());
-            }
-        }
-        self.lower.readdir(cx, after, &mut |entry| is_reserved(entry.name.as_bytes()) || sink(entry))
-    }
-}
-
-impl Managed {
-    /// The entries from after a cookie on, as far as they are read at a time.
-    fn listing(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, after: u64) -> Result<Arc<Listing>> {
-        let (positions, spots) = self.group(after + 1);
-        let mut kept = self.listing.lock();
-        if let Some(kept) = kept.as_ref().filter(|kept| kept.positions == positions && kept.changes == self.changes) {
-            return Ok(Arc::clone(kept));
-        }
-        if self.is_split() {
-            cx.require_blocking()?;
-        }
-        let listing = Arc::new(self.read(cx, dir, positions, &spots)?);
-        *kept = Some(Arc::clone(&listing));
-        Ok(listing)
-    }
-
-    /// The positions that are read together, and where their entries may be.
-    fn group(&self, position: u64) -> (Range<u64>, Vec<Spot>) {
-        if self.is_split() {
-            let buckets = self.buckets.keys().map(|name| Spot::In(name.clone()));
-            return (0..END, core::iter::once(Spot::Flat).chain(buckets).collect());
-        }
-        match self.record.scheme {
-            Scheme::Digits => self.digits_group(position),
-            Scheme::Hash { .. } => {
-                let hash = position << 2;
-                let digits: [u8; 16] = core::array::from_fn(|i| hex(hash >> (60 - 4 * i)));
-                let spots = self.hash_spots(&digits);
-                let depth = spots.iter().map(|spot| if let Spot::In(name) = spot { name.len() } else { 0 }).max();
-                let width = END >> (4 * depth.unwrap_or(0));
-                let start = position & !(width - 1);
-                (start..start + width, spots)
-            }
-        }
-    }
-
-    /// The names that are no numbers, or those of the next bucket.
-    fn digits_group(&self, position: u64) -> (Range<u64>, Vec<Spot>) {
-        let group = position >> DIGITS_SHIFT;
-        let Some(number) = group.checked_sub(1) else { return (0..1 << DIGITS_SHIFT, vec![Spot::Flat]) };
-        let next = format!("{number:03}").into_bytes();
-        // Names of three digits are in the order of their numbers.
-        let rest = if number < 1000 { self.buckets.range(next..).next() } else { None };
-        match rest.and_then(|(name, _)| Some((name, position_of(name)?))) {
-            Some((name, start)) => (start..start + (1 << DIGITS_SHIFT), vec![Spot::In(name.clone())]),
-            None => (position..END, Vec::new()),
-        }
-    }
-
-    fn read(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, positions: Range<u64>, spots: &[Spot]) -> Result<Listing> {
-        let mut found: Vec<(u64, Box<[u8]>, u64, Kind)> = Vec::new();
-        for spot in spots {
-            let Some(place) = self.directory(cx, dir, spot)? else { continue };
-            place.readdir(cx, 0, &mut |entry| {
-                let name = entry.name.as_bytes();
-                if self.shows(spot, name) {
-                    let position = self.record.scheme.position(name);
-                    if positions.contains(&position) {
-                        found.push((position, name.into(), entry.ino, entry.kind));
-                    }
-                }
-                true
-            })?;
-            cx.check()?;
-        }
-        found.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
-        found.dedup_by(|a, b| a.1 == b.1);
+impl Listing {
+    /// Puts the entries found in order. One that was found in two places, since it was being moved, is listed once.
+    pub(crate) fn new(positions: Range<u64>, changes: u64, mut items: Vec<Item>) -> Self {
+        items.sort_unstable_by(|a, b| (a.cookie, &a.name).cmp(&(b.cookie, &b.name)));
+        items.dedup_by(|a, b| a.name == b.name);
         let mut last = 0;
-        let items = found.into_iter().map(|(position, name, ino, kind)| {
-            last = position.max(last + 1);
-            Item { cookie: last, ino, kind, name }
-        });
-        Ok(Listing { items: items.collect(), positions, changes: self.changes })
+        for item in &mut items {
+            last = item.cookie.max(last + 1);
+            item.cookie = last;
+        }
+        Self { positions, changes, items }
     }
-}
 
-/// Where the positions of a bucket's names begin.
-fn position_of(bucket: &[u8]) -> Option<u64> {
-    let number: u64 = core::str::from_utf8(bucket).ok()?.parse().ok()?;
-    Some((number + 1) << DIGITS_SHIFT)
+    /// The entries after a cookie.
+    pub(crate) fn after(&self, cookie: u64) -> impl Iterator<Item = Result<DirEntry<'_>>> {
+        let first = self.items.partition_point(|item| item.cookie <= cookie);
+        self.items.get(first..).unwrap_or_default().iter().map(|item| {
+            let name = Name::new(&item.name)?;
+            Ok(DirEntry { cookie: item.cookie, ino: item.ino, kind: item.kind, name })
+        })
+    }
 }

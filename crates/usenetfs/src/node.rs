@@ -1,4 +1,4 @@
-use crate::layer::Core;
+use crate::core::Core;
 use crate::managed::{Change, Found, Managed, Spot};
 use crate::state::{DirState, Form, Guard};
 use parking_lot::MutexGuard;

@@ -57,6 +57,21 @@ impl Scheme {
     }
 }
 
+/// How directories are stored that become managed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// By hash; else by digits.
+    pub hash: bool,
+    /// Entries of a bucket before it is split; `None`: as many as there usually are.
+    pub limit: Option<u32>,
+}
+
+impl Wanted {
+    pub(crate) fn scheme(self) -> Result<Scheme> {
+        if self.hash { Scheme::hash(self.limit) } else { Ok(Scheme::Digits) }
+    }
+}
+
 /// Bits of a position that order the names of one bucket of the digits scheme.
 pub(crate) const DIGITS_SHIFT: u32 = 52;
 

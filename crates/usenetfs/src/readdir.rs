@@ -1,0 +1,112 @@
+//! Listing directories.
+//!
+//! An entry's place in a listing follows from its name, so it stays where it is while entries are moved from place to place below. Places are in
+//! the order of buckets: one bucket is read and put in order at a time.
+
+use crate::listing::{END, Item, Listing};
+use crate::managed::{Managed, Spot};
+use crate::node::UsenetVnode;
+use crate::record::is_reserved;
+use crate::scheme::{DIGITS_SHIFT, Scheme, hex};
+use crate::state::Form;
+use std::ops::Range;
+use std::sync::Arc;
+use vnode::{Cx, DirEntry, Result, Vnode};
+
+impl UsenetVnode {
+    pub(crate) fn list(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+        let mut after = cookie;
+        while after < END {
+            let listing = match &*self.look(cx)? {
+                Form::Managed(managed) => managed.listing(&self.core.server(cx), &self.lower, after)?,
+                Form::Flat | Form::Unknown => break,
+            };
+            // Without the lock: the sink may come back.
+            for entry in listing.after(after) {
+                if !sink(&entry?) {
+                    return Ok(());
+                }
+            }
+            after = listing.positions.end - 1;
+            if listing.positions.end >= END {
+                return Ok(());
+            }
+        }
+        self.lower.readdir(cx, after, &mut |entry| is_reserved(entry.name.as_bytes()) || sink(entry))
+    }
+}
+
+impl Managed {
+    /// The entries from after a cookie on, as far as they are read at a time.
+    fn listing(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, after: u64) -> Result<Arc<Listing>> {
+        let (positions, spots) = self.group(after + 1);
+        let mut kept = self.listing.lock();
+        if let Some(kept) = kept.as_ref().filter(|kept| kept.positions == positions && kept.changes == self.changes) {
+            return Ok(Arc::clone(kept));
+        }
+        if self.is_split() {
+            cx.require_blocking()?;
+        }
+        let listing = Arc::new(self.read(cx, dir, positions, &spots)?);
+        *kept = Some(Arc::clone(&listing));
+        Ok(listing)
+    }
+
+    /// The positions that are read together, and where their entries may be.
+    fn group(&self, position: u64) -> (Range<u64>, Vec<Spot>) {
+        if self.is_split() {
+            let buckets = self.buckets.keys().map(|name| Spot::In(name.clone()));
+            return (0..END, core::iter::once(Spot::Flat).chain(buckets).collect());
+        }
+        match self.record.scheme {
+            Scheme::Digits => self.digits_group(position),
+            Scheme::Hash { .. } => {
+                let hash = position << 2;
+                let digits: [u8; 16] = core::array::from_fn(|i| hex(hash >> (60 - 4 * i)));
+                let spots = self.hash_spots(&digits);
+                let depth = spots.iter().map(|spot| if let Spot::In(name) = spot { name.len() } else { 0 }).max();
+                let width = END >> (4 * depth.unwrap_or(0));
+                let start = position & !(width - 1);
+                (start..start + width, spots)
+            }
+        }
+    }
+
+    /// The names that are no numbers, or those of the next bucket.
+    fn digits_group(&self, position: u64) -> (Range<u64>, Vec<Spot>) {
+        let group = position >> DIGITS_SHIFT;
+        let Some(number) = group.checked_sub(1) else { return (0..1 << DIGITS_SHIFT, vec![Spot::Flat]) };
+        let next = format!("{number:03}").into_bytes();
+        // Names of three digits are in the order of their numbers.
+        let rest = if number < 1000 { self.buckets.range(next..).next() } else { None };
+        match rest.and_then(|(name, _)| Some((name, position_of(name)?))) {
+            Some((name, start)) => (start..start + (1 << DIGITS_SHIFT), vec![Spot::In(name.clone())]),
+            None => (position..END, Vec::new()),
+        }
+    }
+
+    fn read(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, positions: Range<u64>, spots: &[Spot]) -> Result<Listing> {
+        let mut found = Vec::new();
+        for spot in spots {
+            let Some(place) = self.directory(cx, dir, spot)? else { continue };
+            place.readdir(cx, 0, &mut |entry| {
+                let name = entry.name.as_bytes();
+                if self.shows(spot, name) {
+                    let position = self.record.scheme.position(name);
+                    if positions.contains(&position) {
+                        found.push(Item { cookie: position, ino: entry.ino, kind: entry.kind, name: name.into() });
+                    }
+                }
+                true
+            })?;
+            cx.check()?;
+        }
+        Ok(Listing::new(positions, self.changes, found))
+    }
+}
+
+/// Where the positions of a bucket's names begin.
+fn position_of(bucket: &[u8]) -> Option<u64> {
+    let number: u64 = core::str::from_utf8(bucket).ok()?.parse().ok()?;
+    Some((number + 1) << DIGITS_SHIFT)
+}
