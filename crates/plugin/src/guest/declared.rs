@@ -1,7 +1,7 @@
 //! What an object says of itself, and how its hooks are made.
 
-use super::remote::{guard, meet};
-use super::tables;
+use super::instance;
+use super::server::{guard, meet};
 use crate::abi;
 use crate::convert::slice;
 use core::ffi::{c_char, c_int};
@@ -91,7 +91,7 @@ unsafe fn hand_over(host: *const abi::Host, out: *mut abi::Instance, hooks: Hook
     needs_no_more_than(&hooks, minor)?;
     // SAFETY: this function's contract; every version has a size there.
     let known = unsafe { (&raw const (*out).size).read() };
-    let made = tables::instance(hooks);
+    let made = instance::instance(hooks);
     // SAFETY: as many bytes as both have.
     unsafe {
         core::ptr::copy_nonoverlapping((&raw const made).cast::<u8>(), out.cast(), known.min(size_of_val(&made)));
@@ -166,7 +166,7 @@ impl Exported {
             options: options.as_ptr(),
             option_count: options.len(),
             open: Some(open),
-            close: Some(tables::close),
+            close: Some(instance::close),
         };
         Self { layer, _options: options, _texts: texts }
     }

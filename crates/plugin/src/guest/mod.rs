@@ -1,9 +1,19 @@
 //! The layer's side of the border, for layers in Rust: [`export!`](crate::export).
 
+mod arguments;
+mod attributes;
+mod codec;
+mod data;
 mod declared;
+mod instance;
+mod ioctls;
+mod mounted;
+mod names;
+mod objects;
+mod operations;
 mod remote;
+mod server;
 mod store;
-mod tables;
 
 pub use declared::{Declared, MakeHooks};
 

@@ -1,7 +1,7 @@
 //! Functions of the C ABI that call a store of names in Rust.
 
-use super::remote::guard;
-use super::tables::{Mounted, enter, put};
+use super::mounted::{Mounted, code, enter, put};
+use super::server::guard;
 use crate::abi::{self, Bytes, NAME_ROOM};
 use crate::convert::slice;
 use core::ffi::{c_int, c_void};
@@ -20,14 +20,10 @@ pub(super) static STORE: abi::NameStore = abi::NameStore {
 };
 
 /// # Safety
-/// `me` was made by [`super::tables::instance`].
+/// `me` was made by [`super::instance::instance`].
 unsafe fn store<'a>(me: *mut c_void) -> Result<&'a dyn NameStore> {
     // SAFETY: this function's contract.
     unsafe { me.cast::<Mounted>().as_ref() }.and_then(|mounted| mounted.hooks.store.as_deref()).ok_or(Errno::IO)
-}
-
-fn code(result: Result<c_int>) -> c_int {
-    result.unwrap_or_else(|errno| -errno.raw_os_error())
 }
 
 /// Puts a name into room for one; answers its length.

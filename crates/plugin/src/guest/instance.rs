@@ -1,0 +1,60 @@
+//! What an instance of a layer in Rust is for the server.
+
+use super::attributes::ATTRIBUTES;
+use super::codec::CODEC;
+use super::data::DATA;
+use super::ioctls::IOCTLS;
+use super::mounted::Mounted;
+use super::names::NAMES;
+use super::objects::OBJECTS;
+use super::operations::OPERATIONS;
+use super::server::guard;
+use super::store::STORE;
+use crate::abi;
+use core::ffi::c_void;
+use wrapfs::hooks::{Hooks, Matching};
+
+/// What an instance is for the server.
+pub(super) fn instance(hooks: Hooks) -> abi::Instance {
+    const fn at<T>(there: bool, table: &'static T) -> *const T {
+        if there { core::ptr::from_ref(table) } else { core::ptr::null() }
+    }
+    let numbered = abi::OPERATIONS.iter().zip(0_u32..);
+    let interest = hooks.operations.as_ref().map(|hook| hook.interest());
+    let interest = interest
+        .map_or(0, |set| numbered.filter(|(kind, _)| set.has(**kind)).fold(0, |bits, (_, bit)| bits | 1 << bit));
+    let matching = match hooks.names.as_ref().map_or(Matching::Exact, |hook| hook.matching()) {
+        Matching::Exact => abi::MATCHING_EXACT,
+        Matching::Encoded => abi::MATCHING_ENCODED,
+        Matching::Folded => abi::MATCHING_FOLDED,
+    };
+    let mounted = Box::new(Mounted { hooks, matching, interest });
+    let hooks = &mounted.hooks;
+    abi::Instance {
+        size: size_of::<abi::Instance>(),
+        names: at(hooks.names.is_some(), &NAMES),
+        attributes: at(hooks.attributes.is_some(), &ATTRIBUTES),
+        data: at(hooks.data.is_some() && hooks.resizing.is_none(), &DATA),
+        operations: at(hooks.operations.is_some(), &OPERATIONS),
+        ioctls: at(hooks.ioctls.is_some(), &IOCTLS),
+        codec: at(hooks.resizing.is_some(), &CODEC),
+        flags: if hooks.read_only { abi::READ_ONLY } else { 0 } | if hooks.paths { abi::PATHS } else { 0 },
+        objects: at(hooks.objects.is_some(), &OBJECTS),
+        store: at(hooks.store.is_some(), &STORE),
+        me: Box::into_raw(mounted).cast(),
+    }
+}
+
+/// The `close` of every layer that is exported from Rust.
+pub(super) unsafe extern "C" fn close(me: *mut c_void) {
+    if me.is_null() {
+        return;
+    }
+    // SAFETY: made by `instance`, and closed once, by the header.
+    let mounted = unsafe { Box::from_raw(me.cast::<Mounted>()) };
+    // A hook that panics while it ends has ended.
+    let _ = guard(|| {
+        drop(mounted);
+        Ok(())
+    });
+}

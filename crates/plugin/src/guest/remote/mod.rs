@@ -1,0 +1,185 @@
+//! Objects and open files of the layer below, which is on the other side of the border.
+
+mod file;
+mod object;
+
+use super::server::{NO, done, length, server};
+use crate::abi;
+use crate::convert::{attr_in, caller_out, slice};
+use core::ffi::{c_int, c_void};
+use core::fmt;
+use core::mem::MaybeUninit;
+use core::ptr::null_mut;
+use std::sync::Arc;
+use vnode::{Cx, Entry, Errno, Result, Vnode};
+use wrapfs::hooks::{Known, Object, State};
+
+/// An object of the layer below.
+pub(super) struct Remote {
+    object: abi::Object,
+    /// What the server knows it by.
+    at: *const abi::Object,
+    /// It is this side's, to be given back: else it is lent to a hook.
+    is_held: bool,
+}
+
+// SAFETY: the server's functions may be called by any thread; a lent object lives as long as the call that this is made for.
+unsafe impl Send for Remote {}
+// SAFETY: as for Send.
+unsafe impl Sync for Remote {}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remote").field("id", &self.object.id).field("kind", &self.kind()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        if self.is_held
+            && let Some(release) = server().ok().and_then(|server| server.lower.release)
+        {
+            // SAFETY: handed out by the server, and given back once.
+            unsafe { release(self.at.cast_mut()) };
+        }
+    }
+}
+
+/// What an operation that makes something answers.
+struct Made {
+    object: *mut abi::Object,
+    attr: abi::Attr,
+}
+
+impl Made {
+    fn new() -> Self {
+        Self { object: null_mut(), attr: abi::Attr::default() }
+    }
+
+    /// # Safety
+    /// The server has filled it.
+    unsafe fn entry(self) -> Result<Entry> {
+        // SAFETY: this function's contract.
+        let vnode = unsafe { Remote::held(self.object) }?;
+        Ok(Entry { vnode, attr: attr_in(&self.attr).ok_or(Errno::IO)? })
+    }
+}
+
+impl Remote {
+    /// # Safety
+    /// An object of the server's, that lives as long as what is made here; or null.
+    pub(super) unsafe fn new(at: *const abi::Object) -> Result<Self> {
+        // SAFETY: null, or an object (this function's contract).
+        let object = unsafe { read_object(at) }?;
+        Ok(Self { object, at, is_held: false })
+    }
+
+    /// # Safety
+    /// An object that the server has handed out; or null.
+    unsafe fn held(at: *mut abi::Object) -> Result<Arc<dyn Vnode>> {
+        // SAFETY: this function's contract.
+        let object = unsafe { read_object(at) }?;
+        Ok(Arc::new(Self { object, at, is_held: true }))
+    }
+
+    /// What hooks see of it.
+    pub(super) fn lent(&self) -> Object<'_> {
+        // SAFETY: the server's bytes, which live as long as the object.
+        let state = unsafe { slice(self.object.state) };
+        Object::with(self, self).with_state(state)
+    }
+
+    /// What the server knows another vnode of the layer below by.
+    fn known(vnode: &Arc<dyn Vnode>) -> Result<*const abi::Object> {
+        vnode.as_any().downcast_ref::<Self>().map(|other| other.at).ok_or(Errno::XDEV)
+    }
+
+    /// Has something made.
+    fn make(
+        &self,
+        cx: &Cx<'_>,
+        call: impl FnOnce(*const abi::Caller, *mut *mut abi::Object, *mut abi::Attr) -> c_int,
+    ) -> Result<Entry> {
+        let (caller, mut made) = (caller_out(cx), Made::new());
+        done(call(&raw const caller, &raw mut made.object, &raw mut made.attr))?;
+        // SAFETY: the server has said that it filled it.
+        unsafe { made.entry() }
+    }
+
+    /// Bytes of a length that is only known afterwards.
+    fn bytes(&self, call: impl Fn(*mut u8, usize) -> i64) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; 256];
+        loop {
+            let len = length(call(bytes.as_mut_ptr(), bytes.len()))?;
+            if len <= bytes.len() {
+                bytes.truncate(len);
+                return Ok(bytes);
+            }
+            bytes.resize(len, 0);
+        }
+    }
+}
+
+/// An object, as far as both sides know it.
+///
+/// # Safety
+/// An object of the server's, or null.
+unsafe fn read_object(at: *const abi::Object) -> Result<abi::Object> {
+    if at.is_null() {
+        return Err(Errno::IO);
+    }
+    let mut object = MaybeUninit::<abi::Object>::zeroed();
+    let is_new = server().is_ok_and(|server| server.host.minor >= abi::MINOR_OF_LOWER);
+    let known = if is_new { size_of::<abi::Object>() } else { core::mem::offset_of!(abi::Object, state) };
+    // SAFETY: not null, and an object of that many bytes by its version (this function's contract); zeros are pointers that lead nowhere.
+    unsafe {
+        core::ptr::copy_nonoverlapping(at.cast::<u8>(), object.as_mut_ptr().cast(), known);
+        Ok(object.assume_init())
+    }
+}
+
+impl Known for Remote {
+    fn hold(&self) -> Result<Arc<dyn Vnode>> {
+        let hold = server()?.lower.hold.ok_or(NO)?;
+        let mut held = null_mut();
+        // SAFETY: the object of this call, and room for a pointer.
+        done(unsafe { hold(self.at, &raw mut held) })?;
+        // SAFETY: the server has handed it out.
+        unsafe { Self::held(held) }
+    }
+
+    fn path(&self) -> Option<Vec<u8>> {
+        let path = server().ok()?.host.path?;
+        // SAFETY: the object of this call, and room for as many bytes as are named.
+        self.bytes(|out, capacity| unsafe { path(self.at, out, capacity) }).ok()
+    }
+
+    fn attached(&self) -> Option<State> {
+        let attached = server().ok()?.host.attached?;
+        // SAFETY: the object of this call; what is attached was made by `attach`, and lives during the call.
+        unsafe { attached(self.at).cast::<State>().as_ref() }.map(Arc::clone)
+    }
+
+    fn attach(&self, state: State) -> Option<State> {
+        let attach = server().ok()?.host.attach?;
+        let new = Box::into_raw(Box::new(Arc::clone(&state)));
+        // SAFETY: the object of this call, and a pointer that is this side's.
+        let now = unsafe { attach(self.at, new.cast()) }.cast::<State>();
+        if now == new {
+            return Some(state);
+        }
+        // SAFETY: the server did not take it.
+        drop(unsafe { Box::from_raw(new) });
+        // SAFETY: null, or what another call of this function attached, which lives during the call.
+        unsafe { now.as_ref() }.map(Arc::clone)
+    }
+}
+
+/// The state behind a pointer that [`Remote::attach`] made.
+///
+/// # Safety
+/// The server is done with it.
+pub(super) unsafe fn detached(state: *mut c_void) -> State {
+    // SAFETY: this function's contract.
+    *unsafe { Box::from_raw(state.cast::<State>()) }
+}
