@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod file;
+mod file_impl;
 pub mod hooks;
 mod layer;
 mod template;

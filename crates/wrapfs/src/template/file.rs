@@ -3,9 +3,9 @@
 use super::core::Core;
 use super::data::{CodedFile, Inode, copy, require_patience};
 use super::format::{FormatFile, FormatInode};
+use super::look_through::look_through;
 use super::record::Record;
 use super::resized::Held;
-use crate::file::look_through;
 use crate::hooks::{Known, Object, Op, OpKind, State};
 use std::any::Any;
 use std::sync::Arc;
