@@ -1,6 +1,6 @@
 use crate::data::PAGE;
 use crate::faults::Op;
-use crate::ops::MemVnode;
+use crate::node::MemVnode;
 use crate::tree::Inode;
 use std::any::Any;
 use std::sync::Arc;

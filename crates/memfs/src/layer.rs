@@ -1,67 +1,17 @@
-use crate::data::PAGE;
 use crate::dump::Dump;
 use crate::faults::{Faults, Op};
-use crate::ops::MemVnode;
+use crate::node::MemVnode;
+use crate::shared::{MemOptions, Shared};
 use crate::tree::{ROOT, Tree};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use vnode::{Command, Cx, Errno, Layer, Properties, Result, StatFs, Upcalls, Vnode};
-
-/// What a memory file system is like.
-#[derive(Clone, Copy, Debug)]
-pub struct MemOptions {
-    /// Owner of the root.
-    pub uid: u32,
-    /// Group of the root.
-    pub gid: u32,
-    /// Can files share data (`FICLONE`)?
-    pub reflink: bool,
-    /// Can it make files without a name?
-    pub tmpfile: bool,
-    /// Are bytes lost in a crash that were written but not made durable? Names and attributes never are.
-    pub lose_data: bool,
-    /// How many bytes there are in all.
-    pub space: u64,
-    /// Does it claim that its operations may hang?
-    pub may_hang: bool,
-    /// Do answers depend on the caller? They don't, but whoever stands above has to take it for true.
-    pub varies_by_caller: bool,
-    /// The generation of all numbers.
-    pub generation: u32,
-}
-
-impl Default for MemOptions {
-    fn default() -> Self {
-        Self {
-            uid: 0,
-            gid: 0,
-            reflink: false,
-            tmpfile: true,
-            lose_data: false,
-            space: 1 << 30,
-            may_hang: false,
-            varies_by_caller: false,
-            generation: 0,
-        }
-    }
-}
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use vnode::{Command, Cx, Errno, Layer, Properties, Result, Upcalls, Vnode};
 
 /// A file system in memory.
 #[derive(Debug)]
 pub struct MemFs {
     fs: Arc<Shared>,
     root: Arc<MemVnode>,
-}
-
-/// What all vnodes share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    tree: Arc<Mutex<Tree>>,
-    faults: Faults,
-    pub(crate) options: MemOptions,
-    read_only: AtomicBool,
-    space: AtomicU64,
-    fsid: u64,
 }
 
 impl MemFs {
@@ -79,15 +29,7 @@ impl MemFs {
     }
 
     fn over(tree: Arc<Mutex<Tree>>, options: MemOptions, faults: Faults) -> Arc<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let fs = Arc::new(Shared {
-            tree,
-            faults,
-            options,
-            read_only: AtomicBool::new(false),
-            space: AtomicU64::new(options.space),
-            fsid: NEXT.fetch_add(1, Ordering::Relaxed),
-        });
+        let fs = Arc::new(Shared::new(tree, options, faults));
         let root = Arc::new(MemVnode::hold(&fs, &mut fs.tree(), ROOT));
         Arc::new(Self { fs, root })
     }
@@ -140,53 +82,6 @@ impl MemFs {
     pub fn dump(&self) -> Dump {
         // Without faults nothing of this can fail.
         Dump::of(&*self.calm()).unwrap_or_default()
-    }
-}
-
-impl Shared {
-    pub(crate) fn tree(&self) -> MutexGuard<'_, Tree> {
-        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Begins an operation that changes nothing.
-    pub(crate) fn begin(&self, op: Op) -> Result<MutexGuard<'_, Tree>> {
-        self.faults.meet(op)?;
-        Ok(self.tree())
-    }
-
-    /// Begins an operation that changes something.
-    pub(crate) fn begin_change(&self, op: Op) -> Result<MutexGuard<'_, Tree>> {
-        self.faults.meet(op)?;
-        self.changing()?;
-        Ok(self.tree())
-    }
-
-    pub(crate) fn changing(&self) -> Result<()> {
-        if self.read_only.load(Ordering::Relaxed) { Err(Errno::ROFS) } else { Ok(()) }
-    }
-
-    /// Pages that may still be allocated.
-    pub(crate) fn free_pages(&self, tree: &Tree) -> u64 {
-        (self.space.load(Ordering::Relaxed) / PAGE).saturating_sub(tree.allocated())
-    }
-
-    pub(crate) fn figures(&self, tree: &Tree) -> StatFs {
-        let free = self.free_pages(tree);
-        StatFs {
-            frsize: PAGE,
-            bsize: PAGE,
-            blocks: self.space.load(Ordering::Relaxed) / PAGE,
-            bfree: free,
-            bavail: free,
-            files: 1 << 32,
-            ffree: (1 << 32) - tree.inodes.len() as u64,
-            namemax: 255,
-            fsid: self.fsid,
-        }
-    }
-
-    pub(crate) fn is_read_only(&self) -> bool {
-        self.read_only.load(Ordering::Relaxed)
     }
 }
 

@@ -13,14 +13,17 @@ mod dump;
 mod faults;
 mod file;
 mod layer;
+mod node;
 mod ops;
 mod rename;
+mod shared;
 mod tree;
 mod xattr;
 
 pub use dump::{Dump, Node};
 pub use faults::{Count, Fault, Faults, Op, Plan};
-pub use layer::{MemFs, MemOptions};
+pub use layer::MemFs;
+pub use shared::MemOptions;
 
 #[cfg(test)]
 mod tests;

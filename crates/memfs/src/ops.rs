@@ -1,9 +1,8 @@
 use crate::acl;
 use crate::faults::Op;
 use crate::file::MemFile;
-use crate::layer::Shared;
+use crate::node::MemVnode;
 use crate::tree::{Inode, Tree};
-use core::fmt;
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
@@ -11,35 +10,10 @@ use vnode::{
     SetAttr, SetTime, StatFs, Time, Vnode, XattrFlags,
 };
 
-/// An object of a memory file system. Holds it, also when its last name is gone.
-pub(crate) struct MemVnode {
-    pub(crate) fs: Arc<Shared>,
-    pub(crate) ino: u64,
-    kind: Kind,
-}
-
 impl MemVnode {
-    /// `ino` must be stored.
-    pub(crate) fn hold(fs: &Arc<Shared>, tree: &mut Tree, ino: u64) -> Self {
-        let kind = match tree.inodes.get_mut(&ino) {
-            Some(inode) => {
-                inode.held += 1;
-                inode.kind
-            }
-            None => Kind::Regular,
-        };
-        Self { fs: Arc::clone(fs), ino, kind }
-    }
-
     fn entry(&self, tree: &mut Tree, ino: u64) -> Result<Entry> {
         let attr = tree.attr(ino)?;
         Ok(Entry { vnode: Arc::new(Self::hold(&self.fs, tree, ino)), attr })
-    }
-
-    /// The vnode of this file system that `other` is.
-    pub(crate) fn same_layer<'a>(&self, other: &'a Arc<dyn Vnode>) -> Result<&'a Self> {
-        let other = other.as_any().downcast_ref::<Self>().ok_or(Errno::XDEV)?;
-        if Arc::ptr_eq(&self.fs, &other.fs) { Ok(other) } else { Err(Errno::XDEV) }
     }
 
     /// A directory that can be given the new name.
@@ -84,18 +58,6 @@ impl MemVnode {
         fill(tree.get_mut(ino)?);
         tree.enter(self.ino, name.as_bytes(), ino)?;
         self.entry(&mut tree, ino)
-    }
-}
-
-impl Drop for MemVnode {
-    fn drop(&mut self) {
-        self.fs.tree().release(self.ino);
-    }
-}
-
-impl fmt::Debug for MemVnode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MemVnode({:?} {})", self.kind, self.ino)
     }
 }
 

@@ -1,0 +1,44 @@
+use crate::shared::Shared;
+use crate::tree::Tree;
+use core::fmt;
+use std::sync::Arc;
+use vnode::{Errno, Kind, Result, Vnode};
+
+/// An object of a memory file system. Holds it, also when its last name is gone.
+pub(crate) struct MemVnode {
+    pub(crate) fs: Arc<Shared>,
+    pub(crate) ino: u64,
+    pub(crate) kind: Kind,
+}
+
+impl MemVnode {
+    /// `ino` must be stored.
+    pub(crate) fn hold(fs: &Arc<Shared>, tree: &mut Tree, ino: u64) -> Self {
+        let kind = match tree.inodes.get_mut(&ino) {
+            Some(inode) => {
+                inode.held += 1;
+                inode.kind
+            }
+            None => Kind::Regular,
+        };
+        Self { fs: Arc::clone(fs), ino, kind }
+    }
+
+    /// The vnode of this file system that `other` is.
+    pub(crate) fn same_layer<'a>(&self, other: &'a Arc<dyn Vnode>) -> Result<&'a Self> {
+        let other = other.as_any().downcast_ref::<Self>().ok_or(Errno::XDEV)?;
+        if Arc::ptr_eq(&self.fs, &other.fs) { Ok(other) } else { Err(Errno::XDEV) }
+    }
+}
+
+impl Drop for MemVnode {
+    fn drop(&mut self) {
+        self.fs.tree().release(self.ino);
+    }
+}
+
+impl fmt::Debug for MemVnode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemVnode({:?} {})", self.kind, self.ino)
+    }
+}
