@@ -1,13 +1,13 @@
 //! Looks for damage in a container that nobody uses, and repairs what can be repaired.
 
 use crate::codec::{BlockAt, BlockCodec};
-use crate::compact::{BOUND, exceeds};
 use crate::container::Container;
 use crate::format::{HEADER, Slot, damaged_state};
 use crate::geometry::{GROUP_BLOCKS, first_of, place_of};
 use crate::group::Group;
 use crate::head::{Found, Head, read_header};
 use crate::read::Current;
+use crate::usage::{BOUND, exceeds};
 use std::sync::Arc;
 use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode};
 

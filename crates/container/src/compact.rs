@@ -5,12 +5,11 @@
 
 use crate::batch::Batch;
 use crate::container::Container;
-use crate::format::{State, Version};
-use crate::geometry::{PAGE, UNIT, place_of};
+use crate::geometry::{PAGE, place_of};
 use crate::group::Group;
 use crate::head::Head;
 use crate::scratch::with_buffer;
-use std::collections::BTreeSet;
+use crate::usage::{BOUND, Sweep, UNKNOWN, exceeds};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Result};
 
@@ -19,9 +18,6 @@ const SLACK: u64 = 64 << 10;
 
 /// The index is read when more than this part of what the file takes below was superseded.
 const PART: u64 = 24;
-
-/// A file may take a quarter more than a fresh copy.
-pub(crate) const BOUND: (u64, u64) = (5, 4);
 
 /// Blocks of a group are moved together if it takes this much more than a fresh copy. Tighter than [`BOUND`], so that the dead
 /// bytes that are not looked for yet fit in between: `19/16 * (1 + 1/(24 * 0.8)) < 5/4`.
@@ -38,88 +34,6 @@ const SETTLE_BYTES: u64 = 32 << 20;
 
 /// How often a group is moved in one sweep: the first time may only make room for the second.
 const TRIES: u8 = 3;
-
-/// Groups with punched blocks that are remembered.
-const PUNCHED: usize = 1024;
-
-/// More than any file has: the amount is not known.
-const UNKNOWN: u64 = 1 << 62;
-
-/// What is known of the space that a file takes below.
-#[derive(Debug, Default)]
-pub(crate) struct Space {
-    /// Bytes of versions that were superseded since all groups were last looked at.
-    pub(crate) dead: u64,
-    /// Bytes that a fresh copy would take.
-    pub(crate) fresh: Option<u64>,
-    /// Groups with blocks that were punched: what that frees is given back once it is durable.
-    pub(crate) punched: BTreeSet<u64>,
-    /// After a failure: so many bytes more must be dead before the next try.
-    retry_above: u64,
-    sweep: Option<Sweep>,
-}
-
-/// A walk over all groups that has begun.
-#[derive(Debug)]
-struct Sweep {
-    /// Groups below this number were looked at.
-    next: u64,
-    visited: u64,
-    /// Bytes that a fresh copy of the groups below `next` would take.
-    fresh: u64,
-    /// What was dead when it began.
-    dead: u64,
-    /// Not everything is durable: only what no version lies in is given back, and `kept` says how much is left in use.
-    light: bool,
-    kept: u64,
-    /// So much more than it should be may be left without an fsync.
-    slack: u64,
-    /// Groups whose blocks were moved since the last fsync, and how often.
-    moved: Vec<(u64, u8)>,
-    moved_bytes: u64,
-}
-
-impl Space {
-    /// Of a file that exists: if the session before did not end properly, all of it must be looked at.
-    pub(crate) fn of(state: &State) -> Self {
-        Self { dead: if state.counted { state.dead } else { UNKNOWN }, ..Self::default() }
-    }
-
-    /// Of a file without a block.
-    pub(crate) fn fresh() -> Self {
-        Self { fresh: Some(PAGE), ..Self::default() }
-    }
-
-    /// A group changed.
-    pub(crate) fn note(&mut self, number: u64, before: u64, after: u64) {
-        self.fresh = self.fresh.and_then(|fresh| (fresh + after).checked_sub(before));
-        if let Some(sweep) = self.sweep.as_mut().filter(|sweep| number < sweep.next) {
-            sweep.fresh = (sweep.fresh + after).saturating_sub(before);
-        }
-    }
-
-    /// A version was superseded.
-    pub(crate) fn supersede(&mut self, version: &Version) {
-        self.dead = self.dead.saturating_add(u64::from(version.units()) * UNIT);
-    }
-
-    /// Groups went that were not looked at.
-    pub(crate) fn forget(&mut self) {
-        self.fresh = None;
-        self.sweep = None;
-    }
-
-    /// Blocks of a group were punched.
-    pub(crate) fn punch(&mut self, number: u64) {
-        if self.punched.len() < PUNCHED {
-            self.punched.insert(number);
-        }
-    }
-}
-
-pub(crate) fn exceeds(bytes: u64, fresh: u64, (over, under): (u64, u64)) -> bool {
-    u128::from(bytes) * u128::from(under) > u128::from(fresh) * u128::from(over)
-}
 
 impl Container {
     /// Might [`Container::give_back`] find something to do? Costs nothing.

@@ -1,7 +1,7 @@
 use crate::codec::BlockCodec;
-use crate::compact::Space;
 use crate::format::{Fixed, HEADER, SECTOR, State, parse_header};
 use crate::geometry::Geometry;
+use crate::usage::Space;
 use std::time::{SystemTime, UNIX_EPOCH};
 use vnode::{Cx, Errno, OpenFile, Result};
 

@@ -38,6 +38,7 @@ mod scratch;
 mod seek;
 mod space;
 mod sync;
+mod usage;
 mod write;
 
 pub use check::{Damage, Report, check};
