@@ -7,15 +7,15 @@
 
 use crate::held::Held;
 use crate::mapped::Mapped;
-use crate::pages::Pages;
+use crate::pages::{Cached, Pages};
 use crate::teller::Teller;
 use fuse::BackingId;
 use fuse::abi::OpenOut;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use vnode::{Attr, Backing, Drained, Errno, OpenFile, OpenFlags, Result};
+use vnode::{Attr, Backing, Drained, Errno, MAY_BLOCK, OpenFile, OpenFlags, Result};
 
 /// An inode with open files.
 struct OpenInode {
@@ -27,6 +27,14 @@ struct OpenInode {
     /// Made by this server's CREATE and no extended attribute set since: the kernel's question for
     /// `security.capability` before the first write has a known answer.
     bare: bool,
+    /// An open has waited in vain for the RELEASE of the last writer: there really is one.
+    has_writer: bool,
+}
+
+impl OpenInode {
+    fn new(way: Way, bare: bool) -> Self {
+        Self { opens: 0, writers: 0, programs: 0, way, bare, has_writer: false }
+    }
 }
 
 enum Way {
@@ -44,11 +52,16 @@ struct Handle {
     in_place: Option<Arc<dyn OpenFile>>,
 }
 
+/// The inodes with open files, locked.
+type Inodes<'a> = MutexGuard<'a, HashMap<u64, OpenInode>>;
+
 /// The open files of a mount.
 #[derive(Default)]
 pub(crate) struct Files {
     handles: RwLock<Slab>,
     inodes: Mutex<HashMap<u64, OpenInode>>,
+    /// The last open file for writing of some inode was released.
+    unwritten: Condvar,
     /// What the kernel may hold of the files that are served through its page cache.
     pub(crate) pages: Pages,
     /// Which may change by way of a mapping.
@@ -61,7 +74,12 @@ pub(crate) struct Files {
     stopped: Mutex<HashMap<u64, Vec<Drained>>>,
     /// Different callers may read different data: nothing of it is kept in the page cache.
     uncached: bool,
+    /// The layers want to know of each close(2).
+    pub(crate) keep_flush: bool,
 }
+
+/// How long an open waits until the kernel has dropped outdated pages, and before that for the RELEASE of a writer.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Between two warnings of the same shortage.
 const WARNING: Duration = Duration::from_secs(60);
@@ -96,6 +114,17 @@ impl Use {
     }
 }
 
+/// A file that was opened, and is to be taken in.
+pub(crate) struct Opening<'a> {
+    pub(crate) node: u64,
+    pub(crate) file: Arc<dyn OpenFile>,
+    pub(crate) use_: Use,
+    /// The file's attributes, if its data is likely to go through the page cache.
+    pub(crate) attr: Option<&'a Attr>,
+    /// The thread may be kept.
+    pub(crate) may_block: bool,
+}
+
 /// What has to be known, and done, to choose the way of a file's data.
 pub(crate) trait Kernel {
     /// Gives a host file to the kernel: under the number that it has already, if it was given it a moment ago. `None`: it
@@ -106,69 +135,123 @@ pub(crate) trait Kernel {
     fn is_superseded(&self, node: u64) -> bool;
 }
 
+/// Does anybody have the file open for writing?
+fn is_written(inodes: &HashMap<u64, OpenInode>, node: u64) -> bool {
+    inodes.get(&node).is_some_and(|inode| inode.writers > 0)
+}
+
 impl Files {
-    fn inodes(&self) -> MutexGuard<'_, HashMap<u64, OpenInode>> {
+    fn inodes(&self) -> Inodes<'_> {
         self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in an open file of `node` and chooses the way of its data. Where the kernel takes no
-    /// host file, the file is served through the page cache. `attr`: the file's attributes, if it is the first and goes that way.
-    pub(crate) fn add(
-        &self,
-        node: u64,
-        file: Arc<dyn OpenFile>,
-        use_: Use,
-        keep_flush: bool,
-        attr: Option<&Attr>,
-        kernel: &impl Kernel,
-    ) -> Result<OpenOut> {
-        let mut open_flags = if keep_flush { 0 } else { fuse::abi::FOPEN_NOFLUSH };
-        let mut backing_id = 0;
-        {
-            let mut inodes = self.inodes();
-            if kernel.is_superseded(node) {
-                return Err(Errno::STALE);
+    /// Takes in an open file and chooses the way of its data. Where the kernel takes no host file, the file is served
+    /// through the page cache.
+    ///
+    /// # Errors
+    /// `ESTALE` where the node has a successor; `MAY_BLOCK` where the kernel must drop pages first.
+    pub(crate) fn add(&self, opening: Opening<'_>, teller: &Arc<Teller>, kernel: &impl Kernel) -> Result<OpenOut> {
+        let mut out =
+            OpenOut { open_flags: if self.keep_flush { 0 } else { fuse::abi::FOPEN_NOFLUSH }, ..OpenOut::default() };
+        let (mut inodes, keep_pages) = self.settled(&opening, teller)?;
+        let Opening { node, file, use_, .. } = opening;
+        if kernel.is_superseded(node) {
+            return Err(Errno::STALE);
+        }
+        let inode = match inodes.entry(node) {
+            Slot::Occupied(slot) => slot.into_mut(),
+            Slot::Vacant(slot) => {
+                let backing = if self.is_stopped(node) { None } else { file.backing() };
+                let way = backing.and_then(|backing| kernel.register(backing)).map_or(Way::Cached, Way::Passthrough);
+                slot.insert(OpenInode::new(way, use_.creates))
             }
-            let inode = match inodes.entry(node) {
-                Slot::Occupied(slot) => slot.into_mut(),
-                Slot::Vacant(slot) => {
-                    let backing = if self.is_stopped(node) { None } else { file.backing() };
-                    let way =
-                        backing.and_then(|backing| kernel.register(backing)).map_or(Way::Cached, Way::Passthrough);
-                    slot.insert(OpenInode { opens: 0, writers: 0, programs: 0, way, bare: use_.creates })
+        };
+        let first = inode.opens == 0;
+        inode.opens += 1;
+        inode.writers += u32::from(use_.writes);
+        inode.programs += u32::from(use_.executes);
+        match &inode.way {
+            Way::Passthrough(id) => {
+                file.bind();
+                out.open_flags |= fuse::abi::FOPEN_PASSTHROUGH;
+                out.backing_id = id.id();
+                if self.is_stopped(node) {
+                    // The kernel allows no other way beside the first one, but this: requests, with the host
+                    // file for mappings only.
+                    out.open_flags |= fuse::abi::FOPEN_DIRECT_IO;
                 }
-            };
-            let first = inode.opens == 0;
-            inode.opens += 1;
-            inode.writers += u32::from(use_.writes);
-            inode.programs += u32::from(use_.executes);
-            match &inode.way {
-                Way::Passthrough(id) => {
-                    file.bind();
-                    open_flags |= fuse::abi::FOPEN_PASSTHROUGH;
-                    backing_id = id.id();
-                    if self.is_stopped(node) {
-                        // The kernel allows no other way beside the first one, but this: requests, with the host
-                        // file for mappings only.
-                        open_flags |= fuse::abi::FOPEN_DIRECT_IO;
-                    }
-                    if use_.maps {
-                        self.mapped.opened(node);
-                    }
-                    if first {
-                        self.pages.forget(node);
-                    }
+                if use_.maps {
+                    self.mapped.opened(node);
                 }
-                Way::Cached if self.uncached => open_flags |= fuse::abi::FOPEN_DIRECT_IO,
-                // Where others have the file open, what they write may be on its way: see `pages`.
-                Way::Cached if !first || self.pages.first_open(node, attr) => {
-                    open_flags |= fuse::abi::FOPEN_KEEP_CACHE;
+                if first {
+                    self.pages.forget(node);
                 }
-                Way::Cached => {}
+            }
+            Way::Cached if self.uncached => out.open_flags |= fuse::abi::FOPEN_DIRECT_IO,
+            Way::Cached if keep_pages => out.open_flags |= fuse::abi::FOPEN_KEEP_CACHE,
+            Way::Cached => {}
+        }
+        drop(inodes);
+        out.fh = self.insert(Handle { node, use_, file, in_place: None });
+        Ok(out)
+    }
+
+    /// Waits until the kernel holds no outdated pages of a file that is opened. Answers the lock, under which nobody else
+    /// opens the file, and whether the kernel may keep what it holds.
+    fn settled(&self, opening: &Opening<'_>, teller: &Arc<Teller>) -> Result<(Inodes<'_>, bool)> {
+        let mut deadline = None;
+        loop {
+            let inodes = self.inodes();
+            let found = self.find_pages(&inodes, opening, teller);
+            let is_over = deadline.is_some_and(|deadline| deadline <= Instant::now());
+            let waits = matches!(found, Cached::Going | Cached::Written) && !is_over && !opening.use_.creates;
+            if !waits {
+                // An open must not drop pages while somebody may be writing: see `pages`.
+                let keep = matches!(found, Cached::Right | Cached::Written) || is_written(&inodes, opening.node);
+                return Ok((inodes, keep));
+            }
+            if !opening.may_block {
+                return Err(MAY_BLOCK);
+            }
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+            if found == Cached::Written {
+                self.wait_for_writers(inodes, opening.node, deadline);
+            } else {
+                drop(inodes);
+                teller.wait_for_pages(opening.node, deadline);
             }
         }
-        let fh = self.insert(Handle { node, use_, file, in_place: None });
-        Ok(OpenOut { fh, open_flags, backing_id })
+    }
+
+    /// What is to be made of the pages that the kernel may hold of a file that is opened?
+    fn find_pages(&self, inodes: &Inodes<'_>, opening: &Opening<'_>, teller: &Arc<Teller>) -> Cached {
+        let (node, attr) = (opening.node, opening.attr);
+        let open = inodes.get(&node);
+        let goes_past = open.is_some_and(|inode| matches!(inode.way, Way::Passthrough(_)));
+        if self.uncached || goes_past || (attr.is_none() && !self.pages.any()) {
+            return Cached::Unknown;
+        }
+        if teller.drops_pages(node) {
+            return Cached::Going;
+        }
+        match self.pages.opened(node, attr, is_written(inodes, node), teller) {
+            Cached::Written if open.is_some_and(|inode| inode.has_writer) => Cached::Right,
+            found => found,
+        }
+    }
+
+    /// A file has changed out of band that is open for writing, unless the RELEASE of its last writer is on its way. Waits
+    /// for that, and if it does not come, notes that it is not to be waited for again.
+    fn wait_for_writers(&self, inodes: Inodes<'_>, node: u64, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let written = |inodes: &mut HashMap<u64, OpenInode>| is_written(inodes, node);
+        let waited = self.unwritten.wait_timeout_while(inodes, left, written);
+        let (mut inodes, result) = waited.unwrap_or_else(PoisonError::into_inner);
+        if result.timed_out()
+            && let Some(inode) = inodes.get_mut(&node)
+        {
+            inode.has_writer = true;
+        }
     }
 
     /// The data of a file moved. If open files of the node have passthrough to the old host file, calls `supersede`, before
@@ -231,7 +314,7 @@ impl Files {
     }
 
     /// The last descriptor of an open file is gone.
-    pub(crate) fn release(&self, fh: u64) {
+    pub(crate) fn release(&self, fh: u64, teller: &Arc<Teller>) {
         let Ok(index) = usize::try_from(fh) else { return };
         let handle = {
             let mut slab = self.handles.write().unwrap_or_else(PoisonError::into_inner);
@@ -244,6 +327,13 @@ impl Files {
             let inode = slot.get_mut();
             inode.opens -= 1;
             inode.writers -= u32::from(handle.use_.writes);
+            if handle.use_.writes && inode.writers == 0 {
+                inode.has_writer = false;
+                if matches!(inode.way, Way::Cached) {
+                    self.pages.unwritten(handle.node, teller);
+                }
+                self.unwritten.notify_all();
+            }
             inode.programs -= u32::from(handle.use_.executes);
             if handle.use_.maps && matches!(inode.way, Way::Passthrough(_)) {
                 self.mapped.closed(handle.node);
@@ -310,7 +400,11 @@ impl Files {
 
     /// The kernel is being told these attributes of a node: if they say that others have changed the file, its pages go.
     pub(crate) fn told(&self, node: u64, attr: &Attr, teller: &Arc<Teller>) {
-        self.pages.seen(node, attr, teller);
+        if self.pages.is_news(node, attr) {
+            // Under the lock, under which nobody opens the file.
+            let inodes = self.inodes();
+            self.pages.seen(node, attr, is_written(&inodes, node), teller);
+        }
         self.forget_held(node);
     }
 
@@ -327,9 +421,15 @@ impl Files {
         self.inodes().contains_key(&node)
     }
 
+    /// Does the data of a file go through the page cache although the kernel could have its host file?
+    pub(crate) fn is_cached(&self, node: u64) -> bool {
+        let way = self.inodes().get(&node).map(|inode| matches!(inode.way, Way::Cached));
+        way.unwrap_or_else(|| self.is_stopped(node))
+    }
+
     /// Does anybody have the file open for writing?
     pub(crate) fn is_written(&self, node: u64) -> bool {
-        self.inodes().get(&node).is_some_and(|inode| inode.writers > 0)
+        is_written(&self.inodes(), node)
     }
 
     /// Is the file a running program?
@@ -370,8 +470,9 @@ impl Files {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nodes::Nodes;
     use memfs::MemFs;
-    use vnode::{Cx, Layer, Name};
+    use vnode::{Cx, Layer, Name, Time};
 
     /// A kernel without passthrough.
     struct Refuses;
@@ -392,73 +493,136 @@ mod tests {
         fs.root().create(&Cx::internal(0, 0), name, 0o644, OpenFlags::RDWR).unwrap().1
     }
 
+    fn teller() -> Arc<Teller> {
+        Teller::new(Arc::new(Nodes::new(MemFs::new().root())))
+    }
+
+    fn add(files: &Files, node: u64, use_: Use, attr: Option<&Attr>, may_block: bool) -> Result<OpenOut> {
+        files.add(Opening { node, file: file(), use_, attr, may_block }, &teller(), &Refuses)
+    }
+
+    const READS: Use = Use { creates: false, writes: false, maps: false, appends: false, executes: false };
+    const WRITES: Use = Use { writes: true, ..READS };
+
+    fn attr(changed: i64) -> Attr {
+        let time = Time { sec: changed, nsec: 0 };
+        let any = MemFs::new().root().getattr(&Cx::internal(0, 0)).unwrap();
+        Attr { ctime: time, mtime: time, ..any }
+    }
+
     #[test]
     fn a_file_keeps_its_pages_while_it_is_open_and_while_it_is_the_same() {
-        let attr = MemFs::new().root().getattr(&Cx::internal(0, 0)).unwrap();
+        let attr = attr(1);
         let files = Files::default();
-        let out = files.add(7, file(), Use::default(), false, Some(&attr), &Refuses).unwrap();
+        let out = add(&files, 7, Use::default(), Some(&attr), true).unwrap();
         assert_eq!(out.open_flags, fuse::abi::FOPEN_NOFLUSH);
-        let again = files.add(7, file(), Use::default(), false, None, &Refuses).unwrap();
+        let again = add(&files, 7, Use::default(), Some(&attr), true).unwrap();
         assert_eq!(again.open_flags, fuse::abi::FOPEN_NOFLUSH | fuse::abi::FOPEN_KEEP_CACHE);
-        files.release(again.fh);
-        files.release(out.fh);
-        let out = files.add(7, file(), Use::default(), false, Some(&attr), &Refuses).unwrap();
+        files.release(again.fh, &teller());
+        files.release(out.fh, &teller());
+        let out = add(&files, 7, Use::default(), Some(&attr), true).unwrap();
         assert_eq!(out.open_flags, fuse::abi::FOPEN_NOFLUSH | fuse::abi::FOPEN_KEEP_CACHE);
         assert!(files.get(out.fh).is_ok());
         assert_eq!(files.count(), (1, 0));
-        files.release(out.fh);
+        files.release(out.fh, &teller());
         assert!(matches!(files.get(out.fh), Err(Errno::BADF)));
         assert_eq!(files.count(), (0, 0));
         // A second release of the same handle, or of none that ever was.
-        files.release(out.fh);
-        files.release(u64::MAX);
+        files.release(out.fh, &teller());
+        files.release(u64::MAX, &teller());
     }
 
     #[test]
     fn handles_are_used_again_and_inodes_counted() {
-        let files = Files::default();
-        let first = files.add(7, file(), Use::default(), true, None, &Refuses).unwrap();
-        let second = files.add(7, file(), Use::default(), true, None, &Refuses).unwrap();
+        let files = Files { keep_flush: true, ..Files::default() };
+        let first = add(&files, 7, Use::default(), None, true).unwrap();
+        let second = add(&files, 7, Use::default(), None, true).unwrap();
         assert_ne!(first.fh, second.fh);
         assert_eq!(first.open_flags & fuse::abi::FOPEN_NOFLUSH, 0);
         assert_eq!(files.count(), (2, 0));
-        files.release(first.fh);
-        assert_eq!(files.add(8, file(), Use::default(), true, None, &Refuses).unwrap().fh, first.fh);
+        files.release(first.fh, &teller());
+        assert_eq!(add(&files, 8, Use::default(), None, true).unwrap().fh, first.fh);
         assert_eq!(files.count(), (2, 0));
     }
 
     #[test]
     fn writers_and_programs_are_counted() {
         let files = Files::default();
-        let writer = files.add(7, file(), Use { writes: true, ..Use::default() }, true, None, &Refuses).unwrap();
-        let program = files.add(7, file(), Use { executes: true, ..Use::default() }, true, None, &Refuses).unwrap();
+        let writer = add(&files, 7, Use { writes: true, ..Use::default() }, None, true).unwrap();
+        let program = add(&files, 7, Use { executes: true, ..Use::default() }, None, true).unwrap();
         assert!(files.is_written(7) && files.is_run(7) && !files.is_written(8) && !files.is_run(8));
-        files.release(writer.fh);
+        files.release(writer.fh, &teller());
         assert!(!files.is_written(7) && files.is_run(7));
-        files.release(program.fh);
+        files.release(program.fh, &teller());
         assert!(!files.is_run(7));
     }
 
     #[test]
     fn a_mapping_of_a_file_in_the_page_cache_is_seen() {
         let files = Files::default();
-        let out = files.add(7, file(), Use::of(OpenFlags::RDWR), true, None, &Refuses).unwrap();
+        let out = add(&files, 7, Use::of(OpenFlags::RDWR), None, true).unwrap();
         assert_eq!(files.mapped.opens(7), 0);
-        files.release(out.fh);
+        files.release(out.fh, &teller());
         assert!(!Use::of(OpenFlags::WRONLY).maps && !Use::of(OpenFlags::RDONLY).maps);
     }
 
     #[test]
     fn a_new_file_is_known_to_be_bare_until_an_attribute_is_set() {
         let files = Files::default();
-        let out = files.add(7, file(), Use { creates: true, ..Use::default() }, false, None, &Refuses).unwrap();
+        let out = add(&files, 7, Use { creates: true, ..Use::default() }, None, true).unwrap();
         assert!(files.is_bare(7));
         assert!(!files.is_bare(8));
         files.not_bare(7);
         assert!(!files.is_bare(7));
-        files.release(out.fh);
-        let out = files.add(7, file(), Use::default(), false, None, &Refuses).unwrap();
+        files.release(out.fh, &teller());
+        let out = add(&files, 7, Use::default(), None, true).unwrap();
         assert!(!files.is_bare(7));
-        files.release(out.fh);
+        files.release(out.fh, &teller());
+    }
+
+    /// Somebody writes.
+    fn write(files: &Files, changed: i64) {
+        let change = files.pages.begin(7);
+        files.pages.end(&change, Some(&attr(changed)));
+    }
+
+    const KEEPS: u32 = fuse::abi::FOPEN_NOFLUSH | fuse::abi::FOPEN_KEEP_CACHE;
+
+    #[test]
+    fn pages_of_a_file_that_others_have_changed_go_at_any_open() {
+        let files = Files::default();
+        let flags = |changed| add(&files, 7, READS, Some(&attr(changed)), true).unwrap().open_flags;
+        assert_eq!((flags(1), flags(1)), (fuse::abi::FOPEN_NOFLUSH, KEEPS));
+        // This kernel can't be told in advance.
+        assert_eq!((flags(2), flags(2)), (fuse::abi::FOPEN_NOFLUSH, KEEPS));
+        let unknown = add(&files, 7, READS, None, true).unwrap();
+        assert_eq!(unknown.open_flags, fuse::abi::FOPEN_NOFLUSH);
+    }
+
+    #[test]
+    fn an_open_waits_for_the_release_of_the_last_writer() {
+        let files = Files::default();
+        let writer = add(&files, 7, WRITES, Some(&attr(1)), true).unwrap();
+        write(&files, 1);
+        assert!(matches!(add(&files, 7, READS, Some(&attr(2)), false), Err(MAY_BLOCK)));
+        assert_eq!(files.count(), (1, 0));
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| add(&files, 7, READS, Some(&attr(2)), true).unwrap());
+            files.release(writer.fh, &teller());
+            assert_eq!(reader.join().unwrap().open_flags, fuse::abi::FOPEN_NOFLUSH);
+        });
+    }
+
+    #[test]
+    fn where_there_is_a_writer_a_change_is_waited_for_once_and_no_pages_go() {
+        let files = Files::default();
+        add(&files, 7, WRITES, Some(&attr(1)), true).unwrap();
+        write(&files, 1);
+        let begun = Instant::now();
+        assert_eq!(add(&files, 7, READS, Some(&attr(2)), true).unwrap().open_flags, KEEPS);
+        assert!(begun.elapsed() >= PATIENCE);
+        assert_eq!(add(&files, 7, READS, Some(&attr(2)), false).unwrap().open_flags, KEEPS);
+        assert_eq!(add(&files, 7, READS, Some(&attr(3)), false).unwrap().open_flags, KEEPS);
+        assert_eq!(add(&files, 7, READS, None, false).unwrap().open_flags, KEEPS);
     }
 }

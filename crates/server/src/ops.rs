@@ -4,7 +4,7 @@ use crate::caller::Calling;
 use crate::config::Config;
 use crate::control::Channel;
 use crate::convert::{self, name};
-use crate::files::{Files, Kernel, Use};
+use crate::files::{Files, Kernel, Opening, Use};
 use crate::held::Held;
 use crate::listed::Listed;
 use crate::nodes::{Known, Nodes};
@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use vnode::{
-    Attr, Backing, Call, Cx, Entry, Errno, Kind, Layer, Name, OpenFile, OpenFlags, Properties, SeekFrom, SetAttr,
-    Vnode, XattrFlags,
+    Attr, Backing, Call, Cx, Entry, Errno, Kind, Layer, MAY_BLOCK, Name, OpenFile, OpenFlags, Properties, SeekFrom,
+    SetAttr, Vnode, XattrFlags,
 };
 
 /// A stack of layers as a FUSE file system.
@@ -41,7 +41,6 @@ pub(crate) struct Server {
     /// Offsets after `.` and `..`.
     pub(crate) after_dots: [u64; 2],
     passthrough: AtomicBool,
-    keep_flush: bool,
     pub(crate) channel: Channel,
     pub(crate) session: OnceLock<Arc<Session>>,
 }
@@ -54,6 +53,7 @@ impl Server {
         let cache = if properties.varies_by_caller { Duration::ZERO } else { config.cache };
         let mut files = if properties.varies_by_caller { Files::varying() } else { Files::default() };
         files.held = config.cached_data.then(|| Held::new(cache));
+        files.keep_flush = properties.needs_flush;
         let files = Arc::new(files);
         let from_layers = FromLayers {
             root: layer.root().id(),
@@ -74,7 +74,6 @@ impl Server {
             stack_depth: config.stack_depth,
             after_dots: crate::dirs::after_dots(config.narrow_positions),
             passthrough: AtomicBool::new(config.passthrough && !config.cached_data),
-            keep_flush: properties.needs_flush,
             channel: Channel::new(config.owner, config.commands.clone()),
             session: OnceLock::new(),
             layer,
@@ -148,15 +147,16 @@ impl Server {
     ///
     /// # Errors
     /// `ESTALE` where the file has another node by now: the kernel looks the name up once more.
-    fn open_out(&self, node: u64, file: Arc<dyn OpenFile>, use_: Use, attr: Option<&Attr>) -> Reply<OpenOut> {
-        self.files.add(node, file, use_, self.keep_flush, attr, self)
+    fn open_out(&self, opening: Opening<'_>) -> Reply<OpenOut> {
+        self.files.add(opening, &self.teller, self)
     }
 
     /// The same for a file that was just made, whose look-up is counted already.
     fn open_new(&self, entry: &EntryOut, file: Arc<dyn OpenFile>, flags: OpenFlags, attr: &Attr) -> Reply<OpenOut> {
         let use_ = Use { creates: true, ..Use::of(flags) };
+        let opening = Opening { node: entry.nodeid, file, use_, attr: Some(attr), may_block: false };
         // The kernel will not forget what it is not told.
-        self.open_out(entry.nodeid, file, use_, Some(attr)).inspect_err(|_| {
+        self.open_out(opening).inspect_err(|_| {
             self.nodes.forget(entry.nodeid, 1);
         })
     }
@@ -173,10 +173,17 @@ impl Server {
         done
     }
 
-    /// The attributes of a file that is about to be opened first, if its data are likely to go through the page cache.
-    fn first_attr(&self, cx: &Cx<'_>, node: u64, vnode: &dyn Vnode, file: &dyn OpenFile) -> Option<Attr> {
+    /// The attributes of a file that is being opened, if its data are likely to go through the page cache, and if they can
+    /// be had. Only `MAY_BLOCK` is an error.
+    fn cached_attr(&self, cx: &Cx<'_>, node: u64, vnode: &dyn Vnode, file: &dyn OpenFile) -> Reply<Option<Attr>> {
         let by_passthrough = self.passthrough.load(Ordering::Relaxed) && file.backing().is_some();
-        if by_passthrough || self.files.is_open(node) { None } else { vnode.getattr(cx).ok() }
+        if by_passthrough && !(self.files.pages.any() && self.files.is_cached(node)) {
+            return Ok(None);
+        }
+        match vnode.getattr(cx) {
+            Err(MAY_BLOCK) => Err(MAY_BLOCK),
+            attr => Ok(attr.ok()),
+        }
     }
 
     /// The attributes that the kernel is told when it asks for them.
@@ -507,8 +514,10 @@ impl Filesystem for Server {
             suid::strip(&cx, &*vnode, Some(&*file))?;
         }
         let use_ = Use { executes: convert::executes(arg.flags), ..Use::of(wanted) };
-        let attr = self.first_attr(&cx, node, &*vnode, &*file);
-        let out = self.open_out(node, file, use_, attr.as_ref())?;
+        // From here on all may be done a second time, on a thread that may wait. A file that was cut then is cut again, before
+        // the program has it.
+        let attr = self.cached_attr(&cx, node, &*vnode, &*file)?;
+        let out = self.open_out(Opening { node, file, use_, attr: attr.as_ref(), may_block: rq.may_block })?;
         if use_.maps {
             self.attributes_may_change(node, wanted);
         }
@@ -581,9 +590,9 @@ impl Filesystem for Server {
     fn release(&self, rq: &Request<'_>, _node: u64, arg: &ReleaseIn) -> Reply<()> {
         // A file that a layer reads and writes itself may have work left for its last close.
         if !rq.may_block && self.files.get(arg.fh).is_ok_and(|file| file.backing().is_none()) {
-            return Err(vnode::MAY_BLOCK);
+            return Err(MAY_BLOCK);
         }
-        self.files.release(arg.fh);
+        self.files.release(arg.fh, &self.teller);
         Ok(())
     }
 
@@ -772,7 +781,6 @@ mod tests {
     use fuse::Opcode;
     use fuse::abi::InHeader;
     use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
-    use vnode::MAY_BLOCK;
 
     fn request(uid: u32, opcode: Opcode, run: impl FnOnce(&Request<'_>)) {
         let cancelled = AtomicBool::new(false);

@@ -16,7 +16,7 @@ use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vnode::{Drained, Errno, Name, Upcalls};
 
 /// More orders than this don't wait: about 4 MiB of them.
@@ -35,17 +35,35 @@ pub(crate) enum Order {
     Everything,
 }
 
+impl Order {
+    /// All pages of a file go, or a directory's listing.
+    pub(crate) const fn pages(node: u64) -> Self {
+        Self::Data { node, start: 0, len: 0 }
+    }
+}
+
 /// Orders that wait, and who waits for them.
 #[derive(Default)]
 struct Queue {
     orders: VecDeque<(Order, Option<SyncSender<()>>)>,
     waiting: HashSet<Order>,
-    /// The thread is sending what it took last.
-    busy: bool,
+    /// What the thread is sending.
+    sending: Option<Order>,
     /// For whoever waits until all is sent.
     settling: Vec<SyncSender<()>>,
     started: bool,
     closed: bool,
+}
+
+impl Queue {
+    fn is_under_way(&self, order: &Order) -> bool {
+        self.waiting.contains(order) || self.sending.as_ref() == Some(order)
+    }
+
+    /// Is the kernel about to be told to drop all pages of the node?
+    fn drops_pages(&self, node: u64) -> bool {
+        self.is_under_way(&Order::pages(node)) || self.is_under_way(&Order::Everything)
+    }
 }
 
 /// Tells the kernel what changed without its knowledge.
@@ -53,12 +71,15 @@ pub(crate) struct Teller {
     nodes: Arc<Nodes>,
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// An order was sent.
+    sent: Condvar,
     session: Mutex<Option<Weak<Session>>>,
 }
 
 impl Teller {
     pub(crate) fn new(nodes: Arc<Nodes>) -> Arc<Self> {
-        Arc::new(Self { nodes, queue: Mutex::default(), changed: Condvar::new(), session: Mutex::new(None) })
+        let (changed, sent) = (Condvar::new(), Condvar::new());
+        Arc::new(Self { nodes, queue: Mutex::default(), changed, sent, session: Mutex::new(None) })
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -79,15 +100,28 @@ impl Teller {
         queue.settling.clear();
         drop(queue);
         self.changed.notify_all();
+        self.sent.notify_all();
     }
 
     fn session(&self) -> Option<Arc<Session>> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
     }
 
-    /// Takes an order.
-    pub(crate) fn tell(self: &Arc<Self>, order: Order) {
-        self.take(order, None);
+    /// Takes an order. False: the kernel can't be told.
+    pub(crate) fn tell(self: &Arc<Self>, order: Order) -> bool {
+        self.take(order, None)
+    }
+
+    /// Is the kernel about to be told to drop all pages of the node?
+    pub(crate) fn drops_pages(&self, node: u64) -> bool {
+        self.queue().drops_pages(node)
+    }
+
+    /// Waits until it was told that, at most until `deadline`.
+    pub(crate) fn wait_for_pages(&self, node: u64, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let pending = |queue: &mut Queue| queue.drops_pages(node);
+        drop(self.sent.wait_timeout_while(self.queue(), left, pending));
     }
 
     /// Takes an order, and waits until the kernel was told, at most so long. Not from a handler
@@ -99,10 +133,13 @@ impl Teller {
         let _late = told.recv_timeout(patience);
     }
 
-    fn take(self: &Arc<Self>, order: Order, done: Option<SyncSender<()>>) {
+    fn take(self: &Arc<Self>, order: Order, done: Option<SyncSender<()>>) -> bool {
         let mut queue = self.queue();
-        if queue.closed || self.session().is_none() || (done.is_none() && queue.waiting.contains(&order)) {
-            return;
+        if queue.closed || self.session().is_none() {
+            return false;
+        }
+        if done.is_none() && queue.waiting.contains(&order) {
+            return true;
         }
         if queue.orders.len() >= MOST {
             tracing::debug!("too many notifications wait: the kernel forgets everything");
@@ -115,23 +152,28 @@ impl Teller {
         queue.orders.push_back((order, done));
         let start = !std::mem::replace(&mut queue.started, true);
         drop(queue);
-        if start { self.start() } else { self.changed.notify_one() }
+        if start {
+            return self.start();
+        }
+        self.changed.notify_one();
+        true
     }
 
-    fn start(self: &Arc<Self>) {
+    fn start(self: &Arc<Self>) -> bool {
         let teller = Arc::clone(self);
         let thread = std::thread::Builder::new().name("teller".into()).spawn(move || teller.serve());
-        if let Err(error) = thread {
+        if let Err(error) = &thread {
             tracing::warn!(%error, "no thread: out-of-band changes are seen only when cached answers run out");
             self.end();
         }
+        thread.is_ok()
     }
 
     /// Waits until every order taken so far was sent, at most so long.
     pub(crate) fn settle(&self, patience: Duration) -> bool {
         let told = {
             let mut queue = self.queue();
-            if queue.closed || (queue.orders.is_empty() && !queue.busy) {
+            if queue.closed || (queue.orders.is_empty() && queue.sending.is_none()) {
                 return true;
             }
             let (done, told) = sync_channel(1);
@@ -155,14 +197,16 @@ impl Teller {
 
     fn next(&self) -> Option<(Order, Option<SyncSender<()>>)> {
         let mut queue = self.queue();
-        queue.busy = false;
+        if queue.sending.take().is_some() {
+            self.sent.notify_all();
+        }
         loop {
             if queue.closed {
                 return None;
             }
             if let Some((order, done)) = queue.orders.pop_front() {
                 queue.waiting.remove(&order);
-                queue.busy = true;
+                queue.sending = Some(order.clone());
                 return Some((order, done));
             }
             for waiting in queue.settling.drain(..) {
@@ -294,5 +338,26 @@ mod tests {
         teller.end();
         teller.tell(Order::Attributes(7));
         assert!(teller.queue().orders.is_empty() && teller.settle(Duration::ZERO));
+    }
+
+    #[test]
+    fn an_order_is_under_way_until_it_was_sent() {
+        let mut queue = Queue::default();
+        assert!(!queue.drops_pages(7));
+        queue.waiting.insert(Order::pages(7));
+        assert!(queue.drops_pages(7) && !queue.drops_pages(8));
+        queue.waiting.clear();
+        queue.sending = Some(Order::pages(7));
+        assert!(queue.drops_pages(7) && !queue.drops_pages(8));
+        queue.sending = Some(Order::Attributes(7));
+        assert!(!queue.drops_pages(7));
+        queue.waiting.insert(Order::Everything);
+        assert!(queue.drops_pages(7) && queue.drops_pages(8));
+        let begun = Instant::now();
+        let teller = Teller::new(Arc::new(Nodes::new(MemFs::new().root())));
+        teller.wait_for_pages(7, begun + Duration::from_secs(60));
+        *teller.queue() = queue;
+        teller.wait_for_pages(7, begun + Duration::from_millis(20));
+        assert!((20..60_000).contains(&begun.elapsed().as_millis()));
     }
 }

@@ -1,0 +1,203 @@
+//! Data that comes through the server's page cache, of files that are changed below: an open shows what the file holds then.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use strata_tests::{Mounted, Sandbox, Spec, Transport, long, on_both_transports};
+
+fn rounds(few: usize) -> usize {
+    if long() { few * 20 } else { few }
+}
+
+/// A text that tells its round and who wrote it, and fills `len` bytes.
+fn text(who: char, round: usize, len: usize) -> Vec<u8> {
+    let mut text = format!("{who} {round:08}.").into_bytes();
+    text.resize(len.max(text.len()), b'0');
+    text
+}
+
+/// Changes a file in place, without making it empty first.
+fn change(path: &Path, bytes: &[u8]) {
+    let file = File::options().write(true).open(path).unwrap();
+    file.write_all_at(bytes, 0).unwrap();
+    file.set_len(bytes.len() as u64).unwrap();
+}
+
+/// A file of a mount, and the file below.
+struct Case {
+    what: String,
+    mounted: Mounted,
+    file: PathBuf,
+    below: PathBuf,
+}
+
+impl Case {
+    /// What an open shows now has to be `expected`.
+    fn shows(&self, round: usize, expected: &[u8]) {
+        let seen = fs::read(&self.file).unwrap();
+        let head = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(16)]).into_owned();
+        assert!(
+            seen == expected,
+            "{}, round {round}: {:?} and {} bytes, not {:?} and {}",
+            self.what,
+            head(&seen),
+            seen.len(),
+            head(expected),
+            expected.len()
+        );
+    }
+}
+
+/// Calls `test` with mounts whose data takes each way through the server, with and without cached attributes.
+fn on_each(transport: Transport, test: impl Fn(&Case)) {
+    for (layer, cache) in [("null", "0"), ("null", "1000"), ("union", "0"), ("union", "1000"), ("rot13", "0")] {
+        let sandbox = Sandbox::new();
+        let lower = sandbox.ext4("lower", 64);
+        let spec = match layer {
+            "null" => Spec::wrap(&lower, transport),
+            "union" => Spec::union(&lower, &sandbox.dir("ro"), transport),
+            // It leaves digits as they are.
+            _ => Spec::stack("rot13 / ", &lower, transport),
+        };
+        let below = lower.join("1");
+        fs::write(&below, text('0', 0, 100)).unwrap();
+        let mounted = Mounted::with_options(spec, &sandbox.path("m"), &format!("passthrough=off,cache={cache}"));
+        let file = mounted.path("1");
+        test(&Case { what: format!("{layer}, cache={cache}"), mounted, file, below });
+    }
+}
+
+/// The length of a file's text in a round: mostly the same, so that only the times tell.
+fn length(round: usize) -> usize {
+    if round.is_multiple_of(7) { 5000 + round % 13 * 1000 } else { 4096 }
+}
+
+/// Open, read, close; a change below; open and read at once: the first open file's RELEASE may still be on its way.
+fn changes_show_at_the_next_open(transport: Transport) {
+    on_each(transport, |case| {
+        for round in 0..rounds(1500) {
+            let new = text('1', round, length(round));
+            change(&case.below, &new);
+            case.shows(round, &new);
+        }
+    });
+}
+
+/// The same while the file is held open for reading, and mapped.
+fn changes_show_beside_readers(transport: Transport) {
+    on_each(transport, |case| {
+        let held = File::open(&case.file).unwrap();
+        for round in 0..rounds(500) {
+            let new = text('1', round, length(round));
+            change(&case.below, &new);
+            case.shows(round, &new);
+            let mut bytes = vec![0; new.len()];
+            held.read_exact_at(&mut bytes, 0).unwrap();
+            assert!(bytes == new, "{}, round {round}: the held file shows the old data", case.what);
+        }
+    });
+}
+
+/// The same after the file was written through the mount and closed: that RELEASE may be on its way as well.
+fn changes_show_after_own_writes(transport: Transport) {
+    on_each(transport, |case| {
+        for round in 0..rounds(700) {
+            let own = text('2', round, length(round + 3));
+            change(&case.file, &own);
+            case.shows(round, &own);
+            let new = text('1', round, length(round));
+            change(&case.below, &new);
+            case.shows(round, &new);
+            change(&case.file, &own);
+            change(&case.below, &new);
+            case.shows(round, &new);
+        }
+    });
+}
+
+/// The same while other threads open, read and close the file all the time.
+fn changes_show_beside_other_opens(transport: Transport) {
+    on_each(transport, |case| {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        drop(fs::read(&case.file).unwrap());
+                    }
+                });
+            }
+            // A panic must end the others, too.
+            let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                for round in 0..rounds(500) {
+                    let new = text('1', round, length(round));
+                    change(&case.below, &new);
+                    case.shows(round, &new);
+                }
+            }));
+            done.store(true, Ordering::Relaxed);
+            failed.unwrap();
+        });
+    });
+}
+
+/// One page is written through the mount and read back at once, while another is changed below and others open and read the
+/// file: no open makes the kernel read the page before what was written has arrived.
+fn own_writes_are_never_lost(transport: Transport) {
+    on_each(transport, |case| {
+        change(&case.file, &text('2', 0, 8192));
+        let done = AtomicBool::new(false);
+        let until_done = |what: &dyn Fn(usize)| {
+            (0..).take_while(|_| !done.load(Ordering::Relaxed)).for_each(what);
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| until_done(&|_| drop(fs::read(&case.file).unwrap())));
+            }
+            scope.spawn(|| {
+                let below = File::options().write(true).open(&case.below).unwrap();
+                until_done(&|round| below.write_all_at(&text('1', round, 4096), 4096).unwrap());
+            });
+            let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let file = File::options().read(true).write(true).open(&case.file).unwrap();
+                for round in 1..rounds(3000) {
+                    let (own, mut seen) = (text('2', round, 4096), vec![0; 4096]);
+                    file.write_all_at(&own, 0).unwrap();
+                    file.read_exact_at(&mut seen, 0).unwrap();
+                    assert!(seen == own, "{}, round {round}: {:?}", case.what, String::from_utf8_lossy(&seen[..10]));
+                }
+            }));
+            done.store(true, Ordering::Relaxed);
+            failed.unwrap();
+        });
+        let below = File::options().write(true).open(&case.below).unwrap();
+        below.write_all_at(&text('3', 0, 4096), 4096).unwrap();
+        case.shows(0, &fs::read(&case.below).unwrap());
+    });
+}
+
+/// What is known to be right costs no request, whoever else has the file open.
+fn opening_an_open_file_again_costs_no_more(transport: Transport) {
+    on_each(transport, |case| {
+        let read = || drop(fs::read(&case.file).unwrap());
+        let held = File::open(&case.file).unwrap();
+        (0..3).for_each(|_| read());
+        let cost = case.mounted.during(|| (0..100).for_each(|_| read()));
+        let counts = ["OPEN", "READ", "notifications"].map(|name| cost.get(name));
+        assert_eq!(counts, [100, 0, 0], "{}: {cost:?}", case.what);
+        drop(held);
+    });
+}
+
+on_both_transports!(
+    own_writes_are_never_lost,
+    opening_an_open_file_again_costs_no_more,
+    changes_show_at_the_next_open,
+    changes_show_beside_readers,
+    changes_show_after_own_writes,
+    changes_show_beside_other_opens,
+);
