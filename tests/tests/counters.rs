@@ -129,6 +129,86 @@ fn read_once_then_copied_up(transport: Transport) {
     assert_eq!((sent.get("READ"), sent.get("WRITE")), (0, 0), "copied up, closed, opened again: {sent:?}");
 }
 
+/// A file of the read-only branch that no union has read yet, 8 MiB and a bit.
+fn large(ro: &Path) -> Vec<u8> {
+    let data = Rng::new(5).bytes((8 << 20) + 4097);
+    fs::write(ro.join("large"), &data).unwrap();
+    data
+}
+
+/// The READ requests of reading `large` once from its beginning, through a union mounted with `options`. The data must be right, also in a mapping
+/// and when read at random.
+fn reads_of_a_stream(
+    sandbox: &Sandbox,
+    (rw, ro): (&Path, &Path),
+    transport: Transport,
+    options: &str,
+) -> (u64, String) {
+    let data = large(ro);
+    let union = Mounted::with_options(Spec::union(rw, ro, transport), &sandbox.path("u"), options);
+    let path = union.path("large");
+    let sent = union.during(|| {
+        let mut file = File::open(&path).unwrap();
+        let mut back = Vec::new();
+        // Not more than is read ahead: else the kernel reads as much as was asked for.
+        let mut chunk = vec![0; 16 << 10];
+        while let len @ 1.. = file.read(&mut chunk).unwrap() {
+            back.extend_from_slice(&chunk[..len]);
+        }
+        assert!(back == data, "{options}");
+    });
+    let file = File::open(&path).unwrap();
+    let dropped = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+    dropped.unwrap();
+    let map = Mapping::new(&file, data.len(), ProtFlags::READ, MapFlags::SHARED).unwrap();
+    let mut rng = Rng::new(6);
+    for _ in 0..200 {
+        let at = usize::try_from(rng.below(data.len() as u64)).unwrap();
+        assert_eq!(map.get(at), data[at], "{options}, mapped, at {at}");
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at as u64).unwrap();
+        assert_eq!(byte[0], data[at], "{options}, at {at}");
+    }
+    (sent.get("READ"), union.said())
+}
+
+/// `readahead=` decides how large the READ requests of a stream are, and nothing is wrong with what is read.
+fn readahead_is_as_large_as_wanted(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let (rw, ro) = (sandbox.ext4("rw", 64), sandbox.ext4("ro", 64));
+    let reads = |options: &str| {
+        let (reads, said) = reads_of_a_stream(&sandbox, (&rw, &ro), transport, options);
+        assert!(!said.contains("read-ahead"), "{options}: {said}");
+        reads
+    };
+    // The kernel begins with less and doubles it, so a few requests more than the size says.
+    let default = reads("cache=10");
+    assert!((65..=72).contains(&default), "{default} with 128 KiB each");
+    let small = reads("readahead=32k");
+    assert!((257..=270).contains(&small), "{small} with 32 KiB each");
+    let large = reads("readahead=1M");
+    assert!((9..=16).contains(&large), "{large} with 1 MiB each");
+    // Larger than a request can be: several are under way at once.
+    let largest = reads("readahead=4M");
+    assert!((9..=16).contains(&largest), "{largest} with 1 MiB each");
+    assert!(reads("readahead=0") > 1_000);
+}
+
+/// Where the read-ahead can't be set the mount works, with the kernel's own, and says so.
+fn readahead_that_is_refused_is_a_warning(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let (rw, ro) = (sandbox.ext4("rw", 64), sandbox.ext4("ro", 64));
+    // As in a container: nothing there, in this test's mount namespace.
+    let said = try_run(Command::new("mount").args(["-t", "tmpfs", "none", "/sys/class/bdi"]));
+    assert!(said.status.success(), "{}", said.text);
+    let (reads, said) = reads_of_a_stream(&sandbox, (&rw, &ro), transport, "readahead=1M");
+    assert!((65..=72).contains(&reads), "{reads} with 128 KiB each");
+    assert!(said.contains("the read-ahead stays at 131072 bytes, not 1048576: /sys/class/bdi/"), "{said}");
+    assert_eq!(fs::read_dir("/sys/class/bdi").unwrap().count(), 0);
+    let said = try_run(Command::new("umount").arg("/sys/class/bdi"));
+    assert!(said.status.success(), "{}", said.text);
+}
+
 /// create + write + close sends what it must: a look-up, the create, one question for the file's capabilities, and the release. And
 /// the directory's attributes: the kernel forgets them at each change in it, and checks rights by them.
 fn creating_costs_little(transport: Transport) {
@@ -329,6 +409,8 @@ on_both_transports!(
     stat_after_readdir,
     data_passes_the_server_by,
     read_once_then_copied_up,
+    readahead_is_as_large_as_wanted,
+    readahead_that_is_refused_is_a_warning,
     creating_costs_little,
     writing_asks_nothing,
     opening_costs_one_request,

@@ -7,7 +7,7 @@ use core::time::Duration;
 use fuse::Transport;
 use rustix::mount::MountFlags;
 use stack::near::nearest;
-use stack::value::{one_of, seconds};
+use stack::value::{one_of, seconds, size};
 use stack::{Given, LayerType, OptionSpec, Text, name_and_value};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -86,6 +86,8 @@ pub struct Options {
     pub transport: Transport,
     /// `passthrough=`; `None`: as the file system wants it.
     pub passthrough: Option<bool>,
+    /// `readahead=`, in bytes; `None`: the kernel's default.
+    pub readahead: Option<u32>,
     /// `data=cached`: the kernel opens files without asking.
     pub cached_data: bool,
     /// Not `noxattr`: are there extended attributes?
@@ -120,6 +122,7 @@ impl Default for Options {
             own: Given::default(),
             transport: Transport::default(),
             passthrough: None,
+            readahead: None,
             cached_data: false,
             xattrs: true,
             meter: None,
@@ -212,6 +215,17 @@ pub const TABLE: &[Spec] = &[
         help: "Whether the kernel may read and write host files itself where that is safe (auto, the default; Linux 6.9 and \
                root), or always asks the server. lbfs has off as the default: a file that the kernel reads itself can't move to \
                another replica.",
+    },
+    Spec {
+        name: "readahead",
+        read: Read::Value("SIZE", |o, v| {
+            o.readahead = Some(readahead(&v.bytes())?);
+            Ok(())
+        }),
+        help: "How much the kernel reads ahead in files whose data come from the server: 256K, 1M; 0 to 16M. Larger sizes make the \
+               first sequential read of large files faster, and mapped files, programs among them, slower to start and larger in \
+               memory. More than 128K needs root. Files that the kernel reads by passthrough are not concerned: the file system \
+               below decides. Default: the kernel's, 128K.",
     },
     Spec {
         name: "data",
@@ -346,6 +360,15 @@ fn read(options: &mut Options, spec: &Spec, value: Option<&Text>) -> Result<(), 
     Ok(())
 }
 
+/// The most that can be read ahead, in bytes: sixteen of the largest requests.
+const READAHEAD_MOST: usize = 16 << 20;
+
+fn readahead(value: &[u8]) -> Result<u32, String> {
+    let bytes = size(value)?;
+    let fits = u32::try_from(bytes).ok().filter(|_| bytes <= READAHEAD_MOST);
+    fits.ok_or_else(|| format!("{} is more than 16M", String::from_utf8_lossy(value)))
+}
+
 fn wrong_value(name: &str, wrong: &str) -> Failure {
     Failure::usage(format!("option {name}=: {wrong}"))
 }
@@ -470,11 +493,12 @@ mod tests {
     fn own_options() {
         let options = union(
             "dirs=/a,delete=all,ino=32,copyup=mounter,copyupuid=7,copyupgid=8,copyupmode=640,transport=device,passthrough=off,\
-             cache=0.25,meter=on,log=debug,logfile=/l,fsname=x,noallow_other,fg",
+             readahead=512k,cache=0.25,meter=on,log=debug,logfile=/l,fsname=x,noallow_other,fg",
         );
         let own = "dirs=/a,delete=all,ino=32,copyup=mounter,copyupuid=7,copyupgid=8,copyupmode=640";
         assert_eq!(options.own.show(), own);
         assert_eq!(options.transport, Transport::Device);
+        assert_eq!(options.readahead, Some(512 << 10));
         assert!(options.passthrough == Some(false) && options.foreground && !options.remount);
         assert_eq!(options.cache, Some(Duration::from_millis(250)));
         assert_eq!((options.log, options.meter), (LevelFilter::DEBUG, Some(true)));
@@ -488,6 +512,10 @@ mod tests {
         for seconds in ["", "-1", "x", "nan", "1e400"] {
             assert!(reason(&format!("dirs=/a,cache={seconds}")).contains("seconds"), "{seconds}");
         }
+        for (size, wrong) in [("", "4096, 4k or 1M"), ("-1", "4096, 4k or 1M"), ("16385k", "16385k is more than 16M")] {
+            assert!(reason(&format!("dirs=/a,readahead={size}")).contains(wrong), "{size}");
+        }
+        assert_eq!(union("readahead=0").readahead, Some(0));
         assert!(reason("dirs").contains("dirs=PATH"));
         assert!(reason("fg=1").contains("takes no value"));
     }

@@ -107,6 +107,7 @@ impl Stack {
         config.stack_depth = if places.into_iter().any(is_stacked) { 2 } else { 1 };
         config.narrow_positions = self.needs.narrow_positions;
         config.mount.transport = options.transport;
+        config.mount.readahead = options.readahead;
         let root = rustix::process::geteuid().is_root();
         config.mount.allow_other = options.allow_other.unwrap_or(root);
         config.mount.flags = mount_flags(options.flags);

@@ -583,6 +583,12 @@ fn an_ordinary_user() {
     assert!(kept.err.contains("Operation not permitted"), "{}", kept.err);
     assert_eq!(fs::read_to_string(home.join("ro/other")).unwrap(), "other\n");
     quiet(&format!("{user} fusermount3 -u /mnt/home/at"));
+    // More read-ahead than the kernel's is for root; the mount works without.
+    let more = "-o dirs=/mnt/home/rw:/mnt/home/ro,readahead=1M";
+    let mounted = run(&mut line(&format!("{user} /mnt/mount.unionfs none /mnt/home/at {more}")));
+    assert_eq!(mounted.code, 0, "{}", mounted.err);
+    assert!(mounted.err.contains("the read-ahead stays at 131072 bytes, not 1048576"), "{}", mounted.err);
+    quiet(&format!("{user} fusermount3 -u /mnt/home/at"));
     // What a user can't do is said as well.
     fs::set_permissions(&node, fs::Permissions::from_mode(0o600)).unwrap();
     refused(

@@ -60,6 +60,8 @@ pub struct Agreed {
     pub flags: u64,
     /// Largest write in bytes.
     pub max_write: u32,
+    /// Largest read-ahead in bytes.
+    pub max_readahead: u32,
     /// Bytes that a reply or the data of a request can have.
     pub payload: usize,
     /// How long the kernel may remember that a name does not exist.
@@ -149,7 +151,15 @@ pub(crate) fn agree(offer: &InitIn, wish: &Wish, ring: bool) -> (Agreed, InitOut
     // Without MAX_PAGES reads may still be as large as the kernel's default.
     let payload_pages = if agreed & flags::MAX_PAGES != 0 { max_pages } else { DEFAULT_PAGES };
     let payload = (usize::from(payload_pages) * PAGE).max(max_write as usize).max(MIN_READ_BUFFER);
-    (Agreed { minor, flags: agreed, max_write, payload, negative_timeout: wish.negative_timeout }, out)
+    let agreed = Agreed {
+        minor,
+        flags: agreed,
+        max_write,
+        max_readahead: out.max_readahead,
+        payload,
+        negative_timeout: wish.negative_timeout,
+    };
+    (agreed, out)
 }
 
 #[cfg(test)]

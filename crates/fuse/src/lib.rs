@@ -34,6 +34,7 @@ mod mount;
 mod notify;
 pub mod offline;
 mod opcode;
+mod readahead;
 mod request;
 mod ring;
 mod session;

@@ -78,6 +78,9 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Largest read in bytes, if not what INIT agrees on.
     pub max_read: Option<u32>,
+    /// Bytes that the kernel reads ahead in files that it does not read by passthrough; `None`: the kernel's default, 128 KiB.
+    /// More than that only root can have; the mount goes on with the default, and a warning, where it is refused.
+    pub readahead: Option<u32>,
     /// Which way requests come.
     pub transport: Transport,
     /// Who attaches it.
@@ -108,6 +111,7 @@ impl MountOptions {
             default_permissions: true,
             allow_other: false,
             max_read: None,
+            readahead: None,
             transport: Transport::Auto,
             mounter: Mounter::Auto,
             depth: 16,

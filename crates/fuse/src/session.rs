@@ -85,7 +85,10 @@ impl Session {
             Err(error) => return Err(early.and_then(|early| refusal(&early)).unwrap_or(error)),
         };
         let started = early.map_or_else(|| session.serve(fs), Ok)?;
-        let attached = await_start(&started).and_then(|()| mount::attach(&prepared, &session.mountpoint));
+        let attached = await_start(&started).and_then(|()| {
+            session.raise_readahead(&prepared);
+            mount::attach(&prepared, &session.mountpoint)
+        });
         if attached.is_err() && matches!(prepared, Prepared::Done) {
             let _gone = mount::abort(&session.mountpoint);
         }
@@ -103,7 +106,10 @@ impl Session {
         if result.is_err() {
             let _gone = fusermount::unmount(&session.mountpoint, true);
         }
-        result.map(|()| session)
+        result.map(|()| {
+            session.miss_readahead();
+            session
+        })
     }
 
     fn new(options: &MountOptions, device: OwnedFd, mountpoint: PathBuf, attached: Attached) -> Arc<Self> {
@@ -186,7 +192,8 @@ impl Session {
                 format!("the kernel speaks {}.{}, not 7.31 or newer", offer.major, offer.minor),
             )));
         }
-        let wish = fs.init(self, &offer);
+        let mut wish = fs.init(self, &offer);
+        wish.max_readahead = self.options.readahead.unwrap_or(wish.max_readahead);
         let rings = self.rings(&offer, &wish).map_err(refuse)?;
         let (agreed, out) = init::agree(&offer, &wish, rings.is_some());
         let _once = self.agreed.set(agreed);

@@ -74,17 +74,8 @@ impl Settings {
     /// # Errors
     /// A sentence that names the option and says how sizes are written.
     pub fn size(&self, name: &str) -> Result<Option<usize>, String> {
-        let size = |text: &str| {
-            let unit = match text.as_bytes().last() {
-                Some(b'k' | b'K') => 10,
-                Some(b'm' | b'M') => 20,
-                _ => 0,
-            };
-            let digits = if unit == 0 { text } else { text.get(..text.len() - 1)? };
-            digits.parse::<usize>().ok()?.checked_mul(1 << unit)
-        };
-        let wrong = |text: &str| format!("{name}={text}: a number of bytes is written as 4096, 4k or 1M");
-        self.text(name)?.map(|text| size(text).ok_or_else(|| wrong(text))).transpose()
+        let size = |text: &str| crate::value::size(text.as_bytes()).map_err(|wrong| format!("{name}={text}: {wrong}"));
+        self.text(name)?.map(size).transpose()
     }
 
     /// An option's value, read by one of the functions of [`crate::value`].

@@ -22,6 +22,22 @@ pub fn number(value: &[u8]) -> Result<u32, String> {
         .ok_or_else(|| format!("{:?} is not a number from 0 to 4294967294", String::from_utf8_lossy(value)))
 }
 
+/// A number of bytes: `4096`, `4k`, `1M` (KiB and MiB).
+///
+/// # Errors
+/// It is none, or too large for this machine.
+pub fn size(value: &[u8]) -> Result<usize, String> {
+    let bytes = || {
+        let (digits, shift) = match value {
+            [digits @ .., b'k' | b'K'] => (digits, 10),
+            [digits @ .., b'm' | b'M'] => (digits, 20),
+            digits => (digits, 0),
+        };
+        core::str::from_utf8(digits).ok()?.parse::<usize>().ok()?.checked_mul(1 << shift)
+    };
+    bytes().ok_or_else(|| "a number of bytes is written as 4096, 4k or 1M".to_owned())
+}
+
 /// Permission bits in octal, those for set-user-id and the like included.
 ///
 /// # Errors
@@ -68,6 +84,10 @@ mod tests {
         assert!(
             permissions(b"888").unwrap_err().contains("octal") && permissions(b"10000").unwrap_err().contains("7777")
         );
+        assert_eq!((size(b"4096"), size(b"512k"), size(b"1M")), (Ok(4096), Ok(512 << 10), Ok(1 << 20)));
+        for bad in ["", "k", "1g", "-1", "\u{e4}", "18446744073709551615k"] {
+            assert!(size(bad.as_bytes()).unwrap_err().contains("4096, 4k or 1M"), "{bad}");
+        }
         assert_eq!(seconds(b"0.25"), Ok(Duration::from_millis(250)));
         assert_eq!(seconds(b"1e9"), seconds(b"31536000"));
         for bad in ["", "-1", "x", "nan", "1e400", "\u{e4}"] {

@@ -1,0 +1,59 @@
+//! More read-ahead than INIT can agree on.
+//!
+//! In its answer to INIT a server can only lower what the kernel offers, which is 128 KiB (`VM_READAHEAD_PAGES`). What root can
+//! do is write `read_ahead_kb` of the mount's backing device, as administrators do for disks. The kernel looks at it when a file
+//! is opened, so this is done before the mount can be reached.
+
+use crate::mount::Prepared;
+use crate::{Errno, Session};
+use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
+use std::fs;
+use std::path::Path;
+
+impl Session {
+    /// Sets the mount's read-ahead where more is wanted than INIT could agree on. A refusal is a warning: the mount works all the same.
+    pub(crate) fn raise_readahead(&self, prepared: &Prepared) {
+        let Some(wanted) = self.options.readahead else { return };
+        let agreed = self.agreed().map_or(0, |agreed| agreed.max_readahead);
+        if wanted <= agreed {
+            return;
+        }
+        match root_of(prepared, self.mountpoint()) {
+            Ok(root) => raise((root.stx_dev_major, root.stx_dev_minor), wanted, agreed),
+            Err(error) => warn(wanted, agreed, &error.to_string()),
+        }
+    }
+
+    /// Says so where more read-ahead is wanted than the mounting user can have.
+    pub(crate) fn miss_readahead(&self) {
+        let agreed = self.agreed().map_or(0, |agreed| agreed.max_readahead);
+        if let Some(wanted) = self.options.readahead.filter(|&wanted| wanted > agreed) {
+            warn(wanted, agreed, "only root can raise it");
+        }
+    }
+}
+
+/// What is known of the root of the mount, without asking the server.
+fn root_of(prepared: &Prepared, mountpoint: &Path) -> Result<Statx, Errno> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    match prepared {
+        Prepared::Mount(mount) => statx(mount, "", flags | AtFlags::EMPTY_PATH, StatxFlags::empty()),
+        Prepared::Done => statx(CWD, mountpoint, flags, StatxFlags::empty()),
+    }
+}
+
+fn raise((major, minor): (u32, u32), wanted: u32, agreed: u32) {
+    let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    // Without O_CREAT: where there is no sysfs, no file is made.
+    let written = fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .and_then(|mut file| std::io::Write::write_all(&mut file, (wanted / 1024).to_string().as_bytes()));
+    if let Err(error) = written {
+        warn(wanted, agreed, &format!("{path}: {error}"));
+    }
+}
+
+fn warn(wanted: u32, agreed: u32, reason: &str) {
+    tracing::warn!("the read-ahead stays at {agreed} bytes, not {wanted}: {reason}");
+}
