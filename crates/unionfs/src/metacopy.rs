@@ -40,8 +40,14 @@ pub(crate) struct Origin {
     number: u64,
     generation: u32,
     size: u64,
+    /// Its time of birth, if its file system tells one.
+    born: Option<Time>,
     mtime: Time,
     name: Box<[u8]>,
+    uid: u32,
+    gid: u32,
+    /// Permission bits.
+    mode: u32,
 }
 
 impl Origin {
@@ -49,38 +55,50 @@ impl Origin {
     pub(crate) fn of(op: &Op<'_>, data: &Lower, attr: &Attr, name: Name<'_>) -> Result<Self> {
         let tag = op.set.branch(data.branch)?.tag;
         let (number, generation) = (data.vnode.id(), data.vnode.generation());
-        Ok(Self { tag, number, generation, size: attr.size, mtime: attr.mtime, name: name.as_bytes().into() })
+        let Attr { btime: born, size, mtime, uid, gid, .. } = *attr;
+        let (mode, name) = (attr.perm(), name.as_bytes().into());
+        Ok(Self { tag, number, generation, born, size, mtime, uid, gid, mode, name })
     }
 
     /// The value of [`ORIGIN`]: docs/formats/union-branch.md.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let Self { tag, number, generation, size, mtime: Time { sec, nsec }, name } = self;
-        let mut value = format!("1 {tag} {number} {generation} {size} {sec} {nsec} ").into_bytes();
+        let Self { tag, number, generation, size, uid, gid, mode, name, .. } = self;
+        let (Time { sec: born, nsec: born_nsec }, Time { sec, nsec }) = (self.born.unwrap_or_default(), self.mtime);
+        let identity = format!("1 {tag} {number} {generation} {born} {born_nsec}");
+        let mut value = format!("{identity} {size} {sec} {nsec} {uid} {gid} {mode:o} ").into_bytes();
         value.extend_from_slice(name);
         value
     }
 
     /// `None` if the value is not as it should be.
     fn decode(value: &[u8]) -> Option<Self> {
-        let mut fields = value.splitn(8, |&b| b == b' ');
+        let mut fields = value.splitn(13, |&b| b == b' ');
         let mut field = || std::str::from_utf8(fields.next()?).ok();
         if field()? != "1" {
             return None;
         }
         let (tag, number, generation) = (field()?.parse().ok()?, field()?.parse().ok()?, field()?.parse().ok()?);
         let (size, sec, nsec) = (field()?.parse().ok()?, field()?.parse().ok()?, field()?.parse().ok()?);
-        Some(Self { tag, number, generation, size, mtime: Time { sec, nsec }, name: fields.next()?.into() })
+        let born = Time { sec: field()?.parse().ok()?, nsec: field()?.parse().ok()? };
+        let born = Some(born).filter(|&born| born != Time::default());
+        let (uid, gid) = (field()?.parse().ok()?, field()?.parse().ok()?);
+        let mode = u32::from_str_radix(field()?, 8).ok()?;
+        let (mtime, name) = (Time { sec, nsec }, fields.next()?.into());
+        Some(Self { tag, number, generation, born, size, mtime, uid, gid, mode, name })
     }
 
     /// Is `found` the file that this was made of? `found_now`: the same, of what was found.
     ///
-    /// A lower image that was built anew gives its files other numbers. A file of the same size and time under the same name
-    /// is taken for the same, if only root and the user `server` can have made it so.
+    /// In another union, or mounted elsewhere, its branch has another tag; then the time of birth tells it from a file that has
+    /// the same number on another file system. A lower image that was built anew gives its files other numbers. A file of the
+    /// same size, time, owner and mode under the same name is taken for the same, if only root and the user `server` can have
+    /// made both: anybody could make a file like another's, and move its metacopy to that one.
     fn is(&self, found_now: &Self, attr: &Attr, server: u32) -> bool {
-        let identity = |origin: &Self| (origin.tag, origin.number, origin.generation);
-        let content = |origin: &Self| (origin.size, origin.mtime);
-        let same =
-            identity(self) == identity(found_now) || (content(self) == content(found_now) && is_servers(attr, server));
+        let identity = |origin: &Self| (origin.number, origin.generation);
+        let content = |origin: &Self| (origin.size, origin.mtime, origin.uid, origin.gid, origin.mode);
+        let place = self.tag == found_now.tag || (self.born.is_some() && self.born == found_now.born);
+        let same = (place && identity(self) == identity(found_now))
+            || (content(self) == content(found_now) && is_servers(attr, server));
         same && self.name == found_now.name
     }
 }
@@ -284,22 +302,30 @@ mod tests {
     use proptest::prelude::*;
 
     fn example() -> Origin {
-        let mtime = Time { sec: -1, nsec: 999_999_999 };
-        Origin { tag: 3, number: u64::MAX, generation: 7, size: 1 << 40, mtime, name: b" a b".as_slice().into() }
+        let (mtime, born) = (Time { sec: -1, nsec: 999_999_999 }, Some(Time { sec: 5, nsec: 6 }));
+        let (uid, gid, mode, name) = (0, 8, 0o644, b" a b".as_slice().into());
+        Origin { tag: 3, number: u64::MAX, generation: 7, born, size: 1 << 40, mtime, uid, gid, mode, name }
     }
 
     #[test]
     fn fixture_of_version_1() {
-        let text = b"1 3 18446744073709551615 7 1099511627776 -1 999999999  a b";
+        let text = b"1 3 18446744073709551615 7 5 6 1099511627776 -1 999999999 0 8 644  a b";
         assert_eq!(example().encode(), text);
         assert_eq!(Origin::decode(text), Some(example()));
     }
 
     #[test]
     fn what_is_not_an_origin_is_refused() {
-        for bad in
-            ["", "1", "2 3 4 5 6 7 8 a", "1 3 4 5 6 7 8", "1 65536 4 5 6 7 8 a", "1 -3 4 5 6 7 8 a", "1  4 5 6 7 8 a"]
-        {
+        for bad in [
+            "",
+            "1",
+            "2 3 4 5 6 7 8 9 10 0 0 644 a",
+            "1 3 4 5 6 7 8 9 10 0 0 644",
+            "1 65536 4 5 6 7 8 9 10 0 0 644 a",
+            "1 -3 4 5 6 7 8 9 10 0 0 644 a",
+            "1  4 5 6 7 8 9 10 0 0 644 a",
+            "1 3 4 5 6 7 8 9 10 0 0 648 a",
+        ] {
             assert_eq!(Origin::decode(bad.as_bytes()), None, "{bad:?}");
         }
     }
@@ -310,7 +336,7 @@ mod tests {
         let (root, user) = (attr(0, 0o100_644), attr(7, 0o100_644));
         let origin = example();
         // The image was built anew.
-        let renumbered = Origin { tag: 4, number: 5, generation: 6, ..example() };
+        let renumbered = Origin { number: 5, generation: 6, born: None, ..example() };
         assert!(origin.is(&renumbered, &root, 1000));
         assert!(!origin.is(&renumbered, &user, 1000));
         assert!(!origin.is(&renumbered, &attr(0, 0o100_666), 1000));
@@ -329,7 +355,14 @@ mod tests {
         #[test]
         fn takes_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let _ = Origin::decode(&bytes);
-            let _ = Origin::decode(&[b"1 2 3 4 5 6 7 ", &*bytes].concat());
+            let _ = Origin::decode(&[b"1 2 3 4 5 6 7 8 9 10 11 ", &*bytes].concat());
         }
     }
 }
+        // It was a user's file.
+        assert!(!Origin { uid: 7, ..example() }.is(&renumbered, &root, 1000));
+        // The image was mounted elsewhere.
+        assert!(origin.is(&Origin { tag: 4, size: 1, ..example() }, &user, 1000));
+        assert!(!origin.is(&Origin { tag: 4, size: 1, born: None, ..example() }, &user, 1000));
+        let unborn = Origin { born: None, ..example() };
+        assert!(!unborn.is(&Origin { tag: 4, size: 1, born: None, ..example() }, &user, 1000));

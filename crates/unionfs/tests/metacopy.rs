@@ -413,3 +413,46 @@ fn attributes_change_while_the_data_are_copied() {
         assert_eq!(&read(&*union, "d/f")[..3], b"new");
     }
 }
+
+/// The branches of one union are lower branches of another, which numbers them otherwise.
+#[test]
+fn another_union_shows_the_same() {
+    let bed = Bed::usual();
+    for uid in [0, 7] {
+        at(&*bed.disks[1], "d/f").setattr(&CX, &SetAttr { uid: Some(uid), ..SetAttr::default() }, None).unwrap();
+        chmod(&*bed.union(), "d/f", 0o600);
+        let branch = |layer: &Arc<MemFs>, path: &str, mode| Branch { layer: layer.clone(), path: path.into(), mode };
+        let branches = vec![
+            branch(&MemFs::new(), "/new", Mode::ReadWrite),
+            branch(&bed.disks[0], "/b0", Mode::ReadOnly),
+            branch(&bed.disks[1], "/b1", Mode::ReadOnly),
+        ];
+        let other = Unionfs::new(branches, Options::default()).unwrap();
+        assert_eq!(attr(&*other, "d/f").perm(), 0o600, "{uid}");
+        // The image was mounted elsewhere.
+        let branches = vec![bed.branch(0), branch(&bed.disks[1], "/elsewhere", Mode::ReadOnly)];
+        assert_eq!(attr(&*Unionfs::new(branches, Options::default()).unwrap(), "d/f").perm(), 0o600, "{uid}");
+        at(&*bed.disks[0], "d").unlink(&CX, name(META)).unwrap();
+    }
+}
+
+/// A user makes a file like another's, has the union make a metacopy of it, and moves that to the other one.
+#[test]
+fn a_metacopy_of_ones_own_file_does_not_fit_another() {
+    let bed = Bed::usual();
+    let root = bed.disks[1].root();
+    root.mkdir(&CX, name("own"), 0o777).unwrap();
+    write(&*bed.disks[1], "own/f", &data());
+    let secret = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    at(&*bed.disks[1], "d/f").setattr(&CX, &secret, None).unwrap();
+    let like =
+        SetAttr { mtime: Some(SetTime::At(attr(&*bed.disks[1], "d/f").mtime)), uid: Some(7), ..SetAttr::default() };
+    at(&*bed.disks[1], "own/f").setattr(&CX, &like, None).unwrap();
+    chmod(&*bed.union(), "own/f", 0o666);
+    let upper = bed.disks[0].root();
+    upper.mkdir(&CX, name("d"), 0o777).unwrap();
+    let (own, d) = (at(&*bed.disks[0], "own"), at(&*bed.disks[0], "d"));
+    own.rename(&CX, name(META), &d, name(META), RenameFlags::default()).unwrap();
+    let now = attr(&*bed.union(), "d/f");
+    assert_eq!((now.uid, now.perm()), (0, 0o600));
+}
