@@ -2,6 +2,7 @@
 
 use crate::branch::{Lower, Stack, same_stack};
 use crate::log::Alias;
+use crate::metacopy::wears_same;
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
 use crate::set::BranchSet;
@@ -32,6 +33,10 @@ impl Core {
                         return Ok(live);
                     }
                     if same {
+                        if !wears_same(&live.leaf().vnode, &lower.vnode) {
+                            // Somebody removed its metacopy behind our back, or put one there.
+                            live.dress(lower.clone());
+                        }
                         if !op.set.stays(lower.branch) && !live.is_at(&place.parent, place.name.as_bytes()) {
                             live.set_place(Some(place));
                         }

@@ -156,7 +156,14 @@ pub(crate) fn as_metacopy(lower: &Arc<dyn Vnode>) -> Option<&MetaCopy> {
     lower.as_any().downcast_ref()
 }
 
-fn is_own(xattr: &[u8]) -> bool {
+/// Have both, the same lower file, the attributes of the same metacopy, or none?
+pub(crate) fn wears_same(one: &Arc<dyn Vnode>, other: &Arc<dyn Vnode>) -> bool {
+    let attributes = |lower| as_metacopy(lower).map(|meta| (meta.home, meta.attributes.id()));
+    attributes(one) == attributes(other)
+}
+
+/// Is that an attribute of the union's own, which no copy takes over?
+pub(crate) fn is_own(xattr: &[u8]) -> bool {
     xattr.starts_with(OWN_XATTRS)
 }
 

@@ -436,6 +436,24 @@ fn another_union_shows_the_same() {
     }
 }
 
+/// Somebody removes a metacopy behind the union's back, or puts it back.
+#[test]
+fn a_metacopy_may_go_and_come() {
+    let bed = Bed::usual();
+    let union = bed.union();
+    chmod(&*union, "d/f", 0o600);
+    let file = at(&*union, "d/f");
+    let dir = at(&*bed.disks[0], "d");
+    dir.rename(&CX, name(META), &dir, name("aside"), RenameFlags::default()).unwrap();
+    assert_eq!(attr(&*union, "d/f").perm(), 0o644);
+    assert_eq!(file.getattr(&CX).unwrap().perm(), 0o644);
+    dir.rename(&CX, name("aside"), &dir, name(META), RenameFlags::default()).unwrap();
+    assert_eq!(attr(&*union, "d/f").perm(), 0o600);
+    dir.unlink(&CX, name(META)).unwrap();
+    chmod(&*union, "d/f", 0o640);
+    assert_eq!(attr(&*bed.union(), "d/f").perm(), 0o640);
+}
+
 /// A user makes a file like another's, has the union make a metacopy of it, and moves that to the other one.
 #[test]
 fn a_metacopy_of_ones_own_file_does_not_fit_another() {
