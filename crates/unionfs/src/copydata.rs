@@ -1,6 +1,7 @@
 //! What a copy takes over from its original: data, then owner, mode, extended attributes, times last.
 
 use crate::branch::Lower;
+use crate::metacopy::{as_metacopy, is_own};
 use crate::node::Core;
 use crate::op::Op;
 use crate::options::Copyup;
@@ -48,7 +49,10 @@ impl Core {
         to: &Arc<dyn Vnode>,
     ) -> Result<()> {
         let server = self.server(op);
-        let (uid, gid, mode) = self.copy_owner(op, attr);
+        // What was changed in the union since its attributes were copied up stays as it is.
+        let changed = as_metacopy(from).is_some_and(|meta| op.set.writable(meta.home));
+        let copyup = if changed { Copyup::Preserve } else { self.options.copyup };
+        let (uid, gid, mode) = copy_owner(copyup, op, attr);
         let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
         if let Err(errno) = to.setattr(&server, &owner, None) {
             if errno == Errno::PERM && !self.told_of_owner.swap(true, Ordering::Relaxed) {
@@ -65,7 +69,7 @@ impl Core {
             let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
             to.setattr(&server, &set, None)?;
         }
-        let own_mode = matches!(self.options.copyup, Copyup::Preserve);
+        let own_mode = matches!(copyup, Copyup::Preserve);
         copy_xattrs(&server, from, to, own_mode && !symlink)?;
         let times = SetAttr {
             atime: Some(SetTime::At(attr.atime)),
@@ -74,20 +78,20 @@ impl Core {
         };
         to.setattr(&server, &times, None).map(drop)
     }
+}
 
-    /// Who owns a copy, and its permission bits.
-    fn copy_owner(&self, op: &Op<'_>, attr: &Attr) -> (u32, u32, u32) {
-        match self.options.copyup {
-            Copyup::Preserve => (attr.uid, attr.gid, attr.perm()),
-            Copyup::CurrentUser => {
-                let umask = op.process_umask().unwrap_or(op.umask);
-                (op.uid, op.gid, attr.perm() & 0o777 & !umask)
-            }
-            Copyup::Mounter { uid, gid, mode } if attr.kind() == Kind::Directory => {
-                (uid, gid, mode & 0o7777 | (mode & 0o444) >> 2)
-            }
-            Copyup::Mounter { uid, gid, mode } => (uid, gid, mode & 0o7777),
+/// Who owns a copy, and its permission bits.
+fn copy_owner(copyup: Copyup, op: &Op<'_>, attr: &Attr) -> (u32, u32, u32) {
+    match copyup {
+        Copyup::Preserve => (attr.uid, attr.gid, attr.perm()),
+        Copyup::CurrentUser => {
+            let umask = op.process_umask().unwrap_or(op.umask);
+            (op.uid, op.gid, attr.perm() & 0o777 & !umask)
         }
+        Copyup::Mounter { uid, gid, mode } if attr.kind() == Kind::Directory => {
+            (uid, gid, mode & 0o7777 | (mode & 0o444) >> 2)
+        }
+        Copyup::Mounter { uid, gid, mode } => (uid, gid, mode & 0o7777),
     }
 }
 
@@ -155,7 +159,8 @@ fn copy_xattrs(cx: &Cx<'_>, from: &Arc<dyn Vnode>, to: &Arc<dyn Vnode>, acls: bo
         }
     }
     for name in wanted.split(|&b| b == 0).filter(|name| !name.is_empty()) {
-        if !acls && ACLS.contains(&name) {
+        // An origin is of the file that has it, not of copies: those may have one of their own.
+        if is_own(name) || (!acls && ACLS.contains(&name)) {
             continue;
         }
         let value = match get_xattr(cx, from, name) {

@@ -5,7 +5,7 @@
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
 use std::sync::Arc;
 use std::time::Duration;
-use unionfs::{Branch, BranchChange, Delete, Metacopy, Mode, Options, Unionfs};
+use unionfs::{Branch, BranchChange, Copyup, Delete, Metacopy, Mode, Options, Unionfs};
 use vnode::{Attr, Cx, Errno, Layer, Name, OpenFlags, RenameFlags, SetAttr, SetTime, Time, Vnode, XattrFlags};
 
 const CX: Cx<'static> = Cx::internal(0, 0);
@@ -414,6 +414,25 @@ fn attributes_change_while_the_data_are_copied() {
     }
 }
 
+/// `copyup=` says who owns a copy of the original. What was changed since is kept when the data follow.
+#[test]
+fn changed_attributes_outlive_the_copy_of_the_data() {
+    for copyup in [Copyup::CurrentUser, Copyup::Mounter { uid: 5, gid: 5, mode: 0o666 }] {
+        let bed = Bed::usual();
+        let union = bed.union_with(Options { copyup, ..Options::default() });
+        chmod(&*union, "d/f", 0o4751);
+        let owner = SetAttr { uid: Some(7), gid: Some(8), mode: Some(0o2711), ..SetAttr::default() };
+        at(&*union, "d/f").setattr(&CX, &owner, None).unwrap();
+        assert_eq!(list(&*bed.disks[0], "d"), [META]);
+        let before = attr(&*union, "d/f");
+        assert_eq!((before.uid, before.gid, before.perm()), (7, 8, 0o2711));
+        at(&*union, "d/f").open(&CX, OpenFlags::RDWR).unwrap();
+        assert_eq!(list(&*bed.disks[0], "d"), ["f"]);
+        let after = attr(&*union, "d/f");
+        assert_eq!((after.uid, after.gid, after.perm()), (7, 8, 0o2711), "{copyup:?}");
+    }
+}
+
 /// The branches of one union are lower branches of another, which numbers them otherwise.
 #[test]
 fn another_union_shows_the_same() {
@@ -434,6 +453,18 @@ fn another_union_shows_the_same() {
         assert_eq!(attr(&*Unionfs::new(branches, Options::default()).unwrap(), "d/f").perm(), 0o600, "{uid}");
         at(&*bed.disks[0], "d").unlink(&CX, name(META)).unwrap();
     }
+}
+
+/// A lower file that was a metacopy once, or has such an attribute from elsewhere.
+#[test]
+fn an_origin_of_the_lower_file_means_nothing() {
+    let bed = Bed::usual();
+    let set =
+        |value: &[u8]| at(&*bed.disks[1], "d/f").setxattr(&CX, b"trusted.strata.origin", value, XattrFlags::default());
+    set(b"1 2 3 4 5 6 7 g").unwrap();
+    chmod(&*bed.union(), "d/f", 0o600);
+    assert_eq!(list(&*bed.disks[0], "d"), [META]);
+    assert_eq!(attr(&*bed.union(), "d/f").perm(), 0o600);
 }
 
 /// Somebody removes a metacopy behind the union's back, or puts it back.
