@@ -1,6 +1,7 @@
 //! Open files: they follow their vnode to another branch, but not away from one that is removed.
 
 use crate::branch::{BranchId, BranchState, Lower};
+use crate::metacopy::as_metacopy;
 use crate::movers::Writing;
 use crate::node::UnionVnode;
 use crate::op::Op;
@@ -9,7 +10,7 @@ use parking_lot::RwLock;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SeekFrom};
+use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SeekFrom, Vnode};
 
 /// Where an open file was when that was last looked at.
 struct Seen {
@@ -200,7 +201,14 @@ impl OpenFile for UnionFile {
     }
 
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
-        self.lower(cx)?.fsync(cx, data_only)
+        self.lower(cx)?.fsync(cx, data_only)?;
+        // The attributes may be in a file of their own.
+        let leaf = self.vnode.leaf();
+        match as_metacopy(&leaf.vnode).filter(|_| !data_only).map(|meta| meta.fsync(cx, data_only)) {
+            // Removed: there is nothing to be kept.
+            None | Some(Ok(()) | Err(Errno::STALE)) => Ok(()),
+            Some(failed) => failed,
+        }
     }
 
     fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {

@@ -433,6 +433,22 @@ fn changed_attributes_outlive_the_copy_of_the_data() {
     }
 }
 
+/// fsync(2) of a file makes its attributes durable, wherever they are.
+#[test]
+fn a_flush_of_the_file_flushes_its_attributes() {
+    let upper = Faults::new();
+    let below = Bed::usual();
+    let disks = vec![MemFs::with(MemOptions::default(), &upper), below.disks[1].clone()];
+    let bed = Bed { faults: upper, disks, modes: below.modes };
+    let union = bed.union();
+    let open = at(&*union, "d/f").open(&CX, OpenFlags::RDONLY).unwrap();
+    at(&*union, "d/f").setattr(&CX, &SetAttr { mode: Some(0o600), ..SetAttr::default() }, Some(&*open)).unwrap();
+    bed.faults.arm(Plan { count: Count::Only(Op::Fsync), at: 1, fault: Fault::Error(Errno::IO) });
+    assert_eq!(open.fsync(&CX, false), Err(Errno::IO));
+    bed.faults.disarm();
+    assert_eq!(open.fsync(&CX, false), Ok(()));
+}
+
 /// The branches of one union are lower branches of another, which numbers them otherwise.
 #[test]
 fn another_union_shows_the_same() {
