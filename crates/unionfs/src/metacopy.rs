@@ -8,6 +8,7 @@ use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::times::keeping_times;
 use crate::trust::is_servers;
+use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
@@ -39,15 +40,15 @@ pub(crate) struct Origin {
     tag: u16,
     number: u64,
     generation: u32,
-    size: u64,
     /// Its time of birth, if its file system tells one.
     born: Option<Time>,
+    size: u64,
     mtime: Time,
-    name: Box<[u8]>,
     uid: u32,
     gid: u32,
     /// Permission bits.
     mode: u32,
+    name: Box<[u8]>,
 }
 
 impl Origin {
@@ -78,9 +79,9 @@ impl Origin {
             return None;
         }
         let (tag, number, generation) = (field()?.parse().ok()?, field()?.parse().ok()?, field()?.parse().ok()?);
-        let (size, sec, nsec) = (field()?.parse().ok()?, field()?.parse().ok()?, field()?.parse().ok()?);
         let born = Time { sec: field()?.parse().ok()?, nsec: field()?.parse().ok()? };
         let born = Some(born).filter(|&born| born != Time::default());
+        let (size, sec, nsec) = (field()?.parse().ok()?, field()?.parse().ok()?, field()?.parse().ok()?);
         let (uid, gid) = (field()?.parse().ok()?, field()?.parse().ok()?);
         let mode = u32::from_str_radix(field()?, 8).ok()?;
         let (mtime, name) = (Time { sec, nsec }, fields.next()?.into());
@@ -112,13 +113,13 @@ pub(crate) struct MetaCopy {
     attributes: Arc<dyn Vnode>,
     /// The branch of `attributes`.
     pub(crate) home: BranchId,
-    /// When the data were last changed, as of the time the metacopy was made.
-    data_mtime: Time,
+    /// When the data were last changed, as of the time the metacopy was made, or a time of modification set.
+    data_mtime: Mutex<Time>,
 }
 
 impl MetaCopy {
     pub(crate) fn new(data: Arc<dyn Vnode>, attributes: Arc<dyn Vnode>, home: BranchId, data_mtime: Time) -> Self {
-        Self { data, attributes, home, data_mtime }
+        Self { data, attributes, home, data_mtime: Mutex::new(data_mtime) }
     }
 
     /// The file with the data.
@@ -131,7 +132,7 @@ impl MetaCopy {
         let Attr { mode, uid, gid, .. } = *attributes;
         let atime = read_since(attributes, data).unwrap_or(attributes.atime);
         // Data that were changed behind our back since have their own time.
-        let mtime = if data.mtime == self.data_mtime { attributes.mtime } else { data.mtime };
+        let mtime = if data.mtime == *self.data_mtime.lock() { attributes.mtime } else { data.mtime };
         let ctime = attributes.ctime.max(data.ctime);
         Attr { atime, mtime, ctime, mode, uid, gid, ..*data }
     }
@@ -142,6 +143,21 @@ impl MetaCopy {
             let set = SetAttr { atime: Some(SetTime::At(read)), ..SetAttr::default() };
             self.attributes.setattr(cx, &set, None)?;
         }
+        Ok(())
+    }
+
+    /// Before a time of modification is set: data that were changed behind our back since the metacopy was made have their own
+    /// time, which would go on showing. Until the new time is set nothing changes in the view.
+    fn keep_mtime(&self, cx: &Cx<'_>, data: &Attr) -> Result<()> {
+        if data.mtime == *self.data_mtime.lock() {
+            return Ok(());
+        }
+        let set = SetAttr { mtime: Some(SetTime::At(data.mtime)), ..SetAttr::default() };
+        self.attributes.setattr(cx, &set, None)?;
+        let origin = origin(cx, &self.attributes)?.ok_or(Errno::STALE)?;
+        let now = Origin { size: data.size, mtime: data.mtime, ..origin };
+        self.attributes.setxattr(cx, ORIGIN, &now.encode(), XattrFlags::default())?;
+        *self.data_mtime.lock() = data.mtime;
         Ok(())
     }
 }
@@ -188,6 +204,9 @@ impl Vnode for MetaCopy {
         self.keep_atime(cx)?;
         // An open file is one of the data, whose attributes stay.
         let data = self.data.getattr(cx)?;
+        if set.mtime.is_some() {
+            self.keep_mtime(cx, &data)?;
+        }
         Ok(self.merge(&self.attributes.setattr(cx, set, None)?, &data))
     }
 
@@ -257,7 +276,7 @@ impl Core {
     ) -> Result<Option<Entry>> {
         let data = Lower { vnode: entry.vnode.clone(), branch };
         let now = Origin::of(op, &data, &entry.attr, name)?;
-        let why = match origin(op, found)? {
+        let why = match origin(op, &found.vnode)? {
             Some(then) if then.is(&now, &entry.attr, self.own().uid) => {
                 let both = MetaCopy::new(data.vnode, found.vnode.clone(), dir.branch, then.mtime);
                 let attr = both.merge(&found.attr, &entry.attr);
@@ -291,12 +310,12 @@ impl Core {
 }
 
 /// What a file says it is a metacopy of.
-fn origin(op: &Op<'_>, found: &Entry) -> Result<Option<Origin>> {
-    if found.vnode.kind() != Kind::Regular {
+fn origin(cx: &Cx<'_>, found: &Arc<dyn Vnode>) -> Result<Option<Origin>> {
+    if found.kind() != Kind::Regular {
         return Ok(None);
     }
     let mut value = [0; ORIGIN_MAX];
-    match found.vnode.getxattr(op, ORIGIN, &mut value) {
+    match found.getxattr(cx, ORIGIN, &mut value) {
         Ok(len) => Ok(value.get(..len).and_then(Origin::decode)),
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS | Errno::RANGE | Errno::PERM) => Ok(None),
         Err(errno) => Err(errno),
@@ -347,6 +366,13 @@ mod tests {
         assert!(origin.is(&renumbered, &root, 1000));
         assert!(!origin.is(&renumbered, &user, 1000));
         assert!(!origin.is(&renumbered, &attr(0, 0o100_666), 1000));
+        // It was a user's file.
+        assert!(!Origin { uid: 7, ..example() }.is(&renumbered, &root, 1000));
+        // The image was mounted elsewhere.
+        assert!(origin.is(&Origin { tag: 4, size: 1, ..example() }, &user, 1000));
+        assert!(!origin.is(&Origin { tag: 4, size: 1, born: None, ..example() }, &user, 1000));
+        let unborn = Origin { born: None, ..example() };
+        assert!(!unborn.is(&Origin { tag: 4, size: 1, born: None, ..example() }, &user, 1000));
         // It was changed in place.
         assert!(origin.is(&Origin { size: 1, ..example() }, &user, 1000));
         assert!(!origin.is(&Origin { size: 1, ..renumbered }, &root, 1000));
@@ -366,10 +392,3 @@ mod tests {
         }
     }
 }
-        // It was a user's file.
-        assert!(!Origin { uid: 7, ..example() }.is(&renumbered, &root, 1000));
-        // The image was mounted elsewhere.
-        assert!(origin.is(&Origin { tag: 4, size: 1, ..example() }, &user, 1000));
-        assert!(!origin.is(&Origin { tag: 4, size: 1, born: None, ..example() }, &user, 1000));
-        let unborn = Origin { born: None, ..example() };
-        assert!(!unborn.is(&Origin { tag: 4, size: 1, born: None, ..example() }, &user, 1000));

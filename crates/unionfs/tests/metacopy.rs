@@ -449,6 +449,24 @@ fn a_flush_of_the_file_flushes_its_attributes() {
     assert_eq!(open.fsync(&CX, false), Ok(()));
 }
 
+/// Also where the lower file was changed behind the union's back.
+#[test]
+fn a_time_that_is_set_shows() {
+    let bed = Bed::usual();
+    let union = bed.union();
+    chmod(&*union, "d/f", 0o600);
+    at(&*bed.disks[1], "d/f").open(&CX, OpenFlags::RDWR).unwrap().write(&CX, b"other", 0).unwrap();
+    let then = Time { sec: 11, nsec: 12 };
+    let times = SetAttr { mtime: Some(SetTime::At(then)), ..SetAttr::default() };
+    assert_eq!(at(&*union, "d/f").setattr(&CX, &times, None).unwrap().mtime, then);
+    assert_eq!(attr(&*union, "d/f").mtime, then);
+    assert_eq!(list(&*bed.disks[0], "d"), [META]);
+    let union = bed.union();
+    assert_eq!(attr(&*union, "d/f").mtime, then);
+    at(&*bed.disks[1], "d/f").open(&CX, OpenFlags::RDWR).unwrap().write(&CX, b"third", 0).unwrap();
+    assert_eq!(attr(&*union, "d/f").mtime, attr(&*bed.disks[1], "d/f").mtime);
+}
+
 /// The branches of one union are lower branches of another, which numbers them otherwise.
 #[test]
 fn another_union_shows_the_same() {
