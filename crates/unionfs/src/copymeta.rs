@@ -162,10 +162,14 @@ impl Core {
                 return Ok(false);
             }
             // The value may be longer than the file system takes.
-            Err(Errno::RANGE | Errno::INVAL) => return Ok(false),
+            Err(Errno::RANGE | Errno::INVAL | Errno::TOOBIG | Errno::NOSPC) => return Ok(false),
             Err(errno) => return Err(errno),
         }
-        self.copy_attributes(op, &plan.from.vnode, &plan.attr, copy)?;
+        match self.copy_attributes(op, &plan.from.vnode, &plan.attr, copy) {
+            // With the origin the extended attributes may be more than a file can have.
+            Err(Errno::TOOBIG | Errno::NOSPC) => return Ok(false),
+            copied => copied?,
+        }
         self.announce_metacopies(op, plan.to)?;
         Ok(true)
     }
@@ -200,7 +204,11 @@ impl Core {
                 linked => linked.map(drop),
             },
         });
-        published.inspect_err(|&errno| op.set.explain_refusal(to, errno))?;
+        match published {
+            // Somebody has put a directory there.
+            Err(Errno::ISDIR) => return Ok(None),
+            published => published.inspect_err(|&errno| op.set.explain_refusal(to, errno))?,
+        }
         let (data, attributes) = (plan.data.vnode.clone(), built.entry.vnode.clone());
         let both: Arc<dyn Vnode> = Arc::new(MetaCopy::new(data, attributes, to, plan.data_attr.mtime));
         let lower = Lower { vnode: both, branch: from.branch };

@@ -501,6 +501,38 @@ fn an_origin_of_the_lower_file_means_nothing() {
     assert_eq!(attr(&*bed.union(), "d/f").perm(), 0o600);
 }
 
+/// Extended attributes of a file may fill what the branch has for them.
+#[test]
+fn an_origin_that_does_not_fit_makes_a_whole_copy() {
+    for at_step in 1..=2 {
+        let bed = Bed::usual();
+        at(&*bed.disks[1], "d/f").setxattr(&CX, b"user.x", b"value", XattrFlags::default()).unwrap();
+        let union = bed.union();
+        bed.faults.arm(Plan { count: Count::Only(Op::Setxattr), at: at_step, fault: Fault::Error(Errno::NOSPC) });
+        chmod(&*union, "d/f", 0o600);
+        bed.faults.disarm();
+        assert_eq!(list(&*bed.disks[0], "d"), ["f"]);
+    }
+}
+
+/// What somebody else has put at the name does not keep anybody from changing attributes.
+#[test]
+fn something_else_may_have_the_name() {
+    for directory in [false, true] {
+        let bed = Bed::usual();
+        bed.disks[0].root().mkdir(&CX, name("d"), 0o755).unwrap();
+        let dir = at(&*bed.disks[0], "d");
+        if directory {
+            dir.mkdir(&CX, name(META), 0o755).unwrap();
+        } else {
+            dir.symlink(&CX, name(META), b"x").unwrap();
+        }
+        chmod(&*bed.union(), "d/f", 0o600);
+        assert_eq!(attr(&*bed.union(), "d/f").perm(), 0o600);
+        assert_eq!(list(&*bed.disks[0], "d").contains(&"f".to_owned()), directory);
+    }
+}
+
 /// Somebody removes a metacopy behind the union's back, or puts it back.
 #[test]
 fn a_metacopy_may_go_and_come() {
