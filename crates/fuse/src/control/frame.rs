@@ -329,5 +329,66 @@ mod tests {
                 prop_assert!(bytes.len() <= PIECE_MAX && total <= REPLY_MAX as u64);
             }
         }
+
+        /// What the fuzz target `control` does with any bytes, with such as get further.
+        #[test]
+        fn what_is_read_is_written_and_read_again(frame in frames()) {
+            let mut again = [7; FRAME];
+            if let Ok(asked) = Asked::read(&frame) {
+                prop_assert_eq!(asked.write(&mut again), Ok(()));
+                prop_assert_eq!(Asked::read(&again), Ok(asked));
+            }
+            if let Ok(reply) = Reply::read(&frame) {
+                prop_assert_eq!(reply.write(&mut again), Ok(()));
+                prop_assert_eq!(Reply::read(&again), Ok(reply));
+            }
+        }
+    }
+
+    /// Frames of both kinds with small, large and impossible numbers in each field.
+    fn frames() -> impl Strategy<Value = Vec<u8>> {
+        let edges = [NAME_MAX, INPUT_MAX, PIECE_MAX, REPLY_MAX, FRAME].map(|edge| edge as u64);
+        let near = (proptest::sample::select(edges.to_vec()), 0..3_u64).prop_map(|(edge, more)| edge + more - 1);
+        let number = prop_oneof![16 => Just(0), 4 => 1..9_u64, 2 => near, 1 => any::<u64>()].boxed();
+        let low = number.clone().prop_map(|number| u32::try_from(number).unwrap_or(u32::MAX)).boxed();
+        let longs = (number.clone(), number.clone(), number);
+        let shorts = (low.clone(), low.clone(), low);
+        let body = prop_oneof![
+            "[a-z]\\.[a-z0-9-]{1,9}".prop_map(String::into_bytes),
+            proptest::collection::vec(any::<u8>(), 0..30)
+        ];
+        (any::<bool>(), longs, shorts, body).prop_map(
+            |(asks, (token, offset, total), (status, name_len, len), body)| {
+                let header = Header {
+                    status: status.into(),
+                    token: token.into(),
+                    offset: offset.into(),
+                    total: total.into(),
+                    name_len: name_len.into(),
+                    len: len.into(),
+                    ..Header::new(if asks { REQUEST } else { REPLY })
+                };
+                let mut frame = vec![0; FRAME];
+                frame.iter_mut().zip(header.as_bytes().iter().chain(&body)).for_each(|(place, byte)| *place = *byte);
+                frame
+            },
+        )
+    }
+
+    #[test]
+    fn the_frames_of_that_test_get_past_the_checks() {
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let mut found = [0; 4];
+        for _ in 0..4000 {
+            let frame = proptest::strategy::ValueTree::current(&frames().new_tree(&mut runner).unwrap());
+            match (Asked::read(&frame), Reply::read(&frame)) {
+                (Ok(Asked::Command { .. }), _) => found[0] += 1,
+                (Ok(Asked::Rest { .. }), _) => found[1] += 1,
+                (_, Ok(Reply::Piece { .. })) => found[2] += 1,
+                (_, Ok(Reply::Failed(_))) => found[3] += 1,
+                _ => {}
+            }
+        }
+        assert!(found.iter().all(|&count| count > 10), "{found:?}");
     }
 }
