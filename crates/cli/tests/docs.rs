@@ -13,7 +13,7 @@ fn top() -> PathBuf {
 /// Every page, and its text.
 fn pages() -> Vec<(PathBuf, String)> {
     let mut pages = vec![top().join("README.md"), top().join("ARCHITECTURE.md")];
-    for dir in ["docs", "docs/formats"] {
+    for dir in ["docs", "docs/design", "docs/formats"] {
         pages.extend(fs::read_dir(top().join(dir)).unwrap().map(|entry| entry.unwrap().path()));
     }
     pages.retain(|path| path.extension().is_some_and(|extension| extension == "md"));

@@ -71,9 +71,9 @@ impl Unionfs {
         Ok(Arc::new(Self { core, root }))
     }
 
-    /// Changes the set of branches while the union is in use: all of `changes`, one after the other, in one step. Waits up to
-    /// `patience` for operations under way that change something. What becomes of objects and open files: docs/unionfs.md,
-    /// "Branch sets".
+    /// Applies `changes` to the set of branches of a union in use, in their order and in one step.
+    /// Waits up to `patience` for operations under way that change something. Effects on objects
+    /// and open files: docs/design/unionfs.md, "Branch sets".
     ///
     /// # Errors
     /// See [`BuildError`]; the set is the old one then.

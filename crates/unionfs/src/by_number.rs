@@ -1,4 +1,4 @@
-//! Objects by number, and the names of an object: docs/unionfs.md, "File handles".
+//! Objects by number, and the names of an object: docs/design/unionfs.md, "File handles".
 //!
 //! The lower file that a number was made of, or the copy that the identity log knows by it, has
 //! names on its branch, and these are paths in the union, too, except below a renamed directory.

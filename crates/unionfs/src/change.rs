@@ -1,4 +1,4 @@
-//! Changing the set of branches of a union in use: docs/unionfs.md, "Branch sets".
+//! Changing the set of branches of a union in use: docs/design/unionfs.md, "Branch sets".
 
 use crate::branch::{BranchId, BranchState};
 use crate::identity::Known;

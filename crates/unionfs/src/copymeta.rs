@@ -1,4 +1,4 @@
-//! Copy-up of attributes without data: docs/unionfs.md, "Copy-up of attributes".
+//! Copy-up of attributes without data: docs/design/unionfs.md, "Copy-up of attributes".
 
 use crate::branch::{BranchId, Lower};
 use crate::copyup::Built;

@@ -1,4 +1,4 @@
-//! Copy-up of files: docs/unionfs.md, "Copy-up".
+//! Copy-up of files: docs/design/unionfs.md, "Copy-up".
 
 use crate::branch::{BranchId, Lower};
 use crate::listing::Fate;

@@ -1,4 +1,4 @@
-//! Counting the names of files: docs/unionfs.md, "Hard links".
+//! Counting the names of files: docs/design/unionfs.md, "Hard links".
 
 use crate::branch::Lower;
 use crate::links::Pending;

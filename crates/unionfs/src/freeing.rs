@@ -1,4 +1,4 @@
-//! Removing from a full branch: docs/unionfs.md, "Full branches". And making what is only a name.
+//! Removing from a full branch: docs/design/unionfs.md, "Full branches". And making what is only a name.
 
 use crate::branch::BranchId;
 use crate::node::Core;

@@ -1,4 +1,4 @@
-//! Numbers of objects: docs/unionfs.md, "Branches, vnodes, identity". The log: docs/formats/union-branch.md.
+//! Numbers of objects: docs/design/unionfs.md, "Inode numbers". The log: docs/formats/union-branch.md.
 
 use crate::log::{Alias, Log, Record};
 use parking_lot::{Mutex, RwLock};

@@ -1,4 +1,4 @@
-//! The index of copied-up files that have several names: docs/unionfs.md, "Hard links".
+//! The index of copied-up files that have several names: docs/design/unionfs.md, "Hard links".
 
 use crate::branch::{BranchId, Lower};
 use crate::links::Index;

@@ -32,7 +32,7 @@
 //!
 //! Modules import each other downward only: `scripts/import-cycles.sh unionfs`. `core` is generic over the vnode, so that it lies below it.
 //!
-//! How it decides, and its locks: docs/unionfs.md. What it writes into branches: docs/formats/union-branch.md.
+//! Design and lock order: docs/design/unionfs.md. Records on disk: docs/formats/union-branch.md.
 
 mod attr;
 mod branch;

@@ -1,4 +1,4 @@
-//! Finding a name in a directory: docs/unionfs.md, "Operations".
+//! Finding a name in a directory: docs/design/unionfs.md, "Operations".
 
 use crate::branch::{BranchId, Lower, Stack, is_dir, same_stack};
 use crate::marks::{Found, Onward, Walk, components};

@@ -1,5 +1,5 @@
-//! Files of which only the attributes were copied up: docs/unionfs.md, "Copy-up of attributes". Here: what they are, and how
-//! they are found. They are made in `copymeta`.
+//! Files of which only the attributes were copied up: what they are, and how they are found. They
+//! are created in `copymeta`. Design: docs/design/unionfs.md, "Copy-up of attributes".
 
 use crate::branch::{BranchId, Lower};
 use crate::copydata::sized;

@@ -1,4 +1,4 @@
-//! The lock on a directory's entries: see "Locks" in docs/unionfs.md.
+//! The lock on a directory's entries: see "Locks" in docs/design/unionfs.md.
 //!
 //! A writer holds it across lower operations, and one of these may not return: a frozen file system
 //! makes it wait until the thaw. Readers do not wait with it. After a moment they look without the

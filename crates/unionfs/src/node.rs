@@ -19,7 +19,8 @@ pub(crate) const UNCOUNTED: u32 = u32::MAX;
 
 /// What only directories have.
 pub(crate) struct Dir {
-    /// Exclusive for whoever changes an entry, shared for look-ups and listings: see "Locks" in docs/unionfs.md.
+    /// Exclusive to change an entry, shared for lookups and listings: docs/design/unionfs.md,
+    /// "Locks".
     pub(crate) names: Names,
     stack: Mutex<Stack>,
     /// The path in the branches to the right at which the stack goes on, if that is not its own.

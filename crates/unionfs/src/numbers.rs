@@ -1,4 +1,4 @@
-//! Numbers of objects: docs/unionfs.md, "Branches, vnodes, identity".
+//! Numbers of objects: docs/design/unionfs.md, "Inode numbers".
 
 use crate::branch::Lower;
 use crate::log::{Alias, Record};

@@ -1,4 +1,4 @@
-//! Listing directories: docs/unionfs.md, "readdir".
+//! Listing directories: docs/design/unionfs.md, "Listings".
 
 use crate::branch::{BranchId, Lower, Stack};
 use crate::identity::{compose, mix};

@@ -1,4 +1,4 @@
-//! Removing names of what is not a directory, and hiding: docs/unionfs.md, "Operations".
+//! Removing names of what is not a directory, and hiding: docs/design/unionfs.md, "Operations".
 
 use crate::branch::{BranchId, Lower, is_dir};
 use crate::listing::Fate;

@@ -1,4 +1,4 @@
-//! Renaming: docs/unionfs.md, "Operations". Files here, directories in `rename_dir`, exchanges in `exchange`.
+//! Renaming: docs/design/unionfs.md, "Operations". Files here, directories in `rename_dir`, exchanges in `exchange`.
 
 use crate::branch::{BranchId, Lower, is_dir};
 use crate::listing::Fate;

@@ -1,5 +1,5 @@
 //! Beginning an operation: it takes the present set of branches, and brings up to it what vnodes remember of an older one. See
-//! "Branch sets" in docs/unionfs.md.
+//! "Branch sets" in docs/design/unionfs.md.
 
 use crate::identity::ROOT;
 use crate::lookup::Hit;

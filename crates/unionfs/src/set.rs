@@ -1,5 +1,5 @@
 //! A set of branches in their order. All questions of position and precedence are questions to a set: a branch by itself only
-//! knows what it is. A set never changes: see "Branch sets" in docs/unionfs.md.
+//! knows what it is. A set never changes: see "Branch sets" in docs/design/unionfs.md.
 
 use crate::branch::{BranchId, BranchState, Lower};
 use crate::options::Mode;

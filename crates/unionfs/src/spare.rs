@@ -1,4 +1,4 @@
-//! What lets files be removed from a full branch: docs/unionfs.md, "Full branches".
+//! What lets files be removed from a full branch: docs/design/unionfs.md, "Full branches".
 
 use crate::identity::mix;
 use crate::log::write_all;

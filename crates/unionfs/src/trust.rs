@@ -1,4 +1,4 @@
-//! Which files of a branch are believed to be the union's own: docs/unionfs.md, "Who may write a branch".
+//! Which files of a branch are believed to be the union's own: docs/unionfs.md, "Which records the union believes".
 
 use vnode::Attr;
 
