@@ -141,6 +141,7 @@ impl Plan {
             background::ready().inspect_err(|_| signals::unmount(&mounted))?;
         }
         mounted.wait();
+        stop.disarm();
         tracing::info!("{} unmounted", point.display());
         Ok(())
     }

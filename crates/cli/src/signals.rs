@@ -56,6 +56,11 @@ impl Stop {
         state.asked > 0
     }
 
+    /// Drops the reference to the mount, which has ended. Its layers write their last records when they are dropped.
+    pub fn disarm(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).mounted = None;
+    }
+
     fn watch(&self, signals: &SigSet, background: bool) {
         loop {
             match signals.wait() {

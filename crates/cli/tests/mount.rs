@@ -448,6 +448,22 @@ fn the_server_pins_nothing_and_stops_on_a_signal() {
     assert!(!is_mounted(&at));
 }
 
+/// The layers are dropped at the end of the mount: a union writes its last records then and tidies its branches.
+#[test]
+fn unmounting_a_union_removes_its_work_directory() {
+    let stage = Stage::new();
+    let (rw, ro, at) = stage.union();
+    fs::create_dir(ro.join("dir")).unwrap();
+    quiet("mount -t unionfs -o dirs=/mnt/rw:/mnt/ro none /mnt/at");
+    let pid = server(&at);
+    // The copy of the directory is built in the work directory.
+    fs::write(at.join("dir/file"), "").unwrap();
+    assert!(rw.join(".wh..wh.work").exists());
+    quiet("umount /mnt/at");
+    await_end(pid);
+    assert!(!rw.join(".wh..wh.work").exists());
+}
+
 #[test]
 fn the_second_signal_ends_what_the_first_left_open() {
     let stage = Stage::new();
