@@ -5,6 +5,7 @@ use crate::metacopy::{as_metacopy, is_own};
 use crate::node::Core;
 use crate::op::Op;
 use crate::options::Copyup;
+use crate::sized::sized;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SeekFrom, SetAttr, SetTime, Vnode, XattrFlags};
@@ -188,23 +189,4 @@ fn list_xattrs(cx: &Cx<'_>, vnode: &Arc<dyn Vnode>) -> Result<Vec<u8>> {
 
 fn get_xattr(cx: &Cx<'_>, vnode: &Arc<dyn Vnode>, name: &[u8]) -> Result<Vec<u8>> {
     sized(|out| vnode.getxattr(cx, name, out))
-}
-
-/// Asks for the size, then for the value, until both agree.
-pub(crate) fn sized(mut ask: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
-    loop {
-        let len = ask(&mut [])?;
-        if len == 0 {
-            return Ok(Vec::new());
-        }
-        let mut value = vec![0; len];
-        match ask(&mut value) {
-            Ok(len) => {
-                value.truncate(len);
-                return Ok(value);
-            }
-            Err(Errno::RANGE) => {}
-            Err(e) => return Err(e),
-        }
-    }
 }

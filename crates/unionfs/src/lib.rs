@@ -29,6 +29,7 @@
 //! | removing from a full branch | `freeing`, `spare` |
 //! | the union's own names in a branch's root | `ownnames`, `ownfiles` |
 //! | what is not said twice in the log; times that stay | `said`, `times` |
+//! | values whose size is asked first | `sized` |
 //!
 //! Modules import each other downward only: `scripts/import-cycles.sh unionfs`. `core` is generic over the vnode, so that it lies below it.
 //!
@@ -83,6 +84,7 @@ mod rmdir;
 mod said;
 mod set;
 mod shortname;
+mod sized;
 mod spare;
 mod table;
 mod times;

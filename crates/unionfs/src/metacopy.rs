@@ -2,10 +2,10 @@
 //! are created in `copymeta`. Design: docs/design/unionfs.md, "Copy-up of attributes".
 
 use crate::branch::{BranchId, Lower};
-use crate::copydata::sized;
 use crate::marks::Found;
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
+use crate::sized::sized;
 use crate::times::keeping_times;
 use crate::trust::is_servers;
 use parking_lot::Mutex;

@@ -1,0 +1,20 @@
+use vnode::{Errno, Result};
+
+/// Asks for the size, then for the value, until both agree.
+pub(crate) fn sized(mut ask: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
+    loop {
+        let len = ask(&mut [])?;
+        if len == 0 {
+            return Ok(Vec::new());
+        }
+        let mut value = vec![0; len];
+        match ask(&mut value) {
+            Ok(len) => {
+                value.truncate(len);
+                return Ok(value);
+            }
+            Err(Errno::RANGE) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
