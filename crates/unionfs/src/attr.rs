@@ -1,7 +1,7 @@
 //! Attributes.
 
 use crate::branch::{BranchId, Lower};
-use crate::copymeta::Changeable;
+use crate::copymeta::{Changeable, Gives};
 use crate::copyup::Change;
 use crate::file::UnionFile;
 use crate::metacopy::as_metacopy;
@@ -74,7 +74,7 @@ impl UnionVnode {
         loop {
             let Changeable { lower, branch, job: _job } = match &mut change {
                 Some(change) => self.for_change(op, Some(change))?.into(),
-                None => self.for_attributes(op)?,
+                None => self.for_attributes(op, Gives::by(set))?,
             };
             if let Some(changed) = change.as_mut().and_then(|change| change.done.take()) {
                 return Ok(self.changed_attr(op, &lower, changed.attr));

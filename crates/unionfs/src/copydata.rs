@@ -82,7 +82,7 @@ impl Core {
 }
 
 /// Who owns a copy, and its permission bits.
-fn copy_owner(copyup: Copyup, op: &Op<'_>, attr: &Attr) -> (u32, u32, u32) {
+pub(crate) fn copy_owner(copyup: Copyup, op: &Op<'_>, attr: &Attr) -> (u32, u32, u32) {
     match copyup {
         Copyup::Preserve => (attr.uid, attr.gid, attr.perm()),
         Copyup::CurrentUser => {

@@ -1,6 +1,7 @@
 //! Copy-up of attributes without data: docs/design/unionfs.md, "Copy-up of attributes".
 
 use crate::branch::{BranchId, Lower};
+use crate::copydata::copy_owner;
 use crate::copyup::Built;
 use crate::jobs::Job;
 use crate::listing::Fate;
@@ -9,9 +10,10 @@ use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
 use crate::options::Metacopy;
 use crate::retry::Tries;
+use crate::trust::is_servers;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vnode::{Attr, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode, XattrFlags};
+use vnode::{Attr, Errno, Kind, Name, OpenFlags, RenameFlags, Result, SetAttr, Vnode, XattrFlags};
 
 /// Where attributes can be changed.
 pub(crate) struct Changeable<'a> {
@@ -29,6 +31,35 @@ impl From<Lower> for Changeable<'_> {
         Self { branch: lower.branch, lower, job: None }
     }
 }
+
+/// What a change of attributes gives a file, in which whoever can write the lower file must have no share: with a metacopy
+/// they could go on changing the data.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Gives {
+    owner: Option<u32>,
+    /// Those of its owner or group, or capabilities, to whoever runs it.
+    rights: bool,
+}
+
+impl Gives {
+    pub(crate) fn by(set: &SetAttr) -> Self {
+        Self { owner: set.uid, rights: set.mode.is_some_and(|mode| mode & SET_ID != 0) }
+    }
+
+    pub(crate) fn by_xattr(name: &[u8]) -> Self {
+        Self { rights: name.starts_with(SECURITY), ..Self::default() }
+    }
+
+    /// Does the file need data of its own, which only its new owner can write? `data`: the lower file, as it lies there.
+    fn needs_copy(self, data: &Attr, server: u32) -> bool {
+        !is_servers(data, server) && (self.rights || self.owner.is_some_and(|owner| owner != data.uid))
+    }
+}
+
+/// The bits of a mode that give rights to whoever runs the file.
+const SET_ID: u32 = 0o6000;
+/// What the names of capabilities and security labels begin with.
+const SECURITY: &[u8] = b"security.";
 
 /// A file on a branch that is not changed, of which a metacopy is to be made.
 struct Plan<'a> {
@@ -48,13 +79,13 @@ struct Plan<'a> {
 impl UnionVnode {
     /// The lower object where changes of attributes go: a metacopy, if the file lies on a branch that is not changed and is
     /// large; else what [`Self::for_change`] answers.
-    pub(crate) fn for_attributes(&self, op: &Op<'_>) -> Result<Changeable<'_>> {
+    pub(crate) fn for_attributes(&self, op: &Op<'_>, gives: Gives) -> Result<Changeable<'_>> {
         op.set.require_writable()?;
         let leaf = self.leaf();
         let apart = as_metacopy(&leaf.vnode).is_some() || !op.set.writable(leaf.branch);
         if self.kind == Kind::Regular
             && apart
-            && let Some(changeable) = self.core.copy_up_attributes(op, &self.arc()?)?
+            && let Some(changeable) = self.core.copy_up_attributes(op, &self.arc()?, gives)?
         {
             return Ok(changeable);
         }
@@ -64,11 +95,14 @@ impl UnionVnode {
 
 impl Core {
     /// Sees to it that the file has a metacopy on a branch that can be changed. `None` if it is to be copied up whole.
-    fn copy_up_attributes(&self, op: &Op<'_>, vnode: &Arc<UnionVnode>) -> Result<Option<Changeable<'_>>> {
+    fn copy_up_attributes(&self, op: &Op<'_>, vnode: &Arc<UnionVnode>, gives: Gives) -> Result<Option<Changeable<'_>>> {
         let job = self.jobs.start(op, vnode.id)?;
         let leaf = vnode.leaf();
         match as_metacopy(&leaf.vnode) {
             Some(meta) if op.set.writable(meta.home) => {
+                if gives.needs_copy(&meta.data().getattr(op)?, self.own().uid) {
+                    return Ok(None);
+                }
                 return Ok(Some(Changeable { branch: meta.home, lower: leaf, job: Some(job) }));
             }
             // Somebody else has copied it up.
@@ -77,7 +111,7 @@ impl Core {
         }
         let mut tries = Tries::new();
         loop {
-            let Some(plan) = self.plan_metacopy(op, vnode, leaf.clone())? else { return Ok(None) };
+            let Some(plan) = self.plan_metacopy(op, vnode, leaf.clone(), gives)? else { return Ok(None) };
             let branch = plan.to;
             let made = match self.ensure_part(op, &plan.place.parent, branch)? {
                 true => self.make_metacopy(op, &plan),
@@ -114,7 +148,13 @@ impl Core {
     }
 
     /// Can a metacopy stand for a copy of the file, and where?
-    fn plan_metacopy<'a>(&self, op: &Op<'_>, vnode: &'a Arc<UnionVnode>, from: Lower) -> Result<Option<Plan<'a>>> {
+    fn plan_metacopy<'a>(
+        &self,
+        op: &Op<'_>,
+        vnode: &'a Arc<UnionVnode>,
+        from: Lower,
+        gives: Gives,
+    ) -> Result<Option<Plan<'a>>> {
         let Metacopy::Above(limit) = self.options.metacopy else { return Ok(None) };
         // What its branch has taken along is not copied back.
         op.set.branch(from.branch)?;
@@ -130,6 +170,11 @@ impl Core {
             return Ok(None);
         }
         let attr = from.vnode.getattr(op)?;
+        let (owner, ..) = copy_owner(self.options.copyup, op, &attr);
+        let gives = Gives { owner: gives.owner.or(Some(owner)), ..gives };
+        if gives.needs_copy(&data_attr, self.own().uid) {
+            return Ok(None);
+        }
         Ok(Some(Plan { vnode, from, attr, data, data_attr, place, to, name }))
     }
 

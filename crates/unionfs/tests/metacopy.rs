@@ -571,3 +571,45 @@ fn a_metacopy_of_ones_own_file_does_not_fit_another() {
     let now = attr(&*bed.union(), "d/f");
     assert_eq!((now.uid, now.perm()), (0, 0o600));
 }
+
+/// Whoever can write a lower file where it lies gets no share in what the file is given in the union.
+#[test]
+fn what_others_can_write_is_copied_before_it_is_given_rights() {
+    let owned = |uid, mode| SetAttr { uid: Some(uid), mode: Some(mode), ..SetAttr::default() };
+    let change = |set: &SetAttr| {
+        let set = *set;
+        move |file: &Arc<dyn Vnode>| file.setattr(&CX, &set, None).map(drop)
+    };
+    type Change<'a> = &'a dyn Fn(&Arc<dyn Vnode>) -> vnode::Result<()>;
+    let only = SetAttr::default();
+    let given = change(&SetAttr { uid: Some(0), ..only });
+    let set_id = change(&SetAttr { mode: Some(0o4755), ..only });
+    let capable = |file: &Arc<dyn Vnode>| file.setxattr(&CX, b"security.capability", b"x", XattrFlags::default());
+    let plain = change(&SetAttr { mode: Some(0o700), uid: Some(7), ..only });
+    // The new owner, and whether it gives rights.
+    let cases: [(Change<'_>, Option<u32>, bool); 4] =
+        [(&given, Some(0), false), (&set_id, None, true), (&capable, None, true), (&plain, Some(7), false)];
+    for before in [false, true] {
+        for (uid, mode, others) in [(7, 0o644, true), (0, 0o666, true), (0, 0o644, false)] {
+            for (at_case, (case, owner, rights)) in cases.iter().enumerate() {
+                let bed = Bed::usual();
+                at(&*bed.disks[1], "d/f").setattr(&CX, &owned(uid, mode), None).unwrap();
+                let union = bed.union();
+                if before {
+                    chmod(&*union, "d/f", 0o600);
+                }
+                case(&at(&*union, "d/f")).unwrap();
+                let whole = others && (*rights || owner.is_some_and(|owner| owner != uid));
+                let expected = if whole { "f" } else { META };
+                assert_eq!(list(&*bed.disks[0], "d"), [expected], "{uid} {mode:o} {at_case} {before}");
+                assert!(read(&*union, "d/f") == data());
+            }
+        }
+    }
+    // Nor does copy-up give the file away.
+    let bed = Bed::usual();
+    at(&*bed.disks[1], "d/f").setattr(&CX, &owned(7, 0o644), None).unwrap();
+    let copyup = Copyup::Mounter { uid: 0, gid: 0, mode: 0o644 };
+    chmod(&*bed.union_with(Options { copyup, ..Options::default() }), "d/f", 0o755);
+    assert_eq!(list(&*bed.disks[0], "d"), ["f"]);
+}
