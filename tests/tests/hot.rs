@@ -5,7 +5,8 @@
 
 use rustix::io::Errno;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -52,7 +53,7 @@ fn a_file_in_use_is_registered_once(transport: Transport) {
 }
 
 /// What is written to a name that others removed or replaced below goes to a new file, or to theirs, and never to the one
-/// that is only kept here.
+/// that is only kept here, or that a program has open; what that reads stays.
 fn nothing_is_written_to_a_removed_file(transport: Transport) {
     type Way = (&'static str, fn(&Path) -> std::io::Result<()>);
     let ways: [Way; 4] = [
@@ -70,11 +71,13 @@ fn nothing_is_written_to_a_removed_file(transport: Transport) {
     ];
     let sandbox = Sandbox::new();
     let (mounted, lower) = wrapped(&sandbox, transport);
+    let cases = [(false, false), (true, false), (false, true), (true, true)];
     for (i, (what, write)) in ways.iter().enumerate() {
-        for replaced in [false, true] {
-            let name = format!("f{i}{replaced}");
+        for (replaced, held) in cases {
+            let name = format!("f{i}{replaced}{held}");
             let (path, below) = (mounted.path(&name), lower.join(&name));
             fs::write(&path, "before").unwrap();
+            let holder = held.then(|| File::options().read(true).write(true).open(&path).unwrap());
             (0..3).for_each(|_| assert_eq!(fs::read(&path).unwrap(), b"before"));
             if replaced {
                 fs::write(lower.join("other"), "").unwrap();
@@ -83,9 +86,54 @@ fn nothing_is_written_to_a_removed_file(transport: Transport) {
                 fs::remove_file(&below).unwrap();
             }
             write(&path).unwrap_or_else(|error| panic!("{what}: {error}"));
-            assert_eq!(fs::read(&below).unwrap_or_default(), b"data", "{what}, replaced: {replaced}");
+            assert_eq!(fs::read(&below).unwrap_or_default(), b"data", "{what}, replaced: {replaced}, held: {held}");
+            if let Some(mut holder) = holder {
+                let mut text = String::new();
+                holder.read_to_string(&mut text).unwrap();
+                assert_eq!(text, "before", "{what}, replaced: {replaced}");
+                holder.write_all(b", after").unwrap();
+            }
         }
     }
+}
+
+/// A program opens a file anew that it has open and that has no name: whatever it wants if the file was removed through the
+/// mount, and for reading if others have removed it.
+fn a_removed_file_is_opened_by_its_descriptor(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let (mounted, lower) = wrapped(&sandbox, transport);
+    let path = mounted.path("f");
+    let anew = |held: &File| PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
+    let ways: [fn(&Path); 2] = [
+        |path| fs::remove_file(path).unwrap(),
+        |path| {
+            fs::write(path.with_file_name("other"), "other").unwrap();
+            fs::rename(path.with_file_name("other"), path).unwrap();
+        },
+    ];
+    for remove in ways {
+        fs::write(&path, "text").unwrap();
+        let held = File::options().read(true).write(true).open(&path).unwrap();
+        remove(&path);
+        append(&anew(&held), " and more").unwrap();
+        assert_eq!(fs::read_to_string(anew(&held)).unwrap(), "text and more");
+        fs::write(anew(&held), "new").unwrap();
+        assert_eq!(fs::read_to_string(anew(&held)).unwrap(), "new");
+        assert_ne!(fs::read(&path).unwrap_or_default(), b"new");
+    }
+    let unnamed = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
+    let unnamed = File::from(rustix::fs::open(mounted.dir(), unnamed, 0o600.into()).unwrap());
+    fs::write(anew(&unnamed), "unnamed").unwrap();
+    assert_eq!(fs::read_to_string(anew(&unnamed)).unwrap(), "unnamed");
+
+    fs::write(&path, "text").unwrap();
+    let held = File::options().read(true).write(true).open(&path).unwrap();
+    fs::remove_file(lower.join("f")).unwrap();
+    let error = append(&anew(&held), "lost").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::STALE.raw_os_error()));
+    assert_eq!(fs::read_to_string(anew(&held)).unwrap(), "text");
+    let error = append(&path, "lost").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::NOENT.raw_os_error()));
 }
 
 /// A file that others remove below gives its room back, although it was in use a moment ago and its inode is known.
@@ -172,6 +220,7 @@ fn what_is_kept_is_bounded(transport: Transport) {
 on_both_transports!(
     a_file_in_use_is_registered_once,
     nothing_is_written_to_a_removed_file,
+    a_removed_file_is_opened_by_its_descriptor,
     removed_by_others_a_file_gives_its_room_back,
     the_host_refuses_what_it_must,
     what_is_kept_is_bounded,

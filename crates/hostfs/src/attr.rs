@@ -110,7 +110,7 @@ impl HostVnode {
             Kind::Regular => {
                 // As in `open_shared`: what was removed must not be cut in place of what has its name now.
                 drop(self.hot());
-                self.reopen(OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY)
+                self.reopen_named(OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY)
             }
             Kind::Directory => Err(Errno::ISDIR),
             _ => Err(Errno::INVAL),

@@ -57,10 +57,12 @@ impl HostVnode {
     /// What is reached by name, and has none, is kept by a descriptor: not by this one, which is open for writing and would
     /// keep the file from being executed once it has a name.
     fn keep_unnamed(&self, entry: &Entry, fd: &OwnedFd) -> Result<()> {
+        let vnode = self.same_layer(&entry.vnode)?;
         if self.fs().handles.is_some() {
+            // Its handle leads to it while it is open.
+            self.fs().table.note_unnamed(&vnode);
             return Ok(());
         }
-        let vnode = self.same_layer(&entry.vnode)?;
         let reference = crate::reach::reopen_fd(fd, OFlags::PATH)?;
         self.fs().table.pin(&vnode, reference);
         Ok(())

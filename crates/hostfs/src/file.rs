@@ -58,7 +58,7 @@ impl HostVnode {
             self.fs().changing()?;
         }
         let host = host_flags(flags);
-        let open = |host| self.open_shared(cx, host, || self.reopen(host));
+        let open = |host| self.open_shared(cx, host, || self.reopen_named(host));
         let fd = match open(host) {
             // Not the owner: the caller may be, and was checked above us.
             Err(Errno::PERM) if host.contains(OFlags::NOATIME) => open(host - OFlags::NOATIME)?,

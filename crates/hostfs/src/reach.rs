@@ -8,6 +8,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx};
 use std::ffi::CString;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 use vnode::{Entry, Errno, Kind, Name, Result};
 
 /// A descriptor of an object, for one operation.
@@ -32,6 +33,9 @@ impl AsFd for Fd {
 
 /// Opening for reference only: nothing of the object is touched, no permission is needed.
 pub(crate) const REFER: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// So long does a removal take at most from the host's until the file is pinned.
+const REMOVAL: Duration = Duration::from_millis(2);
 
 /// Opening for the sake of calls that want a real descriptor, without any effect of it.
 pub(crate) const GLANCE: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
@@ -179,6 +183,36 @@ impl HostVnode {
             return reopen_fd(&fd, flags);
         }
         self.open_again(flags)
+    }
+
+    /// The same for a program that wants to write the file, or to empty it, by its name. A file that others have removed or
+    /// replaced has no name: `ESTALE` makes the kernel look at the name again. (Of one that was removed through this layer
+    /// the kernel knows that; who opens it has it open already.)
+    pub(crate) fn reopen_named(&self, flags: OFlags) -> Result<OwnedFd> {
+        let changes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
+        if !changes || self.is_pinned() || self.fs().handles.is_none() {
+            return self.reopen(flags);
+        }
+        // Emptied only once it is known to be there.
+        let fd = self.reopen(flags - OFlags::TRUNC)?;
+        if rustix::fs::fstat(&fd)?.st_nlink == 0 && !self.is_being_pinned() {
+            return Err(Errno::STALE);
+        }
+        if flags.contains(OFlags::TRUNC) {
+            if !flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
+                return reopen_fd(&fd, flags);
+            }
+            retry(|| rustix::fs::ftruncate(&fd, 0))?;
+        }
+        Ok(fd)
+    }
+
+    /// Is it pinned, or will it be in a moment? A removal does that after the host's.
+    fn is_being_pinned(&self) -> bool {
+        self.is_pinned() || {
+            std::thread::sleep(REMOVAL);
+            self.is_pinned()
+        }
     }
 
     /// A descriptor of its own for reference, where this is thought to be `name` in `dir`. Under [`Shared::changing_names`].

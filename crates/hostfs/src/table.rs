@@ -116,6 +116,12 @@ impl Table {
         drop((longest, same));
     }
 
+    /// The object never had a name: it is not to be taken for one that others have removed.
+    pub(crate) fn note_unnamed(&self, vnode: &HostVnode) {
+        let _shard = self.shard(vnode.number());
+        vnode.set_pinned(true);
+    }
+
     /// Lets go of the removed regular files, so that the host frees those that nobody has open.
     pub(crate) fn release_files(&self) {
         let is_file = |fd: &OwnedFd| {

@@ -113,7 +113,7 @@ impl HostVnode {
         self.reach.state().kind()
     }
 
-    /// Does a descriptor keep it, because it was removed?
+    /// Does a descriptor keep it, because it was removed through this layer? Also of what never had a name.
     pub(crate) fn is_pinned(&self) -> bool {
         self.reach.state().0.load(Ordering::Acquire) & PINNED != 0
     }
