@@ -127,6 +127,16 @@ impl Filesystem for Nullping {
     fn read(&self, _: &Request<'_>, _: u64, _: &ReadIn, _: &mut [u8]) -> Reply<usize> {
         refused()
     }
+    fn read_host(
+        &self,
+        _: &Request<'_>,
+        _: u64,
+        _: &ReadIn,
+        _: &mut dyn FnMut(std::os::fd::BorrowedFd<'_>) -> Option<usize>,
+    ) -> Reply<Option<usize>> {
+        Ok(None)
+    }
+
     fn write(&self, _: &Request<'_>, _: u64, _: &WriteIn, _: &[u8]) -> Reply<u32> {
         refused()
     }

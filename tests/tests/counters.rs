@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use rustix::fs::{Mode, XattrFlags};
+use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::fs::{self, File};
@@ -192,6 +192,68 @@ fn readahead_is_as_large_as_wanted(transport: Transport) {
     let largest = reads("readahead=4M");
     assert!((9..=16).contains(&largest), "{largest} with 1 MiB each");
     assert!(reads("readahead=0") > 1_000);
+}
+
+/// Large reads of data that lie unchanged in a host file are answered with its pages where requests come by the device; those of
+/// the ring, of small files and of layers that change data are not. What is read is right in every case, at the ends of files as well, and
+/// after a copy-up it is what was written.
+fn large_reads_share_pages(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let (rw, ro) = (sandbox.ext4("rw", 64), sandbox.ext4("ro", 64));
+    let spliced = |mounted: &Mounted, what: &dyn Fn()| {
+        let before = mounted.requests().get("spliced");
+        what();
+        mounted.requests().get("spliced") - before
+    };
+    let data = large(&ro);
+    fs::write(ro.join("small"), &data[..8192]).unwrap();
+    let with_hole = File::create(ro.join("hole")).unwrap();
+    with_hole.write_all_at(&data[..100_000], 3 << 20).unwrap();
+    let union = Mounted::new(Spec::union(&rw, &ro, transport), &sandbox.path("u"));
+    let whole = |mounted: &Mounted, name: &str, want: &[u8]| {
+        assert!(fs::read(mounted.path(name)).unwrap() == want, "{name}");
+    };
+    let held = File::open(union.path("large")).unwrap();
+    let count = spliced(&union, &|| whole(&union, "large", &data));
+    assert_eq!(count > 60, transport == Transport::Device, "{count} of some 65 READs");
+    assert_eq!(spliced(&union, &|| whole(&union, "small", &data[..8192])), 0);
+    whole(&union, "hole", &[vec![0; 3 << 20], data[..100_000].to_vec()].concat());
+    // Past the page cache, from places that are no multiple of a page.
+    let direct = rustix::fs::open(union.path("large"), OFlags::RDONLY | OFlags::DIRECT, Mode::empty()).unwrap();
+    for (at, len) in [(512, 1 << 20), (100 << 10, 200 << 10), (8 << 20, 1 << 20), (9 << 20, 1 << 20)] {
+        let mut out = vec![0; len];
+        let done = rustix::io::pread(&direct, &mut out, at as u64).unwrap();
+        let want = data.get(at..).unwrap_or_default();
+        assert!(done == want.len().min(len) && out[..done] == want[..done], "{len} from {at}");
+    }
+    // Who has the file open sees what another writes to its copy.
+    let writer = File::options().write(true).open(union.path("large")).unwrap();
+    writer.write_all_at(&[7; 300_000], 1 << 20).unwrap();
+    let mut changed = data.clone();
+    changed[1 << 20..][..300_000].fill(7);
+    rustix::fs::fadvise(&held, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let mut back = vec![0; data.len()];
+    held.read_exact_at(&mut back, 0).unwrap();
+    assert!(back == changed, "after the copy-up");
+    assert!(fs::read(ro.join("large")).unwrap() == data);
+    drop((held, writer, direct, union));
+    // Cut below while it is read: shorter, but nothing wrong.
+    let mounted = Mounted::with_options(Spec::wrap(&ro, transport), &sandbox.path("w"), "passthrough=off");
+    let count = spliced(&mounted, &|| whole(&mounted, "large", &data));
+    assert_eq!(count > 60, transport == Transport::Device, "{count} of some 65 READs, the null layer");
+    let mut file = File::open(mounted.path("hole")).unwrap();
+    File::options().write(true).open(ro.join("hole")).unwrap().set_len(1 << 20).unwrap();
+    let mut back = Vec::new();
+    let _ends_early = file.read_to_end(&mut back);
+    assert!(back.iter().all(|&byte| byte == 0));
+    drop((file, mounted));
+    let coded = Mounted::new(Spec::stack("rot13 / xor / ", &rw, transport), &sandbox.path("s"));
+    let count = spliced(&coded, &|| {
+        fs::write(coded.path("coded"), &data).unwrap();
+        rustix::fs::fadvise(File::open(coded.path("coded")).unwrap(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        whole(&coded, "coded", &data);
+    });
+    assert_eq!(count, 0, "a layer that changes data");
 }
 
 /// Where the read-ahead can't be set the mount works, with the kernel's own, and says so.
@@ -409,6 +471,7 @@ on_both_transports!(
     stat_after_readdir,
     data_passes_the_server_by,
     read_once_then_copied_up,
+    large_reads_share_pages,
     readahead_is_as_large_as_wanted,
     readahead_that_is_refused_is_a_warning,
     creating_costs_little,

@@ -124,6 +124,10 @@ impl OpenFile for Disk {
         self.file.read(cx, out, offset)
     }
 
+    fn read_host(&self, _cx: &Cx<'_>, _take: vnode::HostReader<'_>) -> Result<Option<usize>> {
+        Ok(None)
+    }
+
     fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
         let mut log = self.log.lock().unwrap();
         self.notice_size(&mut log);

@@ -29,6 +29,7 @@ pub(crate) struct Counters {
     pub(crate) offloads: AtomicU64,
     pub(crate) interrupts: AtomicU64,
     pub(crate) forgotten: AtomicU64,
+    pub(crate) spliced: AtomicU64,
 }
 
 impl Counters {
@@ -44,6 +45,7 @@ impl Counters {
             offloads: AtomicU64::new(0),
             interrupts: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
+            spliced: AtomicU64::new(0),
         }
     }
 
@@ -62,6 +64,7 @@ impl Counters {
             offloads: get(&self.offloads),
             interrupts: get(&self.interrupts),
             forgotten: get(&self.forgotten),
+            spliced: get(&self.spliced),
         }
     }
 }
@@ -85,6 +88,8 @@ pub struct CounterSnapshot {
     pub interrupts: u64,
     /// Nodes in FORGET and BATCH_FORGET.
     pub forgotten: u64,
+    /// READs that were answered with pages of a host file (splice), of those that came by the device.
+    pub spliced: u64,
 }
 
 impl CounterSnapshot {
@@ -125,6 +130,7 @@ impl CounterSnapshot {
             ("offloads", self.offloads),
             ("interrupts", self.interrupts),
             ("forgotten", self.forgotten),
+            ("spliced", self.spliced),
         ];
         for (i, (name, value)) in singles.into_iter().enumerate() {
             let comma = if i == 0 { "" } else { "," };
@@ -161,7 +167,7 @@ mod tests {
         assert_eq!(
             snapshot.to_json(),
             "{\"ring\":{\"LOOKUP\":2},\"device\":{\"INIT\":1},\"passthrough_opens\":0,\"backing_opens\":0,\
-             \"backing_closes\":0,\"notifications\":3,\"offloads\":0,\"interrupts\":0,\"forgotten\":0}"
+             \"backing_closes\":0,\"notifications\":3,\"offloads\":0,\"interrupts\":0,\"forgotten\":0,\"spliced\":0}"
         );
     }
 }

@@ -5,6 +5,7 @@ use crate::backlog::{Backlog, Waiting};
 use crate::core::Core;
 use crate::dispatch::Outcome;
 use crate::inflight::{InFlight, Slot};
+use crate::pipe::Pipe;
 use crate::request::parse;
 use crate::sys::Mapping;
 use crate::{Errno, Opcode, Session, sys};
@@ -140,6 +141,7 @@ struct Reader {
     device: Arc<OwnedFd>,
     buffer: Mapping,
     slot: Arc<Slot>,
+    pipe: Pipe,
     /// How far into the buffer it was written since memory was last given back.
     high: usize,
 }
@@ -156,7 +158,7 @@ impl Reader {
         let payload = session.agreed().map_or(crate::abi::MIN_READ_BUFFER, |agreed| agreed.payload);
         let buffer = Mapping::new(HEAD + payload)?;
         let slot = session.inflight.add_slot();
-        Ok(Self { readers, device, buffer, slot, high: 0 })
+        Ok(Self { readers, device, buffer, slot, pipe: Pipe::new(), high: 0 })
     }
 
     /// Serves until the connection is gone or, if `may_end`, there are enough others.
@@ -277,15 +279,19 @@ impl Reader {
         slot: &Slot,
         device: BorrowedFd<'_>,
     ) {
+        self.pipe.begin(header.unique);
         let (outcome, payload_at) = core.dispatcher.run_message(
             self.buffer.bytes(),
             len,
             (header, opcode),
-            slot.cancelled(),
+            (slot.cancelled(), &mut self.pipe),
             &core.session.counters,
         );
         InFlight::end(slot);
         match outcome {
+            Outcome::Reply(len) if self.pipe.is_full() => {
+                self.reply_from_pipe(core, header.unique, (payload_at, len), device);
+            }
             Outcome::Reply(len) => {
                 self.high = self.high.max(payload_at + len);
                 let body = self.buffer.bytes().get(payload_at..payload_at + len).unwrap_or_default();
@@ -295,6 +301,27 @@ impl Reader {
             Outcome::Nothing | Outcome::MayBlock => {}
         }
     }
+
+    /// Sends the reply in the pipe. Where the file ended early it goes by the buffer: the header in the pipe announces too much.
+    fn reply_from_pipe(&mut self, core: &Core, unique: u64, (payload_at, len): (usize, usize), device: BorrowedFd<'_>) {
+        core.session.counters.spliced.fetch_add(1, Ordering::Relaxed);
+        if let Some(sent) = self.pipe.send(device) {
+            return accepted(sent);
+        }
+        self.high = self.high.max(payload_at + len);
+        let body = self.buffer.bytes().get_mut(payload_at..payload_at + len).unwrap_or_default();
+        let taken = self.pipe.take(body);
+        reply(device, unique, taken.map(|()| &*body));
+    }
+}
+
+/// What the kernel says to a reply.
+fn accepted(sent: Result<(), Errno>) {
+    match sent {
+        // ENOENT: the caller is gone. The rest: the whole connection is.
+        Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => {}
+        Err(error) => tracing::warn!(%error, "the kernel refused a reply"),
+    }
 }
 
 /// Answers request `unique`.
@@ -302,9 +329,5 @@ pub(crate) fn reply(device: BorrowedFd<'_>, unique: u64, answer: Result<&[u8], E
     let (body, error) = answer.map_or_else(|errno| (&[][..], -errno.raw_os_error()), |body| (body, 0));
     let len = u32::try_from(size_of::<OutHeader>() + body.len()).unwrap_or(u32::MAX);
     let header = OutHeader { len, error, unique };
-    match rustix::io::writev(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body)]) {
-        // ENOENT: the caller is gone. The rest: the whole connection is.
-        Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => {}
-        Err(error) => tracing::warn!(%error, "the kernel refused a reply"),
-    }
+    accepted(rustix::io::writev(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body)]).map(drop));
 }

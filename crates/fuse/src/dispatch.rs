@@ -3,6 +3,7 @@
 use crate::abi::{self, CopyFileRangeIn, CopyFileRangeOut, EntryOut, ForgetOne, InHeader, OpenOut, RenameFlags2};
 use crate::counters::Counters;
 use crate::notify::KICK;
+use crate::pipe::{self, Pipe};
 use crate::request::{first_argument_len, parse, split_name};
 use crate::{Errno, Filesystem, MAY_BLOCK, Opcode, Request, flags, trace};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -47,6 +48,8 @@ pub(crate) struct Frame<'a> {
     pub(crate) len: usize,
     pub(crate) may_block: bool,
     pub(crate) cancelled: &'a AtomicBool,
+    /// Takes a large READ's reply in place of the payload, where the transport can send it from there.
+    pub(crate) pipe: Option<&'a mut Pipe>,
 }
 
 /// Runs the handlers of a file system.
@@ -102,7 +105,7 @@ impl Dispatcher {
         buffer: &mut [u8],
         len: usize,
         (header, opcode): (InHeader, Opcode),
-        cancelled: &AtomicBool,
+        (cancelled, pipe): (&AtomicBool, &mut Pipe),
         counters: &Counters,
     ) -> (Outcome, usize) {
         let at = size_of::<InHeader>();
@@ -119,7 +122,8 @@ impl Dispatcher {
         let Some(payload_len) = len.checked_sub(payload_at).filter(|_| len == header.len as usize) else {
             return (incomplete(opcode), at);
         };
-        let mut frame = Frame { header, opcode, first, payload, len: payload_len, may_block: true, cancelled };
+        let (len, pipe) = (payload_len, Some(pipe));
+        let mut frame = Frame { header, opcode, first, payload, len, may_block: true, cancelled, pipe };
         (self.run(&mut frame, counters), payload_at)
     }
 
@@ -172,7 +176,7 @@ impl Dispatcher {
             | Opcode::CopyFileRange64
             | Opcode::Bmap
             | Opcode::Ioctl
-            | Opcode::Poll => self.data(&rq, first, frame.payload, len),
+            | Opcode::Poll => self.data(&rq, first, (frame.payload, len), frame.pipe.as_deref_mut()),
             Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply | Opcode::Destroy => {
                 self.oneway(&rq, first, frame.payload.get(..len).unwrap_or_default(), counters)
             }
@@ -276,12 +280,24 @@ impl Dispatcher {
     }
 
     /// The data of files, and what has no kind of its own.
-    fn data(&self, rq: &Request<'_>, first: &[u8], payload: &mut [u8], len: usize) -> Result<usize, Errno> {
+    fn data(
+        &self,
+        rq: &Request<'_>,
+        first: &[u8],
+        (payload, len): (&mut [u8], usize),
+        pipe: Option<&mut Pipe>,
+    ) -> Result<usize, Errno> {
         let (fs, node) = (self.fs(), rq.node);
         match rq.opcode {
             Opcode::Read => {
                 let arg: abi::ReadIn = parse(first)?;
-                fill(payload, arg.size as usize, |out| fs.read(rq, node, &arg, out))
+                let size = arg.size as usize;
+                if let Some(pipe) = pipe.filter(|_| size >= pipe::LEAST && size <= payload.len())
+                    && let Some(len) = fs.read_host(rq, node, &arg, &mut |file| pipe.fill(file, arg.offset, size))?
+                {
+                    return if len <= size { Ok(len) } else { Err(Errno::IO) };
+                }
+                fill(payload, size, |out| fs.read(rq, node, &arg, out))
             }
             Opcode::Write => {
                 let arg: abi::WriteIn = parse(first)?;

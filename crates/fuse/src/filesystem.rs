@@ -4,6 +4,7 @@ use crate::abi::{
     StatxIn, StatxOut, WriteIn,
 };
 use crate::{Errno, Request, Session};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// The answer of a handler.
@@ -66,6 +67,15 @@ pub trait Filesystem: Send + Sync + 'static {
     fn tmpfile(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn) -> Reply<(EntryOut, OpenOut)>;
     /// read(2) that the kernel did not answer by itself.
     fn read(&self, rq: &Request<'_>, node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize>;
+    /// The same where the data lie unchanged in a host file: has `take` read from it, which answers how much it read, or `None` where
+    /// it can't read this file. `None`: [`Self::read`] is to be called.
+    fn read_host(
+        &self,
+        rq: &Request<'_>,
+        node: u64,
+        arg: &ReadIn,
+        take: &mut dyn FnMut(BorrowedFd<'_>) -> Option<usize>,
+    ) -> Reply<Option<usize>>;
     /// write(2), or the writing back of a shared mapping.
     fn write(&self, rq: &Request<'_>, node: u64, arg: &WriteIn, data: &[u8]) -> Reply<u32>;
     /// close(2) of each descriptor, unless `FOPEN_NOFLUSH`.

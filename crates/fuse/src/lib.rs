@@ -34,6 +34,7 @@ mod mount;
 mod notify;
 pub mod offline;
 mod opcode;
+mod pipe;
 mod readahead;
 mod request;
 mod ring;

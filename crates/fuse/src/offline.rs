@@ -26,7 +26,7 @@ pub fn answer(fs: &Arc<dyn Filesystem>, flags: u64, message: &[u8]) -> Option<Ve
             &mut buffer,
             message.len(),
             (header, opcode),
-            &AtomicBool::new(false),
+            (&AtomicBool::new(false), &mut crate::pipe::Pipe::new()),
             &Counters::new(0),
         )
     });

@@ -123,7 +123,16 @@ mod tests {
         header.nodeid = 7;
         let (mut payload, len) = (payload.to_vec(), payload.len());
         let cancelled = AtomicBool::new(false);
-        asked(&Frame { header, opcode, first, payload: &mut payload, len, may_block: true, cancelled: &cancelled })
+        asked(&Frame {
+            header,
+            opcode,
+            first,
+            payload: &mut payload,
+            len,
+            may_block: true,
+            cancelled: &cancelled,
+            pipe: None,
+        })
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::any::Any;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use vnode::{Backing, Cx, Errno, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SeekFrom};
+use vnode::{Backing, Cx, Errno, HostReader, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SeekFrom};
 
 /// How much is copied between two looks at whether the caller has given up: some milliseconds' worth.
 const COPY_STEP: u64 = 16 << 20;
@@ -89,6 +89,10 @@ impl OpenFile for HostFile {
         } else {
             self.read_cached(out, offset)
         }
+    }
+
+    fn read_host(&self, cx: &Cx<'_>, take: HostReader<'_>) -> Result<Option<usize>> {
+        Ok(if cx.may_block { take(self.fd.as_fd()) } else { None })
     }
 
     fn write(&self, _cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {

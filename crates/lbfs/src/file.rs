@@ -213,6 +213,14 @@ impl OpenFile for LbFile {
         })
     }
 
+    fn read_host(&self, cx: &Cx<'_>, take: vnode::HostReader<'_>) -> Result<Option<usize>> {
+        self.follow(cx, |place, _| match place.pool() {
+            // A call that may hang is made on a thread that can be given up, which this one is not.
+            Some(_) => Ok(None),
+            None => self.counted(place, || place.file()?.read_host(cx, take)),
+        })
+    }
+
     fn write(&self, _cx: &Cx<'_>, _data: &[u8], _offset: u64) -> Result<usize> {
         Err(Errno::BADF)
     }

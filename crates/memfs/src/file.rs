@@ -99,6 +99,10 @@ impl OpenFile for MemFile {
         Ok(tree.get(self.vnode.ino)?.data.read(out, offset))
     }
 
+    fn read_host(&self, _cx: &Cx<'_>, _take: vnode::HostReader<'_>) -> Result<Option<usize>> {
+        Ok(None)
+    }
+
     fn write(&self, _cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
         self.put(Op::Write, data, offset)
     }

@@ -1,7 +1,7 @@
 use crate::{Counts, Operation};
 use std::any::Any;
 use std::sync::Arc;
-use vnode::{Cx, OpenFile, Result, SeekFrom, forward};
+use vnode::{Cx, HostReader, OpenFile, Result, SeekFrom, forward};
 
 /// An open file of the layer below.
 #[derive(Debug)]
@@ -30,6 +30,15 @@ impl OpenFile for MeterFile {
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
         self.counts.begin(Operation::Read).end(self.lower.read(cx, out, offset))
+    }
+
+    fn read_host(&self, cx: &Cx<'_>, take: HostReader<'_>) -> Result<Option<usize>> {
+        let begun = self.counts.begin(Operation::Read);
+        match self.lower.read_host(cx, take) {
+            // It is read by `read`, and counted then.
+            Ok(None) => Ok(None),
+            done => begun.end(done),
+        }
     }
 
     fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {

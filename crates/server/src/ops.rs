@@ -17,6 +17,7 @@ use fuse::abi::{
 };
 use fuse::control::CONTROL;
 use fuse::{BackingId, Filesystem, Reply, Request, Session, Wish, flags};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -556,6 +557,18 @@ impl Filesystem for Server {
         let call = Calling::of(rq);
         let cx = call.cx(0);
         self.opened(&cx, node, arg.fh)?.read(&cx, out, arg.offset)
+    }
+
+    fn read_host(
+        &self,
+        rq: &Request<'_>,
+        node: u64,
+        arg: &ReadIn,
+        take: &mut dyn FnMut(BorrowedFd<'_>) -> Option<usize>,
+    ) -> Reply<Option<usize>> {
+        let call = Calling::of(rq);
+        let cx = call.cx(0);
+        self.opened(&cx, node, arg.fh)?.read_host(&cx, take)
     }
 
     fn write(&self, rq: &Request<'_>, node: u64, arg: &WriteIn, data: &[u8]) -> Reply<u32> {

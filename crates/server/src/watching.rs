@@ -11,6 +11,7 @@ use fuse::abi::{
     StatxIn, StatxOut, WriteIn,
 };
 use fuse::{Filesystem, Reply, Request, Session, Wish, flags};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use vnode::{Cx, Errno, Kind, MAY_BLOCK};
@@ -207,6 +208,16 @@ impl Filesystem for Watching {
 
     fn read(&self, rq: &Request<'_>, node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize> {
         self.server.read(rq, node, arg, out)
+    }
+
+    fn read_host(
+        &self,
+        rq: &Request<'_>,
+        node: u64,
+        arg: &ReadIn,
+        take: &mut dyn FnMut(BorrowedFd<'_>) -> Option<usize>,
+    ) -> Reply<Option<usize>> {
+        self.server.read_host(rq, node, arg, take)
     }
 
     fn write(&self, rq: &Request<'_>, node: u64, arg: &WriteIn, data: &[u8]) -> Reply<u32> {

@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SeekFrom, Vnode};
+use vnode::{Cx, Errno, HostReader, OpenFile, OpenFlags, Result, SeekFrom, Vnode};
 
 /// Where an open file was when that was last looked at.
 struct Seen {
@@ -189,6 +189,10 @@ impl OpenFile for UnionFile {
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
         self.lower(cx)?.read(cx, out, offset)
+    }
+
+    fn read_host(&self, cx: &Cx<'_>, take: HostReader<'_>) -> Result<Option<usize>> {
+        self.lower(cx)?.read_host(cx, take)
     }
 
     fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {

@@ -40,7 +40,8 @@ pub use layer::{Command, Layer, Properties, Who};
 pub use name::{NAME_MAX, Name};
 pub use operation::Operation;
 pub use ops::{
-    DirEntry, Entry, IoctlReply, NameSink, OpenFile, OpenFlags, RenameFlags, SeekFrom, Vnode, XattrFlags, give,
+    DirEntry, Entry, HostReader, IoctlReply, NameSink, OpenFile, OpenFlags, RenameFlags, SeekFrom, Vnode, XattrFlags,
+    give,
 };
 pub use shards::{NumberHasher, NumberMap, SHARDS, shard_of};
 pub use upcalls::{Drained, Unattached, Upcalls};

@@ -1,6 +1,7 @@
 use crate::{Attr, Backing, Cx, Errno, Kind, Name, Result, SetAttr, StatFs};
 use core::any::Any;
 use core::fmt;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// A vnode together with its attributes: what a look-up or a creation answers.
@@ -325,6 +326,9 @@ pub trait Vnode: Any + Send + Sync + fmt::Debug {
 /// See [`Vnode::names`].
 pub type NameSink<'a> = &'a mut dyn FnMut(&Arc<dyn Vnode>, Name<'_>) -> bool;
 
+/// Reads from the host file that [`OpenFile::read_host`] lends it: answers how many bytes it read, or `None` if it can't read that file.
+pub type HostReader<'a> = &'a mut dyn FnMut(BorrowedFd<'_>) -> Option<usize>;
+
 /// An open regular file. Closed when dropped.
 pub trait OpenFile: Any + Send + Sync + fmt::Debug {
     /// For a layer that takes open files of its own as arguments.
@@ -347,6 +351,16 @@ pub trait OpenFile: Any + Send + Sync + fmt::Debug {
     /// # Errors
     /// As pread(2); [`crate::MAY_BLOCK`].
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize>;
+
+    /// Has `take` read from the host file in which this file's data lie *now*, every byte unchanged and at the same offset. `take`
+    /// answers how much it read, or `None` if it can't read that file. `None`: the data are to be had by [`Self::read`] only.
+    ///
+    /// Unlike [`Self::backing`] it promises nothing for the time after: where a file may move, its data are elsewhere
+    /// at the next call. A layer may call `take` again with another host file if that is as good; what was read last counts.
+    ///
+    /// # Errors
+    /// As pread(2), where the host file can't be found; what `take` could not do is no error.
+    fn read_host(&self, cx: &Cx<'_>, take: HostReader<'_>) -> Result<Option<usize>>;
 
     /// Writes all of `data` at `offset`, or at the end if the file was opened with `O_APPEND`.
     ///

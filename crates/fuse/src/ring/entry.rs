@@ -118,6 +118,7 @@ impl Entry {
                     len: self.payload_len,
                     may_block,
                     cancelled: self.slot.cancelled(),
+                    pipe: None,
                 },
                 &core.session.counters,
             ),

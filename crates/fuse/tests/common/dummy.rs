@@ -89,6 +89,16 @@ impl Filesystem for Dummy {
     fn read(&self, rq: &Request<'_>, _: u64, _: &ReadIn, out: &mut [u8]) -> Reply<usize> {
         self.filled(rq, out)
     }
+    fn read_host(
+        &self,
+        _: &Request<'_>,
+        _: u64,
+        _: &ReadIn,
+        _: &mut dyn FnMut(std::os::fd::BorrowedFd<'_>) -> Option<usize>,
+    ) -> Reply<Option<usize>> {
+        Ok(None)
+    }
+
     fn write(&self, rq: &Request<'_>, _: u64, arg: &WriteIn, data: &[u8]) -> Reply<u32> {
         assert_eq!(data.len(), arg.size as usize);
         self.willing(rq).map(|()| arg.size)

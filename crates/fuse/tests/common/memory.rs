@@ -347,6 +347,16 @@ impl Filesystem for Memory {
         })
     }
 
+    fn read_host(
+        &self,
+        _: &Request<'_>,
+        _: u64,
+        _: &ReadIn,
+        _: &mut dyn FnMut(std::os::fd::BorrowedFd<'_>) -> Option<usize>,
+    ) -> Reply<Option<usize>> {
+        Ok(None)
+    }
+
     fn write(&self, rq: &Request<'_>, node: u64, arg: &WriteIn, data: &[u8]) -> Reply<u32> {
         self.behave(rq, node)?;
         self.with(node, |n| {

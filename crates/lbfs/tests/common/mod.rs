@@ -231,6 +231,9 @@ impl OpenFile for ShakyFile {
         self.1.pass()?;
         self.0.read(cx, out, offset)
     }
+    fn read_host(&self, _: &Cx<'_>, _: vnode::HostReader<'_>) -> Result<Option<usize>> {
+        Ok(None)
+    }
     fn write(&self, _: &Cx<'_>, _: &[u8], _: u64) -> Result<usize> {
         panic!("a replica is changed")
     }

@@ -250,6 +250,12 @@ impl OpenFile for TemplateFile {
         watch.around_bytes(cx, &op, out, |out| self.read_plain(cx, out, offset))
     }
 
+    fn read_host(&self, cx: &Cx<'_>, take: vnode::HostReader<'_>) -> Result<Option<usize>> {
+        // A hook that watches reading is shown the bytes.
+        let seen = self.core.watch(OpKind::Read).is_some();
+        if seen || self.is_changed() { Ok(None) } else { self.lower.read_host(cx, take) }
+    }
+
     fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
         seen!(self, cx, Write { offset, data }, self.write_plain(cx, data, offset))
     }

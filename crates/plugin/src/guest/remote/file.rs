@@ -54,6 +54,10 @@ impl OpenFile for RemoteFile {
         length(unsafe { read(self.0, &raw const caller, out.as_mut_ptr(), out.len(), offset) })
     }
 
+    fn read_host(&self, _cx: &Cx<'_>, _take: vnode::HostReader<'_>) -> Result<Option<usize>> {
+        Ok(None)
+    }
+
     fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
         let (write, caller) = (server()?.lower.write.ok_or(NO)?, caller_out(cx));
         // SAFETY: see above.
