@@ -99,7 +99,11 @@ const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
         name: "metacopy",
         value: Some("on|off"),
-        help: "What changing only the attributes of a file on a ro branch (chmod, chown, utimes, setfattr) copies. With on (the                default): the attributes, if the file is larger than 4 KiB; its data are copied when they are changed. So chown -R                of an image takes little room. With off: the whole file, so that the rw branch can be used without the others,                as an image layer is. Where the server may not set trusted.* attributes, or a branch takes none, the whole                file is copied, too.",
+        help: "What changing only the attributes of a file on a ro branch (chmod, chown, utimes, setfattr) copies. \
+               With on (the default): the attributes, if the file is larger than 4 KiB; its data are copied when \
+               they are changed. So chown -R of an image takes little room. With off: the whole file, so that the rw \
+               branch can be used without the others, as an image layer is. Where the server may not set trusted.* \
+               attributes, or a branch takes none, the whole file is copied, too.",
     },
 ];
 
