@@ -613,3 +613,32 @@ fn what_others_can_write_is_copied_before_it_is_given_rights() {
     chmod(&*bed.union_with(Options { copyup, ..Options::default() }), "d/f", 0o755);
     assert_eq!(list(&*bed.disks[0], "d"), ["f"]);
 }
+
+/// The branch of a metacopy turns out to be read-only: the next change goes to one further left.
+#[test]
+fn a_metacopy_moves_left_where_its_branch_refuses_changes() {
+    let bed = Bed::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly], MemOptions::default());
+    bed.disks[1].root().mkdir(&CX, name("d"), 0o755).unwrap();
+    let union = bed.union();
+    chmod(&*union, "d/f", 0o4700);
+    assert_eq!(
+        (list(&*bed.disks[0], ""), list(&*bed.disks[1], "d")),
+        (vec![".wh..wh.ident".into()], vec![META.into()])
+    );
+    bed.faults.arm(Plan { count: Count::Only(Op::Setattr), at: 1, fault: Fault::Error(Errno::ROFS) });
+    let owner = SetAttr { gid: Some(8), ..SetAttr::default() };
+    at(&*union, "d/f").setattr(&CX, &owner, None).unwrap();
+    bed.faults.disarm();
+    assert_eq!(list(&*bed.disks[0], "d"), [META]);
+    let now = attr(&*union, "d/f");
+    assert_eq!((now.gid, now.perm()), (8, 0o700));
+    assert_eq!(attr(&*bed.disks[1], &format!("d/{META}")).gid, 0);
+    // The next mount finds it writable again.
+    let union = bed.union();
+    assert_eq!((attr(&*union, "d/f").gid, attr(&*union, "d/f").perm()), (8, 0o700));
+    at(&*union, "d/f").open(&CX, OpenFlags::RDWR).unwrap();
+    assert_eq!((attr(&*union, "d/f").gid, read(&*union, "d/f") == data()), (8, true));
+    chmod(&*union, "d/f", 0o640);
+    at(&*union, "d").unlink(&CX, name("f")).unwrap();
+    assert!(find(&*bed.union(), "d/f").is_none());
+}
