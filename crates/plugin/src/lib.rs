@@ -16,3 +16,8 @@ mod host;
 pub mod load;
 
 pub use load::load;
+
+/// Compiles the examples of docs/examples.md.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/examples.md")]
+mod examples {}
