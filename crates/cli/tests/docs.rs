@@ -12,7 +12,8 @@ fn top() -> PathBuf {
 
 /// Every page, and its text.
 fn pages() -> Vec<(PathBuf, String)> {
-    let mut pages = vec![top().join("README.md"), top().join("ARCHITECTURE.md")];
+    let at_the_root = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
+    let mut pages: Vec<_> = at_the_root.iter().map(|page| top().join(page)).collect();
     for dir in ["docs", "docs/design", "docs/formats"] {
         pages.extend(fs::read_dir(top().join(dir)).unwrap().map(|entry| entry.unwrap().path()));
     }
