@@ -95,12 +95,16 @@ impl Origin {
     /// same size, time, owner and mode under the same name is taken for the same, if only root and the user `server` can have
     /// made both: anybody could make a file like another's, and move its metacopy to that one.
     fn is(&self, found_now: &Self, attr: &Attr, server: u32) -> bool {
-        let identity = |origin: &Self| (origin.number, origin.generation);
         let content = |origin: &Self| (origin.size, origin.mtime, origin.uid, origin.gid, origin.mode);
-        let place = self.tag == found_now.tag || (self.born.is_some() && self.born == found_now.born);
-        let same = (place && identity(self) == identity(found_now))
-            || (content(self) == content(found_now) && is_servers(attr, server));
+        let same = self.is_same_object(found_now) || (content(self) == content(found_now) && is_servers(attr, server));
         same && self.name == found_now.name
+    }
+
+    /// Returns whether both are the same object of the same file system.
+    fn is_same_object(&self, other: &Self) -> bool {
+        let identity = |origin: &Self| (origin.number, origin.generation);
+        let place = self.tag == other.tag || (self.born.is_some() && self.born == other.born);
+        place && identity(self) == identity(other)
     }
 }
 
@@ -277,7 +281,11 @@ impl Core {
         let data = Lower { vnode: entry.vnode.clone(), branch };
         let now = Origin::of(op, &data, &entry.attr, name)?;
         let why = match origin(op, &found.vnode)? {
-            Some(then) if then.is(&now, &entry.attr, self.own().uid) => {
+            // Only the owner of the directory could have moved a metacopy here from a similar file.
+            Some(then)
+                if then.is(&now, &entry.attr, self.own().uid)
+                    && (then.is_same_object(&now) || is_servers(&dir.vnode.getattr(op)?, self.own().uid)) =>
+            {
                 let both = MetaCopy::new(data.vnode, found.vnode.clone(), dir.branch, then.mtime);
                 let attr = both.merge(&found.attr, &entry.attr);
                 return Ok(Some(Entry { vnode: Arc::new(both), attr }));

@@ -572,6 +572,26 @@ fn a_metacopy_of_ones_own_file_does_not_fit_another() {
     assert_eq!((now.uid, now.perm()), (0, 0o600));
 }
 
+/// The owner of two directories can't move a metacopy from one of root's files to another that looks the same.
+#[test]
+fn a_metacopy_of_a_similar_file_does_not_fit_in_a_users_directory() {
+    let bed = Bed::usual();
+    let root = bed.disks[1].root();
+    root.mkdir(&CX, name("e"), 0o755).unwrap();
+    write(&*bed.disks[1], "e/f", &data());
+    let time = SetAttr { mtime: Some(SetTime::At(attr(&*bed.disks[1], "d/f").mtime)), ..SetAttr::default() };
+    at(&*bed.disks[1], "e/f").setattr(&CX, &time, None).unwrap();
+    chmod(&*bed.union(), "e/f", 0o666);
+    bed.disks[0].root().mkdir(&CX, name("d"), 0o755).unwrap();
+    let (e, d) = (at(&*bed.disks[0], "e"), at(&*bed.disks[0], "d"));
+    e.rename(&CX, name(META), &d, name(META), RenameFlags::default()).unwrap();
+    // Root has done it, perhaps with a new image.
+    assert_eq!(attr(&*bed.union(), "d/f").perm(), 0o666);
+    let users = SetAttr { uid: Some(7), ..SetAttr::default() };
+    d.setattr(&CX, &users, None).unwrap();
+    assert_eq!(attr(&*bed.union(), "d/f").perm(), 0o644);
+}
+
 /// Whoever can write a lower file where it lies gets no share in what the file is given in the union.
 #[test]
 fn what_others_can_write_is_copied_before_it_is_given_rights() {
