@@ -49,7 +49,7 @@ const OPTIONS: &[OptionSpec] = &[
         name: "timeout",
         value: Some("SECONDS"),
         help: "How long an operation may take until it is answered or fails, however many replicas it takes. A replica that may hang is \
-               waited for a third of the time that is left, the last one all of it. Fractions allowed. Default 2.",
+               waited for half of the time that is left, the last one all of it. Fractions allowed. Default 2.",
     },
     OptionSpec {
         name: "threads",
