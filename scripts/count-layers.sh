@@ -50,8 +50,8 @@ rows() {
 	for layer in snoopfs usenetfs lbfs; do
 		case $layer in
 		snoopfs) what='operations' ;;
-		usenetfs) what='where names are; a file system of its own on `vnode`' ;;
-		lbfs) what='several directories; a file system of its own on `vnode`' ;;
+		usenetfs) what='where names are stored; built on `vnode`' ;;
+		lbfs) what='reads several directories; built on `vnode`' ;;
 		esac
 		if [[ -d crates/$layer/src ]]; then
 			mapfile -t files < <(crate "$layer")
@@ -59,7 +59,7 @@ rows() {
 		fi
 	done
 	mapfile -t files < <(find crates/wrapfs/src/template crates/wrapfs/src/hooks -name '*.rs' ! -name 'tests.rs' | sort)
-	row 'the template' 'what none of them has to write' "${files[@]}"
+	row 'the template' 'shared by all layers above that use hooks' "${files[@]}"
 	mapfile -t files < <(find crates/wrapfs/src -maxdepth 1 -name '*.rs' ! -name 'tests.rs' | sort)
 	row wrapfs 'the null layer' "${files[@]}"
 }
