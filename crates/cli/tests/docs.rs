@@ -107,3 +107,16 @@ fn no_column_is_empty() {
         }
     }
 }
+
+#[test]
+fn every_page_is_in_the_book() {
+    let docs = top().join("docs");
+    let summary = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    for (page, _) in pages() {
+        if let Ok(name) = page.strip_prefix(&docs)
+            && name != Path::new("SUMMARY.md")
+        {
+            assert!(summary.contains(&format!("]({})", name.display())), "docs/SUMMARY.md lacks {}", name.display());
+        }
+    }
+}
