@@ -85,9 +85,7 @@ impl Declared {
 unsafe fn hand_over(host: *const abi::Host, out: *mut abi::Instance, hooks: Hooks) -> Result<(), String> {
     // SAFETY: this function's contract; every version has a number there.
     let minor = unsafe { (&raw const (*host).minor).read() };
-    if hooks.commands.is_some() {
-        return Err("it has commands of its own, which a layer in an object file can't have".to_owned());
-    }
+    fits_an_object(&hooks)?;
     needs_no_more_than(&hooks, minor)?;
     // SAFETY: this function's contract; every version has a size there.
     let known = unsafe { (&raw const (*out).size).read() };
@@ -97,6 +95,17 @@ unsafe fn hand_over(host: *const abi::Host, out: *mut abi::Instance, hooks: Hook
         core::ptr::copy_nonoverlapping((&raw const made).cast::<u8>(), out.cast(), known.min(size_of_val(&made)));
     };
     Ok(())
+}
+
+/// Refuses hooks that the interface lacks. Without this check they would be ignored: a format that encrypts, for example, would
+/// store plain data.
+fn fits_an_object(hooks: &Hooks) -> Result<(), String> {
+    let missing =
+        [(hooks.commands.is_some(), "has commands of its own"), (hooks.format.is_some(), "has a file format")];
+    match missing.iter().find(|(has, _)| *has) {
+        Some((_, what)) => Err(format!("it {what}, which a layer in an object file can't have")),
+        None => Ok(()),
+    }
 }
 
 /// Refuses hooks that an older server would not call: the layer would be another one without them.
@@ -169,5 +178,38 @@ impl Exported {
             close: Some(instance::close),
         };
         Self { layer, _options: options, _texts: texts }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fits_an_object;
+    use wrapfs::hooks::{FileFormat, FormatBlock, Hooks, Layout, Object};
+    use wrapfs::vnode::{Cx, Result};
+
+    #[derive(Debug)]
+    struct Format;
+
+    impl FileFormat for Format {
+        fn new_header(&self, _cx: &Cx<'_>, _file: &Object<'_>, _header: &mut [u8]) -> Result<()> {
+            Ok(())
+        }
+        fn check_header(&self, _cx: &Cx<'_>, _file: &Object<'_>, _header: &[u8]) -> Result<()> {
+            Ok(())
+        }
+        fn encode_block(&self, _cx: &Cx<'_>, _at: &FormatBlock<'_>, _plain: &[u8], _stored: &mut [u8]) -> Result<()> {
+            Ok(())
+        }
+        fn decode_block(&self, _cx: &Cx<'_>, _at: &FormatBlock<'_>, _stored: &[u8], _plain: &mut [u8]) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_file_format_is_refused_instead_of_ignored() {
+        assert_eq!(fits_an_object(&Hooks::new()), Ok(()));
+        let layout = Layout::new(0, 4096, 4128).unwrap();
+        let refused = fits_an_object(&Hooks::new().format(layout, Format)).unwrap_err();
+        assert_eq!(refused, "it has a file format, which a layer in an object file can't have");
     }
 }

@@ -26,7 +26,7 @@ pub struct Hooks {
     pub data: Option<Box<dyn Data>>,
     /// Data of another size, and what becomes of files that are not stored so. Takes the place of `data`.
     pub resizing: Option<(Arc<dyn BlockCodec>, Foreign)>,
-    /// Data in blocks of a larger, fixed size. Takes the place of both.
+    /// Data in blocks of a larger, fixed size. Takes the place of both. An object file with it is refused.
     pub format: Option<(Layout, Box<dyn FileFormat>)>,
     /// Operations.
     pub operations: Option<Box<dyn Operations>>,
