@@ -43,6 +43,10 @@ bench: ## Measure against the native file system, overlayfs and FUSE peers (root
 lint: ## Check formatting, clippy, scripts, and dependencies (cargo-deny, if installed)
 	@scripts/lint.sh
 
+.PHONY: book
+book: ## Build the documentation as a book with search, target/book
+	@scripts/book.sh
+
 .PHONY: fuzz
 fuzz: ## Feed the parsers random input: FUZZ_SECONDS=60 for each target
 	@scripts/fuzz.sh

@@ -8,7 +8,7 @@ build=(gcc libc6-dev)
 run=(debootstrap squashfs-tools util-linux mount ca-certificates)
 test=(fuse3 e2fsprogs util-linux mount attr acl git rsync python3 sqlite3)
 bench=(fuse3 e2fsprogs util-linux mount)
-lint=(shellcheck)
+lint=(shellcheck codespell python3)
 
 wanted=()
 for group in "$@"; do

@@ -20,6 +20,8 @@ step "Modules that import each other in a circle"
 # hostfs and server still have such circles.
 mapfile -t crates < <(find crates -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | grep -vx -e hostfs -e server | sort)
 scripts/import-cycles.sh "${crates[@]}"
+step "Crates in ARCHITECTURE.md"
+scripts/crates.sh --check
 step "Lines of code in the docs"
 scripts/count-layers.sh --check
 if as_builder cargo deny --version >/dev/null 2>&1; then
