@@ -1,4 +1,4 @@
-# What can be done here: `make` lists it. Targets that mount or install need root.
+# Development tasks: `make` lists them. Targets that mount or install need root.
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 PREFIX ?= /usr/local
-# mount(8) looks for its helpers here and nowhere else.
+# mount(8) looks for its helpers in this directory only.
 SBINDIR ?= /sbin
 DESTDIR ?=
 DIVERT ?= 0
@@ -20,23 +20,23 @@ help: ## List the targets
 	@echo "Variables: PREFIX=$(PREFIX) SBINDIR=$(SBINDIR) DESTDIR= DIVERT=1 (install: move another package's helper aside)"
 
 .PHONY: deps
-deps: ## Install what building, running, testing and measuring need (Debian, root)
+deps: ## Install the packages for building, running, testing and benchmarks (Debian, root)
 	@scripts/deps.sh build run test bench lint
 
 .PHONY: build
-build: ## Build the commands, optimised, in target/release
+build: ## Build the program, optimised, in target/release
 	@scripts/build.sh
 
 .PHONY: run
-run: ## See a read-only Debian system made writable by a union (root)
+run: ## Demonstration: a read-only Debian system made writable by a union (root)
 	@scripts/run.sh
 
 .PHONY: test
-test: ## Run every test, those on mounted file systems too (root)
+test: ## Run every test, including those that mount file systems (root)
 	@scripts/test.sh
 
 .PHONY: bench
-bench: ## Measure against the native file system, overlayfs and FUSE peers (root)
+bench: ## Compare with the native file system, overlayfs and FUSE peers (root)
 	@scripts/bench.sh
 
 .PHONY: lint
@@ -48,17 +48,17 @@ book: ## Build the documentation as a book with search, target/book
 	@scripts/book.sh
 
 .PHONY: fuzz
-fuzz: ## Feed the parsers random input: FUZZ_SECONDS=60 for each target
+fuzz: ## Fuzz the parsers, FUZZ_SECONDS=60 for each target
 	@scripts/fuzz.sh
 
 .PHONY: install
-install: ## Build, if needed, and install the commands, manual pages, completions (root)
+install: ## Build if needed; install program, helpers, manual pages, completions (root)
 	@PREFIX='$(PREFIX)' SBINDIR='$(SBINDIR)' DESTDIR='$(DESTDIR)' DIVERT='$(DIVERT)' scripts/install.sh install
 
 .PHONY: uninstall
-uninstall: ## Remove what `make install` installed (root)
+uninstall: ## Remove everything that `make install` installed (root)
 	@PREFIX='$(PREFIX)' SBINDIR='$(SBINDIR)' DESTDIR='$(DESTDIR)' DIVERT='$(DIVERT)' scripts/install.sh uninstall
 
 .PHONY: clean
-clean: ## Remove what was built; cache/ (images, sources) stays
+clean: ## Remove build results; keep cache/ (images, sources)
 	@rm -rf target

@@ -1,13 +1,17 @@
 #!/bin/sh
-# Measures Strata beside the native file system, overlayfs and FUSE peers, and writes the outcome into docs/.
+# Measures Strata against the native file system, overlayfs and FUSE peers, and writes the results
+# to docs/.
 #
-#   scripts/bench.sh                 everything: operations, memory, workloads; rewrites docs/benchmarks.{md,svg,json}
-#   scripts/bench.sh --quick ...     a smoke test: prints, writes nothing into docs/
-#   scripts/bench.sh OPTIONS ...     strata-bench's own options (see --help), with what it needs fetched: prints only
+#   scripts/bench.sh               everything: operations, memory, workloads; rewrites
+#                                  docs/benchmarks.{md,svg,json}
+#   scripts/bench.sh --quick ...   smoke test: prints the results, leaves docs/ alone
+#   scripts/bench.sh OPTIONS ...   passes options to strata-bench (see --help) after fetching
+#                                  what they need: prints the results, leaves docs/ alone
 #
-# Needs root and Debian. The peers come from Debian's archive and are unpacked into a cache directory, not installed:
-# unionfs-fuse has a /sbin/mount.unionfs of its own, which must not take the place of ours.
-# CACHE (default: cache/bench) says where; BUILD=no leaves out the build, STRATA=PATH names another program.
+# Needs root and Debian. The peers come from Debian's archive. They are unpacked into a cache
+# directory and not installed, because unionfs-fuse brings its own /sbin/mount.unionfs, which would
+# replace ours. CACHE sets the cache directory (default: cache/bench). BUILD=no skips the build.
+# STRATA=PATH selects another program.
 set -eu
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -19,18 +23,19 @@ libraries="libfuse2 libfuse3-3"
 say() { echo "bench.sh: $*" >&2; }
 
 if [ "$(id -u)" != 0 ]; then
-	say "it mounts file systems: run it as root"
+	say "needs root to mount file systems: run it as root"
 	exit 1
 fi
 
-# Refreshes apt's lists before the first package is asked for; a machine may never have had any.
+# Refreshes apt's package lists once, before the first package is fetched: the machine may have
+# none.
 updated=no
 update() {
-	[ $updated = yes ] || apt-get update -q >&2 || say "apt-get update failed: going on with the lists there are"
+	[ $updated = yes ] || apt-get update -q >&2 || say "apt-get update failed: using the existing package lists"
 	updated=yes
 }
 
-# Installs the packages of which the named programs or files are missing: pairs of file and package.
+# Installs missing packages. Arguments are pairs: a file, and the package that provides it.
 need() {
 	missing=
 	while [ $# -gt 1 ]; do
@@ -44,7 +49,7 @@ need() {
 	apt-get install -y -q --no-install-recommends $missing >&2
 }
 
-# Unpacks the peers and their libraries below $cache/peers. One that the archive does not have is left out.
+# Unpacks the peers and their libraries below $cache/peers. Skips packages that the archive lacks.
 fetch_peers() {
 	[ -e "$cache/peers/versions" ] && return
 	say "fetching the peers from Debian's archive"
@@ -52,7 +57,7 @@ fetch_peers() {
 	rm -rf "$cache/debs" "$cache/peers"
 	mkdir -p "$cache/debs" "$cache/peers"
 	for package in $peers $libraries; do
-		(cd "$cache/debs" && apt-get download -q -o APT::Sandbox::User=root "$package" >&2) || say "no $package: left out"
+		(cd "$cache/debs" && apt-get download -q -o APT::Sandbox::User=root "$package" >&2) || say "$package: not in the archive: skipped"
 	done
 	for deb in "$cache"/debs/*.deb; do
 		[ -e "$deb" ] || continue
@@ -63,7 +68,8 @@ fetch_peers() {
 	rm -rf "$cache/debs"
 }
 
-# Unpacks Debian's source package of OpenSSH into $cache/openssh, with lists of apt's own kept apart from the system's.
+# Unpacks Debian's source package of OpenSSH into $cache/openssh. Uses separate apt lists, so that
+# the system's lists stay unchanged.
 fetch_openssh() {
 	need /usr/bin/cc gcc /usr/bin/make make /usr/include/zlib.h zlib1g-dev /usr/include/openssl/ssl.h libssl-dev
 	[ -e "$cache/openssh/configure" ] && return
@@ -81,14 +87,14 @@ fetch_openssh() {
 		apt-get "$@" update >&2
 		apt-get "$@" source openssh >&2
 	)
-	# Debian's patches change what configure is made from.
+	# Debian's patches change the input of configure.
 	(cd "$apt"/source/openssh-*/ && autoreconf -f -i >&2)
 	rm -rf "$cache/openssh"
 	mv "$apt"/source/openssh-*/ "$cache/openssh"
 	rm -rf "$apt"
 }
 
-# Puts the file $2 between the markers of $1.
+# splice PAGE FILE: replaces the part of PAGE between the markers with FILE.
 splice() {
 	awk -v part="$2" '
 		/^<!-- measured: begin -->$/ { print; print ""; while ((getline line < part) > 0) print line; skip = 1 }
@@ -119,4 +125,4 @@ trap 'rm -f "$part"' EXIT
 "$target/release/strata-bench" "$@" --memory --workload openssh,postmark \
 	--markdown "$part" --json docs/benchmarks.json --svg docs/benchmarks.svg
 splice docs/benchmarks.md "$part"
-say "docs/benchmarks.md, .svg and .json are written"
+say "wrote docs/benchmarks.md, docs/benchmarks.svg and docs/benchmarks.json"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the commands, and the names that they are called by, in target/release.
+# Builds the program in target/release and links it under the name of every mount helper.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the scripts share: words on the terminal, and the user who builds.
+# Shared by the scripts: terminal output, and the user who runs cargo.
 
 if [[ -t 1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
 	bold=$'\e[1m' dim=$'\e[2m' red=$'\e[31m' green=$'\e[32m' yellow=$'\e[33m' blue=$'\e[34m' plain=$'\e[0m'
@@ -8,11 +8,11 @@ else
 fi
 export bold dim red green yellow blue plain
 
-# A step of the story.
+# Prints a heading.
 step() { printf '\n%s==> %s%s\n' "$bold$blue" "$*" "$plain"; }
-# What a person should know about it.
+# Prints a remark, indented.
 note() { printf '    %s\n' "$*"; }
-# A command that is shown, then run.
+# Prints a command, runs it and indents its output.
 shown() {
 	printf '    %s$ %s%s\n' "$bold" "$*" "$plain"
 	"$@" 2>&1 | sed 's/^/      /'
@@ -28,7 +28,8 @@ need_root() {
 	((EUID == 0)) || die "$1 needs root (mounts, loop devices): sudo make ${2:-$1}"
 }
 
-# Under sudo, the user who typed it builds, so that no file of root's is left in the tree, and with his own toolchain.
+# Under sudo, the calling user runs cargo: with that user's toolchain, and without leaving files of
+# root in the tree.
 builder=root
 if ((EUID == 0)) && [[ -n ${SUDO_USER:-} && $SUDO_USER != root ]] && id "$SUDO_USER" >/dev/null 2>&1; then
 	builder=$SUDO_USER
@@ -46,7 +47,7 @@ as_builder() {
 	fi
 }
 
-# The oldest Rust that builds the workspace, from its own manifest.
+# Prints the oldest Rust version that builds the workspace, from its manifest.
 wanted_rust() { sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml; }
 
 have_rust() {

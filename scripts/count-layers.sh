@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Lines of code of each layer: without blank lines, comments and tests.
+# Counts each layer's lines of code, without blank lines, comments and tests.
 #
 #   count-layers.sh           prints the table
 #   count-layers.sh --write   puts it into docs/layers.md
-#   count-layers.sh --check   fails if docs/layers.md lacks a layer, or a number there is off by more than a tenth
+#   count-layers.sh --check   fails if docs/layers.md lacks a layer or is off by more than 10 %
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,7 +11,7 @@ page=docs/layers.md
 begin='<!-- counted -->'
 end='<!-- counted until here -->'
 
-# code FILE...: how many lines are code.
+# code FILE...: prints the number of lines that are code.
 code() {
 	# shellcheck disable=SC2016
 	awk '
@@ -26,10 +26,10 @@ code() {
 	' "$@"
 }
 
-# crate NAME: the files of a crate that are not tests.
+# crate NAME: prints the crate's source files, without tests.
 crate() { find "crates/$1/src" -name '*.rs' ! -name 'tests.rs' | sort; }
 
-# row LAYER WHAT FILE...
+# row LAYER WHAT FILE...: prints a row of the table.
 row() {
 	local layer=$1 what=$2
 	shift 2
@@ -70,14 +70,14 @@ table() {
 	rows
 }
 
-# Fails if a row has no counterpart in the page, or one that is far off.
+# Fails if docs/layers.md lacks a row of the table, or has one that is off by more than 10 %.
 check() {
-	local layer lines said bad=0
+	local layer lines listed bad=0
 	while IFS='|' read -r _ layer _ lines _; do
 		lines=${lines// /}
-		said=$(awk -F'|' -v layer="$layer" '$2 == layer { gsub(/ /, "", $4); print $4; exit }' "$page")
-		if [[ -z $said ]] || ((10 * (lines > said ? lines - said : said - lines) > lines + 20)); then
-			echo "$page:$layer has $lines lines of code, and the page says ${said:-nothing}" >&2
+		listed=$(awk -F'|' -v layer="$layer" '$2 == layer { gsub(/ /, "", $4); print $4; exit }' "$page")
+		if [[ -z $listed ]] || ((10 * (lines > listed ? lines - listed : listed - lines) > lines + 20)); then
+			echo "$page:$layer: has $lines lines of code; the page says ${listed:-nothing}" >&2
 			bad=1
 		fi
 	done < <(rows)

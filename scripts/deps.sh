@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what a part of the work needs and the machine lacks, from Debian only: deps.sh build|run|test|bench|lint ...
+# Installs missing dependencies from Debian: deps.sh build|run|test|bench|lint ...
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -18,7 +18,7 @@ for group in "$@"; do
 	test) wanted+=("${test[@]}") ;;
 	bench) wanted+=("${bench[@]}") ;;
 	lint) wanted+=("${lint[@]}") ;;
-	*) die "deps.sh: $group: none of build, run, test, bench, lint" ;;
+	*) die "deps.sh: $group: unknown group: expected build, run, test, bench or lint" ;;
 	esac
 done
 
@@ -41,22 +41,23 @@ if ((${#missing[@]} == 0)) && [[ $need_rust == no ]]; then
 	exit 0
 fi
 if ! command -v apt-get >/dev/null; then
-	die "this is no Debian: install by hand: ${missing[*]} and Rust $(wanted_rust) or newer"
+	die "apt-get is missing, so this is not Debian: install ${missing[*]} and Rust $(wanted_rust) or newer by hand"
 fi
-((EUID == 0)) || die "to be installed: ${missing[*]}${missing[*]:+ }$([[ $need_rust == yes ]] && echo "Rust $(wanted_rust)"); run: sudo make deps"
+((EUID == 0)) || die "missing: ${missing[*]}${missing[*]:+ }$([[ $need_rust == yes ]] && echo "Rust $(wanted_rust)"): run sudo make deps"
 
 export DEBIAN_FRONTEND=noninteractive
-step "Installing what is missing"
+step "Installing missing packages"
 apt-get -qq update
 if [[ $need_rust == yes ]]; then
-	# Debian's own Rust where it is new enough, else the one that Debian keeps new for its browsers.
+	# Debian's own Rust if it is new enough, otherwise the newer one that Debian packages for
+	# browsers.
 	if new_enough "$(candidate cargo)"; then
 		missing+=(rustc cargo)
 	elif new_enough "$(candidate cargo-web)"; then
 		missing+=(rustc-web cargo-web)
 	else
-		die "no Rust $(wanted_rust) or newer among this Debian's packages (Debian 12 has it as cargo-web in bookworm-security: is
-       that in /etc/apt/sources.list?); or install it from https://rustup.rs, then go on"
+		die "no Rust $(wanted_rust) or newer in this Debian's archive: add bookworm-security (cargo-web on Debian 12) to
+       /etc/apt/sources.list, or install Rust from https://rustup.rs; then try again"
 	fi
 fi
 note "${missing[*]}"

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# install.sh install|uninstall, with PREFIX, SBINDIR, DESTDIR, DIVERT from the environment.
+# Installs or removes Strata: install.sh install|uninstall, with PREFIX, SBINDIR, DESTDIR and DIVERT
+# from the environment.
 #
-# There is one program, under PREFIX; the helpers are links to it in SBINDIR, where mount(8) looks for them. A helper that
-# another package owns (Debian's unionfs-fuse has a /sbin/mount.unionfs) is never overwritten: with DIVERT=1 it is moved aside
-# by dpkg-divert(1), and moved back by uninstall. Nothing outside of PREFIX and SBINDIR changes; dpkg's diversions change only
-# where SBINDIR is the system's own, and never with DESTDIR.
+# Installs one program under PREFIX. The mount helpers are links to it in SBINDIR, where mount(8)
+# looks for them. A helper that belongs to another package (Debian's unionfs-fuse has a
+# /sbin/mount.unionfs) is never overwritten: with DIVERT=1, dpkg-divert(1) renames it, and uninstall
+# restores it. Nothing outside PREFIX and SBINDIR changes, except dpkg's list of diversions. That
+# list changes only if SBINDIR is the system's sbin directory and DESTDIR is empty.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
-# The output of dpkg-divert(1) and dpkg-query(1) is translated otherwise.
+# The output of dpkg-divert(1) and dpkg-query(1) is parsed: it must not be translated.
 export LC_ALL=C
 
 PREFIX=${PREFIX:-/usr/local}
@@ -20,20 +22,21 @@ built=${CARGO_TARGET_DIR:-target}/release/strata
 man=$PREFIX/share/man
 
 for dir in "$PREFIX" "$SBINDIR"; do
-	# The helpers are links to the program's full name.
-	[[ $dir == /* ]] || die "$dir: PREFIX and SBINDIR must be absolute paths"
+	# The helpers are links to the program's absolute path.
+	[[ $dir == /* ]] || die "$dir: not an absolute path: set PREFIX and SBINDIR to absolute paths"
 done
 
-# The directory in which mount(8) looks for helpers, and whether this is it: /sbin may be a link to /usr/sbin.
+# Succeeds if mount(8) looks for helpers in SBINDIR. /sbin may be a link to /usr/sbin.
 in_system_sbin() { [[ -z $DESTDIR && $(realpath -m "$SBINDIR") == "$(realpath -m /sbin)" ]]; }
 
-# A fresh clone is built first, and so is a source that has changed since. A program that was built elsewhere, or by somebody else,
-# is installed as it is where there is no Rust.
+# Builds the program if it is missing or older than its source. Without a Rust toolchain, an
+# existing program is installed as it is: it may have been built on another machine or by another
+# user.
 build_if_needed() {
 	if [[ -x $built ]]; then
 		[[ -n $(find Cargo.toml Cargo.lock crates include -newer "$built" -print -quit) ]] || return 0
 		if ! have_rust; then
-			warn "The source has changed since $built was built, and there is no Rust to build it again: installing what is there."
+			warn "$built is older than the source, and there is no Rust toolchain to rebuild it: installing it as it is."
 			return 0
 		fi
 	fi
@@ -41,22 +44,23 @@ build_if_needed() {
 	scripts/build.sh
 }
 
-# Only who can't write there has to be root.
+# Root is needed only if the user can't write to the directories.
 need_rights() {
 	local dir
 	for dir in "$DESTDIR$PREFIX" "$DESTDIR$SBINDIR"; do
 		until [[ -e $dir ]]; do dir=$(dirname "$dir"); done
-		[[ -w $dir ]] || die "$dir: $(id -un) can't write there: sudo make $1, or choose others: make $1 PREFIX=DIR SBINDIR=DIR"
+		[[ -w $dir ]] || die "$dir: $(id -un) can't write there: run sudo make $1, or choose other directories: make $1 PREFIX=DIR SBINDIR=DIR"
 	done
 }
 
-# The names of the helpers that the program built here has: two for each type of file system. mount(8) runs the second at a remount.
+# Prints the helper names of the program built here: two per type of file system. mount(8) runs the
+# second one at a remount.
 built_helpers() {
 	local type
 	"$built" layers --names | while read -r type; do printf '%s\n' "mount.$type" "mount.fuse.$type"; done
 }
 
-# The names of the helpers that were installed, by whatever version.
+# Prints the names of the installed helpers, of any version.
 installed_helpers() {
 	local helper
 	for helper in "$DESTDIR$SBINDIR"/mount.*; do
@@ -64,7 +68,7 @@ installed_helpers() {
 	done
 }
 
-# Where the usr-merged system keeps what is in /sbin: what dpkg knows a file as may be either.
+# Prints a file's other name on a merged-/usr system: dpkg may know the file under either.
 other_name() {
 	case $1 in
 	/usr/sbin/*) echo "${1#/usr}" ;;
@@ -73,7 +77,7 @@ other_name() {
 	esac
 }
 
-# The package that owns a file, and the name that it owns it by.
+# Prints the package that owns a file, and the name under which it owns it.
 owner() {
 	local name
 	command -v dpkg-query >/dev/null || return 0
@@ -84,25 +88,27 @@ owner() {
 
 is_ours() { [[ -L $1 && $(readlink "$1") == "$program" ]]; }
 is_diverted() { dpkg-divert --list "$1" 2>/dev/null | grep -q '^local diversion'; }
-# By this script, of any version, and not by the administrator for something else.
+# Succeeds if this script, in any version, diverted the file. The administrator may have diverted it
+# for another purpose.
 is_diverted_by_us() { dpkg-divert --list "$1" 2>/dev/null | grep -qF "local diversion of $1 to $1."; }
 
 check_helper() {
 	local helper=$SBINDIR/$1 package name
 	read -r package name <<<"$(owner "$helper")"
-	# A package's file that is moved aside already is in nobody's way.
+	# A diverted file of a package does not conflict with the helper.
 	if [[ -n ${package:-} ]] && ! is_diverted "$name"; then
-		[[ $DIVERT == 1 ]] || die "$helper belongs to the package $package, and is left alone.
+		[[ $DIVERT == 1 ]] || die "$helper belongs to the package $package: not overwritten.
        Either remove that package (apt-get remove $package),
-       or have its file moved aside, and back by \`make uninstall\`: make install DIVERT=1,
-       or install elsewhere and mount with the full name: make install SBINDIR=$PREFIX/sbin"
+       or rename its file until \`make uninstall\` restores it (make install DIVERT=1),
+       or install the helpers elsewhere and call them by their full names (make install SBINDIR=$PREFIX/sbin)"
 	elif [[ -z ${package:-} && ( -e $DESTDIR$helper || -L $DESTDIR$helper ) ]] && ! is_ours "$DESTDIR$helper"; then
-		die "$DESTDIR$helper exists and was not made by \`make install\`: move it away first"
+		die "$DESTDIR$helper exists and was not created by \`make install\`: move it away first"
 	fi
 }
 
-# Puts the link in place. Before that, a package's file of this name is moved aside, and in the system's directory dpkg is told
-# that one of Debian's unionfs-fuse goes beside ours, so that a later installation of it can't replace the link.
+# Installs a helper's link. A package's file of the same name is diverted first. In the system's
+# sbin directory, mount.unionfs is always diverted, so that a later installation of Debian's
+# unionfs-fuse can't replace the link.
 install_helper() {
 	local helper=$SBINDIR/$1 package='' name=''
 	if [[ -z $DESTDIR ]]; then read -r package name <<<"$(owner "$helper")"; fi
@@ -135,14 +141,14 @@ do_install() {
 	local helper pages helpers
 	build_if_needed
 	mapfile -t helpers < <(built_helpers)
-	((${#helpers[@]} > 0)) || die "$built does not say which types it mounts"
+	((${#helpers[@]} > 0)) || die "$built: \`strata layers --names\` printed no file system types: rebuild it"
 	if [[ -z $DESTDIR ]]; then
 		for helper in "${helpers[@]}"; do check_helper "$helper"; done
 	fi
 	install -d "$DESTDIR$PREFIX/bin" "$DESTDIR$SBINDIR" "$DESTDIR$man/man1" "$DESTDIR$man/man8" \
 		"$DESTDIR$PREFIX/share/bash-completion/completions" "$DESTDIR$PREFIX/share/zsh/site-functions" \
 		"$DESTDIR$PREFIX/share/fish/vendor_completions.d"
-	# Built aside and renamed, so that a running server keeps its program.
+	# Written under a temporary name and renamed: a running server keeps the old program.
 	install -m 755 "$built" "$DESTDIR$program.new"
 	mv -f "$DESTDIR$program.new" "$DESTDIR$program"
 	for helper in "${helpers[@]}"; do install_helper "$helper"; done
@@ -152,7 +158,7 @@ do_install() {
 	install -m 644 "$pages"/*.1 "$DESTDIR$man/man1/"
 	install -m 644 "$pages"/*.8 "$DESTDIR$man/man8/"
 	rm -rf "$pages"
-	# For layers in C.
+	# The header for layers in C.
 	install -D -m 644 include/strata_layer.h "$DESTDIR$PREFIX/include/strata_layer.h"
 	"$built" completions bash >"$DESTDIR$PREFIX/share/bash-completion/completions/strata"
 	"$built" completions zsh >"$DESTDIR$PREFIX/share/zsh/site-functions/_strata"
@@ -161,7 +167,7 @@ do_install() {
 	if [[ -n $DESTDIR ]] || in_system_sbin; then
 		note "Try: mount -t unionfs -o dirs=CHANGES=rw:BASE=ro none DIR; man mount.unionfs"
 	else
-		note "mount(8) looks for helpers in /sbin only: call one by its full name."
+		note "mount(8) looks for helpers in /sbin only: call a helper by its full name."
 		note "Try: $SBINDIR/mount.unionfs none DIR -o dirs=CHANGES=rw:BASE=ro"
 	fi
 }
@@ -169,7 +175,7 @@ do_install() {
 do_uninstall() {
 	local helper helpers
 	mapfile -t helpers < <(installed_helpers)
-	# A helper that went by hand may have left a package's file aside.
+	# A helper that was removed by hand may have left its diversion behind.
 	[[ " ${helpers[*]} " == *" mount.unionfs "* ]] || helpers+=(mount.unionfs)
 	for helper in "${helpers[@]}"; do
 		uninstall_helper "$helper"
@@ -189,5 +195,5 @@ install | uninstall)
 	need_rights "$1"
 	"do_$1"
 	;;
-*) die "install.sh install|uninstall" ;;
+*) die "usage: install.sh install|uninstall" ;;
 esac

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Formatting, clippy without a warning, the scripts, and the dependencies' licences and advisories.
+# Checks formatting, clippy warnings, the scripts, the layering, and the dependencies' licences and
+# advisories.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -12,17 +13,17 @@ if command -v shellcheck >/dev/null; then
 	step "shellcheck"
 	shellcheck -x -S warning -e SC1091 scripts/*.sh .ci/run
 else
-	note "shellcheck is not installed (make deps): scripts not checked"
+	note "shellcheck is not installed: scripts not checked; run make deps"
 fi
-step "Which crate uses which"
+step "Dependencies between crates"
 scripts/layering.sh
-step "Modules that import each other in a circle"
-# hostfs and server still have such circles.
+step "Import cycles between modules"
+# hostfs and server still have import cycles.
 mapfile -t crates < <(find crates -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | grep -vx -e hostfs -e server | sort)
 scripts/import-cycles.sh "${crates[@]}"
 step "Crates in ARCHITECTURE.md"
 scripts/crates.sh --check
-step "Lines of code in the docs"
+step "Line counts in docs/layers.md"
 scripts/count-layers.sh --check
 if as_builder cargo deny --version >/dev/null 2>&1; then
 	step "cargo deny"
@@ -30,8 +31,8 @@ if as_builder cargo deny --version >/dev/null 2>&1; then
 	if as_builder cargo deny fetch db >/dev/null 2>&1; then
 		as_builder cargo deny --all-features check advisories
 	else
-		note "the advisories can't be fetched (github.com/RustSec/advisory-db): not checked"
+		note "can't fetch the advisories from github.com/RustSec/advisory-db: advisories not checked"
 	fi
 else
-	note "cargo-deny is not installed (cargo install --locked cargo-deny): licences and advisories not checked"
+	note "cargo-deny is not installed: licences and advisories not checked; run cargo install --locked cargo-deny"
 fi

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A whole Debian system on a read-only image, made writable by a union, lived in, and left: the main job, to be watched.
+# A demonstration of the main use: mounts a Debian system from a read-only image, makes it writable
+# with a union, installs a package in it and unmounts it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -15,10 +16,10 @@ uring=/sys/module/fuse/parameters/enable_uring
 
 need_root run
 
-# --- Outside: what needs the machine ---------------------------------------------------------------------------------
+# --- In the caller's mount namespace: dependencies and the image --------------------------------
 
 prepare() {
-	step "What is needed"
+	step "Dependencies"
 	scripts/deps.sh build run
 	note "Building Strata (release) ..."
 	scripts/build.sh --quiet
@@ -28,7 +29,7 @@ prepare() {
 	note "Image: $image, $(du -h "$image" | cut -f1), a minimal Debian $suite made by debootstrap."
 }
 
-# The mirror that this machine installs from, which may be a local one.
+# Prints the Debian mirror that this machine uses; it may be a local one.
 mirror() {
 	local found
 	found=$(apt-get indextargets --format '$(CODENAME) $(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
@@ -51,7 +52,7 @@ make_image() {
 	note "debootstrap, about 60 MB to fetch, once ..."
 	if ! debootstrap --variant=minbase --arch="$arch" "$suite" "$work/root" "$(mirror)" >"$cache/debootstrap.log" 2>&1; then
 		tail -n 5 "$cache/debootstrap.log" >&2
-		die "debootstrap failed; all of it is in $cache/debootstrap.log (another mirror: STRATA_MIRROR=URL)"
+		die "debootstrap failed: see $cache/debootstrap.log; set STRATA_MIRROR=URL to use another mirror"
 	fi
 	rm -f "$work/root/var/cache/apt/archives/"*.deb
 	mksquashfs "$work/root" "$work/image" -noappend -comp zstd -quiet -no-progress >/dev/null
@@ -59,7 +60,7 @@ make_image() {
 	rm -rf --one-file-system "$work"
 }
 
-# --- Inside: in a mount namespace of its own, which takes every mount with it when it goes --------------------------------
+# --- In a private mount namespace, whose mounts end with it --------------------------------------
 
 cleanup() {
 	local status=$?
@@ -74,13 +75,13 @@ cleanup() {
 		rm -rf --one-file-system "$dir"
 	fi
 	if [[ -n ${uring_before:-} ]]; then
-		echo "$uring_before" >"$uring" && note "FUSE over io_uring is switched back to $uring_before."
+		echo "$uring_before" >"$uring" && note "FUSE over io_uring is set back to $uring_before."
 	fi
-	((status == 0)) || warn "Something went wrong (status $status); everything that was mounted is unmounted again."
+	((status == 0)) || warn "Failed with status $status; all mounts are removed."
 	exit "$status"
 }
 
-# mount(8) looks for helpers in /sbin only. Here it finds ours, and nobody else sees that.
+# mount(8) looks for helpers in /sbin only. Provides ours there, visible in this namespace only.
 offer_helpers() {
 	sbin=$(realpath /sbin)
 	mkdir "$dir/sbin"
@@ -98,26 +99,27 @@ switch_ring_on() {
 	if [[ $now == N ]]; then
 		uring_before=$now
 		echo Y >"$uring"
-		note "FUSE over io_uring was switched off on this machine: on for this run ($uring), and back afterwards."
+		note "FUSE over io_uring is disabled on this machine: enabled for this run ($uring), then disabled again."
 	fi
 }
 
 inside() { chroot "$dir/union" /usr/bin/env -i HOME=/root TERM="${TERM:-dumb}" PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C \
 	DEBIAN_FRONTEND=noninteractive ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} "$@"; }
 
-# One line for each thing that the writable branch holds, and what it means.
+# Prints a line for each object on the writable branch, with its meaning.
 list_changes() {
 	local path name parent
 	while IFS= read -r -d '' path; do
 		name=${path##*/} parent=${path%"$name"}
 		case $name in
-		.wh..wh.*) printf '    %s. /%s%s\n' "$dim" "$path" "  (the union's own record)$plain" ;;
+		.wh..wh.*) printf '    %s. /%s%s\n' "$dim" "$path" "  (the union's metadata)$plain" ;;
 		.wh.*)
-			printf '    %s- /%s%s%s\n' "$red" "$parent${name#.wh.}" "$plain" "  (whiteout $name: hides the image's, takes no space)"
+			printf '    %s- /%s%s%s\n' "$red" "$parent${name#.wh.}" "$plain" "  (whiteout $name: hides the image's file, takes no space)"
 			;;
 		*)
 			if [[ -d $dir/changes/$path && ! -L $dir/changes/$path ]]; then
-				# A directory that both have is merged; its copy here holds nothing but what is listed after it.
+				# A directory on both branches is merged: its copy holds only the entries listed
+				# after it.
 				[[ -d $dir/image/$path ]] || printf '    %s+ /%s/%s\n' "$green" "$path" "$plain"
 			elif [[ -e $dir/image/$path || -L $dir/image/$path ]]; then
 				printf '    %s~ /%s%s\n' "$yellow" "$path" "$plain"
@@ -129,7 +131,7 @@ list_changes() {
 	done < <(cd "$dir/changes" && find . -mindepth 1 -printf '%P\0' | sort -z)
 }
 
-story() {
+demonstrate() {
 	dir=$(mktemp -d /tmp/strata-run.XXXXXX)
 	uring_before=''
 	trap cleanup EXIT
@@ -139,69 +141,69 @@ story() {
 	offer_helpers
 	proxy_settings
 
-	step "A tree that must not change"
+	step "A read-only image"
 	local before after
 	before=$(sha256sum "$image" | cut -d' ' -f1)
 	note "sha256 of the image: $before"
 	shown mount -t squashfs -o ro,loop "$image" "$dir/image"
 	if touch "$dir/image/etc/x" 2>/dev/null; then die "the image can be written"; fi
-	note "A program that wants to write there gets \"Read-only file system\": nothing can be installed."
+	note "Writes to it fail with \"Read-only file system\": no package can be installed."
 
 	step "A union makes it writable"
 	switch_ring_on
 	shown mount -t tmpfs -o mode=755 changes "$dir/changes"
 	shown mount -t unionfs -o "dirs=$dir/changes=rw:$dir/image=ro" none "$dir/union"
-	note "Two branches: changes go to the left one (empty, in memory), everything else comes from the image."
+	note "Two branches: the left one (empty, in memory) receives all changes; the right one is the image."
 	shown findmnt -o TARGET,SOURCE,FSTYPE "$dir/union"
 	shown df -h "$dir/union"
 
-	step "Living in it"
+	step "Using the system"
 	mount -t proc proc "$dir/union/proc"
 	mount --rbind /dev "$dir/union/dev"
 	mount --make-rslave "$dir/union/dev"
 	cp -L /etc/resolv.conf "$dir/union/etc/resolv.conf" 2>/dev/null || true
 	cp /etc/hosts "$dir/union/etc/hosts" 2>/dev/null || true
-	note "chroot: apt, dpkg and the shell that run now are the image's own."
+	note "chroot: apt, dpkg and the shell are now the image's."
 	note "${bold}\$ apt-get update && apt-get install $package$plain"
-	# Without fancy progress: one line for each step.
+	# Without progress bars: one line per step.
 	inside apt-get -q -o APT::Update::Error-Mode=any update 2>&1 | sed 's/^/      /'
 	inside apt-get -q -o Dpkg::Use-Pty=0 -o Dpkg::Progress-Fancy=0 install -y --no-install-recommends "$package" 2>&1 |
 		sed 's/.*\r//; /^debconf: delaying/d; s/^/      /'
 	note "${bold}\$ $package Strata$plain"
 	inside "$package" Strata | sed "s/^/      $green/; s/\$/$plain/"
-	note "Now a file of the image is edited, and another removed."
+	note "Edit one file of the image and remove another."
 	note "${bold}\$ echo '# edited' >>/etc/profile; rm /etc/issue$plain"
 	inside sh -c "echo '# edited' >>/etc/profile; rm /etc/issue"
 	inside sh -c 'test ! -e /etc/issue && tail -n 1 /etc/profile' | sed 's/^/      /'
 	[[ ! -e $dir/image/usr/bin/$package ]] || die "the package reached the image"
 
-	step "What the writable branch holds: everything that changed, and nothing else"
+	step "The writable branch holds the changes and nothing else"
 	note "${green}+ new${plain}   ${yellow}~ changed: a copy hides the image's file${plain}   ${red}- removed: a whiteout hides it$plain"
 	list_changes
-	note "$(find "$dir/changes" -type f ! -name '.wh.*' | wc -l) files, $(du -sh "$dir/changes" | cut -f1), over an image of $(find "$dir/image" -xdev -type f | wc -l) files."
-	note "It is an ordinary directory: with it kept on a disk, the union would be there again tomorrow; without it, all is as before."
+	note "$(find "$dir/changes" -type f ! -name '.wh.*' | wc -l) files, $(du -sh "$dir/changes" | cut -f1); the image has $(find "$dir/image" -xdev -type f | wc -l) files."
+	note "It is an ordinary directory. Keep it on a disk, and the union can be mounted again with its changes; discard it to discard them."
 
-	step "The server behind it"
+	step "The server"
 	shown "$bin/strata" info "$dir/union"
 	local server
 	server=$("$bin/strata" info --json "$dir/union" | sed -n 's/.*"pid":\([0-9]*\).*/\1/p')
-	note "It uses $(awk '/^VmRSS/ {print $2}' "/proc/$server/status") KiB of memory."
+	note "Resident memory: $(awk '/^VmRSS/ {print $2}' "/proc/$server/status") KiB."
 
-	step "Leaving"
+	step "Unmounting"
 	umount -R "$dir/union/dev"
 	umount "$dir/union/proc"
 	shown umount "$dir/union"
 	[[ -e $dir/image/etc/issue ]] || die "the image lost a file"
-	note "/etc/issue is in the image as before; /usr/bin/$package is not."
+	note "The image still has /etc/issue and has no /usr/bin/$package."
 	umount "$dir/image"
 	after=$(sha256sum "$image" | cut -d' ' -f1)
 	note "sha256 of the image: $after"
 	[[ $before == "$after" ]] || die "the image changed"
-	printf '\n%s%sNot one byte of the image changed.%s A whole system was used as if it could be written.\n' "$bold" "$green" "$plain"
+	printf '\n%s%sThe image is unchanged, byte for byte.%s The system on it was used as if it were writable.\n' "$bold" "$green" "$plain"
 }
 
 if [[ ${1:-} == --inside ]]; then
-	story
+	demonstrate
 else
 	prepare
 	unshare --mount --propagation private "$0" --inside

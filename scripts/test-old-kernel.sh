@@ -1,7 +1,9 @@
 #!/bin/sh
-# Boots Debian 12's own kernel (6.1: FUSE protocol 7.38, no passthrough, no io_uring) in qemu, mounts a union and the null
-# layer there and uses them. Needs no KVM: software emulation boots in seconds.
-# usage: scripts/test-old-kernel.sh STRATA_BINARY [FSX_BINARY]
+# Boots Debian 12's kernel (6.1: FUSE protocol 7.38, no passthrough, no io_uring) in qemu, mounts a
+# union and the null layer and exercises them. Needs no KVM: software emulation boots within
+# seconds.
+#
+#   scripts/test-old-kernel.sh STRATA_BINARY [FSX_BINARY]
 set -eu
 strata=$(realpath "$1")
 fsx=${2:+$(realpath "$2")}
@@ -9,7 +11,7 @@ cache=$(realpath -m "$(dirname "$0")/../cache/kernel-6.1")
 mkdir -p "$cache"
 
 if ! command -v qemu-system-x86_64 >/dev/null || [ ! -x /bin/busybox ] || ! command -v cpio >/dev/null; then
-    echo "old kernel: installing qemu-system-x86, busybox-static and cpio"
+    echo "test-old-kernel.sh: installing qemu-system-x86, busybox-static and cpio"
     if ! apt-get install -y --no-install-recommends qemu-system-x86 busybox-static cpio >"$cache/apt.log" 2>&1; then
         cat "$cache/apt.log" >&2
         exit 1
@@ -19,9 +21,9 @@ if [ ! -e "$cache/vmlinuz" ]; then
     package=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image/ { print $2; exit }')
     case $package in
         linux-image-6.1.*) ;;
-        *) echo "old kernel: this Debian's kernel is ${package:-unknown}, not 6.1: skipped"; exit 0 ;;
+        *) echo "test-old-kernel.sh: Debian's kernel is ${package:-unknown}, not 6.1: skipped"; exit 0 ;;
     esac
-    echo "old kernel: unpacking $package (not installed)"
+    echo "test-old-kernel.sh: unpacking $package (not installed)"
     (cd "$cache" && apt-get download "$package" >apt.log 2>&1 && dpkg -x linux-image-*.deb tree && rm linux-image-*.deb)
     cp "$cache"/tree/boot/vmlinuz-* "$cache/vmlinuz"
     find "$cache/tree" -name fuse.ko -exec cp {} "$cache/" \;
@@ -80,17 +82,17 @@ check 'read' is "$(cat /tmp/u/file)" original
 check 'symbolic link' is "$(cat /tmp/u/symlink)" original
 check 'big file' cmp /tmp/u/big /tmp/ro/big
 echo more >>/tmp/u/file
-check 'copied up' is "$(cat /tmp/u/file | tr '\n' ' ')" 'original more '
+check 'append copies up' is "$(cat /tmp/u/file | tr '\n' ' ')" 'original more '
 check 'original untouched' is "$(cat /tmp/ro/file)" original
 check 'hard link before' is "$(cat /tmp/u/dir/zwei)" two
 echo drei >>/tmp/u/dir/two
 check 'hard link after' is "$(cat /tmp/u/dir/zwei | tr '\n' ' ')" 'two drei '
 check 'rename a directory' mv /tmp/u/dir /tmp/u/renamed
-check 'its entries' is "$(cd /tmp/u/renamed && echo *)" 'sub two zwei'
+check 'entries of the renamed directory' is "$(cd /tmp/u/renamed && echo *)" 'sub two zwei'
 check 'remove' rm /tmp/u/big
 check 'removed' [ ! -e /tmp/u/big ]
-check 'still below' [ -e /tmp/ro/big ]
-check 'write much' dd if=/dev/zero of=/tmp/u/new bs=1M count=20
+check 'original still exists' [ -e /tmp/ro/big ]
+check 'write 20 MiB' dd if=/dev/zero of=/tmp/u/new bs=1M count=20
 check 'size' is "$(stat -c %s /tmp/u/new)" 20971520
 mkdir /tmp/u/many
 i=0; while [ $i -lt 500 ]; do echo $i >/tmp/u/many/$i; i=$((i + 1)); done
@@ -99,10 +101,10 @@ check 'find' is "$(find /tmp/u -type f | wc -l)" 504
 check 'null layer' is "$(ls /tmp/w | tr '\n' ' ')" 'sub two zwei '
 [ ! -x /bin/fsx ] || check 'fsx on the union' fsx -N 2000 -S 7 /tmp/u/fsx
 [ ! -x /bin/fsx ] || check 'fsx on the null layer' fsx -N 2000 -S 7 /tmp/w/fsx
-check 'no transport but the device' sh -c "strata info /tmp/u | grep -q device"
+check 'the transport is /dev/fuse' sh -c "strata info /tmp/u | grep -q device"
 check 'unmount' umount /tmp/u
 check 'mount again' mount.unionfs none /tmp/u -o dirs=/tmp/rw=rw:/tmp/ro=ro
-check 'as before' is "$(cat /tmp/u/renamed/zwei | tr '\n' ' ')" 'two drei '
+check 'changes survive a remount' is "$(cat /tmp/u/renamed/zwei | tr '\n' ' ')" 'two drei '
 check 'unmount again' umount /tmp/u
 check 'unmount the null layer' umount /tmp/w
 echo "old-kernel: $passed passed, $failed failed"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Brings what the mounted tests need and the workspace does not hold. Does nothing where all is there already.
+# Installs the tools that the mounted tests need. Does nothing if they are installed.
 #
 #   test-tools.sh packages    Debian packages (root)
-#   test-tools.sh crates      two third-party suites from crates.io, into cache/tools/bin (or where STRATA_TOOLS says)
+#   test-tools.sh crates      third-party suites from crates.io, into cache/tools/bin
+#                             (or $STRATA_TOOLS/bin)
 #   test-tools.sh             both
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +12,7 @@ tools=${STRATA_TOOLS:-$PWD/cache/tools}
 pjdfstest_version=0.2.2
 fsx_version=0.3.2
 
-# crate NAME VERSION: installs it unless that very version is there.
+# crate NAME VERSION: installs a crate unless that version is installed.
 crate() {
 	local stamp=$tools/.$1-$2
 	[[ -e $stamp && -x $tools/bin/$1 ]] && return 0
@@ -28,7 +29,7 @@ crates() {
 }
 
 wanted=()
-# need PROGRAM PACKAGE
+# need PROGRAM PACKAGE: adds the package to the list if the program is missing.
 need() { compgen -c -X "!$1" >/dev/null || wanted+=("$2"); }
 
 packages() {
@@ -47,13 +48,13 @@ packages() {
 	need sshfs sshfs
 	if ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; then
 		wanted+=(postgresql)
-		# The tests make their own cluster; Debian need not make and start one.
+		# The tests create their own cluster: keep Debian from creating and starting one.
 		mkdir -p /etc/postgresql-common
 		[[ -e /etc/postgresql-common/createcluster.conf ]] ||
 			echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf
 	fi
 	((${#wanted[@]} == 0)) && return 0
-	echo "installing for the tests: ${wanted[*]}"
+	echo "installing packages for the tests: ${wanted[*]}"
 	export DEBIAN_FRONTEND=noninteractive
 	apt-get -qq update
 	apt-get -qq install -y --no-install-recommends "${wanted[@]}" >/dev/null

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every test. Those that mount are in the crate strata-tests and in crates/cli; they need root and make their own mount
-# namespaces, so the machine is as before afterwards.
+# Runs every test. The mounted tests (strata-tests and crates/cli) need root. They run in private
+# mount namespaces and leave no mounts behind.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -10,23 +10,23 @@ scripts/deps.sh build test
 modprobe -q fuse 2>/dev/null || true
 [[ -e /dev/fuse ]] || die "/dev/fuse is missing: load the module (modprobe fuse), or give the container --device /dev/fuse"
 
-# Tests of the ring need it; whatever the machine had is put back.
+# The tests of the ring transport need this parameter; its previous value is restored.
 uring=/sys/module/fuse/parameters/enable_uring
 if [[ -w $uring && $(<"$uring") == N ]]; then
-	note "FUSE over io_uring is switched off on this machine: on for the tests ($uring), and back afterwards."
+	note "FUSE over io_uring is disabled on this machine: enabled for the tests ($uring), then disabled again."
 	echo Y >"$uring"
 	trap 'echo N >"$uring"' EXIT
 fi
 
-step "The suites of others"
+step "Third-party test suites"
 scripts/test-tools.sh
 
-# Not optimised: the assertions of our own invariants are part of the test.
-step "Building what the tests mount"
+# A debug build: assertions of our own invariants are part of the test.
+step "Building the program under test"
 as_builder cargo build --locked -p cli
 step "Tests"
 as_builder cargo test --locked --workspace --exclude strata-tests --exclude cli "$@"
-# These mount, as root.
+# The mounted tests, as root.
 PATH="$builder_home/.cargo/bin:$PATH" HOME="$builder_home" cargo test --locked -p cli -p strata-tests "$@"
 # The same program on an older kernel, in qemu.
 step "On Debian's 6.1 kernel, without passthrough and io_uring"

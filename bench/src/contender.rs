@@ -1,7 +1,7 @@
-//! Who competes, and how each is mounted.
+//! The file systems that are compared, and how each is mounted.
 //!
-//! Peers run with settings chosen for speed among those that keep what they promise; each stands here with its reason, and
-//! in the report.
+//! Peers run with the fastest settings that keep their guarantees. The settings are explained here
+//! and listed in the report.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -17,9 +17,9 @@ use crate::cli::Options;
 use crate::layout::Branches;
 use crate::process;
 use crate::reference::Transport;
-use crate::stage::{Mounted, Stage};
+use crate::scratch::{Mounted, ScratchFs};
 
-/// A contender, as it is named on the command line and in the report.
+/// A contender, by its name on the command line and in the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
@@ -27,9 +27,9 @@ pub(crate) enum Kind {
     Native,
     /// The kernel's overlayfs
     Overlayfs,
-    /// Strata's unionfs, with the transport that it chooses by itself
+    /// Strata's unionfs, with its default transport
     Unionfs,
-    /// Strata's unionfs with no option but its branches
+    /// Strata's unionfs with no options but its branches
     UnionfsDefaults,
     /// Strata's unionfs over io_uring
     UnionfsRing,
@@ -41,12 +41,12 @@ pub(crate) enum Kind {
     WrapfsDevice,
     Mergerfs,
     FuseOverlayfs,
-    /// The unionfs-fuse of radekp and others, which has nothing to do with Strata's
+    /// unionfs-fuse by Radek Podgorny and others, which is unrelated to Strata's unionfs
     UnionfsFuse,
 }
 
-/// Those that compete unless others are named.
-const USUAL: [Kind; 7] = [
+/// Contenders that run by default.
+const DEFAULT_CONTENDERS: [Kind; 7] = [
     Kind::Native,
     Kind::Overlayfs,
     Kind::Unionfs,
@@ -56,7 +56,7 @@ const USUAL: [Kind; 7] = [
     Kind::UnionfsFuse,
 ];
 
-/// How long, in seconds, the kernel need not ask again: a day, the same for all.
+/// Cache lifetime in the kernel, in seconds: a day, the same for all contenders.
 const DAY: &str = "86400";
 
 impl Kind {
@@ -76,12 +76,12 @@ impl Kind {
         }
     }
 
-    /// Whether it is a file system of ours.
+    /// Whether it is one of Strata's file systems.
     pub(crate) fn is_strata(self) -> bool {
         self.alias().is_some()
     }
 
-    /// Whether a server in user space stands behind it.
+    /// Whether a server in user space serves it.
     pub(crate) fn is_fuse(self) -> bool {
         !matches!(self, Kind::Native | Kind::Overlayfs)
     }
@@ -91,7 +91,7 @@ impl Kind {
         !matches!(self, Kind::Native | Kind::Wrapfs | Kind::WrapfsDevice)
     }
 
-    /// The transport of its requests, if it is a file system of ours.
+    /// Returns the transport of its requests, if it is one of Strata's file systems.
     pub(crate) fn transport(self) -> Option<Transport> {
         match self {
             Kind::Unionfs | Kind::UnionfsDefaults | Kind::UnionfsRing | Kind::Wrapfs => Some(Transport::Auto),
@@ -100,7 +100,8 @@ impl Kind {
         }
     }
 
-    /// The name by which its program is called where that is not the program's own: Strata's is one file for all.
+    /// Returns the name under which its program is called, if that differs from the program's own:
+    /// Strata has one program for all types.
     fn alias(self) -> Option<&'static str> {
         match self {
             Kind::Unionfs | Kind::UnionfsDefaults | Kind::UnionfsRing | Kind::UnionfsDevice => Some("mount.unionfs"),
@@ -109,14 +110,14 @@ impl Kind {
         }
     }
 
-    /// What it is mounted with, for the report; the branches are named `RW` and `RO`.
+    /// Returns its mount arguments for the report, with the branches named `RW` and `RO`.
     pub(crate) fn settings(self) -> String {
         let branches = Branches { rw: "RW".into(), ro: "RO".into() };
         let words = self.arguments(&branches, Path::new("WORK"), Path::new("MNT"));
         words.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
     }
 
-    /// What stands after the program's name.
+    /// Returns the program's arguments.
     fn arguments(self, branches: &Branches, work: &Path, point: &Path) -> Vec<OsString> {
         let (rw, ro, point) = (branches.rw.as_os_str(), branches.ro.as_os_str(), point.as_os_str());
         let join = |pieces: &[&str]| -> OsString {
@@ -143,7 +144,7 @@ impl Kind {
                 point.into(),
             ],
             Kind::UnionfsDefaults => vec![none, point.into(), o, join(&["dirs=", "{rw}", "=rw:", "{ro}", "=ro"])],
-            // The peers' kernel caches live as long.
+            // The peers' cache lifetimes are as long.
             Kind::Unionfs => vec![none, point.into(), o, join(&["dirs=", "{rw}", "=rw:", "{ro}", "=ro,cache=", DAY])],
             Kind::UnionfsRing => {
                 vec![none, point.into(), o, join(&["dirs=", "{rw}", "=rw:", "{ro}", "=ro,transport=ring,cache=", DAY])]
@@ -158,10 +159,10 @@ impl Kind {
             }
             Kind::Wrapfs => vec![rw.into(), point.into(), o, join(&["cache=", DAY])],
             Kind::WrapfsDevice => vec![rw.into(), point.into(), o, join(&["transport=device,cache=", DAY])],
-            // ff: make new files on the first branch that may be written, without asking each for its free space.
-            // minfreespace: its 4 GiB by default are more than the file system has.
-            // auto-full, writeback, readdir, symlinks: every cache that it has. security_capability=false spares a look-up
-            // of an attribute on every write; nothing here has file capabilities.
+            // ff: creates files on the first writable branch without a statfs of each branch.
+            // minfreespace: the default of 4 GiB exceeds the file system's size. auto-full,
+            // writeback, readdir, symlinks: enables every cache. security_capability=false saves a
+            // getxattr per write; no file here has capabilities.
             Kind::Mergerfs => vec![
                 o,
                 join(&[
@@ -176,13 +177,14 @@ impl Kind {
                 join(&["{rw}", "=RW:", "{ro}", "=RO"]),
                 point.into(),
             ],
-            // volatile spares every sync; the rest of its caches are on, and timeout lets them live.
+            // volatile skips every sync; its other caches are enabled, with this timeout.
             Kind::FuseOverlayfs => vec![
                 o,
                 join(&["lowerdir=", "{ro}", ",upperdir=", "{rw}", ",workdir=", "{work}", ",volatile,timeout=", DAY]),
                 point.into(),
             ],
-            // cow is what makes it a union over a read-only branch. big_writes, kernel_cache and the timeouts are libfuse's.
+            // cow enables copy-on-write over a read-only branch. big_writes, kernel_cache and the
+            // timeouts are libfuse options.
             Kind::UnionfsFuse => vec![
                 o,
                 join(&[
@@ -199,7 +201,7 @@ impl Kind {
         }
     }
 
-    /// The program that mounts it, and where it lies.
+    /// Returns the path of the program that mounts it.
     fn program(self, options: &Options) -> Result<PathBuf, String> {
         let exists = |path: PathBuf| {
             if path.is_file() { Ok(path) } else { Err(format!("{} does not exist", path.display())) }
@@ -219,7 +221,7 @@ impl Kind {
             Kind::Wrapfs | Kind::WrapfsDevice => exists(options.wrapfs.clone()),
             Kind::Mergerfs => peer("mergerfs"),
             Kind::FuseOverlayfs => peer("fuse-overlayfs"),
-            // Its mount.unionfs is never looked for: that name is ours.
+            // Not mount.unionfs: that name is ours.
             Kind::UnionfsFuse => peer("unionfs"),
         }
     }
@@ -230,19 +232,20 @@ impl Kind {
 pub(crate) struct Contender {
     pub(crate) kind: Kind,
     program: PathBuf,
-    /// Where the peers are unpacked.
+    /// Directory of the unpacked peers.
     unpacked: PathBuf,
 }
 
-/// One that can't, and why.
+/// A contender that can't be mounted, and the reason.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Absent {
     pub(crate) name: &'static str,
     pub(crate) reason: String,
 }
 
-fn wanted(options: &Options) -> Vec<Kind> {
-    let mut kinds = if options.contenders.is_empty() { USUAL.to_vec() } else { options.contenders.clone() };
+fn selected(options: &Options) -> Vec<Kind> {
+    let mut kinds =
+        if options.contenders.is_empty() { DEFAULT_CONTENDERS.to_vec() } else { options.contenders.clone() };
     kinds.push(Kind::Native);
     kinds.sort_unstable();
     kinds.dedup();
@@ -251,13 +254,14 @@ fn wanted(options: &Options) -> Vec<Kind> {
 
 /// Whether a contender that can use the FUSE ring takes part.
 pub(crate) fn wants_ring(options: &Options) -> bool {
-    wanted(options).into_iter().any(|kind| kind.is_strata() && kind.program(options).is_ok())
+    selected(options).into_iter().any(|kind| kind.is_strata() && kind.program(options).is_ok())
 }
 
-/// Those asked for that can be mounted, and those that can't. The native file system comes first.
-pub(crate) fn sort_out(options: &Options) -> (Vec<Contender>, Vec<Absent>) {
+/// Returns the selected contenders that can be mounted, and those that can't. The native file
+/// system is first.
+pub(crate) fn select(options: &Options) -> (Vec<Contender>, Vec<Absent>) {
     let (mut present, mut absent) = (Vec::new(), Vec::new());
-    for kind in wanted(options) {
+    for kind in selected(options) {
         match kind.program(options) {
             Ok(program) => {
                 present.push(Contender { kind, program, unpacked: options.cache.join("peers") });
@@ -268,7 +272,7 @@ pub(crate) fn sort_out(options: &Options) -> (Vec<Contender>, Vec<Absent>) {
     (present, absent)
 }
 
-/// Where unpacked Debian packages keep their libraries.
+/// Returns the library directories of unpacked Debian packages.
 fn library_path(root: &Path) -> OsString {
     let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
     let dirs = ["usr/lib", "lib"].map(|dir| root.join(dir).join(&triple));
@@ -276,52 +280,52 @@ fn library_path(root: &Path) -> OsString {
 }
 
 impl Contender {
-    /// Makes the branches on the stage's file system, empty.
-    pub(crate) fn branches(&self, stage: &Stage) -> Result<Branches> {
-        let disk = stage.disk();
+    /// Creates empty branches on the scratch file system.
+    pub(crate) fn branches(&self, scratch: &ScratchFs) -> Result<Branches> {
+        let disk = scratch.disk();
         let branches = if self.kind.is_union() {
             Branches { rw: disk.join("rw"), ro: disk.join("ro") }
         } else {
             Branches { rw: disk.join("only"), ro: disk.join("only") }
         };
         for dir in [&branches.rw, &branches.ro, &disk.join("work")] {
-            fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+            fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
         }
         Ok(branches)
     }
 
-    /// Mounts it over the branches, which have been filled.
-    pub(crate) fn mount(&self, stage: &Stage, branches: &Branches) -> Result<Running> {
+    /// Mounts it over populated branches.
+    pub(crate) fn mount(&self, scratch: &ScratchFs, branches: &Branches) -> Result<Running> {
         if self.kind == Kind::Native {
             return Ok(Running { root: branches.rw.clone(), mounted: None });
         }
-        let point = stage.base().join("mnt");
-        fs::create_dir_all(&point).with_context(|| format!("make {}", point.display()))?;
+        let point = scratch.base().join("mnt");
+        fs::create_dir_all(&point).with_context(|| format!("create {}", point.display()))?;
         let device = |path: &Path| fs::metadata(path).map(|data| data.dev());
-        let before = device(&point).with_context(|| format!("look at {}", point.display()))?;
+        let before = device(&point).with_context(|| format!("stat {}", point.display()))?;
         let mut command = Command::new(&self.program);
-        command.args(self.kind.arguments(branches, &stage.disk().join("work"), &point));
+        command.args(self.kind.arguments(branches, &scratch.disk().join("work"), &point));
         if let Some(alias) = self.kind.alias() {
             command.arg0(alias);
         }
         if self.program.starts_with(&self.unpacked) {
             command.env("LD_LIBRARY_PATH", library_path(&self.unpacked));
         }
-        process::run(&mut command, &stage.log()).with_context(|| format!("mount {}", self.kind.name()))?;
+        process::run(&mut command, &scratch.log()).with_context(|| format!("mount {}", self.kind.name()))?;
         let running = Running { root: point.clone(), mounted: Some(Mounted { at: point.clone() }) };
-        if device(&point).with_context(|| format!("look at {}", point.display()))? == before {
-            // There is no mount to take down again.
+        if device(&point).with_context(|| format!("stat {}", point.display()))? == before {
+            // There is no mount to remove.
             std::mem::forget(running);
-            bail!("{} said that it was mounted, but it is not", self.kind.name());
+            bail!("{} reported success, but nothing is mounted", self.kind.name());
         }
         Ok(running)
     }
 }
 
-/// A mounted contender; unmounted, and its servers waited for, when this is dropped.
+/// A mounted contender. Dropping it unmounts it and waits for its servers.
 #[derive(Debug)]
 pub(crate) struct Running {
-    /// Where its union is seen.
+    /// Root of the mount.
     pub(crate) root: PathBuf,
     mounted: Option<Mounted>,
 }

@@ -1,23 +1,23 @@
-//! How many requests the kernel has sent to a server, by opcode, as Strata's servers count them.
+//! Numbers of requests, by opcode, that Strata's servers received.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
 
-/// The command that answers the counts as a JSON object.
+/// Command that returns the counts as a JSON object.
 const STATS: &str = "server.stats";
 
 /// Requests by opcode.
 pub(crate) type Requests = BTreeMap<String, u64>;
 
-/// The counts of the mount at `root`; `None` if it is not a mount of ours.
+/// Returns the counts of the mount at `root`, or `None` if it is not a Strata mount.
 pub(crate) fn read(root: &Path) -> Option<Requests> {
     let dir = std::fs::File::open(root).ok()?;
     parse(&fuse::control::call(&dir, STATS, b"").ok()?)
 }
 
-/// Reads an object that holds an object of counts for each transport; other members are not requests.
+/// Parses an object that contains an object of counts per transport. Ignores other members.
 fn parse(json: &[u8]) -> Option<Requests> {
     let Value::Object(members) = serde_json::from_slice(json).ok()? else { return None };
     let mut counts = Requests::new();
@@ -27,7 +27,8 @@ fn parse(json: &[u8]) -> Option<Requests> {
     Some(counts)
 }
 
-/// What was sent between two readings, without the second reading itself and without what needs no answer.
+/// Returns the requests between two readings, without the second reading itself and without
+/// requests that need no reply.
 pub(crate) fn between(before: &Requests, after: &Requests) -> Requests {
     let mut sent: Requests = after
         .iter()
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reading_and_unanswered_requests_are_not_counted() {
+    fn the_reading_and_requests_without_reply_are_not_counted() {
         let before = parse(br#"{"ring": {"LOOKUP": 5, "IOCTL": 1}, "device": {"INIT": 1}}"#).unwrap();
         let after =
             parse(br#"{"ring": {"LOOKUP": 9, "IOCTL": 2, "FORGET": 7, "CREATE": 3}, "device": {"INIT": 1}}"#).unwrap();
@@ -55,13 +56,13 @@ mod tests {
     }
 
     #[test]
-    fn both_transports_are_counted_and_nothing_else_is() {
+    fn only_requests_of_both_transports_are_counted() {
         let counts = parse(br#"{"ring": {"LOOKUP": 5}, "device": {"LOOKUP": 2}, "offloads": 9}"#).unwrap();
         assert_eq!(counts, Requests::from([("LOOKUP".to_owned(), 7)]));
     }
 
     #[test]
-    fn what_is_not_an_object_is_no_count() {
+    fn a_reply_that_is_not_an_object_has_no_counts() {
         assert_eq!(parse(b"[1]"), None);
         assert_eq!(parse(b"{"), None);
     }

@@ -1,7 +1,8 @@
-//! What lies on the branches before the contender is mounted.
+//! Contents of the branches before the contender is mounted.
 //!
-//! Every operation has a directory of its own, with one directory per worker, and these exist on both branches: merged
-//! directories are what a union is used for, and the dearer case. For a contender with one branch both are the same.
+//! Every operation has a directory with one subdirectory per worker, on both branches: merged
+//! directories are the usual case of a union, and the more expensive one. A contender with one
+//! branch uses the same directory for both.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -11,21 +12,21 @@ use anyhow::{Context, Result};
 
 use crate::operation::Operation;
 
-/// Bytes of a small file.
+/// Size of a small file in bytes.
 pub(crate) const SMALL: usize = 4096;
-/// Entries of a directory that is listed.
+/// Number of entries of a listed directory.
 pub(crate) const ENTRIES: u32 = 100;
-/// The directory of the large files, which the operations on them share.
+/// Directory of the large files, shared by their operations.
 const LARGE_DIR: &str = "large";
 
-/// The branches of a contender, as the bench reaches them from outside of it.
+/// The branches of a contender, as the benchmark accesses them directly.
 #[derive(Debug)]
 pub(crate) struct Branches {
     pub(crate) rw: PathBuf,
     pub(crate) ro: PathBuf,
 }
 
-/// How much of everything.
+/// Numbers and sizes of the files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Amounts {
     pub(crate) workers: u32,
@@ -33,17 +34,17 @@ pub(crate) struct Amounts {
     pub(crate) large_bytes: u64,
 }
 
-/// The name of the `i`-th small file.
+/// Returns the name of the `i`-th small file.
 pub(crate) fn file_name(i: u32) -> String {
     format!("f{i:06}")
 }
 
-/// The directory of a worker, relative to the root of a branch or mount.
+/// Returns the directory of a worker, relative to the root of a branch or mount.
 pub(crate) fn worker_dir(operation: Operation, worker: u32) -> PathBuf {
     Path::new(if operation.is_large() { LARGE_DIR } else { operation.id() }).join(format!("w{worker}"))
 }
 
-/// The large file that an operation works on, relative to the worker's directory.
+/// Returns the large file of an operation, relative to the worker's directory.
 pub(crate) fn large_name(operation: Operation) -> &'static str {
     match operation {
         Operation::RoFirst => "ro-first.bin",
@@ -52,12 +53,12 @@ pub(crate) fn large_name(operation: Operation) -> &'static str {
     }
 }
 
-/// How many directories of [`ENTRIES`] entries go with that many files.
+/// Returns the number of directories of [`ENTRIES`] entries for that number of files.
 pub(crate) fn listed_dirs(files: u32) -> u32 {
     (files / ENTRIES).max(1)
 }
 
-/// How many small files an operation uses per worker.
+/// Returns the number of small files that an operation uses per worker.
 pub(crate) fn small_files(operation: Operation, files: u32) -> u32 {
     match operation {
         Operation::OpenReadRw | Operation::OpenReadRo => (files / 4).max(1),
@@ -65,20 +66,20 @@ pub(crate) fn small_files(operation: Operation, files: u32) -> u32 {
     }
 }
 
-/// Lays out what one operation needs.
-pub(crate) fn lay(operation: Operation, branches: &Branches, amounts: &Amounts) -> Result<()> {
+/// Creates the files of one operation.
+pub(crate) fn populate(operation: Operation, branches: &Branches, amounts: &Amounts) -> Result<()> {
     for worker in 0..amounts.workers {
         let dir = worker_dir(operation, worker);
         let (rw, ro) = (branches.rw.join(&dir), branches.ro.join(&dir));
         fs::create_dir_all(&rw)
             .and_then(|()| fs::create_dir_all(&ro))
-            .and_then(|()| lay_worker(operation, &rw, &ro, amounts))
-            .with_context(|| format!("lay out {} on the branches", operation.id()))?;
+            .and_then(|()| populate_worker(operation, &rw, &ro, amounts))
+            .with_context(|| format!("create the files of {}", operation.id()))?;
     }
     Ok(())
 }
 
-fn lay_worker(operation: Operation, rw: &Path, ro: &Path, amounts: &Amounts) -> std::io::Result<()> {
+fn populate_worker(operation: Operation, rw: &Path, ro: &Path, amounts: &Amounts) -> std::io::Result<()> {
     let count = small_files(operation, amounts.files);
     match operation {
         Operation::GetattrForced => small(rw, 0),
@@ -108,7 +109,7 @@ fn small(dir: &Path, i: u32) -> std::io::Result<()> {
     fs::write(dir.join(file_name(i)), [b's'; SMALL])
 }
 
-/// A directory with half of its entries on each branch.
+/// Creates a directory with half of its entries on each branch.
 fn listed(rw: &Path, ro: &Path, d: u32) -> std::io::Result<()> {
     let name = format!("d{d:06}");
     for dir in [rw, ro] {

@@ -1,27 +1,31 @@
-//! `strata-bench`: how fast, and how small, are Strata's file systems beside the native one and their peers?
+//! `strata-bench` measures speed and memory use of Strata's file systems, the native one and their
+//! peers.
 //!
-//! One run goes through three processes, each of which is this program:
+//! A run consists of three kinds of processes, all of this program:
 //!
-//! 1. the **outer** one ([`enclosure`]) switches the FUSE ring on if a contender can use it, starts the next one in mount
-//!    and process namespaces of its own, and puts everything back whatever happens to it. When those namespaces end, the
-//!    kernel ends every server and mount in them, so nothing is left behind even after `kill -9`;
-//! 2. the **coordinator** ([`operations`], [`memory`], [`workload`]) makes a fresh ext4 in memory for each contender and
-//!    repetition ([`stage`]), lays out the branches ([`layout`]), mounts the contender ([`contender`]) and has it measured;
-//! 3. a **worker** ([`worker`]) per thread asked for runs one operation ([`operation`]) pinned to one CPU and reports when it
-//!    began and ended. Workers share nothing but the file system.
+//! 1. The **outer** process ([`isolation`]) enables the FUSE ring if a contender can use it, starts
+//!    the coordinator in private mount and PID namespaces, and restores the system afterwards. When
+//!    those namespaces end, the kernel kills every server and removes every mount in them, even
+//!    after `kill -9`.
+//! 2. The **coordinator** ([`operations`], [`memory`], [`workload`]) creates a fresh ext4 in memory
+//!    for each contender and repetition ([`scratch`]), populates the branches ([`layout`]), mounts
+//!    the contender ([`contender`]) and starts the workers.
+//! 3. A **worker** ([`worker`]) per requested thread runs one operation ([`operation`]), pinned to
+//!    one CPU, and reports its start and end. Workers share only the file system.
 //!
-//! Beside the contenders, each repetition measures what no FUSE server can be faster than ([`reference`]): the round trip
-//! of a server that answers from memory ([`nullping`]), and a message through a pipe and back ([`pipe`]).
+//! Each repetition also measures two lower bounds for FUSE servers ([`reference`]): the round trip
+//! to a server that replies from memory ([`nullping`]), and a message through a pipe and back
+//! ([`pipe`]).
 //!
-//! What was measured becomes rows ([`results`]), and these a table, a page and a plot ([`report`], [`plot`]).
-//! `docs/benchmarks.md` says how to read them.
+//! The measurements become rows ([`results`]), which become a table, a page and a plot ([`report`],
+//! [`plot`]). `docs/benchmarks.md` explains them.
 
 #![deny(unsafe_code)]
 
 mod cli;
 mod contender;
 mod counters;
-mod enclosure;
+mod isolation;
 mod layout;
 mod mapping;
 mod memory;
@@ -35,8 +39,8 @@ mod progress;
 mod reference;
 mod report;
 mod results;
+mod scratch;
 mod stacks;
-mod stage;
 mod uring;
 mod worker;
 mod workload;
@@ -54,8 +58,8 @@ fn main() -> ExitCode {
         Some(first) if first == nullping::SUBCOMMAND => {
             nullping::main(args.next(), args.next()).map(|()| ExitCode::SUCCESS)
         }
-        Some(first) if first == enclosure::SUBCOMMAND => coordinate().map(|()| ExitCode::SUCCESS),
-        _ => enclosure::run(&cli::Options::parse()),
+        Some(first) if first == isolation::SUBCOMMAND => coordinate().map(|()| ExitCode::SUCCESS),
+        _ => isolation::run(&cli::Options::parse()),
     };
     done.unwrap_or_else(|error| {
         eprintln!("strata-bench: {error:#}");
@@ -63,20 +67,20 @@ fn main() -> ExitCode {
     })
 }
 
-/// Measures what the options ask for and writes it down; runs inside the namespaces.
+/// Measures what the options select and writes the report. Runs inside the namespaces.
 fn coordinate() -> anyhow::Result<()> {
     let options = cli::Options::parse_from(std::env::args_os().enumerate().filter(|(i, _)| *i != 1).map(|(_, a)| a));
     if options.stack {
         return stacks::run(&options);
     }
-    let (present, absent) = contender::sort_out(&options);
+    let (present, absent) = contender::select(&options);
     for missing in &absent {
-        eprintln!("strata-bench: {} is left out: {}", missing.name, missing.reason);
+        eprintln!("strata-bench: {}: skipped: {}", missing.name, missing.reason);
     }
     let progress = progress::Progress::new();
     let mut report = results::Report::new(&options, &present, absent);
     if let Some(load) = report.machine.load_before.filter(|load| *load > 0.5) {
-        eprintln!("strata-bench: the machine is busy (load {load:.1}): expect figures that vary");
+        eprintln!("strata-bench: the machine is busy (load {load:.1}): results will vary");
     }
     if !options.no_operations {
         let (samples, references) = operations::run(&options, &present, &progress)?;

@@ -1,5 +1,5 @@
-//! How much memory a server takes: idle, with every inode of a large tree known to the kernel, and after the kernel has
-//! forgotten them.
+//! Memory of a server: idle, with every inode of a large tree in the kernel's cache, and after the
+//! kernel has forgotten them.
 
 use std::fs;
 use std::mem::MaybeUninit;
@@ -15,32 +15,32 @@ use crate::cli::Options;
 use crate::contender::{Contender, Kind};
 use crate::process;
 use crate::progress::Progress;
-use crate::stage::{Size, Stage};
+use crate::scratch::{ScratchFs, Size};
 
-/// Files of the tree in one directory.
+/// Files per directory of the tree.
 const PER_DIR: u32 = 1000;
 
-/// What was found of one server.
+/// Measurement of one server.
 #[derive(Debug, Serialize)]
 pub(crate) struct MemoryRow {
     pub(crate) contender: Kind,
-    /// Files and directories that were looked at.
+    /// Number of files and directories looked up.
     pub(crate) inodes: u64,
-    /// Resident after the mount.
+    /// After the mount.
     pub(crate) idle: Resident,
-    /// After each inode was looked at.
+    /// After every inode was looked up.
     pub(crate) known: Resident,
-    /// After the kernel was asked to forget them.
+    /// After the kernel dropped its caches.
     pub(crate) forgotten: Resident,
-    /// What the resident memory grew by per inode, bytes.
+    /// Growth of resident memory per inode, in bytes.
     pub(crate) bytes_per_inode: f64,
 }
 
-/// What all processes of a server hold together.
+/// Resources of all processes of a server.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Resident {
     pub(crate) kib: u64,
-    /// The part of it that is its own and not a file's, such as its program's.
+    /// Anonymous part, which excludes file-backed pages such as the program's.
     pub(crate) anonymous_kib: u64,
     pub(crate) descriptors: usize,
 }
@@ -62,22 +62,22 @@ pub(crate) fn run(options: &Options, contenders: &[Contender], progress: &Progre
 }
 
 fn measure(options: &Options, contender: &Contender, progress: &Progress) -> Result<MemoryRow> {
-    let say = |what: &str| progress.say(&format!("memory of {}: {what}", contender.kind.name()));
+    let say = |what: &str| progress.show(&format!("memory of {}: {what}", contender.kind.name()));
     let files = options.memory_files();
-    say("laying out the tree");
+    say("creating the tree");
     let inodes = u64::from(files) + u64::from(files / PER_DIR) + 10_000;
-    let stage = Stage::new(&crate::enclosure::base()?, Size { bytes: (512 << 20) + inodes * 1024, inodes })?;
-    let branches = contender.branches(&stage)?;
-    lay(&branches.ro, files).context("lay out the tree")?;
-    rustix::fs::syncfs(stage.open()?).context("sync the file system")?;
+    let scratch = ScratchFs::new(&crate::isolation::base()?, Size { bytes: (512 << 20) + inodes * 1024, inodes })?;
+    let branches = contender.branches(&scratch)?;
+    populate(&branches.ro, files).context("create the tree")?;
+    rustix::fs::syncfs(scratch.open()?).context("sync the file system")?;
     forget()?;
 
-    let running = contender.mount(&stage, &branches)?;
+    let running = contender.mount(&scratch, &branches)?;
     let idle = resident();
-    say("looking at every file");
-    let known_inodes = look(&running.root)?;
+    say("stat of every file");
+    let known_inodes = stat_tree(&running.root)?;
     let known = resident();
-    say("making the kernel forget");
+    say("dropping the kernel's caches");
     forget()?;
     let forgotten = settled();
     let grown = known.kib.saturating_sub(idle.kib) * 1024;
@@ -85,7 +85,7 @@ fn measure(options: &Options, contender: &Contender, progress: &Progress) -> Res
     Ok(MemoryRow { contender: contender.kind, inodes: known_inodes, idle, known, forgotten, bytes_per_inode })
 }
 
-fn lay(root: &Path, files: u32) -> std::io::Result<()> {
+fn populate(root: &Path, files: u32) -> std::io::Result<()> {
     for i in 0..files {
         let dir = root.join(format!("d{:05}", i / PER_DIR));
         if i % PER_DIR == 0 {
@@ -106,7 +106,7 @@ fn resident() -> Resident {
     }
 }
 
-/// The memory once it no longer shrinks: what the kernel forgets reaches the server later.
+/// Returns the memory once it no longer shrinks: the kernel's FORGET requests are asynchronous.
 fn settled() -> Resident {
     let mut last = resident();
     for _ in 0..60 {
@@ -120,19 +120,19 @@ fn settled() -> Resident {
     last
 }
 
-/// Makes the kernel drop the entries and inodes that nobody uses.
+/// Makes the kernel drop unused dentries and inodes.
 fn forget() -> Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "2").context("ask the kernel to forget")
 }
 
-/// Looks at every file as find(1) does when asked for an attribute; answers how many there are.
-fn look(root: &Path) -> Result<u64> {
+/// Requests the attributes of every file, as find(1) does, and returns the number of files.
+fn stat_tree(root: &Path) -> Result<u64> {
     let root = rustix::fs::open(root, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .with_context(|| format!("open {}", root.display()))?;
-    look_in(&root).context("look at the tree")
+    stat_tree_in(&root).context("stat the tree")
 }
 
-fn look_in(dir: &OwnedFd) -> rustix::io::Result<u64> {
+fn stat_tree_in(dir: &OwnedFd) -> rustix::io::Result<u64> {
     let mut buffer = vec![MaybeUninit::uninit(); 32 << 10];
     let mut entries = RawDir::new(dir.as_fd(), &mut buffer);
     let mut count = 0;
@@ -146,7 +146,7 @@ fn look_in(dir: &OwnedFd) -> rustix::io::Result<u64> {
         count += 1;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            count += look_in(&rustix::fs::openat(dir, name, flags, Mode::empty())?)?;
+            count += stat_tree_in(&rustix::fs::openat(dir, name, flags, Mode::empty())?)?;
         }
     }
     Ok(count)

@@ -1,7 +1,9 @@
-//! The smallest FUSE server on this project's transports: a fixed tree whose attributes it answers from memory, without a
-//! table, a lock or a system call of its own. A request to it costs what the kernel and the transport cost.
+//! The smallest FUSE server on Strata's transports: a fixed tree whose attributes it returns from
+//! memory, without a table, a lock or a system call. The cost of a request is that of the kernel
+//! and the transport.
 //!
-//! The tree is that of the forced stat: a directory per operation, in it a directory per worker, in it one file.
+//! The tree is that of the forced stat: a directory per operation, in it a directory per worker, in
+//! it one file.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -15,19 +17,20 @@ use fuse::abi::{
 };
 use fuse::{Errno, Filesystem, MountOptions, Reply, Request, Session, Transport, Wish};
 
-/// The hidden first argument that makes this program a server; its mount point and transport follow.
+/// Hidden first argument that runs this program as the server; its mount point and transport
+/// follow.
 pub(crate) const SUBCOMMAND: &str = "nullping";
-/// What the server says once it is mounted.
+/// Line that the server prints once it is mounted.
 pub(crate) const READY: &str = "mounted";
 
-/// How long, in seconds, the kernel need not ask for a name again.
+/// Cache lifetime of names in the kernel, in seconds.
 const DAY: u64 = 86_400;
-/// The node of the operation's directory.
+/// Node of the operation's directory.
 const OPERATION: u64 = 2;
-/// Workers' directories have the even numbers from here on, and the file in each the number after it.
+/// Workers' directories have even node numbers from here on; the file in each has the next number.
 const FIRST_WORKER: u64 = 4;
 
-/// Mounts the file system at `point`, and serves it until it is unmounted.
+/// Mounts the file system at `point` and serves it until it is unmounted.
 pub(crate) fn main(point: Option<OsString>, transport: Option<OsString>) -> Result<()> {
     let point = point.context("nullping is started by strata-bench itself")?;
     let mut options = MountOptions::new(&point);
@@ -45,7 +48,7 @@ pub(crate) fn main(point: Option<OsString>, transport: Option<OsString>) -> Resu
 #[derive(Debug)]
 struct Nullping;
 
-/// The node of a name in a directory; `None` if there is no such name.
+/// Returns the node of a name in a directory, or `None` if the name does not exist.
 fn child(parent: u64, name: &[u8]) -> Option<u64> {
     match parent {
         ROOT_ID => Some(OPERATION),

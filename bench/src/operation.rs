@@ -1,8 +1,8 @@
-//! The catalogue of operations: what each is called, how it is counted, and what is wanted of it.
+//! The measured operations: names, units and targets.
 
 use serde::{Deserialize, Serialize};
 
-/// One operation that is measured by itself.
+/// An operation that is measured separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Operation {
@@ -30,7 +30,7 @@ pub(crate) enum Operation {
     Unlink,
 }
 
-/// What a rate counts.
+/// Unit of a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Unit {
     #[serde(rename = "ops/s")]
@@ -49,8 +49,8 @@ impl Unit {
 }
 
 impl Operation {
-    /// Every operation, in the order in which they are run: those that only look come first, and those that remove last,
-    /// because ext4 is slow to create where many inodes have just been freed.
+    /// Every operation, in order of execution: reads first and removals last, because ext4 creates
+    /// slowly after many inodes were freed.
     pub(crate) const ALL: [Operation; 22] = [
         Operation::GetattrForced,
         Operation::StatFirst,
@@ -76,12 +76,12 @@ impl Operation {
         Operation::Unlink,
     ];
 
-    /// The name on the command line and in the JSON.
+    /// Returns the name on the command line and in the JSON.
     pub(crate) fn id(self) -> &'static str {
         self.texts().0
     }
 
-    /// The name that people read.
+    /// Returns the name in tables.
     pub(crate) fn label(self) -> &'static str {
         self.texts().1
     }
@@ -113,7 +113,7 @@ impl Operation {
         }
     }
 
-    /// Whether the operation moves the data of a large file.
+    /// Whether the operation transfers the data of a large file.
     pub(crate) fn is_large(self) -> bool {
         matches!(
             self,
@@ -132,7 +132,7 @@ impl Operation {
         if self.is_large() { Unit::Megabytes } else { Unit::Operations }
     }
 
-    /// What we want of the union, as a share of the native rate.
+    /// Returns the target for the union, as a share of the native rate.
     pub(crate) fn target(self) -> Option<f64> {
         match self {
             Operation::Create => Some(0.35),
@@ -158,8 +158,8 @@ impl Operation {
         }
     }
 
-    /// How often the timed phase goes through its files. What a cache answers is so fast that one pass would be lost in the
-    /// noise; what can happen only once per file has one pass.
+    /// Returns the number of passes over the files in the timed phase. Cached operations need
+    /// several to rise above the noise; an operation that can happen once per file has one pass.
     pub(crate) fn passes(self) -> u32 {
         match self {
             Operation::StatAgain | Operation::MissingAgain => 10,

@@ -1,4 +1,4 @@
-//! The single operations: which contender is measured when, and by whom.
+//! Schedule and execution of the single operations.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -17,10 +17,10 @@ use crate::operation::Operation;
 use crate::process;
 use crate::progress::Progress;
 use crate::reference::{self, Reference};
-use crate::stage::{Size, Stage};
+use crate::scratch::{ScratchFs, Size};
 use crate::worker::{self, Outcome, Task};
 
-/// How long a worker may take; the slowest known takes a tenth of it.
+/// Time limit of a worker in seconds; the slowest known takes a tenth of it.
 const PATIENCE_SECONDS: i64 = 300;
 
 /// One measurement.
@@ -30,39 +30,39 @@ pub(crate) struct Sample {
     pub(crate) operation: Operation,
     pub(crate) threads: u32,
     pub(crate) rep: u32,
-    /// What was measured, or why it could not be.
+    /// The measurement, or the reason for its failure.
     pub(crate) result: Result<Measured, String>,
 }
 
-/// What one measurement of one operation says.
+/// Result of one measurement of one operation.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
-    /// From the first worker's beginning to the last one's end.
+    /// From the start of the first worker to the end of the last one.
     pub(crate) seconds: f64,
-    /// Operations (system calls, or pages of a mapping), all workers together.
+    /// Number of operations (system calls, or pages of a mapping) of all workers.
     pub(crate) ops: u64,
     pub(crate) bytes: u64,
-    /// Requests that the kernel sent meanwhile, where the server counts them.
+    /// Requests that the kernel sent meanwhile, if the server counts them.
     pub(crate) requests: Option<Requests>,
 }
 
-/// Measures everything. Contenders take turns within each repetition, so that what changes about the machine over time
-/// changes for all of them, and for the references as well.
+/// Runs all measurements. Contenders take turns within each repetition, so that slow changes of the
+/// machine affect all of them, and the references, equally.
 pub(crate) fn run(
     options: &Options,
     contenders: &[Contender],
     progress: &Progress,
 ) -> Result<(Vec<Sample>, Vec<Reference>)> {
-    let base = crate::enclosure::base()?;
+    let base = crate::isolation::base()?;
     let (mut samples, mut references) = (Vec::new(), Vec::new());
     for rep in 0..options.repetitions() {
-        progress.say(&format!("{}/{}  round trips", rep + 1, options.repetitions()));
+        progress.show(&format!("{}/{}  round trips", rep + 1, options.repetitions()));
         references.extend(reference::measure(options, contenders, rep)?);
         for contender in contenders {
             for &threads in &options.threads {
                 let turn = Turn { options, contender, threads, rep, progress };
-                let stage = Stage::new(&base, turn.size())?;
-                samples.extend(turn.measure_all(&stage)?);
+                let scratch = ScratchFs::new(&base, turn.size())?;
+                samples.extend(turn.measure_all(&scratch)?);
             }
         }
     }
@@ -84,7 +84,7 @@ impl Turn<'_> {
         Amounts { workers: self.threads, files: self.options.files(), large_bytes: self.options.large_bytes() }
     }
 
-    /// Room for all that is laid out and made, twice.
+    /// Returns twice the space that the files need.
     fn size(&self) -> Size {
         let amounts = self.amounts();
         let workers = u64::from(amounts.workers);
@@ -96,17 +96,17 @@ impl Turn<'_> {
     fn say(&self, what: &str) {
         let (rep, reps) = (self.rep + 1, self.options.repetitions());
         let name = self.contender.kind.name();
-        self.progress.say(&format!("{rep}/{reps}  {name}, {} thread(s): {what}", self.threads));
+        self.progress.show(&format!("{rep}/{reps}  {name}, {} thread(s): {what}", self.threads));
     }
 
-    fn measure_all(&self, stage: &Stage) -> Result<Vec<Sample>> {
-        self.say("laying out the branches");
+    fn measure_all(&self, scratch: &ScratchFs) -> Result<Vec<Sample>> {
+        self.say("populating the branches");
         let operations = self.options.operations();
-        let branches = self.contender.branches(stage)?;
+        let branches = self.contender.branches(scratch)?;
         for &operation in &operations {
-            layout::lay(operation, &branches, &self.amounts())?;
+            layout::populate(operation, &branches, &self.amounts())?;
         }
-        let disk = stage.open()?;
+        let disk = scratch.open()?;
         let sample = |operation, result| Sample {
             contender: self.contender.kind,
             operation,
@@ -114,7 +114,7 @@ impl Turn<'_> {
             rep: self.rep,
             result,
         };
-        let running = match self.contender.mount(stage, &branches) {
+        let running = match self.contender.mount(scratch, &branches) {
             Ok(running) => running,
             Err(error) => {
                 self.progress.clear();
@@ -140,7 +140,8 @@ impl Turn<'_> {
     }
 }
 
-/// Has `threads` workers do one operation in the file system at `root`, which lies on `disk`.
+/// Runs one operation with `threads` workers in the file system at `root`, which is stored on
+/// `disk`.
 pub(crate) fn measure(
     options: &Options,
     operation: Operation,
@@ -150,18 +151,18 @@ pub(crate) fn measure(
 ) -> Result<Measured> {
     let tasks = tasks(options, operation, threads, root)?;
     let mut before = None;
-    let outcomes = together(worker::SUBCOMMAND, &tasks, || {
-        // What the warm-up has written is not to be written while we measure.
+    let outcomes = run_workers(worker::SUBCOMMAND, &tasks, || {
+        // Flushes the writes of the warm-up, so that writeback does not disturb the measurement.
         rustix::fs::syncfs(disk).context("sync the file system")?;
         before = counters::read(root);
         Ok(())
     })?;
     let after = counters::read(root);
     let requests = before.zip(after).map(|(before, after)| counters::between(&before, &after));
-    Ok(sum_up(&outcomes, requests))
+    Ok(summarise(&outcomes, requests))
 }
 
-/// What each worker of an operation is told to do.
+/// Returns the task of each worker.
 pub(crate) fn tasks(options: &Options, operation: Operation, threads: u32, root: &Path) -> Result<Vec<String>> {
     let task = |worker| Task {
         operation,
@@ -173,8 +174,13 @@ pub(crate) fn tasks(options: &Options, operation: Operation, threads: u32, root:
     (0..threads).map(|worker| serde_json::to_string(&task(worker)).context("describe the task")).collect()
 }
 
-/// Starts one worker per task, and lets all of them begin once they have warmed up and `settle` has run.
-pub(crate) fn together(subcommand: &str, tasks: &[String], settle: impl FnOnce() -> Result<()>) -> Result<Vec<Done>> {
+/// Starts one worker per task. Lets all of them begin once they have warmed up and `settle` has
+/// returned.
+pub(crate) fn run_workers(
+    subcommand: &str,
+    tasks: &[String],
+    settle: impl FnOnce() -> Result<()>,
+) -> Result<Vec<Done>> {
     let mut workers = tasks.iter().map(|task| Worker::start(subcommand, task)).collect::<Result<Vec<_>>>()?;
     workers.iter_mut().try_for_each(Worker::ready)?;
     settle()?;
@@ -182,7 +188,7 @@ pub(crate) fn together(subcommand: &str, tasks: &[String], settle: impl FnOnce()
     workers.into_iter().map(Worker::outcome).collect()
 }
 
-/// What one worker has done.
+/// Result of one worker.
 pub(crate) struct Done {
     begun: u64,
     ended: u64,
@@ -190,11 +196,11 @@ pub(crate) struct Done {
     bytes: u64,
 }
 
-pub(crate) fn sum_up(outcomes: &[Done], requests: Option<Requests>) -> Measured {
+pub(crate) fn summarise(outcomes: &[Done], requests: Option<Requests>) -> Measured {
     let begun = outcomes.iter().map(|done| done.begun).min().unwrap_or(0);
     let ended = outcomes.iter().map(|done| done.ended).max().unwrap_or(0);
     Measured {
-        // At least a nanosecond, so that a rate is a number.
+        // At least a nanosecond, so that the rate is finite.
         seconds: ended.saturating_sub(begun).max(1) as f64 / 1e9,
         ops: outcomes.iter().map(|done| done.ops).sum(),
         bytes: outcomes.iter().map(|done| done.bytes).sum(),
@@ -202,7 +208,7 @@ pub(crate) fn sum_up(outcomes: &[Done], requests: Option<Requests>) -> Measured 
     }
 }
 
-/// A running worker process; ended when this is dropped before its time.
+/// A running worker process, killed when dropped.
 struct Worker {
     child: Child,
     answers: BufReader<ChildStdout>,
@@ -216,47 +222,47 @@ impl Worker {
             .stdout(Stdio::piped())
             .spawn()
             .context("start a worker")?;
-        let answers = BufReader::new(child.stdout.take().context("hear the worker")?);
+        let answers = BufReader::new(child.stdout.take().context("read from the worker")?);
         Ok(Self { child, answers })
     }
 
-    /// The next line that it says.
+    /// Returns the worker's next line.
     ///
-    /// A server that hangs would hang the whole run: so when nothing is heard for too long, the server is ended, which
-    /// fails whatever its users wait for.
-    fn hear(&mut self) -> Result<String> {
+    /// A hung server would hang the whole run. So after the time limit the server is killed, and
+    /// its users' calls fail.
+    fn read_line(&mut self) -> Result<String> {
         let limit = Timespec { tv_sec: PATIENCE_SECONDS, tv_nsec: 0 };
         let ready = poll(&mut [PollFd::new(self.answers.get_ref(), PollFlags::IN)], Some(&limit)).context("wait")?;
         if ready == 0 {
-            process::end_all();
-            bail!("no answer for {PATIENCE_SECONDS} seconds: every process of the contender was ended");
+            process::kill_all();
+            bail!("no reply for {PATIENCE_SECONDS} seconds: killed every process of the contender");
         }
         let mut line = String::new();
-        self.answers.read_line(&mut line).context("hear the worker")?;
+        self.answers.read_line(&mut line).context("read from the worker")?;
         Ok(line)
     }
 
     /// Waits until the worker has warmed up.
     fn ready(&mut self) -> Result<()> {
-        let line = self.hear()?;
+        let line = self.read_line()?;
         if line.trim_end() == worker::READY {
             return Ok(());
         }
         match serde_json::from_str(&line) {
             Ok(Outcome::Failed(why)) => bail!(why),
-            _ => bail!("the worker ended before its time"),
+            _ => bail!("the worker exited early"),
         }
     }
 
-    /// Lets it begin.
+    /// Starts the timed phase.
     fn go(&mut self) -> Result<()> {
-        self.child.stdin.as_mut().context("speak to the worker")?.write_all(b"\n").context("speak to the worker")
+        self.child.stdin.as_mut().context("write to the worker")?.write_all(b"\n").context("write to the worker")
     }
 
-    /// Waits for its end.
+    /// Returns the worker's result.
     fn outcome(mut self) -> Result<Done> {
-        let line = self.hear()?;
-        match serde_json::from_str(&line).context("the worker ended before its time")? {
+        let line = self.read_line()?;
+        match serde_json::from_str(&line).context("the worker exited early")? {
             Outcome::Done { begun, ended, ops, bytes } => Ok(Done { begun, ended, ops, bytes }),
             Outcome::Failed(why) => bail!(why),
         }
@@ -265,7 +271,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It has ended by itself, unless something went wrong; then it must not outlive its turn.
+        // A worker that still runs after an error must not outlive its turn.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

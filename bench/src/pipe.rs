@@ -1,5 +1,5 @@
-//! A message of one byte through a pipe and back, between two processes on one CPU: two switches from process to process
-//! and four system calls, which is what a FUSE request and its answer cost the kernel at least.
+//! A message of one byte through a pipe and back, between two processes on one CPU: two context
+//! switches and four system calls, the minimum for a FUSE request and its reply.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -11,17 +11,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::worker::{self, Timed};
 
-/// The hidden first argument that makes this program a worker that measures a pipe; a [`Task`] in JSON follows.
+/// Hidden first argument that runs this program as a worker that measures a pipe; a [`Task`] in
+/// JSON follows.
 pub(crate) const SUBCOMMAND: &str = "pipe";
-/// The hidden first argument that makes this program the other end of the pipe.
+/// Hidden first argument that runs this program as the other end of the pipe.
 pub(crate) const ECHO: &str = "pipe-echo";
 
-/// What a worker is to do.
+/// Task of a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
-    /// Which worker this is; also the CPU of both processes.
+    /// Index of the worker; also the CPU of both processes.
     pub(crate) worker: u32,
-    /// How many messages are sent there and back.
+    /// Number of messages sent there and back.
     pub(crate) messages: u32,
 }
 
@@ -33,7 +34,7 @@ pub(crate) fn main(task: Option<OsString>) -> Result<()> {
 }
 
 fn prepare(task: &Task) -> Result<Timed> {
-    // The child inherits the CPU. It ends when its standard input does.
+    // The child inherits the CPU affinity, and ends at the end of its standard input.
     let mut child = Command::new("/proc/self/exe")
         .arg(ECHO)
         .stdin(Stdio::piped())
@@ -44,11 +45,11 @@ fn prepare(task: &Task) -> Result<Timed> {
     let from = child.stdout.take().context("read from the other end")?;
     let messages = task.messages;
     for _ in 0..messages / 10 {
-        there_and_back(&to, &from).context("send a byte there and back")?;
+        round_trip(&to, &from).context("send a byte there and back")?;
     }
     Ok(Box::new(move || {
         for _ in 0..messages {
-            there_and_back(&to, &from)?;
+            round_trip(&to, &from)?;
         }
         drop(to);
         let _ended = child.wait();
@@ -56,7 +57,7 @@ fn prepare(task: &Task) -> Result<Timed> {
     }))
 }
 
-fn there_and_back(to: &ChildStdin, from: &ChildStdout) -> rustix::io::Result<()> {
+fn round_trip(to: &ChildStdin, from: &ChildStdout) -> rustix::io::Result<()> {
     let mut byte = [b'p'];
     match (rustix::io::write(to, &byte)?, rustix::io::read(from, &mut byte)?) {
         (1, 1) => Ok(()),
@@ -64,7 +65,7 @@ fn there_and_back(to: &ChildStdin, from: &ChildStdout) -> rustix::io::Result<()>
     }
 }
 
-/// Sends back every byte that comes by standard input.
+/// Echoes every byte from standard input.
 pub(crate) fn echo() -> Result<()> {
     let (input, output) = (std::io::stdin(), std::io::stdout());
     let mut byte = [0];

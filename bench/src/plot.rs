@@ -1,7 +1,7 @@
-//! The plot: for each operation a bar per contender, as long as its share of the native rate.
+//! The plot: for each operation a bar per contender, proportional to its share of the native rate.
 //!
-//! The scale is linear and begins at zero, so that twice the length is twice the speed. Every bar carries its name and
-//! number; nothing needs a legend but the two marks.
+//! The scale is linear and starts at zero, so that twice the length is twice the speed. Every bar
+//! is labelled with name and number; the legend only explains the two marks.
 
 use std::fmt::Write as _;
 
@@ -18,11 +18,11 @@ const BAR_HEIGHT: f64 = 11.0;
 const GAP: f64 = 16.0;
 const MARGIN: f64 = 16.0;
 const HEADER: f64 = 62.0;
-/// Where bars begin in a panel; the names stand before.
+/// Left end of the bars in a panel; the names are to the left of it.
 const ORIGIN: f64 = 92.0;
-/// How long a bar of the native rate is.
+/// Length of a bar of the native rate.
 const NATIVE: f64 = 210.0;
-/// Bars end here, whatever they stand for.
+/// Bars are cut at this multiple of the native rate.
 const LONGEST: f64 = 1.2;
 
 /// One panel.
@@ -95,7 +95,7 @@ fn header(svg: &mut String, report: &Report) {
     let _ = writeln!(
         svg,
         "<text x=\"{x}\" y=\"24\" font-size=\"16\" font-weight=\"bold\">Share of the native file system's speed</text>\n\
-         <text x=\"{x}\" y=\"43\" fill=\"#555\">longer is faster; dashed line: native; red mark: what is wanted of unionfs; \
+         <text x=\"{x}\" y=\"43\" fill=\"#555\">longer is faster; dashed line: native; red mark: target for unionfs; \
          {threads} thread(s), median of {}; ext4 in memory, Linux {}, {}</text>",
         report.repetitions,
         escape(&machine.kernel),
@@ -126,7 +126,7 @@ fn draw_panel(svg: &mut String, panel: &Panel, x: f64, y: f64) {
     if let Some(target) = panel.target {
         line(svg, origin + NATIVE * target, "stroke=\"#c1121f\" stroke-width=\"1.5\" stroke-dasharray=\"5 2\"");
     }
-    // Last, because each lies on a white ground, so that no line runs through it.
+    // Labels last: each has a white background, so that no line crosses it.
     for ((kind, ratio), y) in bars() {
         draw_label(svg, kind, ratio, origin, y);
     }
@@ -140,7 +140,7 @@ fn weight(kind: Kind) -> &'static str {
     if kind.is_strata() { " font-weight=\"bold\"" } else { "" }
 }
 
-/// The name and the bar.
+/// Draws the name and the bar.
 fn draw_bar(svg: &mut String, kind: Kind, ratio: Option<f64>, origin: f64, y: f64) {
     let _ = writeln!(
         svg,
@@ -155,7 +155,7 @@ fn draw_bar(svg: &mut String, kind: Kind, ratio: Option<f64>, origin: f64, y: f6
     );
 }
 
-/// The number, at the end of the bar.
+/// Draws the number at the end of the bar.
 fn draw_label(svg: &mut String, kind: Kind, ratio: Option<f64>, origin: f64, y: f64) {
     let label = ratio.map_or_else(|| "failed".to_owned(), |ratio| format!("{ratio:.2}"));
     let _ = writeln!(
@@ -167,7 +167,7 @@ fn draw_label(svg: &mut String, kind: Kind, ratio: Option<f64>, origin: f64, y: 
     );
 }
 
-/// Ours are of one family, and so are the peers.
+/// One hue for Strata's file systems, another for the peers.
 fn colour(kind: Kind) -> &'static str {
     match kind {
         Kind::Native => "#222222",

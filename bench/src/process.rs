@@ -1,4 +1,4 @@
-//! Running programs and looking at the processes of our namespace.
+//! Running programs, and inspecting the processes of the PID namespace.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Runs a program to its end; what it said goes to the file `log`, and into the error if it fails.
+/// Runs a program to its end. Its output is appended to the file `log`, and becomes part of the
+/// error if it fails.
 ///
-/// The output goes to a file and not through a pipe because a server that stays in the background keeps it open.
+/// With a pipe, a server that stays in the background would keep it open.
 pub(crate) fn run(command: &mut Command, log: &Path) -> Result<()> {
     let name = command.get_program().to_owned();
     let what = || format!("run {}", name.display());
@@ -23,23 +24,24 @@ pub(crate) fn run(command: &mut Command, log: &Path) -> Result<()> {
         .status()
         .with_context(what)?;
     if !status.success() {
-        let said = fs::read(log).unwrap_or_default();
-        let said = String::from_utf8_lossy(&said);
-        let tail: Vec<&str> = said.lines().rev().take(5).collect();
+        let output = fs::read(log).unwrap_or_default();
+        let output = String::from_utf8_lossy(&output);
+        let tail: Vec<&str> = output.lines().rev().take(5).collect();
         bail!("{}: {status}: {}", name.display(), tail.into_iter().rev().collect::<Vec<_>>().join("; "));
     }
     Ok(())
 }
 
-/// Where a program lies according to $PATH.
+/// Returns the path of a program in $PATH.
 pub(crate) fn find(program: &str) -> Option<std::path::PathBuf> {
     let dirs = std::env::var_os("PATH")?;
     std::env::split_paths(&dirs).map(|dir| dir.join(program)).find(|path| path.is_file())
 }
 
-/// Every process of this namespace other than its first one, which is the coordinator.
+/// Returns every process of this PID namespace except the first one, which is the coordinator.
 ///
-/// Between two workers that are the contender's servers, whatever they are called and however they went to the background.
+/// Between workers, these are the contender's servers, whatever their names are and however they
+/// went to the background.
 pub(crate) fn servers() -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries
@@ -53,7 +55,7 @@ fn is_zombie(pid: Pid) -> bool {
     stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
 }
 
-/// Waits until no server is left; ends those that don't end by themselves.
+/// Waits until no server is left; kills those that do not end.
 pub(crate) fn wait_for_servers() {
     let begun = Instant::now();
     loop {
@@ -63,38 +65,39 @@ pub(crate) fn wait_for_servers() {
             return;
         }
         if begun.elapsed() > Duration::from_secs(10) {
-            end_all();
+            kill_all();
         }
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Ends every process of this namespace but ourselves, at once.
-pub(crate) fn end_all() {
+/// Kills every other process of this namespace.
+pub(crate) fn kill_all() {
     for pid in servers() {
-        // It may have ended between the look and the signal: nothing to do then.
+        // The process may have ended before the signal, which is fine.
         let _ = kill_process(pid, Signal::KILL);
     }
 }
 
-/// Collects the children that have ended: as the first process of the namespace we inherit every server.
+/// Reaps ended children: the first process of the namespace inherits every server.
 fn reap() {
     while let Ok(Some(_)) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {}
 }
 
-/// A number from /proc/PID/status, such as `VmRSS`, in the unit that stands there (KiB for sizes).
+/// Returns a number from /proc/PID/status, such as `VmRSS`, in the unit of that file (KiB for
+/// sizes).
 pub(crate) fn status_field(pid: Pid, field: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// How many descriptors a process has open.
+/// Returns the number of a process's open descriptors.
 pub(crate) fn descriptors(pid: Pid) -> Option<usize> {
     Some(fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count())
 }
 
-/// Joins the pieces of one option, some of which are paths, which need not be UTF-8.
+/// Concatenates the pieces of one option; some are paths, which need not be UTF-8.
 pub(crate) fn concat(pieces: &[&OsStr]) -> std::ffi::OsString {
     pieces.iter().copied().collect()
 }

@@ -1,8 +1,8 @@
-//! What runs now, on one line of a terminal.
+//! Progress on one line of a terminal.
 
 use std::io::{IsTerminal, Write};
 
-/// Says what runs; silent unless stderr is a terminal.
+/// Prints the current step; silent unless stderr is a terminal.
 #[derive(Debug)]
 pub(crate) struct Progress {
     terminal: bool,
@@ -14,16 +14,16 @@ impl Progress {
     }
 
     /// Replaces the line.
-    pub(crate) fn say(&self, what: &str) {
+    pub(crate) fn show(&self, what: &str) {
         if self.terminal {
             eprint!("\r\x1b[K{what}");
-            // A line that does not appear costs nobody anything.
+            // A failure to print progress is ignored.
             let _ = std::io::stderr().flush();
         }
     }
 
-    /// Takes the line away.
+    /// Clears the line.
     pub(crate) fn clear(&self) {
-        self.say("");
+        self.show("");
     }
 }

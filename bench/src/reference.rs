@@ -1,5 +1,5 @@
-//! What no server can be faster than on this machine: how long a request to a server that answers from memory takes, and,
-//! as a unit that holds across machines, how long a byte takes through a pipe and back.
+//! Lower bounds for FUSE servers on this machine: the round trip to a server that replies from
+//! memory, and, as a unit for comparing machines, the round trip of a byte through a pipe.
 //!
 //! Both are measured in every repetition, with as many workers as the operations.
 
@@ -18,14 +18,14 @@ use crate::contender::Contender;
 use crate::layout;
 use crate::operation::Operation;
 use crate::operations;
-use crate::stage::Mounted;
+use crate::scratch::Mounted;
 use crate::{nullping, pipe};
 
-/// How requests travel to the server that answers from memory.
+/// Transport to the server that replies from memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Transport {
-    /// As Strata's mounts choose it: io_uring where the kernel has it.
+    /// As Strata's mounts choose it: io_uring if the kernel supports it
     Auto,
     /// `/dev/fuse`
     Device,
@@ -40,22 +40,23 @@ impl Transport {
     }
 }
 
-/// The references of one repetition, transport and number of workers. Times are microseconds, of one worker.
+/// References of one repetition, transport and number of workers. Times are microseconds of one
+/// worker.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Reference {
     pub(crate) rep: u32,
     pub(crate) threads: u32,
     pub(crate) transport: Transport,
-    /// A byte through a pipe and back, both processes on one CPU.
+    /// A byte through a pipe and back, with both processes on one CPU.
     pub(crate) pipe_microseconds: f64,
     /// statx(2) with `AT_STATX_FORCE_SYNC` of a file on a tmpfs.
     pub(crate) native_microseconds: f64,
-    /// The same of a file of [`nullping`]: one GETATTR and its answer more.
+    /// The same on [`nullping`]: one GETATTR and its reply more.
     pub(crate) nullping_microseconds: f64,
 }
 
 impl Reference {
-    /// What one request and its answer cost, microseconds.
+    /// Returns the cost of one request and its reply in microseconds.
     pub(crate) fn round_trip(&self) -> f64 {
         (self.nullping_microseconds - self.native_microseconds).max(0.0)
     }
@@ -66,7 +67,7 @@ pub(crate) fn measure(options: &Options, contenders: &[Contender], rep: u32) -> 
     let mut transports: Vec<Transport> = contenders.iter().filter_map(|contender| contender.kind.transport()).collect();
     transports.sort_unstable();
     transports.dedup();
-    let base = crate::enclosure::base()?;
+    let base = crate::isolation::base()?;
     let mut references = Vec::new();
     for &threads in &options.threads {
         if transports.is_empty() {
@@ -95,13 +96,13 @@ fn pipe_round_trip(options: &Options, threads: u32) -> Result<f64> {
     let tasks = (0..threads)
         .map(|worker| serde_json::to_string(&pipe::Task { worker, messages }).context("describe the task"))
         .collect::<Result<Vec<_>>>()?;
-    let done = operations::together(pipe::SUBCOMMAND, &tasks, || Ok(())).context("measure a pipe")?;
-    Ok(operations::sum_up(&done, None).microseconds(threads))
+    let done = operations::run_workers(pipe::SUBCOMMAND, &tasks, || Ok(())).context("measure a pipe")?;
+    Ok(operations::summarise(&done, None).microseconds(threads))
 }
 
 fn native_stat(options: &Options, base: &Path, threads: u32) -> Result<f64> {
     let point = base.join("mnt");
-    fs::create_dir_all(&point).with_context(|| format!("make {}", point.display()))?;
+    fs::create_dir_all(&point).with_context(|| format!("create {}", point.display()))?;
     rustix::mount::mount("tmpfs", &point, "tmpfs", MountFlags::empty(), None)
         .with_context(|| format!("mount a tmpfs at {}", point.display()))?;
     let mounted = Mounted { at: point };
@@ -109,7 +110,7 @@ fn native_stat(options: &Options, base: &Path, threads: u32) -> Result<f64> {
         let dir = mounted.at.join(layout::worker_dir(Operation::GetattrForced, worker));
         fs::create_dir_all(&dir)
             .and_then(|()| fs::write(dir.join(layout::file_name(0)), []))
-            .with_context(|| format!("lay out {}", dir.display()))?;
+            .with_context(|| format!("populate {}", dir.display()))?;
     }
     forced_stat(options, &mounted.at, threads)
 }
@@ -128,9 +129,9 @@ fn forced_stat(options: &Options, root: &Path, threads: u32) -> Result<f64> {
     Ok(operations::measure(options, Operation::GetattrForced, threads, root, &disk)?.microseconds(threads))
 }
 
-/// A running nullping; unmounted, and waited for, when this is dropped.
+/// A running nullping server. Dropping it unmounts it and waits for its end.
 struct Server {
-    // Fields are dropped in this order: the server ends when it is unmounted.
+    // Fields are dropped in this order: unmounting ends the server.
     mounted: Mounted,
     _process: Process,
 }
@@ -155,8 +156,8 @@ impl Server {
                 .context("start nullping")?,
         );
         let mut line = String::new();
-        let output = process.0.stdout.take().context("hear nullping")?;
-        BufReader::new(output).read_line(&mut line).context("hear nullping")?;
+        let output = process.0.stdout.take().context("read from nullping")?;
+        BufReader::new(output).read_line(&mut line).context("read from nullping")?;
         ensure!(line.trim_end() == nullping::READY, "nullping was not mounted");
         Ok(Self { mounted: Mounted { at: point.to_owned() }, _process: process })
     }

@@ -1,4 +1,4 @@
-//! The tables: the same text for a terminal and for a page of Markdown.
+//! The tables: the same text for a terminal and for a Markdown page.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::operation::Operation;
 use crate::plot;
 use crate::results::{Floor, Report, Row, Spread};
 
-/// Prints the report and writes the files that were asked for.
+/// Prints the report and writes the requested files.
 pub(crate) fn write(report: &Report, options: &Options) -> Result<()> {
     let text = markdown(report);
     print!("{text}");
@@ -54,7 +54,7 @@ fn markdown(report: &Report) -> String {
     text += &floors(report);
     text += &workloads(report);
     text += &memory(report);
-    text += &entrants(report);
+    text += &contender_list(report);
     text
 }
 
@@ -69,7 +69,7 @@ fn thread_counts(report: &Report) -> Vec<u32> {
     counts
 }
 
-/// The rows of one operation, in the order of the contenders.
+/// Returns the rows of one operation, in the order of the contenders.
 fn rows_of(report: &Report, operation: Operation, threads: u32) -> impl Iterator<Item = &Row> {
     report.rows.iter().filter(move |row| row.operation == operation && row.threads == threads)
 }
@@ -89,8 +89,8 @@ fn ratios(report: &Report, threads: u32) -> String {
         let mut line = vec![operation.label().to_owned(), rate_text(native, |rate| number(rate.median))];
         let text = |row: &&Row| row.ratio.map_or_else(|| "failed".to_owned(), |ratio| format!("{:.2}", ratio.median));
         line.extend(others.iter().map(text));
-        line.push(wanted(&rows));
-        line.push(beside_wrapfs(&rows));
+        line.push(target_text(&rows));
+        line.push(relative_to_wrapfs(&rows));
         Some(line)
     });
     table(&head, &body.collect::<Vec<_>>())
@@ -100,8 +100,8 @@ fn find<'a>(rows: &[&'a Row], kind: Kind) -> Option<&'a Row> {
     rows.iter().find(|row| row.contender == kind).copied()
 }
 
-/// What is wanted of the union, and whether it is so.
-fn wanted(rows: &[&Row]) -> String {
+/// Returns the target for the union, and whether it is reached.
+fn target_text(rows: &[&Row]) -> String {
     let Some(target) = rows.first().and_then(|row| row.target) else { return String::new() };
     match find(rows, Kind::Unionfs).and_then(|row| row.ratio) {
         Some(ratio) if ratio.median >= target => format!("{target:.2}, reached"),
@@ -110,8 +110,8 @@ fn wanted(rows: &[&Row]) -> String {
     }
 }
 
-/// The union's rate as a share of the null layer's.
-fn beside_wrapfs(rows: &[&Row]) -> String {
+/// Returns the union's rate as a share of the null layer's.
+fn relative_to_wrapfs(rows: &[&Row]) -> String {
     let rate = |kind| Some(find(rows, kind)?.rate?.median);
     match (rate(Kind::Unionfs), rate(Kind::Wrapfs)) {
         (Some(unionfs), Some(wrapfs)) => format!("{:.2}", unionfs / wrapfs),
@@ -137,7 +137,7 @@ fn rate_text(row: &Row, text: impl Fn(Spread) -> String) -> String {
     row.rate.map_or_else(|| "failed".to_owned(), |rate| format!("{} {}", text(rate), row.unit.name()))
 }
 
-/// How much more the most workers do than one.
+/// Formats the rate of the highest number of workers relative to that of the lowest.
 fn scaling(report: &Report) -> String {
     let counts = thread_counts(report);
     let (Some(&one), Some(&most)) = (counts.first(), counts.last()) else { return String::new() };
@@ -159,7 +159,7 @@ fn scaling(report: &Report) -> String {
     format!("### Rate of {most} threads as a multiple of that of {one}\n\n{}", table(&head, &body.collect::<Vec<_>>()))
 }
 
-/// How far from its floor each operation of Strata's is.
+/// Formats the distance of Strata's operations from their floors.
 fn floors(report: &Report) -> String {
     let mut text = String::new();
     for threads in thread_counts(report) {
@@ -187,7 +187,7 @@ fn floors(report: &Report) -> String {
         if let Some(Floor { round_trip_microseconds, pipe_microseconds, .. }) = shown {
             let _ = writeln!(
                 text,
-                "### {}: distance from the floor\n\nA request to a server that answers from memory takes \
+                "### {}: distance from the floor\n\nA request to a server that replies from memory takes \
                  {round_trip_microseconds:.2} µs, a byte through a pipe and back {pipe_microseconds:.2} µs.\n",
                 workers(threads)
             );
@@ -240,7 +240,7 @@ fn memory(report: &Report) -> String {
     format!("### Memory of the servers, with {} inodes\n\n{}", first.inodes, table(&head, &body.collect::<Vec<_>>()))
 }
 
-fn entrants(report: &Report) -> String {
+fn contender_list(report: &Report) -> String {
     let mut text = "### Contenders\n\n".to_owned();
     for entrant in &report.contenders {
         let version = entrant.version.as_ref().map_or_else(String::new, |version| format!(" {version}"));
@@ -252,12 +252,12 @@ fn entrants(report: &Report) -> String {
         let _ = writeln!(text, "- {}{version}: {settings}", entrant.name);
     }
     for absent in &report.absent {
-        let _ = writeln!(text, "- {}: left out, {}", absent.name, absent.reason);
+        let _ = writeln!(text, "- {}: skipped: {}", absent.name, absent.reason);
     }
     text
 }
 
-/// A number with three digits that say something.
+/// Formats a number with three significant digits.
 pub(crate) fn number(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{:.2}M", v / 1e6),
@@ -268,7 +268,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// A Markdown table whose columns are aligned, so that it reads well as it is.
+/// Formats a Markdown table with aligned columns, readable as plain text.
 fn table(head: &[String], body: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = body.iter().filter_map(|line| line.get(column)).chain(head.get(column));

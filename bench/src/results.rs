@@ -10,41 +10,41 @@ use crate::operation::{Operation, Unit};
 use crate::operations::{Measured, Sample};
 use crate::reference::Reference;
 
-/// Everything that one run has found; this is what the JSON holds.
+/// All results of a run, as written to the JSON file.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
     pub(crate) repetitions: u32,
     pub(crate) files: u32,
     pub(crate) large_bytes: u64,
-    pub(crate) contenders: Vec<Entrant>,
+    pub(crate) contenders: Vec<ContenderInfo>,
     pub(crate) absent: Vec<Absent>,
-    /// What no server can be faster than, for each repetition.
+    /// Lower bounds, for each repetition.
     pub(crate) references: Vec<Reference>,
     pub(crate) rows: Vec<Row>,
     pub(crate) memory: Vec<crate::memory::MemoryRow>,
     pub(crate) workloads: Vec<crate::workload::WorkloadRow>,
 }
 
-/// Where it ran.
+/// The machine.
 #[derive(Debug, Serialize)]
 pub(crate) struct Machine {
     pub(crate) kernel: String,
     pub(crate) processor: String,
     pub(crate) cpus: usize,
-    /// The load average of the minute before the run: what others were doing.
+    /// Load average of the minute before the run: activity of other programs.
     pub(crate) load_before: Option<f64>,
 }
 
 /// A contender that took part.
 #[derive(Debug, Serialize)]
-pub(crate) struct Entrant {
+pub(crate) struct ContenderInfo {
     pub(crate) name: &'static str,
     pub(crate) settings: String,
     pub(crate) version: Option<String>,
 }
 
-/// The middle and the ends of several measurements.
+/// Median, minimum and maximum of several measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -59,31 +59,31 @@ pub(crate) struct Row {
     pub(crate) threads: u32,
     pub(crate) contender: Kind,
     pub(crate) unit: Unit,
-    /// What it moved or did per second, one for each repetition.
+    /// Operations or megabytes per second, one value per repetition.
     pub(crate) rates: Vec<f64>,
     pub(crate) rate: Option<Spread>,
-    /// The rate as a share of the native one of the same repetition.
+    /// The rate as a share of the native rate of the same repetition.
     pub(crate) ratio: Option<Spread>,
-    /// What is wanted of the ratio.
+    /// Target of the ratio.
     pub(crate) target: Option<f64>,
-    /// How long one operation took, microseconds (median).
+    /// Median duration of one operation in microseconds.
     pub(crate) microseconds: Option<f64>,
     /// Requests per operation, by opcode.
     pub(crate) requests: Option<BTreeMap<String, f64>>,
     pub(crate) floor: Option<Floor>,
-    /// Why it could not be measured.
+    /// Reason why it could not be measured.
     pub(crate) error: Option<String>,
 }
 
-/// What an operation can't be cheaper than with the requests that the kernel sends, and how far from it the contender is.
-/// Each is the median of what it was in the single repetitions.
+/// Lower bound for an operation with the requests that the kernel sends, and the contender's
+/// distance from it. Each value is the median over the repetitions.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Floor {
-    /// A request to a server that answers from memory.
+    /// A request to a server that replies from memory.
     pub(crate) round_trip_microseconds: f64,
     /// A byte through a pipe and back.
     pub(crate) pipe_microseconds: f64,
-    /// The native time, and a round trip for each request.
+    /// The native time plus a round trip per request.
     pub(crate) microseconds: f64,
     /// Measured time / floor.
     pub(crate) distance: f64,
@@ -94,7 +94,7 @@ pub(crate) struct Floor {
 }
 
 impl Spread {
-    /// `None` of nothing.
+    /// Returns `None` for no values.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -105,12 +105,12 @@ impl Spread {
 }
 
 impl Report {
-    /// A report without rows.
+    /// Returns a report without rows.
     pub(crate) fn new(options: &Options, contenders: &[Contender], absent: Vec<Absent>) -> Self {
         let versions = std::fs::read_to_string(options.cache.join("peers/versions")).unwrap_or_default();
         let version =
             |name: &str| versions.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(' ')?.to_owned()));
-        let entrants = contenders.iter().map(|contender| Entrant {
+        let contender_list = contenders.iter().map(|contender| ContenderInfo {
             name: contender.kind.name(),
             settings: contender.kind.settings(),
             version: version(contender.kind.name()),
@@ -120,7 +120,7 @@ impl Report {
             repetitions: options.repetitions(),
             files: options.files(),
             large_bytes: options.large_bytes(),
-            contenders: entrants.collect(),
+            contenders: contender_list.collect(),
             absent,
             references: Vec::new(),
             rows: Vec::new(),
@@ -151,7 +151,7 @@ fn load() -> Option<f64> {
 }
 
 impl Measured {
-    /// Operations or megabytes (a million bytes) per second.
+    /// Operations or megabytes (10^6 bytes) per second.
     fn rate(&self, unit: Unit) -> f64 {
         let amount = match unit {
             Unit::Operations => self.ops as f64,
@@ -160,13 +160,13 @@ impl Measured {
         amount / self.seconds
     }
 
-    /// How long one operation took a worker.
+    /// Returns the duration of one operation of one worker.
     pub(crate) fn microseconds(&self, threads: u32) -> f64 {
         self.seconds * 1e6 * f64::from(threads) / self.ops.max(1) as f64
     }
 }
 
-/// One row for each operation, number of workers and contender.
+/// Returns one row for each operation, number of workers and contender.
 pub(crate) fn rows(samples: &[Sample], references: &[Reference], contenders: &[Contender]) -> Vec<Row> {
     let mut keys: Vec<(u32, Operation)> = samples.iter().map(|sample| (sample.threads, sample.operation)).collect();
     keys.sort_unstable();
@@ -177,7 +177,7 @@ pub(crate) fn rows(samples: &[Sample], references: &[Reference], contenders: &[C
     rows.collect()
 }
 
-/// The samples of one contender that could be measured, by repetition.
+/// Returns the successful samples of one contender, by repetition.
 fn measured(samples: &[Sample], operation: Operation, threads: u32, kind: Kind) -> BTreeMap<u32, &Measured> {
     samples
         .iter()
@@ -186,12 +186,13 @@ fn measured(samples: &[Sample], operation: Operation, threads: u32, kind: Kind) 
         .collect()
 }
 
-/// The middle of what `of` answers for the values that there are.
+/// Returns the median of `of` over the values for which it is defined.
 fn median<T>(values: &[T], of: impl Fn(&T) -> f64) -> Option<f64> {
     Some(Spread::of(&values.iter().map(of).collect::<Vec<_>>())?.median)
 }
 
-/// The floor of an operation of one contender; `None` unless the server counts its requests.
+/// Returns the floor of an operation of one contender; `None` unless the server counts its
+/// requests.
 fn floor(
     (own, native): (&BTreeMap<u32, &Measured>, &BTreeMap<u32, &Measured>),
     references: &BTreeMap<u32, &Reference>,
@@ -254,7 +255,7 @@ fn row(samples: &[Sample], references: &[Reference], operation: Operation, threa
     }
 }
 
-/// The mean over all repetitions; `None` unless the server counts.
+/// Returns the mean over all repetitions; `None` unless the server counts its requests.
 fn requests_per_operation(own: &BTreeMap<u32, &Measured>) -> Option<BTreeMap<String, f64>> {
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     let mut ops = 0;
@@ -286,7 +287,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_a_repetition() {
-        // The machine is half as fast in the second repetition: the ratio does not change.
+        // The machine is half as fast in the second repetition: the ratio is the same.
         let samples = [
             sample(Kind::Native, Operation::Chmod, 0, 1.0, None),
             sample(Kind::Overlayfs, Operation::Chmod, 0, 2.0, None),
@@ -303,7 +304,7 @@ mod tests {
         let samples = [
             sample(Kind::Native, Operation::Chmod, 0, 0.005, None),
             sample(Kind::Unionfs, Operation::Chmod, 0, 0.050, Some(2000)),
-            // The machine is half as fast: the distance does not change.
+            // The machine is half as fast: the distance is the same.
             sample(Kind::Native, Operation::Chmod, 1, 0.010, None),
             sample(Kind::Unionfs, Operation::Chmod, 1, 0.100, Some(2000)),
         ];
@@ -321,7 +322,7 @@ mod tests {
             reference(1, 2.0, Transport::Auto),
         ];
         let floor = row(&samples, &references, Operation::Chmod, 1, Kind::Unionfs).floor.unwrap();
-        // 5 us natively and two requests of 10 us each; twice that.
+        // 5 us natively and two requests of 10 us each; measured: twice that.
         let expected = [
             (floor.round_trip_microseconds, 15.0),
             (floor.microseconds, 37.5),

@@ -1,4 +1,5 @@
-//! What each further layer of a stack costs: 1 to 8 null layers in one server, with and without meters between them.
+//! Cost of each additional layer of a stack: 1 to 8 null layers in one server, with and without
+//! meters between them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,11 +15,12 @@ use crate::operation::Operation;
 use crate::operations;
 use crate::process;
 use crate::progress::Progress;
-use crate::stage::{Mounted, Size, Stage};
+use crate::scratch::{Mounted, ScratchFs, Size};
 
-/// The most layers.
+/// Maximum number of layers.
 const MOST: u32 = 8;
-/// What is measured: one request of each kind that layers have a part in, and a few in a row.
+/// Measured operations: one request of each kind that layers take part in, and a sequence of
+/// several.
 const OPERATIONS: [Operation; 6] = [
     Operation::GetattrForced,
     Operation::StatFirst,
@@ -28,18 +30,18 @@ const OPERATIONS: [Operation; 6] = [
     Operation::Unlink,
 ];
 
-/// Microseconds for each operation, one per repetition, by operation, meters, and number of layers.
+/// Microseconds per operation, one value per repetition, by operation, meters and number of layers.
 type Times = BTreeMap<(Operation, bool, u32), Vec<f64>>;
 
-/// Measures, and prints a table in Markdown.
+/// Runs the measurement and prints a Markdown table.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let (base, progress) = (crate::enclosure::base()?, Progress::new());
+    let (base, progress) = (crate::isolation::base()?, Progress::new());
     let mut times = Times::new();
     for rep in 0..options.repetitions() {
         for metered in [false, true] {
             for layers in 1..=MOST {
                 let meters = if metered { "with" } else { "without" };
-                progress.say(&format!("{}/{}  {layers} layers {meters} meters", rep + 1, options.repetitions()));
+                progress.show(&format!("{}/{}  {layers} layers {meters} meters", rep + 1, options.repetitions()));
                 measure(options, &base, layers, metered, &mut times)?;
             }
         }
@@ -51,19 +53,19 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 fn measure(options: &Options, base: &Path, layers: u32, metered: bool, times: &mut Times) -> Result<()> {
     let inodes = u64::from(options.files()) * 20 + 10_000;
-    let stage = Stage::new(base, Size { bytes: (512 << 20) + inodes * 8192, inodes })?;
-    let dir = stage.disk().join("only");
+    let scratch = ScratchFs::new(base, Size { bytes: (512 << 20) + inodes * 8192, inodes })?;
+    let dir = scratch.disk().join("only");
     let branches = Branches { rw: dir.clone(), ro: dir.clone() };
-    fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
+    fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
     let amounts = Amounts { workers: 1, files: options.files(), large_bytes: 1 << 20 };
-    OPERATIONS.iter().try_for_each(|&operation| layout::lay(operation, &branches, &amounts))?;
-    let disk = stage.open()?;
-    let point = stage.base().join("mnt");
-    fs::create_dir_all(&point).with_context(|| format!("make {}", point.display()))?;
+    OPERATIONS.iter().try_for_each(|&operation| layout::populate(operation, &branches, &amounts))?;
+    let disk = scratch.open()?;
+    let point = scratch.base().join("mnt");
+    fs::create_dir_all(&point).with_context(|| format!("create {}", point.display()))?;
     let mut command = Command::new(&options.wrapfs);
     let meter = if metered { "on" } else { "off" };
     command.arg0("mount.strata").arg(format!("{}{}", "wrapfs / ".repeat(layers as usize), dir.display())).arg(&point);
-    process::run(command.arg("-o").arg(format!("cache=86400,meter={meter}")), &stage.log())
+    process::run(command.arg("-o").arg(format!("cache=86400,meter={meter}")), &scratch.log())
         .context("mount the stack")?;
     let mounted = Mounted { at: point.clone() };
     for operation in OPERATIONS {
@@ -94,7 +96,7 @@ fn table(times: &Times) -> String {
     out
 }
 
-/// The middle of the repetitions, or the mean of the two in the middle.
+/// Returns the median of the repetitions.
 fn median(times: &Times, operation: Operation, metered: bool, layers: u32) -> f64 {
     let mut all = times.get(&(operation, metered, layers)).cloned().unwrap_or_default();
     all.sort_by(f64::total_cmp);
@@ -106,7 +108,7 @@ fn median(times: &Times, operation: Operation, metered: bool, layers: u32) -> f6
     }
 }
 
-/// Of the line that fits best (least squares).
+/// Returns the slope of the least-squares line.
 fn slope(points: &[(f64, f64)]) -> f64 {
     let count = points.len() as f64;
     let (x, y) = points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0 / count, y + point.1 / count));
@@ -121,13 +123,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_its_slope() {
+    fn the_slope_of_a_line() {
         let points: Vec<_> = (1..=8).map(|n| (f64::from(n), 13.0 + 0.25 * f64::from(n))).collect();
         assert!((slope(&points) - 0.25).abs() < 1e-9);
     }
 
     #[test]
-    fn the_middle_is_found() {
+    fn the_median_of_repetitions() {
         let mut times = Times::new();
         times.insert((Operation::Chmod, true, 2), vec![3.0, 1.0, 2.0]);
         times.insert((Operation::Chmod, true, 3), vec![4.0, 1.0, 2.0, 3.0]);

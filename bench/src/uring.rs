@@ -1,48 +1,50 @@
-//! The kernel's switch for FUSE over io_uring.
+//! The kernel parameter that enables FUSE over io_uring.
 //!
-//! It is off unless an administrator has switched it on, and it is system-wide: so a run that needs it says so, remembers
-//! what it was in a file, and puts it back. Should a run be killed before it could, the next one finds the file.
+//! It is off by default and system-wide. A run that needs it enables it with a message, saves the
+//! previous value to a file and restores it. After a killed run, the next run finds the file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-const REMEMBERED: &str = "/run/strata-bench.enable_uring";
+const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+const SAVED_VALUE: &str = "/run/strata-bench.enable_uring";
 
-/// Switched on until this is dropped.
+/// Enables the parameter until dropped.
 #[derive(Debug)]
-pub(crate) struct SwitchedOn {
+pub(crate) struct EnabledRing {
     before: String,
     switch: PathBuf,
-    remembered: PathBuf,
+    saved: PathBuf,
 }
 
-/// Switches the ring on. `None` if it is on already or the kernel has none.
-pub(crate) fn switch_on() -> Option<SwitchedOn> {
-    switch_on_at(Path::new(SWITCH), Path::new(REMEMBERED))
+/// Enables the ring. Returns `None` if it is already enabled or the kernel does not support it.
+pub(crate) fn enable() -> Option<EnabledRing> {
+    enable_at(Path::new(PARAMETER), Path::new(SAVED_VALUE))
 }
 
-fn switch_on_at(switch: &Path, remembered: &Path) -> Option<SwitchedOn> {
+fn enable_at(switch: &Path, saved: &Path) -> Option<EnabledRing> {
     let found = fs::read_to_string(switch).ok()?;
-    let before = fs::read_to_string(remembered).unwrap_or(found);
+    let before = fs::read_to_string(saved).unwrap_or(found);
     if before.trim() == "Y" {
         return None;
     }
-    if let Err(error) = fs::write(remembered, &before).and_then(|()| fs::write(switch, "Y")) {
-        eprintln!("strata-bench: FUSE over io_uring stays off: {}: {error}", switch.display());
-        // Nothing was switched, so there is nothing to remember.
-        let _ = fs::remove_file(remembered);
+    if let Err(error) = fs::write(saved, &before).and_then(|()| fs::write(switch, "Y")) {
+        eprintln!("strata-bench: {}: can't enable FUSE over io_uring: {error}", switch.display());
+        // Nothing was changed, so there is nothing to restore.
+        let _ = fs::remove_file(saved);
         return None;
     }
-    eprintln!("strata-bench: FUSE over io_uring is switched on for this run ({})", switch.display());
-    Some(SwitchedOn { before, switch: switch.to_owned(), remembered: remembered.to_owned() })
+    eprintln!("strata-bench: {}: FUSE over io_uring enabled for this run", switch.display());
+    Some(EnabledRing { before, switch: switch.to_owned(), saved: saved.to_owned() })
 }
 
-impl Drop for SwitchedOn {
+impl Drop for EnabledRing {
     fn drop(&mut self) {
-        match fs::write(&self.switch, &self.before).and_then(|()| fs::remove_file(&self.remembered)) {
-            Ok(()) => eprintln!("strata-bench: FUSE over io_uring is switched off again"),
-            Err(error) => eprintln!("strata-bench: FUSE over io_uring stays on: {}: {error}", self.switch.display()),
+        match fs::write(&self.switch, &self.before).and_then(|()| fs::remove_file(&self.saved)) {
+            Ok(()) => eprintln!("strata-bench: FUSE over io_uring disabled again"),
+            Err(error) => {
+                eprintln!("strata-bench: {}: can't disable FUSE over io_uring: {error}", self.switch.display())
+            }
         }
     }
 }
@@ -52,20 +54,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_switch_is_put_back_even_after_a_run_that_died() {
+    fn the_parameter_is_restored_even_after_a_killed_run() {
         let dir = std::env::temp_dir().join(format!("strata-bench-uring-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
-        let (switch, remembered) = (dir.join("switch"), dir.join("remembered"));
+        let (switch, saved) = (dir.join("switch"), dir.join("saved"));
         fs::write(&switch, "N\n").unwrap();
 
-        std::mem::forget(switch_on_at(&switch, &remembered).unwrap());
+        std::mem::forget(enable_at(&switch, &saved).unwrap());
         assert_eq!(fs::read_to_string(&switch).unwrap(), "Y");
-        drop(switch_on_at(&switch, &remembered).unwrap());
+        drop(enable_at(&switch, &saved).unwrap());
         assert_eq!(fs::read_to_string(&switch).unwrap(), "N\n");
-        assert!(!remembered.exists());
+        assert!(!saved.exists());
 
         fs::write(&switch, "Y\n").unwrap();
-        assert!(switch_on_at(&switch, &remembered).is_none());
+        assert!(enable_at(&switch, &saved).is_none());
         fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -1,9 +1,10 @@
 //! A worker: one process that runs one operation, pinned to one CPU.
 //!
-//! It is a process of its own, and not a thread, so that workers share no table of descriptors and no address space, whose
-//! locks would be measured along. It warms up, says `ready`, waits for a line, runs the timed phase and answers with a
-//! [`Outcome`] in JSON. The timed loops make system calls on directory descriptors with names made beforehand: no path
-//! longer than one component is resolved, nothing is allocated.
+//! It is a process and not a thread: threads would share a descriptor table and an address space,
+//! whose locks would distort the measurement. It warms up, prints `ready`, waits for a line, runs
+//! the timed phase and prints an [`Outcome`] in JSON. The timed loops call directory-relative
+//! system calls with names prepared in advance: no path longer than one component is resolved, and
+//! no memory is allocated.
 
 use std::ffi::{CString, OsString};
 use std::hint::black_box;
@@ -23,19 +24,19 @@ use crate::layout::{ENTRIES, SMALL, file_name, large_name, listed_dirs, small_fi
 use crate::mapping::Mapping;
 use crate::operation::Operation;
 
-/// The hidden first argument that makes this program a worker; a [`Task`] in JSON follows.
+/// Hidden first argument that runs this program as a worker; a [`Task`] in JSON follows.
 pub(crate) const SUBCOMMAND: &str = "worker";
-/// What a worker says when it has warmed up.
+/// Line that a worker prints after its warm-up.
 pub(crate) const READY: &str = "ready";
 
 /// Bytes per system call of the sequential operations.
 const BLOCK: usize = 128 << 10;
 
-/// What a worker is to do.
+/// Task of a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) operation: Operation,
-    /// Which worker this is; also the CPU.
+    /// Index of the worker; also its CPU.
     pub(crate) worker: u32,
     /// Its directory in the mounted contender.
     pub(crate) dir: PathBuf,
@@ -43,16 +44,16 @@ pub(crate) struct Task {
     pub(crate) large_bytes: u64,
 }
 
-/// What a worker has done.
+/// Result of a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Outcome {
     /// Times are nanoseconds of the monotonic clock, the same for all workers.
     Done { begun: u64, ended: u64, ops: u64, bytes: u64 },
-    /// The operation failed; this is why.
+    /// The operation failed with this error.
     Failed(String),
 }
 
-/// Operations done and bytes moved.
+/// Number of operations and of bytes.
 pub(crate) type Tally = (u64, u64);
 /// The timed phase.
 pub(crate) type Timed = Box<dyn FnOnce() -> rustix::io::Result<Tally>>;
@@ -64,7 +65,8 @@ pub(crate) fn main(task: Option<OsString>) -> Result<()> {
     report(task.worker, || prepare(&task))
 }
 
-/// Pins this process to the worker's CPU, warms up, runs the timed phase when told to, and prints the outcome.
+/// Pins this process to the worker's CPU, warms up, runs the timed phase on request, and prints the
+/// outcome.
 pub(crate) fn report(worker: u32, prepare: impl FnOnce() -> Result<Timed>) -> Result<()> {
     let outcome = work(worker, prepare).unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
     println!("{}", serde_json::to_string(&outcome).context("write the outcome")?);
@@ -101,11 +103,11 @@ fn prepare(task: &Task) -> Result<Timed> {
 }
 
 fn names(prefix: &str, count: u32) -> Vec<CString> {
-    // The names that we make up hold no NUL byte.
+    // The generated names contain no NUL byte.
     (0..count).filter_map(|i| CString::new(format!("{prefix}{}", file_name(i))).ok()).collect()
 }
 
-/// Runs `each` on every name, `passes` times.
+/// Calls `each` for every name, `passes` times.
 fn over(
     names: &[CString],
     passes: u32,
@@ -206,21 +208,21 @@ fn missing(dir: &OwnedFd, name: &CString) -> rustix::io::Result<()> {
 fn open_read(dir: &OwnedFd, name: &CString) -> rustix::io::Result<()> {
     let file = rustix::fs::openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut buffer = [0_u8; SMALL];
-    whole(rustix::io::read(&file, &mut buffer[..])?, SMALL)
+    require_whole(rustix::io::read(&file, &mut buffer[..])?, SMALL)
 }
 
 fn create(dir: &OwnedFd, name: &CString) -> rustix::io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644))?;
-    whole(rustix::io::write(&file, &[b'c'; SMALL])?, SMALL)
+    require_whole(rustix::io::write(&file, &[b'c'; SMALL])?, SMALL)
 }
 
 fn mkdir(dir: &OwnedFd, name: &CString) -> rustix::io::Result<()> {
     rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o755))
 }
 
-/// A short transfer would count for more than it is.
-fn whole(moved: usize, wanted: usize) -> rustix::io::Result<()> {
+/// Fails on a short transfer, which would count as a whole one.
+fn require_whole(moved: usize, wanted: usize) -> rustix::io::Result<()> {
     if moved == wanted { Ok(()) } else { Err(Errno::IO) }
 }
 
@@ -241,26 +243,29 @@ fn list(dir: &OwnedFd, name: &CString, buffer: &mut [MaybeUninit<u8>]) -> rustix
             count += 1;
         }
     }
-    whole(count, ENTRIES as usize)
+    require_whole(count, ENTRIES as usize)
 }
 
-/// The timed phases on a large file; every pass opens it anew, as another program would.
+/// Prepares the timed phase of an operation on a large file; every pass reopens the file, as
+/// another program would.
 fn prepare_large(task: &Task, dir: OwnedFd) -> rustix::io::Result<Timed> {
     let (operation, bytes) = (task.operation, task.large_bytes);
     let mut seed = 0x9e37_79b9_7f4a_7c15 ^ u64::from(task.worker);
     let mut block = vec![b'W'; BLOCK];
     let mut once = move || {
-        // A shared writable mapping needs a descriptor that may read, too.
+        // A shared writable mapping needs a descriptor with read access.
         let writes = matches!(operation, Operation::SeqWrite | Operation::RandWrite | Operation::MmapWrite);
         let access = if writes { OFlags::RDWR } else { OFlags::RDONLY };
         let file = rustix::fs::openat(&dir, large_name(operation), access | OFlags::CLOEXEC, Mode::empty())?;
         match operation {
-            Operation::SeqWrite => in_order(bytes, || rustix::io::write(&file, &block)),
-            Operation::RandRead => anywhere(bytes, &mut seed, |at| rustix::io::pread(&file, &mut block[..SMALL], at)),
-            Operation::RandWrite => anywhere(bytes, &mut seed, |at| rustix::io::pwrite(&file, &block[..SMALL], at)),
+            Operation::SeqWrite => sequential(bytes, || rustix::io::write(&file, &block)),
+            Operation::RandRead => {
+                random_order(bytes, &mut seed, |at| rustix::io::pread(&file, &mut block[..SMALL], at))
+            }
+            Operation::RandWrite => random_order(bytes, &mut seed, |at| rustix::io::pwrite(&file, &block[..SMALL], at)),
             Operation::MmapRead => mapped(&file, bytes, false),
             Operation::MmapWrite => mapped(&file, bytes, true),
-            _ => in_order(bytes, || rustix::io::read(&file, &mut block[..])),
+            _ => sequential(bytes, || rustix::io::read(&file, &mut block[..])),
         }
     };
     if operation != Operation::RoFirst {
@@ -271,33 +276,33 @@ fn prepare_large(task: &Task, dir: OwnedFd) -> rustix::io::Result<Timed> {
     }))
 }
 
-/// Goes through `bytes` of a file from its beginning, a block at a time.
-fn in_order(bytes: u64, mut step: impl FnMut() -> rustix::io::Result<usize>) -> rustix::io::Result<Tally> {
+/// Calls `step` for `bytes` of a file in sequence, one block at a time.
+fn sequential(bytes: u64, mut step: impl FnMut() -> rustix::io::Result<usize>) -> rustix::io::Result<Tally> {
     let count = bytes / BLOCK as u64;
     for _ in 0..count {
-        whole(step()?, BLOCK)?;
+        require_whole(step()?, BLOCK)?;
     }
     Ok((count, bytes))
 }
 
-/// Goes to as many places of a file as it has pages; the same places in every run.
-fn anywhere(
+/// Calls `step` for as many random offsets as the file has pages; the same offsets in every run.
+fn random_order(
     bytes: u64,
     seed: &mut u64,
     mut step: impl FnMut(u64) -> rustix::io::Result<usize>,
 ) -> rustix::io::Result<Tally> {
     let pages = bytes / SMALL as u64;
     for _ in 0..pages {
-        // xorshift64: all that is asked of it is to defeat read-ahead.
+        // xorshift64: good enough to defeat readahead.
         *seed ^= *seed << 13;
         *seed ^= *seed >> 7;
         *seed ^= *seed << 17;
-        whole(step(*seed % pages * SMALL as u64)?, SMALL)?;
+        require_whole(step(*seed % pages * SMALL as u64)?, SMALL)?;
     }
     Ok((pages, bytes))
 }
 
-/// Maps the file, goes through all of it, and unmaps it. An operation here is a page.
+/// Maps the file, accesses all of it, and unmaps it. One operation is a page.
 fn mapped(file: &OwnedFd, bytes: u64, write: bool) -> rustix::io::Result<Tally> {
     let len = usize::try_from(bytes).map_err(|_| Errno::FBIG)?;
     let mut mapping = Mapping::new(file, len, write)?;

@@ -1,4 +1,4 @@
-//! Whole workloads: programs that people run, timed from their start to their end.
+//! Workloads: common programs, timed from start to end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,14 @@ use crate::contender::{Contender, Kind};
 use crate::process;
 use crate::progress::Progress;
 use crate::results::Spread;
-use crate::stage::{Size, Stage};
+use crate::scratch::{ScratchFs, Size};
 
-/// A program that is run on the contenders.
+/// A program that runs on the contenders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Workload {
-    /// Debian's OpenSSH source package, configured and built with two jobs; its source lies on the read-only branch
+    /// Debian's OpenSSH source package, configured and built with two jobs, from sources on the
+    /// read-only branch
     Openssh,
     /// Debian's postmark: 20,000 files, 200,000 transactions, 200 subdirectories
     Postmark,
@@ -30,12 +31,12 @@ pub(crate) enum Workload {
 pub(crate) struct WorkloadRow {
     pub(crate) workload: Workload,
     pub(crate) contender: Kind,
-    /// One for each repetition.
+    /// One value per repetition.
     pub(crate) seconds: Vec<f64>,
     pub(crate) spread: Option<Spread>,
-    /// The time as a multiple of the native one of the same repetition.
+    /// The time as a multiple of the native time of the same repetition.
     pub(crate) ratio: Option<Spread>,
-    /// What is wanted of the ratio: no more than this.
+    /// Target: maximum of the ratio.
     pub(crate) target: f64,
     pub(crate) error: Option<String>,
 }
@@ -59,8 +60,8 @@ impl Workload {
         Size { bytes: 4 << 30, inodes: 200_000 }
     }
 
-    /// What lies on the read-only branch beforehand.
-    fn lay(self, ro: &Path, options: &Options, log: &Path) -> Result<()> {
+    /// Populates the read-only branch.
+    fn populate(self, ro: &Path, options: &Options, log: &Path) -> Result<()> {
         match self {
             Workload::Openssh => {
                 let source = options.cache.join("openssh");
@@ -78,7 +79,7 @@ impl Workload {
                 let mut build = Command::new("sh");
                 build.args(["-c", "./configure --quiet && make -s -j2"]).current_dir(root.join("openssh"));
                 process::run(&mut build, log)?;
-                ensure!(root.join("openssh/sshd").is_file(), "no sshd was built");
+                ensure!(root.join("openssh/sshd").is_file(), "the build produced no sshd");
                 Ok(())
             }
             Workload::Postmark => postmark(root, options, log),
@@ -91,7 +92,7 @@ fn postmark(root: &Path, options: &Options, log: &Path) -> Result<()> {
     let program = if unpacked.is_file() { Some(unpacked) } else { process::find("postmark") }
         .context("postmark is neither unpacked nor installed")?;
     let dir = root.join("postmark");
-    fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
+    fs::create_dir(&dir).with_context(|| format!("create {}", dir.display()))?;
     let (files, transactions) = if options.quick { (50, 200) } else { (20_000, 200_000) };
     let commands = format!(
         "set location {}\nset number {files}\nset transactions {transactions}\nset subdirectories 200\nrun\nquit\n",
@@ -100,15 +101,15 @@ fn postmark(root: &Path, options: &Options, log: &Path) -> Result<()> {
     let script = log.with_extension("commands");
     fs::write(&script, commands).with_context(|| format!("write {}", script.display()))?;
     process::run(Command::new(&program).arg(&script), log)?;
-    // It answers 0 whatever happens to it; only what it says tells.
-    let said = fs::read_to_string(log).context("read what postmark said")?;
-    let error = said.lines().find(|line| line.starts_with("Error"));
+    // postmark exits with 0 even after an error: check its output.
+    let output = fs::read_to_string(log).context("read the output of postmark")?;
+    let error = output.lines().find(|line| line.starts_with("Error"));
     ensure!(error.is_none(), "postmark: {}", error.unwrap_or_default());
-    ensure!(said.contains("seconds of transactions"), "postmark ended without a report");
+    ensure!(output.contains("seconds of transactions"), "postmark ended without a report");
     Ok(())
 }
 
-/// Runs one workload on every contender, which take turns.
+/// Runs one workload on every contender in turn.
 pub(crate) fn run(
     workload: Workload,
     options: &Options,
@@ -122,7 +123,7 @@ pub(crate) fn run(
     for rep in 1..=reps {
         let mut native = None;
         for ((contender, row), ratios) in contenders.iter().zip(&mut rows).zip(&mut ratios) {
-            progress.say(&format!("{rep}/{reps}  {}, {}", workload.label(), contender.kind.name()));
+            progress.show(&format!("{rep}/{reps}  {}, {}", workload.label(), contender.kind.name()));
             match once(workload, options, contender) {
                 Ok(seconds) => {
                     if contender.kind == Kind::Native {
@@ -155,12 +156,12 @@ impl WorkloadRow {
 }
 
 fn once(workload: Workload, options: &Options, contender: &Contender) -> Result<f64> {
-    let stage = Stage::new(&crate::enclosure::base()?, workload.size())?;
-    let branches = contender.branches(&stage)?;
-    let log: PathBuf = stage.base().join("ram/workload.log");
-    workload.lay(&branches.ro, options, &log)?;
-    rustix::fs::syncfs(stage.open()?).context("sync the file system")?;
-    let running = contender.mount(&stage, &branches)?;
+    let scratch = ScratchFs::new(&crate::isolation::base()?, workload.size())?;
+    let branches = contender.branches(&scratch)?;
+    let log: PathBuf = scratch.base().join("ram/workload.log");
+    workload.populate(&branches.ro, options, &log)?;
+    rustix::fs::syncfs(scratch.open()?).context("sync the file system")?;
+    let running = contender.mount(&scratch, &branches)?;
     let begun = Instant::now();
     workload.run(&running.root, options, &log)?;
     Ok(begun.elapsed().as_secs_f64())

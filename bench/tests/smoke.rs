@@ -1,6 +1,7 @@
-//! The bench itself: it measures everything it says it measures, and leaves nothing behind. No test here looks at a time.
+//! Smoke tests of the benchmark: it measures everything that it lists, and cleans up. The tests do
+//! not check times.
 
-// What a helper of a test can't do without fails the test.
+// A failed helper fails its test.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -16,7 +17,7 @@ fn bench(arguments: &[&str]) -> Command {
     command
 }
 
-/// It mounts, so a user who may not can't test it.
+/// The benchmark mounts file systems, so these tests need root.
 fn is_root() -> bool {
     let root = rustix::process::getuid().is_root();
     if !root {
@@ -29,7 +30,7 @@ fn directory_of(child: &Child) -> PathBuf {
     Path::new("/run").join(format!("strata-bench-{}", child.id()))
 }
 
-/// The loop devices whose images lie below that directory.
+/// Returns the loop devices whose images are below that directory.
 fn loop_devices(directory: &Path) -> Vec<PathBuf> {
     let is_below = |device: &PathBuf| {
         let image = std::fs::read_to_string(device.join("loop/backing_file")).unwrap_or_default();
@@ -38,13 +39,13 @@ fn loop_devices(directory: &Path) -> Vec<PathBuf> {
     std::fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().path()).filter(is_below).collect()
 }
 
-/// The values of a field in the rows of a report.
+/// Returns the values of a field in the rows of a report.
 fn values<'a>(report: &'a Value, rows: &str, field: &str) -> Vec<&'a Value> {
     report[rows].as_array().unwrap().iter().map(|row| &row[field]).collect()
 }
 
 #[test]
-fn a_quick_run_has_a_row_for_everything_and_leaves_nothing() {
+fn a_quick_run_has_every_row_and_cleans_up() {
     if !is_root() {
         return;
     }
@@ -74,7 +75,7 @@ fn a_quick_run_has_a_row_for_everything_and_leaves_nothing() {
 }
 
 #[test]
-fn without_a_server_of_ours_no_reference_is_measured() {
+fn without_a_strata_server_no_reference_is_measured() {
     if !is_root() {
         return;
     }
@@ -87,7 +88,7 @@ fn without_a_server_of_ours_no_reference_is_measured() {
 }
 
 #[test]
-fn the_floor_is_measured_with_a_server_that_answers_from_memory() {
+fn the_floor_is_measured_with_a_server_that_replies_from_memory() {
     if !is_root() {
         return;
     }
@@ -115,7 +116,7 @@ fn the_floor_is_measured_with_a_server_that_answers_from_memory() {
             assert_eq!(row["floor"], Value::Null, "{row}");
             continue;
         }
-        // What the kernel must send is one request in both cases; the server counted it.
+        // The kernel must send one request in both cases; the server counts it.
         let request = if row["operation"] == "chmod" { "SETATTR" } else { "GETATTR" };
         assert_eq!(row["requests"][request].as_f64(), Some(1.0), "{row}");
         for figure in
@@ -127,7 +128,7 @@ fn the_floor_is_measured_with_a_server_that_answers_from_memory() {
 }
 
 #[test]
-fn only_what_was_asked_for_is_measured() {
+fn only_selected_operations_are_measured() {
     if !is_root() {
         return;
     }
@@ -142,7 +143,7 @@ fn only_what_was_asked_for_is_measured() {
 }
 
 #[test]
-fn a_missing_contender_is_named_and_left_out() {
+fn a_missing_contender_is_reported_and_skipped() {
     if !is_root() {
         return;
     }
@@ -150,27 +151,27 @@ fn a_missing_contender_is_named_and_left_out() {
     command.args(["--quick", "--only", "chmod", "--contenders", "unionfs", "--unionfs", "/nonexistent"]);
     let output = command.output().unwrap();
     assert!(output.status.success());
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("unionfs is left out: /nonexistent does not exist"), "{said}");
+    let output = String::from_utf8(output.stderr).unwrap();
+    assert!(output.contains("unionfs: skipped: /nonexistent does not exist"), "{output}");
 }
 
 #[test]
-fn an_interrupted_run_leaves_nothing() {
+fn an_interrupted_run_cleans_up() {
     if !is_root() {
         return;
     }
-    // So many repetitions that it is still running when the signal comes.
+    // So many repetitions that it still runs when the signal arrives.
     let mut child = bench(&["--reps", "100000", "--files", "40", "--large-mib", "1"]).spawn().unwrap();
     let directory = directory_of(&child);
-    // Once a loop device of it exists, it is in the middle of its work.
+    // Once its loop device exists, it is measuring.
     while loop_devices(&directory).is_empty() {
-        assert_eq!(child.try_wait().unwrap(), None, "it ended by itself");
+        assert_eq!(child.try_wait().unwrap(), None, "it exited early");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(!directory.exists());
-    // A loop device lets go of its image a moment after its last user has gone.
+    // A loop device releases its image shortly after its last user ends.
     while !loop_devices(&directory).is_empty() {
         std::thread::yield_now();
     }

@@ -1,8 +1,8 @@
-//! POSIX ACLs in the form in which they are kept in extended attributes.
+//! POSIX ACLs in the format of their extended attributes.
 
-/// The access ACL of a file.
+/// Name of the extended attribute that holds the access ACL.
 pub const ACCESS: &str = "system.posix_acl_access";
-/// What new entries of a directory inherit.
+/// Name of the extended attribute that holds a directory's default ACL.
 pub const DEFAULT: &str = "system.posix_acl_default";
 
 const USER_OBJ: u16 = 0x01;
@@ -13,9 +13,9 @@ const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 const NO_ID: u32 = u32::MAX;
 
-/// An ACL with the three permissions of the mode, and one entry each for a named user and a named group.
+/// Encodes an ACL with the three permissions of the mode, a named user, a named group and a mask.
 ///
-/// Permissions are 0..=7; ids are `(id, permissions)`.
+/// Permissions are 0..=7; the named entries are `(id, permissions)`.
 #[must_use]
 pub fn encode(
     owner: u16,

@@ -1,25 +1,26 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The command that answers how many requests of each kind the kernel has sent.
+/// Command that returns the number of requests per opcode.
 const STATS: &str = "server.stats";
 
-/// Requests that the kernel sends when it finds the time: not part of what an operation costs, and not counted at a
-/// known moment.
-const LATE: [&str; 5] = ["FORGET", "BATCH_FORGET", "RELEASE", "RELEASEDIR", "INTERRUPT"];
+/// Opcodes that the kernel sends asynchronously. They are excluded from an operation's cost,
+/// because they arrive at no predictable time.
+const ASYNCHRONOUS: [&str; 5] = ["FORGET", "BATCH_FORGET", "RELEASE", "RELEASEDIR", "INTERRUPT"];
 
-/// How many requests of each opcode the server has answered since it was mounted, and other things that it counts.
+/// The server's counters: requests per opcode since the mount, and other counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requests(BTreeMap<String, u64>);
 
 impl Requests {
-    /// Asks the mount at `root`. The asking itself is a request (`IOCTL`), or more where the answer is long.
+    /// Reads the counters of the mount at `root`. Reading them costs an `IOCTL` request, or several
+    /// if the reply is long.
     pub fn of(root: &Path) -> Self {
         let text = text(root, STATS);
-        Self::parse(&text).unwrap_or_else(|| panic!("not the counters that were expected: {text}"))
+        Self::parse(&text).unwrap_or_else(|| panic!("unexpected format of the counters: {text}"))
     }
 
-    /// Parses a JSON object of numbers and of objects of numbers; what is in several of those is added up.
+    /// Parses a JSON object of numbers and of objects of numbers. Adds up numbers of the same name.
     fn parse(text: &str) -> Option<Self> {
         let body = text.trim().strip_prefix('{')?.strip_suffix('}')?;
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
@@ -33,40 +34,40 @@ impl Requests {
         Some(Self(counts))
     }
 
-    /// What was counted under that name.
+    /// Returns the count of that name, 0 if there is none.
     #[must_use]
     pub fn get(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }
 
-    /// What `what` made the kernel send, opcode by opcode (only those that were sent, and not those that it sends later, when
-    /// it finds the time), at the mount `root`.
+    /// Returns the requests that `what` causes at the mount `root`, by opcode. Omits zero counts
+    /// and the opcodes in [`ASYNCHRONOUS`].
     pub fn during(root: &Path, what: impl FnOnce()) -> Self {
-        // Opening a directory costs a request once, where it costs one at all.
+        // Opens the directory once beforehand: on some mounts the first open costs a request.
         let _opened = Self::of(root);
-        let asked = text(root, STATS);
-        let before = Self::parse(&asked).expect("counters");
+        let first = text(root, STATS);
+        let before = Self::parse(&first).expect("counters");
         what();
         let after = Self::of(root);
         let mut sent: BTreeMap<String, u64> =
             after.0.iter().map(|(name, n)| (name.clone(), n - before.get(name))).collect();
-        // The first of the two questions is in the second answer.
+        // The second reading includes the requests of the first.
         if let Some(n) = sent.get_mut("IOCTL") {
-            *n = n.saturating_sub(asked.len().div_ceil(fuse::control::PIECE_MAX) as u64);
+            *n = n.saturating_sub(first.len().div_ceil(fuse::control::PIECE_MAX) as u64);
         }
         sent.retain(|name, n| {
-            *n > 0 && !LATE.contains(&name.as_str()) && name.bytes().all(|b| !b.is_ascii_lowercase())
+            *n > 0 && !ASYNCHRONOUS.contains(&name.as_str()) && name.bytes().all(|b| !b.is_ascii_lowercase())
         });
         Self(sent)
     }
 
-    /// How many in all.
+    /// Returns the sum of all counts.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// Those that are not of these opcodes.
+    /// Returns the counts without those of `opcodes`.
     #[must_use]
     pub fn except(&self, opcodes: &[&str]) -> Self {
         Self(
@@ -75,12 +76,12 @@ impl Requests {
     }
 }
 
-/// What the server of a mount answers to a command.
+/// Returns the server's reply to a control command.
 pub(crate) fn text(root: &Path, command: &str) -> String {
-    let answer = std::fs::File::open(root).map_err(|e| e.to_string());
-    let answer = answer.and_then(|dir| fuse::control::call(&dir, command, b"").map_err(|e| e.to_string()));
-    let answer = answer.unwrap_or_else(|e| panic!("{command} of {}: {e}", root.display()));
-    String::from_utf8(answer).expect("text")
+    let reply = std::fs::File::open(root).map_err(|e| e.to_string());
+    let reply = reply.and_then(|dir| fuse::control::call(&dir, command, b"").map_err(|e| e.to_string()));
+    let reply = reply.unwrap_or_else(|e| panic!("{command} of {}: {e}", root.display()));
+    String::from_utf8(reply).expect("text")
 }
 
 #[cfg(test)]

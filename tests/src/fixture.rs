@@ -2,10 +2,10 @@ use crate::tree::{self, Tree};
 use crate::{Delete, Mode, Mounted, Sandbox, Spec, Transport};
 use std::path::{Path, PathBuf};
 
-/// The usual stage: a union at `/mnt/u` of an empty read-write branch over a read-only one that a test has filled.
+/// A union at `/mnt/u` of an empty read-write branch over a read-only branch that the test fills.
 ///
-/// Both branches lie on file systems that can be written, so that a write that went astray would be seen: when the fixture goes,
-/// the read-only branch must be as it was, to the last time stamp.
+/// Both branches lie on writable file systems, so that a misdirected write succeeds and is found:
+/// when the fixture is dropped, the read-only branch must be unchanged, timestamps included.
 #[derive(Debug)]
 pub struct Fixture {
     /// The union.
@@ -15,24 +15,25 @@ pub struct Fixture {
     /// The read-only branch.
     pub ro: PathBuf,
     before: Tree,
-    /// Last, since it takes everything with it.
+    /// Dropped last, because it removes everything else.
     pub sandbox: Sandbox,
 }
 
 impl Fixture {
-    /// A union over what `fill` makes.
+    /// Mounts a union over a read-only branch that `fill` populates.
     #[must_use]
     pub fn new(transport: Transport, fill: impl FnOnce(&Path)) -> Self {
         Self::with(Sandbox::new(), 256, transport, Delete::Whiteout, fill)
     }
 
-    /// The same in the mode `delete=all`.
+    /// Like [`Self::new`], with `delete=all`.
     #[must_use]
     pub fn delete_all(transport: Transport, fill: impl FnOnce(&Path)) -> Self {
         Self::with(Sandbox::new(), 256, transport, Delete::All, fill)
     }
 
-    /// The same, in a given sandbox, on file systems of `mib` MiB.
+    /// Like [`Self::new`], in the given sandbox, with file systems of `mib` MiB and the given
+    /// delete mode.
     #[must_use]
     pub fn with(sandbox: Sandbox, mib: u64, transport: Transport, delete: Delete, fill: impl FnOnce(&Path)) -> Self {
         let rw = sandbox.ext4("rw", mib).join("branch");
@@ -46,7 +47,7 @@ impl Fixture {
         Self { union, rw, ro, before, sandbox }
     }
 
-    /// A path in the union.
+    /// Returns the path of `name` in the union.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.union.path(name)
@@ -57,7 +58,7 @@ impl Fixture {
         self.union.remount();
     }
 
-    /// The read-only branch must be as it was at the start.
+    /// Panics if the read-only branch has changed since the start.
     pub fn check_read_only_branch(&self) {
         let difference = tree::difference(&self.before, &tree::read(&self.ro), tree::Times::Exact);
         assert!(difference.is_empty(), "the read-only branch was changed:\n{difference}");

@@ -9,7 +9,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The longest handle in bytes (`MAX_HANDLE_SZ`).
+/// Longest handle in bytes (`MAX_HANDLE_SZ`).
 const LONGEST: usize = 128;
 
 /// `struct file_handle` with room for the longest handle.
@@ -27,7 +27,7 @@ pub struct Handle {
     bytes: Vec<u8>,
 }
 
-fn answer(result: libc::c_long) -> rustix::io::Result<i32> {
+fn check(result: libc::c_long) -> rustix::io::Result<i32> {
     if result < 0 {
         let errno = std::io::Error::last_os_error().raw_os_error().expect("an errno");
         return Err(Errno::from_raw_os_error(errno));
@@ -36,7 +36,7 @@ fn answer(result: libc::c_long) -> rustix::io::Result<i32> {
 }
 
 impl Handle {
-    /// Of what lies at `path`; a symbolic link is not followed.
+    /// Returns the handle of the object at `path`, without following a symbolic link.
     #[must_use]
     pub fn of(path: &Path) -> Self {
         let name = CString::new(path.as_os_str().as_bytes()).expect("a path");
@@ -53,28 +53,28 @@ impl Handle {
                 0 as libc::c_int,
             )
         };
-        answer(result).unwrap_or_else(|e| panic!("name_to_handle_at {}: {e}", path.display()));
+        check(result).unwrap_or_else(|e| panic!("name_to_handle_at {}: {e}", path.display()));
         Self { kind: raw.kind, bytes: raw.bytes[..raw.len as usize].to_vec() }
     }
 
-    /// Opens it on the file system that `mount` lies on.
+    /// Opens the object on the file system that contains `mount`.
     ///
     /// # Errors
-    /// What open_by_handle_at(2) says.
+    /// Those of open_by_handle_at(2).
     pub fn open(&self, mount: impl AsFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let mut raw = Raw { len: self.bytes.len() as u32, kind: self.kind, bytes: [0; LONGEST] };
         raw.bytes[..self.bytes.len()].copy_from_slice(&self.bytes);
         let flags = (flags | OFlags::CLOEXEC).bits();
-        // SAFETY: the pointer is valid, and `raw` has as many bytes as its first field says. What is
-        // answered is a new descriptor.
+        // SAFETY: the pointer is valid, and `raw` has as many bytes as its first field says. The
+        // call returns a new descriptor, which nothing else owns.
         unsafe {
             let fd = libc::syscall(libc::SYS_open_by_handle_at, mount.as_fd().as_raw_fd(), &raw mut raw, flags);
-            Ok(OwnedFd::from_raw_fd(answer(fd)?))
+            Ok(OwnedFd::from_raw_fd(check(fd)?))
         }
     }
 
-    /// The same handle with another node id in it, if it is one of a FUSE file system: the high half
-    /// of the id comes first.
+    /// Returns the handle with its node id replaced. Valid for handles of a FUSE file system, which
+    /// store the id with the high half first.
     #[must_use]
     pub fn with_node(&self, node: u64) -> Self {
         let mut other = self.clone();
@@ -84,7 +84,7 @@ impl Handle {
     }
 }
 
-/// Makes the kernel forget the inodes and names that nothing uses, of all file systems.
+/// Makes the kernel forget unused dentries and inodes, of all file systems.
 pub fn drop_caches() {
     std::fs::write("/proc/sys/vm/drop_caches", "2").expect("dropping caches takes root");
 }

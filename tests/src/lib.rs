@@ -1,13 +1,14 @@
-//! What is tested on mounted file systems, and what the tests stand on.
+//! End-to-end tests on mounted file systems, and the support code that they share.
 //!
-//! A test begins with a [`Sandbox`]: its own mount namespace, a tmpfs at `/mnt` that only this test can see, ext4 file
-//! systems in loop images on that tmpfs, and a watchdog. What a test mounts in it is a [`Mounted`]: a union, the null
-//! layer, overlayfs as a stand-in, or nothing at all (the native file system, with which all is compared). When the sandbox
-//! goes, so does everything in it, whatever state a failed test left it in: mounts, loop devices, servers, files.
+//! A test begins with a [`Sandbox`]: a private mount namespace with a tmpfs at `/mnt`, ext4 file
+//! systems in loop images on that tmpfs, and a watchdog. In the sandbox a test creates a
+//! [`Mounted`]: a union, the null layer, a stack, or a native file system to compare with. Dropping
+//! the sandbox removes everything in it, even after a failure: mounts, loop devices, servers and
+//! files.
 //!
-//! The tests themselves are in `tests/`, one target per subject; docs/testing.md says what is tested where.
+//! The tests are in `tests/`, one target per subject. docs/testing.md lists the targets.
 //!
-//! Tests panic when something is wrong; that is their way to fail, so this crate uses `expect` and `panic` freely.
+//! Tests fail by panicking, so this crate may use `expect` and `panic`.
 
 #![deny(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::missing_panics_doc)]
@@ -33,7 +34,8 @@ pub use mounted::{Branch, Delete, Mode, Mounted, Spec, Transport};
 pub use rng::Rng;
 pub use sandbox::Sandbox;
 
-/// Makes two tests of each function `fn(Transport)`: one in a module `ring`, one in a module `device`.
+/// Defines two tests for each function `fn(Transport)`: one in module `ring`, one in module
+/// `device`.
 #[macro_export]
 macro_rules! on_both_transports {
     ($($name:ident),* $(,)?) => {
@@ -46,22 +48,23 @@ macro_rules! on_both_transports {
     };
 }
 
-/// Whether the long form of the tests was asked for (`STRATA_TEST_LONG=1`): more seeds, longer runs.
+/// Whether `STRATA_TEST_LONG=1` requests longer tests: more seeds and more rounds.
 #[must_use]
 pub fn long() -> bool {
     std::env::var_os("STRATA_TEST_LONG").is_some_and(|v| v == "1")
 }
 
-/// What stands in for Strata: how the tests themselves are tried.
+/// File system that replaces Strata, to check the tests themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandIn {
     /// `STRATA_STANDIN=overlay`: overlayfs for unions, bind mounts for the null layer.
     Overlay,
-    /// `STRATA_STANDIN=native`: all branches copied into the leftmost, and that bind-mounted: what is right natively must be right.
+    /// `STRATA_STANDIN=native`: all branches merged into the leftmost one, which is bind-mounted. A
+    /// test that fails on it is wrong.
     Native,
 }
 
-/// What stands in for Strata, if anything does.
+/// Returns the file system that replaces Strata, if `STRATA_STANDIN` selects one.
 #[must_use]
 pub fn stand_in() -> Option<StandIn> {
     match std::env::var("STRATA_STANDIN").as_deref() {

@@ -9,20 +9,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How the server talks to the kernel.
+/// Transport between the kernel and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// FUSE over `io_uring`.
     Ring,
-    /// Reading and writing `/dev/fuse`.
+    /// `/dev/fuse`.
     Device,
 }
 
 impl Transport {
-    /// Both.
+    /// Every transport.
     pub const ALL: [Self; 2] = [Self::Ring, Self::Device];
 
-    /// What `transport=` calls it.
+    /// Returns the value of the option `transport=`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -32,16 +32,16 @@ impl Transport {
     }
 }
 
-/// What removing does.
+/// Delete mode of a union.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delete {
-    /// Hides with a whiteout.
+    /// Creates a whiteout.
     Whiteout,
-    /// Removes on every branch where that is possible.
+    /// Removes the object on every writable branch.
     All,
 }
 
-/// The mode of a branch.
+/// Mode of a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Read-write.
@@ -50,56 +50,58 @@ pub enum Mode {
     Ro,
 }
 
-/// A directory of a union and its mode.
+/// Directory and mode of a branch.
 pub type Branch = (PathBuf, Mode);
 
-/// What to mount.
+/// A file system to mount.
 #[derive(Clone, Debug)]
 pub enum Spec {
-    /// A union of these branches, the leftmost first.
+    /// A union.
     Union {
-        /// The branches.
+        /// The branches, leftmost first.
         branches: Vec<Branch>,
-        /// What removing does.
+        /// Delete mode.
         delete: Delete,
-        /// How the server talks to the kernel.
+        /// Transport.
         transport: Transport,
     },
     /// The null layer over a directory.
     Wrap {
-        /// That directory.
+        /// Lower directory.
         lower: PathBuf,
-        /// How the server talks to the kernel.
+        /// Transport.
         transport: Transport,
     },
-    /// A stack in one server.
+    /// A stack of layers in one server.
     Stack {
-        /// In words, top first.
+        /// Stack specification, top layer first.
         words: OsString,
-        /// How the server talks to the kernel.
+        /// Transport.
         transport: Transport,
     },
-    /// overlayfs, as a stand-in for a union: the leftmost branch is the upper directory, the others are lower ones.
+    /// overlayfs, in place of a union: the leftmost branch is the upper directory, the others are
+    /// lower directories.
     Overlay(Vec<PathBuf>),
-    /// A bind mount, as a stand-in for the null layer.
+    /// A bind mount, in place of the null layer.
     Bind(PathBuf),
 }
 
 impl Spec {
-    /// A union of a read-write branch over a read-only one.
+    /// Returns a union of a read-write branch over a read-only one.
     #[must_use]
     pub fn union(rw: &Path, ro: &Path, transport: Transport) -> Self {
         let branches = vec![(rw.to_owned(), Mode::Rw), (ro.to_owned(), Mode::Ro)];
         Self::Union { branches, delete: Delete::Whiteout, transport }
     }
 
-    /// The null layer.
+    /// Returns the null layer over `lower`.
     #[must_use]
     pub fn wrap(lower: &Path, transport: Transport) -> Self {
         Self::Wrap { lower: lower.to_owned(), transport }
     }
 
-    /// `above` (layers, top first, with ` / ` after each) over a directory, in one server.
+    /// Returns a stack in one server: `above` (layers, top first, each followed by ` / `) over a
+    /// directory.
     #[must_use]
     pub fn stack(above: &str, lower: &Path, transport: Transport) -> Self {
         let mut words = OsString::from(above);
@@ -107,7 +109,7 @@ impl Spec {
         Self::Stack { words, transport }
     }
 
-    /// The same, in the other delete mode.
+    /// Returns the same union with the given delete mode.
     #[must_use]
     pub fn delete(mut self, mode: Delete) -> Self {
         if let Self::Union { delete, .. } = &mut self {
@@ -116,7 +118,7 @@ impl Spec {
         self
     }
 
-    /// What the kernel's own file systems have to offer instead.
+    /// Returns the native file system that replaces this one.
     fn stand_in(self, by: crate::StandIn) -> Self {
         match self {
             Self::Union { branches, .. } => {
@@ -135,7 +137,7 @@ impl Spec {
         }
     }
 
-    /// The words of the command that mounts it at `dir`.
+    /// Returns the command that mounts it at `dir`: program and arguments.
     fn command(&self, dir: &Path, extra: &str) -> (&'static str, Vec<OsString>) {
         let word = |text: &str| OsString::from(text);
         let mut options = OsString::new();
@@ -180,39 +182,40 @@ impl Spec {
     }
 }
 
-/// Something mounted; it is unmounted when this goes.
+/// A mounted file system, unmounted when dropped.
 #[derive(Debug)]
 pub struct Mounted {
     spec: Spec,
     extra: String,
     dir: PathBuf,
-    /// The servers that mounting brought up (none for overlayfs).
+    /// The servers that mounting started (none for overlayfs).
     servers: Vec<u32>,
-    /// The argument of the shell's `ulimit` before the program is called.
+    /// Arguments of the shell's `ulimit`, called before the program.
     limit: Option<&'static str>,
     up: bool,
 }
 
 impl Mounted {
-    /// Mounts `spec` at `dir`, which is made if need be. Panics, with what the program said, if that fails.
+    /// Mounts `spec` at `dir`, which is created if missing. Panics with the program's output on
+    /// failure.
     #[must_use]
     pub fn new(spec: Spec, dir: &Path) -> Self {
         Self::with_options(spec, dir, "")
     }
 
-    /// The same, with more mount options.
+    /// Like [`Self::new`], with additional mount options.
     #[must_use]
     pub fn with_options(spec: Spec, dir: &Path, extra: &str) -> Self {
-        Self::try_new(spec, dir, extra).unwrap_or_else(|said| panic!("{said}"))
+        Self::try_new(spec, dir, extra).unwrap_or_else(|output| panic!("{output}"))
     }
 
-    /// The same, by a shell that has called `ulimit` with `limit` before.
+    /// Like [`Self::new`], started by a shell that first calls `ulimit` with `limit`.
     #[must_use]
     pub fn with_limit(spec: Spec, dir: &Path, limit: &'static str) -> Self {
-        Self::try_limited(spec, dir, "", Some(limit)).unwrap_or_else(|said| panic!("{said}"))
+        Self::try_limited(spec, dir, "", Some(limit)).unwrap_or_else(|output| panic!("{output}"))
     }
 
-    /// The same; answers what was said if the mounting failed.
+    /// Like [`Self::with_options`], but returns the failure.
     ///
     /// # Errors
     /// The command, its exit code and its output.
@@ -222,7 +225,7 @@ impl Mounted {
 
     fn try_limited(spec: Spec, dir: &Path, extra: &str, limit: Option<&'static str>) -> Result<Self, String> {
         let spec = if let Some(by) = crate::stand_in() { spec.stand_in(by) } else { spec };
-        fs::create_dir_all(dir).expect("a directory to mount on");
+        fs::create_dir_all(dir).expect("the mount point");
         let (extra, dir) = (extra.to_owned(), dir.to_owned());
         let mut mounted = Self { spec, extra, dir, servers: Vec::new(), limit, up: false };
         mounted.mount().map(|()| mounted)
@@ -233,7 +236,7 @@ impl Mounted {
         let mut command = if name == "mount" {
             Command::new("mount")
         } else {
-            let program = Self::program().expect("built: cargo build -p cli, or set STRATA_BIN");
+            let program = Self::program().expect("no program to test: run cargo build -p cli, or set STRATA_BIN");
             let called = format!("/sbin/{name}");
             if let Some(limit) = self.limit {
                 let mut shell = Command::new("bash");
@@ -253,8 +256,9 @@ impl Mounted {
         let status = command.status().expect("the mount helper can't be started");
         if !status.success() {
             let text = fs::read(&log).unwrap_or_default();
-            let said = String::from_utf8_lossy(&text[usize::try_from(length).unwrap().min(text.len())..]).into_owned();
-            return Err(format!("{name} {words:?}: {status}\n{said}"));
+            let output =
+                String::from_utf8_lossy(&text[usize::try_from(length).unwrap().min(text.len())..]).into_owned();
+            return Err(format!("{name} {words:?}: {status}\n{output}"));
         }
         self.up = true;
         self.servers = watchdog::servers().into_iter().filter(|pid| !before.contains(pid)).collect();
@@ -263,13 +267,14 @@ impl Mounted {
             let info = crate::counters::text(&self.dir, "server.info");
             assert!(
                 info.contains(&format!("\"transport\":\"{}\"", transport.name())),
-                "asked for {transport:?}: {info}"
+                "not mounted with {transport:?}: {info}"
             );
         }
         Ok(())
     }
 
-    /// The program under test: `STRATA_BIN`, or the one built into the same target directory as this test, or the workspace's.
+    /// Returns the program under test: `STRATA_BIN`, or the one in the target directory of this
+    /// test, or the one in the workspace's target directory.
     #[must_use]
     pub fn program() -> Option<PathBuf> {
         if let Some(path) = std::env::var_os("STRATA_BIN") {
@@ -289,51 +294,51 @@ impl Mounted {
         .find_map(|dir| dir.join("strata").canonicalize().ok())
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// A path in it.
+    /// Returns the path of `name` in the mount.
     #[must_use]
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// Its server's process.
+    /// Returns the process id of the server.
     #[must_use]
     pub fn server(&self) -> u32 {
         match self.servers[..] {
             [pid] => pid,
-            ref other => panic!("one server expected, there are {other:?}"),
+            ref other => panic!("expected one server, found {other:?}"),
         }
     }
 
-    /// Everything that was said so far.
+    /// Returns all output of the mount program and the server.
     #[must_use]
-    pub fn said(&self) -> String {
+    pub fn log_text(&self) -> String {
         let all = ["log", "server.log"].map(|which| fs::read(log(&self.dir, which)).unwrap_or_default()).concat();
         String::from_utf8_lossy(&all).into_owned()
     }
 
-    /// Counts of the requests that were sent to the server.
+    /// Returns the server's request counters.
     #[must_use]
     pub fn requests(&self) -> Requests {
         Requests::of(&self.dir)
     }
 
-    /// The requests that `what` causes.
+    /// Returns the requests that `what` causes.
     pub fn during(&self, what: impl FnOnce()) -> Requests {
         Requests::during(&self.dir, what)
     }
 
-    /// Unmounts it, which must work, and waits until its server is gone.
+    /// Unmounts it, panics on failure, and waits for the servers to end.
     pub fn unmount(&mut self) {
         if !self.up {
             return;
         }
-        // Something the kernel does on behalf of a process that has just ended may still hold the mount for a moment.
+        // The kernel may still hold the mount briefly on behalf of a process that has just ended.
         let patience = Instant::now() + Duration::from_secs(10);
         while let Err(e) = unmount(&self.dir, UnmountFlags::NOFOLLOW) {
             assert!(Instant::now() < patience, "umount {}: {e}\n{}", self.dir.display(), users(&self.dir));
@@ -346,7 +351,12 @@ impl Mounted {
     fn wait_for_servers(&mut self) {
         let patience = Instant::now() + Duration::from_secs(20);
         while watchdog::servers().iter().any(|pid| self.servers.contains(pid)) {
-            assert!(Instant::now() < patience, "servers {:?} go on after umount\n{}", self.servers, self.said());
+            assert!(
+                Instant::now() < patience,
+                "servers {:?} still run after umount\n{}",
+                self.servers,
+                self.log_text()
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
         self.servers.clear();
@@ -355,11 +365,11 @@ impl Mounted {
     /// Unmounts it and mounts it again.
     pub fn remount(&mut self) {
         self.unmount();
-        self.mount().unwrap_or_else(|said| panic!("{said}"));
+        self.mount().unwrap_or_else(|output| panic!("{output}"));
     }
 
-    /// Kills the server, as a crash would, after `time`, whatever it is doing then; [`Self::crash`] has to follow. Answers what becomes
-    /// true just before.
+    /// Kills the server after `time`, as a crash would. The caller must call [`Self::crash`] next.
+    /// Returns a flag that is set just before the kill.
     pub fn kill_after(&self, time: Duration) -> Arc<AtomicBool> {
         let pid = self.server();
         let killed = Arc::new(AtomicBool::new(false));
@@ -372,7 +382,7 @@ impl Mounted {
         ours
     }
 
-    /// Kills the server, as a crash would, takes the dead mount away, and answers when both are gone.
+    /// Kills the server, as a crash would, removes the dead mount and waits for both.
     pub fn crash(&mut self) {
         for pid in &self.servers {
             watchdog::kill(*pid);
@@ -385,27 +395,27 @@ impl Mounted {
     /// Mounts it again after [`Self::crash`] or [`Self::unmount`].
     pub fn mount_again(&mut self) {
         assert!(!self.up);
-        self.mount().unwrap_or_else(|said| panic!("{said}"));
+        self.mount().unwrap_or_else(|output| panic!("{output}"));
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The sandbox takes it away, whatever its state.
+            // The sandbox removes it, whatever its state.
             return;
         }
         self.unmount();
     }
 }
 
-/// Where the mount program (`log`) and its server (`server.log`) write what they have to say.
+/// Returns the path of the log of the mount program (`log`) or of the server (`server.log`).
 fn log(dir: &Path, which: &str) -> PathBuf {
     let name = dir.strip_prefix("/mnt").unwrap_or(dir).display().to_string().replace('/', "_");
     Path::new("/mnt").join(format!("{name}.{which}"))
 }
 
-/// Which processes of this machine use the mount, for a message.
+/// Returns the processes that use the mount, for an error message.
 fn users(dir: &Path) -> String {
     process::try_run(Command::new("fuser").args(["-vm"]).arg(dir)).text
 }

@@ -1,15 +1,16 @@
-/// A small generator of pseudo-random numbers (SplitMix64): the same seed gives the same sequence everywhere.
+/// A pseudo-random number generator (SplitMix64). The same seed yields the same sequence on every
+/// machine.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator that starts at `seed`.
+    /// Returns a generator with the given seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -18,22 +19,22 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit` (0 if that is 0).
+    /// Returns a number below `limit`, or 0 if `limit` is 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         if limit == 0 { 0 } else { self.bits() % limit }
     }
 
-    /// True once in `n` times.
+    /// Returns true with probability 1/`n`.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of `choices`.
+    /// Returns one of `choices`.
     pub fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[usize::try_from(self.below(choices.len() as u64)).unwrap()].clone()
     }
 
-    /// `len` bytes that no other call gives.
+    /// Returns `len` random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(len + 8);
         while out.len() < len {

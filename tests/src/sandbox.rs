@@ -6,16 +6,18 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where a sandbox is. Only the threads of its test, and what they start, see it.
+/// Mount point of the sandbox. Only the test's threads and their child processes see it.
 const ROOT: &str = "/mnt";
 
-/// One sandbox at a time in a process: the machine is small, and some things are counted.
+/// Allows one sandbox at a time per process: some tests count requests, and the machine may be
+/// small.
 static SERIAL: Mutex<()> = Mutex::new(());
 
-/// A private mount namespace with a tmpfs at `/mnt`, where a test can do what it wants and leaves nothing behind.
+/// A private mount namespace with a tmpfs at `/mnt`. Everything that a test creates there
+/// disappears with it.
 ///
-/// The namespace is the calling thread's (and that of all threads and processes it starts afterwards), so that tests of one
-/// process don't see each other's mounts.
+/// The namespace belongs to the calling thread and to all threads and processes that it starts
+/// afterwards, so that tests of one process don't see each other's mounts.
 #[derive(Debug)]
 pub struct Sandbox {
     watchdog: Watchdog,
@@ -23,34 +25,36 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// A new sandbox, with two minutes for the test.
+    /// Creates a sandbox with a time limit of two minutes.
     #[must_use]
     pub fn new() -> Self {
         Self::with_time(Duration::from_secs(120))
     }
 
-    /// A new sandbox for a test that takes at most `time`; after that its mounts are cut and the test fails.
+    /// Creates a sandbox with a time limit. When it expires, the watchdog aborts the mounts and the
+    /// test fails.
     #[must_use]
     pub fn with_time(time: Duration) -> Self {
         let serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
-        assert!(rustix::process::geteuid().is_root(), "the mounted tests need root: they mount file systems");
+        assert!(rustix::process::geteuid().is_root(), "the mounted tests need root to mount file systems");
         own_namespace();
         mount("tmpfs", ROOT, "tmpfs", MountFlags::empty(), Some(c"mode=755")).expect("tmpfs on /mnt");
         let control = Path::new("/sys/fs/fuse/connections");
         if control.exists() && fs::read_dir(control).is_ok_and(|mut d| d.next().is_none()) {
-            // If it can't be mounted, a hung connection can't be aborted; nothing else is lost.
+            // Without fusectl the watchdog can't abort a hung connection; nothing else depends on
+            // it.
             let _ = mount("fusectl", control, "fusectl", MountFlags::empty(), None);
         }
         Self { watchdog: Watchdog::start(if crate::long() { time * 10 } else { time }), _serial: serial }
     }
 
-    /// A path in the sandbox.
+    /// Returns the path of `name` in the sandbox.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         Path::new(ROOT).join(name)
     }
 
-    /// A new directory in the sandbox.
+    /// Creates a directory in the sandbox.
     #[must_use]
     pub fn dir(&self, name: &str) -> PathBuf {
         let dir = self.path(name);
@@ -58,8 +62,8 @@ impl Sandbox {
         dir
     }
 
-    /// A new ext4 file system of `mib` MiB, mounted at `/mnt/NAME`. Times of access are not kept up, so that reading
-    /// changes nothing.
+    /// Creates an ext4 file system of `mib` MiB and mounts it at `/mnt/NAME`, with `noatime`, so
+    /// that reading changes nothing.
     #[must_use]
     pub fn ext4(&self, name: &str, mib: u64) -> PathBuf {
         let dir = self.dir(name);
@@ -74,7 +78,7 @@ impl Sandbox {
         dir
     }
 
-    /// Mounts what is at `dir` read-only from now on.
+    /// Remounts the file system at `dir` read-only.
     pub fn read_only(&self, dir: &Path) {
         crate::process::run(Command::new("mount").args(["-o", "remount,ro"]).arg(dir));
     }
@@ -97,15 +101,16 @@ impl Drop for Sandbox {
     }
 }
 
-/// Gives the calling thread a mount namespace of its own, from which no mount reaches any other.
+/// Moves the calling thread into a new mount namespace without mount propagation.
 fn own_namespace() {
-    // Only the mount namespace is unshared, which no descriptor of this process depends on.
+    // Only the mount namespace is unshared; no descriptor of this process depends on it.
     #[expect(deprecated, reason = "deprecated for the sake of UnshareFlags::FILES, which is not used here")]
     rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).expect("a mount namespace");
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("private mounts");
 }
 
-/// Unmounts everything in the sandbox, the last first, then ends the servers that are still there. Answers what did not go by itself.
+/// Unmounts everything in the sandbox in reverse order, then kills remaining servers. Returns the
+/// mounts that were busy and the servers that were killed.
 fn clear() -> Vec<String> {
     let mut left = Vec::new();
     let mut rounds = 0;

@@ -1,11 +1,11 @@
-//! Third-party suites: where they are, how they are run, what they say.
+//! Third-party test suites: their location, their invocation and their results.
 
-use crate::process::{Said, try_run};
+use crate::process::{Output, try_run};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A program that `scripts/test-tools.sh` has installed.
+/// Returns the path of a program installed by `scripts/test-tools.sh`.
 #[must_use]
 pub fn tool(name: &str) -> PathBuf {
     let dir = std::env::var_os("STRATA_TOOLS")
@@ -15,18 +15,18 @@ pub fn tool(name: &str) -> PathBuf {
     path
 }
 
-/// How a case of a suite ended.
+/// Result of a test case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It passed.
     Passed,
-    /// It failed, with these words.
+    /// It failed with this message.
     Failed(String),
-    /// It was not run.
+    /// It was skipped for this reason.
     Skipped(String),
 }
 
-/// The cases of pjdfstest by name.
+/// Results of pjdfstest by case name.
 pub type Cases = BTreeMap<String, Outcome>;
 
 const SETTINGS: &str = "\
@@ -42,7 +42,8 @@ naptime = 0.02
 entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
 ";
 
-/// Runs pjdfstest in `dir`, with `second` as the other file system that some cases need.
+/// Runs pjdfstest in `dir`. Some cases need a second file system: `second` is a directory
+/// on it.
 #[must_use]
 pub fn pjdfstest(dir: &Path, second: &Path) -> Cases {
     let settings = second.join("pjdfstest.toml");
@@ -50,13 +51,13 @@ pub fn pjdfstest(dir: &Path, second: &Path) -> Cases {
     let mut command = Command::new(tool("pjdfstest"));
     command.arg("-c").arg(&settings).arg("-p").arg(dir).arg("-s").arg(second).env("NO_COLOR", "1");
     command.env("RUST_BACKTRACE", "0");
-    let said = try_run(&mut command);
-    let (cases, total) = parse(&said.text);
-    assert_eq!(Some(cases.len()), total, "pjdfstest did not come to its end: {}\n{}", said.status, said.text);
+    let output = try_run(&mut command);
+    let (cases, total) = parse(&output.text);
+    assert_eq!(Some(cases.len()), total, "pjdfstest did not finish: {}\n{}", output.status, output.text);
     cases
 }
 
-/// The cases in pjdfstest's output, and how many there should be by its own count.
+/// Parses pjdfstest's output. Returns the cases and the number of cases that it announced.
 fn parse(text: &str) -> (Cases, Option<usize>) {
     let mut cases = Cases::new();
     let mut total = None;
@@ -94,12 +95,13 @@ fn parse(text: &str) -> (Cases, Option<usize>) {
     (cases, total)
 }
 
-/// Cases that can't be run on a file system that glibc does not know: pathconf(3) has the greatest number of links in a table.
+/// Cases that can't run on FUSE: pathconf(3) takes the maximum link count from glibc's table of
+/// file systems, which lacks FUSE.
 const NOT_ON_FUSE: [&str; 1] = ["link::link_count_max"];
 
-/// What passes natively and does not pass here, one line each.
+/// Returns the cases that pass natively but not on the tested file system, one line each.
 #[must_use]
-pub fn worse(native: &Cases, here: &Cases) -> Vec<String> {
+pub fn regressions(native: &Cases, here: &Cases) -> Vec<String> {
     let passed = native.iter().filter(|(_, outcome)| **outcome == Outcome::Passed);
     passed
         .filter_map(|(name, _)| match here.get(name) {
@@ -110,10 +112,10 @@ pub fn worse(native: &Cases, here: &Cases) -> Vec<String> {
         .collect()
 }
 
-/// Runs fsx on `file` with that seed for so many operations, with everything it can do, mapped reading and writing included.
-/// `artifacts` is where it leaves what it found if it fails.
+/// Runs fsx on `file` with the given seed and number of operations, including mapped reads and
+/// writes. On failure, fsx writes its findings to `artifacts`.
 #[must_use]
-pub fn fsx(file: &Path, seed: u64, operations: u64, artifacts: &Path) -> Said {
+pub fn fsx(file: &Path, seed: u64, operations: u64, artifacts: &Path) -> Output {
     let settings = artifacts.join("fsx.toml");
     std::fs::write(&settings, FSX_SETTINGS).expect("fsx's settings");
     let mut command = Command::new(tool("fsx"));
@@ -155,8 +157,8 @@ mod tests {
         assert!(matches!(&cases["open::b::c"], Outcome::Failed(words) if words.starts_with("assertion failed: x\n")));
         let mut native = cases.clone();
         native.insert("open::b::c".into(), Outcome::Passed);
-        assert_eq!(worse(&native, &cases).len(), 1);
-        assert!(worse(&native, &native).is_empty());
-        assert!(worse(&cases, &native).is_empty());
+        assert_eq!(regressions(&native, &cases).len(), 1);
+        assert!(regressions(&native, &native).is_empty());
+        assert!(regressions(&cases, &native).is_empty());
     }
 }

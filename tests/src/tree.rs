@@ -1,4 +1,4 @@
-//! What a tree looks like to a program, and how two trees differ.
+//! Snapshots of a directory tree as a program sees it, and their comparison.
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use std::collections::{BTreeMap, HashMap};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// Seconds and nanoseconds.
 pub type Time = (i64, u32);
 
-/// Everything stat(2), listxattr(2), read(2) and readlink(2) tell of an object.
+/// Everything that stat(2), listxattr(2), read(2) and readlink(2) return for an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Type and permissions.
@@ -22,32 +22,32 @@ pub struct Node {
     pub owner: (u32, u32),
     /// Device number of a device.
     pub rdev: (u32, u32),
-    /// Size (0 for a directory: each file system has its own idea of it).
+    /// Size; 0 for a directory, whose size differs between file systems.
     pub size: u64,
-    /// Number of names.
+    /// Link count.
     pub nlink: u32,
-    /// Number of the object.
+    /// Inode number.
     pub ino: u64,
-    /// Time of the last change of the contents.
+    /// Time of last modification.
     pub mtime: Time,
-    /// Time of the last access.
+    /// Time of last access.
     pub atime: Time,
     /// Time of birth, if known.
     pub btime: Time,
-    /// Device on which it seems to be.
+    /// Device number of the containing file system.
     pub dev: (u32, u32),
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Hash of a file's bytes.
+    /// Hash of a file's contents.
     pub content: u64,
     /// Target of a symbolic link.
     pub target: Vec<u8>,
 }
 
-/// A whole tree, by path from its root; the root itself is the empty path.
+/// A tree, by path from its root. The root has the empty path.
 pub type Tree = BTreeMap<Vec<u8>, Node>;
 
-/// Reads the tree at `root`, checking on the way that readdir and stat tell the same of every entry.
+/// Reads the tree at `root`. Panics if readdir and stat disagree about an entry.
 #[must_use]
 pub fn read(root: &Path) -> Tree {
     let mut tree = Tree::new();
@@ -58,8 +58,8 @@ pub fn read(root: &Path) -> Tree {
     tree
 }
 
-/// Reads what is in the directory, which the root reaches by `prefix`. Goes from descriptor to descriptor, since a tree may be deeper
-/// than a path can be long.
+/// Reads a directory and everything below it; `prefix` is its path from the root. Walks by
+/// descriptors, because the tree may be deeper than `PATH_MAX`.
 fn walk(dir: &OwnedFd, prefix: &[u8], tree: &mut Tree) {
     let base = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
     let entries = rustix::fs::Dir::read_from(dir).expect("a directory stream");
@@ -128,7 +128,7 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     out
 }
 
-/// Files larger than this are only looked at where they have data.
+/// Files larger than this are hashed by data extents only.
 const LARGE: u64 = 2 << 30;
 
 fn content(path: &Path) -> u64 {
@@ -153,7 +153,7 @@ fn content(path: &Path) -> u64 {
     all
 }
 
-/// A hash that is the same in every run, and quick without optimisation too.
+/// Returns a hash that is the same in every run, and fast in debug builds.
 #[must_use]
 pub fn hash(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
@@ -174,13 +174,13 @@ fn target(path: &Path) -> Vec<u8> {
     target.into_bytes()
 }
 
-/// Which times of two trees can be compared.
+/// Comparison of timestamps.
 #[derive(Clone, Copy, Debug)]
 pub enum Times {
-    /// All of them, exactly.
+    /// All times must be equal.
     Exact,
-    /// Those set before `since` exactly; of later ones it is only asked that they are late in both trees, since the trees were
-    /// made one after the other.
+    /// Times before `since` must be equal. Later times need only be later in both trees,
+    /// because the trees were modified one after the other.
     Since(Time),
 }
 
@@ -196,8 +196,8 @@ impl Times {
     }
 }
 
-/// How `got` differs from `want`, one line per difference; empty if it does not. Numbers of objects are compared by
-/// [`Identities`].
+/// Returns the differences between `got` and `want`, one per line; empty if there are none. Does
+/// not compare inode numbers: [`Identities`] does.
 #[must_use]
 pub fn difference(want: &Tree, got: &Tree, times: Times) -> String {
     let mut out = String::new();
@@ -206,35 +206,37 @@ pub fn difference(want: &Tree, got: &Tree, times: Times) -> String {
     }
     for (path, got) in got {
         let Some(want) = want.get(path) else {
-            let _ = writeln!(out, "too much: {} ({got:?})", path.escape_ascii());
+            let _ = writeln!(out, "unexpected: {} ({got:?})", path.escape_ascii());
             continue;
         };
-        let mut say = |what: &str, want: &dyn std::fmt::Debug, got: &dyn std::fmt::Debug| {
-            let _ = writeln!(out, "{}: {what} is {got:?}, should be {want:?}", path.escape_ascii());
+        let mut report = |what: &str, want: &dyn std::fmt::Debug, got: &dyn std::fmt::Debug| {
+            let _ = writeln!(out, "{}: {what} is {got:?}, expected {want:?}", path.escape_ascii());
         };
         macro_rules! compare {
-            ($($field:ident),*) => { $(if want.$field != got.$field { say(stringify!($field), &want.$field, &got.$field); })* };
+            ($($field:ident),*) => { $(if want.$field != got.$field { report(stringify!($field), &want.$field, &got.$field); })* };
         }
         compare!(mode, owner, rdev, size, nlink, xattrs, content, target);
         if !times.same(want.mtime, got.mtime) {
-            say("mtime", &want.mtime, &got.mtime);
+            report("mtime", &want.mtime, &got.mtime);
         }
         if !times.same(want.atime, got.atime) {
-            say("atime", &want.atime, &got.atime);
+            report("atime", &want.atime, &got.atime);
         }
     }
     out
 }
 
-/// Which number an object of the one tree has in the other.
+/// Maps objects of the native tree to inode numbers in the other tree.
 ///
-/// An object of the native tree is known by its number and its time of birth, since ext4 uses numbers again. As long as it
-/// lives, whatever is done to it, the object that stands for it in the other tree must keep one number, which no other has.
+/// A native object is identified by inode number and time of birth, because ext4 reuses inode
+/// numbers. Its counterpart in the other tree must keep one inode number during its lifetime, and
+/// no other object may have that number.
 #[derive(Clone, Debug, Default)]
 pub struct Identities(HashMap<(u64, Time), u64>);
 
 impl Identities {
-    /// Compares the numbers in two trees that are otherwise the same; answers what is wrong.
+    /// Compares the inode numbers in two otherwise equal trees. Returns the violations, one per
+    /// line.
     pub fn check(&mut self, native: &Tree, other: &Tree) -> String {
         let mut out = String::new();
         let mut now = HashMap::new();

@@ -1,4 +1,4 @@
-//! What is looked at, and done, when a test hangs.
+//! Diagnosis and termination of hung tests.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
@@ -8,21 +8,21 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Ends what a test waits for when its time is over: says what everything in the sandbox is doing, aborts its FUSE connections,
-/// kills its servers, and, if even that does not help, ends the process.
+/// Ends a test that exceeds its time limit: prints the state of every task in the sandbox, aborts
+/// its FUSE connections, kills its servers and, if the test still hangs, exits the process.
 #[derive(Debug)]
 pub(crate) struct Watchdog(Arc<(Mutex<bool>, Condvar)>);
 
 impl Watchdog {
-    /// Begins to watch.
+    /// Starts the time limit.
     pub(crate) fn start(time: Duration) -> Self {
         let state = Arc::new((Mutex::new(false), Condvar::new()));
-        let theirs = Arc::clone(&state);
-        std::thread::spawn(move || watch(&theirs, time));
+        let shared = Arc::clone(&state);
+        std::thread::spawn(move || watch(&shared, time));
         Self(state)
     }
 
-    /// The test is over.
+    /// Reports that the test has ended.
     pub(crate) fn stop(&self) {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.0.1.notify_all();
@@ -30,17 +30,17 @@ impl Watchdog {
 }
 
 fn watch(state: &(Mutex<bool>, Condvar), time: Duration) {
-    if over_within(state, time) {
+    if ended_within(state, time) {
         return;
     }
-    eprintln!("=== this test takes more than {time:?}; what everything in its sandbox is doing:");
+    eprintln!("=== the test exceeds its time limit of {time:?}; state of every task in its sandbox:");
     let servers = servers();
     print_logs(Path::new("/mnt"));
-    print_tasks("the test", std::process::id());
+    print_tasks("test", std::process::id());
     for pid in &servers {
         print_tasks("server", *pid);
     }
-    eprintln!("=== its FUSE connections are aborted and its servers killed");
+    eprintln!("=== aborting its FUSE connections and killing its servers");
     for fuse in fuse_mounts() {
         let file = format!("/sys/fs/fuse/connections/{}/abort", fuse.minor);
         eprintln!("{} on {}: {:?}", file, fuse.dir.display(), fs::write(&file, "1"));
@@ -48,14 +48,14 @@ fn watch(state: &(Mutex<bool>, Condvar), time: Duration) {
     for pid in servers {
         kill(pid);
     }
-    if !over_within(state, Duration::from_secs(30)) {
-        eprintln!("=== and still it hangs: the end of this process");
+    if !ended_within(state, Duration::from_secs(30)) {
+        eprintln!("=== the test still hangs: exiting");
         std::process::exit(102);
     }
 }
 
-/// Waits until the test is over, or the time is.
-fn over_within(state: &(Mutex<bool>, Condvar), time: Duration) -> bool {
+/// Waits until the test has ended or `time` has passed. Returns whether the test has ended.
+fn ended_within(state: &(Mutex<bool>, Condvar), time: Duration) -> bool {
     let end = Instant::now() + time;
     let mut over = state.0.lock().unwrap_or_else(PoisonError::into_inner);
     while !*over {
@@ -70,15 +70,15 @@ fn over_within(state: &(Mutex<bool>, Condvar), time: Duration) -> bool {
 pub(crate) struct MountLine {
     /// Minor device number.
     pub(crate) minor: u32,
-    /// Where it is mounted.
+    /// Mount point.
     pub(crate) dir: PathBuf,
-    /// Its type.
+    /// File system type.
     pub(crate) kind: String,
 }
 
-/// Mounts at or below `root`, in the order in which they were made.
+/// Returns the mounts at or below `root`, oldest first.
 pub(crate) fn mounts_below(root: &Path) -> Vec<MountLine> {
-    // Not /proc/self: the namespace is this thread's.
+    // Not /proc/self: only this thread is in the namespace.
     let text = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
     text.lines().filter_map(parse).filter(|m| m.dir.starts_with(root)).collect()
 }
@@ -95,7 +95,7 @@ fn parse(line: &str) -> Option<MountLine> {
     Some(MountLine { minor, dir, kind: right.split(' ').next()?.to_owned() })
 }
 
-/// Undoes `\040` and the like.
+/// Decodes octal escapes such as `\040`.
 fn unescape(field: &str) -> PathBuf {
     let mut out = Vec::new();
     let mut rest = field.as_bytes();
@@ -112,7 +112,8 @@ fn unescape(field: &str) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(out))
 }
 
-/// The Strata servers of this thread's mount namespace: nobody else's can be met here.
+/// Returns the Strata servers in this thread's mount namespace, which contains those of this test
+/// only.
 pub(crate) fn servers() -> Vec<u32> {
     let Ok(here) = fs::read_link("/proc/thread-self/ns/mnt") else { return Vec::new() };
     let program = crate::Mounted::program();
@@ -120,17 +121,18 @@ pub(crate) fn servers() -> Vec<u32> {
     processes
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|pid| fs::read_link(format!("/proc/{pid}/ns/mnt")).is_ok_and(|ns| ns == here))
-        .filter(|pid| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| Some(living(&exe)) == program))
+        .filter(|pid| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| Some(strip_deleted(&exe)) == program))
         .collect()
 }
 
-/// The path of a program, whether it was built anew since it was started or not.
-fn living(exe: &Path) -> PathBuf {
+/// Returns the program's path without the suffix that the kernel adds once the file is replaced by
+/// a new build.
+fn strip_deleted(exe: &Path) -> PathBuf {
     let bytes = exe.as_os_str().as_bytes();
     PathBuf::from(OsStr::from_bytes(bytes.strip_suffix(b" (deleted)").unwrap_or(bytes)))
 }
 
-/// Kills a process at once.
+/// Sends SIGKILL to a process.
 pub(crate) fn kill(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, Signal::KILL);
@@ -151,7 +153,7 @@ fn print_tasks(what: &str, pid: u32) {
     }
 }
 
-/// Prints what servers have said.
+/// Prints the servers' logs.
 pub(crate) fn print_logs(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let path = entry.path();

@@ -1,4 +1,4 @@
-//! When reading moves the time of access: as the mount's flags say, or else the lower mount's.
+//! Updates of the access time: as the mount options say, otherwise as the lower mount's flags say.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -12,13 +12,13 @@ use std::time::Duration;
 use strata_tests::process::run;
 use strata_tests::{Mounted, Sandbox, Spec, Transport, on_both_transports};
 
-/// What is mounted over the directory whose times are looked at.
-struct Stage {
+/// A lower directory and the mount points for the file systems over it.
+struct Fixture {
     sandbox: Sandbox,
     lower: PathBuf,
 }
 
-impl Stage {
+impl Fixture {
     fn new() -> Self {
         let sandbox = Sandbox::new();
         let lower = sandbox.ext4("lower", 64).join("branch");
@@ -28,7 +28,7 @@ impl Stage {
         Self { sandbox, lower }
     }
 
-    fn flags_of_lower(&self, flags: &str) {
+    fn set_lower_flags(&self, flags: &str) {
         run(Command::new("mount").arg("-o").arg(format!("remount,{flags}")).arg(self.sandbox.path("lower")));
     }
 
@@ -44,8 +44,8 @@ impl Stage {
         Mounted::with_options(spec.clone(), &self.sandbox.path("m"), options)
     }
 
-    /// Does reading the file move its time of access, and does it do so again?
-    fn moves(&self, mounted: &Mounted, name: &str) -> (bool, bool) {
+    /// Whether reading the file updates its access time, the first and the second time.
+    fn updates(&self, mounted: &Mounted, name: &str) -> (bool, bool) {
         let at = self.lower.join(name);
         let read = || {
             let before = time(&at);
@@ -56,7 +56,7 @@ impl Stage {
         (read(), read())
     }
 
-    /// Makes a file one that was changed after it was read.
+    /// Modifies a file, so that relatime updates its access time at the next read.
     fn change(&self, name: &str) {
         std::thread::sleep(Duration::from_millis(20));
         fs::write(self.lower.join(name), "text").unwrap();
@@ -68,7 +68,8 @@ fn time(path: &Path) -> (i64, i64) {
     (meta.atime(), meta.atime_nsec())
 }
 
-/// Options of the lower mount, options of ours, whether a first and a second reading move the time.
+/// Options of the lower mount, options of our mount, and whether the first and the second read
+/// update the time.
 const CASES: [(&str, &str, (bool, bool)); 7] = [
     ("noatime", "", (false, false)),
     ("noatime", "strictatime", (true, true)),
@@ -79,42 +80,42 @@ const CASES: [(&str, &str, (bool, bool)); 7] = [
     ("relatime", "strictatime", (true, true)),
 ];
 
-fn as_the_options_say(transport: Transport) {
-    let stage = Stage::new();
+fn mount_options_decide_updates(transport: Transport) {
+    let fixture = Fixture::new();
     for (lower, ours, expected) in CASES {
-        stage.flags_of_lower(lower);
-        for (i, spec) in stage.specs(transport).iter().enumerate() {
-            stage.change("1");
-            let mounted = stage.mount(spec, ours);
-            assert_eq!(stage.moves(&mounted, "1"), expected, "{ours} over {lower}, {i}");
+        fixture.set_lower_flags(lower);
+        for (i, spec) in fixture.specs(transport).iter().enumerate() {
+            fixture.change("1");
+            let mounted = fixture.mount(spec, ours);
+            assert_eq!(fixture.updates(&mounted, "1"), expected, "{ours} over {lower}, {i}");
         }
     }
-    let mounted = stage.mount(&stage.specs(transport)[1], "ro");
-    stage.change("1");
-    assert_eq!(stage.moves(&mounted, "1"), (false, false), "read-only");
+    let mounted = fixture.mount(&fixture.specs(transport)[1], "ro");
+    fixture.change("1");
+    assert_eq!(fixture.updates(&mounted, "1"), (false, false), "read-only");
     drop(mounted);
-    // Data that the kernel does not keep yet, through the server.
+    // Data outside the page cache, read through the server.
     for (ours, expected) in [("noatime", false), ("strictatime", true)] {
         let options = format!("passthrough=off,{ours}");
-        let mounted = stage.mount(&Spec::wrap(&stage.lower, transport), &options);
-        stage.change("2");
-        assert_eq!(stage.moves(&mounted, "2").0, expected, "{options}");
+        let mounted = fixture.mount(&Spec::wrap(&fixture.lower, transport), &options);
+        fixture.change("2");
+        assert_eq!(fixture.updates(&mounted, "2").0, expected, "{options}");
     }
 }
 
-/// The program, called as mount(8) calls it.
+/// Remounts as mount(8) does, which calls the mount helper.
 fn remount(mounted: &Mounted, options: &str) {
     let mut command = Command::new(Mounted::program().unwrap());
     command.arg0("/sbin/mount.fuse.unionfs").arg("none").arg(mounted.dir());
     run(command.arg("-o").arg(format!("remount,{options}")));
 }
 
-fn as_a_remount_says(transport: Transport) {
-    let stage = Stage::new();
-    stage.flags_of_lower("noatime");
-    let [union, ..] = stage.specs(transport);
-    let mounted = stage.mount(&union, "");
-    // mount(8) adds what the mount shows, and it shows relatime.
+fn a_remount_changes_updates(transport: Transport) {
+    let fixture = Fixture::new();
+    fixture.set_lower_flags("noatime");
+    let [union, ..] = fixture.specs(transport);
+    let mounted = fixture.mount(&union, "");
+    // mount(8) adds the options of the current mount, relatime among them.
     for (options, expected) in [
         ("rw,relatime,nosuid", (false, false)),
         ("strictatime", (true, true)),
@@ -122,20 +123,20 @@ fn as_a_remount_says(transport: Transport) {
         ("relatime", (true, false)),
     ] {
         remount(&mounted, options);
-        stage.change("3");
-        assert_eq!(stage.moves(&mounted, "3"), expected, "{options}");
+        fixture.change("3");
+        assert_eq!(fixture.updates(&mounted, "3"), expected, "{options}");
     }
     remount(&mounted, "ro,strictatime");
-    stage.change("3");
-    assert_eq!(stage.moves(&mounted, "3"), (false, false), "read-only");
+    fixture.change("3");
+    assert_eq!(fixture.updates(&mounted, "3"), (false, false), "read-only");
     remount(&mounted, "rw,strictatime,nodiratime");
-    assert_eq!(stage.moves(&mounted, "3"), (true, true));
-    let before = time(&stage.lower.join("dir"));
+    assert_eq!(fixture.updates(&mounted, "3"), (true, true));
+    let before = time(&fixture.lower.join("dir"));
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(fs::read_dir(mounted.path("dir")).unwrap().count(), 0);
-    assert_eq!(time(&stage.lower.join("dir")), before);
-    // The lower mount itself is as it was.
-    let at = stage.lower.join("4");
+    assert_eq!(time(&fixture.lower.join("dir")), before);
+    // The flags of the lower mount are unchanged.
+    let at = fixture.lower.join("4");
     let before = time(&at);
     std::thread::sleep(Duration::from_millis(20));
     fs::read(&at).unwrap();
@@ -143,6 +144,6 @@ fn as_a_remount_says(transport: Transport) {
 }
 
 on_both_transports! {
-    as_the_options_say,
-    as_a_remount_says,
+    mount_options_decide_updates,
+    a_remount_changes_updates,
 }

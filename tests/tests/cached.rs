@@ -1,4 +1,4 @@
-//! `data=cached`: read-only mounts whose files the kernel opens without asking.
+//! `data=cached`: read-only mounts on which the kernel opens files without a request.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -18,23 +18,23 @@ use strata_tests::mapping::Mapping;
 use strata_tests::process::{run, try_run};
 use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, on_both_transports};
 
-/// What is changed below is seen after this many seconds.
+/// Delay in seconds until changes made below are visible.
 const CACHE: &str = "0.2";
 
-/// The null layer over `lower`, without opens.
+/// Mounts the null layer over `lower` with `data=cached`.
 fn cached(sandbox: &Sandbox, lower: &Path, transport: Transport, more: &str) -> Mounted {
     let options = format!("ro,data=cached,{more}");
     Mounted::with_options(Spec::wrap(lower, transport), &sandbox.path("m"), &options)
 }
 
-/// A directory on an ext4 with files that are `fill`ed in.
-fn lower(sandbox: &Sandbox, fill: impl FnOnce(&Path)) -> PathBuf {
+/// Creates a directory on an ext4, populated by `fill`.
+fn create_lower(sandbox: &Sandbox, fill: impl FnOnce(&Path)) -> PathBuf {
     let lower = sandbox.ext4("lower", 256);
     fill(&lower);
     lower
 }
 
-fn many(dir: &Path, count: usize) {
+fn make_files(dir: &Path, count: usize) {
     (0..count).for_each(|i| fs::write(dir.join(i.to_string()), format!("file {i}")).unwrap());
 }
 
@@ -42,19 +42,20 @@ fn read_all(dir: &Path, count: usize) {
     (0..count).for_each(|i| assert_eq!(fs::read_to_string(dir.join(i.to_string())).unwrap(), format!("file {i}")));
 }
 
-/// Waits until `seen`, for as long as `cache=` allows and a busy machine needs.
-fn soon(what: &str, seen: impl Fn() -> bool) {
+/// Waits until `seen` returns true: for the `cache=` time, and longer on a busy machine.
+fn wait_until(what: &str, seen: impl Fn() -> bool) {
     let begun = Instant::now();
     while !seen() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "{what} is not seen");
+        assert!(begun.elapsed() < Duration::from_secs(10), "timed out: {what} not visible");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Reading files again, by opening each, sends nothing at all; the first time costs a READ each and no OPEN.
-fn opening_and_reading_again_costs_nothing(transport: Transport) {
+/// Opening and reading files a second time sends no request. The first time costs a READ per file
+/// and a single OPEN.
+fn repeated_opens_and_reads_send_no_request(transport: Transport) {
     let sandbox = Sandbox::new();
-    let lower = lower(&sandbox, |dir| many(dir, 200));
+    let lower = create_lower(&sandbox, |dir| make_files(dir, 200));
     let mounted = cached(&sandbox, &lower, transport, "cache=1000");
     let first = mounted.during(|| read_all(mounted.dir(), 200));
     assert_eq!((first.get("READ"), first.get("OPEN"), first.get("FLUSH")), (200, 1, 1), "{first:?}");
@@ -63,7 +64,7 @@ fn opening_and_reading_again_costs_nothing(transport: Transport) {
     assert_eq!(mounted.requests().get("RELEASE"), 0);
 }
 
-/// A union of read-only branches needs no `ro`.
+/// A union of read-only branches accepts the option without `ro`.
 fn a_union_of_read_only_branches(transport: Transport) {
     let sandbox = Sandbox::new();
     let (left, right) = (sandbox.dir("left"), sandbox.dir("right"));
@@ -79,13 +80,13 @@ fn a_union_of_read_only_branches(transport: Transport) {
     assert_eq!(again.total(), 0, "{again:?}");
 }
 
-/// It is refused where the mount could be changed, and with a layer that wants to see opens.
-fn refused_where_it_would_be_wrong(transport: Transport) {
+/// The option is refused on a writable mount and with a layer that handles opens.
+fn refused_on_writable_mounts(transport: Transport) {
     let sandbox = Sandbox::new();
     let (rw, ro) = (sandbox.dir("rw"), sandbox.dir("ro"));
     let refused = |spec: Spec, options: &str, why: &str| {
-        let said = Mounted::try_new(spec, &sandbox.path("x"), options).unwrap_err();
-        assert!(said.contains("option data=") && said.contains(why), "{said}");
+        let output = Mounted::try_new(spec, &sandbox.path("x"), options).unwrap_err();
+        assert!(output.contains("option data=") && output.contains(why), "{output}");
     };
     refused(Spec::wrap(&rw, transport), "data=cached", "can be changed");
     refused(Spec::union(&rw, &ro, transport), "data=cached", "can be changed");
@@ -93,10 +94,11 @@ fn refused_where_it_would_be_wrong(transport: Transport) {
     refused(Spec::wrap(&rw, transport), "data=writeback", "cached");
 }
 
-/// Every change is refused with EROFS, also where somebody has made the mount writable past the helper; nothing is lost silently.
+/// Every change fails with EROFS, even if a remount that bypasses the helper made the mount
+/// writable. No write is lost silently.
 fn every_change_is_refused(transport: Transport) {
     let sandbox = Sandbox::new();
-    let lower = lower(&sandbox, |dir| {
+    let lower = create_lower(&sandbox, |dir| {
         fs::write(dir.join("f"), "kept").unwrap();
         fs::create_dir(dir.join("d")).unwrap();
     });
@@ -142,28 +144,28 @@ fn refuses_changes(mounted: &Mounted) {
     });
 }
 
-/// The helper refuses to make the mount writable, and lets other flags be changed.
+/// The helper refuses to make the mount writable, and allows changes of other flags.
 fn a_remount_keeps_it_read_only(transport: Transport) {
     let sandbox = Sandbox::new();
-    let lower = lower(&sandbox, |dir| many(dir, 1));
+    let lower = create_lower(&sandbox, |dir| make_files(dir, 1));
     let mounted = cached(&sandbox, &lower, transport, "");
     let remount = |options: &str| {
         let mut command = Command::new(Mounted::program().unwrap());
         try_run(command.arg0("/sbin/mount.fuse.wrapfs").arg("none").arg(mounted.dir()).arg("-o").arg(options))
     };
-    let said = remount("remount,rw");
-    assert!(!said.status.success() && said.text.contains("data=cached"), "{}", said.text);
+    let output = remount("remount,rw");
+    assert!(!output.status.success() && output.text.contains("data=cached"), "{}", output.text);
     assert!(!remount("remount,nosuid").status.success(), "that would make it writable");
-    let said = remount("remount,ro,nosuid,data=cached");
-    assert!(said.status.success(), "{}", said.text);
+    let output = remount("remount,ro,nosuid,data=cached");
+    assert!(output.status.success(), "{}", output.text);
     assert!(File::create(mounted.path("new")).is_err());
 }
 
-/// What is changed below shows once attributes have expired: in place, of another size, by another file under the name; by a
-/// new open and by one that was held.
-fn changes_below_are_seen(transport: Transport) {
+/// Changes below are visible once attributes have expired: a change in place, a change of size, and
+/// a new file of the same name; through a new open and through a held one.
+fn changes_below_become_visible(transport: Transport) {
     let sandbox = Sandbox::new();
-    let lower = lower(&sandbox, |dir| {
+    let lower = create_lower(&sandbox, |dir| {
         fs::write(dir.join("f"), "old text").unwrap();
         fs::write(dir.join("g"), "old text").unwrap();
     });
@@ -178,31 +180,31 @@ fn changes_below_are_seen(transport: Transport) {
     let by_new = || fs::read_to_string(&file).unwrap();
     assert_eq!((by_held(), by_new()), ("old text".to_owned(), "old text".to_owned()));
     for text in ["new text", "longer than before", "short", ""] {
-        // In place, without making it empty first.
+        // In place, without truncating it.
         let writing = File::options().write(true).open(&below).unwrap();
         writing.write_all_at(text.as_bytes(), 0).unwrap();
         writing.set_len(text.len() as u64).unwrap();
-        soon(&format!("{text:?} by the held file"), || by_held() == text);
-        soon(&format!("{text:?} by a new one"), || by_new() == text);
+        wait_until(&format!("{text:?} through the held file"), || by_held() == text);
+        wait_until(&format!("{text:?} through a new open"), || by_new() == text);
     }
     assert_eq!(fs::read_to_string(mounted.path("g")).unwrap(), "old text");
     fs::write(lower.join("other"), "another file").unwrap();
     fs::rename(lower.join("other"), lower.join("g")).unwrap();
-    soon("another file", || fs::read_to_string(mounted.path("g")).is_ok_and(|text| text == "another file"));
+    wait_until("another file", || fs::read_to_string(mounted.path("g")).is_ok_and(|text| text == "another file"));
     fs::remove_file(lower.join("g")).unwrap();
-    soon("that it is gone", || fs::read(mounted.path("g")).is_err());
+    wait_until("removal", || fs::read(mounted.path("g")).is_err());
 }
 
-/// With `cache=0` a change below shows at once, by a held file as well.
-fn without_a_cache_changes_below_are_seen_at_once(transport: Transport) {
+/// With `cache=0` a change below is visible at once, also through a held file.
+fn without_a_cache_changes_below_are_visible_at_once(transport: Transport) {
     let sandbox = Sandbox::new();
-    let lower = lower(&sandbox, |dir| fs::write(dir.join("f"), "0000").unwrap());
+    let lower = create_lower(&sandbox, |dir| fs::write(dir.join("f"), "0000").unwrap());
     let mounted = cached(&sandbox, &lower, transport, "cache=0");
     let mut bytes = [0; 4];
     let held = File::open(mounted.path("f")).unwrap();
     for i in 1..200 {
         let text = format!("{i:04}");
-        // A size that stays: only the time of modification tells.
+        // The size is unchanged: only the modification time differs.
         File::options().write(true).open(lower.join("f")).unwrap().write_all_at(text.as_bytes(), 0).unwrap();
         assert_eq!(held.read_at(&mut bytes, 0).unwrap(), 4);
         assert_eq!(std::str::from_utf8(&bytes), Ok(&*text));
@@ -210,27 +212,27 @@ fn without_a_cache_changes_below_are_seen_at_once(transport: Transport) {
     }
 }
 
-/// A mapping shows what changed below once somebody has the attributes refreshed.
-fn a_mapping_follows(transport: Transport) {
+/// A mapping shows changes made below after the attributes were refreshed.
+fn a_mapping_shows_changes_below(transport: Transport) {
     let sandbox = Sandbox::new();
     let data = Rng::new(3).bytes(64 << 10);
-    let lower = lower(&sandbox, |dir| fs::write(dir.join("f"), &data).unwrap());
+    let lower = create_lower(&sandbox, |dir| fs::write(dir.join("f"), &data).unwrap());
     let mounted = cached(&sandbox, &lower, transport, &format!("cache={CACHE}"));
     let file = File::open(mounted.path("f")).unwrap();
     let map = Mapping::new(&file, data.len(), ProtFlags::READ, MapFlags::SHARED).unwrap();
     assert_eq!(map.read(0, data.len()), data);
     File::options().write(true).open(lower.join("f")).unwrap().write_all_at(b"changed", 5000).unwrap();
-    soon("the change", || {
+    wait_until("the change through the mapping", || {
         let _ = fs::metadata(mounted.path("f"));
         map.read(5000, 7) == b"changed"
     });
 }
 
-/// What else is read without a handle: directly, past a hole, by sendfile(2) and cp(1), as a program.
-fn everything_that_reads(transport: Transport) {
+/// Other ways to read: O_DIRECT, past a hole, sendfile(2), cp(1), and executing a program.
+fn every_way_to_read(transport: Transport) {
     let sandbox = Sandbox::new();
     let data = Rng::new(4).bytes(3 << 20);
-    let lower = lower(&sandbox, |dir| {
+    let lower = create_lower(&sandbox, |dir| {
         fs::write(dir.join("f"), &data).unwrap();
         let holes = File::create(dir.join("holes")).unwrap();
         holes.write_all_at(b"end", 1 << 20).unwrap();
@@ -264,7 +266,7 @@ fn everything_that_reads(transport: Transport) {
         assert!(rustix::fs::sendfile(&target, &file, Some(&mut offset), 1 << 20).unwrap() > 0);
     }
     assert!(fs::read(sandbox.path("sent")).unwrap() == data, "sendfile");
-    // cp(1) asks for holes, and for copy_file_range(2) between two file systems.
+    // cp(1) seeks holes, and uses copy_file_range(2) between two file systems.
     run(Command::new("cp").args(["--sparse=always"]).arg(mounted.path("holes")).arg(sandbox.path("copied")));
     assert!(fs::read(sandbox.path("copied")).unwrap() == fs::read(lower.join("holes")).unwrap(), "cp");
     file.sync_all().unwrap();
@@ -277,19 +279,21 @@ fn everything_that_reads(transport: Transport) {
     assert_eq!((&null).read(&mut [0; 8]).unwrap(), 0);
 }
 
-/// Programs that read many files at once get each its own bytes, whatever the server keeps open.
+/// Programs that read many files concurrently get the right bytes, whichever files the server has
+/// open.
 fn many_readers_of_many_files(transport: Transport) {
     const FILES: u64 = 400;
     let sandbox = Sandbox::new();
     let block = |i: u64| Rng::new(i).bytes(8192);
-    let lower = lower(&sandbox, |dir| (0..FILES).for_each(|i| fs::write(dir.join(i.to_string()), block(i)).unwrap()));
+    let lower =
+        create_lower(&sandbox, |dir| (0..FILES).for_each(|i| fs::write(dir.join(i.to_string()), block(i)).unwrap()));
     let mounted = cached(&sandbox, &lower, transport, "");
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let mounted = &mounted;
             scope.spawn(move || {
                 let mut rng = Rng::new(thread);
-                // Directly, so that each is a READ.
+                // With O_DIRECT, so that each read is a READ request.
                 let flags = OFlags::DIRECT.bits().cast_signed();
                 for _ in 0..1000 {
                     let i = rng.below(FILES);
@@ -304,15 +308,15 @@ fn many_readers_of_many_files(transport: Transport) {
     });
 }
 
-/// The server keeps few files open, and none for long: a file that was removed below gives its space back.
-fn few_files_stay_open_and_not_for_long(transport: Transport) {
+/// The server keeps few files open, for a short time: a file removed below frees its blocks.
+fn few_files_are_kept_open_briefly(transport: Transport) {
     let sandbox = Sandbox::new();
-    let lower = lower(&sandbox, |dir| {
-        many(dir, 1000);
+    let lower = create_lower(&sandbox, |dir| {
+        make_files(dir, 1000);
         fs::write(dir.join("large"), vec![7; 32 << 20]).unwrap();
     });
     let mounted = cached(&sandbox, &lower, transport, "");
-    // Other descriptors, of devices and directories, come and go.
+    // The number of other descriptors (devices, directories) varies.
     let is_ours = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().parse::<u32>().is_ok());
     let open = || {
         let all = fs::read_dir(format!("/proc/{}/fd", mounted.server())).unwrap();
@@ -320,7 +324,7 @@ fn few_files_stay_open_and_not_for_long(transport: Transport) {
     };
     read_all(mounted.dir(), 1000);
     assert!((1..=128).contains(&open()), "{} after 1,000 files", open());
-    soon("that they are closed", || open() == 0);
+    wait_until("close of all files", || open() == 0);
 
     let free = || {
         let stat = rustix::fs::statvfs(&lower).unwrap();
@@ -329,19 +333,19 @@ fn few_files_stay_open_and_not_for_long(transport: Transport) {
     let before = free();
     assert_eq!(fs::read(mounted.path("large")).unwrap().len(), 32 << 20);
     fs::remove_file(lower.join("large")).unwrap();
-    soon("its space", || free() >= before + (30 << 20));
+    wait_until("freed space", || free() >= before + (30 << 20));
 }
 
 on_both_transports!(
-    opening_and_reading_again_costs_nothing,
+    repeated_opens_and_reads_send_no_request,
     a_union_of_read_only_branches,
-    refused_where_it_would_be_wrong,
+    refused_on_writable_mounts,
     every_change_is_refused,
     a_remount_keeps_it_read_only,
-    changes_below_are_seen,
-    without_a_cache_changes_below_are_seen_at_once,
-    a_mapping_follows,
-    everything_that_reads,
+    changes_below_become_visible,
+    without_a_cache_changes_below_are_visible_at_once,
+    a_mapping_shows_changes_below,
+    every_way_to_read,
     many_readers_of_many_files,
-    few_files_stay_open_and_not_for_long,
+    few_files_are_kept_open_briefly,
 );

@@ -1,4 +1,5 @@
-//! Layers in which several names mean one entry, mounted: what the kernel remembers of names must not lose data.
+//! Layers in which several names refer to one entry, mounted: the kernel's name cache must not
+//! cause data loss.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -16,7 +17,7 @@ fn listed(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Stacks in which the case of names does not matter, over `lower`: alone, and below and above others.
+/// Returns case-insensitive stacks over `lower`: casefold alone, and below and above other layers.
 fn stacks(lower: &Path) -> [String; 5] {
     let lower = lower.display();
     [
@@ -28,7 +29,7 @@ fn stacks(lower: &Path) -> [String; 5] {
     ]
 }
 
-fn removed_and_renamed_in_another_case(transport: Transport) {
+fn remove_and_rename_in_another_case(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = sandbox.dir("lower");
     let _changes = sandbox.dir("lower-changes");
@@ -36,7 +37,7 @@ fn removed_and_renamed_in_another_case(transport: Transport) {
         for words in stacks(&lower) {
             let spec = Spec::Stack { words: (&words).into(), transport };
             let mounted = Mounted::with_options(spec, &sandbox.path("m"), cache);
-            let said = process::sh(
+            let output = process::sh(
                 "cd \"$1\"
                  echo one >Foo; cat foo; rm foo; echo important >Foo; cat Foo
                  echo moved >a; cat A; mv a b; echo clobber >A; cat b A
@@ -46,18 +47,18 @@ fn removed_and_renamed_in_another_case(transport: Transport) {
                 &[mounted.dir()],
             );
             let expected = "one\nimportant\nmoved\nmoved\nclobber\nother\nold\nnew\nnot yet\nmade\n";
-            assert_eq!(said, expected, "{words} {cache}");
+            assert_eq!(output, expected, "{words} {cache}");
             assert_eq!(listed(mounted.dir()), ["A", "Foo", "NONE", "b", "other", "x"], "{words} {cache}");
             process::sh("rm -r \"$1\"/*", &[mounted.dir()]);
         }
     }
 }
 
-fn what_a_rename_can_do_to_a_spelling(transport: Transport) {
+fn renames_that_change_case(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = sandbox.dir("lower");
     let mounted = Mounted::new(Spec::stack("casefold / ", &lower, transport), &sandbox.path("m"));
-    let said = process::sh(
+    let output = process::sh(
         "cd \"$1\"
          echo x >foo
          mv foo FOO 2>&1 || ls
@@ -69,26 +70,26 @@ fn what_a_rename_can_do_to_a_spelling(transport: Transport) {
         &[mounted.dir()],
     );
     let same = "mv: 'foo' and 'FOO' are the same file";
-    assert_eq!(said, format!("{same}\nfoo\nFOO\nexists\nexists\nexists\nin\nFOO\n"));
+    assert_eq!(output, format!("{same}\nfoo\nFOO\nexists\nexists\nexists\nin\nFOO\n"));
 }
 
-/// What a host file system takes for one is no different for who stands on it: here another mount of ours.
+/// On a host file system that ignores case, here another Strata mount.
 fn over_a_mount_that_ignores_case(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = sandbox.dir("lower");
     fs::write(lower.join("Some-name"), "").unwrap();
     let below = Mounted::new(Spec::stack("casefold / ", &lower, transport), &sandbox.path("below"));
     let mounted = Mounted::new(Spec::wrap(below.dir(), transport), &sandbox.path("m"));
-    let said = process::sh(
+    let output = process::sh(
         "cd \"$1\"; echo one >Foo; cat foo; rm foo; echo important >Foo; cat Foo
          echo moved >a; cat A; mv a b; echo clobber >A; cat b",
         &[mounted.dir()],
     );
-    assert_eq!(said, "one\nimportant\nmoved\nmoved\n");
+    assert_eq!(output, "one\nimportant\nmoved\nmoved\n");
 }
 
-/// Files written, moved and removed under names in any case, beside a model of what must be there.
-fn nothing_is_lost(transport: Transport) {
+/// Random writes, renames and removals with names in random case, compared with a model.
+fn no_write_is_lost(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = sandbox.dir("lower");
     let mounted = Mounted::new(Spec::stack("casefold / ", &lower, transport), &sandbox.path("m"));
@@ -112,7 +113,7 @@ fn nothing_is_lost(transport: Transport) {
             1 => match (fs::read_to_string(&path), model.get(&key)) {
                 (Ok(read), Some((_, content))) => assert_eq!(read, *content, "{step}: {name}"),
                 (Err(error), None) if error.kind() == ErrorKind::NotFound => {}
-                (read, known) => panic!("{step}: {name} is {read:?}, and should be {known:?}"),
+                (read, known) => panic!("{step}: {name} is {read:?}, expected {known:?}"),
             },
             2 => {
                 let removed = fs::remove_file(&path).is_ok();
@@ -121,7 +122,7 @@ fn nothing_is_lost(transport: Transport) {
             _ => {
                 let moved = fs::rename(&path, mounted.dir().join(&other)).is_ok();
                 assert_eq!(moved, model.contains_key(&key), "{step}: {name} to {other}");
-                // To the kernel two spellings of one name are one already.
+                // For the kernel, two spellings of one name may be one entry.
                 if moved && key != other_key {
                     let (_, content) = model.remove(&key).unwrap();
                     model.entry(other_key).or_insert_with(|| (other, String::new())).1 = content;
@@ -137,8 +138,8 @@ fn nothing_is_lost(transport: Transport) {
 }
 
 on_both_transports! {
-    removed_and_renamed_in_another_case,
-    what_a_rename_can_do_to_a_spelling,
+    remove_and_rename_in_another_case,
+    renames_that_change_case,
     over_a_mount_that_ignores_case,
-    nothing_is_lost,
+    no_write_is_lost,
 }

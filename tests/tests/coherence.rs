@@ -1,4 +1,5 @@
-//! Data that comes through the server's page cache, of files that are changed below: an open shows what the file holds then.
+//! Coherence without passthrough: after a file changes below, the next open must return its current
+//! data.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -13,21 +14,21 @@ fn rounds(few: usize) -> usize {
     if long() { few * 20 } else { few }
 }
 
-/// A text that tells its round and who wrote it, and fills `len` bytes.
+/// Returns `len` bytes that contain the round and the writer.
 fn text(who: char, round: usize, len: usize) -> Vec<u8> {
     let mut text = format!("{who} {round:08}.").into_bytes();
     text.resize(len.max(text.len()), b'0');
     text
 }
 
-/// Changes a file in place, without making it empty first.
+/// Changes a file in place, without truncating it.
 fn change(path: &Path, bytes: &[u8]) {
     let file = File::options().write(true).open(path).unwrap();
     file.write_all_at(bytes, 0).unwrap();
     file.set_len(bytes.len() as u64).unwrap();
 }
 
-/// A file of a mount, and the file below.
+/// A file of a mount, and its lower file.
 struct Case {
     what: String,
     mounted: Mounted,
@@ -36,8 +37,8 @@ struct Case {
 }
 
 impl Case {
-    /// What an open shows now has to be `expected`.
-    fn shows(&self, round: usize, expected: &[u8]) {
+    /// Checks that a new open returns `expected`.
+    fn check_open_returns(&self, round: usize, expected: &[u8]) {
         let seen = fs::read(&self.file).unwrap();
         let head = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(16)]).into_owned();
         assert!(
@@ -52,7 +53,8 @@ impl Case {
     }
 }
 
-/// Calls `test` with mounts whose data takes each way through the server, with and without cached attributes.
+/// Calls `test` with mounts that cover every data path through the server, with and without cached
+/// attributes.
 fn on_each(transport: Transport, test: impl Fn(&Case)) {
     for (layer, cache) in [("null", "0"), ("null", "1000"), ("union", "0"), ("union", "1000"), ("rot13", "0")] {
         let sandbox = Sandbox::new();
@@ -60,7 +62,7 @@ fn on_each(transport: Transport, test: impl Fn(&Case)) {
         let spec = match layer {
             "null" => Spec::wrap(&lower, transport),
             "union" => Spec::union(&lower, &sandbox.dir("ro"), transport),
-            // It leaves digits as they are.
+            // rot13 does not change digits.
             _ => Spec::stack("rot13 / ", &lower, transport),
         };
         let below = lower.join("1");
@@ -71,56 +73,57 @@ fn on_each(transport: Transport, test: impl Fn(&Case)) {
     }
 }
 
-/// The length of a file's text in a round: mostly the same, so that only the times tell.
+/// Returns the length of a file's text in a round: mostly constant, so that only the times differ.
 fn length(round: usize) -> usize {
     if round.is_multiple_of(7) { 5000 + round % 13 * 1000 } else { 4096 }
 }
 
-/// Open, read, close; a change below; open and read at once: the first open file's RELEASE may still be on its way.
-fn changes_show_at_the_next_open(transport: Transport) {
+/// Open, read, close; change below; open and read at once. The RELEASE of the first open may still
+/// be queued.
+fn the_next_open_returns_new_data(transport: Transport) {
     on_each(transport, |case| {
         for round in 0..rounds(1500) {
             let new = text('1', round, length(round));
             change(&case.below, &new);
-            case.shows(round, &new);
+            case.check_open_returns(round, &new);
         }
     });
 }
 
 /// The same while the file is held open for reading, and mapped.
-fn changes_show_beside_readers(transport: Transport) {
+fn an_open_returns_new_data_while_others_read(transport: Transport) {
     on_each(transport, |case| {
         let held = File::open(&case.file).unwrap();
         for round in 0..rounds(500) {
             let new = text('1', round, length(round));
             change(&case.below, &new);
-            case.shows(round, &new);
+            case.check_open_returns(round, &new);
             let mut bytes = vec![0; new.len()];
             held.read_exact_at(&mut bytes, 0).unwrap();
-            assert!(bytes == new, "{}, round {round}: the held file shows the old data", case.what);
+            assert!(bytes == new, "{}, round {round}: the held file returns the old data", case.what);
         }
     });
 }
 
-/// The same after the file was written through the mount and closed: that RELEASE may be on its way as well.
-fn changes_show_after_own_writes(transport: Transport) {
+/// The same after a write through the mount and a close, whose RELEASE may still be queued.
+fn an_open_returns_new_data_after_own_writes(transport: Transport) {
     on_each(transport, |case| {
         for round in 0..rounds(700) {
             let own = text('2', round, length(round + 3));
             change(&case.file, &own);
-            case.shows(round, &own);
+            case.check_open_returns(round, &own);
             let new = text('1', round, length(round));
             change(&case.below, &new);
-            case.shows(round, &new);
+            case.check_open_returns(round, &new);
             change(&case.file, &own);
             change(&case.below, &new);
-            case.shows(round, &new);
+            case.check_open_returns(round, &new);
         }
     });
 }
 
-/// The same while other threads open, read and close the file all the time.
-fn changes_show_beside_other_opens(transport: Transport) {
+/// The same while other threads open, read and close the file.
+fn an_open_returns_new_data_during_other_opens(transport: Transport) {
     on_each(transport, |case| {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -131,12 +134,12 @@ fn changes_show_beside_other_opens(transport: Transport) {
                     }
                 });
             }
-            // A panic must end the others, too.
+            // A panic must stop the other threads.
             let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 for round in 0..rounds(500) {
                     let new = text('1', round, length(round));
                     change(&case.below, &new);
-                    case.shows(round, &new);
+                    case.check_open_returns(round, &new);
                 }
             }));
             done.store(true, Ordering::Relaxed);
@@ -145,8 +148,9 @@ fn changes_show_beside_other_opens(transport: Transport) {
     });
 }
 
-/// One page is written through the mount and read back at once, while another is changed below and others open and read the
-/// file: no open makes the kernel read the page before what was written has arrived.
+/// One page is written through the mount and read back, while another page is changed below and
+/// other threads open and read the file: no open makes the kernel reread the page before the WRITE
+/// has arrived.
 fn own_writes_are_never_lost(transport: Transport) {
     on_each(transport, |case| {
         change(&case.file, &text('2', 0, 8192));
@@ -176,12 +180,13 @@ fn own_writes_are_never_lost(transport: Transport) {
         });
         let below = File::options().write(true).open(&case.below).unwrap();
         below.write_all_at(&text('3', 0, 4096), 4096).unwrap();
-        case.shows(0, &fs::read(&case.below).unwrap());
+        case.check_open_returns(0, &fs::read(&case.below).unwrap());
     });
 }
 
-/// What is known to be right costs no request, whoever else has the file open.
-fn opening_an_open_file_again_costs_no_more(transport: Transport) {
+/// Opening a file whose cached pages are current costs no additional request, even if others have
+/// it open.
+fn opening_an_open_file_costs_no_more_requests(transport: Transport) {
     on_each(transport, |case| {
         let read = || drop(fs::read(&case.file).unwrap());
         let held = File::open(&case.file).unwrap();
@@ -195,9 +200,9 @@ fn opening_an_open_file_again_costs_no_more(transport: Transport) {
 
 on_both_transports!(
     own_writes_are_never_lost,
-    opening_an_open_file_again_costs_no_more,
-    changes_show_at_the_next_open,
-    changes_show_beside_readers,
-    changes_show_after_own_writes,
-    changes_show_beside_other_opens,
+    opening_an_open_file_costs_no_more_requests,
+    the_next_open_returns_new_data,
+    an_open_returns_new_data_while_others_read,
+    an_open_returns_new_data_after_own_writes,
+    an_open_returns_new_data_during_other_opens,
 );

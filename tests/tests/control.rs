@@ -1,5 +1,5 @@
-//! The control channel of a mount: one ioctl, by which the server and the layers are asked and told, from wherever the mount is
-//! seen and by whoever may.
+//! The control channel of a mount: one ioctl that carries commands to the server and its layers,
+//! from any namespace in which the mount is visible, subject to permissions.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -16,19 +16,19 @@ use strata_tests::process::{run, try_run};
 use strata_tests::user::{OTHER, USER, as_user};
 use strata_tests::{Fixture, Mounted, Sandbox, Spec, Transport, on_both_transports};
 
-fn give(path: &Path, command: &str, input: &str) -> Result<String, Error> {
-    let answer = call(File::open(path).unwrap(), command, input.as_bytes())?;
-    Ok(String::from_utf8(answer).unwrap())
+fn call_on(path: &Path, command: &str, input: &str) -> Result<String, Error> {
+    let reply = call(File::open(path).unwrap(), command, input.as_bytes())?;
+    Ok(String::from_utf8(reply).unwrap())
 }
 
 fn strata(words: &[&str], path: &Path) -> (Option<i32>, String) {
-    let said = try_run(Command::new(Mounted::program().unwrap()).arg0("strata").args(words).arg(path));
-    (said.status.code(), said.text)
+    let output = try_run(Command::new(Mounted::program().unwrap()).arg0("strata").args(words).arg(path));
+    (output.status.code(), output.text)
 }
 
-/// The server's commands answer the same on every file and directory, by an open file that has lost its name, through a bind
-/// mount of a part, and on files that were opened in any way.
-fn every_object_leads_to_the_server(transport: Transport) {
+/// The server's commands return the same on every file and directory, on an open file without a
+/// name, through a bind mount of a part, and on files opened in any mode.
+fn every_object_has_the_control_channel(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         fs::create_dir(ro.join("dir")).unwrap();
         fs::write(ro.join("dir/file"), "text").unwrap();
@@ -38,19 +38,24 @@ fn every_object_leads_to_the_server(transport: Transport) {
     run(Command::new("mount").arg("--bind").arg(fx.path("dir")).arg(&bound));
     let pid = format!("\"pid\":{},", fx.union.server());
     for path in [fx.path(""), fx.path("dir"), fx.path("dir/file"), bound.clone(), bound.join("file")] {
-        let info = give(&path, "server.info", "").unwrap();
+        let info = call_on(&path, "server.info", "").unwrap();
         assert!(info.contains(&pid), "{}: {info}", path.display());
-        let (code, said) = strata(&["info", "--json"], &path);
-        assert!(code == Some(0) && said.contains(&pid), "{}: {said}", path.display());
+        let (code, output) = strata(&["info", "--json"], &path);
+        assert!(code == Some(0) && output.contains(&pid), "{}: {output}", path.display());
     }
-    // A fifo is not opened: the directory that it lies in is asked. A command that acts on an object is refused.
+    // A fifo is not opened: the command is sent to its directory. A command that acts on an object
+    // is refused.
     run(Command::new("mkfifo").arg(fx.path("fifo")));
     assert_eq!(strata(&["info"], &fx.path("fifo")).0, Some(0));
-    let said = try_run(
+    let output = try_run(
         Command::new(Mounted::program().unwrap()).arg0("strata").arg("control").arg(fx.path("fifo")).arg("a.b"),
     );
-    assert!(said.status.code() == Some(1) && said.text.contains("neither a file nor a directory"), "{}", said.text);
-    // The mount point's flags and its lower directories are those of the whole mount.
+    assert!(
+        output.status.code() == Some(1) && output.text.contains("neither a file nor a directory"),
+        "{}",
+        output.text
+    );
+    // The flags and lower directories are those of the whole mount, not of the bind mount.
     assert_eq!(strata(&["lower"], &bound).0, Some(32));
     run(Command::new("umount").arg(&bound));
     let (unnamed, written) =
@@ -63,8 +68,8 @@ fn every_object_leads_to_the_server(transport: Transport) {
     assert_eq!(call(&path, "server.info", b""), Err(Error::Channel(Errno::BADF)));
 }
 
-/// A process in another mount namespace that sees the mount has the channel, root of another user namespace has no more rights
-/// than the user that it is.
+/// The channel works in another mount namespace that contains the mount. Root of another user
+/// namespace has the rights of the user that it maps to.
 fn other_namespaces_and_users(transport: Transport) {
     let fx = Fixture::new(transport, |ro| fs::create_dir(ro.join("dir")).unwrap());
     let program = fx.sandbox.path("strata");
@@ -73,8 +78,8 @@ fn other_namespaces_and_users(transport: Transport) {
     let shell = |unshare: &str, words: &str| {
         let line =
             format!("unshare {unshare} -- {} {words}", program.display()).replace("DIR", &root.display().to_string());
-        let said = try_run(Command::new("bash").args(["-c", &line]));
-        (said.status.code(), said.text)
+        let output = try_run(Command::new("bash").args(["-c", &line]));
+        (output.status.code(), output.text)
     };
     assert_eq!(shell("--mount --propagation private", "debug DIR debug"), (Some(0), String::new()));
     assert_eq!(shell("--mount --propagation slave", "debug DIR"), (Some(0), "debug\n".to_owned()));
@@ -84,13 +89,13 @@ fn other_namespaces_and_users(transport: Transport) {
             "setpriv --reuid 1000 --regid 1000 --clear-groups unshare {nobody} -- {} {words}",
             program.display()
         );
-        let said = try_run(Command::new("bash").args(["-c", &line.replace("DIR", &root.display().to_string())]));
-        (said.status.code(), said.text)
+        let output = try_run(Command::new("bash").args(["-c", &line.replace("DIR", &root.display().to_string())]));
+        (output.status.code(), output.text)
     };
-    let (code, said) = by_nobody("debug DIR trace");
-    assert!(code == Some(1) && (said.contains("only root and the user who mounted it")), "{said}");
-    assert_eq!(give(&root, "server.debug", "").unwrap(), "{\"level\":\"debug\"}");
-    // Who may what, user by user.
+    let (code, output) = by_nobody("debug DIR trace");
+    assert!(code == Some(1) && (output.contains("only root and the user who mounted it")), "{output}");
+    assert_eq!(call_on(&root, "server.debug", "").unwrap(), "{\"level\":\"debug\"}");
+    // Permissions of each command, user by user.
     let file = Arc::new(File::open(&root).unwrap());
     for who in [USER, OTHER] {
         let file = Arc::clone(&file);
@@ -110,14 +115,15 @@ fn other_namespaces_and_users(transport: Transport) {
     assert_eq!(call(&file, "server.debug", &[b' '; INPUT_MAX + 1]), Err(Error::Channel(Errno::TOOBIG)));
 }
 
-/// A stack of many layers says more of itself than a frame holds. Many ask at the same time, as several users.
-fn replies_longer_than_a_frame(transport: Transport) {
+/// The description of a deep stack is longer than a frame, and several users request it
+/// concurrently.
+fn replies_can_exceed_a_frame(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = sandbox.dir("lower");
     fs::write(lower.join("file"), "text").unwrap();
     let layers = "wrapfs / ".repeat(24);
     let mounted = Mounted::new(Spec::stack(&layers, &lower, transport), &sandbox.path("m"));
-    // Each kind of operation is a line of each layer's figures.
+    // Performs several kinds of operations: each is a line in every layer's statistics.
     let at = |name: &str| mounted.path(name);
     assert_eq!(fs::read(at("file")).unwrap(), b"text");
     fs::create_dir(at("dir")).unwrap();
@@ -135,12 +141,12 @@ fn replies_longer_than_a_frame(transport: Transport) {
         assert_eq!(stack.matches("\"name\":\"wrapfs\"").count(), 24);
         assert!(stack.starts_with('{') && stack.ends_with('}'));
     };
-    check(&give(mounted.dir(), "server.stack", "").unwrap());
+    check(&call_on(mounted.dir(), "server.stack", "").unwrap());
     thread::scope(|scope| {
         for who in [USER, OTHER] {
             let dir = mounted.dir();
             scope.spawn(move || {
-                as_user(who, || (0..20).for_each(|_| check(&give(dir, "server.stack", "").unwrap())));
+                as_user(who, || (0..20).for_each(|_| check(&call_on(dir, "server.stack", "").unwrap())));
             });
         }
     });
@@ -148,7 +154,8 @@ fn replies_longer_than_a_frame(transport: Transport) {
     assert!(code == Some(0) && drawn.matches("wrapfs").count() == 24, "{drawn}");
 }
 
-/// `strata control` lists and gives the commands of layers, which act on the object; also where there are no extended attributes.
+/// `strata control` lists and sends the commands of layers, which act on the object. It works
+/// without extended attributes.
 fn layers_have_commands(transport: Transport) {
     let sandbox = Sandbox::new();
     let disk = sandbox.ext4("disk", 64);
@@ -163,13 +170,13 @@ fn layers_have_commands(transport: Transport) {
     assert!(list.contains("Root and the user who mounted: "), "{list}");
     let control = |words: &[&str], path: &Path| {
         let mut command = Command::new(Mounted::program().unwrap());
-        let said = try_run(command.arg0("strata").arg("control").arg(path).args(words));
-        (said.status.code(), said.text)
+        let output = try_run(command.arg0("strata").arg("control").arg(path).args(words));
+        (output.status.code(), output.text)
     };
     assert_eq!(control(&["usenetfs.state", "--json"], &group).1, "{\"phase\":\"flat\",\"scheme\":null,\"moved\":0}\n");
-    let (code, said) = control(&["usenetfs.state"], &group);
-    assert!(code == Some(0) && said.contains("phase") && !said.contains('{'), "{said}");
-    // The kernel learns of what the command has changed.
+    let (code, output) = control(&["usenetfs.state"], &group);
+    assert!(code == Some(0) && output.contains("phase") && !output.contains('{'), "{output}");
+    // The kernel is notified of the command's changes.
     let mode =
         || fs::metadata(&group).map(|meta| std::os::unix::fs::PermissionsExt::mode(&meta.permissions())).unwrap();
     assert_eq!(mode() & 0o4000, 0);
@@ -185,16 +192,16 @@ fn layers_have_commands(transport: Transport) {
         (&["no-command"], &group, "usenetfs"),
         (&["usenetfs.state"], Path::new("/proc"), "not on a mount of Strata"),
     ];
-    for (words, path, said) in cases.iter().filter(|(words, ..)| words[0] != "no-command") {
+    for (words, path, output) in cases.iter().filter(|(words, ..)| words[0] != "no-command") {
         let (code, text) = control(words, path);
-        assert!(code != Some(0) && text.contains(said), "{words:?}: {text}");
+        assert!(code != Some(0) && text.contains(output), "{words:?}: {text}");
     }
     assert_eq!(control(&["no-command"], &group).0, Some(1));
     assert_eq!(control(&[], &group).0, Some(1));
 }
 
-/// A command that takes long keeps nobody from being served, and ends with its caller.
-fn long_commands_are_in_nobodys_way(transport: Transport) {
+/// A slow command does not block other requests and ends when its caller is killed.
+fn slow_commands_block_no_other_request(transport: Transport) {
     let sandbox = Sandbox::new();
     let disk = sandbox.ext4("disk", 128);
     let mounted = Mounted::new(Spec::stack("usenetfs / ", &disk, transport), &sandbox.path("m"));
@@ -204,13 +211,13 @@ fn long_commands_are_in_nobodys_way(transport: Transport) {
     fs::write(mounted.path("other"), "text").unwrap();
     thread::scope(|scope| {
         let workers: Vec<_> =
-            (0..8).map(|_| scope.spawn(|| give(&group, "usenetfs.convert", "manage digits 10000"))).collect();
+            (0..8).map(|_| scope.spawn(|| call_on(&group, "usenetfs.convert", "manage digits 10000"))).collect();
         while workers.iter().any(|worker| !worker.is_finished()) {
             assert_eq!(fs::read_to_string(mounted.path("other")).unwrap(), "text");
         }
         workers.into_iter().for_each(|worker| assert!(worker.join().unwrap().is_ok()));
     });
-    // Killed in the midst of a step: the rest goes on from there.
+    // Killed during a step: the next call continues from there.
     let mut caller = Command::new(Mounted::program().unwrap());
     let caller = caller.arg0("strata").arg("control").arg(&group).args(["usenetfs.convert", "unmanage 10000"]);
     let mut caller = caller.spawn().unwrap();
@@ -218,15 +225,15 @@ fn long_commands_are_in_nobodys_way(transport: Transport) {
     caller.kill().unwrap();
     caller.wait().unwrap();
     assert_eq!(fs::read_dir(&group).unwrap().count(), 9000);
-    while !give(&group, "usenetfs.convert", "unmanage 10000").unwrap().contains("flat") {}
+    while !call_on(&group, "usenetfs.convert", "unmanage 10000").unwrap().contains("flat") {}
     assert_eq!(fs::read_dir(&group).unwrap().count(), 9000);
     assert_eq!(fs::metadata(disk.join("group/77")).unwrap().len(), 0);
 }
 
 on_both_transports! {
-    every_object_leads_to_the_server,
+    every_object_has_the_control_channel,
     other_namespaces_and_users,
-    replies_longer_than_a_frame,
+    replies_can_exceed_a_frame,
     layers_have_commands,
-    long_commands_are_in_nobodys_way,
+    slow_commands_block_no_other_request,
 }

@@ -1,4 +1,5 @@
-//! Copy-up: what it costs, what it keeps, what is left when it is interrupted or the disk is full, or the server dies.
+//! Copy-up: its cost, the attributes it preserves, and the state after an interruption, a full disk
+//! or a server crash.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -20,20 +21,20 @@ fn append(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     File::options().append(true).open(path)?.write_all(bytes)
 }
 
-/// Everything on a branch but the union's own files.
+/// Returns the paths on a branch, without the union's own files.
 fn users_files(branch: &Path) -> Vec<Vec<u8>> {
     let tree = tree::read(branch);
     tree.into_keys().filter(|path| !path.is_empty() && !path.starts_with(b".wh.")).collect()
 }
 
-/// What is left on a branch of unfinished work.
-fn litter(branch: &Path) -> Vec<Vec<u8>> {
+/// Returns the files that unfinished work left on a branch.
+fn leftovers(branch: &Path) -> Vec<Vec<u8>> {
     let work = branch.join(".wh..wh.work");
     if work.exists() { tree::read(&work).into_keys().filter(|p| !p.is_empty()).collect() } else { Vec::new() }
 }
 
-/// A big file with much nothing in it is copied up as it is, quickly and without filling the disk.
-fn holes_are_kept(transport: Transport) {
+/// The copy-up of a large sparse file keeps its holes, is fast and does not fill the disk.
+fn copy_up_keeps_holes(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         let file = File::create(ro.join("sparse")).unwrap();
         file.set_len(64 << 30).unwrap();
@@ -51,8 +52,8 @@ fn holes_are_kept(transport: Transport) {
     assert_eq!(fs::metadata(fx.path("sparse")).unwrap().blocks(), meta.blocks());
 }
 
-/// Truncating or opening with O_TRUNC copies only what is kept.
-fn truncating_copies_what_is_kept(transport: Transport) {
+/// Truncating a file, also by O_TRUNC, copies only the remaining bytes.
+fn truncation_copies_only_the_remaining_bytes(transport: Transport) {
     let data = Rng::new(1).bytes(30 << 20);
     let fx = Fixture::new(transport, |ro| {
         ["a", "b", "c"].iter().for_each(|name| fs::write(ro.join(name), &data).unwrap());
@@ -70,8 +71,8 @@ fn truncating_copies_what_is_kept(transport: Transport) {
     assert!(fs::read(fx.path("c")).unwrap()[..data.len()] == data);
 }
 
-/// Parents are made when they are needed, and are like the originals.
-fn parents_are_like_the_originals(transport: Transport) {
+/// Copy-up creates missing parent directories with the attributes of the originals.
+fn created_parents_have_the_originals_attributes(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         sh(
             "cd \"$1\"; mkdir -p a/b/c untouched/x; echo f > a/b/c/f; chmod 2751 a; chown 1000:2000 a; chmod 700 a/b
@@ -87,7 +88,7 @@ fn parents_are_like_the_originals(transport: Transport) {
         assert_eq!((want.mode, want.owner, want.mtime), (got.mode, got.owner, got.mtime), "{}", dir.escape_ascii());
         assert_eq!(want.xattrs, got.xattrs, "{}", dir.escape_ascii());
     }
-    assert!(!on_rw.contains_key(&b"untouched"[..]), "a parent was made that nobody needs");
+    assert!(!on_rw.contains_key(&b"untouched"[..]), "an unneeded parent was created");
     let mut after = tree::read(fx.union.dir());
     let file = &b"a/b/c/f"[..];
     assert_eq!(after[file].size, 3);
@@ -95,17 +96,17 @@ fn parents_are_like_the_originals(transport: Transport) {
     assert_eq!(tree::difference(&before, &after, Times::Exact), "");
 }
 
-/// Starting a process that appends to `file`, to be interrupted.
+/// Starts a process that appends to `file`, to be interrupted.
 fn appending(file: &Path) -> std::process::Child {
     let mut command = Command::new("bash");
     command.args(["-c", "trap - INT; echo x >> \"$1\"", "bash"]).arg(file).stdin(Stdio::null());
     command.spawn().unwrap()
 }
 
-/// A copy-up of a large file that is interrupted leaves nothing, and the file is as it was.
+/// An interrupted copy-up of a large file leaves nothing behind and does not change the file.
 ///
-/// Whether the signal comes in time is up to the machine: the file grows until it does.
-fn interrupting_leaves_nothing(transport: Transport) {
+/// The signal must arrive during the copy-up: the file grows until it does.
+fn an_interrupted_copy_up_leaves_nothing(transport: Transport) {
     let mut fx = Fixture::with(Sandbox::new(), 3000, transport, Delete::Whiteout, |ro| {
         let block = Rng::new(2).bytes(16 << 20);
         for mib in [256_u64, 1024] {
@@ -122,7 +123,7 @@ fn interrupting_leaves_nothing(transport: Transport) {
             kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), Signal::INT).unwrap();
             let ended = child.wait().unwrap();
             if ended.signal().is_none() || fx.rw.join(name).exists() {
-                // It was faster.
+                // The copy-up finished before the signal.
                 continue;
             }
             interrupted += 1;
@@ -131,19 +132,19 @@ fn interrupting_leaves_nothing(transport: Transport) {
                 (after.len(), after.ino(), after.mtime_nsec()),
                 (before.len(), before.ino(), before.mtime_nsec())
             );
-            assert_eq!(users_files(&fx.rw), Vec::<Vec<u8>>::new(), "left on the read-write branch");
-            assert_eq!(litter(&fx.rw), Vec::<Vec<u8>>::new(), "left in the work directory");
+            assert_eq!(users_files(&fx.rw), Vec::<Vec<u8>>::new(), "leftovers on the read-write branch");
+            assert_eq!(leftovers(&fx.rw), Vec::<Vec<u8>>::new(), "leftovers in the work directory");
         }
     }
-    assert!(interrupted > 0, "six copy-ups were sent a signal, and none was interrupted by it");
-    // It can be copied up all the same.
+    assert!(interrupted > 0, "the signal interrupted none of six copy-ups");
+    // The file can still be copied up.
     append(&fx.path("256"), b"+").unwrap();
     fx.remount();
     run(Command::new("cmp").args(["-n", "268435456"]).arg(fx.path("256")).arg(fx.ro.join("256")));
 }
 
-/// chmod of a large file does not make its readers wait for the copying: they go on reading the old bytes.
-fn readers_do_not_wait(transport: Transport) {
+/// chmod of a large file does not block its readers: they read the old bytes during the copy-up.
+fn copy_up_does_not_block_readers(transport: Transport) {
     let block = Rng::new(3).bytes(16 << 20);
     let fx = Fixture::with(Sandbox::new(), 1500, transport, Delete::Whiteout, |ro| {
         let file = File::create(ro.join("f")).unwrap();
@@ -160,7 +161,7 @@ fn readers_do_not_wait(transport: Transport) {
         reader.read_exact_at(&mut bytes, at + (rng.below(40) << 24)).unwrap();
         let at = usize::try_from(at).unwrap();
         assert!(bytes == block[at..at + 4096]);
-        // stat and look-up must not wait either.
+        // stat and lookup must not block either.
         assert!([40 << 24, (40 << 24) + 1].contains(&fs::metadata(fx.path("f")).unwrap().len()));
         reads_meanwhile += 1;
     }
@@ -169,19 +170,20 @@ fn readers_do_not_wait(transport: Transport) {
     assert_eq!(fs::metadata(fx.path("f")).unwrap().len(), (40 << 24) + 1);
 }
 
-/// Does what should fail, which must change nothing that can be seen; or it succeeds, if it can.
+/// Performs an action that may fail with one of the `allowed` errors. If it fails, nothing visible
+/// may have changed. Returns whether it succeeded.
 fn fails_or_not(fx: &Fixture, what: &str, allowed: &[Errno], action: impl FnOnce() -> std::io::Result<()>) -> bool {
     let before = tree::read(fx.union.dir());
     let Err(error) = action() else { return true };
     let errno = Errno::from_io_error(&error).unwrap();
     assert!(allowed.contains(&errno), "{what}: {errno:?}");
     let after = tree::read(fx.union.dir());
-    assert_eq!(tree::difference(&before, &after, Times::Exact), "", "{what} failed and left a trace");
+    assert_eq!(tree::difference(&before, &after, Times::Exact), "", "{what} failed, but changed the tree");
     false
 }
 
-/// A small read-write branch that is full: what can't be done fails with ENOSPC, and nothing is lost or changed.
-fn no_space(transport: Transport) {
+/// A full read-write branch: operations fail with ENOSPC, and no data is lost or changed.
+fn a_full_branch_returns_enospc_and_loses_nothing(transport: Transport) {
     let sandbox = Sandbox::new();
     let mut fx = Fixture::with(sandbox, 12, transport, Delete::Whiteout, |ro| {
         fs::write(ro.join("big"), Rng::new(5).bytes(4 << 20)).unwrap();
@@ -189,7 +191,6 @@ fn no_space(transport: Transport) {
         (0..40).for_each(|i| fs::write(ro.join(format!("dir/{i}")), Rng::new(i).bytes(3000)).unwrap());
         fs::hard_link(ro.join("dir/1"), ro.join("dir/link")).unwrap();
     });
-    // Fill it.
     let filler = File::create(fx.path("filler")).unwrap();
     let block = vec![7; 64 * 1024];
     let mut at = 0;
@@ -222,16 +223,17 @@ fn no_space(transport: Transport) {
     attempt("rename of a directory", &|| fs::rename(fx.path("dir"), fx.path("moved")));
     attempt("symlink", &|| symlink("x".repeat(1000), fx.path("s")));
     assert!(done < 40, "nothing failed on a full branch");
-    assert_eq!(litter(&fx.rw), Vec::<Vec<u8>>::new(), "left in the work directory");
+    assert_eq!(leftovers(&fx.rw), Vec::<Vec<u8>>::new(), "leftovers in the work directory");
     fx.remount();
-    // With room again, all goes.
+    // After space is freed, everything works again.
     fs::remove_file(fx.path("filler")).unwrap();
     append(&fx.path("big"), b"+").unwrap();
     assert_eq!(fs::metadata(fx.path("big")).unwrap().len(), (4 << 20) + 1);
 }
 
-/// A branch that copy-ups have filled to the last block, and its directory to the last byte, is freed by removing files.
-fn full_branch_is_freed(transport: Transport) {
+/// On a branch whose last block and whose directory are full after copy-ups, removing files
+/// succeeds and frees space.
+fn removing_files_frees_a_full_branch(transport: Transport) {
     const FILES: usize = 60;
     let long = |kind: &str, n: usize| format!("{kind}{n:03}{}", "-".repeat(150));
     for delete in [Delete::Whiteout, Delete::All] {
@@ -247,7 +249,7 @@ fn full_branch_is_freed(transport: Transport) {
         filler.write_all_at(&vec![7; 8 << 20], 0).unwrap();
         let touched = |i: &usize| append(&fx.path(&long("f", *i)), b"+").is_ok();
         assert!((0..FILES).filter(touched).count() < FILES, "the branch is too large for this test");
-        // The last block, and then the last place in the directory.
+        // Uses up the last block, then the last slot of the directory.
         let mut at = 8 << 20;
         while let Ok(n) = filler.write_at(&[7; 1024], at) {
             at += n as u64;
@@ -274,8 +276,8 @@ fn full_branch_is_freed(transport: Transport) {
     }
 }
 
-/// No inode is left on the read-write branch.
-fn no_inodes(transport: Transport) {
+/// The read-write branch has no free inode.
+fn a_branch_without_free_inodes_returns_enospc(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         fs::create_dir(ro.join("dir")).unwrap();
         (0..20).for_each(|i| fs::write(ro.join(format!("dir/{i}")), "text").unwrap());
@@ -298,8 +300,9 @@ fn no_inodes(transport: Transport) {
     fs::remove_file(fx.path("dir/1")).unwrap();
 }
 
-/// The file system of the read-write branch turns read-only, as ext4 does after an error: EROFS, and nothing changes.
-fn read_only_file_system(transport: Transport) {
+/// The read-write branch's file system turns read-only, as ext4 does after an error: operations
+/// fail with EROFS and change nothing.
+fn a_branch_that_turns_read_only_returns_erofs(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         fs::create_dir(ro.join("dir")).unwrap();
         fs::write(ro.join("dir/f"), "text").unwrap();
@@ -322,8 +325,8 @@ fn read_only_file_system(transport: Transport) {
     assert_eq!(fs::read_to_string(fx.path("mine")).unwrap(), "text");
 }
 
-/// Mounted with `ro`, a union that could write does not.
-fn mounted_read_only(transport: Transport) {
+/// A union with a writable branch, mounted with `ro`, writes nothing.
+fn a_read_only_mount_writes_nothing(transport: Transport) {
     let mut fx = Fixture::new(transport, |ro| fs::write(ro.join("f"), "text").unwrap());
     fs::write(fx.path("mine"), "text").unwrap();
     fx.union.unmount();
@@ -339,7 +342,7 @@ fn mounted_read_only(transport: Transport) {
     fx.union.mount_again();
 }
 
-/// What is the same in every file of the crash test below: either of these contents, never anything between.
+/// Checks that every file of the crash test below has either the old or the new contents.
 fn check_all_or_nothing(tree: &Tree, old: u64, new: u64, files: usize) {
     let mut seen = 0;
     for (path, node) in tree.iter().filter(|(_, node)| rustix::fs::FileType::from_raw_mode(node.mode).is_file()) {
@@ -351,11 +354,12 @@ fn check_all_or_nothing(tree: &Tree, old: u64, new: u64, files: usize) {
         );
         seen += 1;
     }
-    assert_eq!(seen, files, "files were lost or doubled");
+    assert_eq!(seen, files, "files are missing or duplicated");
 }
 
-/// The server is killed in the middle of copy-ups and renames: each file is the old one or the new one, and all are there.
-fn server_killed(transport: Transport) {
+/// The server is killed during copy-ups and renames: every file has the old or the new contents,
+/// and none is missing.
+fn killed_during_copy_up_each_file_is_old_or_new(transport: Transport) {
     const FILES: usize = 60;
     let old = Rng::new(6).bytes(400_000);
     let new = [&b"NEW"[..], &old[3..]].concat();
@@ -368,13 +372,14 @@ fn server_killed(transport: Transport) {
         });
         let root = fx.union.dir().to_owned();
         let work = std::thread::spawn(move || {
-            // Until it fails: overwrite the first bytes (which copies the file up), rename files and directories.
+            // Until it fails: overwrites the first bytes, which copies the file up, and renames
+            // files and directories.
             let mut rng = Rng::new(round);
             for step in 0..100_000_u64 {
                 let dirs: Vec<_> = fs::read_dir(&root)?.collect::<Result<_, _>>()?;
                 let paths: Vec<_> = dirs.iter().map(fs::DirEntry::path).collect();
                 if paths.is_empty() {
-                    // It was unmounted: this is the directory that it was mounted on.
+                    // The mount is gone: this is the directory below the mount point.
                     return Err(std::io::Error::other("gone"));
                 }
                 let dir = rng.pick(&paths);
@@ -392,12 +397,12 @@ fn server_killed(transport: Transport) {
         std::thread::sleep(Duration::from_millis(10 + 17 * round));
         fx.union.crash();
         let outcome = work.join().unwrap();
-        assert!(outcome.is_err(), "the server was killed, and nobody noticed");
+        assert!(outcome.is_err(), "no operation failed although the server was killed");
         fx.union.mount_again();
         let tree = tree::read(fx.union.dir());
         check_all_or_nothing(&tree, tree::hash(&old), tree::hash(&new), FILES);
-        assert_eq!(litter(&fx.rw), Vec::<Vec<u8>>::new(), "the next mount left unfinished work");
-        // It goes on working.
+        assert_eq!(leftovers(&fx.rw), Vec::<Vec<u8>>::new(), "the next mount left unfinished work");
+        // The mount works.
         append(&fx.path("new"), b"").unwrap_err();
         fs::write(fx.path("new"), "new").unwrap();
         fx.remount();
@@ -406,15 +411,15 @@ fn server_killed(transport: Transport) {
 }
 
 on_both_transports!(
-    holes_are_kept,
-    truncating_copies_what_is_kept,
-    parents_are_like_the_originals,
-    interrupting_leaves_nothing,
-    readers_do_not_wait,
-    no_space,
-    full_branch_is_freed,
-    no_inodes,
-    read_only_file_system,
-    mounted_read_only,
-    server_killed,
+    copy_up_keeps_holes,
+    truncation_copies_only_the_remaining_bytes,
+    created_parents_have_the_originals_attributes,
+    an_interrupted_copy_up_leaves_nothing,
+    copy_up_does_not_block_readers,
+    a_full_branch_returns_enospc_and_loses_nothing,
+    removing_files_frees_a_full_branch,
+    a_branch_without_free_inodes_returns_enospc,
+    a_branch_that_turns_read_only_returns_erofs,
+    a_read_only_mount_writes_nothing,
+    killed_during_copy_up_each_file_is_old_or_new,
 );

@@ -1,5 +1,5 @@
-//! Which requests the kernel sends: proofs that what need not be asked is not asked, and that large reading and writing
-//! pass the server by.
+//! Request counts: proof that cached answers cost no request, and that large reads and writes
+//! bypass the server.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -18,36 +18,38 @@ use strata_tests::process::try_run;
 use strata_tests::user::{USER, as_user};
 use strata_tests::{Fixture, Mounted, Rng, Sandbox, Spec, Transport, on_both_transports};
 
-/// The null layer over a directory with `fill`ed contents, for what does not concern branches.
+/// Mounts the null layer over a directory populated by `fill`, for tests that don't depend on
+/// branches.
 fn wrap(sandbox: &Sandbox, transport: Transport, fill: impl FnOnce(&Path)) -> Mounted {
     let lower = sandbox.ext4("lower", 256);
     fill(&lower);
     Mounted::new(Spec::wrap(&lower, transport), &sandbox.path("m"))
 }
 
-/// Does `what`, and again: that costs no request. (Reading from the server makes the kernel doubt the time of access, and glibc's
-/// opendir asks for all attributes: so it is done twice before.)
-fn free_when_known(mounted: &Mounted, name: &str, what: impl Fn()) {
+/// Checks that repeating `what` costs no request. (A READ makes the kernel distrust the access
+/// time, and glibc's opendir requests all attributes: so `what` runs twice beforehand.)
+fn check_free_when_cached(mounted: &Mounted, name: &str, what: impl Fn()) {
     what();
     what();
     let sent = mounted.during(what);
-    assert_eq!(sent.total(), 0, "{name}, asked again: {sent:?}");
+    assert_eq!(sent.total(), 0, "{name}, repeated: {sent:?}");
 }
 
-/// stat(2), as most programs use it: std's asks for the time of birth too, which comes with no listing.
+/// Calls stat(2) as most programs do. std's version also requests the time of birth, which listings
+/// don't include.
 fn stat(path: &Path) -> Result<(), Errno> {
     rustix::fs::lstat(path).map(drop)
 }
 
-fn check_remembered(mounted: &Mounted) {
+fn check_cached(mounted: &Mounted) {
     let dir = mounted.path("d");
-    free_when_known(mounted, "stat", || (0..100).for_each(|i| stat(&dir.join(i.to_string())).unwrap()));
-    free_when_known(mounted, "stat of missing names", || {
+    check_free_when_cached(mounted, "stat", || (0..100).for_each(|i| stat(&dir.join(i.to_string())).unwrap()));
+    check_free_when_cached(mounted, "stat of missing names", || {
         (0..100).for_each(|i| assert_eq!(stat(&dir.join(format!("missing{i}"))), Err(Errno::NOENT)));
     });
-    free_when_known(mounted, "readdir", || assert_eq!(fs::read_dir(&dir).unwrap().count(), 102));
-    free_when_known(mounted, "readlink", || drop(fs::read_link(dir.join("link")).unwrap()));
-    free_when_known(mounted, "access", || {
+    check_free_when_cached(mounted, "readdir", || assert_eq!(fs::read_dir(&dir).unwrap().count(), 102));
+    check_free_when_cached(mounted, "readlink", || drop(fs::read_link(dir.join("link")).unwrap()));
+    check_free_when_cached(mounted, "access", || {
         rustix::fs::access(dir.join("1"), rustix::fs::Access::WRITE_OK | rustix::fs::Access::READ_OK).unwrap();
     });
 }
@@ -59,28 +61,29 @@ fn fill(dir: &Path) {
     fs::create_dir(dir.join("d/sub")).unwrap();
 }
 
-/// What was asked once is not asked again, on the null layer and on a directory of the read-only branch.
-fn what_is_known_is_not_asked(transport: Transport) {
+/// Cached attributes, names and data cost no request, on the null layer and in a directory of the
+/// read-only branch.
+fn cached_answers_cost_no_request(transport: Transport) {
     let sandbox = Sandbox::new();
-    check_remembered(&wrap(&sandbox, transport, fill));
+    check_cached(&wrap(&sandbox, transport, fill));
     drop(sandbox);
     let fx = Fixture::new(transport, fill);
-    check_remembered(&fx.union);
+    check_cached(&fx.union);
     fs::write(fx.path("d/new"), "").unwrap();
     fs::remove_file(fx.path("d/new")).unwrap();
-    check_remembered(&fx.union);
+    check_cached(&fx.union);
 }
 
-/// After readdir with attributes, stat of what was listed costs nothing (`ls -l`).
-fn stat_after_readdir(transport: Transport) {
+/// After readdir with attributes, stat of the listed names costs no request (`ls -l`).
+fn stat_after_readdir_costs_no_request(transport: Transport) {
     let fx = Fixture::new(transport, fill);
     let names: Vec<_> = fs::read_dir(fx.path("d")).unwrap().map(|e| e.unwrap().path()).collect();
     let sent = fx.union.during(|| names.iter().for_each(|n| stat(n).unwrap()));
-    assert!(sent.total() <= 10, "{sent:?} for 102 names that readdir has told");
+    assert!(sent.total() <= 10, "{sent:?} for 102 listed names");
 }
 
-/// Large reading and writing on the read-write branch, mapped too, sends neither READ nor WRITE.
-fn data_passes_the_server_by(transport: Transport) {
+/// Large reads and writes on the read-write branch, also by mapping, send neither READ nor WRITE.
+fn large_reads_and_writes_bypass_the_server(transport: Transport) {
     let data = Rng::new(1).bytes(8 << 20);
     let fx = Fixture::new(transport, |_| {});
     let path = fx.path("big");
@@ -108,8 +111,9 @@ fn data_passes_the_server_by(transport: Transport) {
     assert_eq!(&fs::read(fx.rw.join("big")).unwrap()[5 << 20..(5 << 20) + 6], b"mapped");
 }
 
-/// A file of the read-only branch that was read once is not read again, and changes to passthrough once it is copied up and closed.
-fn read_once_then_copied_up(transport: Transport) {
+/// A file of the read-only branch is read from the page cache the second time, and passed through
+/// after it was copied up and closed.
+fn page_cache_then_passthrough_after_copy_up(transport: Transport) {
     let data = Rng::new(2).bytes(1 << 20);
     let fx = Fixture::new(transport, |ro| fs::write(ro.join("f"), &data).unwrap());
     let path = fx.path("f");
@@ -117,7 +121,7 @@ fn read_once_then_copied_up(transport: Transport) {
     let first = fx.union.during(read);
     assert!(first.get("READ") > 0, "{first:?}");
     let again = fx.union.during(read);
-    assert_eq!(again.get("READ"), 0, "it is in the page cache: {again:?}");
+    assert_eq!(again.get("READ"), 0, "the page cache was not used: {again:?}");
     let mut appending = File::options().append(true).open(&path).unwrap();
     appending.write_all(b"+").unwrap();
     drop(appending);
@@ -129,15 +133,15 @@ fn read_once_then_copied_up(transport: Transport) {
     assert_eq!((sent.get("READ"), sent.get("WRITE")), (0, 0), "copied up, closed, opened again: {sent:?}");
 }
 
-/// A file of the read-only branch that no union has read yet, 8 MiB and a bit.
+/// Creates a file of a little more than 8 MiB, outside the page cache, on the read-only branch.
 fn large(ro: &Path) -> Vec<u8> {
     let data = Rng::new(5).bytes((8 << 20) + 4097);
     fs::write(ro.join("large"), &data).unwrap();
     data
 }
 
-/// The READ requests of reading `large` once from its beginning, through a union mounted with `options`. The data must be right, also in a mapping
-/// and when read at random.
+/// Returns the number of READ requests for one sequential read of `large`, through a union mounted
+/// with `options`. Checks the data, also by mapping and at random offsets.
 fn reads_of_a_stream(
     sandbox: &Sandbox,
     (rw, ro): (&Path, &Path),
@@ -150,7 +154,7 @@ fn reads_of_a_stream(
     let sent = union.during(|| {
         let mut file = File::open(&path).unwrap();
         let mut back = Vec::new();
-        // Not more than is read ahead: else the kernel reads as much as was asked for.
+        // Smaller than the readahead: otherwise the kernel reads the requested size.
         let mut chunk = vec![0; 16 << 10];
         while let len @ 1.. = file.read(&mut chunk).unwrap() {
             back.extend_from_slice(&chunk[..len]);
@@ -169,34 +173,34 @@ fn reads_of_a_stream(
         file.read_exact_at(&mut byte, at as u64).unwrap();
         assert_eq!(byte[0], data[at], "{options}, at {at}");
     }
-    (sent.get("READ"), union.said())
+    (sent.get("READ"), union.log_text())
 }
 
-/// `readahead=` decides how large the READ requests of a stream are, and nothing is wrong with what is read.
-fn readahead_is_as_large_as_wanted(transport: Transport) {
+/// `readahead=` sets the size of READ requests of a stream, and the data are right.
+fn readahead_sets_the_request_size(transport: Transport) {
     let sandbox = Sandbox::new();
     let (rw, ro) = (sandbox.ext4("rw", 64), sandbox.ext4("ro", 64));
     let reads = |options: &str| {
-        let (reads, said) = reads_of_a_stream(&sandbox, (&rw, &ro), transport, options);
-        assert!(!said.contains("read-ahead"), "{options}: {said}");
+        let (reads, output) = reads_of_a_stream(&sandbox, (&rw, &ro), transport, options);
+        assert!(!output.contains("read-ahead"), "{options}: {output}");
         reads
     };
-    // The kernel begins with less and doubles it, so a few requests more than the size says.
+    // The kernel starts with a smaller readahead and doubles it, hence a few more requests.
     let default = reads("cache=10");
     assert!((65..=72).contains(&default), "{default} with 128 KiB each");
     let small = reads("readahead=32k");
     assert!((257..=270).contains(&small), "{small} with 32 KiB each");
     let large = reads("readahead=1M");
     assert!((9..=16).contains(&large), "{large} with 1 MiB each");
-    // Larger than a request can be: several are under way at once.
+    // Larger than a request: several requests are in flight at once.
     let largest = reads("readahead=4M");
     assert!((9..=16).contains(&largest), "{largest} with 1 MiB each");
     assert!(reads("readahead=0") > 1_000);
 }
 
-/// Large reads of data that lie unchanged in a host file are answered with its pages where requests come by the device; those of
-/// the ring, of small files and of layers that change data are not. What is read is right in every case, at the ends of files as well, and
-/// after a copy-up it is what was written.
+/// Over `/dev/fuse`, large READs of data that a host file holds unchanged are replied to with that
+/// file's pages. Requests over the ring, small files and layers that change data are not. The data
+/// are right in every case: at the end of a file, and after a copy-up and a write.
 fn large_reads_share_pages(transport: Transport) {
     let sandbox = Sandbox::new();
     let (rw, ro) = (sandbox.ext4("rw", 64), sandbox.ext4("ro", 64));
@@ -215,10 +219,10 @@ fn large_reads_share_pages(transport: Transport) {
     };
     let held = File::open(union.path("large")).unwrap();
     let count = spliced(&union, &|| whole(&union, "large", &data));
-    assert_eq!(count > 60, transport == Transport::Device, "{count} of some 65 READs");
+    assert_eq!(count > 60, transport == Transport::Device, "{count} of about 65 READs");
     assert_eq!(spliced(&union, &|| whole(&union, "small", &data[..8192])), 0);
     whole(&union, "hole", &[vec![0; 3 << 20], data[..100_000].to_vec()].concat());
-    // Past the page cache, from places that are no multiple of a page.
+    // With O_DIRECT, at offsets that are not page-aligned.
     let direct = rustix::fs::open(union.path("large"), OFlags::RDONLY | OFlags::DIRECT, Mode::empty()).unwrap();
     for (at, len) in [(512, 1 << 20), (100 << 10, 200 << 10), (8 << 20, 1 << 20), (9 << 20, 1 << 20)] {
         let mut out = vec![0; len];
@@ -226,7 +230,7 @@ fn large_reads_share_pages(transport: Transport) {
         let want = data.get(at..).unwrap_or_default();
         assert!(done == want.len().min(len) && out[..done] == want[..done], "{len} from {at}");
     }
-    // Who has the file open sees what another writes to its copy.
+    // A file opened before the copy-up shows later writes to the copy.
     let writer = File::options().write(true).open(union.path("large")).unwrap();
     writer.write_all_at(&[7; 300_000], 1 << 20).unwrap();
     let mut changed = data.clone();
@@ -237,10 +241,10 @@ fn large_reads_share_pages(transport: Transport) {
     assert!(back == changed, "after the copy-up");
     assert!(fs::read(ro.join("large")).unwrap() == data);
     drop((held, writer, direct, union));
-    // Cut below while it is read: shorter, but nothing wrong.
+    // Truncated below while it is read: the data may end early, but are right.
     let mounted = Mounted::with_options(Spec::wrap(&ro, transport), &sandbox.path("w"), "passthrough=off");
     let count = spliced(&mounted, &|| whole(&mounted, "large", &data));
-    assert_eq!(count > 60, transport == Transport::Device, "{count} of some 65 READs, the null layer");
+    assert_eq!(count > 60, transport == Transport::Device, "{count} of about 65 READs, the null layer");
     let mut file = File::open(mounted.path("hole")).unwrap();
     File::options().write(true).open(ro.join("hole")).unwrap().set_len(1 << 20).unwrap();
     let mut back = Vec::new();
@@ -256,28 +260,29 @@ fn large_reads_share_pages(transport: Transport) {
     assert_eq!(count, 0, "a layer that changes data");
 }
 
-/// Where the read-ahead can't be set the mount works, with the kernel's own, and says so.
-fn readahead_that_is_refused_is_a_warning(transport: Transport) {
+/// If the readahead can't be set, the mount works with the kernel's default and logs a warning.
+fn refused_readahead_is_a_warning(transport: Transport) {
     let sandbox = Sandbox::new();
     let (rw, ro) = (sandbox.ext4("rw", 64), sandbox.ext4("ro", 64));
-    // As in a container: nothing there, in this test's mount namespace.
-    let said = try_run(Command::new("mount").args(["-t", "tmpfs", "none", "/sys/class/bdi"]));
-    assert!(said.status.success(), "{}", said.text);
-    let (reads, said) = reads_of_a_stream(&sandbox, (&rw, &ro), transport, "readahead=1M");
+    // As in a container: the directory is empty in this test's mount namespace.
+    let output = try_run(Command::new("mount").args(["-t", "tmpfs", "none", "/sys/class/bdi"]));
+    assert!(output.status.success(), "{}", output.text);
+    let (reads, output) = reads_of_a_stream(&sandbox, (&rw, &ro), transport, "readahead=1M");
     assert!((65..=72).contains(&reads), "{reads} with 128 KiB each");
-    assert!(said.contains("the read-ahead stays at 131072 bytes, not 1048576: /sys/class/bdi/"), "{said}");
+    assert!(output.contains("the read-ahead stays at 131072 bytes, not 1048576: /sys/class/bdi/"), "{output}");
     assert_eq!(fs::read_dir("/sys/class/bdi").unwrap().count(), 0);
-    let said = try_run(Command::new("umount").arg("/sys/class/bdi"));
-    assert!(said.status.success(), "{}", said.text);
+    let output = try_run(Command::new("umount").arg("/sys/class/bdi"));
+    assert!(output.status.success(), "{}", output.text);
 }
 
-/// create + write + close sends what it must: a look-up, the create, one question for the file's capabilities, and the release. And
-/// the directory's attributes: the kernel forgets them at each change in it, and checks rights by them.
-fn creating_costs_little(transport: Transport) {
+/// create + write + close costs a lookup, the create, one request for the file's capabilities, and
+/// the release. It also costs one for the directory's attributes: the kernel invalidates them at
+/// each change and needs them to check permissions.
+fn requests_per_created_file(transport: Transport) {
     let sandbox = Sandbox::new();
     let wrapped = wrap(&sandbox, transport, fill);
     let check = |mounted: &Mounted| {
-        // The directory is known.
+        // Caches the directory.
         let _ = fs::metadata(mounted.path("d"));
         let sent = mounted.during(|| {
             for i in 0..100 {
@@ -287,7 +292,7 @@ fn creating_costs_little(transport: Transport) {
         assert!(sent.get("LOOKUP") <= 100 && sent.get("CREATE") == 100 && sent.get("GETXATTR") <= 100, "{sent:?}");
         assert!(sent.get("GETATTR") <= 100, "{sent:?}");
         let rest = sent.except(&["LOOKUP", "CREATE", "GETXATTR", "GETATTR"]);
-        assert!(rest.total() <= 2, "for 100 files also: {rest:?}");
+        assert!(rest.total() <= 2, "other requests for 100 files: {rest:?}");
     };
     check(&wrapped);
     drop(wrapped);
@@ -295,8 +300,8 @@ fn creating_costs_little(transport: Transport) {
     check(&Fixture::new(transport, fill).union);
 }
 
-/// Writing often to one open file asks for its capabilities once, not at every write, and closing does not flush.
-fn writing_asks_nothing(transport: Transport) {
+/// Repeated writes to one open file request its capabilities once, and close sends no FLUSH.
+fn repeated_writes_request_capabilities_once(transport: Transport) {
     let fx = Fixture::new(transport, |ro| fs::write(ro.join("old"), "text").unwrap());
     fs::write(fx.path("new"), "").unwrap();
     for name in ["new", "old"] {
@@ -310,8 +315,9 @@ fn writing_asks_nothing(transport: Transport) {
     }
 }
 
-/// Opening and reading small files again and again costs one request each time: the open (the release comes later).
-fn opening_costs_one_request(transport: Transport) {
+/// Opening and reading small files repeatedly costs one request each: the OPEN (the RELEASE is
+/// asynchronous).
+fn an_open_costs_one_request(transport: Transport) {
     let fx = Fixture::new(transport, fill);
     let read = || {
         let mut bytes = [0; 100];
@@ -331,8 +337,8 @@ fn opening_costs_one_request(transport: Transport) {
     assert!(sent.get("OPEN") <= 100 && sent.except(&["OPEN"]).total() == 0, "the same, copied up: {sent:?}");
 }
 
-/// Removing and renaming cost a look-up and the operation.
-fn removing_costs_little(transport: Transport) {
+/// Unlink and rename cost a lookup and the operation.
+fn requests_per_unlink_and_rename(transport: Transport) {
     let fx = Fixture::new(transport, fill);
     (0..100).for_each(|i| fs::write(fx.path(&format!("d/new{i}")), "").unwrap());
     let sent = fx.union.during(|| (0..50).for_each(|i| fs::remove_file(fx.path(&format!("d/new{i}"))).unwrap()));
@@ -349,13 +355,14 @@ fn removing_costs_little(transport: Transport) {
     assert!(sent.get("SETATTR") == 100 && sent.total() <= 210, "100 chmods: {sent:?}");
 }
 
-/// The requests for extended attributes in the server's log.
+/// Returns the requests for extended attributes in the server's log.
 fn xattr_requests(mounted: &Mounted) -> Vec<String> {
-    mounted.said().lines().filter(|line| line.contains("XATTR")).map(str::to_owned).collect()
+    mounted.log_text().lines().filter(|line| line.contains("XATTR")).map(str::to_owned).collect()
 }
 
-/// With `noxattr` the kernel asks for extended attributes once, and never again: not for ACLs, not at writes.
-fn without_xattrs_nothing_asks_for_them(transport: Transport) {
+/// With `noxattr` the kernel sends one request per kind and never again: not for ACLs, not at
+/// writes.
+fn noxattr_stops_xattr_requests(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = sandbox.ext4("lower", 64);
     fill(&lower);
@@ -390,8 +397,9 @@ fn without_xattrs_nothing_asks_for_them(transport: Transport) {
     assert_eq!(fs::read(lower.join("d/7")).unwrap().len(), 4 + 10 * 4);
 }
 
-/// What the union itself keeps in attributes of the branches works with `noxattr`: opaque directories, copied-up files.
-fn without_xattrs_a_union_keeps_its_own(transport: Transport) {
+/// With `noxattr` the union still uses its own extended attributes on the branches: opaque
+/// directories, copied-up files.
+fn noxattr_keeps_the_unions_own_xattrs(transport: Transport) {
     let sandbox = Sandbox::new();
     let disk = sandbox.ext4("disk", 64);
     let (rw, ro) = (disk.join("rw"), disk.join("ro"));
@@ -409,14 +417,14 @@ fn without_xattrs_a_union_keeps_its_own(transport: Transport) {
     assert_eq!(fs::read_dir(union.path("moved")).unwrap().count(), 102);
     assert_eq!(fs::read(union.path("moved/1")).unwrap(), b"text+");
     drop(union);
-    // It was copied up with its attributes.
+    // Extended attributes were copied up.
     let union = Mounted::new(Spec::union(&rw, &ro, transport), &sandbox.path("u"));
     let mut value = [0_u8; 16];
     assert_eq!(rustix::fs::getxattr(union.path("moved/1"), "user.label", &mut value), Ok(4));
 }
 
-/// Writing takes set-user-ID and capabilities away with `noxattr`, too, by whatever way the data goes.
-fn without_xattrs_writing_takes_privileges_away(transport: Transport) {
+/// With `noxattr`, a write still clears set-user-id and capabilities, on every data path.
+fn noxattr_writes_clear_privileges(transport: Transport) {
     /// Version 2, effective, with `CAP_NET_RAW`.
     const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let sandbox = Sandbox::new();
@@ -435,8 +443,8 @@ fn without_xattrs_writing_takes_privileges_away(transport: Transport) {
     }
 }
 
-/// The server of a mount with `noxattr` can be asked as any other, and a remount knows which options the mount was given.
-fn without_xattrs_the_server_can_be_asked(transport: Transport) {
+/// The control channel works with `noxattr`, and a remount checks the options of the mount.
+fn noxattr_keeps_the_control_channel(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = sandbox.dir("lower");
     let mounted = Mounted::with_options(Spec::wrap(&lower, transport), &sandbox.path("m"), "noxattr,cache=5");
@@ -444,11 +452,11 @@ fn without_xattrs_the_server_can_be_asked(transport: Transport) {
         let mut command = Command::new(Mounted::program().unwrap());
         try_run(command.arg0("strata").args(words).arg(mounted.dir()))
     };
-    for (words, answer) in
+    for (words, expected) in
         [("stats", "IOCTL"), ("info", "transport"), ("stack", "wrapfs"), ("sync", ""), ("debug", "info\n")]
     {
-        let said = strata(&[words]);
-        assert!(said.status.success() && said.text.contains(answer), "{words}: {}", said.text);
+        let output = strata(&[words]);
+        assert!(output.status.success() && output.text.contains(expected), "{words}: {}", output.text);
     }
     let remount = |options: &str| {
         let mut command = Command::new(Mounted::program().unwrap());
@@ -458,24 +466,24 @@ fn without_xattrs_the_server_can_be_asked(transport: Transport) {
     assert!(fs::write(mounted.path("new"), "").is_err());
     assert!(remount("remount,rw,noxattr,cache=5").status.success());
     fs::write(mounted.path("new"), "").unwrap();
-    let said = remount("remount,rw,cache=6");
-    assert!(!said.status.success() && said.text.contains("option cache can't be changed"), "{}", said.text);
+    let output = remount("remount,rw,cache=6");
+    assert!(!output.status.success() && output.text.contains("option cache can't be changed"), "{}", output.text);
 }
 
 on_both_transports!(
-    without_xattrs_nothing_asks_for_them,
-    without_xattrs_a_union_keeps_its_own,
-    without_xattrs_writing_takes_privileges_away,
-    without_xattrs_the_server_can_be_asked,
-    what_is_known_is_not_asked,
-    stat_after_readdir,
-    data_passes_the_server_by,
-    read_once_then_copied_up,
+    noxattr_stops_xattr_requests,
+    noxattr_keeps_the_unions_own_xattrs,
+    noxattr_writes_clear_privileges,
+    noxattr_keeps_the_control_channel,
+    cached_answers_cost_no_request,
+    stat_after_readdir_costs_no_request,
+    large_reads_and_writes_bypass_the_server,
+    page_cache_then_passthrough_after_copy_up,
     large_reads_share_pages,
-    readahead_is_as_large_as_wanted,
-    readahead_that_is_refused_is_a_warning,
-    creating_costs_little,
-    writing_asks_nothing,
-    opening_costs_one_request,
-    removing_costs_little,
+    readahead_sets_the_request_size,
+    refused_readahead_is_a_warning,
+    requests_per_created_file,
+    repeated_writes_request_capabilities_once,
+    an_open_costs_one_request,
+    requests_per_unlink_and_rename,
 );

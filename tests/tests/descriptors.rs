@@ -1,4 +1,4 @@
-//! The server's descriptors: one user's open files leave enough for everybody else.
+//! Descriptor limits: one user's open files leave enough descriptors for other users.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use strata_tests::user::{OTHER, USER, as_user};
 use strata_tests::{Mounted, Sandbox, Spec, Transport, on_both_transports};
 
-/// How many files a test opens of one inode: as many as it may, nearly.
+/// Returns the number of opens of one inode: nearly the test's own limit.
 fn many() -> usize {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let all = limit.maximum.unwrap_or(20_200).min(20_200);
@@ -20,7 +20,8 @@ fn many() -> usize {
     usize::try_from(all).unwrap() - 200
 }
 
-/// A union whose server may have 1,024 descriptors, and its read-write branch.
+/// Mounts a union whose server is limited to 1,024 descriptors. Returns it and its read-write
+/// branch.
 fn union(sandbox: &Sandbox, transport: Transport) -> (Mounted, PathBuf) {
     let (rw, ro) = (sandbox.dir("rw"), sandbox.dir("ro"));
     fs::create_dir(ro.join("many")).unwrap();
@@ -30,7 +31,7 @@ fn union(sandbox: &Sandbox, transport: Transport) -> (Mounted, PathBuf) {
     (Mounted::with_limit(Spec::union(&rw, &ro, transport), &sandbox.path("u"), "-n 1024"), rw)
 }
 
-/// Opens files as `open` says until that fails.
+/// Opens files with `open` until it fails.
 fn open_all(most: usize, open: impl Fn(usize) -> std::io::Result<File>) -> (Vec<File>, Option<std::io::Error>) {
     let mut files = Vec::new();
     for i in 0..most {
@@ -42,8 +43,8 @@ fn open_all(most: usize, open: impl Fn(usize) -> std::io::Result<File>) -> (Vec<
     (files, None)
 }
 
-/// Does what everybody does all day.
-fn works(mounted: &Mounted, name: &str) {
+/// Performs everyday operations.
+fn check_usable(mounted: &Mounted, name: &str) {
     let path = mounted.path(name);
     assert_eq!(fs::read_to_string(mounted.path("many/7")).unwrap(), "7");
     fs::write(&path, "new").unwrap();
@@ -53,8 +54,9 @@ fn works(mounted: &Mounted, name: &str) {
     fs::remove_file(&path).unwrap();
 }
 
-/// One user opens many files: it is that user who gets no more, not another, and not root.
-fn one_user_takes_a_share(transport: Transport) {
+/// When one user opens many files, that user's opens fail, but not those of another user or of
+/// root.
+fn one_user_can_not_exhaust_descriptors(transport: Transport) {
     let sandbox = Sandbox::new();
     many();
     let (mounted, _) = union(&sandbox, transport);
@@ -62,24 +64,24 @@ fn one_user_takes_a_share(transport: Transport) {
     let (files, error) = as_user(USER, || open_all(2000, open));
     assert_eq!(error.unwrap().raw_os_error(), Some(Errno::NFILE.raw_os_error()));
     assert!((200..400).contains(&files.len()), "{}", files.len());
-    works(&mounted, "by-root");
+    check_usable(&mounted, "by-root");
     let (others, _) = as_user(OTHER, || open_all(2000, |i| open(1999 - i)));
     assert!(others.len() >= 80, "{}", others.len());
-    works(&mounted, "by-root");
-    // What is open can be read, to the last.
+    check_usable(&mounted, "by-root");
+    // Every open file can be read.
     for (i, mut file) in files.iter().enumerate() {
         let mut text = String::new();
         file.read_to_string(&mut text).unwrap();
         assert!(text.starts_with(&i.to_string()));
     }
-    // The server hears of it a little later.
+    // RELEASE is asynchronous.
     drop((files, others));
     assert_eq!(as_user(USER, || open_all(100, open)).0.len(), 100);
-    assert!(mounted.said().contains("no more open files"), "{}", mounted.said());
+    assert!(mounted.log_text().contains("no more open files"), "{}", mounted.log_text());
 }
 
-/// New files count as well as old ones; refused ones leave nothing behind.
-fn new_files_count_too(transport: Transport) {
+/// New files count like existing ones, and a refused creation leaves no file.
+fn new_files_count(transport: Transport) {
     let sandbox = Sandbox::new();
     many();
     let (mounted, rw) = union(&sandbox, transport);
@@ -90,11 +92,11 @@ fn new_files_count_too(transport: Transport) {
     assert_eq!(error.unwrap().raw_os_error(), Some(Errno::NFILE.raw_os_error()));
     assert!((200..400).contains(&files.len()), "{}", files.len());
     assert_eq!(fs::read_dir(rw.join("dir")).unwrap().count(), files.len());
-    works(&mounted, "by-root");
+    check_usable(&mounted, "by-root");
 }
 
-/// One file may be opened as often as the caller's own limit allows; also while it is copied up.
-fn one_file_takes_one_descriptor(transport: Transport) {
+/// One file can be opened up to the caller's own limit, also while it is copied up.
+fn opens_of_one_file_share_a_descriptor(transport: Transport) {
     let sandbox = Sandbox::new();
     let many = many();
     let (mounted, _) = union(&sandbox, transport);
@@ -103,21 +105,21 @@ fn one_file_takes_one_descriptor(transport: Transport) {
         let path = mounted.path(name);
         let (files, error) = as_user(USER, || open_all(many, |_| File::open(&path)));
         assert!(error.is_none(), "{name}: {} and then {error:?}", files.len());
-        works(&mounted, "by-root");
+        check_usable(&mounted, "by-root");
         File::options().append(true).open(&path).unwrap().write_all(b", and changed").unwrap();
         for mut file in files.iter().step_by(40) {
             let mut text = String::new();
             file.read_to_string(&mut text).unwrap();
             assert!(text.ends_with(", and changed"), "{name}: {text}");
         }
-        works(&mounted, "by-root");
+        check_usable(&mounted, "by-root");
         drop(files);
     }
     assert!(descriptors(&mounted) < 700, "{}", descriptors(&mounted));
 }
 
-/// Files that a layer opens as the server count as those of the user who opens them.
-fn files_of_another_size_count_too(transport: Transport) {
+/// Files that a layer opens on behalf of a user count for that user.
+fn files_opened_by_a_layer_count(transport: Transport) {
     let sandbox = Sandbox::new();
     many();
     let lower = sandbox.dir("lower");
@@ -130,8 +132,8 @@ fn files_of_another_size_count_too(transport: Transport) {
     as_user(OTHER, || assert_eq!(fs::read_to_string(mounted.path("998")).unwrap(), "998"));
 }
 
-/// A server raises what it was given.
-fn the_limit_is_raised(transport: Transport) {
+/// The server raises its soft limit.
+fn the_server_raises_its_soft_limit(transport: Transport) {
     let sandbox = Sandbox::new();
     many();
     let lower = sandbox.dir("lower");
@@ -147,9 +149,9 @@ fn descriptors(mounted: &Mounted) -> usize {
 }
 
 on_both_transports! {
-    one_user_takes_a_share,
-    new_files_count_too,
-    one_file_takes_one_descriptor,
-    files_of_another_size_count_too,
-    the_limit_is_raised,
+    one_user_can_not_exhaust_descriptors,
+    new_files_count,
+    opens_of_one_file_share_a_descriptor,
+    files_opened_by_a_layer_count,
+    the_server_raises_its_soft_limit,
 }

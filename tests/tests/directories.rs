@@ -1,4 +1,4 @@
-//! Listings of directories that change while they are read, or in a branch directly.
+//! Listings of directories that change during the listing or directly in a branch.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -10,7 +10,7 @@ use std::time::Duration;
 use strata_tests::process::sh;
 use strata_tests::{Delete, Mode, Mounted, Sandbox, Spec, Transport, on_both_transports};
 
-/// The names in a directory, as one string.
+/// Returns the names in a directory, separated by spaces.
 fn ls(dir: &Path) -> String {
     let names: BTreeSet<String> =
         fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -21,13 +21,13 @@ fn touch(path: &Path) {
     fs::write(path, "").unwrap();
 }
 
-/// Replaces `a0` by `a1` in `lower`, so that `dir` shows it at once, and changes `lower` back.
-fn shows_at_once(dir: &Path, lower: &Path, change: &str) {
+/// Replaces `a0` by `a1` in `lower`, checks that `dir` lists the change at once, and undoes it.
+fn check_visible_at_once(dir: &Path, lower: &Path, change: &str) {
     for round in 0..5 {
         touch(&lower.join("a0"));
         let before = ls(dir);
         assert!(before.contains("a0") && !before.contains("a1"), "round {round}: {before}");
-        assert_eq!(ls(dir), before, "round {round}, listed again");
+        assert_eq!(ls(dir), before, "round {round}, second listing");
         sh(change, &[lower]);
         assert_eq!(ls(dir), before.replace("a0", "a1"), "round {round}");
         fs::remove_file(lower.join("a1")).unwrap();
@@ -35,7 +35,7 @@ fn shows_at_once(dir: &Path, lower: &Path, change: &str) {
 }
 
 const DIRECTLY: &str = r#"rm "$1/a0"; touch "$1/a1""#;
-/// The time of modification is as it was before.
+/// Restores the modification time afterwards.
 const AND_BACK: &str =
     r#"touch -r "$1" /mnt/times; rm "$1/a0"; touch "$1/a1"; touch -r /mnt/times "$1"; rm /mnt/times"#;
 
@@ -49,19 +49,19 @@ fn two_branches(sandbox: &Sandbox) -> [std::path::PathBuf; 2] {
     branches
 }
 
-fn a_change_of_a_lower_branch_shows_at_once_without_a_cache(transport: Transport) {
+fn without_a_cache_a_branch_change_is_visible_at_once(transport: Transport) {
     let sandbox = Sandbox::new();
     let [rw, ro] = two_branches(&sandbox);
     let union = Mounted::with_options(Spec::union(&rw, &ro, transport), &sandbox.path("u"), "cache=0");
     for change in [DIRECTLY, AND_BACK] {
         for branch in [&rw, &ro] {
-            shows_at_once(union.dir(), branch, change);
-            shows_at_once(&union.path("d"), &branch.join("d"), change);
+            check_visible_at_once(union.dir(), branch, change);
+            check_visible_at_once(&union.path("d"), &branch.join("d"), change);
         }
     }
 }
 
-fn a_change_of_a_lower_branch_shows_after_the_cache_time(transport: Transport) {
+fn a_branch_change_is_visible_after_the_cache_time(transport: Transport) {
     let sandbox = Sandbox::new();
     let [rw, ro] = two_branches(&sandbox);
     let union = Mounted::with_options(Spec::union(&rw, &ro, transport), &sandbox.path("u"), "cache=1");
@@ -74,29 +74,29 @@ fn a_change_of_a_lower_branch_shows_after_the_cache_time(transport: Transport) {
     }
 }
 
-fn so_it_does_in_other_stacks(transport: Transport) {
+fn branch_changes_are_visible_through_layers_above(transport: Transport) {
     let sandbox = Sandbox::new();
     let [rw, ro] = two_branches(&sandbox);
     let union = format!("unionfs,dirs={}=rw:{}=ro", rw.display(), ro.display());
     let above = Spec::Stack { words: format!("wrapfs / wrapfs / {union}").into(), transport };
     let mut above = Mounted::with_options(above, &sandbox.path("above"), "cache=0");
-    shows_at_once(&above.path("d"), &ro.join("d"), DIRECTLY);
-    shows_at_once(above.dir(), &ro, AND_BACK);
+    check_visible_at_once(&above.path("d"), &ro.join("d"), DIRECTLY);
+    check_visible_at_once(above.dir(), &ro, AND_BACK);
     above.unmount();
 
     let wrap = Mounted::with_options(Spec::wrap(&ro, transport), &sandbox.path("null"), "cache=0");
-    shows_at_once(&wrap.path("d"), &ro.join("d"), DIRECTLY);
-    shows_at_once(&wrap.path("d"), &ro.join("d"), AND_BACK);
+    check_visible_at_once(&wrap.path("d"), &ro.join("d"), DIRECTLY);
+    check_visible_at_once(&wrap.path("d"), &ro.join("d"), AND_BACK);
 
     let branches = vec![(rw.clone(), Mode::Ro), (ro.clone(), Mode::Ro)];
     let read_only = Spec::Union { branches, delete: Delete::Whiteout, transport };
     let read_only = Mounted::with_options(read_only, &sandbox.path("readonly"), "cache=0");
-    shows_at_once(&read_only.path("d"), &ro.join("d"), DIRECTLY);
-    shows_at_once(&read_only.path("d"), &rw.join("d"), AND_BACK);
+    check_visible_at_once(&read_only.path("d"), &ro.join("d"), DIRECTLY);
+    check_visible_at_once(&read_only.path("d"), &rw.join("d"), AND_BACK);
 }
 
-/// A directory of one branch comes to be merged, and is no more.
-fn a_part_that_comes_directly_shows_at_once(transport: Transport) {
+/// A directory of one branch becomes merged and ceases to be merged.
+fn a_directory_created_in_a_branch_is_merged_at_once(transport: Transport) {
     let sandbox = Sandbox::new();
     let [rw, ro] = two_branches(&sandbox);
     let union = Mounted::with_options(Spec::union(&rw, &ro, transport), &sandbox.path("u"), "cache=0");
@@ -113,7 +113,7 @@ fn a_part_that_comes_directly_shows_at_once(transport: Transport) {
     }
 }
 
-/// A frozen file system. It is thawed in any case, by another process if this one hangs or is killed.
+/// A frozen file system. Another process thaws it even if this one hangs or is killed.
 struct Frozen {
     dir: std::path::PathBuf,
     rescue: std::process::Child,
@@ -137,24 +137,25 @@ impl Drop for Frozen {
     }
 }
 
-/// Starts a shell script that is going to hang, on another CPU than readers use: a thread of the server that hangs with it serves
-/// that one.
-fn hangs(script: &str, dir: &Path) -> std::process::Child {
+/// Starts a shell script that will block, on another CPU than the readers use: the
+/// server's thread for that CPU blocks as well.
+fn spawn_blocking(script: &str, dir: &Path) -> std::process::Child {
     let mut command = std::process::Command::new("taskset");
     let child = command.args(["-c", "1", "bash", "-c", script, "bash"]).arg(dir).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(300));
     child
 }
 
-/// What a reader, who has seen nothing of the directory so far, is told within a time that no thaw can be the reason for.
-fn read_beside(dir: &Path) -> String {
+/// Returns the result of a reader with cold caches, within a time shorter than the freeze.
+fn read_while_blocked(dir: &Path) -> String {
     let mut command = std::process::Command::new("taskset");
     command.args(["-c", "0", "timeout", "10", "bash", "-c"]);
     command.arg(r#"cd "$1"; ls -A | tr '\n' ' '; for f in u0 u1 u2 u3 none; do stat -c %n $f 2>/dev/null || echo -; done | tr '\n' ' '; cat u4"#);
     strata_tests::process::run(command.arg("bash").arg(dir))
 }
 
-/// A writer waits for the thaw of the read-write branch; who looks names up and lists does not wait with it.
+/// A writer waits until the read-write branch is thawed. Lookups and listings must not wait with
+/// it.
 fn a_blocked_writer_blocks_no_reader(transport: Transport) {
     let before = r#"cd "$1"; "#;
     for (what, script) in [
@@ -177,12 +178,12 @@ fn a_blocked_writer_blocks_no_reader(transport: Transport) {
         let inodes = |dir: &str| sh(r#"cd "$1"; stat -c '%n %i' . *"#, &[union.path(dir)]);
         let numbers = ["d", "copied", "other"].map(inodes);
         let frozen = Frozen::new(&rw);
-        let mut writer = hangs(&format!("{before}{script}"), union.dir());
-        // The kernel itself keeps readers out of a directory in which an entry is being changed.
+        let mut writer = spawn_blocking(&format!("{before}{script}"), union.dir());
+        // The kernel itself blocks readers of a directory in which an entry is being changed.
         let elsewhere = what.contains("elsewhere");
         for dir in ["d", "copied", "other"].iter().filter(|dir| !elsewhere || **dir != "other") {
             let begun = std::time::Instant::now();
-            let seen = read_beside(&union.path(dir));
+            let seen = read_while_blocked(&union.path(dir));
             assert_eq!(seen, "empty f u0 u1 u2 u3 u4 u0 u1 u2 u3 - read\n", "{what}, in {dir}");
             assert!(begun.elapsed() < Duration::from_secs(5), "{what}, in {dir}: {:?}", begun.elapsed());
         }
@@ -201,9 +202,9 @@ fn a_blocked_writer_blocks_no_reader(transport: Transport) {
 }
 
 on_both_transports!(
-    a_change_of_a_lower_branch_shows_at_once_without_a_cache,
-    a_change_of_a_lower_branch_shows_after_the_cache_time,
-    so_it_does_in_other_stacks,
-    a_part_that_comes_directly_shows_at_once,
+    without_a_cache_a_branch_change_is_visible_at_once,
+    a_branch_change_is_visible_after_the_cache_time,
+    branch_changes_are_visible_through_layers_above,
+    a_directory_created_in_a_branch_is_merged_at_once,
     a_blocked_writer_blocks_no_reader,
 );

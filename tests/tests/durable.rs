@@ -1,5 +1,5 @@
-//! What is durable after fsync(2) of a file or directory, and after `strata sync`: seen in a copy of the image that the lower file system
-//! lies on, as after a power failure.
+//! Durability after fsync(2) of a file or directory, and after `strata sync`: checked in a copy of
+//! the lower file system's image, as after a power failure.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -9,16 +9,16 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use strata_tests::mapping::Mapping;
-use strata_tests::process::{Said, run, try_run};
+use strata_tests::process::{Output, run, try_run};
 use strata_tests::user::{USER, as_user};
 use strata_tests::{Fixture, Mode, Mounted, Sandbox, Spec, Transport, on_both_transports};
 
-/// Calls `strata sync`.
-fn strata_sync(paths: &[&Path]) -> Said {
+/// Runs `strata sync`.
+fn strata_sync(paths: &[&Path]) -> Output {
     try_run(Command::new(Mounted::program().unwrap()).arg("sync").args(paths))
 }
 
-/// The file system NAME as it would be after a power failure now, mounted.
+/// Mounts the file system NAME in its state after a power failure at this moment.
 fn after_power_failure(sandbox: &Sandbox, name: &str) -> PathBuf {
     let (image, dir) = (sandbox.path("copy.img"), sandbox.dir("copy"));
     let _ = try_run(Command::new("umount").arg(&dir));
@@ -27,8 +27,8 @@ fn after_power_failure(sandbox: &Sandbox, name: &str) -> PathBuf {
     dir
 }
 
-/// Everything that was written, to the branches right and left, by mapping, too, is durable after it.
-fn sync_makes_all_durable(transport: Transport) {
+/// `strata sync` makes all writes durable: on the left and the right branch, and through mappings.
+fn sync_makes_all_writes_durable(transport: Transport) {
     let sandbox = Sandbox::new();
     let branches: Vec<PathBuf> = ["left", "right"].map(|name| sandbox.ext4(name, 32).join("branch")).into();
     branches.iter().for_each(|dir| fs::create_dir(dir).unwrap());
@@ -42,7 +42,8 @@ fn sync_makes_all_durable(transport: Transport) {
     let mounted = Mounted::new(spec, &sandbox.path("u"));
     fs::write(mounted.path("left"), "new on the left").unwrap();
     fs::write(mounted.path("right"), "new on the right").unwrap();
-    // Through the page cache of our own inode: the file may yet have to move to the left.
+    // Through the page cache of the union's inode: a later copy-up may move the file to the left
+    // branch.
     let file = File::options().read(true).write(true).open(mounted.path("mapped")).unwrap();
     let mut map = Mapping::new(&file, 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).unwrap();
     map.write(0, b"mapped");
@@ -55,7 +56,7 @@ fn sync_makes_all_durable(transport: Transport) {
     assert!(fs::read_to_string(right.join("mapped")).unwrap().starts_with("mapped"));
 }
 
-/// fsync(2) of a file, and of the directory that its name lies in, reach the branch.
+/// fsync(2) of a file, and of the directory that has its name, reaches the branch.
 fn fsync_reaches_the_branch(transport: Transport) {
     let fx = Fixture::new(transport, |ro| fs::create_dir(ro.join("dir")).unwrap());
     let file = File::create(fx.path("dir/file")).unwrap();
@@ -70,8 +71,8 @@ fn fsync_reaches_the_branch(transport: Transport) {
     assert_eq!(fs::read_to_string(copy.join("branch/dir/file")).unwrap(), "text");
 }
 
-/// Whoever can open a path of the mount may ask for it, by any of them.
-fn any_path_will_do(transport: Transport) {
+/// Every user who can open a path of the mount may sync it, by any path.
+fn sync_works_by_any_path(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         fs::write(ro.join("file"), "").unwrap();
         fs::create_dir(ro.join("dir")).unwrap();
@@ -92,7 +93,7 @@ fn any_path_will_do(transport: Transport) {
         fuse::control::call(&file, "server.sync", b"").unwrap();
     };
     as_user(USER, by_user);
-    // Each that can't be is named, and the others are done.
+    // Paths that can't be synced are reported; the others are synced.
     let missing = fx.path("missing");
     let sent = fx.union.during(|| {
         let done = strata_sync(&[fx.sandbox.path("").as_path(), &missing, &fx.path("dir")]);
@@ -105,7 +106,7 @@ fn any_path_will_do(transport: Transport) {
 }
 
 on_both_transports! {
-    sync_makes_all_durable,
+    sync_makes_all_writes_durable,
     fsync_reaches_the_branch,
-    any_path_will_do,
+    sync_works_by_any_path,
 }

@@ -1,5 +1,5 @@
-//! Values at the edge of what a file system takes: on a union as on the native file system, for files of both branches, and after
-//! a remount.
+//! Extreme values, compared with the native file system: for files of both branches and after a
+//! remount.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -17,7 +17,7 @@ use strata_tests::{Delete, Fixture, Mode, Mounted, Sandbox, Spec, Transport, on_
 
 const GIB: u64 = 1 << 30;
 
-/// Five GiB of holes, with a few bytes at one GiB and at the end.
+/// Creates a file of 5 GiB that is one hole, except for a few bytes at 1 GiB and at the end.
 fn make_sparse(path: &Path) {
     let file = File::create(path).unwrap();
     file.set_len(5 * GIB).unwrap();
@@ -26,7 +26,7 @@ fn make_sparse(path: &Path) {
     file.sync_all().unwrap();
 }
 
-/// Where its data lies, and how much room it takes.
+/// Returns the offsets of a file's data extents and its number of blocks.
 fn extents(path: &Path) -> (Vec<u64>, u64) {
     let file = File::open(path).unwrap();
     let mut found = Vec::new();
@@ -38,8 +38,8 @@ fn extents(path: &Path) -> (Vec<u64>, u64) {
     (found, file.metadata().unwrap().blocks())
 }
 
-/// A file of more than 4 GiB is copied up with its holes, and written behind them.
-fn holes_of_large_files(transport: Transport) {
+/// The copy-up of a file larger than 4 GiB keeps its holes, and writes behind them work.
+fn large_files_keep_their_holes(transport: Transport) {
     let mut fx = Fixture::new(transport, |ro| make_sparse(&ro.join("old")));
     make_sparse(&fx.path("new"));
     let native = fx.ro.join("old");
@@ -54,7 +54,7 @@ fn holes_of_large_files(transport: Transport) {
         assert_eq!(&bytes, b"middle", "{name}");
         let (found, blocks) = extents(&path);
         assert_eq!(found.first(), Some(&GIB), "{name}");
-        assert!(blocks <= 64, "{name}: {blocks} blocks of a file with few bytes");
+        assert!(blocks <= 64, "{name}: {blocks} blocks for a few bytes");
     }
     fx.remount();
     for name in ["old", "new"] {
@@ -66,8 +66,9 @@ fn holes_of_large_files(transport: Transport) {
     }
 }
 
-/// The first and the last second that ext4 has, and what lies beyond; nanoseconds before 1970.
-fn times_far_away(transport: Transport) {
+/// The first and last second that ext4 can store, times outside that range, and nanoseconds before
+/// 1970.
+fn times_beyond_the_range_of_ext4(transport: Transport) {
     let mut fx = Fixture::new(transport, |ro| {
         for i in 0..6 {
             fs::write(ro.join(format!("old{i}")), "").unwrap();
@@ -92,14 +93,14 @@ fn times_far_away(transport: Transport) {
         let time = Timespec { tv_sec, tv_nsec };
         let both = Timestamps { last_access: time, last_modification: time };
         let set = |path: &Path| utimensat(CWD, path, &both, AtFlags::empty());
-        let answer = set(&native);
+        let result = set(&native);
         right.push(seen(&native));
         for name in [format!("old{i}"), format!("new{i}")] {
             let path = fx.path(&name);
             if !path.exists() {
                 fs::write(&path, "").unwrap();
             }
-            assert_eq!(set(&path), answer, "{name}: {time:?}");
+            assert_eq!(set(&path), result, "{name}: {time:?}");
             assert_eq!(seen(&path), right[i], "{name}: {time:?}");
         }
     }
@@ -111,7 +112,7 @@ fn times_far_away(transport: Transport) {
     }
 }
 
-/// Extended attributes of 64 KiB, the most that Linux passes, where the file system below has room for them.
+/// Extended attributes of 64 KiB, the kernel's limit, on a lower file system that can store them.
 fn large_xattrs(transport: Transport) {
     const KEY: &str = "user.large";
     let value = vec![b'v'; 65536];
@@ -128,7 +129,7 @@ fn large_xattrs(transport: Transport) {
         setxattr(ro.join("old"), KEY, &more, XattrFlags::empty())
     );
     fs::set_permissions(union.path("old"), fs::Permissions::from_mode(0o600)).unwrap();
-    assert!(rw.join("old").exists(), "copied up");
+    assert!(rw.join("old").exists(), "old was not copied up");
     for _ in 0..2 {
         for name in ["old", "new"] {
             let mut found = vec![0; 70_000];
@@ -139,8 +140,9 @@ fn large_xattrs(transport: Transport) {
     }
 }
 
-/// Symbolic links at the union's own names lead nowhere: what they point to stays as it is, and the union can be used.
-fn links_at_reserved_names(transport: Transport) {
+/// Symbolic links with names that the union reserves are not followed: their targets don't change,
+/// and the union works.
+fn symlinks_at_reserved_names_are_not_followed(transport: Transport) {
     let sandbox = Sandbox::new();
     let (rw, ro, victim) = (sandbox.dir("rw"), sandbox.dir("ro"), sandbox.dir("victim"));
     fs::create_dir(ro.join("d")).unwrap();
@@ -165,8 +167,9 @@ fn links_at_reserved_names(transport: Transport) {
     assert!(fs::symlink_metadata(ro.join(".wh..wh.links")).unwrap().is_symlink());
 }
 
-/// A mapping is written in its place though the only open file, or another one, appends; and so is a file that no longer does.
-fn mappings_of_files_that_append(transport: Transport) {
+/// A write through a mapping reaches its offset although the file's only or another descriptor has
+/// O_APPEND, or had it before.
+fn mapped_writes_to_files_opened_with_append(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = sandbox.dir("lower");
     for layer in ["wrapfs / ", "zstd / "] {
@@ -193,9 +196,9 @@ fn mappings_of_files_that_append(transport: Transport) {
 }
 
 on_both_transports!(
-    mappings_of_files_that_append,
-    holes_of_large_files,
-    times_far_away,
+    mapped_writes_to_files_opened_with_append,
+    large_files_keep_their_holes,
+    times_beyond_the_range_of_ext4,
     large_xattrs,
-    links_at_reserved_names
+    symlinks_at_reserved_names_are_not_followed
 );

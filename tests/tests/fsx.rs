@@ -1,4 +1,5 @@
-//! fsx: random reading, writing, mapping, truncating, punching and copying of one file, checked byte by byte.
+//! fsx: random reads, writes, mappings, truncations, holes and copies in one file, checked byte by
+//! byte.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -18,12 +19,12 @@ fn seeds() -> Vec<u64> {
 fn exercise(sandbox: &Sandbox, file: &Path) {
     let artifacts = sandbox.dir("artifacts");
     for seed in seeds() {
-        let said = fsx(file, seed, OPERATIONS, &artifacts);
-        assert!(said.status.success(), "fsx -S {seed} on {}: {}\n{}", file.display(), said.status, said.text);
+        let output = fsx(file, seed, OPERATIONS, &artifacts);
+        assert!(output.status.success(), "fsx -S {seed} on {}: {}\n{}", file.display(), output.status, output.text);
     }
 }
 
-/// A file of 300,000 bytes.
+/// Creates a file of 300,000 bytes.
 fn make(file: &Path) {
     std::fs::write(file, Rng::new(5).bytes(300_000)).unwrap();
 }
@@ -49,7 +50,7 @@ fn union(transport: Transport) {
     std::fs::create_dir(&branch).unwrap();
     let mut mounted = Mounted::new(Spec::union(&branch, &ro, transport), &sandbox.path("m"));
     exercise(&sandbox, &mounted.path("new"));
-    // Somebody reads it all the time, so it is copied up under an open file.
+    // A reader keeps the file open, so that it is copied up while open.
     let reader = std::fs::File::open(mounted.path("old")).unwrap();
     exercise(&sandbox, &mounted.path("old"));
     drop(reader);

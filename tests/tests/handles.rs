@@ -1,5 +1,5 @@
-//! File handles (open_by_handle_at(2), NFS): they lead to their objects after the kernel has forgotten
-//! these, after a remount, and whatever has become of them; and to nothing else.
+//! File handles (open_by_handle_at(2), NFS): a handle opens its object after the kernel has dropped
+//! its caches, after a remount, and after renames and copy-up, and it never opens another object.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -19,8 +19,8 @@ use strata_tests::{Delete, Mode, Mounted, Sandbox, Spec, Transport, on_both_tran
 const REFER: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW);
 const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
-/// The handles of a tree, with the paths that the objects had.
-struct Shelf {
+/// Handles of the objects of a tree, with the current paths of these objects.
+struct HandleSet {
     top: PathBuf,
     handles: Vec<(PathBuf, Handle)>,
 }
@@ -29,7 +29,7 @@ fn meta(path: &Path) -> Metadata {
     fs::symlink_metadata(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-impl Shelf {
+impl HandleSet {
     fn of(top: &Mounted) -> Self {
         let mut all = Self { top: top.dir().to_owned(), handles: Vec::new() };
         let mut dirs = vec![PathBuf::new()];
@@ -54,8 +54,8 @@ impl Shelf {
         &self.handles.iter().find(|(at, _)| at == Path::new(path)).unwrap_or_else(|| panic!("{path}")).1
     }
 
-    /// The object of that path is at another one now, with all that is in it.
-    fn moved(&mut self, from: &str, to: &str) {
+    /// Records that the object at that path, with everything below it, was renamed.
+    fn record_rename(&mut self, from: &str, to: &str) {
         for (path, _) in &mut self.handles {
             if let Ok(rest) = path.strip_prefix(from) {
                 *path = if rest.as_os_str().is_empty() { to.into() } else { Path::new(to).join(rest) };
@@ -63,7 +63,7 @@ impl Shelf {
         }
     }
 
-    /// Opens all by their handles, with nothing in the caches, then compares with what their paths show.
+    /// Opens all objects by handle, with cold caches, and compares them with those at their paths.
     fn check(&self) {
         drop_caches();
         let mount = self.mount();
@@ -133,13 +133,13 @@ impl Shelf {
         assert_eq!(found.err(), Some(Errno::STALE), "{path}");
     }
 
-    /// Forgets the handle of that path.
+    /// Removes the handle of that path from the list.
     fn forget(&mut self, path: &str) {
         self.handles.retain(|(at, _)| at != Path::new(path));
     }
 }
 
-/// Some of everything.
+/// Creates objects of every kind.
 fn fill(dir: &Path) {
     sh(
         "cd \"$1\"; mkdir -p d/e/f g; for i in $(seq 40); do echo $i > d/e/n$i; done; echo shared > d/one; ln d/one g/two
@@ -149,55 +149,56 @@ fn fill(dir: &Path) {
     );
 }
 
-/// Handles are kept over everything that changes through the mount.
-fn live_through_changes(top: &mut Mounted) {
-    let mut shelf = Shelf::of(top);
-    shelf.check();
+/// Handles stay valid over changes through the mount.
+fn handles_survive_changes(top: &mut Mounted) {
+    let mut set = HandleSet::of(top);
+    set.check();
     top.remount();
-    shelf.check();
-    // Changed: in a union, copied up.
+    set.check();
+    // Change a file; a union copies it up.
     File::options().append(true).open(top.path("g/large")).unwrap().write_all(b"more").unwrap();
     sh("cd \"$1\"; chmod 700 d/e g; chown -h 7 g/s g/p d/one; truncate -s 0 d/e/n3", &[top.dir()]);
-    shelf.check();
-    // Renamed, in directories and across them, with other names; directories, too.
+    set.check();
+    // Rename files, within directories and across them, also those with several names, and
+    // directories.
     sh("cd \"$1\"; mv d/e/n1 d/e/renamed; mv d/e/n2 g; mv d/e g/e; mv g d/g; ln d/g/n2 again", &[top.dir()]);
-    shelf.moved("d/e/n1", "d/e/renamed");
-    shelf.moved("d/e/n2", "g/n2");
-    shelf.moved("d/e", "g/e");
-    shelf.moved("g", "d/g");
-    shelf.check();
+    set.record_rename("d/e/n1", "d/e/renamed");
+    set.record_rename("d/e/n2", "g/n2");
+    set.record_rename("d/e", "g/e");
+    set.record_rename("g", "d/g");
+    set.check();
     top.remount();
-    shelf.check();
+    set.check();
     sh("cd \"$1\"; mkdir -p d/e; echo new > d/e/n1; mv d/g/e/f/deep .; mv -T d/g/e/f last", &[top.dir()]);
-    shelf.moved("d/g/e/f/deep", "deep");
-    shelf.moved("d/g/e/f", "last");
-    shelf.check();
-    Shelf::of(top).check();
-    remove_some(top, &mut shelf);
-    shelf.check();
+    set.record_rename("d/g/e/f/deep", "deep");
+    set.record_rename("d/g/e/f", "last");
+    set.check();
+    HandleSet::of(top).check();
+    remove_some(top, &mut set);
+    set.check();
     top.remount();
-    shelf.check();
+    set.check();
 }
 
-/// What was removed is stale, unless it is open.
-fn remove_some(top: &Mounted, shelf: &mut Shelf) {
+/// Handles of removed objects are stale, except those that are open.
+fn remove_some(top: &Mounted, set: &mut HandleSet) {
     let removed = ["d/g/e/n5", "d/g/e/n6", "d/g/s", "d/g/p", "last"];
     let open = File::open(top.path("d/g/e/n5")).unwrap();
     sh("cd \"$1\"; rm d/g/e/n5 d/g/e/n6 d/g/s d/g/p; rmdir last; rm three", &[top.dir()]);
     drop_caches();
-    let again = shelf.handle("d/g/e/n5").open(shelf.mount(), OFlags::RDONLY).unwrap();
+    let again = set.handle("d/g/e/n5").open(set.mount(), OFlags::RDONLY).unwrap();
     let mut text = String::new();
     File::from(again).read_to_string(&mut text).unwrap();
     assert_eq!(text, "5\n");
     drop(open);
-    // The kernel lets an open file go in its own time.
+    // The kernel releases a closed file asynchronously.
     drop_caches();
     std::thread::sleep(std::time::Duration::from_millis(100));
     drop_caches();
-    removed.iter().for_each(|path| shelf.is_stale(path));
-    removed.iter().for_each(|path| shelf.forget(path));
-    // One of three names.
-    shelf.forget("three");
+    removed.iter().for_each(|path| set.is_stale(path));
+    removed.iter().for_each(|path| set.forget(path));
+    // This file has two more names.
+    set.forget("three");
 }
 
 fn ext4_and_tmpfs(sandbox: &Sandbox) -> [PathBuf; 2] {
@@ -211,7 +212,7 @@ fn null_layers(transport: Transport) {
     for dir in ext4_and_tmpfs(&sandbox) {
         fill(&dir);
         let mut top = Mounted::new(Spec::wrap(&dir, transport), &sandbox.path("w"));
-        live_through_changes(&mut top);
+        handles_survive_changes(&mut top);
     }
 }
 
@@ -223,18 +224,18 @@ fn unions(transport: Transport) {
         let rw = dirs[rw].join("rw");
         ro.iter().chain([&rw]).for_each(|dir| fs::create_dir(dir).unwrap());
         fill(&ro[0]);
-        // The rightmost merges with what lies over it.
+        // On the rightmost branch, in a directory that is merged with those over it.
         sh(
             "cd \"$1\"; mkdir -p d/e/f far/away; echo low > d/e/low; echo hidden > d/one; echo f > far/away/f",
             &[&ro[1]],
         );
         let branches = vec![(rw, Mode::Rw), (ro[0].clone(), Mode::Ro), (ro[1].clone(), Mode::Ro)];
         let mut top = Mounted::new(Spec::Union { branches, delete, transport }, &sandbox.path("u"));
-        live_through_changes(&mut top);
+        handles_survive_changes(&mut top);
     }
 }
 
-/// Names are encoded, case is ignored, directories are split, data is stored in another form.
+/// Layers that encode names, ignore case, split directories, or store data in another format.
 fn layers(transport: Transport) {
     for above in ["rot13 / ", "casefold / ", "usenetfs / ", "zstd / ", "rot13 / wrapfs / casefold / "] {
         let sandbox = Sandbox::new();
@@ -242,12 +243,13 @@ fn layers(transport: Transport) {
         for dir in [disk, memory] {
             let mut top = Mounted::new(Spec::stack(above, &dir, transport), &sandbox.path("s"));
             fill(top.dir());
-            live_through_changes(&mut top);
+            handles_survive_changes(&mut top);
         }
     }
 }
 
-/// A union in a stack, over a branch that is a mount of ours: FUSE below gives no handles.
+/// A union in a stack, over a branch that is a Strata mount: a FUSE mount supplies no
+/// file handles to the server.
 fn stacks(transport: Transport) {
     let sandbox = Sandbox::new();
     let [disk, memory] = ext4_and_tmpfs(&sandbox);
@@ -255,10 +257,10 @@ fn stacks(transport: Transport) {
     let below = Mounted::new(Spec::wrap(&memory, transport), &sandbox.path("below"));
     let words = format!("wrapfs / unionfs,dirs={}=rw:{}=ro", disk.display(), below.dir().display());
     let mut top = Mounted::new(Spec::Stack { words: words.into(), transport }, &sandbox.path("s"));
-    live_through_changes(&mut top);
+    handles_survive_changes(&mut top);
 }
 
-/// Buckets hold the entries of a managed directory.
+/// The entries of a managed directory are in its buckets.
 fn managed_directories(transport: Transport) {
     let sandbox = Sandbox::new();
     for dir in ext4_and_tmpfs(&sandbox) {
@@ -268,10 +270,10 @@ fn managed_directories(transport: Transport) {
              mkdir m/99999; echo x > m/99999/f; mv m/137 other; ln m/274 other/link",
             &[top.dir()],
         );
-        let shelf = Shelf::of(&top);
-        shelf.check();
+        let set = HandleSet::of(&top);
+        set.check();
         top.remount();
-        shelf.check();
+        set.check();
     }
 }
 
@@ -282,14 +284,14 @@ fn replicas(transport: Transport) {
     sh("cp -a \"$1\"/. \"$2\"", &[&one, &two]);
     let words = format!("lbfs,dirs={}:{}", one.display(), two.display());
     let mut top = Mounted::new(Spec::Stack { words: words.into(), transport }, &sandbox.path("l"));
-    let shelf = Shelf::of(&top);
-    shelf.check();
+    let set = HandleSet::of(&top);
+    set.check();
     top.remount();
-    shelf.check();
+    set.check();
 }
 
-/// A handle names an object of the file system below, of which the mount shows a part.
-fn handles_lead_nowhere_else(transport: Transport) {
+/// A handle can name any object of the lower file system, of which the mount exposes a part.
+fn handles_never_open_objects_outside_the_mount(transport: Transport) {
     let sandbox = Sandbox::new();
     let disk = sandbox.ext4("disk", 64);
     let part = disk.join("part");
@@ -300,10 +302,10 @@ fn handles_lead_nowhere_else(transport: Transport) {
     let whole = Mounted::new(Spec::wrap(&disk, transport), &sandbox.path("whole"));
     let narrow = Mounted::new(Spec::wrap(&part, transport), &sandbox.path("part"));
     let mount = rustix::fs::open(narrow.dir(), LIST, Bits::empty()).unwrap();
-    let shelf = Shelf::of(&whole);
+    let set = HandleSet::of(&whole);
     drop_caches();
     let mut inside = 0;
-    for (path, handle) in &shelf.handles {
+    for (path, handle) in &set.handles {
         let found = handle.open(&mount, REFER);
         if path.starts_with("part") && path.as_os_str() != "part" {
             assert_eq!(fstat(found.unwrap()).unwrap().st_ino, meta(&whole.path(path)).ino());
@@ -313,16 +315,16 @@ fn handles_lead_nowhere_else(transport: Transport) {
         }
     }
     assert!(inside > 40);
-    // Numbers that a client makes up.
-    let any = &shelf.handles[0].1;
+    // Node ids that a client invents.
+    let any = &set.handles[0].1;
     for node in [0, 3, 8, 999_999, 1 << 47, 1 << 63, u64::MAX] {
         let found = any.with_node(node).open(&mount, REFER);
         assert_eq!(found.err(), Some(Errno::STALE), "{node:#x}");
     }
 }
 
-/// ext4 gives the inode number of a removed file to the next one.
-fn reused_numbers_are_other_objects(transport: Transport) {
+/// ext4 reuses the inode number of a removed file.
+fn reused_inode_numbers_are_different_objects(transport: Transport) {
     let sandbox = Sandbox::new();
     let [disk, _] = ext4_and_tmpfs(&sandbox);
     let top = Mounted::new(Spec::wrap(&disk, transport), &sandbox.path("w"));
@@ -343,32 +345,32 @@ fn reused_numbers_are_other_objects(transport: Transport) {
             drop_caches();
         }
     }
-    assert!(reused > 0, "no number was given twice");
+    assert!(reused > 0, "ext4 reused no inode number");
 }
 
-/// 1,024 handles after the caches were dropped: each is one request, and no walk for each.
-fn a_thousand_handles(transport: Transport) {
+/// With cold caches, opening 1,024 handles takes one request each, and no directory walk each.
+fn opening_a_handle_costs_one_request(transport: Transport) {
     let sandbox = Sandbox::new();
     for dir in ext4_and_tmpfs(&sandbox) {
         sh("cd \"$1\"; mkdir d; cd d; for i in $(seq 1024); do echo $i > $i; done", &[&dir]);
         let top = Mounted::new(Spec::wrap(&dir, transport), &sandbox.path("w"));
-        let mut shelf = Shelf::of(&top);
-        shelf.forget("d");
+        let mut set = HandleSet::of(&top);
+        set.forget("d");
         drop_caches();
-        let mount = shelf.mount();
+        let mount = set.mount();
         let began = std::time::Instant::now();
-        let asked = top.during(|| {
-            for (path, handle) in &shelf.handles {
+        let sent = top.during(|| {
+            for (path, handle) in &set.handles {
                 handle.open(&mount, REFER).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
             }
         });
         eprintln!("{}: 1,024 handles in {:?}", dir.display(), began.elapsed());
-        assert_eq!(asked.get("LOOKUP"), 1024, "{asked:?}");
+        assert_eq!(sent.get("LOOKUP"), 1024, "{sent:?}");
         assert!(began.elapsed().as_secs() < 20);
     }
 }
 
 on_both_transports! {
-    null_layers, unions, layers, stacks, managed_directories, replicas, handles_lead_nowhere_else,
-    reused_numbers_are_other_objects, a_thousand_handles
+    null_layers, unions, layers, stacks, managed_directories, replicas, handles_never_open_objects_outside_the_mount,
+    reused_inode_numbers_are_different_objects, opening_a_handle_costs_one_request
 }

@@ -1,4 +1,4 @@
-//! Branches that users can write to directly, and records in them that the server did not make.
+//! Branches that users can write to directly, with metadata that the server did not create.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -18,8 +18,8 @@ fn exists(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
 
-/// A user forges a redirect to what lies below a directory that only root may search.
-fn forged_redirects_lead_nowhere(transport: Transport) {
+/// A user forges a redirect to a path below a directory that only root may search.
+fn forged_redirects_are_ignored(transport: Transport) {
     let mut fx = Fixture::new(transport, |ro| {
         for dir in ["private/pub", "z", "w"] {
             fs::create_dir_all(ro.join(dir)).unwrap();
@@ -29,7 +29,7 @@ fn forged_redirects_lead_nowhere(transport: Transport) {
         chmod(&ro.join("private"), 0o700);
         chmod(&ro.join("z"), 0o1777);
     });
-    // The directory comes to the read-write branch, and redirects are looked for there.
+    // Creates the directory on the read-write branch, where lookups check for redirects.
     fs::write(fx.path("z/f"), "").unwrap();
     fs::rename(fx.path("w"), fx.path("moved")).unwrap();
     let redirect = fs::metadata(fx.rw.join("moved/.wh..wh.redirect")).unwrap();
@@ -43,16 +43,16 @@ fn forged_redirects_lead_nowhere(transport: Transport) {
         assert_eq!(fs::read_dir(fx.path("z")).unwrap().count(), 1);
         assert_eq!(fs::read(fx.path("moved/inside")).unwrap(), b"inside");
     });
-    let said = fx.union.said();
-    // While mounting, warnings go to stderr as well.
-    let told = said.matches("may be forged: its owner is 1000").count();
-    assert!((1..=2).contains(&told), "{said}");
-    assert!(said.contains("path=/z"), "{said}");
+    let output = fx.union.log_text();
+    // During the mount, warnings appear on stderr as well as in the log.
+    let warnings = output.matches("may be forged: its owner is 1000").count();
+    assert!((1..=2).contains(&warnings), "{output}");
+    assert!(output.contains("path=/z"), "{output}");
     fs::remove_file(forged).unwrap();
 }
 
-/// A copy of a branch, made by the usual tools, says the same.
-fn copied_branches_are_valid(transport: Transport) {
+/// A copy of a branch, made by common tools, mounts as the same union.
+fn a_copy_of_a_branch_is_valid(transport: Transport) {
     for copy in ["cp -a", "rsync -aHAX", "tar"] {
         let fx = Fixture::new(transport, |ro| {
             fs::create_dir(ro.join("d")).unwrap();
@@ -76,7 +76,7 @@ fn copied_branches_are_valid(transport: Transport) {
     }
 }
 
-/// A layer of a container image, with whiteouts of files and directories and opaque marks.
+/// A container image layer, with whiteouts of files and directories, and opaque markers.
 const LAYER: &str = r#"
 mkdir -p "$1"/etc "$1"/usr/share "$1"/opaque && cd "$1"
 : > .wh.gone; : > .wh.tree; : > etc/.wh.conf; : > opaque/.wh..wh..opq
@@ -85,7 +85,7 @@ chown -R 7:8 opaque; chmod 700 opaque; touch -d @1000000000 .wh.gone etc
 tar -C "$1" -cpf "$2" .
 "#;
 
-/// What a layer is unpacked over.
+/// Creates the tree over which the layer is unpacked.
 fn base(ro: &Path) {
     for dir in ["etc", "usr/share", "tree/deep/er", "opaque/sub"] {
         fs::create_dir_all(ro.join(dir)).unwrap();
@@ -97,23 +97,24 @@ fn base(ro: &Path) {
     }
 }
 
-/// tar(1) unpacks a layer through the union as an unpacker of images does, once and over itself.
-fn a_layer_is_unpacked_by_tar(transport: Transport) {
+/// tar(1) unpacks a layer through the union, as an image unpacker does: once, and again over the
+/// result.
+fn tar_unpacks_an_image_layer(transport: Transport) {
     let mut fx = Fixture::new(transport, base);
     let tar = fx.sandbox.path("layer.tar");
     sh(LAYER, &[&fx.sandbox.path("layer"), &tar]);
     let unpack = "tar --same-owner -C \"$1\" -xpf \"$2\"";
-    // Without the option the reason is in the log.
+    // Without the option, the log has the reason.
     let refused = try_run(std::process::Command::new("sh").args(["-c", unpack, "sh"]).args([fx.union.dir(), &tar]));
     assert!(refused.text.contains("Operation not permitted"), "{refused:?}");
-    assert!(fx.union.said().contains("whiteouts=write"), "{}", fx.union.said());
+    assert!(fx.union.log_text().contains("whiteouts=write"), "{}", fx.union.log_text());
     fx.union.unmount();
     for entry in fs::read_dir(&fx.rw).unwrap() {
         sh("rm -r -- \"$1\"", &[entry.unwrap().path()]);
     }
     let spec = Spec::union(&fx.rw, &fx.ro, transport);
     let mut union = Mounted::with_options(spec, &fx.sandbox.path("w"), "whiteouts=write");
-    // Everything is known to the kernel.
+    // Fills the kernel's caches.
     sh("find \"$1\" -ls; cat \"$1\"/etc/*", &[union.dir()]);
     let script = "cd \"$1\"; find . -mindepth 1 | LC_ALL=C sort | tr '\n' ' '";
     let want = "./etc ./etc/kept ./etc/new ./opaque ./opaque/new ./usr ./usr/share ./usr/share/replaced ";
@@ -132,22 +133,25 @@ fn a_layer_is_unpacked_by_tar(transport: Transport) {
         as_user(USER, || assert!(fs::write(union.path(".wh.usr"), "").is_err()));
         union.remount();
     }
-    // What is made again has nothing of what was hidden.
+    // A directory created again must not show what the whiteout hid.
     fs::create_dir(union.path("tree")).unwrap();
     assert_eq!(fs::read_dir(union.path("tree")).unwrap().count(), 0);
     assert!(fs::write(union.path(".wh..wh.redirect"), "").is_err());
 }
 
-/// A union whose branch lies in another one says so when it is mounted.
-fn a_branch_in_another_union(transport: Transport) {
+/// Mounting a union whose branch lies in another union fails with the reason.
+fn a_branch_inside_another_union_is_refused(transport: Transport) {
     let fx = Fixture::new(transport, |ro| fs::create_dir(ro.join("inner")).unwrap());
     let spec = Spec::union(&fx.path("inner"), &fx.sandbox.dir("other"), transport);
-    let said = Mounted::try_new(spec, &fx.sandbox.path("nested"), "").unwrap_err();
-    assert!(said.contains("inner refuses names that begin with .wh.") && said.contains("another union"), "{said}");
+    let output = Mounted::try_new(spec, &fx.sandbox.path("nested"), "").unwrap_err();
+    assert!(
+        output.contains("inner refuses names that begin with .wh.") && output.contains("another union"),
+        "{output}"
+    );
 }
 
-/// An identity log that claims to be huge costs no memory.
-fn a_huge_log(transport: Transport) {
+/// An identity log with a huge header field costs no memory.
+fn a_huge_identity_log_costs_no_memory(transport: Transport) {
     let sandbox = Sandbox::new();
     let (rw, ro) = (sandbox.ext4("rw", 64), sandbox.dir("ro"));
     fs::write(ro.join("f"), "text").unwrap();
@@ -161,14 +165,14 @@ fn a_huge_log(transport: Transport) {
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
         assert!(peak < 64 << 10, "{peak} KiB");
-        assert!(fs::metadata(&log).unwrap().len() < 4096, "the rest is cut off");
+        assert!(fs::metadata(&log).unwrap().len() < 4096, "the log was not truncated");
     }
 }
 
 on_both_transports!(
-    a_huge_log,
-    forged_redirects_lead_nowhere,
-    copied_branches_are_valid,
-    a_layer_is_unpacked_by_tar,
-    a_branch_in_another_union,
+    a_huge_identity_log_costs_no_memory,
+    forged_redirects_are_ignored,
+    a_copy_of_a_branch_is_valid,
+    tar_unpacks_an_image_layer,
+    a_branch_inside_another_union_is_refused,
 );

@@ -1,4 +1,5 @@
-//! Files that are used again and again: the server neither opens nor registers them anew each time, and that shows nowhere else.
+//! Frequently used files: the server keeps them open and registered with the kernel, without
+//! visible side effects.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -13,8 +14,8 @@ use std::time::{Duration, Instant};
 use strata_tests::process::{sh, try_run};
 use strata_tests::{Mounted, Sandbox, Spec, Transport, on_both_transports};
 
-/// The null layer over an ext4; the kernel trusts what it knows for long.
-fn wrapped(sandbox: &Sandbox, transport: Transport) -> (Mounted, PathBuf) {
+/// Mounts the null layer over an ext4, with a long cache time.
+fn mount_null_layer(sandbox: &Sandbox, transport: Transport) -> (Mounted, PathBuf) {
     let lower = sandbox.ext4("lower", 256);
     (Mounted::with_options(Spec::wrap(&lower, transport), &sandbox.path("m"), "cache=1000"), lower)
 }
@@ -23,19 +24,20 @@ fn append(path: &Path, text: &str) -> std::io::Result<()> {
     File::options().append(true).open(path)?.write_all(text.as_bytes())
 }
 
-/// Waits for what happens a second or two after the last use of a file.
-fn soon(what: &str, happened: impl Fn() -> bool) {
+/// Waits for an effect that follows the last use of a file by a second or two.
+fn wait_until(what: &str, happened: impl Fn() -> bool) {
     let begun = Instant::now();
     while !happened() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "not yet: {what}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "timed out: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// A file that is opened again and again is given to the kernel once, to be read and written.
-fn a_file_in_use_is_registered_once(transport: Transport) {
+/// A file that is opened repeatedly is registered with the kernel once for reading and once for
+/// writing.
+fn a_frequently_opened_file_is_registered_once(transport: Transport) {
     let sandbox = Sandbox::new();
-    let (mounted, lower) = wrapped(&sandbox, transport);
+    let (mounted, lower) = mount_null_layer(&sandbox, transport);
     let path = mounted.path("f");
     fs::write(&path, "begun\n").unwrap();
     let use_it = |i: usize| {
@@ -46,15 +48,16 @@ fn a_file_in_use_is_registered_once(transport: Transport) {
     let registered = || mounted.requests().get("backing_opens");
     let before = registered();
     (3..200).for_each(use_it);
-    // A pause of the whole machine may make the server forget.
+    // A pause of the whole machine may expire the registration.
     assert!(registered() <= before + 3, "{before} before, {} after", registered());
-    soon("all of them are given back", || mounted.requests().get("backing_closes") == registered());
+    wait_until("all registrations are released", || mounted.requests().get("backing_closes") == registered());
     assert_eq!(fs::read_to_string(lower.join("f")).unwrap().lines().count(), 201);
 }
 
-/// What is written to a name that others removed or replaced below goes to a new file, or to theirs, and never to the one
-/// that is only kept here, or that a program has open; what that reads stays.
-fn nothing_is_written_to_a_removed_file(transport: Transport) {
+/// After the lower file is removed or replaced below, a write by its name creates a file or changes
+/// the replacement. It never changes the removed file, whether the server's cache or a program
+/// holds it open. A holder still reads the old contents.
+fn writes_by_name_never_reach_a_removed_file(transport: Transport) {
     type Way = (&'static str, fn(&Path) -> std::io::Result<()>);
     let ways: [Way; 4] = [
         ("truncate on open", |path| fs::write(path, "data")),
@@ -70,7 +73,7 @@ fn nothing_is_written_to_a_removed_file(transport: Transport) {
         }),
     ];
     let sandbox = Sandbox::new();
-    let (mounted, lower) = wrapped(&sandbox, transport);
+    let (mounted, lower) = mount_null_layer(&sandbox, transport);
     let cases = [(false, false), (true, false), (false, true), (true, true)];
     for (i, (what, write)) in ways.iter().enumerate() {
         for (replaced, held) in cases {
@@ -97,13 +100,13 @@ fn nothing_is_written_to_a_removed_file(transport: Transport) {
     }
 }
 
-/// A program opens a file anew that it has open and that has no name: whatever it wants if the file was removed through the
-/// mount, and for reading if others have removed it.
-fn a_removed_file_is_opened_by_its_descriptor(transport: Transport) {
+/// A program reopens a file without a name by its descriptor. Any mode works if the file was
+/// removed through the mount; reading works if it was removed below.
+fn a_removed_file_can_be_reopened_by_descriptor(transport: Transport) {
     let sandbox = Sandbox::new();
-    let (mounted, lower) = wrapped(&sandbox, transport);
+    let (mounted, lower) = mount_null_layer(&sandbox, transport);
     let path = mounted.path("f");
-    let anew = |held: &File| PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
+    let by_descriptor = |held: &File| PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
     let ways: [fn(&Path); 2] = [
         |path| fs::remove_file(path).unwrap(),
         |path| {
@@ -115,31 +118,32 @@ fn a_removed_file_is_opened_by_its_descriptor(transport: Transport) {
         fs::write(&path, "text").unwrap();
         let held = File::options().read(true).write(true).open(&path).unwrap();
         remove(&path);
-        append(&anew(&held), " and more").unwrap();
-        assert_eq!(fs::read_to_string(anew(&held)).unwrap(), "text and more");
-        fs::write(anew(&held), "new").unwrap();
-        assert_eq!(fs::read_to_string(anew(&held)).unwrap(), "new");
+        append(&by_descriptor(&held), " and more").unwrap();
+        assert_eq!(fs::read_to_string(by_descriptor(&held)).unwrap(), "text and more");
+        fs::write(by_descriptor(&held), "new").unwrap();
+        assert_eq!(fs::read_to_string(by_descriptor(&held)).unwrap(), "new");
         assert_ne!(fs::read(&path).unwrap_or_default(), b"new");
     }
     let unnamed = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
     let unnamed = File::from(rustix::fs::open(mounted.dir(), unnamed, 0o600.into()).unwrap());
-    fs::write(anew(&unnamed), "unnamed").unwrap();
-    assert_eq!(fs::read_to_string(anew(&unnamed)).unwrap(), "unnamed");
+    fs::write(by_descriptor(&unnamed), "unnamed").unwrap();
+    assert_eq!(fs::read_to_string(by_descriptor(&unnamed)).unwrap(), "unnamed");
 
     fs::write(&path, "text").unwrap();
     let held = File::options().read(true).write(true).open(&path).unwrap();
     fs::remove_file(lower.join("f")).unwrap();
-    let error = append(&anew(&held), "lost").unwrap_err();
+    let error = append(&by_descriptor(&held), "lost").unwrap_err();
     assert_eq!(error.raw_os_error(), Some(Errno::STALE.raw_os_error()));
-    assert_eq!(fs::read_to_string(anew(&held)).unwrap(), "text");
+    assert_eq!(fs::read_to_string(by_descriptor(&held)).unwrap(), "text");
     let error = append(&path, "lost").unwrap_err();
     assert_eq!(error.raw_os_error(), Some(Errno::NOENT.raw_os_error()));
 }
 
-/// A file that others remove below gives its room back, although it was in use a moment ago and its inode is known.
-fn removed_by_others_a_file_gives_its_room_back(transport: Transport) {
+/// A file that is removed below frees its blocks, although it was in use just before and its inode
+/// is cached.
+fn a_file_removed_below_frees_its_blocks(transport: Transport) {
     let sandbox = Sandbox::new();
-    let (mounted, lower) = wrapped(&sandbox, transport);
+    let (mounted, lower) = mount_null_layer(&sandbox, transport);
     let free = || {
         let stat = rustix::fs::statvfs(&lower).unwrap();
         stat.f_bfree * stat.f_frsize
@@ -153,18 +157,18 @@ fn removed_by_others_a_file_gives_its_room_back(transport: Transport) {
             if writes { append(&path, "+").unwrap() } else { drop(fs::read(&path).unwrap()) }
         }
         fs::remove_file(lower.join(name)).unwrap();
-        soon(&format!("the room of the file that was {name}"), || free() > before + (60 << 20));
-        // A new one of that name is another.
+        wait_until(&format!("blocks of the removed file {name} are freed"), || free() > before + (60 << 20));
+        // A new file of that name is a different file.
         fs::write(lower.join(name), "new").unwrap();
-        soon("the new one", || fs::read(&path).is_ok_and(|text| text == b"new"));
+        wait_until("the new file is visible", || fs::read(&path).is_ok_and(|text| text == b"new"));
     }
 }
 
-/// What the host refuses to a writer is refused, whatever was open a moment ago; and nothing stays open that would make the host
-/// refuse others.
-fn the_host_refuses_what_it_must(transport: Transport) {
+/// Writes that the host refuses are refused, even just after the file was open. No descriptor
+/// that would make the host refuse other processes remains open.
+fn the_hosts_write_refusals_are_kept(transport: Transport) {
     let sandbox = Sandbox::new();
-    let (mounted, lower) = wrapped(&sandbox, transport);
+    let (mounted, lower) = mount_null_layer(&sandbox, transport);
     let errno = |result: std::io::Result<()>| result.err().and_then(|error| error.raw_os_error());
     let use_it = |path: &Path| {
         for _ in 0..5 {
@@ -175,8 +179,8 @@ fn the_host_refuses_what_it_must(transport: Transport) {
     let (program, below) = (mounted.path("program"), lower.join("program"));
     fs::copy("/bin/sleep", &program).unwrap();
     use_it(&program);
-    // The last writer's release is on its way.
-    soon("the program can be run", || Command::new(&below).arg("0").status().is_ok());
+    // The last writer's RELEASE may still be queued.
+    wait_until("the program can be run", || Command::new(&below).arg("0").status().is_ok());
     let mut child = Command::new(&below).arg("60").spawn().unwrap();
     assert_eq!(errno(append(&program, "")), Some(Errno::TXTBSY.raw_os_error()));
     child.kill().unwrap();
@@ -192,16 +196,16 @@ fn the_host_refuses_what_it_must(transport: Transport) {
     sh("chattr -i \"$1\"", &[lower.join("f")]);
     use_it(&file);
     let remount = || try_run(Command::new("mount").args(["-o", "remount,ro"]).arg(&lower)).status.success();
-    soon("nothing is open for writing", remount);
+    wait_until("nothing is open for writing", remount);
     assert_eq!(fs::read_to_string(&file).unwrap(), "text");
 }
 
-/// However many files are in use, the server keeps a bounded number of descriptors, gives them back, and its table of
-/// descriptors does not grow: whoever opens something then would wait for that.
-fn what_is_kept_is_bounded(transport: Transport) {
+/// The number of descriptors that the server keeps open is bounded, they are closed again, and the
+/// descriptor table does not grow: concurrent opens would have to wait for that.
+fn the_number_of_kept_descriptors_is_bounded(transport: Transport) {
     const FILES: usize = 3000;
     let sandbox = Sandbox::new();
-    let (mounted, lower) = wrapped(&sandbox, transport);
+    let (mounted, lower) = mount_null_layer(&sandbox, transport);
     (0..FILES).for_each(|i| fs::write(lower.join(i.to_string()), i.to_string()).unwrap());
     let descriptors = || fs::read_dir(format!("/proc/{}/fd", mounted.server())).unwrap().count();
     let table = || {
@@ -214,14 +218,14 @@ fn what_is_kept_is_bounded(transport: Transport) {
     }
     assert!(descriptors() <= idle + 1024 + 200, "{} descriptors, {idle} before", descriptors());
     assert_eq!(table(), size);
-    soon("they are closed", || descriptors() <= idle + 200);
+    wait_until("descriptors are closed", || descriptors() <= idle + 200);
 }
 
 on_both_transports!(
-    a_file_in_use_is_registered_once,
-    nothing_is_written_to_a_removed_file,
-    a_removed_file_is_opened_by_its_descriptor,
-    removed_by_others_a_file_gives_its_room_back,
-    the_host_refuses_what_it_must,
-    what_is_kept_is_bounded,
+    a_frequently_opened_file_is_registered_once,
+    writes_by_name_never_reach_a_removed_file,
+    a_removed_file_can_be_reopened_by_descriptor,
+    a_file_removed_below_frees_its_blocks,
+    the_hosts_write_refusals_are_kept,
+    the_number_of_kept_descriptors_is_bounded,
 );

@@ -1,4 +1,4 @@
-//! Changes of attributes that copy no data, on mounts.
+//! Changes of attributes that copy no data.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -16,7 +16,7 @@ const FILES: usize = 40;
 const SIZE: usize = 1 << 20;
 
 /// A union whose left branch has 4 MiB, over an image of 40 MiB.
-struct Bed {
+struct SmallBranchUnion {
     union: Mounted,
     upper: PathBuf,
     lower: PathBuf,
@@ -31,7 +31,7 @@ fn file(number: usize) -> PathBuf {
     Path::new(&format!("d{}", number % 4)).join(format!("f{number}"))
 }
 
-impl Bed {
+impl SmallBranchUnion {
     fn new(transport: Transport, options: &str) -> Self {
         let sandbox = Sandbox::with_time(Duration::from_secs(240));
         let (upper, lower) = (sandbox.dir("upper"), sandbox.dir("lower"));
@@ -46,7 +46,7 @@ impl Bed {
         Self { union, upper, lower, _sandbox: sandbox }
     }
 
-    /// All data are there, on the union and below it.
+    /// Checks the data of all files, on the union and on the lower branch.
     fn check_data(&self) {
         for number in 0..FILES {
             for top in [self.union.dir(), &self.lower] {
@@ -60,44 +60,43 @@ impl Bed {
     }
 }
 
-/// What scripts do to a tree. (Without -h, touch(1) opens a file for writing.)
+/// Changes of attributes, as scripts make them. (Without -h, touch(1) opens a file for writing.)
 const CHANGES: &str = "cd \"$1\" && chown -R 1000:1001 . && chmod -R g+w,o-r . && touch -h -d @1234567890 d0/* && \
      setfattr -n user.note -v text d1/f1 && setfacl -m u:7:r d2/* && chmod u+s d3/f3 && mv d0/f4 d1/moved && \
      ln d2/f2 d2/second && rm d3/f7 && echo more >> d1/f5 && chmod 4711 d1/f5";
 
-fn a_tree_that_does_not_fit_changes_its_attributes(transport: Transport) {
-    let mut bed = Bed::new(transport, "");
-    let native = bed._sandbox.dir("native");
-    // Since the bed was made.
+fn attribute_changes_of_a_tree_larger_than_the_branch(transport: Transport) {
+    let mut fixture = SmallBranchUnion::new(transport, "");
+    let native = fixture._sandbox.dir("native");
+    // When the fixture was created.
     let start = Times::Since((tree::node(&native).mtime.0 - 100, 0));
-    sh("cp -a \"$1\"/. \"$2\"", &[&bed.lower, &native]);
-    sh("chown -R 7:7 \"$1\"; chown -R 8 \"$1\"", &[bed.union.dir()]);
-    assert!(bed.used() < 500, "{} KiB", bed.used());
-    bed.check_data();
-    for top in [bed.union.dir(), &native] {
+    sh("cp -a \"$1\"/. \"$2\"", &[&fixture.lower, &native]);
+    sh("chown -R 7:7 \"$1\"; chown -R 8 \"$1\"", &[fixture.union.dir()]);
+    assert!(fixture.used() < 500, "{} KiB", fixture.used());
+    fixture.check_data();
+    for top in [fixture.union.dir(), &native] {
         sh(CHANGES, &[top]);
     }
     let same = |union: &Mounted| tree::difference(&tree::read(&native), &tree::read(union.dir()), start);
-    assert_eq!(same(&bed.union), "");
-    // Three files were moved, linked and written to.
-    assert!(bed.used() < 4000, "{} KiB", bed.used());
-    bed.union.remount();
-    assert_eq!(same(&bed.union), "");
-    // What does not fit is refused, and stays as it was.
-    let before = tree::node(&bed.union.path(file(9)));
-    let full = OpenOptions::new().append(true).open(bed.union.path(file(9))).unwrap_err();
+    assert_eq!(same(&fixture.union), "");
+    // Three files were moved, linked and written.
+    assert!(fixture.used() < 4000, "{} KiB", fixture.used());
+    fixture.union.remount();
+    assert_eq!(same(&fixture.union), "");
+    // Copying up a file that does not fit fails and does not change it.
+    let before = tree::node(&fixture.union.path(file(9)));
+    let full = OpenOptions::new().append(true).open(fixture.union.path(file(9))).unwrap_err();
     assert_eq!(full.raw_os_error(), Some(28));
-    assert_eq!(tree::node(&bed.union.path(file(9))), before);
-    // It can be removed.
-    sh("rm -r \"$1\"/d0 \"$1\"/d3", &[bed.union.dir()]);
-    sh("test -z \"$(find \"$1\" -name '.wh..wh.meta*' -path '*/d[03]/*')\"", &[&bed.upper]);
+    assert_eq!(tree::node(&fixture.union.path(file(9))), before);
+    sh("rm -r \"$1\"/d0 \"$1\"/d3", &[fixture.union.dir()]);
+    sh("test -z \"$(find \"$1\" -name '.wh..wh.meta*' -path '*/d[03]/*')\"", &[&fixture.upper]);
 }
 
-/// An open file and a running program see the change, and their data stay.
-fn open_files_see_the_change(transport: Transport) {
+/// An open file and a running program see the new attributes, and their data stay intact.
+fn open_files_see_the_new_attributes(transport: Transport) {
     for options in ["", "lower=shared"] {
-        let bed = Bed::new(transport, options);
-        let path = bed.union.path(file(0));
+        let fixture = SmallBranchUnion::new(transport, options);
+        let path = fixture.union.path(file(0));
         let open = File::open(&path).unwrap();
         let ino = open.metadata().unwrap().ino();
         open.set_permissions(fs::Permissions::from_mode(0o700)).unwrap();
@@ -108,49 +107,50 @@ fn open_files_see_the_change(transport: Transport) {
         let mut bytes = vec![0; SIZE];
         open.read_exact_at(&mut bytes, 0).unwrap();
         assert!(bytes == content(0));
-        assert_eq!(fs::metadata(bed.lower.join(file(0))).unwrap().uid(), 0);
-        // A program is made executable, and runs.
-        fs::copy("/bin/ls", bed.lower.join("program")).unwrap();
-        let program = bed.union.path("program");
+        assert_eq!(fs::metadata(fixture.lower.join(file(0))).unwrap().uid(), 0);
+        // A program that was made executable runs.
+        fs::copy("/bin/ls", fixture.lower.join("program")).unwrap();
+        let program = fixture.union.path("program");
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(!bed.upper.join("program").exists());
+        assert!(!fixture.upper.join("program").exists());
         run(Command::new(&program).arg("/"));
     }
 }
 
-fn every_copy_has_its_data_where_that_is_asked_for(transport: Transport) {
-    let bed = Bed::new(transport, "metacopy=off");
-    sh("chmod 600 \"$1\"/d1/f1", &[bed.union.dir()]);
-    assert!(fs::read(bed.upper.join(file(1))).unwrap() == content(1));
+fn metacopy_off_copies_the_data(transport: Transport) {
+    let fixture = SmallBranchUnion::new(transport, "metacopy=off");
+    sh("chmod 600 \"$1\"/d1/f1", &[fixture.union.dir()]);
+    assert!(fs::read(fixture.upper.join(file(1))).unwrap() == content(1));
 }
 
-/// The server is killed while attributes change: each file has the old ones or the new ones, and its data.
-fn killed_while_attributes_change(transport: Transport) {
-    let mut bed = Bed::new(transport, "");
+/// The server is killed while attributes change: every file has the old or the new attributes, and
+/// its data.
+fn killed_during_attribute_changes(transport: Transport) {
+    let mut fixture = SmallBranchUnion::new(transport, "");
     for round in 0..6 {
-        let killed = bed.union.kill_after(Duration::from_millis(3 + 7 * round));
+        let killed = fixture.union.kill_after(Duration::from_millis(3 + 7 * round));
         let mut owner = 0;
         while !killed.load(std::sync::atomic::Ordering::SeqCst) {
             owner += 1;
             for number in 0..FILES {
-                // Fails once the server is gone.
-                let _ = chown(bed.union.path(file(number)), Some(owner), Some(owner));
+                // Fails once the server is dead.
+                let _ = chown(fixture.union.path(file(number)), Some(owner), Some(owner));
             }
         }
-        bed.union.crash();
-        bed.union.mount_again();
+        fixture.union.crash();
+        fixture.union.mount_again();
         for number in 0..FILES {
-            let now = fs::metadata(bed.union.path(file(number))).unwrap();
+            let now = fs::metadata(fixture.union.path(file(number))).unwrap();
             assert_eq!(now.uid(), now.gid(), "{number}");
             assert!(now.uid() <= owner || round > 0, "{number}");
         }
-        bed.check_data();
+        fixture.check_data();
     }
 }
 
 on_both_transports! {
-    a_tree_that_does_not_fit_changes_its_attributes,
-    open_files_see_the_change,
-    every_copy_has_its_data_where_that_is_asked_for,
-    killed_while_attributes_change,
+    attribute_changes_of_a_tree_larger_than_the_branch,
+    open_files_see_the_new_attributes,
+    metacopy_off_copies_the_data,
+    killed_during_attribute_changes,
 }

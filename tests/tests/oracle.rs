@@ -1,4 +1,5 @@
-//! The same random operations on the native file system and on ours: the same outcomes, the same tree, before and after remounts.
+//! Random operations on the native file system and on Strata: equal results and equal trees, before
+//! and after remounts.
 //!
 //! `STRATA_TEST_SEED=N` runs that seed only.
 
@@ -11,7 +12,8 @@ use strata_tests::oracle::Oracle;
 use strata_tests::oracle::population::{Item, build, divide, population, scatter};
 use strata_tests::{Branch, Delete, Mode, Mounted, Rng, Sandbox, Spec, Transport, long};
 
-/// Steps between two comparisons of the whole trees: `STRATA_TEST_STRIDE`, to find the step that makes the difference.
+/// Number of steps between two comparisons of the whole trees. `STRATA_TEST_STRIDE` changes it, to
+/// find the step that causes a difference.
 fn stride() -> u64 {
     std::env::var("STRATA_TEST_STRIDE").map_or(150, |n| n.parse().expect("STRATA_TEST_STRIDE is a number"))
 }
@@ -23,17 +25,18 @@ fn seeds(default: &[u64]) -> Vec<u64> {
     if long() { (1..=40).collect() } else { default.to_vec() }
 }
 
-/// What is below the union, from the left.
+/// The lower directories, leftmost first.
 #[derive(Clone, Copy)]
 enum Layout {
     /// The null layer.
     Null,
-    /// Everything is on one branch, whose number is given; all branches have these modes, and the others are empty.
+    /// All objects are on the branch of that number; the branches have these modes, and the others
+    /// are empty.
     One(usize, &'static [Mode]),
-    /// Everything is divided among the branches right of the first.
+    /// The objects are divided among the branches right of the first.
     Divided(&'static [Mode]),
-    /// All branches start with a part of everything: a directory is on some of them, a file on one, or with other content on a
-    /// later one, too.
+    /// All branches have a part of the tree: a directory is on some of them; a file is on one, and
+    /// sometimes on a later one with other contents.
     Scattered(&'static [Mode]),
 }
 
@@ -45,7 +48,8 @@ const SCATTERED: Layout = Layout::Scattered(&[Mode::Rw, Mode::Rw, Mode::Ro, Mode
 const SCATTERED_RW_RW_RO: Layout = Layout::Scattered(&[Mode::Rw, Mode::Rw, Mode::Ro]);
 const RW_RW: Layout = Layout::One(0, &[Mode::Rw, Mode::Rw]);
 
-/// Builds the branches. Read-only ones are on a file system of their own, which is then made read-only.
+/// Builds the branches. Read-only ones are on separate file systems, which are then mounted
+/// read-only.
 fn branches(sandbox: &Sandbox, items: &[Item], modes: &[Mode], contents: &[Vec<Item>]) -> Vec<Branch> {
     let rw = sandbox.path("disk");
     let ro = sandbox.ext4("readonly", 256);
@@ -82,7 +86,8 @@ fn spec(sandbox: &Sandbox, items: &[Item], layout: Layout, transport: Transport,
     Spec::Union { branches: branches(sandbox, items, modes, &contents), delete, transport }
 }
 
-/// The server is killed again and again at some moment: whatever it was doing is done or not done, and all before it is done.
+/// Kills the server repeatedly at random moments. The interrupted operation must be performed or
+/// not, and all previous ones must be performed.
 fn check_crashes(layout: Layout, transport: Transport, delete: Delete, default: &[u64]) {
     for seed in seeds(default) {
         let sandbox = Sandbox::with_time(Duration::from_secs(180));
@@ -102,7 +107,8 @@ fn check_crashes(layout: Layout, transport: Transport, delete: Delete, default: 
     }
 }
 
-/// The native tree of these items, mounted, since the root of a mount can't be renamed or removed.
+/// Creates the native tree and bind-mounts it, because the root of a mount can't be renamed or
+/// removed.
 fn native(sandbox: &Sandbox, items: &[Item]) -> Mounted {
     let dir = sandbox.ext4("disk", 512).join("native");
     std::fs::create_dir(&dir).unwrap();

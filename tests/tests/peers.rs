@@ -1,4 +1,4 @@
-//! Faults that were seen in other unions, each with the number under which docs/testing.md describes it.
+//! Faults of other union file systems, numbered as in docs/testing.md.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -33,8 +33,8 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Fault 1: an append through one descriptor, while another reads the same file of the read-only branch, never reaches that branch,
-/// and the reader sees it.
+/// Fault 1: an append through one descriptor, while another reads the same file of the read-only
+/// branch, does not write to that branch, and the reader sees the appended bytes.
 fn f1_append_while_another_reads(transport: Transport) {
     let original = Rng::new(1).bytes(200_000);
     let fx = Fixture::new(transport, |ro| fs::write(ro.join("f"), &original).unwrap());
@@ -42,8 +42,8 @@ fn f1_append_while_another_reads(transport: Transport) {
     let mut start = vec![0; 1000];
     let read = fx.union.during(|| reader.read_exact_at(&mut start, 0).unwrap());
     assert_eq!(start, original[..1000]);
-    // Not passed through: it could not follow the copy-up.
-    assert!(read.get("READ") > 0, "the file that may still be copied up is passed through: {read:?}");
+    // No passthrough yet: it could not follow the copy-up.
+    assert!(read.get("READ") > 0, "a file that may still be copied up is passed through: {read:?}");
     sh("printf appended >> \"$1\"", &[fx.path("f")]);
     assert!(fs::read(fx.ro.join("f")).unwrap() == original, "the read-only branch was written");
     let mut end = vec![0; 8];
@@ -54,13 +54,14 @@ fn f1_append_while_another_reads(transport: Transport) {
     assert!(all[..200_000] == original && all[200_000..] == *b"appended");
     fx.check_read_only_branch();
     drop(reader);
-    // Now it is where it stays, and the last open file from before is gone.
+    // The file is on the read-write branch, and the last file opened before the copy-up is closed.
     let mut again = File::open(fx.path("f")).unwrap();
     let read = fx.union.during(|| assert_eq!(again.read_to_end(&mut Vec::new()).unwrap(), 200_008));
-    assert_eq!(read.get("READ"), 0, "a file on the read-write branch is passed through: {read:?}");
+    assert_eq!(read.get("READ"), 0, "a file on the read-write branch is not passed through: {read:?}");
 }
 
-/// Fault 1, the other way round: what is written through one open file before, while and after others are opened is in all of them.
+/// Fault 1, reversed: bytes written through one open file are visible in all others, opened before,
+/// during and after the write.
 fn f1_many_open_files_of_one_file(transport: Transport) {
     let fx = Fixture::new(transport, |ro| fs::write(ro.join("f"), vec![b'.'; 10_000]).unwrap());
     let readers: Vec<File> = (0..3).map(|_| File::open(fx.path("f")).unwrap()).collect();
@@ -85,7 +86,7 @@ fn f1_many_open_files_of_one_file(transport: Transport) {
     assert!(fs::read(fx.rw.join("f")).unwrap() == all);
 }
 
-/// Faults 1 and 5: a read-only shared mapping made before the copy-up shows what is written after it.
+/// Faults 1 and 5: a read-only shared mapping made before the copy-up sees later writes.
 fn f5_shared_mapping_follows_copy_up(transport: Transport) {
     let fx = Fixture::new(transport, |ro| fs::write(ro.join("f"), vec![b'.'; 10_000]).unwrap());
     let reader = File::open(fx.path("f")).unwrap();
@@ -94,7 +95,7 @@ fn f5_shared_mapping_follows_copy_up(transport: Transport) {
     let writer = File::options().write(true).open(fx.path("f")).unwrap();
     writer.write_all_at(b"new", 5000).unwrap();
     assert_eq!(map.read(4999, 5), b".new.");
-    // A writing mapping too.
+    // So does a writable mapping.
     let both = File::options().read(true).write(true).open(fx.path("f")).unwrap();
     let mut writing = Mapping::new(&both, 10_000, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).unwrap();
     writing.write(7000, b"mapped");
@@ -105,7 +106,7 @@ fn f5_shared_mapping_follows_copy_up(transport: Transport) {
     assert_eq!((&rw[5000..5003], &rw[7000..7006]), (&b"new"[..], &b"mapped"[..]));
 }
 
-/// A private mapping of a read-only branch's file may be written; nobody sees that.
+/// Writes to a private mapping of a file on the read-only branch stay private and copy nothing up.
 fn f5_private_mapping(transport: Transport) {
     let fx = Fixture::new(transport, |ro| fs::write(ro.join("f"), vec![b'.'; 10_000]).unwrap());
     let reader = File::open(fx.path("f")).unwrap();
@@ -116,7 +117,8 @@ fn f5_private_mapping(transport: Transport) {
     assert!(names(&fx.rw).iter().all(|n| n.starts_with(".wh.")), "a private mapping copied the file up");
 }
 
-/// Faults 2, 5 and 6: the names of one file stay names of one file, over copy-up and remount, by whichever name it is changed.
+/// Faults 2, 5 and 6: hard links remain links to one file over copy-up and remount, whichever name
+/// is used for the change.
 fn f2_hard_links_stay_together(transport: Transport) {
     let mut fx = Fixture::new(transport, |ro| {
         fs::create_dir(ro.join("dir")).unwrap();
@@ -151,7 +153,8 @@ fn f2_hard_links_stay_together(transport: Transport) {
     check(&fx, "old+a+c+e", &["e", "d", "b"]);
 }
 
-/// Fault 2, with an open file of one name while another name is changed, and a change of attributes only.
+/// Fault 2, with a descriptor opened by one name while the file is changed by another, and with a
+/// change of attributes only.
 fn f2_hard_links_by_descriptor_and_by_attribute(transport: Transport) {
     let mut fx = Fixture::new(transport, |ro| {
         fs::write(ro.join("a"), "old").unwrap();
@@ -171,7 +174,8 @@ fn f2_hard_links_by_descriptor_and_by_attribute(transport: Transport) {
     }
 }
 
-/// Faults 3 and 6: RENAME_EXCHANGE exchanges, whatever lies where, and after a remount too.
+/// Faults 3 and 6: RENAME_EXCHANGE exchanges objects of any branches, and the result survives a
+/// remount.
 fn f3_exchange(transport: Transport) {
     for delete in [Delete::Whiteout, Delete::All] {
         let mut fx = Fixture::with(Sandbox::new(), 64, transport, delete, |ro| {
@@ -195,7 +199,7 @@ fn f3_exchange(transport: Transport) {
         swap("f3", "new");
         swap("d1", "d2");
         swap("d3", "newdir");
-        // A file and a directory.
+        // A file with a directory.
         swap("f1", "d1");
         for _ in 0..2 {
             let text = |name: &str| fs::read_to_string(fx.path(name)).unwrap();
@@ -212,7 +216,7 @@ fn f3_exchange(transport: Transport) {
     }
 }
 
-/// Fault 4: nothing that programs do reaches a read-only branch (the fixture compares it at the end).
+/// Fault 4: no operation writes to a read-only branch. The fixture compares the branch at the end.
 fn f4_read_only_branch_is_never_written(transport: Transport) {
     let fx = Fixture::delete_all(transport, |ro| {
         fs::create_dir(ro.join("d")).unwrap();
@@ -231,7 +235,7 @@ fn f4_read_only_branch_is_never_written(transport: Transport) {
     assert_eq!(fs::read_to_string(fx.path("e/f")).unwrap(), "d/f+");
 }
 
-/// Fault 4: a union of read-only branches is read-only, with the right errno.
+/// Fault 4: a union of read-only branches is read-only and returns the right errno.
 fn f4_read_only_union(transport: Transport) {
     let sandbox = Sandbox::new();
     let disk = sandbox.ext4("disk", 64);
@@ -251,13 +255,14 @@ fn f4_read_only_union(transport: Transport) {
     refused(fs::rename(union.path("f"), union.path("g")));
     refused(symlink("x", union.path("s")));
     refused(fs::set_permissions(union.path("f"), std::os::unix::fs::PermissionsExt::from_mode(0o600)));
-    // Nothing will be copied up here: it is passed through.
+    // Nothing can be copied up in this union, so the file is passed through.
     let read = union.during(|| drop(fs::read(union.path("f")).unwrap()));
     assert_eq!(read.get("READ"), 0, "{read:?}");
 }
 
-/// Fault 5: a copy-up changes neither the number nor the times of a file, nor the times of its directory.
-fn f5_number_and_times_stay(transport: Transport) {
+/// Fault 5: a copy-up preserves the inode number and times of the file, and the times of its
+/// directory.
+fn f5_copy_up_keeps_inode_number_and_times(transport: Transport) {
     let mut fx = Fixture::new(transport, |ro| {
         fs::create_dir(ro.join("d")).unwrap();
         fs::write(ro.join("d/f"), "text").unwrap();
@@ -287,14 +292,14 @@ fn f5_number_and_times_stay(transport: Transport) {
     assert_eq!((stat(&fx, "d/f"), stat(&fx, "d")), (file, dir));
     append(&fx.path("d/f"), b"+");
     assert_eq!(stat(&fx, "d/f").0, file.0);
-    assert_ne!(stat(&fx, "d/f").1, file.1, "written, so its time is new");
+    assert_ne!(stat(&fx, "d/f").1, file.1, "a write did not change the time");
     fs::rename(fx.path("d/f"), fx.path("g")).unwrap();
     assert_eq!(stat(&fx, "g").0, file.0);
     fx.remount();
     assert_eq!(stat(&fx, "g").0, file.0);
 }
 
-/// Fault 6: names that begin with `.wh.` can't be made, reached or seen.
+/// Fault 6: names that begin with `.wh.` can't be created, looked up or listed.
 fn f6_reserved_names(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         fs::create_dir(ro.join("d")).unwrap();
@@ -303,7 +308,7 @@ fn f6_reserved_names(transport: Transport) {
     });
     fs::remove_file(fx.path("g")).unwrap();
     fs::remove_file(fx.path("d/f")).unwrap();
-    assert!(fx.rw.join(".wh.g").exists() && fx.rw.join("d/.wh.f").exists(), "the whiteouts are there");
+    assert!(fx.rw.join(".wh.g").exists() && fx.rw.join("d/.wh.f").exists(), "the whiteouts are missing");
     assert_eq!(names(fx.union.dir()), ["d"]);
     assert!(names(&fx.path("d")).is_empty());
     fs::write(fx.path("x"), "").unwrap();
@@ -325,7 +330,7 @@ fn f6_reserved_names(transport: Transport) {
     assert!(!fx.path("g").exists() && fx.path("x").exists());
 }
 
-/// Fault 6: O_TMPFILE works, and what is linked from it stays.
+/// Fault 6: O_TMPFILE works, and a file linked from it persists.
 fn f6_unnamed_files(transport: Transport) {
     let mut fx = Fixture::new(transport, |ro| fs::create_dir(ro.join("d")).unwrap());
     let flags = OFlags::TMPFILE | OFlags::RDWR;
@@ -345,7 +350,8 @@ fn f6_unnamed_files(transport: Transport) {
     assert_eq!(names(&fx.path("d")), ["named"]);
 }
 
-/// Faults 5 and 8: a directory whose contents lie on the read-only branch is renamed, at a cost that does not grow with its contents.
+/// Faults 5 and 8: a directory on the read-only branch is renamed, at a cost independent of its
+/// size.
 fn f8_directory_rename(transport: Transport) {
     for delete in [Delete::Whiteout, Delete::All] {
         let mut fx = Fixture::with(Sandbox::new(), 64, transport, delete, |ro| {
@@ -362,7 +368,7 @@ fn f8_directory_rename(transport: Transport) {
         assert!(!fx.path("big").exists());
         let entries: usize = sh("find \"$1\" | wc -l", &[&fx.rw]).trim().parse().unwrap();
         assert!(entries < 20, "{entries} entries on the read-write branch after the rename of a directory");
-        // Again, and into another directory, and what is in it.
+        // Rename it again, move it into another directory, and rename an object in it.
         fs::rename(fx.path("moved/deep"), fx.path("moved/shallow")).unwrap();
         fs::rename(fx.path("moved"), fx.path("other/again")).unwrap();
         for _ in 0..2 {
@@ -380,7 +386,8 @@ fn f8_directory_rename(transport: Transport) {
     }
 }
 
-/// Faults 7 and 8: a directory that is made where another was moved away does not show the other's contents, and the moved one keeps them.
+/// Faults 7 and 8: a directory created in the place of a renamed one is empty, and the renamed one
+/// keeps its contents.
 fn f7_replaced_directory(transport: Transport) {
     for delete in [Delete::Whiteout, Delete::All] {
         let mut fx = Fixture::with(Sandbox::new(), 64, transport, delete, |ro| {
@@ -388,7 +395,8 @@ fn f7_replaced_directory(transport: Transport) {
             fs::write(ro.join("etc/conf/a"), "old a").unwrap();
             fs::write(ro.join("etc/b"), "old b").unwrap();
         });
-        // As installers do: build the new one aside, move the old one away, move the new one there.
+        // As package managers do: create the new directory, rename the old one, rename the new one
+        // to its place.
         fs::create_dir_all(fx.path("etc.new/conf")).unwrap();
         fs::write(fx.path("etc.new/conf/a"), "new a").unwrap();
         fs::rename(fx.path("etc"), fx.path("etc.old")).unwrap();
@@ -401,7 +409,7 @@ fn f7_replaced_directory(transport: Transport) {
             assert_eq!(fs::read_to_string(fx.path("etc.old/conf/a")).unwrap(), "old a");
             fx.remount();
         }
-        // Remove the old one, and make it again: empty.
+        // Remove the old one and create it again: it is empty.
         fs::remove_dir_all(fx.path("etc.old")).unwrap();
         fs::create_dir(fx.path("etc.old")).unwrap();
         assert!(names(&fx.path("etc.old")).is_empty());
@@ -410,7 +418,7 @@ fn f7_replaced_directory(transport: Transport) {
         assert_eq!(names(fx.union.dir()), ["etc.old"]);
         fs::create_dir(fx.path("etc")).unwrap();
         assert!(names(&fx.path("etc")).is_empty());
-        // Onto an empty directory that hides a full one.
+        // Rename onto an empty directory that hides a full one.
         fs::create_dir(fx.path("etc/x")).unwrap();
         fs::remove_dir(fx.path("etc/x")).unwrap();
         fs::rename(fx.path("etc.old"), fx.path("etc")).unwrap();
@@ -429,7 +437,7 @@ on_both_transports!(
     f4_read_only_union,
     f5_shared_mapping_follows_copy_up,
     f5_private_mapping,
-    f5_number_and_times_stay,
+    f5_copy_up_keeps_inode_number_and_times,
     f6_reserved_names,
     f6_unnamed_files,
     f7_replaced_directory,

@@ -1,4 +1,5 @@
-//! pjdfstest, a POSIX test suite of others, on the native file system and on ours: no case that passes there fails here.
+//! pjdfstest, a third-party POSIX test suite: every case that passes on the native file system must
+//! pass on Strata.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -6,18 +7,18 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use strata_tests::oracle::population::{build, population};
-use strata_tests::suite::{Cases, pjdfstest, worse};
+use strata_tests::suite::{Cases, pjdfstest, regressions};
 use strata_tests::{Delete, Mounted, Sandbox, Spec, Transport};
 
-/// A sandbox with what all these tests need: branches, the results on the native file system, a second file system.
-struct Stage {
+/// A sandbox with branches, the results of the native file system, and a second file system.
+struct Fixture {
     disk: PathBuf,
     second: PathBuf,
     native: Cases,
     sandbox: Sandbox,
 }
 
-impl Stage {
+impl Fixture {
     fn new() -> Self {
         let sandbox = Sandbox::with_time(Duration::from_secs(300));
         let disk = sandbox.ext4("disk", 1024);
@@ -25,19 +26,20 @@ impl Stage {
         let native = disk.join("native");
         std::fs::create_dir(&native).unwrap();
         let native = pjdfstest(&native, &second);
-        assert!(native.len() > 300, "pjdfstest has {} cases only", native.len());
+        assert!(native.len() > 300, "pjdfstest has only {} cases", native.len());
         Self { disk, second, native, sandbox }
     }
 
-    /// A directory on the disk.
+    /// Returns a new directory on the disk.
     fn dir(&self, name: &str) -> PathBuf {
         let dir = self.disk.join(name);
         std::fs::create_dir(&dir).unwrap();
         dir
     }
 
-    /// A read-only branch full of files, with a directory `inside/it` for tests to be run in.
-    fn full(&self) -> PathBuf {
+    /// Creates a populated read-only branch with the directory `inside/it`, in which the suite
+    /// runs.
+    fn populated_branch(&self) -> PathBuf {
         let ro = self.dir("ro");
         std::fs::create_dir_all(ro.join("inside/it")).unwrap();
         build(&ro, &population(1));
@@ -47,27 +49,32 @@ impl Stage {
     /// Runs the suite in the root and, after a remount, in the directory `inside/it`.
     fn check(&self, spec: Spec) {
         let mut mounted = Mounted::new(spec, &self.sandbox.path("m"));
-        self.same(mounted.dir(), "before the remount");
+        self.check_regressions(mounted.dir(), "before the remount");
         mounted.remount();
-        self.same(&mounted.path("inside/it"), "after the remount");
+        self.check_regressions(&mounted.path("inside/it"), "after the remount");
     }
 
-    fn same(&self, dir: &Path, when: &str) {
-        let worse = worse(&self.native, &pjdfstest(dir, &self.second));
-        assert!(worse.is_empty(), "{when} {} cases fail that pass natively:\n{}", worse.len(), worse.join("\n"));
+    fn check_regressions(&self, dir: &Path, when: &str) {
+        let regressions = regressions(&self.native, &pjdfstest(dir, &self.second));
+        assert!(
+            regressions.is_empty(),
+            "{when} {} cases fail but pass natively:\n{}",
+            regressions.len(),
+            regressions.join("\n")
+        );
     }
 }
 
 fn null_layer(transport: Transport) {
-    let stage = Stage::new();
-    let lower = stage.full();
-    stage.check(Spec::wrap(&lower, transport));
+    let fixture = Fixture::new();
+    let lower = fixture.populated_branch();
+    fixture.check(Spec::wrap(&lower, transport));
 }
 
 fn union(transport: Transport, delete: Delete) {
-    let stage = Stage::new();
-    let (rw, ro) = (stage.dir("rw"), stage.full());
-    stage.check(Spec::union(&rw, &ro, transport).delete(delete));
+    let fixture = Fixture::new();
+    let (rw, ro) = (fixture.dir("rw"), fixture.populated_branch());
+    fixture.check(Spec::union(&rw, &ro, transport).delete(delete));
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! What programs rely on beyond what the suites look at: on a union, files of both branches, both transports.
+//! POSIX and Linux semantics that programs rely on and the third-party suites do not cover: on a
+//! union, for files of both branches, over both transports.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use strata_tests::mapping::Mapping;
 use strata_tests::process::{probe, run, sh, try_run};
-use strata_tests::user::{OTHER, ROOT, USER, Who, as_user};
+use strata_tests::user::{Credentials, OTHER, ROOT, USER, as_user};
 use strata_tests::{Fixture, Mounted, Rng, Sandbox, Spec, Transport, acl, on_both_transports, tree};
 
 fn names(dir: &Path) -> BTreeSet<Vec<u8>> {
@@ -33,7 +34,8 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-/// Names of all 255 bytes that ext4 allows: made, removed from the read-only branch, made again, renamed, over a remount.
+/// Names of 255 bytes, the maximum of ext4: create, remove from the read-only branch, create again,
+/// rename, remount.
 fn names_of_255_bytes(transport: Transport) {
     let name = |c: char| c.to_string().repeat(255);
     let (a, b, c) = (name('a'), name('b'), name('c'));
@@ -59,14 +61,15 @@ fn names_of_255_bytes(transport: Transport) {
     );
 }
 
-/// Times of modification and change, asked for without anything else.
+/// Returns modification and change time, requesting no other attribute.
 fn times(path: &Path) -> [(i64, u32); 2] {
     let wanted = rustix::fs::StatxFlags::MTIME | rustix::fs::StatxFlags::CTIME;
     let stat = rustix::fs::statx(CWD, path, rustix::fs::AtFlags::empty(), wanted).unwrap();
     [stat.stx_mtime, stat.stx_ctime].map(|time| (time.tv_sec, time.tv_nsec))
 }
 
-/// Writes to a shared mapping of `file`, at `path`, move its times as they are made: natively, and where the kernel has the host file.
+/// Checks that writes to a shared mapping of `file`, at `path`, update its times as they happen:
+/// natively, and with passthrough.
 fn check_times_of_mapped_writes(path: &Path, file: File, lower: &Path) {
     let pause = |ms| std::thread::sleep(std::time::Duration::from_millis(ms));
     let both = ProtFlags::READ | ProtFlags::WRITE;
@@ -79,10 +82,10 @@ fn check_times_of_mapped_writes(path: &Path, file: File, lower: &Path) {
         assert!(after[0] > before[0] && after[1] > before[1], "{}, {round}: {before:?} {after:?}", path.display());
         assert_eq!(after, times(lower));
         before = after;
-        // The next write is noticed once the page is clean.
+        // After writeback the page is clean, so that the kernel notices the next write.
         map.sync().unwrap();
     }
-    // The mapping outlives the open file, of which the kernel says nothing.
+    // The mapping outlives the open file; the kernel does not notify the server of its end.
     drop(file);
     times(path);
     pause(150);
@@ -109,10 +112,10 @@ fn mapped_writes_move_the_times(transport: Transport) {
     new.set_len(4096).unwrap();
     times(&fx.path("new"));
     check_times_of_mapped_writes(&fx.path("new"), new, &fx.rw.join("new"));
-    // Copied up by being opened, and by passthrough.
+    // Copied up by the open, then passed through.
     times(&fx.path("lower"));
     check_times_of_mapped_writes(&fx.path("lower"), rw(&fx.path("lower")), &fx.rw.join("lower"));
-    // Once nobody has it open any more, the kernel may keep its attributes for a moment.
+    // After the last close, the kernel may cache the attributes briefly.
     let sent = fx.union.during(|| {
         (0..1000).for_each(|_| {
             times(&fx.path("old"));
@@ -121,9 +124,9 @@ fn mapped_writes_move_the_times(transport: Transport) {
     assert!(sent.get("GETATTR") < 500, "{sent:?}");
 }
 
-/// Each combination of mode and caller: `dir-4755-OTHER`.
-fn for_each_chown(mut what: impl FnMut(&str, bool, u32, Who)) {
-    let member = Who { group: Some(USER.gid), ..OTHER };
+/// Calls `what` for each combination of mode and caller, with names such as `dir-4755-OTHER`.
+fn for_each_chown(mut what: impl FnMut(&str, bool, u32, Credentials)) {
+    let member = Credentials { group: Some(USER.gid), ..OTHER };
     for mode in [0o644, 0o4755, 0o2755, 0o6755, 0o4644, 0o2644, 0o6777, 0o2745] {
         for (name, who) in [("root", ROOT), ("owner", USER), ("other", OTHER), ("member", member)] {
             what(&format!("file-{mode:o}-{name}"), false, mode, who);
@@ -132,7 +135,7 @@ fn for_each_chown(mut what: impl FnMut(&str, bool, u32, Who)) {
     }
 }
 
-/// What [`for_each_chown`] tells of, owned by a user.
+/// Creates the objects that [`for_each_chown`] names, owned by a user.
 fn make_for_chown(at: &Path) {
     for_each_chown(|name, is_dir, mode, _| {
         let path = at.join(name);
@@ -146,9 +149,9 @@ fn make_for_chown(at: &Path) {
     });
 }
 
-/// chown(2) to nobody else is allowed to everybody, unless it takes set-user-id away: then to the owner. As are the other ways to ask
-/// for no change.
-fn a_change_of_nothing(transport: Transport) {
+/// chown(-1, -1) is allowed to every user, unless it clears set-user-id: then only to the owner.
+/// Other calls that change nothing follow the same rules.
+fn chown_that_changes_nothing(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         fs::create_dir(ro.join("lower")).unwrap();
         make_for_chown(&ro.join("lower"));
@@ -180,10 +183,10 @@ fn a_change_of_nothing(transport: Transport) {
             assert_eq!(try_on(&fx.path(dir)), expected, "{dir}/{name}");
         }
     });
-    assert!(!fx.rw.join("lower/file-644-other").exists(), "nothing had to be copied up");
+    assert!(!fx.rw.join("lower/file-644-other").exists(), "copied up without need");
 }
 
-/// Directories deeper than a path can be long.
+/// Directories deeper than `PATH_MAX`.
 fn deep_directories(transport: Transport) {
     let component = "directory".repeat(20);
     let fx = Fixture::new(transport, |ro| {
@@ -200,7 +203,7 @@ fn deep_directories(transport: Transport) {
     assert_eq!(text, "bottom\ntop\ntop\n");
 }
 
-/// sendfile(2) and splice from and to files of both branches.
+/// sendfile(2) and splice(2) from and to files of both branches.
 fn sendfile(transport: Transport) {
     let data = Rng::new(3).bytes(500_000);
     let fx = Fixture::new(transport, |ro| fs::write(ro.join("from"), &data).unwrap());
@@ -219,7 +222,8 @@ fn sendfile(transport: Transport) {
     assert_eq!(bytes, data[1000..1000 + moved]);
 }
 
-/// A file system in a file of the union, through a loop device: made on one that is new, read from one of the read-only branch.
+/// A file system in a file of the union, through a loop device: created in a new file, read from a
+/// file of the read-only branch.
 fn loop_device(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         sh(
@@ -239,7 +243,8 @@ fn loop_device(transport: Transport) {
     sh(new, &[fx.union.dir()]);
 }
 
-/// Programs of both branches run, and know themselves by the union's path; one that runs can't be written.
+/// Programs of both branches run and see the union's path in `/proc/self/exe`. A running program
+/// can't be written.
 fn exec(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         fs::copy(probe(), ro.join("old")).unwrap();
@@ -248,22 +253,22 @@ fn exec(transport: Transport) {
     });
     fs::copy(probe(), fx.path("new")).unwrap();
     for name in ["old", "new"] {
-        let said = run(Command::new(fx.path(name)).arg("exe"));
-        assert_eq!(said.trim(), fx.path(name).to_str().unwrap());
+        let output = run(Command::new(fx.path(name)).arg("exe"));
+        assert_eq!(output.trim(), fx.path(name).to_str().unwrap());
     }
     assert_eq!(run(&mut Command::new(fx.path("script"))).trim(), fx.path("script").to_str().unwrap());
-    // Copied up while it may still be in memory.
+    // Copied up while its pages may still be cached.
     chmod(&fx.path("old"), 0o700);
     assert_eq!(run(Command::new(fx.path("old")).arg("exe")).trim(), fx.path("old").to_str().unwrap());
-    // A program's text that is removed and replaced while it runs goes on running.
+    // A program that is removed and replaced while it runs continues to run.
     let text = "cp /bin/sleep \"$1\"/s; \"$1\"/s 5 & sleep 0.1; rm \"$1\"/s; echo x > \"$1\"/s; kill $!; wait $! || true; cat \"$1\"/s";
     assert_eq!(sh(text, &[fx.union.dir()]), "x\n");
-    // noexec permission bits.
+    // Without execute permission it does not run.
     chmod(&fx.path("new"), 0o644);
     assert_eq!(Command::new(fx.path("new")).status().unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
 }
 
-/// O_DIRECT reads and writes what others see through the page cache.
+/// O_DIRECT is coherent with the page cache, for reads and writes.
 fn o_direct(transport: Transport) {
     let data = Rng::new(4).bytes(64 * 1024);
     let fx = Fixture::new(transport, |ro| fs::write(ro.join("f"), &data).unwrap());
@@ -278,11 +283,11 @@ fn o_direct(transport: Transport) {
         let sum = sh(script, std::slice::from_ref(&path));
         assert_eq!(sum.split(' ').next(), sh("md5sum < \"$1\"", &[fx.ro.join("f")]).split(' ').next(), "{name}");
         cached.read_exact_at(&mut seen, 8192).unwrap();
-        assert!(seen.iter().all(|b| *b == b'Z'), "{name}: what was written past the cache is not seen through it");
+        assert!(seen.iter().all(|b| *b == b'Z'), "{name}: O_DIRECT writes are not visible through the page cache");
     }
 }
 
-/// inotify on a directory that is merged of two branches tells of what happens in it.
+/// inotify on a merged directory reports the changes in it.
 fn inotify_on_merged_directory(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         fs::create_dir(ro.join("d")).unwrap();
@@ -314,12 +319,13 @@ fn inotify_on_merged_directory(transport: Transport) {
         "MOVED_TO renamed",
         "DELETE other",
     ] {
-        assert!(seen.contains(want), "no {want} in {seen:?}");
+        assert!(seen.contains(want), "{want} is missing from {seen:?}");
     }
-    assert!(!seen.iter().any(|s| s.contains(".wh.")), "whiteouts are seen: {seen:?}");
+    assert!(!seen.iter().any(|s| s.contains(".wh.")), "whiteouts are reported: {seen:?}");
 }
 
-/// flock(2) and POSIX locks between processes, also when the file was copied up between the two opens.
+/// flock(2) and POSIX locks conflict between processes, even if the file was copied up between the
+/// two opens.
 fn locks_between_processes(transport: Transport) {
     let fx = Fixture::new(transport, |ro| fs::write(ro.join("f"), "text").unwrap());
     let ask = |how: &str| run(Command::new(probe()).arg(how).arg(fx.path("f"))).trim().to_owned();
@@ -334,12 +340,12 @@ fn locks_between_processes(transport: Transport) {
     fcntl_lock(&writer, FlockOperation::LockExclusive).unwrap();
     assert_eq!(ask("posix"), format!("{:?}", Errno::AGAIN));
     assert_eq!(ask("flock"), "got");
-    // POSIX locks go when any descriptor of the file is closed.
+    // POSIX locks are released when any descriptor of the file is closed.
     drop(reader);
     assert_eq!(ask("posix"), "got");
 }
 
-/// fifos and sockets of both branches can be used.
+/// FIFOs and sockets of both branches work.
 fn fifos_and_sockets(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         sh("mkfifo \"$1\"/old", &[ro]);
@@ -353,16 +359,16 @@ fn fifos_and_sockets(transport: Transport) {
     let mut client = UnixStream::connect(fx.path("socket")).unwrap();
     client.write_all(b"hello").unwrap();
     drop(client);
-    let mut said = String::new();
-    listener.accept().unwrap().0.read_to_string(&mut said).unwrap();
-    assert_eq!(said, "hello");
+    let mut output = String::new();
+    listener.accept().unwrap().0.read_to_string(&mut output).unwrap();
+    assert_eq!(output, "hello");
     chmod(&fx.path("socket"), 0o700);
     UnixStream::connect(fx.path("socket")).unwrap();
     fs::remove_file(fx.path("old")).unwrap();
     assert_eq!(names(fx.union.dir()), BTreeSet::from([b"new".to_vec(), b"socket".to_vec()]));
 }
 
-/// statfs(2) tells of the file system that can be filled, and counts two branches on one file system once.
+/// statfs(2) describes the writable file system, and counts two branches on one file system once.
 fn statfs(transport: Transport) {
     let fx = Fixture::new(transport, |_| {});
     let [all, rw, ro] = [fx.union.dir(), &fx.rw, &fx.ro].map(|p| rustix::fs::statvfs(p).unwrap());
@@ -376,17 +382,17 @@ fn statfs(transport: Transport) {
     let union = strata_tests::Mounted::new(union, &sandbox.path("u2"));
     let one = rustix::fs::statvfs(union.dir()).unwrap();
     assert_eq!(bytes(&one), bytes(&rw), "one file system is counted once");
-    // The difference between before and after is what programs look at.
+    // Programs rely on the difference between two calls.
     let before = rustix::fs::statvfs(fx.union.dir()).unwrap().f_bavail;
     let file = File::create(fx.path("big")).unwrap();
     file.write_all_at(&vec![1; 8 << 20], 0).unwrap();
     file.sync_all().unwrap();
     let after = rustix::fs::statvfs(fx.union.dir()).unwrap();
     let used = (before - after.f_bavail) * after.f_frsize;
-    assert!((8 << 20..9 << 20).contains(&used), "8 MiB written, {used} bytes used");
+    assert!((8 << 20..9 << 20).contains(&used), "{used} bytes used after writing 8 MiB");
 }
 
-/// All entries from `offset` on, with the offset after each, read with a new open file.
+/// Returns the entries from `offset` on, each with its next offset, read with a new open file.
 fn entries_from(dir: &Path, offset: i64) -> Vec<(Vec<u8>, i64)> {
     let fd = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
     let mut stream = rustix::fs::Dir::new(fd).unwrap();
@@ -399,8 +405,8 @@ fn entries_from(dir: &Path, offset: i64) -> Vec<(Vec<u8>, i64)> {
     out
 }
 
-/// A directory can be left and taken up again at any offset, with another open file, while others come and go: every name
-/// that is there all the time is seen once.
+/// readdir resumes at any offset with another open file while entries are added and removed. It
+/// returns every permanent entry exactly once.
 fn readdir_resumes(transport: Transport) {
     let mut fx = Fixture::new(transport, |ro| {
         fs::create_dir(ro.join("d")).unwrap();
@@ -422,14 +428,14 @@ fn readdir_resumes(transport: Transport) {
             fx.remount();
         }
     }
-    // What comes and goes meanwhile does not disturb what stays.
+    // Entries added and removed meanwhile don't affect the permanent ones.
     let dir = fx.path("d");
     let mut seen = BTreeSet::new();
     let mut offset = 0;
     for round in 0.. {
         let rest = entries_from(&dir, offset);
         let Some((name, next)) = rest.first().cloned() else { break };
-        assert!(seen.insert(name), "an entry is seen twice");
+        assert!(seen.insert(name), "an entry is listed twice");
         offset = next;
         if round % 10 == 0 && round < 400 {
             fs::remove_file(dir.join(format!("new{}", round / 2))).unwrap();
@@ -444,8 +450,8 @@ fn readdir_resumes(transport: Transport) {
     }
 }
 
-/// rewinddir shows what was made since.
-fn rewind_shows_changes(transport: Transport) {
+/// rewinddir(3) makes newly created entries visible.
+fn rewinddir_returns_new_entries(transport: Transport) {
     let fx = Fixture::new(transport, |ro| fs::create_dir(ro.join("d")).unwrap());
     let fd = rustix::fs::open(fx.path("d"), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
     let mut stream = rustix::fs::Dir::new(fd).unwrap();
@@ -467,9 +473,9 @@ fn rewind_shows_changes(transport: Transport) {
     assert_eq!(count(), 3);
 }
 
-/// set-user-id and set-group-id go when an ordinary user writes, on both branches, passed through or not; the superuser's writing
-/// leaves them.
-fn suid_goes_when_an_ordinary_user_writes(transport: Transport) {
+/// An ordinary user's write clears set-user-id and set-group-id, on both branches, with and without
+/// passthrough. The superuser's write keeps them.
+fn writes_of_ordinary_users_clear_set_id_bits(transport: Transport) {
     let make = |path: &Path| {
         fs::write(path, "program").unwrap();
         rustix::fs::chown(path, Some(rustix::fs::Uid::from_raw(0)), Some(rustix::fs::Gid::from_raw(1000))).unwrap();
@@ -487,20 +493,20 @@ fn suid_goes_when_an_ordinary_user_writes(transport: Transport) {
         assert_eq!(mode(&path(2)), 0o777, "{name}: truncated");
         as_user(USER, || drop(File::options().write(true).truncate(true).open(path(5)).unwrap()));
         assert_eq!(mode(&path(5)), 0o777, "{name}: emptied while opening");
-        // By the owner of an open file that was opened by root.
+        // By the owner, through a descriptor that root opened.
         let file = File::options().write(true).open(path(3)).unwrap();
         as_user(USER, || file.write_all_at(b"x", 0).unwrap());
         assert_eq!(mode(&path(3)), 0o777, "{name}: written through root's descriptor");
         File::options().append(true).open(path(4)).unwrap().write_all(b"+").unwrap();
         assert_eq!(mode(&path(4)), 0o6777, "{name}: written by root");
-        // chown takes them away too.
+        // chown clears them as well.
         rustix::fs::chown(path(4), Some(rustix::fs::Uid::from_raw(1)), None).unwrap();
         assert_eq!(mode(&path(4)), 0o777, "{name}: given away");
     }
 }
 
-/// chown to nobody in particular, chown(-1, -1), by somebody who may not even write the file, takes no set-user-ID bit away.
-fn chown_to_nobody(transport: Transport) {
+/// chown(-1, -1) by a user without write permission does not clear set-user-id.
+fn chown_without_ids_keeps_set_id_bits(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         fs::copy("/bin/true", ro.join("old")).unwrap();
         chmod(&ro.join("old"), 0o4755);
@@ -508,13 +514,13 @@ fn chown_to_nobody(transport: Transport) {
     fs::copy("/bin/true", fx.path("new")).unwrap();
     chmod(&fx.path("new"), 0o4755);
     for name in ["old", "new"] {
-        // Natively this is EPERM; it may succeed if it changes nothing.
+        // Natively this fails with EPERM; success is allowed if nothing changes.
         let _ = as_user(USER, || rustix::fs::chown(fx.path(name), None, None));
         assert_eq!(mode(&fx.path(name)), 0o4755, "{name}");
     }
 }
 
-/// A program that runs can't be written, nor truncated by opening it.
+/// A running program can't be written, nor truncated by an open.
 fn running_programs_are_not_changed(transport: Transport) {
     let fx = Fixture::new(transport, |ro| assert!(fs::copy("/bin/sleep", ro.join("old")).is_ok()));
     fs::copy("/bin/sleep", fx.path("new")).unwrap();
@@ -531,7 +537,8 @@ fn running_programs_are_not_changed(transport: Transport) {
     }
 }
 
-/// Who sets the default ACL of a directory of a group that he is not in keeps its set-group-id bit; the access ACL takes it away.
+/// Setting the default ACL of a directory keeps its set-group-id bit even if the caller is not in
+/// its group; setting the access ACL clears it.
 fn acls_and_setgid(transport: Transport) {
     let make = |dir: &Path| {
         fs::create_dir(dir).unwrap();
@@ -550,7 +557,8 @@ fn acls_and_setgid(transport: Transport) {
     }
 }
 
-/// File capabilities work, are copied up with a change of attributes, and go when the file is written.
+/// File capabilities work, survive a change of attributes with its copy-up, and are removed by a
+/// write.
 fn file_capabilities(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         for name in ["a", "b"] {
@@ -588,8 +596,9 @@ fn now() -> rustix::fs::Timestamps {
     rustix::fs::Timestamps { last_access: now, last_modification: now }
 }
 
-/// set-group-id directories, umask and default ACLs give new entries what they give natively, in directories of both branches.
-fn what_new_entries_inherit(transport: Transport) {
+/// set-group-id directories, umask and default ACLs have the native effect on new entries, in
+/// directories of both branches.
+fn inheritance_of_new_entries(transport: Transport) {
     let prepare = |dir: &Path| {
         for name in ["plain", "setgid", "default"] {
             fs::create_dir(dir.join(name)).unwrap();
@@ -627,7 +636,7 @@ fn what_new_entries_inherit(transport: Transport) {
         rustix::process::umask(umask);
         let mut seen = tree::read(dir);
         for node in seen.values_mut() {
-            // Everything else but who has which rights is another matter.
+            // Compares the attributes that concern permissions only.
             *node = tree::Node { ino: 0, btime: (0, 0), mtime: (0, 0), atime: (0, 0), dev: (0, 0), ..node.clone() };
         }
         seen
@@ -640,8 +649,9 @@ fn what_new_entries_inherit(transport: Transport) {
     }
 }
 
-/// A user who may write a file, but not its directory, gets it copied up; one who may not write it does not.
-fn rights_are_the_files(transport: Transport) {
+/// A user with write permission for a file but not for its directory has it copied up; a user
+/// without write permission for the file does not.
+fn copy_up_follows_the_files_permissions(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         fs::create_dir(ro.join("d")).unwrap();
         for (name, mode) in [("d/writable", 0o666), ("d/readable", 0o644), ("d/secret", 0o600)] {
@@ -663,7 +673,7 @@ fn rights_are_the_files(transport: Transport) {
     assert!(!fx.rw.join("d/readable").exists());
 }
 
-/// Files that are unlinked or replaced while open live on for those who have them open.
+/// Files that are unlinked or replaced while open remain usable through their descriptors.
 fn open_files_outlive_their_names(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         fs::write(ro.join("old"), "old").unwrap();
@@ -693,7 +703,7 @@ fn open_files_outlive_their_names(transport: Transport) {
     old.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(reader.metadata().unwrap().mode() & 0o777, 0o600);
     assert_eq!(names(fx.union.dir()), BTreeSet::from([b"victim".to_vec(), b"d".to_vec()]));
-    // A directory that is removed while it is open, or somebody's working directory.
+    // A directory that is removed while it is open or a process's working directory.
     let dir = File::open(fx.path("d")).unwrap();
     fs::remove_dir(fx.path("d")).unwrap();
     let mut stream = rustix::fs::Dir::read_from(&dir).unwrap();
@@ -702,7 +712,7 @@ fn open_files_outlive_their_names(transport: Transport) {
     assert_eq!(rustix::fs::openat(&dir, "f", OFlags::CREATE | OFlags::WRONLY, mode).map(drop), Err(Errno::NOENT));
 }
 
-/// Times to the nanosecond, before 1970 and after 2038.
+/// Timestamps with nanoseconds, before 1970 and after 2038.
 fn times_to_the_nanosecond(transport: Transport) {
     let mut fx = Fixture::new(transport, |ro| fs::write(ro.join("old"), "").unwrap());
     fs::write(fx.path("new"), "").unwrap();
@@ -724,7 +734,7 @@ fn times_to_the_nanosecond(transport: Transport) {
     }
 }
 
-/// SEEK_DATA and SEEK_HOLE, fallocate and holes in files of both branches.
+/// SEEK_DATA, SEEK_HOLE, fallocate(2) and holes in files of both branches.
 fn holes(transport: Transport) {
     let make = |path: &Path| {
         let file = File::create(path).unwrap();
@@ -758,7 +768,7 @@ fn holes(transport: Transport) {
     }
 }
 
-/// Two threads in one directory: what one makes, the other sees at once.
+/// Two threads in one directory: each sees the other's changes at once.
 fn two_threads(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
         fs::create_dir(ro.join("d")).unwrap();
@@ -784,8 +794,9 @@ fn two_threads(transport: Transport) {
     assert!((0..200).filter(|i| i % 4 > 1).all(|i| fs::read_to_string(fx.path(&format!("d/g{i}"))).unwrap() == "old+"));
 }
 
-/// What is mounted in a branch later is no part of the union, even where mounts are shared and what comes to one comes to all.
-fn mounts_that_come_later(transport: Transport) {
+/// File systems mounted later inside a branch are not part of the union, even if mounts are shared
+/// and the mount propagates.
+fn mounts_made_later_in_a_branch_are_excluded(transport: Transport) {
     let fx = Fixture::new(transport, |_| {});
     let [x, y] = ["x", "y"].map(|n| fx.rw.with_file_name(n));
     for branch in [&x, &y] {
@@ -798,7 +809,7 @@ fn mounts_that_come_later(transport: Transport) {
     let union = strata_tests::Mounted::new(union, &fx.sandbox.path("u2"));
     run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(y.join("d")));
     fs::write(y.join("d/above"), "").unwrap();
-    // A server that went in there would wait for itself.
+    // A server that followed this mount would wait for its own reply.
     run(Command::new("mount").arg("--bind").arg(union.dir()).arg(x.join("d")));
     assert_eq!(names(&union.dir().join("d")), BTreeSet::from([b"below".to_vec()]));
     fs::write(union.dir().join("d/new"), "").unwrap();
@@ -806,9 +817,9 @@ fn mounts_that_come_later(transport: Transport) {
     assert_eq!(names(&x.join("d")), BTreeSet::from([b"new".to_vec()]));
 }
 
-/// What somebody makes in the branch itself is opened by whoever wanted to make it, if they may, although its name was just known to be
-/// missing.
-fn what_others_make_meanwhile(transport: Transport) {
+/// A file created directly in the branch can be opened by a caller that tries to create it,
+/// permissions permitting, although the kernel has a negative entry for its name.
+fn files_created_below_can_be_opened_despite_a_negative_entry(transport: Transport) {
     let fx = Fixture::new(transport, |_| {});
     fs::create_dir(fx.path("d")).unwrap();
     chmod(&fx.path("d"), 0o777);
@@ -836,8 +847,8 @@ fn what_others_make_meanwhile(transport: Transport) {
     fs::create_dir_all(fx.path("d/sub/below")).unwrap();
 }
 
-/// Whoever waits on a descriptor of a file is told that it is ready.
-fn poll_says_ready(transport: Transport) {
+/// poll(2) on a file reports it ready.
+fn poll_reports_ready(transport: Transport) {
     let fx = Fixture::new(transport, |ro| fs::write(ro.join("f"), "text").unwrap());
     let file = File::open(fx.path("f")).unwrap();
     let mut fds = [PollFd::new(&file, PollFlags::IN | PollFlags::OUT)];
@@ -846,8 +857,9 @@ fn poll_says_ready(transport: Transport) {
     assert!(fds[0].revents().contains(PollFlags::IN));
 }
 
-/// What a program of 32 bits without large-file support asks: `stat` and `getdents` of 32-bit numbers, by the 32-bit entry of
-/// the kernel. Prints what they answer, and the largest number and position of a directory's entries.
+/// The system calls of a 32-bit program without large-file support: `stat` and `getdents` with
+/// 32-bit numbers, through the kernel's 32-bit entry. Prints their results, and the largest inode
+/// number and offset of a directory's entries.
 const NARROW: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -890,8 +902,8 @@ int main(int argc, char **argv)
 }
 "#;
 
-/// With `ino=32`, programs of 32 bits without large-file support can use the union.
-fn programs_of_32_bits(transport: Transport) {
+/// With `ino=32`, 32-bit programs without large-file support can use the union.
+fn programs_of_32_bits_with_ino_32(transport: Transport) {
     let sandbox = Sandbox::new();
     let (rw, ro) = (sandbox.ext4("rw", 64), sandbox.ext4("ro", 64));
     fs::create_dir_all(ro.join("dir/sub")).unwrap();
@@ -911,7 +923,7 @@ fn programs_of_32_bits(transport: Transport) {
         out.split_whitespace().map(|word| word.parse().unwrap()).collect::<Vec<i64>>()
     };
     if !cfg!(target_arch = "x86_64") || ask(&ro).first() != Some(&0) {
-        println!("this kernel runs no programs of 32 bits: nothing to test");
+        println!("this kernel runs no 32-bit programs: skipped");
         return;
     }
     let words = format!("unionfs,dirs={}=rw:{}=ro,ino=32", rw.display(), ro.display());
@@ -922,11 +934,11 @@ fn programs_of_32_bits(transport: Transport) {
         for path in paths {
             let path = union.path(path);
             let number = fs::metadata(&path).unwrap().ino();
-            let answer = ask(&path);
-            assert_eq!(answer[..2], [0, i64::try_from(number).unwrap()], "{}", path.display());
+            let result = ask(&path);
+            assert_eq!(result[..2], [0, i64::try_from(number).unwrap()], "{}", path.display());
             if path.is_dir() {
-                assert_eq!(answer[2], 0, "{}", path.display());
-                assert!(answer[3] <= i64::from(u32::MAX) && answer[4] <= i64::from(i32::MAX), "{answer:?}");
+                assert_eq!(result[2], 0, "{}", path.display());
+                assert!(result[3] <= i64::from(u32::MAX) && result[4] <= i64::from(i32::MAX), "{result:?}");
                 assert!(path.ends_with("sub") || fs::read_dir(&path).unwrap().count() > 1);
             }
             numbers.push(number);
@@ -941,7 +953,7 @@ fn programs_of_32_bits(transport: Transport) {
 }
 
 on_both_transports!(
-    programs_of_32_bits,
+    programs_of_32_bits_with_ino_32,
     names_of_255_bytes,
     deep_directories,
     sendfile,
@@ -953,21 +965,21 @@ on_both_transports!(
     fifos_and_sockets,
     statfs,
     readdir_resumes,
-    rewind_shows_changes,
-    suid_goes_when_an_ordinary_user_writes,
-    a_change_of_nothing,
+    rewinddir_returns_new_entries,
+    writes_of_ordinary_users_clear_set_id_bits,
+    chown_that_changes_nothing,
     mapped_writes_move_the_times,
-    chown_to_nobody,
+    chown_without_ids_keeps_set_id_bits,
     running_programs_are_not_changed,
     acls_and_setgid,
     file_capabilities,
-    what_new_entries_inherit,
-    rights_are_the_files,
+    inheritance_of_new_entries,
+    copy_up_follows_the_files_permissions,
     open_files_outlive_their_names,
     times_to_the_nanosecond,
     holes,
     two_threads,
-    mounts_that_come_later,
-    what_others_make_meanwhile,
-    poll_says_ready,
+    mounts_made_later_in_a_branch_are_excluded,
+    files_created_below_can_be_opened_despite_a_negative_entry,
+    poll_reports_ready,
 );

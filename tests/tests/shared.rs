@@ -1,4 +1,5 @@
-//! `lower=shared`: files of read-only branches are read by passthrough until they are copied up.
+//! `lower=shared`: files of read-only branches are passed through for reading until they are copied
+//! up.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -13,12 +14,12 @@ use std::time::Duration;
 use strata_tests::mapping::Mapping;
 use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, long, on_both_transports};
 
-/// The bytes of a file of the read-only branch, which tell which one it is.
+/// Returns the contents of a file on the read-only branch, which include its number.
 fn original(number: usize) -> Vec<u8> {
     format!("original {number:04} ").into_bytes().repeat(1000)
 }
 
-struct Bed {
+struct Fixture {
     union: Mounted,
     upper: PathBuf,
     lower: PathBuf,
@@ -26,7 +27,7 @@ struct Bed {
     _sandbox: Sandbox,
 }
 
-impl Bed {
+impl Fixture {
     fn new(transport: Transport, files: usize) -> Self {
         let sandbox = Sandbox::with_time(Duration::from_secs(240));
         let disk = sandbox.ext4("disk", 512);
@@ -45,7 +46,7 @@ impl Bed {
         self.union.path(format!("f{number}"))
     }
 
-    /// No byte of the read-only branch has changed.
+    /// Checks that the read-only branch is unchanged.
     fn check_lower(&self) {
         for number in 0..self.files {
             assert!(fs::read(self.lower.join(format!("f{number}"))).unwrap() == original(number), "f{number}");
@@ -53,8 +54,8 @@ impl Bed {
     }
 }
 
-fn reads(bed: &Bed, what: impl FnOnce()) -> u64 {
-    bed.union.during(what).get("READ")
+fn reads(fixture: &Fixture, what: impl FnOnce()) -> u64 {
+    fixture.union.during(what).get("READ")
 }
 
 fn read_at_start(file: &File) -> [u8; 13] {
@@ -63,22 +64,26 @@ fn read_at_start(file: &File) -> [u8; 13] {
     bytes
 }
 
-fn files_of_read_only_branches_are_read_past_the_server(transport: Transport) {
-    let bed = Bed::new(transport, 2);
-    let first = File::open(bed.at(0)).unwrap();
-    assert_eq!(reads(&bed, || assert!(fs::read(bed.at(0)).unwrap() == original(0))), 0);
-    assert_eq!(reads(&bed, || assert_eq!(&read_at_start(&first), b"original 0000")), 0);
+fn reads_of_read_only_branches_bypass_the_server(transport: Transport) {
+    let fixture = Fixture::new(transport, 2);
+    let first = File::open(fixture.at(0)).unwrap();
+    assert_eq!(reads(&fixture, || assert!(fs::read(fixture.at(0)).unwrap() == original(0))), 0);
+    assert_eq!(reads(&fixture, || assert_eq!(&read_at_start(&first), b"original 0000")), 0);
     let map = Mapping::new(&first, 4096, ProtFlags::READ, MapFlags::SHARED).unwrap();
     assert_eq!(map.read(0, 13), b"original 0000");
     assert!(
-        fs::read_dir(&bed.upper).unwrap().all(|entry| !entry.unwrap().file_name().to_string_lossy().starts_with('f'))
+        fs::read_dir(&fixture.upper).unwrap().all(|entry| !entry
+            .unwrap()
+            .file_name()
+            .to_string_lossy()
+            .starts_with('f'))
     );
-    // In the default mode each byte passes the server.
-    bed.check_lower();
+    // In the default mode every read is a request.
+    fixture.check_lower();
 }
 
-/// Where the kernel is not given files, open ones follow the copy as they do by default.
-fn without_passthrough_readers_see_the_change(transport: Transport) {
+/// Without passthrough, open files follow the copy-up, as in the default mode.
+fn without_passthrough_readers_see_changes(transport: Transport) {
     let sandbox = Sandbox::new();
     let (upper, lower) = (sandbox.dir("upper"), sandbox.dir("lower"));
     fs::write(lower.join("f0"), original(0)).unwrap();
@@ -91,8 +96,8 @@ fn without_passthrough_readers_see_the_change(transport: Transport) {
     assert!(fs::read(lower.join("f0")).unwrap() == original(0));
 }
 
-/// Each way to change a file, beside a reader that has it open and one that has it mapped.
-fn readers_stay_and_others_see_the_change(transport: Transport) {
+/// Every way to change a file, with one reader that has it open and one that has it mapped.
+fn readers_keep_the_original_and_new_opens_see_changes(transport: Transport) {
     type Way = (&'static str, fn(&Path));
     let ways: [Way; 9] = [
         ("append", |path| OpenOptions::new().append(true).open(path).unwrap().write_all(b"more").unwrap()),
@@ -110,21 +115,21 @@ fn readers_stay_and_others_see_the_change(transport: Transport) {
         ("rename", |path| fs::rename(path, path.with_extension("new")).unwrap()),
         ("unlink", |path| fs::remove_file(path).unwrap()),
     ];
-    let bed = Bed::new(transport, ways.len());
+    let fixture = Fixture::new(transport, ways.len());
     for (number, (what, change)) in ways.iter().enumerate() {
-        let (path, before) = (bed.at(number), original(number));
+        let (path, before) = (fixture.at(number), original(number));
         let ino = fs::metadata(&path).unwrap().ino();
         let mut reader = File::open(&path).unwrap();
         let mapped = File::open(&path).unwrap();
         let map = Mapping::new(&mapped, 4096, ProtFlags::READ, MapFlags::SHARED).unwrap();
         assert_eq!(map.get(0), b'o', "{what}");
         change(&path);
-        // As on overlayfs they go on with the file as they opened it.
+        // As on overlayfs, they continue to read the original file.
         let mut bytes = Vec::new();
         reader.read_to_end(&mut bytes).unwrap();
-        assert!(bytes == before, "{what}: a reader sees something else");
+        assert!(bytes == before, "{what}: a reader does not see the original");
         assert_eq!(map.read(0, 8), b"original", "{what}");
-        // SEEK_END asks for a size that may be that of the changed file; data are where they were.
+        // SEEK_END may use the size of the changed file; data are at their original offsets.
         assert_eq!(reader.seek(SeekFrom::Start(14)).unwrap(), 14);
         let renamed = path.with_extension("new");
         let now = if renamed.exists() { &renamed } else { &path };
@@ -132,7 +137,7 @@ fn readers_stay_and_others_see_the_change(transport: Transport) {
             assert!(!now.exists());
             continue;
         }
-        assert_eq!(fs::metadata(now).unwrap().ino(), ino, "{what}: another st_ino");
+        assert_eq!(fs::metadata(now).unwrap().ino(), ino, "{what}: st_ino changed");
         let shown = fs::read(now).unwrap();
         let expected = match *what {
             "append" => [&before[..], b"more"].concat(),
@@ -145,49 +150,50 @@ fn readers_stay_and_others_see_the_change(transport: Transport) {
         };
         assert!(shown == expected, "{what}: {} bytes shown", shown.len());
         drop((reader, map, mapped));
-        assert!(fs::read(now).unwrap() == expected, "{what}: after the readers are gone");
+        assert!(fs::read(now).unwrap() == expected, "{what}: after the readers closed the file");
     }
-    bed.check_lower();
+    fixture.check_lower();
 }
 
-/// A file of two names that is changed under one of them, and one that is changed by way of the reader's own descriptor.
-fn other_names_and_descriptors(transport: Transport) {
-    let bed = Bed::new(transport, 2);
-    fs::hard_link(bed.lower.join("f0"), bed.lower.join("g0")).unwrap();
-    let reader = File::open(bed.at(0)).unwrap();
+/// A file with two names that is changed by one of them, and a file that is changed through the
+/// reader's descriptor.
+fn hard_links_and_reopened_descriptors(transport: Transport) {
+    let fixture = Fixture::new(transport, 2);
+    fs::hard_link(fixture.lower.join("f0"), fixture.lower.join("g0")).unwrap();
+    let reader = File::open(fixture.at(0)).unwrap();
     assert_eq!(&read_at_start(&reader), b"original 0000");
-    let other = bed.union.path("g0");
+    let other = fixture.union.path("g0");
     OpenOptions::new().write(true).open(&other).unwrap().write_all_at(b"changed", 0).unwrap();
     assert_eq!(&read_at_start(&reader), b"original 0000");
-    for path in [bed.at(0), other] {
+    for path in [fixture.at(0), other] {
         assert!(fs::read(&path).unwrap().starts_with(b"changed"), "{}", path.display());
     }
-    let reader = File::open(bed.at(1)).unwrap();
+    let reader = File::open(fixture.at(1)).unwrap();
     reader.set_permissions(fs::Permissions::from_mode(0o640)).unwrap();
     assert_eq!(reader.metadata().unwrap().mode() & 0o777, 0o640);
-    assert_eq!(fs::metadata(bed.at(1)).unwrap().mode() & 0o777, 0o640);
-    assert!(fs::read(bed.at(1)).unwrap() == original(1));
+    assert_eq!(fs::metadata(fixture.at(1)).unwrap().mode() & 0o777, 0o640);
+    assert!(fs::read(fixture.at(1)).unwrap() == original(1));
     assert_eq!(&read_at_start(&reader), b"original 0001");
-    bed.check_lower();
+    fixture.check_lower();
 }
 
-/// Readers, mappings and writers of the same files at once. No operation fails, whoever opens a file after a write has
-/// returned reads what was written, and no byte of the read-only branch changes.
-fn readers_and_writers_at_once(transport: Transport) {
+/// Concurrent readers, mappings and writers of the same files. No operation fails, an open after a
+/// completed write reads the written data, and no byte of the read-only branch changes.
+fn concurrent_readers_and_writers(transport: Transport) {
     let files = if long() { 2000 } else { 200 };
-    let bed = Bed::new(transport, files);
+    let fixture = Fixture::new(transport, files);
     let (stop, opened) = (AtomicBool::new(false), AtomicU64::new(0));
-    // The file of each number was changed, and its write has returned.
+    // Set per file once its write has returned.
     let changed: Vec<AtomicBool> = (0..files).map(|_| AtomicBool::new(false)).collect();
     std::thread::scope(|scope| {
         for seed in 0..4 {
-            let (bed, stop, opened, changed) = (&bed, &stop, &opened, &changed);
+            let (fixture, stop, opened, changed) = (&fixture, &stop, &opened, &changed);
             scope.spawn(move || {
                 let mut rng = Rng::new(seed);
                 while !stop.load(Ordering::Relaxed) {
                     let number = usize::try_from(rng.below(files as u64)).unwrap();
                     let was_changed = changed[number].load(Ordering::SeqCst);
-                    let file = File::open(bed.at(number)).unwrap_or_else(|e| panic!("f{number}: {e}"));
+                    let file = File::open(fixture.at(number)).unwrap_or_else(|e| panic!("f{number}: {e}"));
                     let start = if rng.below(4) == 0 {
                         let map = Mapping::new(&file, 4096, ProtFlags::READ, MapFlags::SHARED).unwrap();
                         map.read(0, 13)
@@ -207,7 +213,7 @@ fn readers_and_writers_at_once(transport: Transport) {
             order.swap(i, usize::try_from(rng.below(i as u64 + 1)).unwrap());
         }
         for number in order {
-            let file = OpenOptions::new().read(true).write(true).open(bed.at(number)).unwrap();
+            let file = OpenOptions::new().read(true).write(true).open(fixture.at(number)).unwrap();
             let new = format!("changed! {number:04}").into_bytes();
             if number % 3 == 0 {
                 let mut map = Mapping::new(&file, 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).unwrap();
@@ -222,34 +228,39 @@ fn readers_and_writers_at_once(transport: Transport) {
     assert!(opened.load(Ordering::Relaxed) > 0);
     for number in 0..files {
         let expected = [format!("changed! {number:04}").as_bytes(), &original(number)[13..]].concat();
-        assert!(fs::read(bed.at(number)).unwrap() == expected, "f{number}");
+        assert!(fs::read(fixture.at(number)).unwrap() == expected, "f{number}");
     }
-    bed.check_lower();
+    fixture.check_lower();
 }
 
-/// What the kernel knew of a file's two nodes is forgotten, and the file has its usual one again.
-fn nodes_come_and_go(transport: Transport) {
-    let mut bed = Bed::new(transport, 1);
+/// After the kernel has forgotten both nodes of a file, the file has its original node again.
+fn forgotten_nodes_return_to_the_original(transport: Transport) {
+    let mut fixture = Fixture::new(transport, 1);
     for round in 0..3 {
-        let reader = File::open(bed.at(0)).unwrap();
+        let reader = File::open(fixture.at(0)).unwrap();
         let first = read_at_start(&reader);
-        OpenOptions::new().write(true).open(bed.at(0)).unwrap().write_all_at(format!("{round}").as_bytes(), 0).unwrap();
+        OpenOptions::new()
+            .write(true)
+            .open(fixture.at(0))
+            .unwrap()
+            .write_all_at(format!("{round}").as_bytes(), 0)
+            .unwrap();
         assert_eq!(read_at_start(&reader)[1..], first[1..]);
         drop(reader);
         fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
-        assert!(fs::read(bed.at(0)).unwrap().starts_with(format!("{round}").as_bytes()));
+        assert!(fs::read(fixture.at(0)).unwrap().starts_with(format!("{round}").as_bytes()));
     }
-    let ino = fs::metadata(bed.at(0)).unwrap().ino();
-    bed.union.remount();
-    assert_eq!(fs::metadata(bed.at(0)).unwrap().ino(), ino);
-    bed.check_lower();
+    let ino = fs::metadata(fixture.at(0)).unwrap().ino();
+    fixture.union.remount();
+    assert_eq!(fs::metadata(fixture.at(0)).unwrap().ino(), ino);
+    fixture.check_lower();
 }
 
 on_both_transports!(
-    files_of_read_only_branches_are_read_past_the_server,
-    without_passthrough_readers_see_the_change,
-    readers_stay_and_others_see_the_change,
-    other_names_and_descriptors,
-    readers_and_writers_at_once,
-    nodes_come_and_go,
+    reads_of_read_only_branches_bypass_the_server,
+    without_passthrough_readers_see_changes,
+    readers_keep_the_original_and_new_opens_see_changes,
+    hard_links_and_reopened_descriptors,
+    concurrent_readers_and_writers,
+    forgotten_nodes_return_to_the_original,
 );

@@ -1,4 +1,5 @@
-//! snoopfs, mounted: every refusal is told, with the right words, and nothing else is; the kernel's decisions are those of the native file system.
+//! snoopfs, mounted: it logs every refused call in the documented format and nothing else, and
+//! permissions are those of the native file system.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -14,15 +15,15 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
-use strata_tests::suite::{pjdfstest, worse};
-use strata_tests::user::{OTHER, ROOT, USER as ALICE, Who, as_user};
+use strata_tests::suite::{pjdfstest, regressions};
+use strata_tests::user::{Credentials, OTHER, ROOT, USER as ALICE, as_user};
 use strata_tests::{Rng, Sandbox, Transport, on_both_transports, process};
 use wrapfs::Settings;
 
-/// An ordinary user, in no group of Alice's.
-const BOB: Who = Who { uid: 1002, gid: 1002, group: None };
+/// An ordinary user who shares no group with Alice.
+const BOB: Credentials = Credentials { uid: 1002, gid: 1002, group: None };
 
-/// What was logged. Tests run one at a time: each has a sandbox.
+/// The captured log. Tests run one at a time: each has a sandbox.
 static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 fn log() -> MutexGuard<'static, Vec<u8>> {
@@ -41,13 +42,13 @@ impl Write for Sink {
     }
 }
 
-/// A directory under snoopfs; it is unmounted when this goes.
-struct Snooped {
+/// snoopfs over a directory, unmounted when dropped.
+struct SnoopMount {
     mounted: server::Mounted,
     dir: PathBuf,
 }
 
-impl Snooped {
+impl SnoopMount {
     fn new(lower: &Path, dir: PathBuf, transport: Transport, options: &[(&str, &str)]) -> Self {
         static START: Once = Once::new();
         START.call_once(|| {
@@ -74,28 +75,28 @@ impl Snooped {
     }
 }
 
-impl Drop for Snooped {
+impl Drop for SnoopMount {
     fn drop(&mut self) {
         self.mounted.stop().unwrap();
         self.mounted.wait();
     }
 }
 
-/// The warnings that `what`, done as `who`, brings, and its answer.
-fn said<T>(who: Who, what: impl FnOnce() -> T) -> (Vec<String>, T) {
+/// Returns the warnings that `what`, run as `who`, causes, and its result.
+fn warnings_of<T>(who: Credentials, what: impl FnOnce() -> T) -> (Vec<String>, T) {
     log().clear();
-    let answer = as_user(who, what);
+    let result = as_user(who, what);
     let text = String::from_utf8(log().clone()).unwrap();
     let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("WARN snoopfs: ")).map(str::to_owned);
-    (lines.collect(), answer)
+    (lines.collect(), result)
 }
 
 fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Alice's home in a directory that everybody may search: `private/file` (0700), `closed` (0600), `open` (0644), `listed` (0711), `fifo` and
-/// `socket` (0600).
+/// Creates Alice's home in a directory that every user may search: `private/file` (0700), `closed`
+/// (0600), `open` (0644), `listed` (0711), `fifo` and `socket` (0600).
 fn home(sandbox: &Sandbox) -> PathBuf {
     let lower = sandbox.ext4("disk", 64).join("lower");
     let alice = lower.join("alice");
@@ -123,12 +124,12 @@ fn errno<T>(result: std::io::Result<T>) -> Result<(), Errno> {
     result.map(drop).map_err(|error| Errno::from_io_error(&error).unwrap())
 }
 
-/// Uses a path somehow.
+/// A system call on a path.
 type Call = fn(&Path) -> Result<(), Errno>;
-/// What Bob tries: the object that refuses, and the path that is used.
-type Try = (&'static str, &'static str, Call);
+/// A refused call of Bob's: the object that refuses it, the path, and the call.
+type RefusedCall = (&'static str, &'static str, Call);
 
-const TRIES: &[Try] = &[
+const REFUSED_CALLS: &[RefusedCall] = &[
     ("closed", "closed", |p| open(p, OFlags::RDONLY)),
     ("closed", "closed", |p| open(p, OFlags::WRONLY)),
     ("closed", "closed", |p| rustix::fs::accessat(CWD, p, Access::READ_OK, AtFlags::EACCESS)),
@@ -155,32 +156,32 @@ const TRIES: &[Try] = &[
     ("", "private", |p| rustix::fs::rmdir(p)),
 ];
 
-fn every_refusal_is_told(transport: Transport) {
+fn every_refusal_is_logged(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = home(&sandbox);
-    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
-    // The second time the kernel remembers what it may.
+    let mount = SnoopMount::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
+    // From the second round on, the kernel answers from its caches where it may.
     for round in 0..3 {
-        for (number, (object, name, call)) in TRIES.iter().enumerate() {
+        for (number, (object, name, call)) in REFUSED_CALLS.iter().enumerate() {
             let path = mount.path("alice").join(name);
             let native = as_user(BOB, || call(&lower.join("alice").join(name)));
             assert_eq!(native, Err(Errno::ACCESS), "{number} {name}");
-            let (said, answer) = said(BOB, || call(&path));
-            assert_eq!(answer, native, "{number} {name}");
-            let denied: Vec<&String> = said.iter().filter(|line| line.starts_with("permission denied")).collect();
-            let [line] = denied[..] else { panic!("round {round}, {number}, {name}: {said:?}") };
+            let (warnings, result) = warnings_of(BOB, || call(&path));
+            assert_eq!(result, native, "{number} {name}");
+            let denied: Vec<&String> = warnings.iter().filter(|line| line.starts_with("permission denied")).collect();
+            let [line] = denied[..] else { panic!("round {round}, {number}, {name}: {warnings:?}") };
             let object = if object.is_empty() { "/alice".to_owned() } else { format!("/alice/{object}") };
             assert!(line.contains(&format!(": path=\"{object}\" uid=1002 pid=")), "{number} {name}: {line}");
         }
     }
 }
 
-fn what_is_allowed_is_not_told(transport: Transport) {
+fn allowed_calls_are_not_logged(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = home(&sandbox);
-    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
+    let mount = SnoopMount::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
     let alice = mount.path("alice");
-    let (said, ()) = said(BOB, || {
+    let (warnings, ()) = warnings_of(BOB, || {
         for _ in 0..3 {
             for name in ["private", "closed", "open", "listed", "fifo", "socket", "listed/file", "."] {
                 rustix::fs::stat(alice.join(name)).unwrap();
@@ -193,65 +194,65 @@ fn what_is_allowed_is_not_told(transport: Transport) {
             rustix::fs::fstat(handle).unwrap();
         }
     });
-    assert_eq!(said, [""; 0]);
-    // Alice's own failures, and all that root does, are nobody's business.
+    assert_eq!(warnings, [""; 0]);
+    // Alice's own failures and root's accesses are not logged.
     mode(&lower.join("alice/listed"), 0o000);
     for who in [ALICE, ROOT] {
-        let (said, ()) = self::said(who, || {
+        let (warnings, ()) = warnings_of(who, || {
             let _ = open(&alice.join("listed"), OFlags::RDONLY);
             let _ = open(&alice.join("none"), OFlags::RDONLY);
             let _ = Command::new(alice.join("closed")).status();
             fs::write(alice.join("private/file"), "new").unwrap();
         });
-        assert_eq!(said, [""; 0], "{who:?}");
+        assert_eq!(warnings, [""; 0], "{who:?}");
     }
 }
 
-fn files_that_are_in_use_are_watched_too(transport: Transport) {
+fn refusals_on_files_in_use_are_logged(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = home(&sandbox);
-    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
+    let mount = SnoopMount::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
     let path = mount.path("alice/closed");
     let mut file = as_user(ALICE, || fs::File::options().append(true).open(&path).unwrap());
     for _ in 0..5 {
         file.write_all(b"more").unwrap();
-        assert_eq!(said(BOB, || rustix::fs::stat(&path).unwrap()).0, [""; 0]);
+        assert_eq!(warnings_of(BOB, || rustix::fs::stat(&path).unwrap()).0, [""; 0]);
         file.write_all(b"more").unwrap();
-        assert_eq!(said(BOB, || open(&path, OFlags::RDONLY)).0.len(), 1);
+        assert_eq!(warnings_of(BOB, || open(&path, OFlags::RDONLY)).0.len(), 1);
     }
     drop(file);
-    // A directory in which something happens.
+    // A directory that is being modified.
     let private = mount.path("alice/private");
     for round in 0..5 {
         as_user(ALICE, || fs::write(private.join(round.to_string()), "").unwrap());
-        assert_eq!(said(BOB, || rustix::fs::stat(&private).unwrap()).0, [""; 0]);
+        assert_eq!(warnings_of(BOB, || rustix::fs::stat(&private).unwrap()).0, [""; 0]);
         as_user(ALICE, || fs::remove_file(private.join(round.to_string())).unwrap());
-        assert_eq!(said(BOB, || rustix::fs::stat(private.join("file"))).0.len(), 1);
+        assert_eq!(warnings_of(BOB, || rustix::fs::stat(private.join("file"))).0.len(), 1);
     }
 }
 
-fn acls_and_groups_decide(transport: Transport) {
+fn acls_and_groups_apply(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = home(&sandbox);
-    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
+    let mount = SnoopMount::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
     let path = mount.path("alice/closed");
     mode(&lower.join("alice/closed"), 0o640);
     chown(lower.join("alice/closed"), None, Some(2000)).unwrap();
     process::sh("setfacl -m u:1002:r \"$1\"", &[mount.path("alice/open")]);
     process::sh("setfacl -m u:1003:- \"$1\"", &[mount.path("alice/open")]);
-    let carol = Who { uid: 1003, gid: 1003, group: None };
-    assert_eq!(said(OTHER, || open(&path, OFlags::RDONLY)), (vec![], Ok(())));
-    assert_eq!(said(OTHER, || open(&path, OFlags::WRONLY)).0.len(), 1);
-    assert_eq!(said(BOB, || open(&path, OFlags::RDONLY)).0.len(), 1);
+    let carol = Credentials { uid: 1003, gid: 1003, group: None };
+    assert_eq!(warnings_of(OTHER, || open(&path, OFlags::RDONLY)), (vec![], Ok(())));
+    assert_eq!(warnings_of(OTHER, || open(&path, OFlags::WRONLY)).0.len(), 1);
+    assert_eq!(warnings_of(BOB, || open(&path, OFlags::RDONLY)).0.len(), 1);
     let open_path = mount.path("alice/open");
-    assert_eq!(said(BOB, || open(&open_path, OFlags::RDONLY)), (vec![], Ok(())));
-    assert_eq!(said(BOB, || open(&open_path, OFlags::WRONLY)).0.len(), 1);
-    let (lines, answer) = said(carol, || open(&open_path, OFlags::RDONLY));
-    assert_eq!((lines.len(), answer), (1, Err(Errno::ACCESS)));
+    assert_eq!(warnings_of(BOB, || open(&open_path, OFlags::RDONLY)), (vec![], Ok(())));
+    assert_eq!(warnings_of(BOB, || open(&open_path, OFlags::WRONLY)).0.len(), 1);
+    let (lines, result) = warnings_of(carol, || open(&open_path, OFlags::RDONLY));
+    assert_eq!((lines.len(), result), (1, Err(Errno::ACCESS)));
     assert!(lines[0].starts_with("permission denied (rwx): path=\"/alice/open\" uid=1003"), "{lines:?}");
 }
 
-/// What anybody does with a path, for the errno; none of it changes anything.
+/// System calls that change nothing.
 const CALLS: &[Call] = &[
     |p| rustix::fs::stat(p).map(drop),
     |p| rustix::fs::lstat(p).map(drop),
@@ -265,7 +266,8 @@ const CALLS: &[Call] = &[
     |p| errno(fs::read_dir(p)),
 ];
 
-/// A random tree, three levels deep, of files and directories of Alice, Bob and a third user; the paths from its root.
+/// Creates a random tree of three levels, with files and directories of Alice, Bob and a third
+/// user. Returns its paths.
 fn random_tree(lower: &Path, rng: &mut Rng) -> Vec<String> {
     let mut paths = vec![];
     for d in 0..4 {
@@ -295,13 +297,14 @@ fn random_tree(lower: &Path, rng: &mut Rng) -> Vec<String> {
     paths
 }
 
-/// Mostly open for the way, or nobody gets anywhere.
+/// Returns a random mode; most have the search permission, so that deeper objects can be reached.
 fn random_mode(rng: &mut Rng) -> u32 {
     [0o755, 0o711, 0o700, 0o750, 0o777, 0o644, 0o600, 0o666, 0o640, rng.below(0o1000) as u32][rng.below(10) as usize]
 }
 
-/// Whose object refuses a path to `who`, if one does: a directory on it, or what it leads to.
-fn refuser(lower: &Path, path: &str, who: Who) -> u32 {
+/// Returns the owner of the object that refuses a path to `who`, if one does: a directory on the
+/// path or the object itself.
+fn refusing_owner(lower: &Path, path: &str, who: Credentials) -> u32 {
     let searched =
         |at: &Path| as_user(who, || rustix::fs::accessat(CWD, at, Access::EXEC_OK, AtFlags::EACCESS)).is_ok();
     let places: Vec<PathBuf> = path.match_indices('/').map(|(end, _)| lower.join(&path[..end])).collect();
@@ -309,17 +312,17 @@ fn refuser(lower: &Path, path: &str, who: Who) -> u32 {
     fs::symlink_metadata(closed.unwrap_or(&lower.join(path))).unwrap().uid()
 }
 
-fn random_calls_of_random_users_are_told_exactly(transport: Transport) {
+fn random_calls_are_logged_exactly_if_refused(transport: Transport) {
     let seed = std::env::var("STRATA_TEST_SEED").map_or(0x5_0009, |seed| seed.parse().unwrap());
     let mut rng = Rng::new(seed);
     let sandbox = Sandbox::new();
     let lower = sandbox.ext4("disk", 64).join("lower");
     fs::create_dir(&lower).unwrap();
     let paths = random_tree(&lower, &mut rng);
-    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
+    let mount = SnoopMount::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
     let users = [ALICE, OTHER, BOB];
     let mut held: Vec<fs::File> = vec![];
-    let mut told = 0;
+    let mut logged = 0;
     for step in 0..if strata_tests::long() { 20_000 } else { 2000 } {
         let path = &paths[rng.below(paths.len() as u64) as usize];
         let at = mount.path(path);
@@ -339,21 +342,21 @@ fn random_calls_of_random_users_are_told_exactly(transport: Transport) {
                 let who = users[rng.below(3) as usize];
                 let call = rng.below(CALLS.len() as u64) as usize;
                 let native = as_user(who, || CALLS[call](&lower.join(path)));
-                let (said, answer) = said(who, || CALLS[call](&at));
-                let expected = native == Err(Errno::ACCESS) && refuser(&lower, path, who) != who.uid;
-                told += usize::from(expected);
-                assert_eq!(answer, native, "seed {seed}, step {step}: call {call} of {path} by {who:?}");
-                let context = format!("seed {seed}, step {step}: call {call} of {path} by {who:?}: {said:?}");
-                assert_eq!(said.len(), usize::from(expected), "{context}");
-                assert!(said.iter().all(|line| line.starts_with("permission denied")), "{context}");
+                let (warnings, result) = warnings_of(who, || CALLS[call](&at));
+                let expected = native == Err(Errno::ACCESS) && refusing_owner(&lower, path, who) != who.uid;
+                logged += usize::from(expected);
+                assert_eq!(result, native, "seed {seed}, step {step}: call {call} of {path} by {who:?}");
+                let context = format!("seed {seed}, step {step}: call {call} of {path} by {who:?}: {warnings:?}");
+                assert_eq!(warnings.len(), usize::from(expected), "{context}");
+                assert!(warnings.iter().all(|line| line.starts_with("permission denied")), "{context}");
             }
         }
     }
-    assert!(told > 200, "only {told} refusals");
+    assert!(logged > 200, "only {logged} refusals");
 }
 
-/// A program that looks for a repository from directory to directory guesses no names.
-fn git_is_not_told(transport: Transport) {
+/// A program that searches the parent directories for a repository does not guess names.
+fn git_searching_for_a_repository_is_not_logged(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = home(&sandbox);
     let bob = lower.join("bob");
@@ -363,15 +366,15 @@ fn git_is_not_told(transport: Transport) {
     }
     mode(&lower, 0o755);
     mode(&lower.join("alice"), 0o755);
-    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
-    // A program of its own: git goes by the user that it runs as.
-    let git = |mount: &Snooped, script: &str| {
+    let mount = SnoopMount::new(&lower, sandbox.path("m"), transport, &[("rate", "0")]);
+    // In a separate process: git checks the user it runs as.
+    let git = |mount: &SnoopMount, script: &str| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "1002", "--regid", "1002", "--clear-groups", "bash", "-euc"]);
         command.arg(format!("export HOME=/nonexistent; {script}")).arg("bash").arg(&mount.dir);
-        said(ROOT, || process::run(&mut command)).0
+        warnings_of(ROOT, || process::run(&mut command)).0
     };
-    // His own directory, one of hers, and a repository of his.
+    // Bob's own directory, one of Alice's, and a repository of Bob's.
     for script in [
         "git -C \"$1\"/bob/work status || :",
         "git -C \"$1\"/alice status || :",
@@ -380,35 +383,35 @@ fn git_is_not_told(transport: Transport) {
         assert_eq!(git(&mount, script), [""; 0], "{script}");
     }
     drop(mount);
-    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0"), ("missing", "all")]);
-    let told = git(&mount, "git -C \"$1\"/alice status || :");
-    assert!(told.iter().any(|line| line.starts_with("no such file: path=\"/.git\"")), "{told:?}");
+    let mount = SnoopMount::new(&lower, sandbox.path("m"), transport, &[("rate", "0"), ("missing", "all")]);
+    let logged = git(&mount, "git -C \"$1\"/alice status || :");
+    assert!(logged.iter().any(|line| line.starts_with("no such file: path=\"/.git\"")), "{logged:?}");
 }
 
-fn missing_names_are_told_each_time(transport: Transport) {
+fn each_lookup_of_a_missing_name_is_logged(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = home(&sandbox);
-    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[("rate", "0"), ("missing", "all")]);
+    let mount = SnoopMount::new(&lower, sandbox.path("m"), transport, &[("rate", "0"), ("missing", "all")]);
     let path = mount.path("alice/guess");
     for who in [ROOT, ALICE, BOB, OTHER, ROOT, BOB, BOB] {
-        let (said, found) = said(who, || path.try_exists().unwrap());
+        let (warnings, found) = warnings_of(who, || path.try_exists().unwrap());
         assert!(!found);
         let expected = usize::from(![ROOT, ALICE].contains(&who));
-        assert_eq!(said.len(), expected, "{who:?}: {said:?}");
+        assert_eq!(warnings.len(), expected, "{who:?}: {warnings:?}");
         let words = format!("no such file: path=\"/alice/guess\" uid={} pid={} ", who.uid, std::process::id());
-        assert!(said.iter().all(|line| line.starts_with(&words)), "{said:?}");
+        assert!(warnings.iter().all(|line| line.starts_with(&words)), "{warnings:?}");
     }
 }
 
-fn processes_are_named(transport: Transport) {
+fn warnings_name_the_process(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = home(&sandbox);
-    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[]);
+    let mount = SnoopMount::new(&lower, sandbox.path("m"), transport, &[]);
     let path = mount.path("alice/private/file");
     let mut cat = Command::new("setpriv");
     cat.args(["--reuid", "1002", "--regid", "1002", "--clear-groups", "cat"]).arg(&path);
     let mut pid = 0;
-    let (said, ()) = said(ROOT, || {
+    let (warnings, ()) = warnings_of(ROOT, || {
         let mut child = cat.stderr(std::process::Stdio::null()).spawn().unwrap();
         pid = child.id();
         assert!(!child.wait().unwrap().success());
@@ -417,28 +420,28 @@ fn processes_are_named(transport: Transport) {
         "permission denied (rwx): path=\"/alice/private\" uid=1002 pid={pid} command=\"cat\" asked=\"{}\"",
         path.display()
     );
-    assert_eq!(said, [expected]);
+    assert_eq!(warnings, [expected]);
 }
 
-fn a_refused_walk_leaves_all_as_it_was(transport: Transport) {
+fn a_refused_walk_keeps_mounts_below(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = home(&sandbox);
-    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[]);
+    let mount = SnoopMount::new(&lower, sandbox.path("m"), transport, &[]);
     let inner = mount.path("alice/private/sub");
     rustix::mount::mount("tmpfs", &inner, "tmpfs", MountFlags::empty(), None).unwrap();
     fs::write(inner.join("inside"), "").unwrap();
     assert_eq!(as_user(BOB, || open(&inner.join("inside"), OFlags::RDONLY)), Err(Errno::ACCESS));
-    assert!(inner.join("inside").exists(), "the file system mounted in a closed directory is gone");
+    assert!(inner.join("inside").exists(), "the file system mounted in a closed directory was unmounted");
     rustix::mount::unmount(&inner, UnmountFlags::empty()).unwrap();
 }
 
-fn programs_are_protected(transport: Transport) {
+fn protected_programs_can_not_be_changed(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = home(&sandbox);
     fs::create_dir(lower.join("bin")).unwrap();
     fs::copy("/bin/true", lower.join("bin/login")).unwrap();
     let options = [("protect", "/bin/login"), ("nosetid", "")];
-    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &options);
+    let mount = SnoopMount::new(&lower, sandbox.path("m"), transport, &options);
     let login = mount.path("bin/login");
     let before = fs::read(&login).unwrap();
     for script in [
@@ -455,16 +458,20 @@ fn programs_are_protected(transport: Transport) {
         "setcap cap_setuid+ep \"$1\"",
         "install -m 4755 /bin/false \"$1.suid\" && test -u \"$1.suid\"",
     ] {
-        let (said, answer) = said(ROOT, || {
+        let (warnings, result) = warnings_of(ROOT, || {
             let mut shell = Command::new("bash");
             process::try_run(shell.args(["-c", script, "bash"]).arg(&login))
         });
-        assert!(!answer.status.success(), "{script}: {}", answer.text);
-        assert!(said.iter().any(|line| line.starts_with("refused by the rules")), "{script}: {said:?} {}", answer.text);
+        assert!(!result.status.success(), "{script}: {}", result.text);
+        assert!(
+            warnings.iter().any(|line| line.starts_with("refused by the rules")),
+            "{script}: {warnings:?} {}",
+            result.text
+        );
         assert_eq!(fs::read(&login).unwrap(), before, "{script}");
     }
     process::run(&mut Command::new(&login));
-    // Nothing else is in anybody's way.
+    // The rules affect no other operation.
     symlink("login", mount.path("bin/sh")).unwrap();
     fs::copy("/bin/false", mount.path("bin/other")).unwrap();
     fs::rename(mount.path("bin/other"), mount.path("bin/another")).unwrap();
@@ -476,24 +483,24 @@ fn pjdfstest_passes(transport: Transport) {
     let (native, second) = (disk.join("native"), sandbox.dir("second"));
     fs::create_dir(&native).unwrap();
     let native = pjdfstest(&native, &second);
-    assert!(native.len() > 300, "pjdfstest has {} cases only", native.len());
+    assert!(native.len() > 300, "pjdfstest has only {} cases", native.len());
     let lower = disk.join("lower");
     fs::create_dir(&lower).unwrap();
-    let mount = Snooped::new(&lower, sandbox.path("m"), transport, &[]);
-    let worse = worse(&native, &pjdfstest(&mount.dir, &second));
-    assert!(worse.is_empty(), "{} cases fail that pass natively:\n{}", worse.len(), worse.join("\n"));
+    let mount = SnoopMount::new(&lower, sandbox.path("m"), transport, &[]);
+    let regressions = regressions(&native, &pjdfstest(&mount.dir, &second));
+    assert!(regressions.is_empty(), "{} cases fail but pass natively:\n{}", regressions.len(), regressions.join("\n"));
 }
 
 on_both_transports!(
-    every_refusal_is_told,
-    what_is_allowed_is_not_told,
-    files_that_are_in_use_are_watched_too,
-    acls_and_groups_decide,
-    random_calls_of_random_users_are_told_exactly,
-    missing_names_are_told_each_time,
-    git_is_not_told,
-    processes_are_named,
-    a_refused_walk_leaves_all_as_it_was,
-    programs_are_protected,
+    every_refusal_is_logged,
+    allowed_calls_are_not_logged,
+    refusals_on_files_in_use_are_logged,
+    acls_and_groups_apply,
+    random_calls_are_logged_exactly_if_refused,
+    each_lookup_of_a_missing_name_is_logged,
+    git_searching_for_a_repository_is_not_logged,
+    warnings_name_the_process,
+    a_refused_walk_keeps_mounts_below,
+    protected_programs_can_not_be_changed,
     pjdfstest_passes,
 );

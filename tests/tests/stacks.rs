@@ -1,4 +1,5 @@
-//! File systems of ours on file systems of ours, mount over mount, and others' on ours.
+//! Strata file systems over Strata file systems, as separate mounts and in one server, and other
+//! stackable file systems over and under them.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -13,7 +14,7 @@ use std::time::Duration;
 use strata_tests::oracle::Oracle;
 use strata_tests::oracle::population::{build, population};
 use strata_tests::process::sh;
-use strata_tests::suite::{fsx, pjdfstest, worse};
+use strata_tests::suite::{fsx, pjdfstest, regressions};
 use strata_tests::tree::{self, Times};
 use strata_tests::{Mounted, Sandbox, Spec, Transport, on_both_transports};
 
@@ -24,7 +25,7 @@ fn dirs(sandbox: &Sandbox, names: &[&str]) -> Vec<PathBuf> {
     names.iter().map(|name| disk.join(name)).inspect(|dir| fs::create_dir(dir).unwrap()).collect()
 }
 
-/// Compares `top` with a native tree of the same contents, then does random things to both.
+/// Compares `top` with a native tree of the same contents, then performs random operations on both.
 fn check(sandbox: &Sandbox, seed: u64, native: PathBuf, top: &Mounted) {
     let native = Mounted::new(Spec::Bind(native), &sandbox.path("native"));
     let mut oracle = Oracle::new(seed, native.dir(), top.dir());
@@ -34,11 +35,11 @@ fn check(sandbox: &Sandbox, seed: u64, native: PathBuf, top: &Mounted) {
     }
     oracle.close_all();
     let artifacts = sandbox.dir("artifacts");
-    let said = fsx(&top.path("fsx"), seed, 3000, &artifacts);
-    assert!(said.status.success(), "fsx: {}", said.text);
+    let output = fsx(&top.path("fsx"), seed, 3000, &artifacts);
+    assert!(output.status.success(), "fsx: {}", output.text);
 }
 
-/// Three null layers over one another are not to be seen.
+/// Three null layers in three mounts behave like the native file system.
 fn three_null_layers(transport: Transport) {
     let sandbox = Sandbox::new();
     let dirs = dirs(&sandbox, &["native", "lower"]);
@@ -50,7 +51,7 @@ fn three_null_layers(transport: Transport) {
     drop((third, second, first));
 }
 
-/// Eight null layers in one server are not to be seen either.
+/// So do eight null layers in one server.
 fn eight_null_layers_in_one_server(transport: Transport) {
     let sandbox = Sandbox::new();
     let dirs = dirs(&sandbox, &["native", "lower"]);
@@ -59,8 +60,8 @@ fn eight_null_layers_in_one_server(transport: Transport) {
     check(&sandbox, 25, dirs[0].clone(), &top);
 }
 
-/// Nor is a layer that changes names on their way down between two null layers, from above.
-fn a_layer_of_names_in_a_stack_of_three(transport: Transport) {
+/// So does a layer that encodes names between two null layers.
+fn a_name_encoding_layer_between_two_null_layers(transport: Transport) {
     let sandbox = Sandbox::new();
     let dirs = dirs(&sandbox, &["native", "lower"]);
     dirs.iter().for_each(|dir| build(dir, &[]));
@@ -68,18 +69,16 @@ fn a_layer_of_names_in_a_stack_of_three(transport: Transport) {
     check(&sandbox, 26, dirs[0].clone(), &top);
 }
 
-/// pjdfstest on a stack of three in one server.
 fn pjdfstest_on_a_stack_of_three(transport: Transport) {
     let sandbox = Sandbox::new();
     let dirs = dirs(&sandbox, &["native", "lower"]);
     let second = sandbox.dir("second");
     let native = pjdfstest(&dirs[0], &second);
     let top = Mounted::new(Spec::stack("wrapfs / rot13 / wrapfs / ", &dirs[1], transport), &sandbox.path("s"));
-    let worse = worse(&native, &pjdfstest(top.dir(), &second));
-    assert!(worse.is_empty(), "cases that fail and pass natively:\n{}", worse.join("\n"));
+    let regressions = regressions(&native, &pjdfstest(top.dir(), &second));
+    assert!(regressions.is_empty(), "cases that fail but pass natively:\n{}", regressions.join("\n"));
 }
 
-/// pjdfstest on a null layer over a null layer.
 fn pjdfstest_on_two_null_layers(transport: Transport) {
     let sandbox = Sandbox::new();
     let dirs = dirs(&sandbox, &["native", "lower"]);
@@ -87,8 +86,8 @@ fn pjdfstest_on_two_null_layers(transport: Transport) {
     let native = pjdfstest(&dirs[0], &second);
     let below = Mounted::new(Spec::wrap(&dirs[1], transport), &sandbox.path("w1"));
     let top = Mounted::new(Spec::wrap(below.dir(), transport), &sandbox.path("w2"));
-    let worse = worse(&native, &pjdfstest(top.dir(), &second));
-    assert!(worse.is_empty(), "cases that fail and pass natively:\n{}", worse.join("\n"));
+    let regressions = regressions(&native, &pjdfstest(top.dir(), &second));
+    assert!(regressions.is_empty(), "cases that fail but pass natively:\n{}", regressions.join("\n"));
     drop((top, below));
 }
 
@@ -126,7 +125,7 @@ fn null_layer_over_union_over_union(transport: Transport) {
     drop((top, union, below));
 }
 
-/// overlayfs, with its lower layer on ours, and a union with its read-only branch on overlayfs.
+/// overlayfs with a lower layer on Strata, and a union with its read-only branch on overlayfs.
 fn with_overlayfs(transport: Transport) {
     let sandbox = Sandbox::new();
     let dirs = dirs(&sandbox, &["rw", "ro", "upper", "work", "upper2", "work2", "rw2"]);
@@ -152,7 +151,7 @@ fn with_overlayfs(transport: Transport) {
     File::options().append(true).open(&path).unwrap().write_all(b"+").unwrap();
     assert_eq!(tree::node(&path).size, node.size + 1);
     unmount(&over, UnmountFlags::empty()).unwrap();
-    // The other way round.
+    // With the roles exchanged.
     overlay(&dirs[1], &dirs[4], &dirs[5], &over);
     let top = Mounted::new(Spec::union(&dirs[6], &over, transport), &sandbox.path("top"));
     let path = top.path(path.strip_prefix(&over).unwrap());
@@ -163,7 +162,8 @@ fn with_overlayfs(transport: Transport) {
     unmount(&over, UnmountFlags::empty()).unwrap();
 }
 
-/// overlayfs with its upper layer on ours, in a union and in a null layer: it renames with `RENAME_WHITEOUT`.
+/// overlayfs with its upper layer in a union and in a null layer: it renames with
+/// `RENAME_WHITEOUT`.
 fn under_overlayfs(transport: Transport) {
     let sandbox = Sandbox::new();
     let dirs = dirs(&sandbox, &["rw", "ro", "lower", "null", "over"]);
@@ -191,11 +191,12 @@ fn under_overlayfs(transport: Transport) {
         fs::remove_dir_all(over.join("d1")).unwrap();
         fs::create_dir(over.join("d1")).unwrap();
         fs::rename(over.join("d2/sub/f"), over.join("d2/f")).unwrap();
-        // overlayfs over two file systems has other numbers in `d_ino` than in `st_ino`: only names are compared.
+        // overlayfs over two file systems returns a `d_ino` that differs from `st_ino`: compare
+        // names only.
         let names = || sh("cd \"$1\" && find . | sort", &[over]);
         let seen = names();
         unmount(over, UnmountFlags::empty()).unwrap();
-        // Whiteouts are devices in the upper layer, as on any file system; overlayfs links them together.
+        // overlayfs stores whiteouts in the upper layer as device nodes, hard-linked to each other.
         let left = fs::symlink_metadata(upper.join("f2")).unwrap();
         assert!(std::os::unix::fs::FileTypeExt::is_char_device(&left.file_type()) && left.rdev() == 0);
         overlay();
@@ -211,7 +212,8 @@ fn under_overlayfs(transport: Transport) {
     }
 }
 
-/// A union mounted over one of its own branches shows it: the branch was opened before it was covered.
+/// A union mounted over one of its branches has that branch's contents: the branch was opened
+/// before the mount covered it.
 fn over_its_own_branch(transport: Transport) {
     let sandbox = Sandbox::with_time(Duration::from_secs(60));
     let dirs = dirs(&sandbox, &["rw", "ro"]);
@@ -225,13 +227,14 @@ fn over_its_own_branch(transport: Transport) {
     assert!(!dirs[1].join("g").exists() && dirs[0].join("g").exists());
 }
 
-/// Fills the directory under a stack, through it, with what another directory has.
+/// Copies a tree into the directory under a stack, through the stack.
 fn fill(sandbox: &Sandbox, above: &str, lower: &Path, from: &Path, transport: Transport) {
     let stack = Mounted::new(Spec::stack(above, lower, transport), &sandbox.path("filling"));
     sh("cp -a \"$1\"/. \"$2\"", &[from, stack.dir()]);
 }
 
-/// A union whose branches are stacks: what programs see is what they see natively, and the branch that is never changed isn't.
+/// A union whose branches are stacks behaves like the native file system, and its read-only branch
+/// does not change.
 fn union_of_stacks(transport: Transport) {
     let sandbox = Sandbox::new();
     let dirs = dirs(&sandbox, &["native", "rw", "ro"]);
@@ -272,8 +275,9 @@ fn union_over_a_union_in_one_server(transport: Transport) {
     }
 }
 
-/// Files are copied up into a branch that compresses them, and from one with another key than that of the branch they go to.
-fn copied_up_into_a_stack(transport: Transport) {
+/// Files are copied up into a branch that compresses them, and from a branch with a different key
+/// than the target.
+fn copy_up_into_a_branch_that_is_a_stack(transport: Transport) {
     let sandbox = Sandbox::new();
     let dirs = dirs(&sandbox, &["rw", "plain", "masked"]);
     let line = "what is repeated takes little room\n";
@@ -302,7 +306,7 @@ fn copied_up_into_a_stack(transport: Transport) {
             let text = fs::read_to_string(union.path(name)).unwrap();
             assert!(text.strip_suffix("more\n") == Some(&big), "{name}, remounted: {remounted}");
             let stored = fs::metadata(dirs[0].join(name)).unwrap();
-            assert!(stored.blocks() * 512 < big.len() as u64 / 10, "{name} takes {} blocks", stored.blocks());
+            assert!(stored.blocks() * 512 < big.len() as u64 / 10, "{name} occupies {} blocks", stored.blocks());
         }
         union.remount();
     }
@@ -312,7 +316,7 @@ fn copied_up_into_a_stack(transport: Transport) {
     }
 }
 
-/// Replicas that store the same tree in different ways.
+/// Replicas that store the same tree in different formats.
 fn replicas_that_are_stacks(transport: Transport) {
     let sandbox = Sandbox::new();
     let dirs = dirs(&sandbox, &["native", "packed", "masked"]);
@@ -334,7 +338,7 @@ fn replicas_that_are_stacks(transport: Transport) {
 on_both_transports!(
     three_null_layers,
     eight_null_layers_in_one_server,
-    a_layer_of_names_in_a_stack_of_three,
+    a_name_encoding_layer_between_two_null_layers,
     pjdfstest_on_a_stack_of_three,
     pjdfstest_on_two_null_layers,
     union_over_null_layers,
@@ -344,6 +348,6 @@ on_both_transports!(
     over_its_own_branch,
     union_of_stacks,
     union_over_a_union_in_one_server,
-    copied_up_into_a_stack,
+    copy_up_into_a_branch_that_is_a_stack,
     replicas_that_are_stacks,
 );

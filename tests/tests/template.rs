@@ -1,4 +1,5 @@
-//! Layers made with the template, mounted: what others' suites say of files whose names and data are stored in another form.
+//! Layers made with the template, mounted: third-party suites and coherence on files whose names
+//! and data are stored in another format.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -11,7 +12,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use strata_tests::suite::{fsx, pjdfstest, worse};
+use strata_tests::suite::{fsx, pjdfstest, regressions};
 use strata_tests::{Rng, Sandbox, Transport, long, on_both_transports, process};
 use vnode::Layer;
 use wrapfs::{Build, LayerType, Settings, Template, Traits};
@@ -19,30 +20,30 @@ use wrapfs::{Build, LayerType, Settings, Template, Traits};
 const XOR: &LayerType = &layers::xor::LAYER;
 const ROT13: &LayerType = &layers::rot13::LAYER;
 
-/// Names in each directory are encoded with what a file there holds.
+/// A layer that encodes the names of each directory with the contents of a file in it.
 #[path = "../../crates/wrapfs/tests/common/store.rs"]
 #[allow(dead_code)]
 mod store;
 
 const STORED: &LayerType = &LayerType {
     name: "stored",
-    about: "keeps what names are encoded with in each directory",
+    about: "encodes names with a key per directory",
     options: &[],
     build: Build::Over(&|lower, _settings| Ok(store::Store::new(255).over(lower))),
     traits: Traits::NONE,
 };
 
-/// What others change is seen after this long.
+/// Delay until changes made below are visible.
 const CACHE: Duration = Duration::from_millis(50);
 
-/// Layers over a directory, without passthrough; unmounted when this goes.
-struct Stacked {
+/// A stack of layers over a directory, without passthrough; unmounted when dropped.
+struct LayerStack {
     mounted: server::Mounted,
     dir: PathBuf,
 }
 
-impl Stacked {
-    /// The lowest layer first, each with an option.
+impl LayerStack {
+    /// Mounts the layers in `kinds`, lowest first, each with an option.
     fn new(lower: &Path, dir: PathBuf, transport: Transport, kinds: &[(&LayerType, &str, &str)]) -> Self {
         fs::create_dir_all(&dir).unwrap();
         let mut layer: Arc<dyn Layer> = HostFs::open(lower, HostOptions::default()).unwrap();
@@ -65,7 +66,7 @@ impl Stacked {
     }
 }
 
-impl Drop for Stacked {
+impl Drop for LayerStack {
     fn drop(&mut self) {
         self.mounted.stop().unwrap();
         self.mounted.wait();
@@ -74,8 +75,8 @@ impl Drop for Stacked {
 
 const THREE: [(&LayerType, &str, &str); 3] = [(XOR, "block", "4096"), (ROT13, "", ""), (XOR, "block", "1000")];
 
-/// An empty directory with the bit that makes it a managed one of usenetfs.
-fn managed(dir: &Path) -> PathBuf {
+/// Creates an empty directory with the mode bit that marks a directory managed by usenetfs.
+fn make_managed_dir(dir: &Path) -> PathBuf {
     fs::create_dir(dir).unwrap();
     fs::set_permissions(dir, fs::Permissions::from_mode(0o4755)).unwrap();
     dir.to_owned()
@@ -90,27 +91,27 @@ fn fsx_through_stacks(transport: Transport) {
     let zstd = vec![(&layers::zstd::LAYER, "block", "4096")];
     let snooped = vec![(&snoopfs::LAYER, "", "")];
     let spread = vec![(&usenetfs::LAYER, "", "")];
-    let lower = managed(&disk.join("lower"));
+    let lower = make_managed_dir(&disk.join("lower"));
     for (i, kinds) in [one("4096"), one("7"), one("65536"), THREE.to_vec(), zstd, snooped, spread].iter().enumerate() {
-        let stacked = Stacked::new(&lower, sandbox.path("m"), transport, kinds);
+        let stack = LayerStack::new(&lower, sandbox.path("m"), transport, kinds);
         for seed in seeds.clone() {
-            let said = fsx(&stacked.dir.join(format!("file{i}")), seed, 3000, &artifacts);
-            assert!(said.status.success(), "fsx -S {seed} through {kinds:?}: {}\n{}", said.status, said.text);
+            let output = fsx(&stack.dir.join(format!("file{i}")), seed, 3000, &artifacts);
+            assert!(output.status.success(), "fsx -S {seed} through {kinds:?}: {}\n{}", output.status, output.text);
         }
     }
 }
 
-fn mapped_files_are_read_run_and_written(transport: Transport) {
+fn mapped_files_can_be_read_executed_and_written(transport: Transport) {
     let sandbox = Sandbox::new();
     let disk = sandbox.dir("disk");
-    let stacked = Stacked::new(&disk, sandbox.path("m"), transport, &THREE);
-    // Programs are run out of mappings.
-    let program = stacked.dir.join("true");
+    let stack = LayerStack::new(&disk, sandbox.path("m"), transport, &THREE);
+    // Programs are executed from mappings.
+    let program = stack.dir.join("true");
     fs::copy("/bin/true", &program).unwrap();
     assert_ne!(fs::read(disk.join("gehr")).unwrap(), fs::read("/bin/true").unwrap());
     process::sh("\"$1\"", &[&program]);
-    // What is written by one way is read by the other.
-    let path = stacked.dir.join("mapped");
+    // write(2) and the mapping are coherent.
+    let path = stack.dir.join("mapped");
     let mut content = Rng::new(1).bytes(100_000);
     fs::write(&path, &content).unwrap();
     process::sh(
@@ -128,42 +129,42 @@ m.flush()' \"$1\"",
     );
     content[5000..5009].copy_from_slice(b"by memory");
     content[70_000..70_010].copy_from_slice(b"by writing");
-    drop(stacked);
-    let again = Stacked::new(&disk, sandbox.path("m"), transport, &THREE);
+    drop(stack);
+    let again = LayerStack::new(&disk, sandbox.path("m"), transport, &THREE);
     assert!(fs::read(again.dir.join("mapped")).unwrap() == content);
 }
 
 fn appends_and_sparse_files(transport: Transport) {
     let sandbox = Sandbox::new();
     let disk = sandbox.ext4("disk", 64);
-    let stacked = Stacked::new(&disk, sandbox.path("m"), transport, &[(XOR, "block", "512")]);
-    let path = stacked.dir.join("log");
+    let stack = LayerStack::new(&disk, sandbox.path("m"), transport, &[(XOR, "block", "512")]);
+    let path = stack.dir.join("log");
     let mut log = OpenOptions::new().append(true).create(true).open(&path).unwrap();
     for line in 0..500 {
         log.write_all(format!("line {line}\n").as_bytes()).unwrap();
     }
     let expected: String = (0..500).map(|line| format!("line {line}\n")).collect();
     assert_eq!(fs::read_to_string(&path).unwrap(), expected);
-    // Sparse files keep their holes, and copies of them too.
-    let sparse = File::create(stacked.dir.join("sparse")).unwrap();
+    // Sparse files and copies of them keep their holes.
+    let sparse = File::create(stack.dir.join("sparse")).unwrap();
     sparse.write_all_at(b"far away", 50 << 20).unwrap();
-    process::sh("cp --sparse=always \"$1/sparse\" \"$1/copy\"; cmp \"$1/sparse\" \"$1/copy\"", &[&stacked.dir]);
+    process::sh("cp --sparse=always \"$1/sparse\" \"$1/copy\"; cmp \"$1/sparse\" \"$1/copy\"", &[&stack.dir]);
     for name in ["sparse", "copy"] {
-        let blocks = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(stacked.dir.join(name)).unwrap());
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(stack.dir.join(name)).unwrap());
         assert!(blocks < 100, "{name}: {blocks}");
     }
 }
 
-/// Each of several threads writes its own bytes of one page and reads them back: a page is not thrown away while what is written to it is
-/// on its way.
-fn neighbours_in_a_page(transport: Transport) {
+/// Several threads write different bytes of one page and read them back: a page must not be dropped
+/// while a WRITE to it is queued.
+fn concurrent_writers_of_one_page(transport: Transport) {
     const WRITERS: u64 = 8;
     let sandbox = Sandbox::with_time(Duration::from_secs(120));
     let disk = sandbox.ext4("disk", 256);
     let zstd = vec![(&layers::zstd::LAYER, "", "")];
     for (i, kinds) in [zstd, Vec::new()].iter().enumerate() {
-        let stacked = Stacked::new(&disk, sandbox.path("m"), transport, kinds);
-        let path = stacked.dir.join(format!("page{i}"));
+        let stack = LayerStack::new(&disk, sandbox.path("m"), transport, kinds);
+        let path = stack.dir.join(format!("page{i}"));
         fs::write(&path, [0; 4096]).unwrap();
         std::thread::scope(|scope| {
             for writer in 0..WRITERS {
@@ -183,13 +184,13 @@ fn neighbours_in_a_page(transport: Transport) {
     }
 }
 
-/// A file that is held open shows what others write to it, at the latest when its attributes are asked for.
-fn changes_by_others_in_open_files(transport: Transport) {
+/// An open file returns data changed below, at the latest after its attributes are requested.
+fn open_files_return_data_changed_below(transport: Transport) {
     let sandbox = Sandbox::with_time(Duration::from_secs(60));
     let disk = sandbox.ext4("disk", 64);
-    let stacked = Stacked::new(&disk, sandbox.path("m"), transport, &[]);
+    let stack = LayerStack::new(&disk, sandbox.path("m"), transport, &[]);
     fs::write(disk.join("f"), b"first").unwrap();
-    let open = File::open(stacked.dir.join("f")).unwrap();
+    let open = File::open(stack.dir.join("f")).unwrap();
     for text in ["first", "other", "longer than before", "short"] {
         fs::write(disk.join("f"), text).unwrap();
         let start = std::time::Instant::now();
@@ -207,43 +208,43 @@ fn changes_by_others_in_open_files(transport: Transport) {
             );
             std::thread::sleep(CACHE);
         }
-        // And a file that is opened anew shows nothing else.
-        assert_eq!(fs::read(stacked.dir.join("f")).unwrap(), text.as_bytes());
+        // A newly opened file returns the new data only.
+        assert_eq!(fs::read(stack.dir.join("f")).unwrap(), text.as_bytes());
     }
 }
 
-/// A layer that lets nothing change, and says so.
+/// A layer that refuses all changes and declares itself read-only.
 const FROZEN: &LayerType = &LayerType {
     name: "frozen",
-    about: "lets nothing change",
+    about: "refuses all changes",
     options: &[],
     build: Build::Over(&|lower, _settings| Ok(Template::over(lower).read_only().build())),
     traits: Traits::NONE,
 };
 
-/// The mount shows that a layer is read-only, and the kernel refuses changes before the server hears of them.
+/// Over a read-only layer the mount is read-only, and the kernel refuses changes without a request.
 fn a_read_only_layer_is_mounted_read_only(transport: Transport) {
     let sandbox = Sandbox::new();
     let disk = sandbox.dir("disk");
     fs::write(disk.join("f"), b"as it is").unwrap();
-    let stacked = Stacked::new(&disk, sandbox.path("m"), transport, &[(FROZEN, "", "")]);
-    assert_eq!(fs::read(stacked.dir.join("f")).unwrap(), b"as it is");
-    let refused = [fs::write(stacked.dir.join("f"), b"other"), fs::create_dir(stacked.dir.join("d"))];
+    let stack = LayerStack::new(&disk, sandbox.path("m"), transport, &[(FROZEN, "", "")]);
+    assert_eq!(fs::read(stack.dir.join("f")).unwrap(), b"as it is");
+    let refused = [fs::write(stack.dir.join("f"), b"other"), fs::create_dir(stack.dir.join("d"))];
     for error in refused.map(Result::unwrap_err) {
         assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     }
-    let options = process::sh("findmnt -no OPTIONS \"$1\"", &[&stacked.dir]);
+    let options = process::sh("findmnt -no OPTIONS \"$1\"", &[&stack.dir]);
     assert!(options.split(',').any(|option| option == "ro"), "{options}");
 }
 
-fn directories_with_a_state(transport: Transport) {
+fn directories_with_state(transport: Transport) {
     let sandbox = Sandbox::with_time(Duration::from_secs(120));
     let disk = sandbox.ext4("disk", 256);
     let lower = disk.join("lower");
     fs::create_dir(&lower).unwrap();
-    let mounted = || Stacked::new(&lower, sandbox.path("m"), transport, &[(STORED, "", "")]);
-    let stacked = mounted();
-    // A tree with long names and directories that nobody may write, copied, moved, linked.
+    let mounted = || LayerStack::new(&lower, sandbox.path("m"), transport, &[(STORED, "", "")]);
+    let stack = mounted();
+    // A tree with long names and with read-only directories; copied, moved and linked.
     let tree = sandbox.dir("tree");
     process::sh(
         "cd \"$1\"; long=$(printf 'n%.0s' {1..200}); mkdir -p a/b/c \"d/$long\" a/$long; echo text > \"d/$long/$long\"
@@ -253,7 +254,7 @@ fn directories_with_a_state(transport: Transport) {
     process::sh(
         "cd \"$2\"; cp -a \"$1\" one; mv one two; mkdir one; cp -a \"$1\" one/; mv one/tree three; rmdir one
          cp -al two/. three/again; mkdir empty; mv -T three/again empty; ! mv -T two empty 2> /dev/null",
-        &[&tree, &stacked.dir],
+        &[&tree, &stack.dir],
     );
     let same =
         "diff -r --no-dereference \"$1\" \"$2/$3\"; (cd \"$1\"; find . | sort) | cmp - <(cd \"$2/$3\"; find . | sort)";
@@ -263,32 +264,32 @@ fn directories_with_a_state(transport: Transport) {
             process::sh(same, &[&tree, dir, Path::new(copy)]);
         }
     };
-    check(&stacked.dir);
-    // Each directory has a state, and no name of it is readable below.
+    check(&stack.dir);
+    // Every directory has a state, and no plain name appears below.
     process::sh(
         "cd \"$1\"; find . -type d | while read -r dir; do test -f \"$dir/store.state\"; done
          test -z \"$(find . -name 'linked' -o -name 'nnn*')\"",
         &[&lower],
     );
-    drop(stacked);
-    let stacked = mounted();
-    check(&stacked.dir);
-    process::sh("chmod -R u+w \"$1\"; rm -r \"$1\"/*; test -z \"$(ls -A \"$1\")\"", &[&stacked.dir]);
+    drop(stack);
+    let stack = mounted();
+    check(&stack.dir);
+    process::sh("chmod -R u+w \"$1\"; rm -r \"$1\"/*; test -z \"$(ls -A \"$1\")\"", &[&stack.dir]);
     assert_eq!(process::sh("ls -A \"$1\"", &[&lower]).trim(), store::STATE);
 }
 
 on_both_transports!(
-    directories_with_a_state,
+    directories_with_state,
     a_read_only_layer_is_mounted_read_only,
     fsx_through_stacks,
-    mapped_files_are_read_run_and_written,
+    mapped_files_can_be_read_executed_and_written,
     appends_and_sparse_files,
-    neighbours_in_a_page,
-    changes_by_others_in_open_files
+    concurrent_writers_of_one_page,
+    open_files_return_data_changed_below
 );
 
-/// No case of pjdfstest that passes natively fails through a stack of three, where data are compressed, in a managed directory, nor where
-/// directories have a state.
+/// Every case of pjdfstest that passes natively also passes through a stack of three, with
+/// compressed data, in a managed directory, and with per-directory state.
 #[test]
 fn pjdfstest_through_layers() {
     let sandbox = Sandbox::with_time(Duration::from_secs(400));
@@ -298,20 +299,30 @@ fn pjdfstest_through_layers() {
     for dir in [&native, &three, &zstd, &stored] {
         fs::create_dir(dir).unwrap();
     }
-    let usenet = managed(&disk.join("usenet"));
+    let usenet = make_managed_dir(&disk.join("usenet"));
     let native = pjdfstest(&native, &second);
     let compressing = [(&layers::zstd::LAYER, "", "")];
-    let managed = [(&usenetfs::LAYER, "scheme", "hash")];
+    let make_managed_dir = [(&usenetfs::LAYER, "scheme", "hash")];
     let storing = [(STORED, "", "")];
-    let layers =
-        [(&three, &THREE[..], "m"), (&zstd, &compressing, "z"), (&usenet, &managed, "u"), (&stored, &storing, "s")];
+    let layers = [
+        (&three, &THREE[..], "m"),
+        (&zstd, &compressing, "z"),
+        (&usenet, &make_managed_dir, "u"),
+        (&stored, &storing, "s"),
+    ];
     for (lower, kinds, mount) in layers {
-        let stacked = Stacked::new(lower, sandbox.path(mount), Transport::Ring, kinds);
-        let mut worse = worse(&native, &pjdfstest(&stacked.dir, &second));
+        let stack = LayerStack::new(lower, sandbox.path(mount), Transport::Ring, kinds);
+        let mut regressions = regressions(&native, &pjdfstest(&stack.dir, &second));
         if *lower == usenet {
-            // These four set the mode of the directory that they work in, and with it take away the bit that makes it managed.
-            worse.retain(|case| !case.contains("::uid_gid_eq_euid_egid: ") || !case.contains("ENOTEMPTY"));
+            // These four cases set the mode of their working directory, which clears the bit that
+            // makes it managed.
+            regressions.retain(|case| !case.contains("::uid_gid_eq_euid_egid: ") || !case.contains("ENOTEMPTY"));
         }
-        assert!(worse.is_empty(), "{kinds:?}: {} cases fail that pass natively:\n{}", worse.len(), worse.join("\n"));
+        assert!(
+            regressions.is_empty(),
+            "{kinds:?}: {} cases fail but pass natively:\n{}",
+            regressions.len(),
+            regressions.join("\n")
+        );
     }
 }

@@ -23,7 +23,7 @@ fn listed(dir: &Path) -> BTreeSet<String> {
     set
 }
 
-fn ten_thousand_articles_look_flat(transport: Transport) {
+fn ten_thousand_articles_appear_flat(transport: Transport) {
     for (options, directories) in [("", 1000), (",scheme=hash,limit=200", 16)] {
         let sandbox = Sandbox::new();
         let disk = sandbox.ext4("disk", 128);
@@ -45,7 +45,7 @@ fn ten_thousand_articles_look_flat(transport: Transport) {
         let below = process::sh("find \"$1/group\" -type d | wc -l", &[&disk]);
         let below: usize = below.trim().parse().unwrap();
         assert!(below >= directories, "{below}");
-        // rmdir(2) sees entries, and after them nothing.
+        // rmdir(2) fails while there are entries, and succeeds afterwards.
         fs::remove_dir(&group).unwrap_err();
         fs::rename(group.join("overview"), mounted.path("overview")).unwrap();
         fs::rename(group.join("77"), group.join("78")).unwrap();
@@ -60,7 +60,7 @@ fn ten_thousand_articles_look_flat(transport: Transport) {
     }
 }
 
-fn a_directory_is_converted_while_it_is_used(transport: Transport) {
+fn conversion_of_a_directory_in_use(transport: Transport) {
     let sandbox = Sandbox::new();
     let disk = sandbox.ext4("disk", 128);
     let mounted = mount(&sandbox, &disk, "", transport);
@@ -95,8 +95,9 @@ fn a_directory_is_converted_while_it_is_used(transport: Transport) {
     }
 }
 
-/// On a terminal one sees how far it is, in entries as users count them; a pipe gets the outcome alone.
-fn a_conversion_tells_how_far_it_is(transport: Transport) {
+/// On a terminal, the command displays its progress in entries as users count them; in a pipe it
+/// prints only the result.
+fn conversion_reports_progress(transport: Transport) {
     const ENTRIES: u64 = 6000;
     let sandbox = Sandbox::new();
     let disk = sandbox.ext4("disk", 128);
@@ -114,22 +115,21 @@ fn a_conversion_tells_how_far_it_is(transport: Transport) {
         ("unmanage", "flat"),
     ] {
         let command = format!("{} usenet {words} {}", program.display(), group.display());
-        let said = process::sh("script -qec \"$1\" /dev/null", &[&command]);
-        let counts: Vec<u64> = said
+        let output = process::sh("script -qec \"$1\" /dev/null", &[&command]);
+        let counts: Vec<u64> = output
             .split("\r\x1b[K")
             .filter_map(|line| line.split_once(&format!(" of {ENTRIES} entries moved (")))
             .map(|(count, _)| count.parse().unwrap())
             .collect();
-        assert!(!counts.is_empty() && counts.is_sorted() && counts.iter().all(|n| *n <= ENTRIES), "{words}: {said:?}");
-        assert!(said.trim_end().ends_with(&format!("group: {outcome}, {ENTRIES} entries")), "{words}: {said:?}");
+        assert!(
+            !counts.is_empty() && counts.is_sorted() && counts.iter().all(|n| *n <= ENTRIES),
+            "{words}: {output:?}"
+        );
+        assert!(output.trim_end().ends_with(&format!("group: {outcome}, {ENTRIES} entries")), "{words}: {output:?}");
     }
-    let said = process::sh("\"$1\" usenet manage --json \"$2\" 2>&1", &[&program, &group]);
+    let output = process::sh("\"$1\" usenet manage --json \"$2\" 2>&1", &[&program, &group]);
     let expected = format!("\"entries\":{ENTRIES},\"moved\":0,\"scheme\":\"digits\",\"state\":\"stable\"");
-    assert!(said.starts_with('{') && said.contains(&expected), "{said:?}");
+    assert!(output.starts_with('{') && output.contains(&expected), "{output:?}");
 }
 
-on_both_transports!(
-    ten_thousand_articles_look_flat,
-    a_directory_is_converted_while_it_is_used,
-    a_conversion_tells_how_far_it_is
-);
+on_both_transports!(ten_thousand_articles_appear_flat, conversion_of_a_directory_in_use, conversion_reports_progress);

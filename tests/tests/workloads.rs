@@ -1,4 +1,4 @@
-//! Programs that people use, doing what they do: git, cargo, SQLite, PostgreSQL, rsync, tar.
+//! Workloads of common programs: git, cargo, SQLite, PostgreSQL, rsync, tar.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -16,7 +16,7 @@ fn fixture(transport: Transport, mib: u64, fill: impl FnOnce(&Path)) -> Fixture 
     Fixture::with(Sandbox::with_time(Duration::from_secs(300)), mib, transport, Delete::Whiteout, fill)
 }
 
-/// Copies the sources of this workspace, which is a real project, and makes a repository of them.
+/// Copies the sources of this workspace, a real project, and creates a git repository of them.
 fn repository(dir: &Path) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let script = "cd \"$1\"; mkdir \"$2\"/src; tar c --exclude=target --exclude=cache --exclude=./.git . | tar x -C \"$2\"/src
@@ -25,7 +25,7 @@ fn repository(dir: &Path) {
     sh(script, &[root, dir.to_owned()]);
 }
 
-/// git on a repository of the read-only branch: everything that rewrites its files, and a clone.
+/// git on a repository on the read-only branch: commands that rewrite its files, and a clone.
 fn git(transport: Transport) {
     let mut fx = fixture(transport, 256, repository);
     let script = "export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
@@ -36,8 +36,8 @@ fn git(transport: Transport) {
         git clone -q --no-local . ../clone; cd ../clone; test -z \"$(git status --porcelain)\"
         git checkout -q -b work; echo more >> Cargo.toml; git commit -q -am more; git push -q origin work
         git fsck --full --strict; cd ../src; git log --format=%s work; git worktree add -q ../tree other; ls ../tree";
-    let said = sh(script, &[fx.union.dir()]);
-    assert!(said.contains("more\nall\n") && said.contains("moved\n"), "{said}");
+    let output = sh(script, &[fx.union.dir()]);
+    assert!(output.contains("more\nall\n") && output.contains("moved\n"), "{output}");
     fx.remount();
     sh(
         "cd \"$1\"/src; git -c safe.directory='*' fsck --full --strict; test -z \"$(git -c safe.directory='*' status --porcelain)\"",
@@ -49,19 +49,20 @@ fn git(transport: Transport) {
     );
 }
 
-/// Building and testing a crate whose sources lie on the read-only branch, all its output on the union.
+/// Builds and tests a crate whose sources are on the read-only branch; the output is on the union.
 fn cargo(transport: Transport) {
     let fx = fixture(transport, 1024, repository);
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["test", "--offline", "--quiet", "--package", "vnode", "--target-dir"]).arg(fx.path("target"));
-    let said = run(command.current_dir(fx.path("src")).env_remove("CARGO_TARGET_DIR"));
-    assert!(said.contains("test result: ok"), "{said}");
+    let output = run(command.current_dir(fx.path("src")).env_remove("CARGO_TARGET_DIR"));
+    assert!(output.contains("test result: ok"), "{output}");
     assert!(fs::read_dir(fx.path("target/debug/deps")).unwrap().count() > 10);
     sh("rm -r \"$1\"/target \"$1\"/src; test -z \"$(ls -A \"$1\")\"", &[fx.union.dir()]);
 }
 
-/// Several processes write one SQLite data base, which began on the read-only branch; nothing is lost and it is sound.
+/// Several processes write a SQLite database from the read-only branch. No row is lost and the
+/// integrity check passes.
 fn sqlite(transport: Transport) {
     for journal in ["delete", "wal"] {
         let mut fx = fixture(transport, 256, |ro| {
@@ -79,18 +80,19 @@ fn sqlite(transport: Transport) {
                 done | sqlite3 \"$1\" || echo failed) &
             done; wait
             sqlite3 \"$1\" 'pragma integrity_check; select count(*), count(distinct who * 1000 + n) from t'";
-        let said = sh(script, &[fx.path("db"), PathBuf::from(journal)]);
-        assert_eq!(said, format!("{journal}\nok\n101|101\n"));
+        let output = sh(script, &[fx.path("db"), PathBuf::from(journal)]);
+        assert_eq!(output, format!("{journal}\nok\n101|101\n"));
         fx.remount();
-        let said = sh(
+        let output = sh(
             "sqlite3 \"$1\" 'pragma integrity_check; select count(*) from t; vacuum; pragma integrity_check'",
             &[fx.path("db")],
         );
-        assert_eq!(said, "ok\n101\nok\n");
+        assert_eq!(output, "ok\n101\nok\n");
     }
 }
 
-/// A PostgreSQL cluster that was made on the read-only branch, under load, through a crash of PostgreSQL and a remount.
+/// A PostgreSQL cluster from the read-only branch, under load, through a crash of PostgreSQL and a
+/// remount.
 fn postgresql(transport: Transport) {
     let version = fs::read_dir("/usr/lib/postgresql").ok().and_then(|mut d| d.next()).and_then(Result::ok);
     let bin = version.expect("PostgreSQL is missing: run scripts/test-tools.sh").path().join("bin");
@@ -98,10 +100,10 @@ fn postgresql(transport: Transport) {
         let script = format!("export PATH=\"{}:$PATH\" PGHOST=/mnt/run PGDATABASE=postgres; {what}", bin.display());
         let mut command = Command::new("runuser");
         command.args(["-u", "postgres", "--", "bash", "-euo", "pipefail", "-c", &script, "bash"]).arg(data);
-        let said = try_run(command.current_dir("/"));
+        let output = try_run(command.current_dir("/"));
         let log = fs::read_to_string("/mnt/run/postgres.txt").unwrap_or_default();
-        assert!(said.status.success(), "{what}: {}\n{log}", said.text);
-        said.text
+        assert!(output.status.success(), "{what}: {}\n{log}", output.text);
+        output.text
     };
     let sandbox = Sandbox::with_time(Duration::from_secs(300));
     sh("mkdir /mnt/run; chown postgres: /mnt/run", &[""]);
@@ -115,7 +117,7 @@ fn postgresql(transport: Transport) {
     let sums = "psql -Atc 'select (select sum(abalance) from pgbench_accounts) = (select sum(bbalance) from pgbench_branches),
                 (select sum(tbalance) from pgbench_tellers) = (select sum(delta) from pgbench_history), count(*) > 0 from pgbench_history'";
     assert_eq!(postgres(sums, &data).trim(), "t|t|t");
-    // It crashes under load and recovers from its log.
+    // The server crashes under load and recovers from its log.
     postgres(
         "(pgbench -n -c 4 -T 30 >/dev/null 2>&1 || true) & sleep 1; pg_ctl -s -D \"$1\" -m immediate stop; wait",
         &data,
@@ -129,17 +131,19 @@ fn postgresql(transport: Transport) {
     postgres("pg_ctl -s -D \"$1\" -m fast stop; pg_checksums --check -D \"$1\"", &data);
 }
 
-/// A tree for copying: one with everything in it, and one of many small files.
+/// Creates the trees to copy: one with every kind of object, one of many small files.
 fn tree_to_copy(dir: &Path) {
     let odd = dir.join("odd");
     fs::create_dir(&odd).unwrap();
     build(&odd, &population(31));
-    // rsync builds a file F as `.F.xxxxxx`: no union takes that of `wh`, `.wh`, `wh.x`.
+    // rsync writes a file F as `.F.xxxxxx`. For `wh`, `.wh` and `wh.x` that is a reserved name,
+    // which a union refuses.
     sh("find \"$1\" -depth -name '*wh*' -exec rm -r {} +", &[&odd]);
     sh("cp -a /usr/share/perl5 /etc \"$1\"/ 2>/dev/null || true; rm -f \"$1\"/etc/mtab", &[dir]);
 }
 
-/// rsync -aHAX to the union and back again finds no difference, itemized, whichever end it looks from; after a remount too.
+/// rsync -aHAX to the union and back finds no difference in either direction, before and after a
+/// remount.
 fn rsync(transport: Transport) {
     let mut fx = fixture(transport, 512, tree_to_copy);
     let native = fx.sandbox.path("rw/native");
@@ -151,9 +155,9 @@ fn rsync(transport: Transport) {
         let mut command = Command::new("rsync");
         command.args(["-aHAX", "-n", "-i", "--checksum", "--delete"]);
         command.arg(one.join("")).arg(other.join(""));
-        let said = run(&mut command);
-        // Symbolic links and special files have no bytes to compare; everything else must be silent.
-        assert_eq!(said, "", "{} and {}", one.display(), other.display());
+        let output = run(&mut command);
+        // Symbolic links and special files have no bytes to compare; all others must compare equal.
+        assert_eq!(output, "", "{} and {}", one.display(), other.display());
     };
     let there = fx.path("there");
     sh("rsync -aHAX \"$1\"/ \"$2\"/", &[&native, &there]);
@@ -162,7 +166,7 @@ fn rsync(transport: Transport) {
     let back = fx.sandbox.path("rw/back");
     sh("rsync -aHAX \"$1\"/ \"$2\"/", &[&there, &back]);
     same(&native, &back);
-    // Over what lies on the read-only branch, with files that differ, are missing, are too many.
+    // Over a tree on the read-only branch in which some files differ, are missing or are extra.
     sh(
         "cd \"$1\"; rm -r etc/d*; date > etc/hostname; mv perl5 5perl; mkdir perl5; touch perl5/x; chmod 700 odd",
         &[fx.union.dir()],
@@ -173,7 +177,7 @@ fn rsync(transport: Transport) {
     same(&native, fx.union.dir());
 }
 
-/// The tree without what tar does not keep, or what each file system has of its own.
+/// Reads a tree without the attributes that tar does not store or that differ between file systems.
 fn comparable(root: &Path) -> Tree {
     let mut tree = tree::read(root);
     tree.retain(|_, node| !rustix::fs::FileType::from_raw_mode(node.mode).is_socket());
@@ -181,7 +185,8 @@ fn comparable(root: &Path) -> Tree {
     tree
 }
 
-/// tar keeps hard links, ACLs, attributes, devices, holes: what it packs from the union and unpacks on it is the same.
+/// tar preserves hard links, ACLs, extended attributes, devices and holes, both when it packs and
+/// when it unpacks on the union.
 fn tar(transport: Transport) {
     let fx = fixture(transport, 512, tree_to_copy);
     let all = "--acls --xattrs --xattrs-include='*' --numeric-owner --sparse --warning=no-file-ignored";

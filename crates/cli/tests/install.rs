@@ -206,5 +206,5 @@ fn a_user_installs_where_the_user_may_write() {
     assert!(home.join(".local/sbin/mount.unionfs").is_symlink());
     let output = as_user(&["install"]);
     let err = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && err.contains("can't write there: sudo make install"), "{err}");
+    assert!(!output.status.success() && err.contains("can't write there: run sudo make install"), "{err}");
 }

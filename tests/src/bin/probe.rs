@@ -1,6 +1,7 @@
-//! Does in a process of its own what a test needs another process for.
+//! Performs a test's action in a separate process.
 //!
-//! `exe` prints what `/proc/self/exe` names. `lock FILE` tries for a POSIX lock of the whole file and prints `got` or the errno.
+//! `exe` prints the target of `/proc/self/exe`. `posix FILE` and `flock FILE` try to lock the whole
+//! file with that kind of lock and print `got` or the errno.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -17,17 +18,17 @@ fn main() {
         }
         (Some("posix"), Some(file)) => {
             let file = std::fs::File::options().read(true).write(true).open(file).expect("the file to lock");
-            say(fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive));
+            report(fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive));
         }
         (Some("flock"), Some(file)) => {
             let file = std::fs::File::open(file).expect("the file to lock");
-            say(flock(&file, FlockOperation::NonBlockingLockExclusive));
+            report(flock(&file, FlockOperation::NonBlockingLockExclusive));
         }
-        _ => panic!("what should be done?"),
+        _ => panic!("usage: probe exe | posix FILE | flock FILE"),
     }
 }
 
-fn say(outcome: rustix::io::Result<()>) {
+fn report(outcome: rustix::io::Result<()>) {
     match outcome {
         Ok(()) => println!("got"),
         Err(e) => println!("{e:?}"),

@@ -1,14 +1,14 @@
-//! The oracle: the same random operations on the native file system and on another one must have the same outcomes and leave
-//! the same tree.
+//! A differential test: random operations on the native file system and on a tested one must return
+//! the same results and leave the same tree.
 //!
-//! * [`population`]: the tree from which a run starts;
-//! * [`op`]: what can be done, and doing it;
-//! * [`parts`]: how far it may have got when the server died;
-//! * [`plan`]: which operations are chosen, from a seed;
-//! * [`run`]: doing them side by side, and comparing.
+//! * [`population`]: the initial tree;
+//! * [`op`]: the operations;
+//! * [`partial`]: states that an operation may leave when the server dies;
+//! * [`plan`]: choice of operations from a seed;
+//! * [`run`]: execution side by side, and comparison.
 
 mod op;
-mod parts;
+mod partial;
 mod plan;
 pub mod population;
 mod run;

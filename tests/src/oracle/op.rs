@@ -1,5 +1,5 @@
 use crate::tree;
-use crate::user::{Who, as_user};
+use crate::user::{Credentials, as_user};
 use rustix::fs::{
     Access, AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timestamps, Uid, XattrFlags,
 };
@@ -9,13 +9,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// A path from the root of the tree.
+/// A path relative to the root of the tree.
 type Rel = Vec<u8>;
 
-/// What can be done to a tree. Every field is plain data, so that the same thing can be done twice.
+/// An operation. Every field is plain data, so that the operation can be repeated on the other
+/// tree.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
-    /// open(2) with these flags, write so many bytes at the offset (append if the flags say so), close.
+    /// open(2) with these flags, write at the offset (append if the flags say so), close.
     Write {
         path: Rel,
         flags: OFlags,
@@ -23,7 +24,7 @@ pub(super) enum Op {
         offset: u64,
         data: Data,
     },
-    /// open for writing, ftruncate(2), close.
+    /// Open for writing, ftruncate(2), close.
     Truncate {
         path: Rel,
         len: u64,
@@ -86,21 +87,21 @@ pub(super) enum Op {
         mode: u32,
         dev: u64,
     },
-    /// `O_TMPFILE`, write, and link it at `to` if there is one.
+    /// Open with `O_TMPFILE`, write, and link the file at `to` if given.
     Tmpfile {
         dir: Rel,
         mode: u32,
         data: Data,
         to: Option<Rel>,
     },
-    /// open, fallocate(2), close.
+    /// Open, fallocate(2), close.
     Fallocate {
         path: Rel,
         mode: FallocateFlags,
         offset: u64,
         len: u64,
     },
-    /// `copy_file_range(2)` from the start of one file to the offset of another.
+    /// copy_file_range(2) from the start of one file to an offset of another.
     CopyRange {
         from: Rel,
         to: Rel,
@@ -183,19 +184,19 @@ pub(super) enum Op {
     FdReadDir {
         slot: usize,
     },
-    /// Makes a file in a directory that was opened earlier.
+    /// Creates a file in an open directory.
     FdCreate {
         slot: usize,
         name: Rel,
     },
 }
 
-/// So many bytes, which follow from the seed.
+/// Bytes derived from a seed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Data {
-    /// What they follow from.
+    /// The seed.
     pub(super) seed: u64,
-    /// How many.
+    /// Their number.
     pub(super) len: usize,
 }
 
@@ -205,27 +206,28 @@ impl Data {
     }
 }
 
-/// Something that somebody does.
+/// An operation and its caller.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
-    /// Who.
-    pub(super) who: Who,
-    /// With which umask.
+    /// Credentials of the caller.
+    pub(super) who: Credentials,
+    /// File mode creation mask of the caller.
     pub(super) umask: u32,
-    /// What.
+    /// The operation.
     pub(super) op: Op,
 }
 
 impl Step {
-    /// Runs `what` as the one who does this.
+    /// Runs `what` with the caller's credentials and umask.
     pub(super) fn act<T>(&self, what: impl FnOnce() -> T) -> T {
         let old = rustix::process::umask(Mode::from_raw_mode(self.umask));
-        let answer = as_user(self.who, what);
+        let result = as_user(self.who, what);
         rustix::process::umask(old);
-        answer
+        result
     }
 
-    /// How many bytes it is to write, or 0 if that is not what is answered.
+    /// Returns the number of bytes that the operation is to write, or 0 if it returns no byte
+    /// count.
     pub(super) fn count(&self) -> usize {
         match &self.op {
             Op::Write { data, .. } | Op::FdWrite { data, .. } | Op::Tmpfile { data, .. } => data.len,
@@ -236,8 +238,8 @@ impl Step {
 }
 
 impl Op {
-    /// Does it leave the tree alone?
-    pub(super) fn is_question(&self) -> bool {
+    /// Whether the operation leaves the tree unchanged.
+    pub(super) fn is_read_only(&self) -> bool {
         matches!(
             self,
             Self::Stat { .. }
@@ -254,7 +256,7 @@ impl Op {
         )
     }
 
-    /// The paths that it names.
+    /// Returns the paths that the operation names.
     pub(super) fn paths(&self) -> Vec<&[u8]> {
         match self {
             Self::Write { path, .. }
@@ -286,7 +288,7 @@ impl Op {
         }
     }
 
-    /// The open file that it uses.
+    /// Returns the slot of the open file that the operation uses.
     pub(super) fn slot(&self) -> Option<usize> {
         match self {
             Self::Close { slot }
@@ -308,19 +310,19 @@ impl Op {
     }
 }
 
-/// What came of it: what a program would have been told.
-pub(super) type Outcome = Result<Answer, Errno>;
+/// Result of an operation, as its caller sees it.
+pub(super) type Outcome = Result<Value, Errno>;
 
-/// What a program is told.
+/// Value that a successful operation returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// That it was done.
+pub(super) enum Value {
+    /// No value.
     Done,
     /// A number of bytes.
     Count(usize),
-    /// Bytes, of which the hash is kept.
+    /// Length and hash of bytes.
     Bytes(usize, u64),
-    /// Few bytes.
+    /// A short byte string.
     Text(Vec<u8>),
     /// Mode, owner, group, links, size (not for directories).
     Stat(u32, u32, u32, u64, i64),
@@ -337,7 +339,7 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// The tree at `root`, with room for so many open files.
+    /// Returns the tree at `root`, with a number of slots for open files.
     #[must_use]
     pub(super) fn new(root: &Path, slots: usize) -> Self {
         Self { root: root.to_owned(), slots: (0..slots).map(|_| None).collect() }
@@ -356,7 +358,7 @@ impl Side {
         self.slots[slot].as_ref().ok_or(Errno::BADF)
     }
 
-    /// Does it and answers what came of it.
+    /// Performs a step and returns its result.
     pub(super) fn perform(&mut self, step: &Step) -> Outcome {
         step.act(|| self.perform_op(&step.op))
     }
@@ -365,9 +367,9 @@ impl Side {
         match op {
             Op::Open { slot, path, flags } => {
                 self.slots[*slot] = Some(open(&self.at(path), *flags, 0)?);
-                Ok(Answer::Done)
+                Ok(Value::Done)
             }
-            Op::Close { slot } => self.slots[*slot].take().map(|_| Answer::Done).ok_or(Errno::BADF),
+            Op::Close { slot } => self.slots[*slot].take().map(|_| Value::Done).ok_or(Errno::BADF),
             Op::Write { .. }
             | Op::Truncate { .. }
             | Op::Tmpfile { .. }
@@ -391,12 +393,12 @@ impl Side {
             | Op::ReadLink { .. }
             | Op::ReadDir { .. }
             | Op::Access { .. }
-            | Op::GetXattr { .. } => self.question(op),
-            _ => self.change(op).map(|()| Answer::Done),
+            | Op::GetXattr { .. } => self.query(op),
+            _ => self.change(op).map(|()| Value::Done),
         }
     }
 
-    /// Changes of names and attributes.
+    /// Performs a change of names or attributes.
     fn change(&self, op: &Op) -> Result<(), Errno> {
         let follow = |follow: bool| if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
         let mode = |mode: &u32| Mode::from_raw_mode(*mode);
@@ -423,19 +425,19 @@ impl Side {
         }
     }
 
-    /// Changes of what files hold.
+    /// Performs a change of file contents.
     fn content(&self, op: &Op) -> Outcome {
         match op {
             Op::Write { path, flags, mode, offset, data } => {
                 let fd = open(&self.at(path), *flags, *mode)?;
                 if flags.contains(OFlags::APPEND) {
-                    return rustix::io::write(&fd, &data.bytes()).map(Answer::Count);
+                    return rustix::io::write(&fd, &data.bytes()).map(Value::Count);
                 }
-                rustix::io::pwrite(&fd, &data.bytes(), *offset).map(Answer::Count)
+                rustix::io::pwrite(&fd, &data.bytes(), *offset).map(Value::Count)
             }
             Op::Truncate { path, len } => {
                 let fd = open(&self.at(path), OFlags::WRONLY | OFlags::NONBLOCK, 0)?;
-                rustix::fs::ftruncate(&fd, *len).map(|()| Answer::Done)
+                rustix::fs::ftruncate(&fd, *len).map(|()| Value::Done)
             }
             Op::Tmpfile { dir, mode, data, to } => {
                 let fd = open(&self.at(dir), OFlags::TMPFILE | OFlags::RDWR, *mode)?;
@@ -443,24 +445,24 @@ impl Side {
                 if let Some(to) = to {
                     link_descriptor(&fd, &self.at(to))?;
                 }
-                Ok(Answer::Count(written))
+                Ok(Value::Count(written))
             }
             Op::Fallocate { path, mode, offset, len } => {
                 let fd = open(&self.at(path), OFlags::WRONLY | OFlags::NONBLOCK, 0)?;
-                rustix::fs::fallocate(&fd, *mode, *offset, *len).map(|()| Answer::Done)
+                rustix::fs::fallocate(&fd, *mode, *offset, *len).map(|()| Value::Done)
             }
             Op::CopyRange { from, to, offset, len } => {
                 let from = open(&self.at(from), OFlags::RDONLY | OFlags::NONBLOCK, 0)?;
                 let to = open(&self.at(to), OFlags::WRONLY | OFlags::NONBLOCK, 0)?;
                 let mut offset = *offset;
-                rustix::fs::copy_file_range(&from, Some(&mut 0), &to, Some(&mut offset), *len).map(Answer::Count)
+                rustix::fs::copy_file_range(&from, Some(&mut 0), &to, Some(&mut offset), *len).map(Value::Count)
             }
             other => unreachable!("{other:?} changes no contents"),
         }
     }
 
-    /// Questions.
-    fn question(&self, op: &Op) -> Outcome {
+    /// Performs an operation that changes nothing.
+    fn query(&self, op: &Op) -> Outcome {
         match op {
             Op::Stat { path, follow } => {
                 let path = self.at(path);
@@ -472,28 +474,28 @@ impl Side {
                 read(&fd, 0, 1 << 20)
             }
             Op::ReadLink { path } => {
-                rustix::fs::readlink(self.at(path), Vec::new()).map(|t| Answer::Text(t.into_bytes()))
+                rustix::fs::readlink(self.at(path), Vec::new()).map(|t| Value::Text(t.into_bytes()))
             }
             Op::ReadDir { path } => names(&open(&self.at(path), OFlags::RDONLY | OFlags::DIRECTORY, 0)?),
             Op::Access { path, mode } => {
-                rustix::fs::accessat(CWD, self.at(path), *mode, AtFlags::EACCESS).map(|()| Answer::Done)
+                rustix::fs::accessat(CWD, self.at(path), *mode, AtFlags::EACCESS).map(|()| Value::Done)
             }
             Op::GetXattr { path, name } => {
                 let mut value = vec![0; 65536];
                 let len = rustix::fs::lgetxattr(self.at(path), *name, &mut value)?;
                 value.truncate(len);
-                Ok(Answer::Text(value))
+                Ok(Value::Text(value))
             }
             other => unreachable!("{other:?} is no question"),
         }
     }
 
-    /// Everything that is done with an open file.
+    /// Performs an operation on an open file.
     fn descriptor(&self, op: &Op) -> Outcome {
-        let done = |result: Result<(), Errno>| result.map(|()| Answer::Done);
+        let done = |result: Result<(), Errno>| result.map(|()| Value::Done);
         match op {
             Op::FdWrite { slot, offset, data } => {
-                rustix::io::pwrite(self.slot(*slot)?, &data.bytes(), *offset).map(Answer::Count)
+                rustix::io::pwrite(self.slot(*slot)?, &data.bytes(), *offset).map(Value::Count)
             }
             Op::FdRead { slot, offset, len } => read(self.slot(*slot)?, *offset, *len),
             Op::FdTruncate { slot, len } => done(rustix::fs::ftruncate(self.slot(*slot)?, *len)),
@@ -517,7 +519,7 @@ impl Side {
                 let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
                 let mode = Mode::from_raw_mode(0o644);
                 let path = OsStr::from_bytes(name);
-                rustix::fs::openat(self.slot(*slot)?, path, flags, mode).map(|_| Answer::Done)
+                rustix::fs::openat(self.slot(*slot)?, path, flags, mode).map(|_| Value::Done)
             }
             other => unreachable!("{other:?} needs no open file"),
         }
@@ -537,12 +539,12 @@ fn read(fd: &OwnedFd, offset: u64, len: usize) -> Outcome {
             n => have += n,
         }
     }
-    Ok(Answer::Bytes(have, tree::hash(&bytes[..have])))
+    Ok(Value::Bytes(have, tree::hash(&bytes[..have])))
 }
 
-fn stat(st: &rustix::fs::Stat) -> Answer {
+fn stat(st: &rustix::fs::Stat) -> Value {
     let size = if FileType::from_raw_mode(st.st_mode).is_dir() { 0 } else { st.st_size };
-    Answer::Stat(st.st_mode, st.st_uid, st.st_gid, st.st_nlink, size)
+    Value::Stat(st.st_mode, st.st_uid, st.st_gid, st.st_nlink, size)
 }
 
 fn names(fd: &OwnedFd) -> Outcome {
@@ -552,7 +554,7 @@ fn names(fd: &OwnedFd) -> Outcome {
         names.push((entry.file_name().to_bytes().to_vec(), entry.file_type()));
     }
     names.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(Answer::Names(names))
+    Ok(Value::Names(names))
 }
 
 fn link_descriptor(fd: &OwnedFd, to: &Path) -> Result<(), Errno> {

@@ -6,7 +6,7 @@ use rustix::fs::{Access, FallocateFlags, FileType, OFlags, RenameFlags, Timespec
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How many files are kept open at a time.
+/// Number of slots for open files.
 pub(super) const SLOTS: usize = 6;
 
 const MODES: [u32; 10] = [0o644, 0o600, 0o755, 0o666, 0o4755, 0o2755, 0o444, 0o777, 0o1777, 0o6711];
@@ -14,7 +14,7 @@ const XATTRS: [&str; 4] = ["user.first", "user.other", "trusted.second", "securi
 const FILE_KINDS: [FileType; 5] =
     [FileType::RegularFile, FileType::Fifo, FileType::Socket, FileType::CharacterDevice, FileType::BlockDevice];
 
-/// Chooses what is done. Follows from the seed and from which paths exist in the native tree.
+/// Chooses the operations, from the seed and from the paths that exist in the native tree.
 #[derive(Debug)]
 pub(super) struct Planner {
     rng: Rng,
@@ -30,10 +30,10 @@ impl Planner {
         Self { rng: Rng::new(seed), paths: Vec::new(), dirs: Vec::new(), files: Vec::new(), empty: Vec::new(), age: 0 }
     }
 
-    /// The next step, for a native tree at `root`.
+    /// Returns the next step, for a native tree at `root`.
     pub(super) fn next(&mut self, root: &Path) -> Step {
         if self.age == 0 {
-            self.look(root);
+            self.scan(root);
             self.age = 20;
         }
         self.age -= 1;
@@ -43,14 +43,14 @@ impl Planner {
             0..=3 => self.naming(),
             4 | 5 => self.content(),
             6 => self.attributes(),
-            7 => self.question(),
+            7 => self.query(),
             _ => self.descriptor(),
         };
         Step { who, umask, op }
     }
 
-    /// Notes which paths there are.
-    fn look(&mut self, root: &Path) {
+    /// Updates the list of existing paths.
+    fn scan(&mut self, root: &Path) {
         self.paths.clear();
         self.files.clear();
         self.empty.clear();
@@ -77,12 +77,12 @@ impl Planner {
         }
     }
 
-    /// A path that most often exists.
-    fn old(&mut self) -> Vec<u8> {
+    /// Returns a path that usually exists.
+    fn existing(&mut self) -> Vec<u8> {
         if self.paths.is_empty() || self.rng.one_in(8) { self.new_path() } else { self.rng.pick(&self.paths) }
     }
 
-    /// A path that often does not exist, in a directory that most often does.
+    /// Returns a path that often does not exist, in a directory that usually does.
     fn new_path(&mut self) -> Vec<u8> {
         let dir = if self.rng.one_in(25) && !self.paths.is_empty() {
             self.rng.pick(&self.paths)
@@ -92,12 +92,12 @@ impl Planner {
         join(&dir, self.rng.pick(&NAMES))
     }
 
-    /// A path that most often is a file's.
+    /// Returns a path that is usually a file's.
     fn file(&mut self) -> Vec<u8> {
-        if self.files.is_empty() || self.rng.one_in(6) { self.old() } else { self.rng.pick(&self.files) }
+        if self.files.is_empty() || self.rng.one_in(6) { self.existing() } else { self.rng.pick(&self.files) }
     }
 
-    /// A path that most often is an empty directory's.
+    /// Returns a path that is usually an empty directory's.
     fn empty(&mut self) -> Vec<u8> {
         if self.empty.is_empty() || self.rng.one_in(6) { self.dir() } else { self.rng.pick(&self.empty) }
     }
@@ -123,8 +123,8 @@ impl Planner {
         Data { seed: self.rng.bits(), len: usize::try_from(self.len()).unwrap() }
     }
 
-    /// Times long gone, or far away: never near now, so that they can be told from those that the kernel sets. Sometimes one is
-    /// left as it is, or is now.
+    /// Returns times in the distant past or future, distinguishable from those that the kernel
+    /// sets. Sometimes one is `UTIME_OMIT` or `UTIME_NOW`.
     fn times(&mut self) -> Timestamps {
         const NOW: i64 = 0x3fff_ffff;
         const OMIT: i64 = 0x3fff_fffe;
@@ -144,13 +144,13 @@ impl Planner {
         match self.rng.below(20) {
             0 | 1 => Op::Mkdir { path: self.new_path(), mode: self.mode() },
             2 => Op::Rmdir { path: self.empty() },
-            3 => Op::Rmdir { path: self.old() },
-            4..=6 => Op::Unlink { path: self.old() },
+            3 => Op::Rmdir { path: self.existing() },
+            4..=6 => Op::Unlink { path: self.existing() },
             7 => Op::Symlink {
                 target: self.rng.pick(&[b"a".as_slice(), b"b/c", b"d", b"nowhere", b"with space"]).to_vec(),
                 path: self.new_path(),
             },
-            8 | 9 => Op::Link { from: self.old(), to: self.new_path(), follow: self.rng.one_in(3) },
+            8 | 9 => Op::Link { from: self.existing(), to: self.new_path(), follow: self.rng.one_in(3) },
             10 => Op::Mknod {
                 path: self.new_path(),
                 kind: self.rng.pick(&FILE_KINDS),
@@ -164,11 +164,11 @@ impl Planner {
                 to: if self.rng.one_in(3) { None } else { Some(self.new_path()) },
             },
             12 => Op::Rename { from: self.dir(), to: self.new_path(), flags: RenameFlags::empty() },
-            13 => Op::Rename { from: self.old(), to: self.new_path(), flags: RenameFlags::NOREPLACE },
-            14 | 15 => Op::Rename { from: self.old(), to: self.old(), flags: RenameFlags::EXCHANGE },
+            13 => Op::Rename { from: self.existing(), to: self.new_path(), flags: RenameFlags::NOREPLACE },
+            14 | 15 => Op::Rename { from: self.existing(), to: self.existing(), flags: RenameFlags::EXCHANGE },
             16 => Op::Rename { from: self.dir(), to: self.empty(), flags: RenameFlags::empty() },
-            17 => Op::Rename { from: self.old(), to: self.old(), flags: RenameFlags::empty() },
-            _ => Op::Rename { from: self.old(), to: self.new_path(), flags: RenameFlags::empty() },
+            17 => Op::Rename { from: self.existing(), to: self.existing(), flags: RenameFlags::empty() },
+            _ => Op::Rename { from: self.existing(), to: self.new_path(), flags: RenameFlags::empty() },
         }
     }
 
@@ -208,11 +208,15 @@ impl Planner {
     fn attributes(&mut self) -> Op {
         let id = |rng: &mut Rng| rng.pick(&[Some(0), Some(1000), Some(1001), Some(2000), None]);
         match self.rng.below(10) {
-            0..=2 => Op::Chmod { path: self.old(), mode: self.mode() },
-            // Not with neither: see the test `chown_to_nobody`.
-            3 => Op::Chown { path: self.old(), uid: Some(1000), gid: id(&mut self.rng), follow: self.rng.one_in(2) },
-            4 => Op::Chown { path: self.old(), uid: id(&mut self.rng), gid: Some(2000), follow: self.rng.one_in(2) },
-            5 | 6 => Op::Utimens { path: self.old(), times: self.times() },
+            0..=2 => Op::Chmod { path: self.existing(), mode: self.mode() },
+            // At least one id: see the test `chown_without_ids_keeps_set_id_bits`.
+            3 => {
+                Op::Chown { path: self.existing(), uid: Some(1000), gid: id(&mut self.rng), follow: self.rng.one_in(2) }
+            }
+            4 => {
+                Op::Chown { path: self.existing(), uid: id(&mut self.rng), gid: Some(2000), follow: self.rng.one_in(2) }
+            }
+            5 | 6 => Op::Utimens { path: self.existing(), times: self.times() },
             7 => Op::RemoveXattr { path: self.file(), name: self.rng.pick(&XATTRS) },
             8 => {
                 let flags = [XattrFlags::empty(), XattrFlags::empty(), XattrFlags::CREATE, XattrFlags::REPLACE];
@@ -232,22 +236,22 @@ impl Planner {
         let mut perm = || u16::try_from(self.rng.below(8)).unwrap();
         let value = acl::encode(perm() | 4, perm(), perm(), perm(), (1000, perm()), (2000, perm()));
         let name = self.rng.pick(&[acl::ACCESS, acl::ACCESS, acl::DEFAULT]);
-        let path = if name == acl::DEFAULT { self.dir() } else { self.old() };
+        let path = if name == acl::DEFAULT { self.dir() } else { self.existing() };
         if self.rng.one_in(5) {
             return Op::RemoveXattr { path, name };
         }
         Op::SetXattr { path, name, value, flags: XattrFlags::empty() }
     }
 
-    fn question(&mut self) -> Op {
+    fn query(&mut self) -> Op {
         match self.rng.below(10) {
-            0..=2 => Op::Stat { path: self.old(), follow: self.rng.one_in(2) },
+            0..=2 => Op::Stat { path: self.existing(), follow: self.rng.one_in(2) },
             3 | 4 => Op::Read { path: self.file() },
-            5 => Op::ReadLink { path: self.old() },
+            5 => Op::ReadLink { path: self.existing() },
             6 | 7 => Op::ReadDir { path: self.dir() },
             8 => {
                 let modes = [Access::READ_OK, Access::WRITE_OK, Access::EXEC_OK, Access::EXISTS];
-                Op::Access { path: self.old(), mode: self.rng.pick(&modes) }
+                Op::Access { path: self.existing(), mode: self.rng.pick(&modes) }
             }
             _ => Op::GetXattr { path: self.file(), name: self.rng.pick(&XATTRS) },
         }

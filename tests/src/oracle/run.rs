@@ -1,4 +1,4 @@
-use super::op::{Answer, Outcome, Side, Step};
+use super::op::{Outcome, Side, Step, Value};
 use super::plan::{Planner, SLOTS};
 use crate::tree::{self, Identities, Time, Times, Tree};
 use rustix::fs::{AtFlags, CWD, FileType, Timespec, Timestamps};
@@ -8,21 +8,22 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How many of the last steps are printed when something differs.
+/// Number of recent steps that a failure prints.
 const REMEMBERED: usize = 20;
 
-/// The step during which the server died. Nobody knows how far it got.
+/// The step during which the server died. Its progress is unknown.
 #[derive(Debug)]
 pub struct Interrupted {
     step: Step,
-    /// So many bytes were answered to be written, if that was answered.
+    /// The byte count that the operation returned, if it returned one.
     written: Option<usize>,
 }
 
-/// Directories whose time of modification may have been about to change, by native number, with the time that they had.
-type Stirred = HashMap<u64, Time>;
+/// Modification times, by native inode number, of directories whose time the crash may have left
+/// changed or unchanged.
+type UncertainTimes = HashMap<u64, Time>;
 
-/// The native tree and the other one, side by side.
+/// The native tree and the tested one, side by side.
 #[derive(Debug)]
 pub struct Oracle {
     seed: u64,
@@ -36,7 +37,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Compares the trees at `native` and `other`, which must be the same now.
+    /// Compares the trees at `native` and `other`, which must be equal at this point.
     #[must_use]
     pub fn new(seed: u64, native: &Path, other: &Path) -> Self {
         println!("seed {seed}: {} and {}", native.display(), other.display());
@@ -47,7 +48,7 @@ impl Oracle {
             native: Side::new(native, SLOTS),
             other: Side::new(other, SLOTS),
             identities: Identities::default(),
-            // The clock of time stamps runs a tick behind.
+            // File timestamps use a coarse clock, which lags by up to a tick.
             start: (now.tv_sec - 1, 0),
             steps: 0,
             last: VecDeque::new(),
@@ -56,7 +57,7 @@ impl Oracle {
         oracle
     }
 
-    /// Does `n` more steps on both.
+    /// Performs `n` more steps on both trees.
     pub fn steps(&mut self, n: u64) {
         for _ in 0..n {
             let step = self.planner.next(&self.native.root);
@@ -71,13 +72,13 @@ impl Oracle {
         }
     }
 
-    /// Closes what is open: the file system is going to be unmounted.
+    /// Closes all open files, before an unmount.
     pub fn close_all(&mut self) {
         self.native.close_all();
         self.other.close_all();
     }
 
-    /// Compares the two trees.
+    /// Compares the two trees. Panics if they differ.
     pub fn compare(&mut self, when: &str) {
         let difference = self.difference();
         if !difference.is_empty() {
@@ -85,7 +86,7 @@ impl Oracle {
         }
     }
 
-    /// How the trees differ. If they don't, the numbers of the objects are remembered.
+    /// Returns the differences between the trees. If there are none, records the inode numbers.
     fn difference(&mut self) -> String {
         let want = tree::read(&self.native.root);
         let got = tree::read(&self.other.root);
@@ -101,15 +102,16 @@ impl Oracle {
         difference
     }
 
-    /// Does steps until the other file system's server is dead, which it may be once `killed` is true. What was done until then was
-    /// done natively too; the last step was not: see [`Self::settle`].
+    /// Performs steps until the tested file system's server is dead, which is possible once
+    /// `killed` is true. Performs every step natively as well, except the last one: see
+    /// [`Self::settle`].
     pub fn steps_until_dead(&mut self, killed: &AtomicBool) -> Interrupted {
         loop {
             let step = self.planner.next(&self.native.root);
             let got = self.other.perform(&step);
             self.steps += 1;
             if killed.load(Ordering::SeqCst)
-                && let Some(written) = cut_short(&step, &got)
+                && let Some(written) = interrupted_count(&step, &got)
             {
                 self.other.close_all();
                 return Interrupted { step, written };
@@ -123,58 +125,62 @@ impl Oracle {
         }
     }
 
-    /// The server is back: the step that was interrupted must have been done, or not at all, or up to where it may be cut. Closes all
-    /// open files.
+    /// Checks the tree after the server's restart: the interrupted step must have been performed,
+    /// not performed, or partially performed in an allowed way. Closes all open files.
     pub fn settle(&mut self, interrupted: &Interrupted) {
         let step = &interrupted.step;
         let before = tree::read(&self.native.root);
-        let stirred = if step.op.is_question() { Stirred::new() } else { self.stirred(step, &before) };
+        let uncertain = if step.op.is_read_only() { UncertainTimes::new() } else { self.uncertain(step, &before) };
         let mut native = std::mem::replace(&mut self.native, Side::new(Path::new(""), 0));
-        let mut not_at_all = String::new();
+        let mut not_performed = String::new();
         let mut settled = false;
         if interrupted.written.is_none() {
-            not_at_all = self.difference_after(&native, &stirred);
-            settled = not_at_all.is_empty();
+            not_performed = self.difference_after(&native, &uncertain);
+            settled = not_performed.is_empty();
         }
         let mut done = String::new();
         let written = interrupted.written.unwrap_or(0);
         settled = settled
-            || native.perform_by_parts(step, written, &mut |native| {
-                done = self.difference_after(native, &stirred);
+            || native.perform_partially(step, written, &mut |native| {
+                done = self.difference_after(native, &uncertain);
                 done.is_empty()
             });
         self.native = native;
         if !settled {
-            let said = interrupted.written.map_or(String::new(), |n| format!(" ({n} bytes, it was said)"));
+            let written = interrupted.written.map_or(String::new(), |n| format!(" (returned {n} bytes)"));
             let text = format!(
-                "killed in {step:?}{said}; now the tree is neither as before:\n{not_at_all}nor as after:\n{done}"
+                "killed in {step:?}{written}: the tree is neither as before it:\n{not_performed}nor as after it:\n{done}"
             );
             self.fail(&text);
         }
         self.native.close_all();
     }
 
-    /// How the trees differ after a crash. See [`Self::stirred`]: such times are made the same.
-    fn difference_after(&mut self, native: &Side, stirred: &Stirred) -> String {
+    /// Returns the differences after a crash. Equalises the times of the directories in `uncertain`
+    /// first.
+    fn difference_after(&mut self, native: &Side, uncertain: &UncertainTimes) -> String {
         let want = tree::read(&native.root);
         let got = tree::read(&self.other.root);
         let late = |time: Time| time >= self.start;
         for (path, want) in want.iter().filter(|(_, node)| FileType::from_raw_mode(node.mode).is_dir()) {
-            let (Some(got), Some(before)) = (got.get(path), stirred.get(&want.ino)) else { continue };
+            let (Some(got), Some(before)) = (got.get(path), uncertain.get(&want.ino)) else { continue };
             if got.mtime != want.mtime && (late(got.mtime) || got.mtime == *before) {
-                put_mtime(&native.at(path), got.mtime);
+                set_mtime(&native.at(path), got.mtime);
             }
         }
         let root = native.root.clone();
         self.difference_from(&tree::read(&root), &got)
     }
 
-    /// The directories whose times a crash in this step may leave changed, though nothing else in them is, or unchanged, though something is.
+    /// Returns the directories whose modification time a crash in this step may leave inconsistent:
+    /// changed although nothing else in them is, or unchanged although an entry is.
     ///
-    /// To make a copy, a whiteout or a mark in a directory changes its time of modification, which is then put back; and where a directory's
-    /// attributes are not on the branch where an entry of it changed, its time is set afterwards. The host can't do both in one step. It concerns
-    /// directories in which the step changes something, and those on the way to any name of what it changes.
-    fn stirred(&self, step: &Step, before: &Tree) -> Stirred {
+    /// Creating a copy, a whiteout or a marker in a directory changes the directory's modification
+    /// time, which the union then restores. If a directory's attributes are not on the branch where
+    /// one of its entries changed, the union sets its time afterwards. The host can't do both in
+    /// one call. Affected are the directories in which the step changes an entry, and all ancestors
+    /// of every name of a changed object.
+    fn uncertain(&self, step: &Step, before: &Tree) -> UncertainTimes {
         let mut objects = HashSet::new();
         for path in step.op.paths() {
             let path = self.native.at(path);
@@ -187,15 +193,15 @@ impl Oracle {
         }
         let slot = step.op.slot().and_then(|slot| self.native.slot(slot).ok());
         objects.extend(slot.and_then(|fd| rustix::fs::fstat(fd).ok()).map(|st| st.st_ino));
-        let mut stirred = Stirred::new();
+        let mut uncertain = UncertainTimes::new();
         for (path, _) in before.iter().filter(|(_, node)| objects.contains(&node.ino)) {
             let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
             for end in ends.chain([0, path.len()]) {
                 let node = &before[&path[..end]];
-                stirred.insert(node.ino, node.mtime);
+                uncertain.insert(node.ino, node.mtime);
             }
         }
-        stirred
+        uncertain
     }
 
     fn remember(&mut self, step: Step, outcome: Outcome) {
@@ -209,38 +215,45 @@ impl Oracle {
         let mut text = String::new();
         for (i, (step, outcome)) in self.last.iter().enumerate() {
             let number = self.steps + 1 + i as u64 - self.last.len() as u64;
-            let _ = writeln!(text, "{number}: {} -> {}", brief(&format!("{step:?}")), brief(&format!("{outcome:?}")));
+            let _ = writeln!(
+                text,
+                "{number}: {} -> {}",
+                abbreviate(&format!("{step:?}")),
+                abbreviate(&format!("{outcome:?}"))
+            );
         }
         panic!(
-            "seed {}, after {} steps; the last ones and what they gave natively:\n{text}{what}",
+            "seed {}, after {} steps; the last steps and their native results:\n{text}{what}",
             self.seed, self.steps
         );
     }
 }
 
-/// Is that what a program is told when the server dies? Answers the bytes that it was told were written.
+/// Returns `None` if the result does not stem from the server's death; otherwise the byte count
+/// that the operation returned, if any.
 ///
-/// A request that was waiting ends with one of the first three. One that the kernel was just giving to the server, or
-/// whose answer it was just taking, ends with what becomes of copying from or to the memory of a process that is being killed. A page
-/// that could not be read is an I/O error to the page cache. No step asks for any of these otherwise.
-fn cut_short(step: &Step, got: &Outcome) -> Option<Option<usize>> {
+/// A waiting request fails with one of the first three errors. A request that the kernel was
+/// passing to the server, or whose reply it was taking, fails as a copy from or to the memory of a
+/// dying process does. A page that can't be read is an I/O error to the page cache. No step causes
+/// any of these errors otherwise.
+fn interrupted_count(step: &Step, got: &Outcome) -> Option<Option<usize>> {
     match got {
         Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) => Some(None),
         Err(Errno::INTR | Errno::FAULT | Errno::IO) => Some(None),
-        Ok(Answer::Count(n)) if *n < step.count() => Some(Some(*n)),
+        Ok(Value::Count(n)) if *n < step.count() => Some(Some(*n)),
         _ => None,
     }
 }
 
-fn put_mtime(path: &Path, (sec, nsec): Time) {
+fn set_mtime(path: &Path, (sec, nsec): Time) {
     const OMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0x3fff_fffe };
     let times =
         Timestamps { last_access: OMIT, last_modification: Timespec { tv_sec: sec, tv_nsec: i64::from(nsec) as _ } };
     rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).expect("utimensat in the native tree");
 }
 
-/// `text`, not too long, with lists of bytes made readable.
-fn brief(text: &str) -> String {
+/// Abbreviates `text` and prints lists of bytes as strings.
+fn abbreviate(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some(open) = rest.find('[') {

@@ -1,4 +1,5 @@
-//! The load-balancing layer on real remote replicas whose servers stop, die and come back while programs read.
+//! The load-balancing layer over remote replicas whose servers stop, die and return while programs
+//! read.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -22,16 +23,16 @@ use strata_tests::oracle::population::{build, population};
 use strata_tests::tree::{self, Times};
 use strata_tests::{Mounted, Rng, Sandbox, Transport, long, on_both_transports, process};
 
-/// A mount of replicas.
-struct Balanced {
+/// A mount of lbfs.
+struct LbfsMount {
     dir: PathBuf,
     log: PathBuf,
     up: bool,
 }
 
-impl Balanced {
+impl LbfsMount {
     fn new(sandbox: &Sandbox, replicas: &[&Path], transport: Transport, options: &str) -> Self {
-        Self::try_new(sandbox, replicas, transport, options).unwrap_or_else(|said| panic!("{said}"))
+        Self::try_new(sandbox, replicas, transport, options).unwrap_or_else(|output| panic!("{output}"))
     }
 
     fn try_new(sandbox: &Sandbox, replicas: &[&Path], transport: Transport, options: &str) -> Result<Self, String> {
@@ -42,10 +43,10 @@ impl Balanced {
             spec.push(replica);
         }
         let options = format!("transport={},logfile={},{options}", transport.name(), log.display());
-        let program = Mounted::program().expect("built: cargo build -p cli, or set STRATA_BIN");
+        let program = Mounted::program().expect("no program to test: run cargo build -p cli, or set STRATA_BIN");
         let mut command = Command::new(program);
-        let said = process::try_run(command.arg0("/sbin/mount.lbfs").arg(spec).arg(&dir).arg("-o").arg(options));
-        if said.status.success() { Ok(Self { dir, log, up: true }) } else { Err(said.text) }
+        let output = process::try_run(command.arg0("/sbin/mount.lbfs").arg(spec).arg(&dir).arg("-o").arg(options));
+        if output.status.success() { Ok(Self { dir, log, up: true }) } else { Err(output.text) }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -57,7 +58,7 @@ impl Balanced {
         String::from_utf8(fuse::control::call(&root, "lbfs.replicas", b"").unwrap()).unwrap()
     }
 
-    /// What is believed of the replicas.
+    /// Returns the state of each replica, as lbfs sees it.
     fn states(&self) -> Vec<String> {
         self.values("\"state\":\"", '"')
     }
@@ -74,12 +75,17 @@ impl Balanced {
     fn wait_for(&self, states: &[&str]) {
         let patience = Instant::now() + Duration::from_secs(30);
         while self.states() != states {
-            assert!(Instant::now() < patience, "not {states:?}: {}\n{}", self.statistics(), self.said());
+            assert!(
+                Instant::now() < patience,
+                "timed out waiting for {states:?}: {}\n{}",
+                self.statistics(),
+                self.log_text()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    fn said(&self) -> String {
+    fn log_text(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
@@ -93,7 +99,7 @@ impl Balanced {
     }
 }
 
-impl Drop for Balanced {
+impl Drop for LbfsMount {
     fn drop(&mut self) {
         if self.up && !std::thread::panicking() {
             self.unmount();
@@ -109,7 +115,7 @@ fn content(file: u64) -> Vec<u8> {
     Rng::new(file).bytes(usize::try_from(1 + file * 517 % 20_000).unwrap())
 }
 
-/// Two copies of a tree, as rsync makes them.
+/// Creates two copies of a tree, with rsync.
 fn copies(sandbox: &Sandbox) -> [PathBuf; 2] {
     let first = sandbox.dir("tree1");
     fs::create_dir(first.join("d")).unwrap();
@@ -123,7 +129,7 @@ fn copies(sandbox: &Sandbox) -> [PathBuf; 2] {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    // Every read is to reach the server, not the page cache.
+    // O_DIRECT, so that every read reaches the server.
     File::options().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path)
 }
 
@@ -138,7 +144,7 @@ fn read_all(file: &File) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Programs that read and check everything until they are told to stop.
+/// Programs that read and check all data until they are stopped.
 #[derive(Default)]
 struct Readers {
     stop: AtomicBool,
@@ -147,7 +153,7 @@ struct Readers {
 }
 
 impl Readers {
-    /// Notes how long the slowest call took.
+    /// Runs `call` and records the duration of the slowest call.
     fn timed<T>(&self, call: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let done = call();
@@ -156,7 +162,7 @@ impl Readers {
         done
     }
 
-    /// One file, open all the time.
+    /// Reads one file that stays open.
     fn large(&self, path: &Path, wanted: &[u8]) {
         let file = open(path).unwrap();
         let mut buffer = vec![0; STEP];
@@ -169,7 +175,7 @@ impl Readers {
         }
     }
 
-    /// Many files, looked up, examined, opened and listed anew each time.
+    /// Reads many files, with lookup, stat, open and listing for each pass.
     fn small(&self, dir: &Path) {
         let numbers: Vec<u64> = (0..FILES).map(|i| fs::metadata(dir.join(format!("f{i}"))).unwrap().ino()).collect();
         while !self.stop.load(Ordering::Relaxed) {
@@ -186,17 +192,17 @@ impl Readers {
         }
     }
 
-    /// So many more reads were done.
+    /// Waits until `more` reads have completed.
     fn progress(&self, more: u64) {
         let (before, patience) = (self.done.load(Ordering::Relaxed), Instant::now() + Duration::from_secs(20));
         while self.done.load(Ordering::Relaxed) < before + more {
-            assert!(Instant::now() < patience, "the readers are stuck");
+            assert!(Instant::now() < patience, "the readers hang");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-/// Stops the readers however the test ends.
+/// Stops the readers when dropped, also after a panic.
 struct StopReaders<'a>(&'a Readers);
 
 impl Drop for StopReaders<'_> {
@@ -205,35 +211,37 @@ impl Drop for StopReaders<'_> {
     }
 }
 
-/// The deadline is for whole operations: one that hangs, an opening and a read elsewhere, on a busy machine.
+/// A time limit that suffices for a hung operation plus an open and a read on another replica, on a
+/// busy machine.
 const QUICK: &str = "timeout=2,ramp=0.5,probe=1,cache=0";
-/// An operation ends with its deadline, and the machine is busy.
+/// The deadline of an operation, and a margin for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Servers are stopped, killed and started again, one after the other; who reads sees nothing of it.
-fn servers_stop_die_and_return(transport: Transport) {
+/// Servers are stopped, killed and started again, one after the other, without an error for
+/// readers.
+fn readers_survive_stopped_and_killed_servers(transport: Transport) {
     let sandbox = Sandbox::with_time(Duration::from_secs(200));
     let trees = copies(&sandbox);
     let remotes = [Remote::new(&sandbox, "r1", &trees[0]), Remote::new(&sandbox, "r2", &trees[1])];
     let dirs = [remotes[0].dir.as_path(), remotes[1].dir.as_path()];
-    let balanced = Balanced::new(&sandbox, &dirs, transport, QUICK);
-    balanced.wait_for(&["up", "up"]);
+    let mount = LbfsMount::new(&sandbox, &dirs, transport, QUICK);
+    mount.wait_for(&["up", "up"]);
     let (readers, wanted) = (Readers::default(), Rng::new(99).bytes(LARGE));
     std::thread::scope(|scope| {
         let stop = StopReaders(&readers);
         for _ in 0..2 {
-            scope.spawn(|| readers.large(&balanced.path("large"), &wanted));
+            scope.spawn(|| readers.large(&mount.path("large"), &wanted));
         }
-        scope.spawn(|| readers.small(&balanced.path("d")));
+        scope.spawn(|| readers.small(&mount.path("d")));
         readers.progress(50);
         for round in 0..if long() { 20 } else { 2 } {
             for (i, remote) in remotes.iter().enumerate() {
                 let left = if i == 0 { ["down", "up"] } else { ["up", "down"] };
                 remote.stop();
-                balanced.wait_for(&left);
+                mount.wait_for(&left);
                 readers.progress(50);
-                remote.go_on();
-                balanced.wait_for(&["up", "up"]);
+                remote.resume();
+                mount.wait_for(&["up", "up"]);
                 readers.progress(50);
                 if round % 2 == 0 {
                     remote.kill();
@@ -241,85 +249,86 @@ fn servers_stop_die_and_return(transport: Transport) {
                     remote.kill_client();
                 }
                 readers.progress(50);
-                balanced.wait_for(&left);
+                mount.wait_for(&left);
                 remote.unmount();
-                // What is there now is an empty directory of this machine: nobody must be given that.
+                // The replica's mount point is now an empty local directory, which must not be
+                // used.
                 readers.progress(50);
                 remote.mount();
-                balanced.wait_for(&["up", "up"]);
+                mount.wait_for(&["up", "up"]);
             }
         }
         drop(stop);
     });
     let slowest = Duration::from_micros(readers.slowest.load(Ordering::Relaxed));
     assert!(slowest < PATIENCE, "{slowest:?}");
-    assert!(balanced.numbers("requests").iter().all(|n| *n > 100), "{}", balanced.statistics());
-    assert!(balanced.numbers("timeouts").iter().all(|n| *n > 0), "{}", balanced.statistics());
-    assert_eq!(balanced.numbers("diverging"), [0]);
-    drop(balanced);
+    assert!(mount.numbers("requests").iter().all(|n| *n > 100), "{}", mount.statistics());
+    assert!(mount.numbers("timeouts").iter().all(|n| *n > 0), "{}", mount.statistics());
+    assert_eq!(mount.numbers("diverging"), [0]);
+    drop(mount);
     drop(remotes);
 }
 
-/// A mount can be left, and its server ends, while a replica hangs.
+/// While a replica hangs, the mount can be unmounted and its server ends.
 fn unmount_while_a_replica_hangs(transport: Transport) {
     let sandbox = Sandbox::new();
     let trees = copies(&sandbox);
     let remotes = [Remote::new(&sandbox, "r1", &trees[0]), Remote::new(&sandbox, "r2", &trees[1])];
-    let mut balanced = Balanced::new(&sandbox, &[&remotes[0].dir, &remotes[1].dir], transport, QUICK);
-    let held: Vec<File> = (0..FILES).map(|i| open(&balanced.path(&format!("d/f{i}"))).unwrap()).collect();
+    let mut mount = LbfsMount::new(&sandbox, &[&remotes[0].dir, &remotes[1].dir], transport, QUICK);
+    let held: Vec<File> = (0..FILES).map(|i| open(&mount.path(&format!("d/f{i}"))).unwrap()).collect();
     remotes[0].stop();
     for (i, file) in held.iter().enumerate() {
         assert!(read_all(file).unwrap() == content(i as u64));
     }
-    assert!(balanced.numbers("stuck_threads")[0] > 0, "{}", balanced.statistics());
+    assert!(mount.numbers("stuck_threads")[0] > 0, "{}", mount.statistics());
     let began = Instant::now();
     drop(held);
-    balanced.unmount();
+    mount.unmount();
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
     let patience = Instant::now() + PATIENCE;
-    while !balanced.said().contains("unmounted") {
-        assert!(Instant::now() < patience, "the server goes on: {}", balanced.said());
+    while !mount.log_text().contains("unmounted") {
+        assert!(Instant::now() < patience, "the server still runs: {}", mount.log_text());
         std::thread::sleep(Duration::from_millis(10));
     }
-    remotes[0].go_on();
+    remotes[0].resume();
     drop(remotes);
 }
 
-/// With no server left there are errors, in time; with one back there are none.
-fn all_servers_go_and_one_returns(transport: Transport) {
+/// Without a server, operations fail in bounded time; with one, they succeed.
+fn all_servers_fail_and_one_returns(transport: Transport) {
     let sandbox = Sandbox::new();
     let trees = copies(&sandbox);
     let remotes = [Remote::new(&sandbox, "r1", &trees[0]), Remote::new(&sandbox, "r2", &trees[1])];
-    let balanced = Balanced::new(&sandbox, &[&remotes[0].dir, &remotes[1].dir], transport, QUICK);
-    let held = open(&balanced.path("d/f7")).unwrap();
+    let mount = LbfsMount::new(&sandbox, &[&remotes[0].dir, &remotes[1].dir], transport, QUICK);
+    let held = open(&mount.path("d/f7")).unwrap();
     remotes[0].stop();
     remotes[1].kill();
     let began = Instant::now();
     let error = loop {
         match read_all(&held) {
-            Ok(_) => assert!(began.elapsed() < PATIENCE, "what was read came from nowhere"),
+            Ok(_) => assert!(began.elapsed() < PATIENCE, "reads succeed without a server"),
             Err(error) => break error,
         }
     };
     assert_ne!(error.kind(), io::ErrorKind::NotFound);
-    assert!(fs::read_dir(balanced.path("d")).and_then(|mut d| d.next().transpose()).is_err());
+    assert!(fs::read_dir(mount.path("d")).and_then(|mut d| d.next().transpose()).is_err());
     assert!(began.elapsed() < PATIENCE * 2, "{:?}", began.elapsed());
-    // How they are can be asked, though there is none to ask for the root's attributes.
-    balanced.wait_for(&["down", "down"]);
+    // The states can be queried although no replica can return the root's attributes.
+    mount.wait_for(&["down", "down"]);
     remotes[1].unmount();
     remotes[1].mount();
-    balanced.wait_for(&["down", "up"]);
+    mount.wait_for(&["down", "up"]);
     assert!(read_all(&held).unwrap() == content(7));
-    assert!(read_all(&open(&balanced.path("d/f8")).unwrap()).unwrap() == content(8));
-    remotes[0].go_on();
-    balanced.wait_for(&["up", "up"]);
+    assert!(read_all(&open(&mount.path("d/f8")).unwrap()).unwrap() == content(8));
+    remotes[0].resume();
+    mount.wait_for(&["up", "up"]);
     drop(held);
-    drop(balanced);
+    drop(mount);
     drop(remotes);
 }
 
-/// On local replicas the tree is the replicas' tree, read-only, with numbers that last.
-fn local_replicas_look_like_themselves(transport: Transport) {
+/// On local replicas the tree is that of the replicas, read-only, with stable inode numbers.
+fn local_replicas_have_the_replicas_tree(transport: Transport) {
     let sandbox = Sandbox::new();
     let disk = sandbox.ext4("disk", 256);
     let dirs = [disk.join("one"), disk.join("two")];
@@ -327,20 +336,20 @@ fn local_replicas_look_like_themselves(transport: Transport) {
     build(&dirs[0], &population(31));
     process::sh("cp -a \"$1\" \"$2\"", &[&dirs[0], &dirs[1]]);
     let native = tree::read(&dirs[0]);
-    let balanced = Balanced::new(&sandbox, &[&dirs[0], &dirs[1]], transport, "policy=roundrobin,compare=1");
-    assert_eq!(tree::difference(&native, &tree::read(&balanced.dir), Times::Exact), "");
-    let figures = rustix::fs::statvfs(&balanced.dir).unwrap();
+    let mount = LbfsMount::new(&sandbox, &[&dirs[0], &dirs[1]], transport, "policy=roundrobin,compare=1");
+    assert_eq!(tree::difference(&native, &tree::read(&mount.dir), Times::Exact), "");
+    let figures = rustix::fs::statvfs(&mount.dir).unwrap();
     assert!(figures.f_flag.contains(StatVfsMountFlags::RDONLY));
-    assert_eq!(fs::write(balanced.path("new"), "").unwrap_err().raw_os_error(), Some(Errno::ROFS.raw_os_error()));
-    assert!(balanced.numbers("requests").iter().all(|n| *n > 10), "{}", balanced.statistics());
+    assert_eq!(fs::write(mount.path("new"), "").unwrap_err().raw_os_error(), Some(Errno::ROFS.raw_os_error()));
+    assert!(mount.numbers("requests").iter().all(|n| *n > 10), "{}", mount.statistics());
     let numbers = |at: &Path| -> Vec<u64> { native.keys().map(|p| number(at, p)).collect() };
-    let before = numbers(&balanced.dir);
-    drop(balanced);
-    // One of them alone gives the same numbers, passthrough or not.
+    let before = numbers(&mount.dir);
+    drop(mount);
+    // One replica alone has the same inode numbers, with and without passthrough.
     for (options, dirs) in [("passthrough=auto", [&dirs[0], &dirs[1]]), ("isolate=always", [&dirs[0], &dirs[1]])] {
-        let balanced = Balanced::new(&sandbox, &[dirs[0], dirs[1]], transport, options);
-        assert_eq!(numbers(&balanced.dir), before, "{options}");
-        assert_eq!(tree::difference(&native, &tree::read(&balanced.dir), Times::Exact), "", "{options}");
+        let mount = LbfsMount::new(&sandbox, &[dirs[0], dirs[1]], transport, options);
+        assert_eq!(numbers(&mount.dir), before, "{options}");
+        assert_eq!(tree::difference(&native, &tree::read(&mount.dir), Times::Exact), "", "{options}");
     }
 }
 
@@ -349,31 +358,32 @@ fn number(root: &Path, path: &[u8]) -> u64 {
     fs::symlink_metadata(path).unwrap().ino()
 }
 
-/// What is wrong is said at once; a server that is away at the time is waited for in the background.
-fn mounting(transport: Transport) {
+/// Errors in the options are reported at once; a server that is unreachable at mount time is probed
+/// in the background.
+fn mount_errors_and_unreachable_servers(transport: Transport) {
     let sandbox = Sandbox::new();
     let trees = copies(&sandbox);
     let missing = sandbox.path("missing");
-    let said = Balanced::try_new(&sandbox, &[&trees[0], &missing], transport, QUICK).map(drop).unwrap_err();
-    assert!(said.contains("replica /mnt/missing") && said.lines().count() == 1, "{said}");
-    let said = Balanced::try_new(&sandbox, &[&trees[0]], transport, "policy=best").map(drop).unwrap_err();
-    assert!(said.contains("policy"), "{said}");
+    let output = LbfsMount::try_new(&sandbox, &[&trees[0], &missing], transport, QUICK).map(drop).unwrap_err();
+    assert!(output.contains("replica /mnt/missing") && output.lines().count() == 1, "{output}");
+    let output = LbfsMount::try_new(&sandbox, &[&trees[0]], transport, "policy=best").map(drop).unwrap_err();
+    assert!(output.contains("policy"), "{output}");
     let remotes = [Remote::new(&sandbox, "r1", &trees[0]), Remote::new(&sandbox, "r2", &trees[1])];
     remotes[0].stop();
     let began = Instant::now();
-    let balanced = Balanced::new(&sandbox, &[&remotes[0].dir, &remotes[1].dir], transport, QUICK);
+    let mount = LbfsMount::new(&sandbox, &[&remotes[0].dir, &remotes[1].dir], transport, QUICK);
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
-    assert!(fs::read(balanced.path("d/f3")).unwrap() == content(3));
-    remotes[0].go_on();
-    balanced.wait_for(&["up", "up"]);
-    drop(balanced);
+    assert!(fs::read(mount.path("d/f3")).unwrap() == content(3));
+    remotes[0].resume();
+    mount.wait_for(&["up", "up"]);
+    drop(mount);
     drop(remotes);
 }
 
 on_both_transports!(
-    servers_stop_die_and_return,
+    readers_survive_stopped_and_killed_servers,
     unmount_while_a_replica_hangs,
-    all_servers_go_and_one_returns,
-    local_replicas_look_like_themselves,
-    mounting,
+    all_servers_fail_and_one_returns,
+    local_replicas_have_the_replicas_tree,
+    mount_errors_and_unreachable_servers,
 );

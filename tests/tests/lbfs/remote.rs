@@ -1,5 +1,5 @@
-//! Real remote replicas: sshfs over an sshd on the loopback interface, each replica with an sshd of its own, so that one server can be
-//! stopped, killed and started without the other.
+//! Remote replicas: sshfs over sshd on the loopback interface. Each replica has its own sshd, so
+//! that the test can stop, kill and start each server separately.
 
 use rustix::fs::{Gid, Uid};
 use rustix::mount::{UnmountFlags, unmount};
@@ -13,9 +13,9 @@ use strata_tests::{Sandbox, process};
 
 /// A replica on a server.
 pub(crate) struct Remote {
-    /// What the server exports.
+    /// The directory that the server exports.
     pub(crate) tree: PathBuf,
-    /// Where it is mounted.
+    /// Mount point of sshfs.
     pub(crate) dir: PathBuf,
     port: u16,
     keys: PathBuf,
@@ -29,7 +29,7 @@ impl Remote {
         for key in ["host", "user"] {
             process::run(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(keys.join(key)));
         }
-        // sshd gives up privileges in there, and wants it to be root's.
+        // sshd's privilege separation directory, which root must own.
         fs::create_dir_all("/run/sshd").unwrap();
         rustix::fs::chown("/run/sshd", Some(Uid::ROOT), Some(Gid::ROOT)).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -47,13 +47,13 @@ impl Remote {
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
-            .expect("sshd: scripts/test-tools.sh packages");
+            .expect("sshd is missing: run scripts/test-tools.sh packages");
         let remote = Self { tree: tree.to_owned(), dir: sandbox.dir(name), port, keys, sshd };
         remote.mount();
         remote
     }
 
-    /// Mounts it. No cache of sshfs answers in the server's place.
+    /// Mounts it without sshfs's caches, so that every operation reaches the server.
     pub(crate) fn mount(&self) {
         let keys = self.keys.display();
         let options = format!(
@@ -64,21 +64,21 @@ impl Remote {
         let from = format!("root@127.0.0.1:{}", self.tree.display());
         let patience = Instant::now() + Duration::from_secs(20);
         loop {
-            let said = process::try_run(Command::new("sshfs").arg("-o").arg(&options).arg(&from).arg(&self.dir));
-            if said.status.success() {
+            let output = process::try_run(Command::new("sshfs").arg("-o").arg(&options).arg(&from).arg(&self.dir));
+            if output.status.success() {
                 return;
             }
-            // The server has not begun to listen yet.
-            assert!(Instant::now() < patience, "sshfs: {}\n{}", said.text, self.said());
+            // The server is not listening yet.
+            assert!(Instant::now() < patience, "sshfs: {}\n{}", output.text, self.log_text());
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    fn said(&self) -> String {
+    fn log_text(&self) -> String {
         fs::read_to_string(self.keys.join("log")).unwrap_or_default()
     }
 
-    /// The processes of the server that talk to its clients.
+    /// Returns the server's processes that serve clients.
     fn sessions(&self) -> Vec<i32> {
         let mut found = vec![i32::try_from(self.sshd.id()).unwrap()];
         let mut next = 0;
@@ -92,30 +92,30 @@ impl Remote {
 
     fn signal(&self, signal: Signal) {
         let sessions = self.sessions();
-        assert!(!sessions.is_empty(), "nobody is connected: {}", self.said());
+        assert!(!sessions.is_empty(), "no client is connected: {}", self.log_text());
         for pid in sessions {
             let _gone = kill_process(Pid::from_raw(pid).unwrap(), signal);
         }
     }
 
-    /// The server answers nothing any more, and does not say so.
+    /// Stops the server: requests hang.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// It goes on.
-    pub(crate) fn go_on(&self) {
+    /// Continues a stopped server.
+    pub(crate) fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Kills the server's part. sshfs notices, ends, and takes its mount away: an empty directory is left.
+    /// Kills the server. sshfs notices, ends, and unmounts: the mount point is an empty directory.
     pub(crate) fn kill(&self) {
         self.signal(Signal::KILL);
         let there = || rustix::fs::statfs(&self.dir).is_ok_and(|figures| figures.f_type as u64 & 0xffff_ffff == FUSE);
         wait_while(there, &self.dir);
     }
 
-    /// Kills sshfs itself: a dead mount is left.
+    /// Kills sshfs and leaves a dead mount.
     pub(crate) fn kill_client(&self) {
         let here = fs::read_link("/proc/thread-self/ns/mnt").unwrap();
         let arguments = |pid: i32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -133,7 +133,7 @@ impl Remote {
         wait_while(|| fs::metadata(&self.dir).is_ok(), &self.dir);
     }
 
-    /// Takes the dead mount away, if it is still there.
+    /// Unmounts a dead mount, if it still exists.
     pub(crate) fn unmount(&self) {
         while unmount(&self.dir, UnmountFlags::DETACH).is_ok() {}
     }
@@ -156,7 +156,7 @@ const FUSE: u64 = 0x6573_5546;
 fn wait_while(there: impl Fn() -> bool, dir: &Path) {
     let patience = Instant::now() + Duration::from_secs(10);
     while there() {
-        assert!(Instant::now() < patience, "{} lives on without its server", dir.display());
+        assert!(Instant::now() < patience, "{} is still mounted without its server", dir.display());
         std::thread::sleep(Duration::from_millis(10));
     }
 }

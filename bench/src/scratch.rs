@@ -1,7 +1,7 @@
-//! A fresh ext4 on a loop device whose image lies in memory.
+//! A fresh ext4 on a loop device whose image is in memory.
 //!
-//! An ext4 that has just deleted many inodes creates new ones slowly, and one with a long life behind it differs from run to
-//! run; so each contender gets a new one for each repetition.
+//! ext4 creates inodes slowly after many were deleted, and an aged file system varies between runs.
+//! So each contender gets a fresh one for each repetition.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -15,36 +15,38 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::process;
 
-/// How large the file system of a contender is.
+/// Size of a contender's file system.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
     pub(crate) bytes: u64,
     pub(crate) inodes: u64,
 }
 
-/// The file system, mounted at [`Stage::disk`] until this is dropped.
+/// The file system, mounted at [`ScratchFs::disk`] until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct ScratchFs {
     base: PathBuf,
-    // Dropped in this order: the file system is unmounted before the memory that holds its image.
+    // Dropped in this order: the file system is unmounted before the tmpfs with its image.
     disk: Mounted,
     ram: Mounted,
 }
 
-impl Stage {
-    /// Makes and mounts it below the directory `base`.
+impl ScratchFs {
+    /// Creates the file system and mounts it below the directory `base`.
     pub(crate) fn new(base: &Path, size: Size) -> Result<Self> {
         let (ram_dir, disk_dir) = (base.join("ram"), base.join("disk"));
         for dir in [&ram_dir, &disk_dir] {
-            fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+            fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
         }
         rustix::mount::mount("tmpfs", &ram_dir, "tmpfs", MountFlags::empty(), Some(c"size=100%"))
             .with_context(|| format!("mount a tmpfs at {}", ram_dir.display()))?;
         let ram = Mounted { at: ram_dir };
 
         let image = ram.at.join("image");
-        File::create(&image).and_then(|file| file.set_len(size.bytes)).context("make the image of the file system")?;
-        // Everything is initialised now: what ext4 puts off, a kernel thread does later, while we measure.
+        File::create(&image)
+            .and_then(|file| file.set_len(size.bytes))
+            .context("create the image of the file system")?;
+        // Initialises everything now: otherwise a kernel thread would do it during the measurement.
         let mut mkfs = Command::new("mkfs.ext4");
         mkfs.args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", "-N"])
             .arg(size.inodes.to_string())
@@ -57,29 +59,29 @@ impl Stage {
         Ok(Self { base: base.to_owned(), disk: Mounted { at: disk_dir }, ram })
     }
 
-    /// Where the file system is mounted.
+    /// Returns the mount point of the file system.
     pub(crate) fn disk(&self) -> &Path {
         &self.disk.at
     }
 
-    /// A directory outside the file system, for mount points.
+    /// Returns a directory outside the file system, for mount points.
     pub(crate) fn base(&self) -> &Path {
         &self.base
     }
 
-    /// A file outside the file system for what a program says.
+    /// Returns a file outside the file system, for the output of programs.
     pub(crate) fn log(&self) -> PathBuf {
         self.ram.at.join("program.log")
     }
 
-    /// The root of the file system, open, to sync it.
+    /// Opens the root of the file system, to sync it.
     pub(crate) fn open(&self) -> Result<OwnedFd> {
         rustix::fs::open(self.disk(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .with_context(|| format!("open {}", self.disk().display()))
     }
 }
 
-/// A mount that ends when this is dropped.
+/// A mount that is unmounted when dropped.
 #[derive(Debug)]
 pub(crate) struct Mounted {
     pub(crate) at: PathBuf,
@@ -87,13 +89,13 @@ pub(crate) struct Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A mount stays busy for a moment after its last user, above all the memory under a loop device, which lets go of
-        // its image after the unmount has returned.
+        // A mount stays busy briefly after its last user, in particular the tmpfs under a loop
+        // device, which releases its image after the unmount has returned.
         let begun = Instant::now();
         while let Err(error) = rustix::mount::unmount(&self.at, UnmountFlags::empty()) {
             if begun.elapsed() > Duration::from_secs(10) {
-                eprintln!("strata-bench: {} does not unmount ({error}): detached", self.at.display());
-                // If even this fails, the mount ends with our namespace.
+                eprintln!("strata-bench: {}: can't unmount: {error}; detached", self.at.display());
+                // If this fails as well, the mount ends with the namespace.
                 let _ = rustix::mount::unmount(&self.at, UnmountFlags::DETACH);
                 return;
             }

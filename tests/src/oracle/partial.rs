@@ -1,13 +1,17 @@
-//! How far a step may have got when the server died.
+//! States that an operation may leave when the server dies.
 //!
-//! A request to the server is done or not done. But some steps are several requests: a file is opened (made, emptied) and
-//! then written; before a write, the kernel sends a request of its own that takes set-user-id away where the writer has no right to keep it; a long
-//! write or copy is cut at pages, by the kernel and by a host that sees its caller die, as write(2) may anywhere; the host sets the time of
-//! modification before the first of them. And what takes the bits
-//! away together with a truncation or an ACL is a second call of the host, after the first.
+//! A single request is atomic: it is performed or not. But some operations take several requests or
+//! several host calls:
+//! - a file is opened (created, truncated) and then written;
+//! - before a write, the kernel sends a request that clears set-user-id if the writer may not keep
+//!   it;
+//! - the kernel cuts a long write or copy at page boundaries, and so does a host whose caller dies,
+//!   as write(2) may anywhere;
+//! - the host sets the modification time before it writes the first page;
+//! - a truncation or an ACL change clears the set-id bits in a second host call, after the first.
 
 use super::op::{Op, Side, Step, open};
-use crate::user::{ROOT, Who};
+use crate::user::{Credentials, ROOT};
 use rustix::fs::{Mode, OFlags, Timespec, Timestamps};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,9 +22,10 @@ const SGID: u32 = 0o2000;
 const GROUP_EXEC: u32 = 0o010;
 
 impl Side {
-    /// Does the step bit by bit and calls `look` at each state in which the server's death may have left it, until that answers true. `written`:
-    /// so many bytes were said to be written, so it can't be less.
-    pub(super) fn perform_by_parts(
+    /// Performs the step incrementally. Calls `look` at each state that the server's death may have
+    /// left, until `look` returns true. At least `written` bytes are written, because that many
+    /// were reported.
+    pub(super) fn perform_partially(
         &mut self,
         step: &Step,
         written: usize,
@@ -95,7 +100,8 @@ impl Side {
         rustix::fs::stat(self.at(path)).ok().map(|st| st.st_mode)
     }
 
-    /// The state in which a change that takes set-id bits away is made, and these are still there.
+    /// Calls `look` with the change applied but the set-id bits, which the change clears, still
+    /// set.
     fn with_bits(&self, fd: BorrowedFd<'_>, before: Option<u32>, look: &mut dyn FnMut(&Self) -> bool) -> bool {
         let (Some(before), Some(after)) = (before, mode(fd)) else { return false };
         if before & !after & (SUID | SGID) == 0 {
@@ -109,8 +115,8 @@ impl Side {
         false
     }
 
-    /// The state in which the bits that a write takes away are gone, and nothing is written.
-    fn without_bits(&self, who: Who, fd: BorrowedFd<'_>, look: &mut dyn FnMut(&Self) -> bool) -> bool {
+    /// Calls `look` with the set-id bits, which a write clears, cleared and nothing written.
+    fn without_bits(&self, who: Credentials, fd: BorrowedFd<'_>, look: &mut dyn FnMut(&Self) -> bool) -> bool {
         let Ok(st) = rustix::fs::fstat(fd) else { return false };
         let kept = without_set_id(who, st.st_mode, st.st_gid);
         if kept == st.st_mode {
@@ -120,8 +126,9 @@ impl Side {
         look(self)
     }
 
-    /// The states before the first byte: the bits are gone; and the time is set, too.
-    fn before_bytes(&self, who: Who, fd: BorrowedFd<'_>, look: &mut dyn FnMut(&Self) -> bool) -> bool {
+    /// Calls `look` with the states before the first byte: set-id bits cleared, then the
+    /// modification time set as well.
+    fn before_bytes(&self, who: Credentials, fd: BorrowedFd<'_>, look: &mut dyn FnMut(&Self) -> bool) -> bool {
         if self.without_bits(who, fd, look) {
             return true;
         }
@@ -144,13 +151,13 @@ impl Side {
         let size = rustix::fs::fstat(fd).map_or(0, |st| u64::try_from(st.st_size).unwrap_or(0));
         let start = if appends { size } else { offset };
         let piece = |part: Range<usize>| {
-            // Appends where the descriptor does.
+            // Appends if the descriptor is in append mode.
             let _ = rustix::io::pwrite(fd, &bytes[part.clone()], offset + part.start as u64);
         };
         self.by_pages(step, fd, &[start], bytes.len(), written, &piece, look)
     }
 
-    /// Does `len` bytes in pieces that end at pages, counted from each of `starts`.
+    /// Performs `len` bytes in pieces that end at page boundaries, counted from each of `starts`.
     #[expect(clippy::too_many_arguments, reason = "what is done, by whom, to what, and who looks")]
     fn by_pages(
         &self,
@@ -186,8 +193,8 @@ fn set_mode(fd: BorrowedFd<'_>, mode: u32) {
     rustix::fs::fchmod(fd, Mode::from_raw_mode(mode & 0o7777)).expect("chmod in the native tree");
 }
 
-/// The mode that a file of this mode and group has after a write of that user, as the kernel has it.
-fn without_set_id(who: Who, mode: u32, gid: u32) -> u32 {
+/// Returns the mode of a file after a write by that user, as the kernel computes it.
+fn without_set_id(who: Credentials, mode: u32, gid: u32) -> u32 {
     if who == ROOT || !rustix::fs::FileType::from_raw_mode(mode).is_file() {
         return mode;
     }

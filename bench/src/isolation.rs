@@ -1,9 +1,9 @@
-//! The namespaces in which everything happens, and what must be put back outside of them.
+//! Namespaces for the benchmark, and cleanup outside them.
 //!
-//! Coordinator, workers and servers live in a process namespace and a mount namespace of their own. When the coordinator
-//! ends, however it ends, the kernel ends all of them and drops their mounts, loop devices and memory. The coordinator ends
-//! with this process. So nothing needs to be cleaned up by hand except two things outside: an empty directory in /run, and
-//! the switch of the FUSE ring.
+//! The coordinator, the workers and the servers run in a private PID namespace and a private mount
+//! namespace. When the coordinator ends for any reason, the kernel kills the others and releases
+//! their mounts, loop devices and memory. The coordinator ends with this process. Only two things
+//! outside need cleanup: an empty directory in /run, and the parameter that enables the FUSE ring.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,32 +17,33 @@ use signal_hook::iterator::Signals;
 use crate::cli::Options;
 use crate::uring;
 
-/// The hidden first argument that makes this program a coordinator.
+/// Hidden first argument that runs this program as the coordinator.
 pub(crate) const SUBCOMMAND: &str = "coordinator";
-/// The environment variable that tells a coordinator where its directory is.
+/// Environment variable with the coordinator's directory.
 const BASE: &str = "STRATA_BENCH_DIR";
-/// What the names of these directories begin with; the process id follows.
+/// Prefix of these directories' names; the process id follows.
 const PREFIX: &str = "strata-bench-";
 const RUN: &str = "/run";
 
-/// Runs the coordinator in its namespaces and answers its exit code.
+/// Runs the coordinator in its namespaces and returns its exit code.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if !getuid().is_root() {
-        bail!("it mounts file systems: run it as root");
+        bail!("needs root to mount file systems: run it as root");
     }
-    remove_left_behind(Path::new(RUN));
-    // Before anything needs putting back, so that no signal ends us between.
+    remove_stale(Path::new(RUN));
+    // Before anything needs cleanup, so that no signal ends this process in between.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGCHLD]).context("catch signals")?;
     let base = Base::new()?;
-    let _ring = if crate::contender::wants_ring(options) { uring::switch_on() } else { None };
-    // Orphans come to us: so we can wait until the very last process of the namespaces is gone.
+    let _ring = if crate::contender::wants_ring(options) { uring::enable() } else { None };
+    // Orphans are reparented to this process, which can then wait for the last process of the
+    // namespaces.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).context("become a subreaper")?;
     let child = start(&base.0)?;
     let code = wait(child, &mut signals)?;
     Ok(ExitCode::from(code))
 }
 
-/// The directory that the coordinator of this process works in.
+/// Returns the coordinator's directory.
 pub(crate) fn base() -> Result<PathBuf> {
     std::env::var_os(BASE).map(PathBuf::from).context("a coordinator is started by strata-bench itself")
 }
@@ -59,14 +60,14 @@ fn start(base: &Path) -> Result<Child> {
         .context("start setpriv and unshare (util-linux)")
 }
 
-/// Waits for the end, or brings it about when a signal asks for it.
+/// Waits for the coordinator. Kills it if a signal arrives.
 fn wait(mut child: Child, signals: &mut Signals) -> Result<u8> {
     for signal in signals.forever() {
         if signal != SIGCHLD {
             child.kill().context("end the coordinator")?;
             child.wait().context("wait for the coordinator")?;
             wait_for_orphans();
-            eprintln!("strata-bench: interrupted; everything is put back");
+            eprintln!("strata-bench: interrupted; the system is restored");
             return Ok(u8::try_from(128 + signal).unwrap_or(1));
         }
         if let Some(status) = child.try_wait().context("wait for the coordinator")? {
@@ -81,13 +82,14 @@ fn wait_for_orphans() {
     while let Ok(Some(_)) = rustix::process::wait(WaitOptions::empty()) {}
 }
 
-/// A directory in /run, removed when this is dropped. Everything in it is mounted in the namespaces only.
+/// A directory in /run, removed when dropped. Everything in it is mounted inside the namespaces
+/// only.
 struct Base(PathBuf);
 
 impl Base {
     fn new() -> Result<Self> {
         let path = Path::new(RUN).join(format!("{PREFIX}{}", std::process::id()));
-        fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
+        fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
         Ok(Self(path))
     }
 }
@@ -98,7 +100,7 @@ impl Drop for Base {
     }
 }
 
-/// Removes directories, and only directories: should anything be mounted there still, its files are safe.
+/// Removes directories only: if a mount remains, its files are safe.
 fn remove_tree(path: &Path) {
     if let Ok(entries) = fs::read_dir(path) {
         for entry in entries.flatten() {
@@ -106,12 +108,12 @@ fn remove_tree(path: &Path) {
         }
     }
     if let Err(error) = fs::remove_dir(path) {
-        eprintln!("strata-bench: {} stays: {error}", path.display());
+        eprintln!("strata-bench: {}: can't remove: {error}", path.display());
     }
 }
 
-/// Removes the directories of runs that were killed before they could do so.
-fn remove_left_behind(run: &Path) {
+/// Removes the directories of killed runs.
+fn remove_stale(run: &Path) {
     let Ok(entries) = fs::read_dir(run) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
