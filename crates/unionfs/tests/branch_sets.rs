@@ -1,27 +1,29 @@
 //! The set of branches changes at every step of every operation.
 //!
-//! For each operation, the set changes at the k-th operation on the branches, for k = 1, 2, 3, ..., while vnodes of everything and
-//! some open files are in use. What the operation answers, and what is seen afterwards, must be right for an operation before
-//! the change or after it; and a union that is mounted anew over the same branches in their new order must show the same, with the
-//! same numbers. A second plan lets an operation on a branch fail after that, be it one of the change.
+//! For each operation, the set changes at the k-th operation on the branches, for k = 1, 2, 3, ...,
+//! while vnodes of everything and some open files are in use. What the operation answers, and what
+//! is seen afterwards, must be right for an operation before the change or after it; and a union
+//! that is mounted anew over the same branches in their new order must show the same, with the same
+//! numbers. A second plan lets an operation on a branch fail after that, be it one of the change.
 //!
-//! As in `faults.rs`, `STRATA_PART`, `STRATA_THIN` and `STRATA_FULL` choose other or more operations.
+//! As in `faults.rs`, `STRATA_PART`, `STRATA_THIN` and `STRATA_FULL` choose other or more
+//! operations.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use common::bed::Start;
-use common::config::{Access, Config, Fills, configs, threads_config};
-use common::interesting::{Breadth, on_one_path, on_two_paths};
+use common::config::{Access, BranchBuilder, Config, configs, threads_config};
 use common::op::Op;
+use common::op_matrix::{Breadth, single_path_ops, two_path_ops};
 use common::path::Path;
-use common::random::Chooser;
-use common::report::{Report, chosen, env};
+use common::random_ops::OpChooser;
+use common::report::{Report, env_number, is_sampled};
 use common::rng::Rng;
 use common::session::{Session, find};
-use common::threads::{self, THREADS, beneath, work};
-use common::tree::Who;
-use common::view::{Object, View, Walk, expected, looker, view};
+use common::test_union::Start;
+use common::threads::{self, THREADS, beneath, run_thread};
+use common::tree::Caller;
+use common::view::{Object, View, Walk, expected, internal_cx, view};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,22 +56,22 @@ struct Disks {
 
 impl Disks {
     fn new(start: &Start) -> Self {
-        let present = start.bed.disks.iter().enumerate().map(|(at, (access, fs))| Disk {
+        let present = start.union.branches.iter().enumerate().map(|(at, (access, fs))| Disk {
             path: format!("/branch/{at}"),
             mode: if *access == Access::Rw { Mode::ReadWrite } else { Mode::ReadOnly },
             fs: fs.clone(),
         });
         let present = present.collect();
         let mut spare = BTreeMap::new();
-        for (name, program) in [("empty", Fills::new(0).done()), ("used", used()), ("layer", layer())] {
+        for (name, program) in [("empty", BranchBuilder::new(0).build()), ("used", used()), ("layer", layer())] {
             let fs = MemFs::with(MemOptions::default(), &Faults::new());
             let mut session = Session::new(fs.clone());
             for op in &program {
-                session.run(Who::ROOT, op).unwrap();
+                session.run(Caller::ROOT, op).unwrap();
             }
             spare.insert(name, Disk { path: format!("/spare/{name}"), mode: Mode::ReadOnly, fs });
         }
-        Self { faults: Faults::new(), delete: start.bed.delete, present, spare }.fork()
+        Self { faults: Faults::new(), delete: start.union.delete, present, spare }.fork()
     }
 
     fn fork(&self) -> Self {
@@ -91,7 +93,7 @@ impl Disks {
 
 /// A branch that another union has written to.
 fn used() -> Vec<Op> {
-    Fills::new(200)
+    BranchBuilder::new(200)
         .dir("a", 0o755)
         .mark("a/.wh.f")
         .file("a/mine", 0o644, 9)
@@ -102,12 +104,12 @@ fn used() -> Vec<Op> {
         .mark(".wh.x")
         .file("h1", 0o600, 7)
         .dir("empty", 0o700)
-        .done()
+        .build()
 }
 
 /// A read-only layer that has much of what the others have.
 fn layer() -> Vec<Op> {
-    Fills::new(230)
+    BranchBuilder::new(230)
         .dir("a", 0o711)
         .file("a/f", 0o600, 50)
         .dir("a/sub", 0o755)
@@ -121,7 +123,7 @@ fn layer() -> Vec<Op> {
         .dir("fresh", 0o755)
         .file("fresh/f", 0o644, 54)
         .file("wf", 0o640, 55)
-        .done()
+        .build()
 }
 
 /// A change of the set of branches.
@@ -163,7 +165,8 @@ const TURNS: [Turn; 10] = [
 ];
 
 impl Turn {
-    /// The changes that make it up, and the branches afterwards; `None` where it makes no sense or is not allowed.
+    /// The changes that make it up, and the branches afterwards; `None` where it makes no sense or
+    /// is not allowed.
     fn changes(self, disks: &Disks) -> Option<(Vec<BranchChange>, Vec<Disk>)> {
         let mut order = disks.present.clone();
         let insert = |at: usize, disk: &Disk| BranchChange::Insert { at, branch: disk.branch() };
@@ -227,9 +230,9 @@ impl Held {
     fn new(layer: &dyn Layer, seen: &View) -> Self {
         let mut held = Self { vnodes: Vec::new(), files: Vec::new() };
         for (path, object) in &seen.0 {
-            let vnode = find(&looker(), layer, path).unwrap();
+            let vnode = find(&internal_cx(), layer, path).unwrap();
             if object.kind == Kind::Regular {
-                let file = vnode.open(&looker(), OpenFlags::RDONLY).unwrap();
+                let file = vnode.open(&internal_cx(), OpenFlags::RDONLY).unwrap();
                 held.files.push((path.clone(), file, object.bytes.to_vec()));
             }
             held.vnodes.push((path.clone(), vnode));
@@ -240,14 +243,14 @@ impl Held {
     /// What is in use answers, and what is still there is the same object.
     fn check(&self, layer: &dyn Layer) -> Result<(), String> {
         for (path, vnode) in &self.vnodes {
-            match vnode.getattr(&looker()) {
+            match vnode.getattr(&internal_cx()) {
                 Ok(attr) if attr.ino != vnode.id() => return Err(format!("/{path:?}: another number in use")),
                 Ok(_) | Err(Errno::STALE) => {}
                 Err(e) => return Err(format!("/{path:?}, in use, answers {e}")),
             }
             let mut names = Vec::new();
             if vnode.kind() == Kind::Directory {
-                match vnode.readdir(&looker(), 0, &mut |entry| {
+                match vnode.readdir(&internal_cx(), 0, &mut |entry| {
                     names.push(entry.name.as_bytes().to_vec());
                     true
                 }) {
@@ -255,12 +258,12 @@ impl Held {
                     Err(e) => return Err(format!("/{path:?}, in use, lists {e}")),
                 }
                 for name in names {
-                    if vnode.lookup(&looker(), Name::new(&name).unwrap()).map_err(|e| e.to_string())?.is_none() {
+                    if vnode.lookup(&internal_cx(), Name::new(&name).unwrap()).map_err(|e| e.to_string())?.is_none() {
                         return Err(format!("/{path:?}, in use, lists what is not there"));
                     }
                 }
             }
-            if let Ok(now) = find(&looker(), layer, path)
+            if let Ok(now) = find(&internal_cx(), layer, path)
                 && now.id() == vnode.id()
                 && now.kind() == vnode.kind()
                 && !Arc::ptr_eq(&now, vnode)
@@ -310,8 +313,9 @@ struct Right {
 }
 
 impl Right {
-    /// Is that what is seen after the operation and the change, in one order or the other? An operation that gave way to the change
-    /// may have copied directories by then: their attributes are those from before it.
+    /// Is that what is seen after the operation and the change, in one order or the other? An
+    /// operation that gave way to the change may have copied directories by then: their attributes
+    /// are those from before it.
     fn is_one(&self, what: &View, answers: impl Fn(Answer) -> bool) -> bool {
         let all = [&self.before, &self.after];
         let of_any = |path: &Path, object: &Object| all.iter().any(|(_, view)| view.0.get(path) == Some(object));
@@ -328,7 +332,7 @@ impl Right {
 impl Case<'_> {
     fn right(&self) -> Option<Right> {
         let look = |layer: &Arc<Unionfs>| plain(&view(&**layer, Walk::Loose).unwrap());
-        let run = |union: &Arc<Unionfs>| Session::new(union.clone()).run(Who::USER, self.op);
+        let run = |union: &Arc<Unionfs>| Session::new(union.clone()).run(Caller::USER, self.op);
         let turn = |disks: &Disks, union: &Arc<Unionfs>| {
             self.turn.changes(disks).map(|(changes, _)| union.change_branches(changes, PATIENCE).unwrap())
         };
@@ -346,8 +350,9 @@ impl Case<'_> {
         Some(Right { before: (answer, look(&union)), after, without, alone, start })
     }
 
-    /// Is that the view after the change alone, but for what the operation has copied up before it failed? That covers what the
-    /// change brings, and stays where the change takes the original away.
+    /// Is that the view after the change alone, but for what the operation has copied up before it
+    /// failed? That covers what the change brings, and stays where the change takes the original
+    /// away.
     fn copied(&self, right: &Right, what: &View) -> bool {
         let removes = [Turn::RemoveRightmost, Turn::RemoveSecond, Turn::RemoveLeftmost].contains(&self.turn);
         let same = |(path, object)| what.0.get(path) == Some(object) || right.start.0.get(path) == what.0.get(path);
@@ -356,7 +361,8 @@ impl Case<'_> {
         right.without.0.iter().all(same) && what.0.iter().all(known)
     }
 
-    /// The change comes at the k-th step; answers whether there is one. `fault`: then that happens at that step.
+    /// The change comes at the k-th step; answers whether there is one. `fault`: then that happens
+    /// at that step.
     fn run(&self, right: &Right, k: u64, fault: Option<Plan>) -> Result<bool, String> {
         let mut disks = self.disks.fork();
         let union = disks.mount();
@@ -364,10 +370,10 @@ impl Case<'_> {
         let held = Held::new(&*union, &seen);
         let (changes, order) = self.turn.changes(&disks).ok_or("no such change")?;
         let changed = change_at(&union, &disks.faults, k, changes, fault);
-        let mut answer = Session::new(union.clone()).run(Who::USER, self.op);
+        let mut answer = Session::new(union.clone()).run(Caller::USER, self.op);
         if answer == Err(Errno::STALE) {
             // The kernel goes the whole way once more.
-            answer = Session::new(union.clone()).run(Who::USER, self.op);
+            answer = Session::new(union.clone()).run(Caller::USER, self.op);
         }
         let fired = !disks.faults.forget_call();
         let done = if fired {
@@ -467,7 +473,8 @@ fn change_at(
             let _ = ended.send(());
             let _ = sender.send(done);
         });
-        // An operation that looks goes on when the change is done; one that changes something lets it wait.
+        // An operation that looks goes on when the change is done; one that changes something lets
+        // it wait.
         let patience = Instant::now() + Duration::from_millis(200);
         while end.try_recv().is_err() && !union.change_is_waiting() && Instant::now() < patience {
             std::thread::yield_now();
@@ -477,26 +484,26 @@ fn change_at(
 }
 
 /// No operation takes more steps than this on trees of this size.
-const MOST_STEPS: u64 = 3000;
+const MAX_STEPS: u64 = 3000;
 
 fn every_step(report: &mut Report, what: &str, mut run: impl FnMut(u64) -> Result<bool, String>) {
     let mut failing = 0;
-    for k in 1..=MOST_STEPS {
+    for k in 1..=MAX_STEPS {
         let outcome = run(k);
         let more = *outcome.as_ref().unwrap_or(&true);
         failing = if outcome.is_err() { failing + 1 } else { 0 };
-        report.note(|| format!("{what}, step {k}"), outcome.map(|_| ()));
+        report.record(|| format!("{what}, step {k}"), outcome.map(|_| ()));
         if !more || failing == 20 {
             return;
         }
     }
-    report.note(|| what.to_owned(), Err(format!("takes more than {MOST_STEPS} steps")));
+    report.record(|| what.to_owned(), Err(format!("takes more than {MAX_STEPS} steps")));
 }
 
 fn ops(start: &Start) -> Vec<Op> {
-    let breadth = if env("STRATA_FULL").is_some() { Breadth::All } else { Breadth::Representative };
-    let mut ops = on_one_path(&start.tree, breadth);
-    ops.extend(on_two_paths(&start.tree, breadth));
+    let breadth = if env_number("STRATA_FULL").is_some() { Breadth::All } else { Breadth::Representative };
+    let mut ops = single_path_ops(&start.tree, breadth);
+    ops.extend(two_path_ops(&start.tree, breadth));
     ops
 }
 
@@ -508,7 +515,7 @@ fn steps(at: usize, n: u64) {
     let disks = Disks::new(&start);
     for turn in TURNS {
         for op in ops(&start) {
-            if !chosen(&format!("{} {turn:?}", config.name), &format!("{op:?}"), n) {
+            if !is_sampled(&format!("{} {turn:?}", config.name), &format!("{op:?}"), n) {
                 continue;
             }
             let case = Case { disks: &disks, op: &op, turn };
@@ -581,8 +588,8 @@ fn empty_disk(path: &str, mode: Mode) -> Disk {
     Disk { path: path.to_owned(), mode, fs: MemFs::with(MemOptions::default(), &Faults::new()) }
 }
 
-/// One change of a set that leaves what is seen as it is: a new branch takes the changes, one that is empty comes or goes, or the
-/// branches at the right are written to or not.
+/// One change of a set that leaves what is seen as it is: a new branch takes the changes, one that
+/// is empty comes or goes, or the branches at the right are written to or not.
 fn turn_unseen(disks: &mut Disks, round: usize) -> Vec<BranchChange> {
     let set = |disk: &mut Disk, mode: Mode| {
         disk.mode = mode;
@@ -619,13 +626,13 @@ fn turn_unseen(disks: &mut Disks, round: usize) -> Vec<BranchChange> {
     }
 }
 
-/// Threads that read and write while the set changes all the time, in ways that nobody may see: each operation answers what its
-/// model says, and at the end all is there.
+/// Threads that read and write while the set changes all the time, in ways that nobody may see:
+/// each operation answers what its model says, and at the end all is there.
 #[test]
 fn threads_notice_no_change() {
     for delete in [Delete::Whiteout, Delete::All] {
-        let seed = env("STRATA_SEED").unwrap_or(43);
-        let steps = env("STRATA_STEPS").unwrap_or(400) as usize;
+        let seed = env_number("STRATA_SEED").unwrap_or(43);
+        let steps = env_number("STRATA_STEPS").unwrap_or(400) as usize;
         println!("STRATA_SEED={seed} STRATA_STEPS={steps}");
         let start = Start::new(&threads_config(THREADS), delete, MemOptions::default());
         let mut disks = Disks::new(&start);
@@ -635,7 +642,7 @@ fn threads_notice_no_change() {
             let (layer, model, sender) = (union.clone() as Arc<dyn Layer>, start.tree.clone(), sender.clone());
             let own = Path::from(format!("t{thread}").as_str());
             std::thread::spawn(move || {
-                let outcome = work(layer, model, &own, seed * 100 + thread as u64, steps);
+                let outcome = run_thread(layer, model, &own, seed * 100 + thread as u64, steps);
                 let _ = sender.send((own, outcome));
             });
         }
@@ -648,7 +655,7 @@ fn threads_notice_no_change() {
                 Ok((own, Ok(model))) => models.push((own, model)),
                 Ok((own, Err(e))) => panic!("/{own:?}, seed {seed}: {e}"),
                 Err(mpsc::RecvTimeoutError::Disconnected) => panic!("seed {seed}: a thread panicked"),
-                Err(mpsc::RecvTimeoutError::Timeout) if begun.elapsed() > threads::PATIENCE => {
+                Err(mpsc::RecvTimeoutError::Timeout) if begun.elapsed() > threads::TIMEOUT => {
                     panic!("seed {seed}: the threads hang")
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) if round < 60 => {
@@ -670,8 +677,8 @@ fn threads_notice_no_change() {
     }
 }
 
-/// Threads that walk, read and write while branches with content come and go: nothing hangs, nobody sees half of anything, and
-/// at the end a union that is mounted anew shows the same.
+/// Threads that walk, read and write while branches with content come and go: nothing hangs, nobody
+/// sees half of anything, and at the end a union that is mounted anew shows the same.
 #[test]
 fn threads_see_whole_sets() {
     let start = Start::new(&configs()[2], Delete::Whiteout, MemOptions::default());
@@ -686,8 +693,8 @@ fn threads_see_whole_sets() {
             let mut session = Session::new(union.clone());
             let mut count = 0_u64;
             while !stop.load(Ordering::Relaxed) {
-                let op = Chooser { rng: &mut rng, beneath: Path::root(), keeps_open: true }.op(&tree);
-                match session.run(Who::ROOT, &op) {
+                let op = OpChooser { rng: &mut rng, beneath: Path::root(), keeps_open: true }.op(&tree);
+                match session.run(Caller::ROOT, &op) {
                     // What is not answered before nor after any change.
                     Err(e @ (Errno::IO | Errno::BADF | Errno::AGAIN | Errno::FAULT)) => {
                         panic!("{op:?}: {e}")
