@@ -3,19 +3,17 @@
 #![allow(clippy::disallowed_methods, reason = "it makes the directories that it works on")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
+use common::layer_ops::{CX, find, name};
 use hostfs::{HostFs, HostOptions};
 use memfs::{Faults, MemFs, MemOptions};
 use std::sync::Arc;
 use std::time::Duration;
 use unionfs::{Branch, BranchChange, BuildError, Metacopy, Mode, Options, Unionfs};
-use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, SetAttr, Vnode};
+use vnode::{Errno, Kind, Layer, OpenFlags, RenameFlags, SetAttr, Vnode};
 
-const CX: Cx<'static> = Cx::internal(0, 0);
 const SOON: Duration = Duration::from_secs(10);
-
-fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).unwrap()
-}
 
 /// A disk with files of that content.
 fn disk(files: &[(&str, &[u8])]) -> Arc<MemFs> {
@@ -52,14 +50,6 @@ fn union(branches: Vec<Branch>) -> Arc<Unionfs> {
 
 fn insert(at: usize, branch: Branch) -> BranchChange {
     BranchChange::Insert { at, branch }
-}
-
-fn find(layer: &dyn Layer, path: &str) -> Option<Arc<dyn Vnode>> {
-    let mut vnode = layer.root();
-    for part in path.split('/') {
-        vnode = vnode.lookup(&CX, name(part)).unwrap()?.vnode;
-    }
-    Some(vnode)
 }
 
 fn content(vnode: &Arc<dyn Vnode>) -> Vec<u8> {

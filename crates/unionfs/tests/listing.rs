@@ -1,17 +1,14 @@
 //! Reading a directory while its entries change: what it costs, and what is listed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
+use common::layer_ops::{CX, name};
 use memfs::{Faults, MemFs, MemOptions, Op};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use unionfs::{Branch, Delete, Mode, Options, Unionfs};
-use vnode::{Cx, Kind, Layer, Name, OpenFlags, RenameFlags, Vnode};
-
-const CX: Cx<'static> = Cx::internal(0, 0);
-
-fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).unwrap()
-}
+use vnode::{Kind, Layer, OpenFlags, RenameFlags, Vnode};
 
 struct Merged {
     faults: Faults,

@@ -5,6 +5,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod config;
+pub mod layer_ops;
 pub mod op;
 pub mod op_matrix;
 pub mod path;
