@@ -1,5 +1,6 @@
-//! Branches come, go and change their modes while the union is in use: what becomes of open files, of numbers, of the identity log,
-//! and which changes are refused. Every step of every operation: `branch_sets.rs`.
+//! Branches come, go and change their modes while the union is in use: what becomes of open files,
+//! of numbers, of the identity log, and which changes are refused. Every step of every operation:
+//! `branch_sets.rs`.
 #![allow(clippy::disallowed_methods, reason = "it makes the directories that it works on")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

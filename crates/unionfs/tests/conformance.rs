@@ -1,4 +1,5 @@
-//! A union behaves as any other layer: the suite that every layer passes, on several shapes of a union.
+//! A union behaves as any other layer: the suite that every layer passes, on several shapes of a
+//! union.
 // Helpers of tests: a failed expectation is a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

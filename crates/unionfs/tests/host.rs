@@ -1,4 +1,5 @@
-//! The union over directories of the host: the conformance suite, and copy-up of everything a host file can have.
+//! The union over directories of the host: the conformance suite, and copy-up of everything a host
+//! file can have.
 // Helpers of tests: a failed expectation is a panic.
 #![allow(clippy::disallowed_methods, reason = "it makes the directories that it works on")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
