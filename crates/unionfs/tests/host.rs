@@ -1,7 +1,5 @@
-//! The union over directories of the host: the conformance suite, and copy-up of everything a host
-//! file can have.
-// Helpers of tests: a failed expectation is a panic.
-#![allow(clippy::disallowed_methods, reason = "it makes the directories that it works on")]
+//! The union over directories of the host: the conformance suite, and copy-up with all attributes.
+#![allow(clippy::disallowed_methods, reason = "the tests create their own directories")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -16,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use unionfs::{Branch, Metacopy, Mode, Options, Unionfs};
 use vnode::{OpenFlags, SetAttr, XattrFlags};
 
-/// A directory that is removed in the end.
+/// A temporary directory that is removed on drop.
 struct Scratch(PathBuf);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -60,7 +58,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn conformance() {
+fn host_directories_pass_the_conformance_suite() {
     if !is_root() {
         return;
     }
@@ -74,7 +72,7 @@ fn conformance() {
 }
 
 #[test]
-fn copies_everything_up() {
+fn copy_up_preserves_data_attributes_and_symbolic_links() {
     if !is_root() {
         return;
     }
@@ -113,14 +111,14 @@ fn copies_everything_up() {
     drop((file, link, mounted));
 
     let again = whole();
-    assert_eq!(at(&*again, "a/b/f").id(), number, "the number stays over a remount");
+    assert_eq!(at(&*again, "a/b/f").id(), number, "the inode number changed over a remount");
     let mut value = [0; 16];
     assert_eq!(at(&*again, "a/b/f").getxattr(&CX, b"user.note", &mut value).unwrap(), 5);
     assert!(!scratch.dir("rw").join(".wh..wh.work").exists());
 }
 
 #[test]
-fn a_reader_follows_the_copy_and_nothing_reaches_the_read_only_branch() {
+fn an_open_reader_sees_the_copy_and_the_lower_file_is_unchanged() {
     if !is_root() {
         return;
     }
@@ -129,9 +127,9 @@ fn a_reader_follows_the_copy_and_nothing_reaches_the_read_only_branch() {
     let union = union(&scratch);
     let file = at(&*union, "f");
     let reader = file.open(&CX, OpenFlags::RDONLY).unwrap();
-    assert!(reader.backing().is_none(), "it may still be copied up");
+    assert!(reader.backing().is_none(), "the file may still be copied up");
     let writer = file.open(&CX, OpenFlags(0o2001)).unwrap();
-    assert!(writer.backing().is_some(), "it stays on the leftmost branch");
+    assert!(writer.backing().is_some(), "a file on the leftmost branch is never copied");
     assert_eq!(writer.write(&CX, b" and new", 0).unwrap(), 8);
     let mut out = [0; 32];
     assert_eq!(reader.read(&CX, &mut out, 0).unwrap(), 11);
