@@ -42,7 +42,7 @@ struct TestBranch {
 }
 
 impl TestBranch {
-    fn branch(&self) -> Branch {
+    fn to_branch(&self) -> Branch {
         Branch { layer: self.fs.clone(), path: self.path.clone().into(), mode: self.mode }
     }
 }
@@ -77,17 +77,17 @@ impl BranchSet {
 
     fn fork(&self) -> Self {
         let faults = Faults::new();
-        let copy = |disk: &TestBranch| TestBranch { fs: disk.fs.fork(&faults), ..disk.clone() };
+        let copy = |branch: &TestBranch| TestBranch { fs: branch.fs.fork(&faults), ..branch.clone() };
         Self {
             present: self.present.iter().map(copy).collect(),
-            available: self.available.iter().map(|(name, disk)| (*name, copy(disk))).collect(),
+            available: self.available.iter().map(|(name, branch)| (*name, copy(branch))).collect(),
             delete: self.delete,
             faults,
         }
     }
 
     fn mount(&self) -> Arc<Unionfs> {
-        let branches = self.present.iter().map(TestBranch::branch).collect();
+        let branches = self.present.iter().map(TestBranch::to_branch).collect();
         Unionfs::new(branches, Options { delete: self.delete, ..Options::default() }).unwrap()
     }
 }
@@ -168,54 +168,54 @@ const SET_CHANGES: [SetChange; 10] = [
 impl SetChange {
     /// Returns the branch changes and the resulting branches; `None` if this set of branches does
     /// not permit the change.
-    fn changes(self, disks: &BranchSet) -> Option<(Vec<BranchChange>, Vec<TestBranch>)> {
-        let mut order = disks.present.clone();
-        let insert = |at: usize, disk: &TestBranch| BranchChange::Insert { at, branch: disk.branch() };
-        let mode = |disk: &mut TestBranch, mode: Mode| {
-            disk.mode = mode;
-            BranchChange::Mode(disk.path.clone().into(), mode)
+    fn changes(self, branches: &BranchSet) -> Option<(Vec<BranchChange>, Vec<TestBranch>)> {
+        let mut order = branches.present.clone();
+        let insert = |at: usize, branch: &TestBranch| BranchChange::Insert { at, branch: branch.to_branch() };
+        let mode = |branch: &mut TestBranch, mode: Mode| {
+            branch.mode = mode;
+            BranchChange::Mode(branch.path.clone().into(), mode)
         };
-        let writable = |name: &str| TestBranch { mode: Mode::ReadWrite, ..disks.available[name].clone() };
+        let writable = |name: &str| TestBranch { mode: Mode::ReadWrite, ..branches.available[name].clone() };
         let mut changes = Vec::new();
         let mut remove = |order: &mut Vec<TestBranch>, at: usize| {
             let gone = order.remove(at);
             changes.push(BranchChange::Remove(gone.path.into()));
         };
         match self {
-            Self::RemoveRightmost => remove(&mut order, disks.present.len() - 1),
+            Self::RemoveRightmost => remove(&mut order, branches.present.len() - 1),
             Self::RemoveLeftmost => remove(&mut order, 0),
             Self::RemoveSecond if order.len() > 2 => remove(&mut order, 1),
             Self::RemoveSecond => return None,
             Self::InsertWritable | Self::Snapshot => {
-                let disk = writable("empty");
-                changes.push(insert(0, &disk));
+                let branch = writable("empty");
+                changes.push(insert(0, &branch));
                 if self == Self::Snapshot {
-                    for disk in order.iter_mut().filter(|disk| disk.mode == Mode::ReadWrite) {
-                        changes.push(mode(disk, Mode::ReadOnly));
+                    for branch in order.iter_mut().filter(|branch| branch.mode == Mode::ReadWrite) {
+                        changes.push(mode(branch, Mode::ReadOnly));
                     }
                 }
-                order.insert(0, disk);
+                order.insert(0, branch);
             }
             Self::InsertUsed => {
                 changes.push(insert(0, &writable("used")));
                 order.insert(0, writable("used"));
             }
             Self::InsertReadOnly => {
-                changes.push(insert(1, &disks.available["layer"]));
-                order.insert(1, disks.available["layer"].clone());
+                changes.push(insert(1, &branches.available["layer"]));
+                order.insert(1, branches.available["layer"].clone());
             }
             Self::Append => {
-                changes.push(insert(99, &disks.available["layer"]));
-                order.push(disks.available["layer"].clone());
+                changes.push(insert(99, &branches.available["layer"]));
+                order.push(branches.available["layer"].clone());
             }
             Self::Switch => {
                 let last = order.last_mut()?;
                 let other = if last.mode == Mode::ReadWrite { Mode::ReadOnly } else { Mode::ReadWrite };
                 changes.push(mode(last, other));
             }
-            Self::Freeze => changes.extend(order.iter_mut().map(|disk| mode(disk, Mode::ReadOnly))),
+            Self::Freeze => changes.extend(order.iter_mut().map(|branch| mode(branch, Mode::ReadOnly))),
         }
-        let writes = order.iter().any(|disk| disk.mode == Mode::ReadWrite);
+        let writes = order.iter().any(|branch| branch.mode == Mode::ReadWrite);
         let allowed = order.first().is_some_and(|first| first.mode == Mode::ReadWrite || !writes);
         allowed.then_some((changes, order))
     }
@@ -296,7 +296,7 @@ type Outcome = (Answer, View);
 
 /// An operation, and a change of the branches that happens during it.
 struct Case<'a> {
-    disks: &'a BranchSet,
+    branches: &'a BranchSet,
     op: &'a Op,
     set_change: SetChange,
 }
@@ -304,23 +304,23 @@ struct Case<'a> {
 /// The permitted outcomes.
 struct Permitted {
     /// The operation, then the change.
-    before: Outcome,
+    operation_first: Outcome,
     /// The change, then the operation.
-    after: Outcome,
+    change_first: Outcome,
     /// Only the change.
-    without: View,
+    change_only: View,
     /// Only the operation.
-    alone: Outcome,
+    operation_only: Outcome,
     /// Neither of them.
-    start: View,
+    neither: View,
 }
 
 impl Permitted {
     /// Whether the view is permitted after both the operation and the change, in either order. An
     /// operation that yielded to the change may already have copied directories up, with their
     /// attributes from before the change.
-    fn is_one(&self, what: &View, answers: impl Fn(Answer) -> bool) -> bool {
-        let all = [&self.before, &self.after];
+    fn allows(&self, what: &View, answers: impl Fn(Answer) -> bool) -> bool {
+        let all = [&self.operation_first, &self.change_first];
         let of_any = |path: &Path, object: &Object| all.iter().any(|(_, view)| view.0.get(path) == Some(object));
         all.iter().filter(|(answer, _)| answers(*answer)).any(|(_, view)| {
             let keys = view.0.len() == what.0.len();
@@ -336,21 +336,22 @@ impl Case<'_> {
     fn permitted(&self) -> Option<Permitted> {
         let look = |layer: &Arc<Unionfs>| comparable(&view(&**layer, Walk::Loose).unwrap());
         let run = |union: &Arc<Unionfs>| Session::new(union.clone()).run(Caller::USER, self.op);
-        let set_change = |disks: &BranchSet, union: &Arc<Unionfs>| {
-            self.set_change.changes(disks).map(|(changes, _)| union.change_branches(changes, PATIENCE).unwrap())
+        let set_change = |branches: &BranchSet, union: &Arc<Unionfs>| {
+            self.set_change.changes(branches).map(|(changes, _)| union.change_branches(changes, TIMEOUT).unwrap())
         };
-        let disks = self.disks.fork();
-        let union = disks.mount();
-        let start = look(&union);
-        set_change(&disks, &union)?;
-        let without = look(&union);
-        let after = (run(&union), look(&union));
-        let disks = self.disks.fork();
-        let union = disks.mount();
+        let branches = self.branches.fork();
+        let union = branches.mount();
+        let neither = look(&union);
+        set_change(&branches, &union)?;
+        let change_only = look(&union);
+        let change_first = (run(&union), look(&union));
+        let branches = self.branches.fork();
+        let union = branches.mount();
         let answer = run(&union);
-        let alone = (answer, look(&union));
-        set_change(&disks, &union)?;
-        Some(Permitted { before: (answer, look(&union)), after, without, alone, start })
+        let operation_only = (answer, look(&union));
+        set_change(&branches, &union)?;
+        let operation_first = (answer, look(&union));
+        Some(Permitted { operation_first, change_first, change_only, operation_only, neither })
     }
 
     /// Whether the view is that after only the change, apart from copies that the failed operation
@@ -358,53 +359,54 @@ impl Case<'_> {
     fn differs_only_by_copies(&self, permitted: &Permitted, what: &View) -> bool {
         let removes =
             [SetChange::RemoveRightmost, SetChange::RemoveSecond, SetChange::RemoveLeftmost].contains(&self.set_change);
-        let same = |(path, object)| what.0.get(path) == Some(object) || permitted.start.0.get(path) == what.0.get(path);
+        let same =
+            |(path, object)| what.0.get(path) == Some(object) || permitted.neither.0.get(path) == what.0.get(path);
         let known = |(path, object)| {
-            permitted.without.0.contains_key(path) || (removes && permitted.start.0.get(path) == Some(object))
+            permitted.change_only.0.contains_key(path) || (removes && permitted.neither.0.get(path) == Some(object))
         };
-        permitted.without.0.iter().all(same) && what.0.iter().all(known)
+        permitted.change_only.0.iter().all(same) && what.0.iter().all(known)
     }
 
     /// Runs the operation with the change at the k-th lower operation, and then arms `fault` if
     /// given. Returns whether step k was reached.
     fn run(&self, permitted: &Permitted, k: u64, fault: Option<Plan>) -> Result<bool, String> {
-        let mut disks = self.disks.fork();
-        let union = disks.mount();
+        let mut branches = self.branches.fork();
+        let union = branches.mount();
         let seen = view(&*union, Walk::Loose)?;
         let in_use = InUse::new(&*union, &seen);
-        let (changes, order) = self.set_change.changes(&disks).ok_or("no such change")?;
-        let changed = change_at(&union, &disks.faults, k, changes, fault);
+        let (changes, order) = self.set_change.changes(&branches).ok_or("no such change")?;
+        let changed = change_at(&union, &branches.faults, k, changes, fault);
         let mut answer = Session::new(union.clone()).run(Caller::USER, self.op);
         if answer == Err(Errno::STALE) {
             // The kernel repeats the path walk after ESTALE.
             answer = Session::new(union.clone()).run(Caller::USER, self.op);
         }
-        let fired = !disks.faults.forget_call();
+        let fired = !branches.faults.forget_call();
         let done = if fired {
-            changed.recv_timeout(PATIENCE * 2).map_err(|_| "the branch change hangs".to_owned())?
+            changed.recv_timeout(TIMEOUT * 2).map_err(|_| "the branch change hangs".to_owned())?
         } else {
             Err(BuildError::Busy)
         };
-        disks.faults.disarm();
+        branches.faults.disarm();
         let live = view(&*union, Walk::Loose).map_err(|e| format!("{answer:?}, {done:?}, {e}"))?;
         let what = comparable(&live);
         let matches = match (&done, fault) {
             (Err(_), None) if fired => return Err(format!("the branch change fails: {done:?}")),
-            (Ok(()), None) => permitted.is_one(&what, |permitted| permitted == answer),
-            (Ok(()), Some(_)) if answer.is_ok() => permitted.is_one(&what, |permitted| permitted.is_ok()),
-            (Ok(()), Some(_)) => permitted.without == what || self.differs_only_by_copies(permitted, &what),
-            (Err(_), _) if answer.is_ok() => permitted.alone.1 == what,
-            (Err(_), _) => permitted.start == what,
+            (Ok(()), None) => permitted.allows(&what, |permitted| permitted == answer),
+            (Ok(()), Some(_)) if answer.is_ok() => permitted.allows(&what, |permitted| permitted.is_ok()),
+            (Ok(()), Some(_)) => permitted.change_only == what || self.differs_only_by_copies(permitted, &what),
+            (Err(_), _) if answer.is_ok() => permitted.operation_only.1 == what,
+            (Err(_), _) => permitted.neither == what,
         };
         if !matches {
             let like =
                 |(answer, seen): (Answer, &View), name: &str| format!("{name}: {answer:?}\n{}", diff(&what, seen));
             let all = [
-                like((permitted.before.0, &permitted.before.1), "operation, change"),
-                like((permitted.after.0, &permitted.after.1), "change, operation"),
-                like((Ok(()), &permitted.without), "change"),
-                like((permitted.alone.0, &permitted.alone.1), "operation"),
-                like((Ok(()), &permitted.start), "neither"),
+                like((permitted.operation_first.0, &permitted.operation_first.1), "operation, change"),
+                like((permitted.change_first.0, &permitted.change_first.1), "change, operation"),
+                like((Ok(()), &permitted.change_only), "change"),
+                like((permitted.operation_only.0, &permitted.operation_only.1), "operation"),
+                like((Ok(()), &permitted.neither), "neither"),
             ];
             return Err(format!("operation: {answer:?}, change: {done:?}; compared with\n{}", all.join("\n")));
         }
@@ -412,17 +414,17 @@ impl Case<'_> {
         let live = view(&*union, Walk::Loose)?;
         drop((in_use, union));
         if done.is_ok() {
-            disks.present = order;
+            branches.present = order;
         }
-        check_remount(&disks, live).map_err(|e| format!("{answer:?}, {done:?}, {e}"))?;
+        check_remount(&branches, live).map_err(|e| format!("{answer:?}, {done:?}, {e}"))?;
         Ok(fired)
     }
 }
 
 /// Checks that a new union over the same branches has the same view.
-fn check_remount(disks: &BranchSet, live: View) -> Result<(), String> {
-    let writes = disks.present.iter().any(|disk| disk.mode == Mode::ReadWrite);
-    let union = disks.mount();
+fn check_remount(branches: &BranchSet, live: View) -> Result<(), String> {
+    let writes = branches.present.iter().any(|branch| branch.mode == Mode::ReadWrite);
+    let union = branches.mount();
     let fresh = view(&*union, Walk::Loose).map_err(|e| format!("after a remount: {e}"))?;
     // A read-only union has no identity log, so its inode numbers may change.
     let numbered = |mut view: View| {
@@ -452,7 +454,7 @@ fn diff(live: &View, fresh: &View) -> String {
 }
 
 /// Time limit for a branch change, long enough that only a deadlock exceeds it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Arranges for the branches to change at the k-th lower operation from now on.
 fn change_at(
@@ -472,7 +474,7 @@ fn change_at(
         let (ended, end) = mpsc::channel();
         let changer = union.clone();
         std::thread::spawn(move || {
-            let done = changer.change_branches(changes, PATIENCE);
+            let done = changer.change_branches(changes, TIMEOUT);
             drop(changer);
             let _ = ended.send(());
             let _ = sender.send(done);
@@ -516,13 +518,13 @@ fn run_config(at: usize, n: u64) {
     let config: &Config = &configs()[at];
     let mut report = Report::default();
     let start = Start::new(config, Delete::Whiteout, MemOptions::default());
-    let disks = BranchSet::new(&start);
+    let branches = BranchSet::new(&start);
     for set_change in SET_CHANGES {
         for op in ops(&start) {
             if !is_sampled(&format!("{} {set_change:?}", config.name), &format!("{op:?}"), n) {
                 continue;
             }
-            let case = Case { disks: &disks, op: &op, set_change };
+            let case = Case { branches: &branches, op: &op, set_change };
             let Some(permitted) = case.permitted() else { continue };
             every_step(&mut report, &format!("{op:?} {set_change:?} {}", config.name), |k| {
                 case.run(&permitted, k, None)
@@ -596,36 +598,36 @@ fn empty_branch(path: &str, mode: Mode) -> TestBranch {
 
 /// Returns a change that does not alter the view: a new read-write branch at the left, an empty
 /// branch inserted or removed, or another mode of a branch to the permitted.
-fn invisible_change(disks: &mut BranchSet, round: usize) -> Vec<BranchChange> {
-    let set = |disk: &mut TestBranch, mode: Mode| {
-        disk.mode = mode;
-        BranchChange::Mode(disk.path.clone().into(), mode)
+fn invisible_change(branches: &mut BranchSet, round: usize) -> Vec<BranchChange> {
+    let set = |branch: &mut TestBranch, mode: Mode| {
+        branch.mode = mode;
+        BranchChange::Mode(branch.path.clone().into(), mode)
     };
-    let empty = disks.present.iter().position(|disk| disk.path.starts_with("/between"));
+    let empty = branches.present.iter().position(|branch| branch.path.starts_with("/between"));
     match (round % 4, empty) {
         (0, _) => {
             let new = empty_branch(&format!("/left/{round}"), Mode::ReadWrite);
-            let mut changes = vec![BranchChange::Insert { at: 0, branch: new.branch() }];
+            let mut changes = vec![BranchChange::Insert { at: 0, branch: new.to_branch() }];
             if round.is_multiple_of(8) {
-                changes.extend(disks.present.iter_mut().map(|disk| set(disk, Mode::ReadOnly)));
+                changes.extend(branches.present.iter_mut().map(|branch| set(branch, Mode::ReadOnly)));
             }
-            disks.present.insert(0, new);
+            branches.present.insert(0, new);
             changes
         }
         (1, None) => {
             let new = empty_branch(&format!("/between/{round}"), Mode::ReadOnly);
-            let change = BranchChange::Insert { at: 1, branch: new.branch() };
-            disks.present.insert(1, new);
+            let change = BranchChange::Insert { at: 1, branch: new.to_branch() };
+            branches.present.insert(1, new);
             vec![change]
         }
         (1, Some(at)) => {
-            let gone = disks.present.remove(at);
+            let gone = branches.present.remove(at);
             vec![BranchChange::Remove(gone.path.into())]
         }
         _ => {
             // Not the inserted branches: files written to them would disappear with them.
-            let mut others: Vec<&mut TestBranch> = disks.present.iter_mut().skip(1).collect();
-            others.retain(|disk| !disk.path.starts_with("/between"));
+            let mut others: Vec<&mut TestBranch> = branches.present.iter_mut().skip(1).collect();
+            others.retain(|branch| !branch.path.starts_with("/between"));
             let at = round % others.len();
             vec![set(others[at], if round % 4 == 2 { Mode::ReadWrite } else { Mode::ReadOnly })]
         }
@@ -642,8 +644,8 @@ fn threads_match_their_models_during_invisible_branch_changes() {
         let steps = env_number("STRATA_STEPS").unwrap_or(400) as usize;
         println!("STRATA_SEED={seed} STRATA_STEPS={steps}");
         let start = Start::new(&threads_config(THREADS), delete, MemOptions::default());
-        let mut disks = BranchSet::new(&start);
-        let union = disks.mount();
+        let mut branches = BranchSet::new(&start);
+        let union = branches.mount();
         let (sender, receiver) = mpsc::channel();
         for thread in 0..THREADS {
             let (layer, model, sender) = (union.clone() as Arc<dyn Layer>, start.tree.clone(), sender.clone());
@@ -666,8 +668,8 @@ fn threads_match_their_models_during_invisible_branch_changes() {
                     panic!("seed {seed}: the threads hang")
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) if round < 60 => {
-                    let changes = invisible_change(&mut disks, round);
-                    union.change_branches(changes, PATIENCE).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+                    let changes = invisible_change(&mut branches, round);
+                    union.change_branches(changes, TIMEOUT).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
                     round += 1;
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -680,7 +682,7 @@ fn threads_match_their_models_during_invisible_branch_changes() {
             assert!(got == want, "seed {seed}, after {round} changes, /{own:?}:\n{}", diff(&got, &want));
         }
         drop(union);
-        check_remount(&disks, live).unwrap_or_else(|e| panic!("seed {seed}, after {round} changes: {e}"));
+        check_remount(&branches, live).unwrap_or_else(|e| panic!("seed {seed}, after {round} changes: {e}"));
     }
 }
 
@@ -689,8 +691,8 @@ fn threads_match_their_models_during_invisible_branch_changes() {
 #[test]
 fn threads_survive_visible_branch_changes() {
     let start = Start::new(&configs()[2], Delete::Whiteout, MemOptions::default());
-    let mut disks = BranchSet::new(&start);
-    let union = disks.mount();
+    let mut branches = BranchSet::new(&start);
+    let union = branches.mount();
     let stop = Arc::new(AtomicBool::new(false));
     let mut threads = Vec::new();
     for thread in 0..THREADS as u64 {
@@ -715,9 +717,9 @@ fn threads_survive_visible_branch_changes() {
     for set_change in SET_CHANGES.iter().cycle().take(80) {
         std::thread::sleep(Duration::from_millis(3));
         // A removed branch can be inserted again in a later round.
-        let Some((changes, order)) = set_change.changes(&disks) else { continue };
-        match union.change_branches(changes, PATIENCE) {
-            Ok(()) => disks.present = order,
+        let Some((changes, order)) = set_change.changes(&branches) else { continue };
+        match union.change_branches(changes, TIMEOUT) {
+            Ok(()) => branches.present = order,
             Err(BuildError::NoBranches | BuildError::Duplicate(_)) => {}
             Err(e) => panic!("{set_change:?}: {e}"),
         }
@@ -727,5 +729,5 @@ fn threads_survive_visible_branch_changes() {
     println!("{counts:?} operations");
     let live = view(&*union, Walk::Loose).unwrap();
     drop(union);
-    check_remount(&disks, live).unwrap();
+    check_remount(&branches, live).unwrap();
 }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::layer_ops::{CX, at, find, list, name, read, write};
+use common::layer_ops::{CX, at, find, list, mkdir, name, read, write};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ impl TestUnion {
     fn two_branches() -> Self {
         let test = Self::new(&[Mode::ReadWrite, Mode::ReadOnly]);
         let lower = test.branch(1);
-        lower.root().mkdir(&CX, name("d"), 0o755).unwrap();
-        at(lower, "d").mkdir(&CX, name("sub"), 0o755).unwrap();
+        mkdir(lower, "d");
+        mkdir(lower, "d/sub");
         write(lower, "d/f", b"lower");
         write(lower, "d/sub/x", b"x");
         test
@@ -67,7 +67,7 @@ fn whiteouts_and_opaque_markers_are_created_and_removed() {
     assert_eq!(at(&*union, "d/sub").unlink(&CX, name("x")), Ok(()));
     at(&*union, "d").rmdir(&CX, name("sub")).unwrap();
     assert_eq!(list(test.branch(0), "d"), [".wh.f", ".wh.sub"]);
-    at(&*union, "d").mkdir(&CX, name("sub"), 0o755).unwrap();
+    mkdir(&*union, "d/sub");
     assert_eq!(list(test.branch(0), "d"), [".wh.f", "sub"]);
     assert_eq!(list(test.branch(0), "d/sub"), [".wh..wh..opq"]);
     assert_eq!(list(&*union, "d/sub"), [""; 0]);
@@ -87,7 +87,7 @@ fn whiteouts_are_hard_links_and_need_no_free_inode() {
         for file in ["a", "b", "c", "d"] {
             write(test.branch(1), file, b"lower");
         }
-        test.branch(1).root().mkdir(&CX, name("dir"), 0o755).unwrap();
+        mkdir(test.branch(1), "dir");
         let union = test.union(Options::default());
         let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         at(&*union, "a").setattr(&CX, &mode, None).unwrap();
@@ -174,7 +174,7 @@ fn a_rename_replaces_a_damaged_redirect() {
     let upper = test.branch(0);
     // The state after a union was killed while it wrote a redirect in place.
     write(upper, ".wh..wh.moved", b"");
-    upper.root().mkdir(&CX, name("d"), 0o755).unwrap();
+    mkdir(upper, "d");
     create_redirect(upper, "d", b"");
     let union = test.union(Options::default());
     assert_eq!(list(&*union, "d"), ["f", "sub"]);
@@ -189,12 +189,12 @@ fn malformed_and_dangling_redirects_merge_nothing() {
     let upper = test.branch(0);
     write(upper, ".wh..wh.moved", b"");
     for (dir, target) in [("up", "/"), ("file", "/d/f"), ("gone", "/nowhere"), ("d", "/d/sub"), ("junk", "")] {
-        upper.root().mkdir(&CX, name(dir), 0o755).unwrap();
+        mkdir(upper, dir);
         create_redirect(upper, dir, format!("strata-redirect 1\n{target}\n").as_bytes());
     }
-    upper.root().mkdir(&CX, name("odd"), 0o755).unwrap();
-    at(upper, "odd").mkdir(&CX, name(".wh..wh.redirect"), 0o755).unwrap();
-    at(upper, "odd").mkdir(&CX, name(".wh.hidden"), 0o755).unwrap();
+    mkdir(upper, "odd");
+    mkdir(upper, "odd/.wh..wh.redirect");
+    mkdir(upper, "odd/.wh.hidden");
     let union = test.union(Options::default());
     for dir in ["up", "file", "gone", "junk", "odd"] {
         assert_eq!(list(&*union, dir), [""; 0], "{dir}");
@@ -231,7 +231,7 @@ fn each_bad_redirect_is_logged_once() {
     let upper = test.branch(0);
     write(upper, ".wh..wh.moved", b"");
     for (dir, content) in [("junk", "strata-redirect 9\n"), ("gone", "strata-redirect 1\n/nowhere\n")] {
-        upper.root().mkdir(&CX, name(dir), 0o755).unwrap();
+        mkdir(upper, dir);
         create_redirect(upper, dir, content.as_bytes());
     }
     let union = test.union(Options::default());
@@ -270,7 +270,7 @@ fn foreign_objects_at_reserved_names_are_moved_aside() {
         let lower = test.branch(1);
         lower.root().link(&CX, name("second"), &at(lower, "d/f")).unwrap();
         for index in 0..2 {
-            test.branch(index).root().mkdir(&CX, name("victim"), 0o755).unwrap();
+            mkdir(test.branch(index), "victim");
             write(test.branch(index), "victim/own", b"");
             create_foreign(test.branch(index), own, kind);
         }
@@ -303,7 +303,7 @@ fn removed_internal_directories_are_recreated() {
         let test = TestUnion::two_branches();
         let lower = test.branch(1);
         for dir in ["e", "g"] {
-            lower.root().mkdir(&CX, name(dir), 0o755).unwrap();
+            mkdir(lower, dir);
             write(lower, &format!("{dir}/f"), b"lower");
             lower.root().link(&CX, name(&format!("second-{dir}")), &at(lower, &format!("{dir}/f"))).unwrap();
         }
@@ -496,13 +496,13 @@ type Change<'a> = &'a dyn Fn(&dyn Layer);
 /// The read-write branch between them has no `etc`, so it can't hold a part of `etc/apt`.
 fn branches_with_a_gap() -> TestUnion {
     let test = TestUnion::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
-    test.branch(0).root().mkdir(&CX, name("etc"), 0o755).unwrap();
-    test.branch(1).root().mkdir(&CX, name("mid"), 0o755).unwrap();
+    mkdir(test.branch(0), "etc");
+    mkdir(test.branch(1), "mid");
     let lower = test.branch(2);
-    lower.root().mkdir(&CX, name("etc"), 0o755).unwrap();
-    at(lower, "etc").mkdir(&CX, name("apt"), 0o755).unwrap();
-    at(lower, "etc/apt").mkdir(&CX, name("d"), 0o755).unwrap();
-    at(lower, "etc/apt").mkdir(&CX, name("empty"), 0o755).unwrap();
+    mkdir(lower, "etc");
+    mkdir(lower, "etc/apt");
+    mkdir(lower, "etc/apt/d");
+    mkdir(lower, "etc/apt/empty");
     write(lower, "etc/apt/s", b"deb");
     write(lower, "etc/apt/two", b"two");
     at(lower, "etc/apt").link(&CX, name("names"), &at(lower, "etc/apt/two")).unwrap();
@@ -537,7 +537,7 @@ fn copy_up_skips_a_branch_without_the_parent_directories() {
             at(u, "etc/apt").rename(&CX, name("d"), &at(u, "mid"), name("new"), flags).unwrap();
         }),
         ("rename of a directory into", &|u| {
-            at(u, "mid").mkdir(&CX, name("x"), 0o755).unwrap();
+            mkdir(u, "mid/x");
             at(u, "mid").rename(&CX, name("x"), &at(u, "etc/apt"), name("empty"), flags).unwrap();
         }),
         ("exchange", &|u| {
@@ -576,7 +576,7 @@ fn copy_up_skips_a_branch_without_the_parent_directories() {
 fn changes_after_a_directory_rename_survive_a_remount() {
     let test = TestUnion::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
     let lower = test.branch(2);
-    lower.root().mkdir(&CX, name("a"), 0o755).unwrap();
+    mkdir(lower, "a");
     for dir in ["b", "c"] {
         at(lower, "a").mkdir(&CX, name(dir), 0o755).unwrap();
         write(lower, &format!("a/{dir}/f"), b"f");
@@ -620,9 +620,9 @@ fn copy_up_of_a_directory_moves_on_to_the_next_branch_after_erofs() {
     for (what, change) in changes {
         let test = TestUnion::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
         let lower = test.branch(2);
-        lower.root().mkdir(&CX, name("d"), 0o755).unwrap();
-        at(lower, "d").mkdir(&CX, name("sub"), 0o755).unwrap();
-        at(lower, "d").mkdir(&CX, name("empty"), 0o755).unwrap();
+        mkdir(lower, "d");
+        mkdir(lower, "d/sub");
+        mkdir(lower, "d/empty");
         write(lower, "d/f", b"f");
         write(lower, "d/sub/x", b"x");
         let union = test.union(Options::default());
@@ -636,8 +636,8 @@ fn copy_up_of_a_directory_moves_on_to_the_next_branch_after_erofs() {
 #[test]
 fn a_tmpfile_linked_on_another_branch_keeps_its_inode_number() {
     let test = TestUnion::new(&[Mode::ReadWrite, Mode::ReadWrite]);
-    test.branch(0).root().mkdir(&CX, name("left"), 0o755).unwrap();
-    test.branch(1).root().mkdir(&CX, name("right"), 0o755).unwrap();
+    mkdir(test.branch(0), "left");
+    mkdir(test.branch(1), "right");
     let union = test.union(Options::default());
     let (entry, open) = at(&*union, "right").tmpfile(&CX, 0o600, OpenFlags::RDWR).unwrap();
     open.write(&CX, b"text", 0).unwrap();

@@ -245,7 +245,7 @@ fn invalid_paths_in_the_identity_log_do_not_prevent_mounting() {
     }
 }
 
-/// A redirect can't name a directory this deep. EXDEV makes mv(1) copy it instead.
+/// No redirect can name a directory this deep. EXDEV makes mv(1) copy it instead.
 #[test]
 fn renaming_a_directory_too_deep_for_a_redirect_returns_exdev() {
     let test = TestUnion::new();

@@ -160,8 +160,9 @@ impl Walker {
         if entry.attr.kind() != listed.kind {
             return Err(format!("d_type {:?}, st_mode {:?}", listed.kind, entry.attr.kind()));
         }
-        // Branches that were not made for each other may show one lower object at two places, such as a directory that
-        // was moved on each of two branches while the other was away. The second place gets another number.
+        // Unrelated branches may show one lower object at two paths: for example a directory that
+        // was renamed on each of two branches while the other one was not mounted. The second path
+        // gets another inode number.
         let taken = self.walk == Walk::Loose && self.seen.contains_key(&listed.ino);
         if entry.attr.ino != listed.ino && !taken {
             return Err(format!("d_ino {:#x}, st_ino {:#x}", listed.ino, entry.attr.ino));
