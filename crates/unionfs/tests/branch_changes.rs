@@ -1,23 +1,22 @@
-//! Branches come, go and change their modes while the union is in use: what becomes of open files, of numbers, of the identity log,
-//! and which changes are refused. Every step of every operation: `branch_sets.rs`.
-#![allow(clippy::disallowed_methods, reason = "it makes the directories that it works on")]
+//! Inserting, removing and switching branches while the union is in use: the effect on open files,
+//! inode numbers and the identity log, and the changes that are refused. `branch_sets.rs` tests
+//! changes at every step of every operation.
+#![allow(clippy::disallowed_methods, reason = "the tests create their own directories")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
+use common::layer_ops::{CX, find, name};
 use hostfs::{HostFs, HostOptions};
 use memfs::{Faults, MemFs, MemOptions};
 use std::sync::Arc;
 use std::time::Duration;
 use unionfs::{Branch, BranchChange, BuildError, Metacopy, Mode, Options, Unionfs};
-use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, SetAttr, Vnode};
+use vnode::{Errno, Kind, Layer, OpenFlags, RenameFlags, SetAttr, Vnode};
 
-const CX: Cx<'static> = Cx::internal(0, 0);
-const SOON: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).unwrap()
-}
-
-/// A disk with files of that content.
+/// Returns a branch in memory with the given files.
 fn disk(files: &[(&str, &[u8])]) -> Arc<MemFs> {
     disk_with(&Faults::new(), files)
 }
@@ -54,14 +53,6 @@ fn insert(at: usize, branch: Branch) -> BranchChange {
     BranchChange::Insert { at, branch }
 }
 
-fn find(layer: &dyn Layer, path: &str) -> Option<Arc<dyn Vnode>> {
-    let mut vnode = layer.root();
-    for part in path.split('/') {
-        vnode = vnode.lookup(&CX, name(part)).unwrap()?.vnode;
-    }
-    Some(vnode)
-}
-
 fn content(vnode: &Arc<dyn Vnode>) -> Vec<u8> {
     read(&*vnode.open(&CX, OpenFlags::RDONLY).unwrap())
 }
@@ -74,36 +65,36 @@ fn read(file: &dyn vnode::OpenFile) -> Vec<u8> {
 }
 
 #[test]
-fn an_open_file_stays_on_a_branch_that_goes() {
+fn an_open_file_stays_usable_after_its_branch_is_removed() {
     let (left, right) = (disk(&[("f", b"left")]), disk(&[("f", b"right"), ("g", b"g")]));
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite), branch(&right, "/r", Mode::ReadWrite)]);
     let vnode = find(&*union, "f").unwrap();
     let reader = vnode.open(&CX, OpenFlags::RDONLY).unwrap();
     let writer = vnode.open(&CX, OpenFlags::RDWR).unwrap();
-    union.change_branches(vec![BranchChange::Remove("/l".into())], SOON).unwrap();
+    union.change_branches(vec![BranchChange::Remove("/l".into())], TIMEOUT).unwrap();
     assert_eq!(content(&find(&*union, "f").unwrap()), b"right");
     assert_eq!(read(&*reader), b"left");
-    // It is written on as a removed file is: nobody finds it by a name.
+    // The file can still be written to through the open file, like an unlinked one.
     writer.write(&CX, b"LEFT!", 0).unwrap();
     assert_eq!(read(&*reader), b"LEFT!");
     let size = SetAttr { size: Some(2), ..SetAttr::default() };
     assert_eq!(vnode.setattr(&CX, &size, Some(&*writer)).unwrap().size, 2);
     assert_eq!(content(&find(&*union, "f").unwrap()), b"right");
     assert_eq!(vnode.getattr(&CX).unwrap().size, 2);
-    // By the vnode alone it is found no more.
+    // Operations on the vnode without an open file return ESTALE.
     assert_eq!(vnode.open(&CX, OpenFlags::RDONLY).map(drop), Err(Errno::STALE));
     assert_eq!(vnode.setattr(&CX, &size, None).map(drop), Err(Errno::STALE));
     assert_eq!(union.root().link(&CX, name("again"), &vnode).map(drop), Err(Errno::STALE));
     assert_eq!(content(&find(&*left, "f").unwrap()), b"LE");
-    // The branch comes back: it is the same file.
+    // After the branch is inserted again it is the same file.
     drop((reader, writer));
-    union.change_branches(vec![insert(0, branch(&left, "/l", Mode::ReadWrite))], SOON).unwrap();
+    union.change_branches(vec![insert(0, branch(&left, "/l", Mode::ReadWrite))], TIMEOUT).unwrap();
     assert_eq!(find(&*union, "f").unwrap().id(), vnode.id());
     assert_eq!(content(&vnode), b"LE");
 }
 
 #[test]
-fn a_branch_without_users_is_let_go() {
+fn a_removed_branch_is_released_with_its_last_open_file() {
     let (left, right) = (disk(&[("d/f", b"left")]), disk(&[("d/g", b"right")]));
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite), branch(&right, "/r", Mode::ReadOnly)]);
     let dir = find(&*union, "d").unwrap();
@@ -111,21 +102,21 @@ fn a_branch_without_users_is_let_go() {
     let open = file.open(&CX, OpenFlags::RDONLY).unwrap();
     let watch = Arc::downgrade(&right);
     drop(right);
-    union.change_branches(vec![BranchChange::Remove("/r".into())], SOON).unwrap();
-    assert!(watch.upgrade().is_some(), "an open file keeps it");
+    union.change_branches(vec![BranchChange::Remove("/r".into())], TIMEOUT).unwrap();
+    assert!(watch.upgrade().is_some(), "an open file must keep the branch");
     drop((open, file));
     assert!(watch.upgrade().is_none());
     assert!(dir.lookup(&CX, name("f")).unwrap().is_some());
 }
 
 #[test]
-fn a_writer_follows_when_its_branch_is_frozen() {
+fn an_open_writer_continues_on_the_copy_when_its_branch_becomes_read_only() {
     let (new, left) = (disk(&[]), disk(&[("d/f", b"before")]));
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite)]);
     let vnode = find(&*union, "d/f").unwrap();
     let (reader, writer) = (vnode.open(&CX, OpenFlags::RDONLY).unwrap(), vnode.open(&CX, OpenFlags::WRONLY).unwrap());
     let changes = vec![insert(0, branch(&new, "/n", Mode::ReadWrite)), BranchChange::Mode("/l".into(), Mode::ReadOnly)];
-    union.change_branches(changes, SOON).unwrap();
+    union.change_branches(changes, TIMEOUT).unwrap();
     let dump = left.dump();
     writer.write(&CX, b"after!", 0).unwrap();
     assert_eq!(read(&*reader), b"after!");
@@ -136,27 +127,27 @@ fn a_writer_follows_when_its_branch_is_frozen() {
 }
 
 #[test]
-fn a_covered_file_stays_what_it_is_to_those_who_have_it_open() {
+fn an_open_file_covered_by_a_new_branch_keeps_its_content() {
     let (new, left) = (disk(&[("f", b"new")]), disk(&[("f", b"old")]));
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite)]);
     let old = find(&*union, "f").unwrap();
     let file = old.open(&CX, OpenFlags::RDWR).unwrap();
     let absent = union.root().lookup(&CX, name("g")).unwrap();
     assert!(absent.is_none());
-    union.change_branches(vec![insert(0, branch(&new, "/n", Mode::ReadWrite))], SOON).unwrap();
+    union.change_branches(vec![insert(0, branch(&new, "/n", Mode::ReadWrite))], TIMEOUT).unwrap();
     let now = find(&*union, "f").unwrap();
     assert_ne!(now.id(), old.id());
     assert_eq!((content(&now), read(&*file)), (b"new".to_vec(), b"old".to_vec()));
     file.write(&CX, b"OLD", 0).unwrap();
     assert_eq!((content(&now), content(&old)), (b"new".to_vec(), b"OLD".to_vec()));
     assert_eq!(union.root().link(&CX, name("g"), &old).map(drop), Err(Errno::STALE));
-    // It shows again once what covers it is gone.
-    union.change_branches(vec![BranchChange::Remove("/n".into())], SOON).unwrap();
+    // The file is visible again after the branch that covered it is removed.
+    union.change_branches(vec![BranchChange::Remove("/n".into())], TIMEOUT).unwrap();
     assert_eq!(find(&*union, "f").unwrap().id(), old.id());
 }
 
 #[test]
-fn directories_in_use_keep_their_numbers() {
+fn directories_in_use_keep_their_inode_numbers() {
     let (left, right) = (disk(&[("d/l", b""), ("only/l", b"")]), disk(&[("d/r", b"")]));
     let more = disk(&[("d/m", b""), ("only/m", b"")]);
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite), branch(&right, "/r", Mode::ReadOnly)]);
@@ -183,13 +174,13 @@ fn directories_in_use_keep_their_numbers() {
         assert_eq!(count, names);
     };
     check(&union, 2);
-    union.change_branches(vec![insert(9, branch(&more, "/m", Mode::ReadOnly))], SOON).unwrap();
+    union.change_branches(vec![insert(9, branch(&more, "/m", Mode::ReadOnly))], TIMEOUT).unwrap();
     check(&union, 3);
     assert!(Arc::ptr_eq(&find(&*union, "d").unwrap(), &dir));
-    // The branch goes that they were numbered by.
-    union.change_branches(vec![BranchChange::Remove("/r".into())], SOON).unwrap();
+    // Remove the branch that their inode numbers came from.
+    union.change_branches(vec![BranchChange::Remove("/r".into())], TIMEOUT).unwrap();
     check(&union, 2);
-    union.change_branches(vec![BranchChange::Remove("/m".into())], SOON).unwrap();
+    union.change_branches(vec![BranchChange::Remove("/m".into())], TIMEOUT).unwrap();
     check(&union, 1);
     assert!(Arc::ptr_eq(&find(&*union, "only").unwrap(), &only));
     drop((dir, only, union));
@@ -197,34 +188,34 @@ fn directories_in_use_keep_their_numbers() {
 }
 
 #[test]
-fn a_directory_that_is_nowhere_is_stale() {
+fn a_directory_without_a_remaining_branch_is_stale() {
     let (left, right) = (disk(&[]), disk(&[("d/sub/f", b"")]));
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite), branch(&right, "/r", Mode::ReadOnly)]);
     let (dir, sub) = (find(&*union, "d").unwrap(), find(&*union, "d/sub").unwrap());
-    union.change_branches(vec![BranchChange::Remove("/r".into())], SOON).unwrap();
+    union.change_branches(vec![BranchChange::Remove("/r".into())], TIMEOUT).unwrap();
     for vnode in [&dir, &sub] {
         assert_eq!(vnode.lookup(&CX, name("f")).map(drop), Err(Errno::STALE));
         assert_eq!(vnode.getattr(&CX).map(drop), Err(Errno::STALE));
         assert_eq!(vnode.mkdir(&CX, name("x"), 0o755).map(drop), Err(Errno::STALE));
     }
-    union.change_branches(vec![insert(1, branch(&right, "/r", Mode::ReadOnly))], SOON).unwrap();
+    union.change_branches(vec![insert(1, branch(&right, "/r", Mode::ReadOnly))], TIMEOUT).unwrap();
     assert_eq!(find(&*union, "d/sub").unwrap().id(), sub.id());
     assert!(sub.lookup(&CX, name("f")).unwrap().is_some());
 }
 
 #[test]
-fn what_was_not_there_is_looked_for_again() {
+fn negative_lookups_are_revalidated_after_a_branch_change() {
     let (left, right) = (disk(&[("d/x", b"")]), disk(&[("d/y", b"")]));
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite), branch(&right, "/r", Mode::ReadOnly)]);
     let dir = find(&*union, "d").unwrap();
     assert!(dir.lookup(&CX, name("new")).unwrap().is_none());
     let layer = disk(&[("d/new", b"there")]);
-    union.change_branches(vec![insert(1, branch(&layer, "/m", Mode::ReadOnly))], SOON).unwrap();
+    union.change_branches(vec![insert(1, branch(&layer, "/m", Mode::ReadOnly))], TIMEOUT).unwrap();
     assert_eq!(dir.create(&CX, name("new"), 0o644, OpenFlags::RDWR).map(drop), Err(Errno::EXIST));
 }
 
 #[test]
-fn hard_links_and_numbers_survive_a_new_left_branch() {
+fn hard_links_and_inode_numbers_survive_a_new_leftmost_branch() {
     let (new, left, right) = (disk(&[]), disk(&[]), disk(&[("d/one", b"1")]));
     let below = right.root().lookup(&CX, name("d")).unwrap().unwrap().vnode;
     let file = below.lookup(&CX, name("one")).unwrap().unwrap().vnode;
@@ -235,7 +226,7 @@ fn hard_links_and_numbers_survive_a_new_left_branch() {
     assert!(Arc::ptr_eq(&one, &two));
     one.open(&CX, OpenFlags::WRONLY).unwrap().write(&CX, b"2", 0).unwrap();
     let changes = vec![insert(0, branch(&new, "/n", Mode::ReadWrite)), BranchChange::Mode("/l".into(), Mode::ReadOnly)];
-    union.change_branches(changes, SOON).unwrap();
+    union.change_branches(changes, TIMEOUT).unwrap();
     let dump = left.dump();
     one.open(&CX, OpenFlags::WRONLY).unwrap().write(&CX, b"3", 0).unwrap();
     assert_eq!(content(&find(&*union, "d/two").unwrap()), b"3");
@@ -249,11 +240,11 @@ fn hard_links_and_numbers_survive_a_new_left_branch() {
     let union = self::union(all);
     let two = find(&*union, "d/two").unwrap();
     assert_eq!((two.id(), content(&two), two.getattr(&CX).unwrap().nlink), (number, b"3".to_vec(), 2));
-    // Without the new branch it is what it was before it came.
+    // Without the new branch the file has its earlier content.
     union
         .change_branches(
             vec![BranchChange::Mode("/l".into(), Mode::ReadWrite), BranchChange::Remove("/n".into())],
-            SOON,
+            TIMEOUT,
         )
         .unwrap();
     let two = find(&*union, "d/two").unwrap();
@@ -261,11 +252,11 @@ fn hard_links_and_numbers_survive_a_new_left_branch() {
 }
 
 #[test]
-fn changes_that_make_no_union_are_refused() {
+fn invalid_branch_changes_are_refused_without_effect() {
     let (left, right, new) = (disk(&[]), disk(&[]), disk(&[]));
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite), branch(&right, "/r", Mode::ReadOnly)]);
     let remove = |path: &str| BranchChange::Remove(path.into());
-    let refused = |changes| union.change_branches(changes, SOON).unwrap_err();
+    let refused = |changes| union.change_branches(changes, TIMEOUT).unwrap_err();
     assert_eq!(refused(vec![remove("/l"), remove("/r")]), BuildError::NoBranches);
     assert_eq!(refused(vec![remove("/n")]), BuildError::NoSuchBranch("/n".into()));
     assert_eq!(refused(vec![BranchChange::Mode("/n".into(), Mode::ReadOnly)]), BuildError::NoSuchBranch("/n".into()));
@@ -276,38 +267,38 @@ fn changes_that_make_no_union_are_refused() {
         refused(vec![insert(0, branch(&new, "/n", Mode::ReadWrite))]),
         BuildError::NotWritable("/n".into(), Errno::ROFS)
     );
-    // None of them left anything behind.
+    // The refused changes have had no effect.
     union.root().mkdir(&CX, name("d"), 0o755).unwrap();
     assert!(find(&*left, "d").is_some());
     new.set_read_only(false);
-    union.change_branches(vec![insert(0, branch(&new, "/n", Mode::ReadWrite)), remove("/l")], SOON).unwrap();
+    union.change_branches(vec![insert(0, branch(&new, "/n", Mode::ReadWrite)), remove("/l")], TIMEOUT).unwrap();
     assert!(find(&*union, "d").is_none());
 }
 
 #[test]
-fn a_change_does_not_wait_for_ever() {
+fn a_branch_change_fails_with_busy_after_its_timeout() {
     let faults = Faults::new();
     let (left, new) = (disk_with(&faults, &[("f", b"")]), disk(&[]));
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite)]);
     let (changing, layer) = (Arc::downgrade(&union), branch(&new, "/n", Mode::ReadWrite));
     let (sender, receiver) = std::sync::mpsc::channel();
-    // In the midst of a removal, on its own thread.
+    // The change runs on the thread of an unfinished removal, so that removal can't end before it.
     faults.call_at(1, move || {
         let union = changing.upgrade().unwrap();
         let _ = sender.send(union.change_branches(vec![insert(0, layer)], Duration::from_millis(50)));
     });
     union.root().unlink(&CX, name("f")).unwrap();
     assert_eq!(receiver.try_recv().unwrap(), Err(BuildError::Busy));
-    union.change_branches(vec![insert(0, branch(&new, "/n", Mode::ReadWrite))], SOON).unwrap();
+    union.change_branches(vec![insert(0, branch(&new, "/n", Mode::ReadWrite))], TIMEOUT).unwrap();
 }
 
 #[test]
-fn a_long_copy_gives_way_to_a_change() {
+fn a_long_copy_up_yields_to_a_branch_change() {
     let faults = Faults::new();
     let big = vec![7; 13 << 20];
     let right = disk_with(&faults, &[("big", &big)]);
     let (new, left) = (disk_with(&faults, &[]), disk_with(&faults, &[]));
-    let mut gave_way = false;
+    let mut yielded = false;
     for at in 1..100 {
         let (new, left, right) = (new.fork(&faults), left.fork(&faults), right.fork(&faults));
         let branches = vec![branch(&left, "/l", Mode::ReadWrite), branch(&right, "/r", Mode::ReadOnly)];
@@ -320,7 +311,7 @@ fn a_long_copy_gives_way_to_a_change() {
             let waiting = changing.clone();
             std::thread::spawn(move || {
                 let changes = vec![insert(0, layer), BranchChange::Mode("/l".into(), Mode::ReadOnly)];
-                let done = changing.change_branches(changes, SOON);
+                let done = changing.change_branches(changes, TIMEOUT);
                 drop(changing);
                 let _ = sender.send(done);
             });
@@ -333,18 +324,18 @@ fn a_long_copy_gives_way_to_a_change() {
         if faults.forget_call() {
             break;
         }
-        receiver.recv_timeout(SOON).unwrap().unwrap();
+        receiver.recv_timeout(TIMEOUT).unwrap().unwrap();
         let copied = |disk: &Arc<MemFs>| find(&**disk, "big").is_some();
         assert_ne!(copied(&new), copied(&left), "step {at}");
-        gave_way |= copied(&new);
+        yielded |= copied(&new);
         assert_eq!(find(&*union, "big").unwrap().getattr(&CX).unwrap().mode & 0o777, 0o600);
     }
-    assert!(gave_way);
+    assert!(yielded);
 }
 
-/// Host files that were handed out for writing, past the union.
+/// The kernel writes to a backing file directly, bypassing the union.
 #[test]
-fn a_file_does_not_move_while_the_kernel_writes_to_it() {
+fn renames_that_copy_a_file_return_ebusy_while_the_kernel_writes_to_its_backing_file() {
     let scratch = std::env::temp_dir().join(format!("unionfs-changes-{}", std::process::id()));
     let host = |dir: &str, mode| {
         let path = scratch.join(dir);
@@ -359,8 +350,8 @@ fn a_file_does_not_move_while_the_kernel_writes_to_it() {
     let reader = entry.vnode.open(&CX, OpenFlags::RDONLY).unwrap();
     assert!(file.backing().is_some() && reader.backing().is_some());
     let changes = vec![insert(0, new), BranchChange::Mode(left_path, Mode::ReadOnly)];
-    union.change_branches(changes, SOON).unwrap();
-    // What is opened from now on is not handed out; what was can't be taken back here.
+    union.change_branches(changes, TIMEOUT).unwrap();
+    // Files opened from now on get no backing file, but an earlier one can't be revoked.
     assert!(file.backing().is_none());
     let again = entry.vnode.open(&CX, OpenFlags::RDONLY).unwrap();
     assert!(again.backing().is_none());
@@ -376,20 +367,20 @@ fn a_file_does_not_move_while_the_kernel_writes_to_it() {
 }
 
 #[test]
-fn a_read_only_union_becomes_writable_and_back() {
+fn a_read_only_union_can_become_writable_and_read_only_again() {
     let (new, left) = (disk(&[]), disk(&[("d/f", b"old")]));
     let union = union(vec![branch(&left, "/l", Mode::ReadOnly)]);
     let file = find(&*union, "d/f").unwrap();
     let number = file.id();
     let open = file.open(&CX, OpenFlags::RDONLY).unwrap();
     assert_eq!(union.root().mkdir(&CX, name("x"), 0o755).map(drop), Err(Errno::ROFS));
-    union.change_branches(vec![insert(0, branch(&new, "/n", Mode::ReadWrite))], SOON).unwrap();
+    union.change_branches(vec![insert(0, branch(&new, "/n", Mode::ReadWrite))], TIMEOUT).unwrap();
     assert!(!union.properties().read_only);
     file.open(&CX, OpenFlags::WRONLY).unwrap().write(&CX, b"new", 0).unwrap();
     assert_eq!(read(&*open), b"new");
     assert_eq!(find(&*union, "d/f").unwrap().id(), number);
     assert_eq!(find(&*new, "d").unwrap().kind(), Kind::Directory);
-    union.change_branches(vec![BranchChange::Mode("/n".into(), Mode::ReadOnly)], SOON).unwrap();
+    union.change_branches(vec![BranchChange::Mode("/n".into(), Mode::ReadOnly)], TIMEOUT).unwrap();
     assert!(union.properties().read_only);
     assert_eq!(file.open(&CX, OpenFlags::WRONLY).map(drop), Err(Errno::ROFS));
     assert_eq!(content(&file), b"new");

@@ -1,87 +1,46 @@
-//! What operations leave in the branches, what they cost there, and how the union is configured.
-// Helpers of tests: a failed expectation is a panic.
+//! The effect of operations on the branches, their cost in lower operations, and the options of the
+//! union.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
+use common::layer_ops::{CX, at, find, list, mkdir, name, read, write};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use unionfs::{Branch, BuildError, Copyup, Delete, Mode, Numbers, Options, Unionfs};
-use vnode::{Call, Cx, Errno, Kind, Layer, MAY_BLOCK, Name, OpenFlags, Processes, RenameFlags, SetAttr, Vnode};
+use vnode::{Call, Cx, Errno, Kind, Layer, MAY_BLOCK, OpenFlags, Processes, RenameFlags, SetAttr};
 
-const CX: Cx<'static> = Cx::internal(0, 0);
-
-fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).unwrap()
-}
-
-fn walk(layer: &dyn Layer, path: &str) -> Option<Arc<dyn Vnode>> {
-    let parts = path.split('/').filter(|part| !part.is_empty());
-    let mut at = layer.root();
-    for part in parts {
-        at = at.lookup(&CX, name(part)).unwrap()?.vnode;
-    }
-    Some(at)
-}
-
-fn at(layer: &dyn Layer, path: &str) -> Arc<dyn Vnode> {
-    walk(layer, path).unwrap_or_else(|| panic!("{path} is not there"))
-}
-
-fn write(layer: &dyn Layer, path: &str, data: &[u8]) {
-    let (dir, file) = path.rsplit_once('/').unwrap_or(("", path));
-    let (_, open) = at(layer, dir).create(&CX, name(file), 0o640, OpenFlags::RDWR).unwrap();
-    open.write(&CX, data, 0).unwrap();
-}
-
-/// Gives a directory of a branch a redirect that looks as if the server had made it.
-fn plant_redirect(layer: &dyn Layer, dir: &str, content: &[u8]) {
+/// Creates a redirect in a directory of a branch, with the attributes that the server gives it.
+fn create_redirect(layer: &dyn Layer, dir: &str, content: &[u8]) {
     let path = format!("{dir}/.wh..wh.redirect");
     write(layer, &path, content);
     let read_only = SetAttr { mode: Some(0o444), ..SetAttr::default() };
     at(layer, &path).setattr(&CX, &read_only, None).unwrap();
 }
 
-fn read(layer: &dyn Layer, path: &str) -> Vec<u8> {
-    let mut out = vec![0; 1 << 20];
-    let got = at(layer, path).open(&CX, OpenFlags::RDONLY).unwrap().read(&CX, &mut out, 0).unwrap();
-    out.truncate(got);
-    out
-}
-
-fn list(layer: &dyn Layer, path: &str) -> Vec<String> {
-    let mut names = Vec::new();
-    at(layer, path)
-        .readdir(&CX, 0, &mut |entry| {
-            names.push(entry.name.to_string());
-            true
-        })
-        .unwrap();
-    names.sort();
-    names
-}
-
-struct Bed {
+struct TestUnion {
     faults: Faults,
     branches: Vec<(Arc<MemFs>, Mode)>,
 }
 
-impl Bed {
+impl TestUnion {
     fn new(modes: &[Mode]) -> Self {
         let faults = Faults::new();
         let branches = modes.iter().map(|&mode| (MemFs::with(MemOptions::default(), &faults), mode)).collect();
         Self { faults, branches }
     }
 
-    /// `d` with a file and a directory on the right branch, which is read-only.
-    fn usual() -> Self {
-        let bed = Self::new(&[Mode::ReadWrite, Mode::ReadOnly]);
-        let lower = bed.branch(1);
-        lower.root().mkdir(&CX, name("d"), 0o755).unwrap();
-        at(lower, "d").mkdir(&CX, name("sub"), 0o755).unwrap();
+    /// A read-write branch over a read-only one with `d/f` and `d/sub/x`.
+    fn two_branches() -> Self {
+        let test = Self::new(&[Mode::ReadWrite, Mode::ReadOnly]);
+        let lower = test.branch(1);
+        mkdir(lower, "d");
+        mkdir(lower, "d/sub");
         write(lower, "d/f", b"lower");
         write(lower, "d/sub/x", b"x");
-        bed
+        test
     }
 
     fn branch(&self, index: usize) -> &MemFs {
@@ -99,124 +58,125 @@ impl Bed {
 }
 
 #[test]
-fn whiteouts_and_opaque_marks() {
-    let bed = Bed::usual();
-    let union = bed.union(Options::default());
+fn whiteouts_and_opaque_markers_are_created_and_removed() {
+    let test = TestUnion::two_branches();
+    let union = test.union(Options::default());
     at(&*union, "d").unlink(&CX, name("f")).unwrap();
-    assert_eq!(list(bed.branch(0), "d"), [".wh.f"]);
+    assert_eq!(list(test.branch(0), "d"), [".wh.f"]);
     assert_eq!(list(&*union, "d"), ["sub"]);
     assert_eq!(at(&*union, "d/sub").unlink(&CX, name("x")), Ok(()));
     at(&*union, "d").rmdir(&CX, name("sub")).unwrap();
-    assert_eq!(list(bed.branch(0), "d"), [".wh.f", ".wh.sub"]);
-    at(&*union, "d").mkdir(&CX, name("sub"), 0o755).unwrap();
-    assert_eq!(list(bed.branch(0), "d"), [".wh.f", "sub"]);
-    assert_eq!(list(bed.branch(0), "d/sub"), [".wh..wh..opq"]);
+    assert_eq!(list(test.branch(0), "d"), [".wh.f", ".wh.sub"]);
+    mkdir(&*union, "d/sub");
+    assert_eq!(list(test.branch(0), "d"), [".wh.f", "sub"]);
+    assert_eq!(list(test.branch(0), "d/sub"), [".wh..wh..opq"]);
     assert_eq!(list(&*union, "d/sub"), [""; 0]);
     write(&*union, "d/f", b"new");
-    assert_eq!(list(bed.branch(0), "d"), ["f", "sub"]);
-    assert_eq!(read(bed.branch(1), "d/f"), b"lower");
+    assert_eq!(list(test.branch(0), "d"), ["f", "sub"]);
+    assert_eq!(read(test.branch(1), "d/f"), b"lower");
 }
 
-/// No inode is left for a whiteout: it is a hard link to one.
+/// Whiteouts share one inode, so a branch without free inodes can still hide names.
 #[test]
-fn whiteouts_need_no_inode() {
+fn whiteouts_are_hard_links_and_need_no_free_inode() {
     for tmpfile in [true, false] {
         let faults = Faults::new();
         let options = MemOptions { tmpfile, ..MemOptions::default() };
         let branches = [Mode::ReadWrite, Mode::ReadOnly].map(|mode| (MemFs::with(options, &faults), mode)).into();
-        let bed = Bed { faults, branches };
+        let test = TestUnion { faults, branches };
         for file in ["a", "b", "c", "d"] {
-            write(bed.branch(1), file, b"lower");
+            write(test.branch(1), file, b"lower");
         }
-        bed.branch(1).root().mkdir(&CX, name("dir"), 0o755).unwrap();
-        let union = bed.union(Options::default());
+        mkdir(test.branch(1), "dir");
+        let union = test.union(Options::default());
         let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         at(&*union, "a").setattr(&CX, &mode, None).unwrap();
         at(&*union, "dir").setattr(&CX, &mode, None).unwrap();
         let full = Plan { count: Count::Only(Op::Mknod), at: 1, fault: Fault::Errors(Errno::NOSPC) };
-        bed.faults.arm(full);
+        test.faults.arm(full);
         if !tmpfile {
             assert_eq!(union.root().unlink(&CX, name("a")), Err(Errno::NOSPC));
             assert_eq!(read(&*union, "a"), b"lower");
             continue;
         }
-        // A copy, files of the branch that can't be changed, a directory; and again once no name of a whiteout is left.
+        // Remove a copy, two read-only files and a directory. Later, `d` is removed when no
+        // whiteout is left that could be linked.
         for file in ["a", "b", "c"] {
             union.root().unlink(&CX, name(file)).unwrap();
         }
         union.root().rmdir(&CX, name("dir")).unwrap();
         assert_eq!(list(&*union, ""), ["d"]);
-        assert_eq!(at(bed.branch(0), ".wh.a").getattr(&CX).unwrap().nlink, 4);
+        assert_eq!(at(test.branch(0), ".wh.a").getattr(&CX).unwrap().nlink, 4);
         for file in ["a", "b", "c", "dir"] {
             write(&*union, file, b"new");
         }
         union.root().unlink(&CX, name("d")).unwrap();
-        assert_eq!(at(bed.branch(0), ".wh.d").getattr(&CX).unwrap().nlink, 1);
+        assert_eq!(at(test.branch(0), ".wh.d").getattr(&CX).unwrap().nlink, 1);
         drop(union);
-        bed.faults.disarm();
-        assert_eq!(list(&*bed.union(Options::default()), ""), ["a", "b", "c", "dir"]);
+        test.faults.disarm();
+        assert_eq!(list(&*test.union(Options::default()), ""), ["a", "b", "c", "dir"]);
     }
 }
 
-/// What is reserved on a branch for the time when it is full is given back when the union ends, and shows nowhere.
+/// The space that is reserved for removals on a full branch is freed at unmount and has no name.
 #[test]
-fn the_reserve_leaves_no_trace() {
+fn the_space_reserve_is_invisible_and_freed_at_unmount() {
     let faults = Faults::new();
     let small = MemOptions { space: 8 << 20, ..MemOptions::default() };
-    let bed = Bed { branches: vec![(MemFs::with(small, &faults), Mode::ReadWrite)], faults };
-    let free = || bed.branch(0).root().statfs(&CX).unwrap().bfree;
-    drop(bed.union(Options::default()));
-    let (before, objects) = (free(), bed.branch(0).objects());
-    let union = bed.union(Options::default());
+    let test = TestUnion { branches: vec![(MemFs::with(small, &faults), Mode::ReadWrite)], faults };
+    let free = || test.branch(0).root().statfs(&CX).unwrap().bfree;
+    drop(test.union(Options::default()));
+    let (before, objects) = (free(), test.branch(0).objects());
+    let union = test.union(Options::default());
     assert_eq!(before - free(), 8, "32 KiB of 8 MiB");
-    assert_eq!(list(bed.branch(0), ""), [".wh..wh.ident"]);
+    assert_eq!(list(test.branch(0), ""), [".wh..wh.ident"]);
     drop(union);
-    assert_eq!((free(), bed.branch(0).objects()), (before, objects));
+    assert_eq!((free(), test.branch(0).objects()), (before, objects));
 }
 
 #[test]
-fn delete_all_removes_every_instance_that_it_can() {
-    let bed = Bed::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
+fn delete_all_removes_the_file_from_every_writable_branch() {
+    let test = TestUnion::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
     for branch in 0..3 {
-        write(bed.branch(branch), "f", b"f");
+        write(test.branch(branch), "f", b"f");
     }
-    write(bed.branch(1), "g", b"g");
-    let union = bed.union(Options { delete: Delete::All, ..Options::default() });
+    write(test.branch(1), "g", b"g");
+    let union = test.union(Options { delete: Delete::All, ..Options::default() });
     union.root().unlink(&CX, name("f")).unwrap();
     union.root().unlink(&CX, name("g")).unwrap();
-    assert_eq!(list(bed.branch(0), ""), [".wh..wh.ident", ".wh.f"]);
-    assert_eq!(list(bed.branch(1), ""), [""; 0]);
-    assert_eq!(list(bed.branch(2), ""), ["f"]);
+    assert_eq!(list(test.branch(0), ""), [".wh..wh.ident", ".wh.f"]);
+    assert_eq!(list(test.branch(1), ""), [""; 0]);
+    assert_eq!(list(test.branch(2), ""), ["f"]);
     assert_eq!(list(&*union, ""), [""; 0]);
 }
 
 #[test]
-fn a_renamed_directory_is_not_copied() {
-    let bed = Bed::usual();
+fn renaming_a_lower_directory_creates_a_redirect_and_copies_nothing() {
+    let test = TestUnion::two_branches();
     let number;
     {
-        let union = bed.union(Options::default());
+        let union = test.union(Options::default());
         number = at(&*union, "d").id();
         union.root().rename(&CX, name("d"), &union.root(), name("e"), RenameFlags::default()).unwrap();
-        assert_eq!(list(bed.branch(0), "e"), [".wh..wh.redirect"]);
-        assert_eq!(read(bed.branch(0), "e/.wh..wh.redirect"), b"strata-redirect 1\n/d\n");
-        assert!(walk(&*union, "d").is_none());
+        assert_eq!(list(test.branch(0), "e"), [".wh..wh.redirect"]);
+        assert_eq!(read(test.branch(0), "e/.wh..wh.redirect"), b"strata-redirect 1\n/d\n");
+        assert!(find(&*union, "d").is_none());
     }
-    let union = bed.union(Options::default());
+    let union = test.union(Options::default());
     assert_eq!(read(&*union, "e/sub/x"), b"x");
     assert_eq!(at(&*union, "e").id(), number);
-    assert!(walk(&*union, "d").is_none());
+    assert!(find(&*union, "d").is_none());
 }
 
 #[test]
-fn a_damaged_redirect_is_replaced() {
-    let bed = Bed::usual();
-    let upper = bed.branch(0);
-    // As a union that was killed while it wrote a redirect in place has left it.
+fn a_rename_replaces_a_damaged_redirect() {
+    let test = TestUnion::two_branches();
+    let upper = test.branch(0);
+    // The state after a union was killed while it wrote a redirect in place.
     write(upper, ".wh..wh.moved", b"");
-    upper.root().mkdir(&CX, name("d"), 0o755).unwrap();
-    plant_redirect(upper, "d", b"");
-    let union = bed.union(Options::default());
+    mkdir(upper, "d");
+    create_redirect(upper, "d", b"");
+    let union = test.union(Options::default());
     assert_eq!(list(&*union, "d"), ["f", "sub"]);
     union.root().rename(&CX, name("d"), &union.root(), name("e"), RenameFlags::default()).unwrap();
     assert_eq!(list(&*union, "e"), ["f", "sub"]);
@@ -224,25 +184,25 @@ fn a_damaged_redirect_is_replaced() {
 }
 
 #[test]
-fn hostile_redirects_end_somewhere() {
-    let bed = Bed::usual();
-    let upper = bed.branch(0);
+fn malformed_and_dangling_redirects_merge_nothing() {
+    let test = TestUnion::two_branches();
+    let upper = test.branch(0);
     write(upper, ".wh..wh.moved", b"");
     for (dir, target) in [("up", "/"), ("file", "/d/f"), ("gone", "/nowhere"), ("d", "/d/sub"), ("junk", "")] {
-        upper.root().mkdir(&CX, name(dir), 0o755).unwrap();
-        plant_redirect(upper, dir, format!("strata-redirect 1\n{target}\n").as_bytes());
+        mkdir(upper, dir);
+        create_redirect(upper, dir, format!("strata-redirect 1\n{target}\n").as_bytes());
     }
-    upper.root().mkdir(&CX, name("odd"), 0o755).unwrap();
-    at(upper, "odd").mkdir(&CX, name(".wh..wh.redirect"), 0o755).unwrap();
-    at(upper, "odd").mkdir(&CX, name(".wh.hidden"), 0o755).unwrap();
-    let union = bed.union(Options::default());
+    mkdir(upper, "odd");
+    mkdir(upper, "odd/.wh..wh.redirect");
+    mkdir(upper, "odd/.wh.hidden");
+    let union = test.union(Options::default());
     for dir in ["up", "file", "gone", "junk", "odd"] {
         assert_eq!(list(&*union, dir), [""; 0], "{dir}");
     }
     assert_eq!(list(&*union, "d"), ["x"]);
 }
 
-/// The warnings of this crate while `run` runs, in this thread.
+/// Returns the number of warnings that `run` logs on this thread.
 fn warnings(run: impl FnOnce()) -> usize {
     struct Counter(AtomicUsize);
     impl tracing::Subscriber for Counter {
@@ -266,15 +226,15 @@ fn warnings(run: impl FnOnce()) -> usize {
 }
 
 #[test]
-fn a_bad_redirect_is_warned_of_once() {
-    let bed = Bed::usual();
-    let upper = bed.branch(0);
+fn each_bad_redirect_is_logged_once() {
+    let test = TestUnion::two_branches();
+    let upper = test.branch(0);
     write(upper, ".wh..wh.moved", b"");
     for (dir, content) in [("junk", "strata-redirect 9\n"), ("gone", "strata-redirect 1\n/nowhere\n")] {
-        upper.root().mkdir(&CX, name(dir), 0o755).unwrap();
-        plant_redirect(upper, dir, content.as_bytes());
+        mkdir(upper, dir);
+        create_redirect(upper, dir, content.as_bytes());
     }
-    let union = bed.union(Options::default());
+    let union = test.union(Options::default());
     let look = || {
         for dir in ["junk", "gone"].repeat(3) {
             assert_eq!(list(&*union, dir), [""; 0]);
@@ -284,8 +244,8 @@ fn a_bad_redirect_is_warned_of_once() {
     assert_eq!(warnings(look), 0);
 }
 
-/// Puts something that is not the union's at one of its names.
-fn intrude(branch: &MemFs, own: &str, what: Kind) {
+/// Creates a foreign object at a reserved name.
+fn create_foreign(branch: &MemFs, own: &str, what: Kind) {
     let root = branch.root();
     match what {
         Kind::Symlink => drop(root.symlink(&CX, name(own), b"victim").unwrap()),
@@ -298,7 +258,7 @@ fn intrude(branch: &MemFs, own: &str, what: Kind) {
 }
 
 #[test]
-fn foreign_objects_at_the_names_of_the_union_are_in_nobodys_way() {
+fn foreign_objects_at_reserved_names_are_moved_aside() {
     const DIRECTORIES: [&str; 2] = [".wh..wh.work", ".wh..wh.links"];
     const FILES: [&str; 3] = [".wh..wh.ident", ".wh..wh.ident.new", ".wh..wh.moved"];
     let intruders = DIRECTORIES
@@ -306,54 +266,54 @@ fn foreign_objects_at_the_names_of_the_union_are_in_nobodys_way() {
         .flat_map(|own| [Kind::Symlink, Kind::Fifo, Kind::Regular].map(|kind| (*own, kind)))
         .chain(FILES.iter().flat_map(|own| [Kind::Symlink, Kind::Fifo, Kind::Directory].map(|kind| (*own, kind))));
     for (own, kind) in intruders {
-        let bed = Bed::usual();
-        let lower = bed.branch(1);
+        let test = TestUnion::two_branches();
+        let lower = test.branch(1);
         lower.root().link(&CX, name("second"), &at(lower, "d/f")).unwrap();
         for index in 0..2 {
-            bed.branch(index).root().mkdir(&CX, name("victim"), 0o755).unwrap();
-            write(bed.branch(index), "victim/own", b"");
-            intrude(bed.branch(index), own, kind);
+            mkdir(test.branch(index), "victim");
+            write(test.branch(index), "victim/own", b"");
+            create_foreign(test.branch(index), own, kind);
         }
         let mut number = None;
         for _ in 0..2 {
-            let union = bed.union(Options::default());
-            // A copy of a file with several names, in a directory that is copied too.
+            let union = test.union(Options::default());
+            // Copy up a file with two names, together with its directory.
             let open = at(&*union, "d/f").open(&CX, OpenFlags::RDWR).unwrap();
             open.write(&CX, b"upper", 0).unwrap();
             assert_eq!(read(&*union, "second"), b"upper", "{own} {kind:?}");
             let id = at(&*union, "second").id();
             assert_eq!(*number.get_or_insert(id), id, "{own} {kind:?}: a number changed");
         }
-        assert_eq!(list(bed.branch(0), "victim"), ["own"], "{own} {kind:?}");
+        assert_eq!(list(test.branch(0), "victim"), ["own"], "{own} {kind:?}");
         let aside: Vec<String> =
-            list(bed.branch(0), "").into_iter().filter(|name| name.starts_with(".wh..wh.aside")).collect();
+            list(test.branch(0), "").into_iter().filter(|name| name.starts_with(".wh..wh.aside")).collect();
         if own == ".wh..wh.moved" {
-            assert_eq!(aside, [""; 0], "that it is there is all it says");
+            assert_eq!(aside, [""; 0], "only the existence of the marker matters");
         } else {
             assert_eq!(aside, [".wh..wh.aside0"], "{own} {kind:?}");
-            assert_eq!(at(bed.branch(0), ".wh..wh.aside0").kind(), kind);
+            assert_eq!(at(test.branch(0), ".wh..wh.aside0").kind(), kind);
         }
-        assert_eq!(at(lower, own).kind(), kind, "a read-only branch is not touched");
+        assert_eq!(at(lower, own).kind(), kind, "a read-only branch was changed");
     }
 }
 
 #[test]
-fn directories_of_the_union_that_somebody_removes_are_made_again() {
+fn removed_internal_directories_are_recreated() {
     for replaced in [false, true] {
-        let bed = Bed::usual();
-        let lower = bed.branch(1);
+        let test = TestUnion::two_branches();
+        let lower = test.branch(1);
         for dir in ["e", "g"] {
-            lower.root().mkdir(&CX, name(dir), 0o755).unwrap();
+            mkdir(lower, dir);
             write(lower, &format!("{dir}/f"), b"lower");
             lower.root().link(&CX, name(&format!("second-{dir}")), &at(lower, &format!("{dir}/f"))).unwrap();
         }
-        let union = bed.union(Options::default());
+        let union = test.union(Options::default());
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         at(&*union, "e/f").setattr(&CX, &set, None).unwrap();
-        let root = bed.branch(0).root();
-        let links = list(bed.branch(0), ".wh..wh.links");
+        let root = test.branch(0).root();
+        let links = list(test.branch(0), ".wh..wh.links");
         assert_eq!(links.len(), 1);
-        at(bed.branch(0), ".wh..wh.links").unlink(&CX, name(&links[0])).unwrap();
+        at(test.branch(0), ".wh..wh.links").unlink(&CX, name(&links[0])).unwrap();
         for own in [".wh..wh.work", ".wh..wh.links"] {
             root.rmdir(&CX, name(own)).unwrap();
             if replaced {
@@ -362,16 +322,16 @@ fn directories_of_the_union_that_somebody_removes_are_made_again() {
         }
         at(&*union, "g/f").setattr(&CX, &set, None).unwrap();
         assert_eq!(at(&*union, "second-g").getattr(&CX).unwrap().perm(), 0o600);
-        assert_eq!(list(bed.branch(0), "e"), ["f"]);
+        assert_eq!(list(test.branch(0), "e"), ["f"]);
         drop(union);
-        assert!(walk(bed.branch(0), ".wh..wh.work").is_none(), "nothing is left in it");
+        assert!(find(test.branch(0), ".wh..wh.work").is_none(), "an empty work directory is removed");
     }
 }
 
 #[test]
 fn reserved_names_are_refused() {
-    let bed = Bed::usual();
-    let union = bed.union(Options::default());
+    let test = TestUnion::two_branches();
+    let union = test.union(Options::default());
     let (root, hidden) = (union.root(), name(".wh.f"));
     assert!(root.lookup(&CX, name(".wh..wh.ident")).unwrap().is_none());
     assert_eq!(root.create(&CX, hidden, 0o644, OpenFlags::RDWR).unwrap_err(), Errno::PERM);
@@ -383,13 +343,13 @@ fn reserved_names_are_refused() {
 }
 
 #[test]
-fn names_of_every_length_can_be_hidden() {
-    let bed = Bed::usual();
+fn whiteouts_work_for_names_of_every_length() {
+    let test = TestUnion::two_branches();
     let long = "n".repeat(255);
     for text in [long.as_str(), &long[..252], &long[..251], "__dir_opaque"] {
-        write(bed.branch(1), &format!("d/{text}"), b"");
+        write(test.branch(1), &format!("d/{text}"), b"");
     }
-    let union = bed.union(Options::default());
+    let union = test.union(Options::default());
     for text in [long.as_str(), &long[..252], &long[..251], "__dir_opaque"] {
         at(&*union, "d").unlink(&CX, name(text)).unwrap();
         assert!(at(&*union, "d").lookup(&CX, name(text)).unwrap().is_none());
@@ -398,18 +358,18 @@ fn names_of_every_length_can_be_hidden() {
 }
 
 #[test]
-fn nothing_is_copied_for_an_attribute_that_is_not_there() {
-    let bed = Bed::usual();
-    let union = bed.union(Options::default());
+fn removing_a_missing_xattr_copies_nothing_up() {
+    let test = TestUnion::two_branches();
+    let union = test.union(Options::default());
     let file = at(&*union, "d/f");
     assert_eq!(file.removexattr(&CX, b"user.none"), Err(Errno::NODATA));
     assert_eq!(file.removexattr(&CX, b"system.posix_acl_access"), Ok(()));
     assert_eq!(at(&*union, "d").removexattr(&CX, b"system.posix_acl_default"), Ok(()));
-    assert!(walk(bed.branch(0), "d").is_none());
+    assert!(find(test.branch(0), "d").is_none());
 }
 
 #[test]
-fn who_owns_copies() {
+fn the_copyup_option_sets_owner_and_mode_of_copies() {
     #[derive(Debug)]
     struct One;
     impl Processes for One {
@@ -430,18 +390,19 @@ fn who_owns_copies() {
         }
     }
     let change = |copyup, pid, umask| {
-        let bed = Bed::usual();
-        let lower = SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() };
-        at(bed.branch(1), "d/f").setattr(&CX, &lower, None).unwrap();
-        let union = bed.union(Options { copyup, ..Options::default() });
-        static NEVER: AtomicBool = AtomicBool::new(false);
+        let test = TestUnion::two_branches();
+        let lower = SetAttr { uid: Some(7), gid: Some(8), mode: Some(0o640), ..SetAttr::default() };
+        at(test.branch(1), "d/f").setattr(&CX, &lower, None).unwrap();
+        let union = test.union(Options { copyup, ..Options::default() });
+        static NOT_CANCELLED: AtomicBool = AtomicBool::new(false);
         let call = Call::new(&One);
-        let user = Cx::new(1000, 100, pid, umask, true, &NEVER).of_call(&call);
+        let user = Cx::new(1000, 100, pid, umask, true, &NOT_CANCELLED).of_call(&call);
         at(&*union, "d/f").open(&user, OpenFlags::RDWR).unwrap();
-        let attr = at(bed.branch(0), "d/f").getattr(&CX).unwrap();
-        (attr.uid, attr.gid, attr.perm(), at(bed.branch(0), "d").getattr(&CX).unwrap().perm())
+        let attr = at(test.branch(0), "d/f").getattr(&CX).unwrap();
+        (attr.uid, attr.gid, attr.perm(), at(test.branch(0), "d").getattr(&CX).unwrap().perm())
     };
-    // Opening a file carries no umask: that of the process counts; what the request says only where there is no process.
+    // An OPEN request carries no umask, so the union uses that of the process, and the request's
+    // value only if the process is unknown.
     assert_eq!(change(Copyup::Preserve, 77, 0), (7, 8, 0o640, 0o755));
     assert_eq!(change(Copyup::CurrentUser, 77, 0), (1000, 100, 0o640, 0o640));
     assert_eq!(change(Copyup::CurrentUser, 0, 0o027), (1000, 100, 0o640, 0o750));
@@ -449,28 +410,28 @@ fn who_owns_copies() {
 }
 
 #[test]
-fn long_work_asks_for_another_thread_before_it_changes_anything() {
-    let bed = Bed::usual();
-    let union = bed.union(Options::default());
-    static NEVER: AtomicBool = AtomicBool::new(false);
-    let hasty = Cx::new(0, 0, 0, 0, false, &NEVER);
-    assert_eq!(at(&*union, "d/f").open(&hasty, OpenFlags::RDWR).unwrap_err(), MAY_BLOCK);
-    assert_eq!(list(bed.branch(0), ""), [".wh..wh.ident"]);
-    static GONE: AtomicBool = AtomicBool::new(true);
-    let gone = Cx::new(0, 0, 0, 0, true, &GONE);
-    assert_eq!(at(&*union, "d/f").open(&gone, OpenFlags::RDWR).unwrap_err(), Errno::INTR);
+fn copy_up_that_must_not_block_or_is_cancelled_changes_nothing() {
+    let test = TestUnion::two_branches();
+    let union = test.union(Options::default());
+    static NOT_CANCELLED: AtomicBool = AtomicBool::new(false);
+    let nonblocking = Cx::new(0, 0, 0, 0, false, &NOT_CANCELLED);
+    assert_eq!(at(&*union, "d/f").open(&nonblocking, OpenFlags::RDWR).unwrap_err(), MAY_BLOCK);
+    assert_eq!(list(test.branch(0), ""), [".wh..wh.ident"]);
+    static CANCELLED: AtomicBool = AtomicBool::new(true);
+    let cancelled = Cx::new(0, 0, 0, 0, true, &CANCELLED);
+    assert_eq!(at(&*union, "d/f").open(&cancelled, OpenFlags::RDWR).unwrap_err(), Errno::INTR);
     assert_eq!(read(&*union, "d/f"), b"lower");
 }
 
 #[test]
-fn in_a_directory_on_one_branch_each_operation_is_one() {
-    let bed = Bed::usual();
-    let union = bed.union(Options::default());
+fn operations_in_a_single_branch_directory_cost_at_most_two_lower_operations() {
+    let test = TestUnion::two_branches();
+    let union = test.union(Options::default());
     let dir = union.root().mkdir(&CX, name("new"), 0o755).unwrap().vnode;
     let cost = |run: &mut dyn FnMut()| {
-        bed.faults.reset();
+        test.faults.reset();
         run();
-        bed.faults.operations()
+        test.faults.operations()
     };
     assert_eq!(cost(&mut || drop(dir.lookup(&CX, name("f")).unwrap())), 1);
     assert_eq!(cost(&mut || drop(dir.create(&CX, name("f"), 0o644, OpenFlags::RDWR).unwrap())), 1);
@@ -482,28 +443,32 @@ fn in_a_directory_on_one_branch_each_operation_is_one() {
 }
 
 #[test]
-fn what_concerns_only_the_leftmost_branch_is_done_there() {
-    let bed = Bed::usual();
-    let union = bed.union(Options::default());
+fn changes_of_objects_only_on_the_leftmost_branch_need_no_whiteouts() {
+    let test = TestUnion::two_branches();
+    let union = test.union(Options::default());
     let root = union.root();
     root.create(&CX, name("new"), 0o644, OpenFlags::RDWR).unwrap();
     root.mkdir(&CX, name("newdir"), 0o755).unwrap();
     let cost = |run: &mut dyn FnMut()| {
-        bed.faults.reset();
+        test.faults.reset();
         run();
-        bed.faults.operations()
+        test.faults.operations()
     };
     let rename = &mut || root.rename(&CX, name("new"), &root, name("moved"), RenameFlags::default()).unwrap();
-    assert_eq!(cost(rename), 5, "does either name show to the right, is there a whiteout of the new one; find, rename");
-    assert_eq!(cost(&mut || root.unlink(&CX, name("moved")).unwrap()), 2, "does it show to the right; unlink");
-    assert_eq!(cost(&mut || root.rmdir(&CX, name("newdir")).unwrap()), 5, "find: entry, whiteout, entry; the same");
-    assert_eq!(list(bed.branch(0), ""), [".wh..wh.ident"]);
+    assert_eq!(cost(rename), 5, "both names on the lower branch, a whiteout of the new one; lookup, rename");
+    assert_eq!(cost(&mut || root.unlink(&CX, name("moved")).unwrap()), 2, "lookup on the lower branch; unlink");
+    assert_eq!(
+        cost(&mut || root.rmdir(&CX, name("newdir")).unwrap()),
+        5,
+        "lookup: entry, whiteout, entry; lookup on the lower branch; rmdir"
+    );
+    assert_eq!(list(test.branch(0), ""), [".wh..wh.ident"]);
 }
 
 #[test]
-fn the_memory_comes_back() {
-    let bed = Bed::usual();
-    let union = bed.union(Options::default());
+fn unused_vnodes_are_freed_even_in_very_deep_trees() {
+    let test = TestUnion::two_branches();
+    let union = test.union(Options::default());
     let weak = Arc::downgrade(&at(&*union, "d/sub/x"));
     assert!(weak.upgrade().is_none());
     let deep = (0..5000).fold(union.root(), |dir, _| dir.mkdir(&CX, name("d1"), 0o755).unwrap().vnode);
@@ -511,41 +476,41 @@ fn the_memory_comes_back() {
 }
 
 #[test]
-fn a_branch_that_refuses_is_left_alone() {
-    let bed = Bed::new(&[Mode::ReadWrite, Mode::ReadWrite]);
-    write(bed.branch(1), "f", b"old");
-    let union = bed.union(Options::default());
-    bed.branch(1).set_read_only(true);
+fn a_branch_that_returns_erofs_is_treated_as_read_only() {
+    let test = TestUnion::new(&[Mode::ReadWrite, Mode::ReadWrite]);
+    write(test.branch(1), "f", b"old");
+    let union = test.union(Options::default());
+    test.branch(1).set_read_only(true);
     at(&*union, "f").open(&CX, OpenFlags::RDWR).unwrap();
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     assert_eq!(at(&*union, "f").setattr(&CX, &set, None).unwrap().perm(), 0o600);
-    assert_eq!(read(bed.branch(0), "f"), b"old");
-    bed.branch(0).set_read_only(true);
+    assert_eq!(read(test.branch(0), "f"), b"old");
+    test.branch(0).set_read_only(true);
     assert_eq!(union.root().mkdir(&CX, name("n"), 0o755).unwrap_err(), Errno::ROFS);
 }
 
-/// A change of a union.
+/// An operation that changes a union.
 type Change<'a> = &'a dyn Fn(&dyn Layer);
 
-/// `etc` on the leftmost branch and, with `etc/apt`, on the read-only one on the right: the read-write branch between them has
-/// neither, and can't have a part of either, since `etc` has one further left.
-fn with_a_gap() -> Bed {
-    let bed = Bed::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
-    bed.branch(0).root().mkdir(&CX, name("etc"), 0o755).unwrap();
-    bed.branch(1).root().mkdir(&CX, name("mid"), 0o755).unwrap();
-    let lower = bed.branch(2);
-    lower.root().mkdir(&CX, name("etc"), 0o755).unwrap();
-    at(lower, "etc").mkdir(&CX, name("apt"), 0o755).unwrap();
-    at(lower, "etc/apt").mkdir(&CX, name("d"), 0o755).unwrap();
-    at(lower, "etc/apt").mkdir(&CX, name("empty"), 0o755).unwrap();
+/// Returns branches with `etc` on the leftmost and, with `etc/apt`, on the read-only rightmost one.
+/// The read-write branch between them has no `etc`, so it can't hold a part of `etc/apt`.
+fn branches_with_a_gap() -> TestUnion {
+    let test = TestUnion::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
+    mkdir(test.branch(0), "etc");
+    mkdir(test.branch(1), "mid");
+    let lower = test.branch(2);
+    mkdir(lower, "etc");
+    mkdir(lower, "etc/apt");
+    mkdir(lower, "etc/apt/d");
+    mkdir(lower, "etc/apt/empty");
     write(lower, "etc/apt/s", b"deb");
     write(lower, "etc/apt/two", b"two");
     at(lower, "etc/apt").link(&CX, name("names"), &at(lower, "etc/apt/two")).unwrap();
-    bed
+    test
 }
 
 #[test]
-fn a_directory_gets_a_part_only_where_its_ancestors_can_have_one() {
+fn copy_up_skips_a_branch_without_the_parent_directories() {
     let flags = RenameFlags::default();
     let exchange = RenameFlags { exchange: true, ..flags };
     let changes: &[(&str, Change<'_>)] = &[
@@ -572,7 +537,7 @@ fn a_directory_gets_a_part_only_where_its_ancestors_can_have_one() {
             at(u, "etc/apt").rename(&CX, name("d"), &at(u, "mid"), name("new"), flags).unwrap();
         }),
         ("rename of a directory into", &|u| {
-            at(u, "mid").mkdir(&CX, name("x"), 0o755).unwrap();
+            mkdir(u, "mid/x");
             at(u, "mid").rename(&CX, name("x"), &at(u, "etc/apt"), name("empty"), flags).unwrap();
         }),
         ("exchange", &|u| {
@@ -594,43 +559,43 @@ fn a_directory_gets_a_part_only_where_its_ancestors_can_have_one() {
     ];
     for delete in [Delete::Whiteout, Delete::All] {
         for (what, change) in changes {
-            let bed = with_a_gap();
+            let test = branches_with_a_gap();
             let options = Options { delete, ..Options::default() };
-            let union = bed.union(options);
+            let union = test.union(options);
             change(&*union);
-            assert!(walk(bed.branch(1), "etc").is_none(), "{what}: a part right of the leftmost one");
+            assert!(find(test.branch(1), "etc").is_none(), "{what}: the middle branch has a part of etc");
             let seen = ["etc/apt", "mid"].map(|dir| list(&*union, dir));
             drop(union);
-            let union = bed.union(options);
+            let union = test.union(options);
             assert_eq!(["etc/apt", "mid"].map(|dir| list(&*union, dir)), seen, "{what}: after a remount");
         }
     }
 }
 
 #[test]
-fn a_rename_makes_no_gap_that_changes_fall_into() {
-    let bed = Bed::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
-    let lower = bed.branch(2);
-    lower.root().mkdir(&CX, name("a"), 0o755).unwrap();
+fn changes_after_a_directory_rename_survive_a_remount() {
+    let test = TestUnion::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
+    let lower = test.branch(2);
+    mkdir(lower, "a");
     for dir in ["b", "c"] {
         at(lower, "a").mkdir(&CX, name(dir), 0o755).unwrap();
         write(lower, &format!("a/{dir}/f"), b"f");
     }
-    let union = bed.union(Options::default());
+    let union = test.union(Options::default());
     let a = at(&*union, "a");
-    // A merged directory is moved on the leftmost branch: `a` has a part there now.
+    // A merged directory is renamed on the leftmost branch, which creates a part of `a` there.
     a.rename(&CX, name("c"), &a, name("C"), RenameFlags::default()).unwrap();
     write(&*union, "a/b/new", b"");
     at(&*union, "a/b/f").open(&CX, OpenFlags::RDWR).unwrap().write(&CX, b"g", 0).unwrap();
     write(&*union, "a/C/new", b"");
     at(&*union, "a/C").unlink(&CX, name("f")).unwrap();
-    let union = bed.union(Options::default());
+    let union = test.union(Options::default());
     assert_eq!((list(&*union, "a/b"), read(&*union, "a/b/f")), (vec!["f".into(), "new".into()], b"g".to_vec()));
     assert_eq!(list(&*union, "a/C"), ["new"]);
 }
 
 #[test]
-fn a_branch_that_refuses_a_part_is_left_alone() {
+fn copy_up_of_a_directory_moves_on_to_the_next_branch_after_erofs() {
     let changes: &[(&str, Change<'_>)] = &[
         ("create", &|u| write(u, "d/sub/new", b"")),
         ("append", &|u| {
@@ -653,27 +618,27 @@ fn a_branch_that_refuses_a_part_is_left_alone() {
         ("link", &|u| drop(at(u, "d").link(&CX, name("new"), &at(u, "d/sub/x")).unwrap())),
     ];
     for (what, change) in changes {
-        let bed = Bed::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
-        let lower = bed.branch(2);
-        lower.root().mkdir(&CX, name("d"), 0o755).unwrap();
-        at(lower, "d").mkdir(&CX, name("sub"), 0o755).unwrap();
-        at(lower, "d").mkdir(&CX, name("empty"), 0o755).unwrap();
+        let test = TestUnion::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
+        let lower = test.branch(2);
+        mkdir(lower, "d");
+        mkdir(lower, "d/sub");
+        mkdir(lower, "d/empty");
         write(lower, "d/f", b"f");
         write(lower, "d/sub/x", b"x");
-        let union = bed.union(Options::default());
-        bed.branch(1).set_read_only(true);
+        let union = test.union(Options::default());
+        test.branch(1).set_read_only(true);
         assert!(warnings(|| change(&*union)) <= 1, "{what}");
-        assert!(walk(bed.branch(0), "d").is_some(), "{what}");
+        assert!(find(test.branch(0), "d").is_some(), "{what}");
     }
 }
 
-/// A file that was made without a name on one branch gets its first on another.
+/// A file created with O_TMPFILE on one branch gets its first name on another.
 #[test]
-fn a_file_without_a_name_keeps_its_number() {
-    let bed = Bed::new(&[Mode::ReadWrite, Mode::ReadWrite]);
-    bed.branch(0).root().mkdir(&CX, name("left"), 0o755).unwrap();
-    bed.branch(1).root().mkdir(&CX, name("right"), 0o755).unwrap();
-    let union = bed.union(Options::default());
+fn a_tmpfile_linked_on_another_branch_keeps_its_inode_number() {
+    let test = TestUnion::new(&[Mode::ReadWrite, Mode::ReadWrite]);
+    mkdir(test.branch(0), "left");
+    mkdir(test.branch(1), "right");
+    let union = test.union(Options::default());
     let (entry, open) = at(&*union, "right").tmpfile(&CX, 0o600, OpenFlags::RDWR).unwrap();
     open.write(&CX, b"text", 0).unwrap();
     at(&*union, "left").link(&CX, name("f"), &entry.vnode).unwrap();
@@ -682,9 +647,9 @@ fn a_file_without_a_name_keeps_its_number() {
     let number = entry.vnode.id();
     assert_eq!(entry.vnode.getattr(&CX).unwrap().nlink, 1);
     drop((entry, open, union));
-    let union = bed.union(Options::default());
+    let union = test.union(Options::default());
     assert_eq!((at(&*union, "left/f").id(), read(&*union, "left/f")), (number, b"textmore".to_vec()));
-    // One whose last name is gone gets no other, though its copy could have one.
+    // A file whose last name was removed can't be linked again, although its copy could be.
     let open = at(&*union, "left/f").open(&CX, OpenFlags::RDWR).unwrap();
     let vnode = at(&*union, "left/f");
     at(&*union, "left").unlink(&CX, name("f")).unwrap();
@@ -694,10 +659,10 @@ fn a_file_without_a_name_keeps_its_number() {
 
 #[test]
 fn an_all_read_only_union_is_read_only() {
-    let bed = Bed::usual();
+    let test = TestUnion::two_branches();
     let branches = |modes: [Mode; 2]| {
         let branch = |(index, mode): (usize, Mode)| Branch {
-            layer: bed.branches[index].0.clone(),
+            layer: test.branches[index].0.clone(),
             path: format!("/b{index}").into(),
             mode,
         };
@@ -706,43 +671,44 @@ fn an_all_read_only_union_is_read_only() {
     let union = Unionfs::new(branches([Mode::ReadOnly, Mode::NfsReadOnly]), Options::default()).unwrap();
     assert!(union.properties().read_only && union.properties().may_hang);
     assert_eq!(union.root().mkdir(&CX, name("n"), 0o755).unwrap_err(), Errno::ROFS);
-    assert_eq!(list(bed.branch(0), ""), [""; 0]);
+    assert_eq!(list(test.branch(0), ""), [""; 0]);
     let refused = Unionfs::new(branches([Mode::ReadOnly, Mode::ReadWrite]), Options::default()).unwrap_err();
     assert_eq!(refused, BuildError::LeftmostReadOnly("/b0".into()));
-    bed.branch(0).set_read_only(true);
+    test.branch(0).set_read_only(true);
     let refused = Unionfs::new(branches([Mode::ReadWrite, Mode::ReadOnly]), Options::default()).unwrap_err();
     assert_eq!(refused, BuildError::NotWritable("/b0".into(), Errno::ROFS));
     assert_eq!(Unionfs::new(Vec::new(), Options::default()).unwrap_err(), BuildError::NoBranches);
 }
 
 #[test]
-fn a_branch_that_cannot_be_synced_keeps_no_other_from_it() {
-    let bed = Bed::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
-    let union = bed.union(Options::default());
-    bed.faults.record();
+fn sync_continues_after_a_branch_fails_and_returns_the_error() {
+    let test = TestUnion::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
+    let union = test.union(Options::default());
+    test.faults.record();
     union.sync(&CX).unwrap();
     let syncs = |log: Vec<Op>| log.into_iter().filter(|op| *op == Op::Sync).count();
-    assert_eq!(syncs(bed.faults.log()), 2, "those that can be written");
-    bed.faults.arm(Plan { count: Count::Only(Op::Sync), at: 1, fault: Fault::Error(Errno::IO) });
+    assert_eq!(syncs(test.faults.log()), 2, "only writable branches are synced");
+    test.faults.arm(Plan { count: Count::Only(Op::Sync), at: 1, fault: Fault::Error(Errno::IO) });
     assert_eq!(union.sync(&CX), Err(Errno::IO));
-    bed.faults.arm(Plan { count: Count::Only(Op::Sync), at: 2, fault: Fault::Error(Errno::NOSPC) });
+    test.faults.arm(Plan { count: Count::Only(Op::Sync), at: 2, fault: Fault::Error(Errno::NOSPC) });
     assert_eq!(union.sync(&CX), Err(Errno::NOSPC));
-    bed.faults.arm(Plan { count: Count::Only(Op::Sync), at: 3, fault: Fault::Error(Errno::IO) });
+    test.faults.arm(Plan { count: Count::Only(Op::Sync), at: 3, fault: Fault::Error(Errno::IO) });
     assert_eq!(union.sync(&CX), Ok(()));
-    assert!(!bed.faults.fired());
-    bed.faults.arm(Plan { count: Count::Only(Op::Sync), at: 1, fault: Fault::Error(Errno::IO) });
+    assert!(!test.faults.fired());
+    test.faults.arm(Plan { count: Count::Only(Op::Sync), at: 1, fault: Fault::Error(Errno::IO) });
     assert_eq!(union.sync(&CX), Err(Errno::IO));
-    assert_eq!(bed.faults.operations(), 2, "the other was synced all the same");
-    bed.faults.disarm();
+    assert_eq!(test.faults.operations(), 2, "the second branch was not synced");
+    test.faults.disarm();
     let cancelled = AtomicBool::new(false);
     assert_eq!(union.sync(&Cx::new(0, 0, 1, 0, false, &cancelled)), Err(MAY_BLOCK));
 }
 
-/// With narrow numbers all fit 32 bits and agree, and what a union remembers is found again when the option changes.
+/// Narrow inode numbers fit 32 bits and are the same in every reply. The identity log stays valid
+/// when the option changes.
 #[test]
-fn narrow_numbers() {
-    let bed = Bed::usual();
-    let lower = bed.branch(1);
+fn narrow_inode_numbers_fit_32_bits_and_survive_a_change_of_the_option() {
+    let test = TestUnion::two_branches();
+    let lower = test.branch(1);
     lower.root().link(&CX, name("h"), &at(lower, "d/f")).unwrap();
     let numbers = |union: &Unionfs| {
         let mut seen = Vec::new();
@@ -766,7 +732,7 @@ fn narrow_numbers() {
         seen
     };
     let narrow = Options { numbers: Numbers::Narrow, ..Options::default() };
-    let union = bed.union(narrow);
+    let union = test.union(narrow);
     let before = numbers(&union);
     assert!(before.iter().all(|&n| n <= u64::from(u32::MAX)), "{before:x?}");
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
@@ -776,7 +742,7 @@ fn narrow_numbers() {
     assert_eq!(numbers(&union), before);
     drop(union);
     for options in [narrow, Options::default(), narrow] {
-        let union = bed.union(options);
+        let union = test.union(options);
         assert_eq!(numbers(&union) == before, options == narrow);
         let (one, other) = (at(&*union, "h"), at(&*union, "d/f"));
         assert_eq!((one.id(), one.getattr(&CX).unwrap().nlink), (other.id(), 2));

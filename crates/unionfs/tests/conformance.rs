@@ -1,5 +1,4 @@
-//! A union behaves as any other layer: the suite that every layer passes, on several shapes of a union.
-// Helpers of tests: a failed expectation is a panic.
+//! The conformance suite of all layers, on several sets of branches.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use memfs::MemFs;
@@ -25,7 +24,7 @@ fn over_a_read_only_branch() {
 }
 
 #[test]
-fn over_a_read_only_branch_deleting_all() {
+fn over_a_read_only_branch_with_delete_all() {
     conformance::run_all(|| union(&[Mode::ReadWrite, Mode::ReadOnly], Delete::All));
 }
 
@@ -35,6 +34,6 @@ fn two_read_write_branches() {
 }
 
 #[test]
-fn two_read_write_branches_deleting_all() {
+fn two_read_write_branches_with_delete_all() {
     conformance::run_all(|| union(&[Mode::ReadWrite, Mode::ReadWrite, Mode::NfsReadOnly], Delete::All));
 }

@@ -1,43 +1,45 @@
-//! Every operation fails at every step.
+//! Lower errors and crashes at every step of every operation.
 //!
-//! For each operation, the k-th operation on the branches fails, for k = 1, 2, 3, ... until none is left to fail. If the union
-//! then answers an error, its view must be the old one; if it answers success, the new one; never a third. The same must be
-//! found by a remount, with the same numbers, and with no unfinished work on the branches. After a crash at the k-th change the view is
-//! the old or the new one.
+//! For each operation on the union, the k-th lower operation fails, for k = 1, 2, 3, ... until the
+//! operation completes without reaching step k. If the union returns an error, the view must be
+//! unchanged; if it returns success, the view must be the new one. A remount must find the same
+//! view and inode numbers, and must leave no unfinished work on the branches. After a crash at the
+//! k-th change the view must be the old or the new one.
 //!
-//! A default run tries a part of the operations, chosen by a hash, at every step. `STRATA_PART=1`, `2`, ... try other parts,
-//! `STRATA_THIN=n` makes the part one in n, and `STRATA_FULL=1` tries everything (use `--release`: it is millions of runs).
+//! A default run tries a sample of the operations, selected by a hash, at every step.
+//! `STRATA_PART=1`, `2`, ... select other samples, `STRATA_THIN=n` sets the sample to one in n, and
+//! `STRATA_FULL=1` tries everything (millions of runs: use `--release`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use common::bed::{Bed, Start, check};
-use common::config::{Access, Config, Fills, configs};
-use common::interesting::{Breadth, on_one_path, on_two_paths};
+use common::config::{Access, BranchBuilder, Config, configs};
 use common::op::Op;
+use common::op_matrix::{Breadth, single_path_ops, two_path_ops};
 use common::path::Path;
-use common::report::{Report, chosen, env};
+use common::report::{Report, env_number, is_sampled};
 use common::session::Session;
-use common::tree::{Tree, Who};
+use common::test_union::{Start, TestUnion, check};
+use common::tree::{Caller, Tree};
 use common::view::{Numbers, Times, View, Walk, compare, learn_times, view};
 use memfs::{Count, Fault, MemOptions, Plan};
 use unionfs::Delete;
 use vnode::{Errno, RenameFlags};
 
-/// The ways to fail. (Reading can't run out of space, so only changes do.)
+/// The faults to inject. Only changes fail with ENOSPC, because reads need no space.
 const ERRORS: [(Count, Fault); 5] = [
     (Count::All, Fault::Error(Errno::IO)),
     (Count::All, Fault::Errors(Errno::IO)),
     (Count::Changes, Fault::Errors(Errno::NOSPC)),
-    // Room comes: a removal tries again with what was reserved for it.
+    // Only one change fails: a removal then retries with the reserved space.
     (Count::Changes, Fault::Error(Errno::NOSPC)),
     (Count::Changes, Fault::Error(Errno::ROFS)),
 ];
 
-/// A model, and the numbers its objects have.
+/// The expected tree, and the inode numbers of its objects.
 type Expected = (Tree, Numbers);
 
-/// What one operation leads to from the start: before, after (or why it is refused).
+/// One operation, with the expected tree after it or the permitted errors.
 struct Case<'a> {
     start: &'a Start,
     op: &'a Op,
@@ -47,7 +49,7 @@ struct Case<'a> {
 impl<'a> Case<'a> {
     fn new(start: &'a Start, op: &'a Op) -> Self {
         let mut new = start.tree.clone();
-        let answer = new.apply(Who::USER, op);
+        let answer = new.apply(Caller::USER, op);
         Self { start, op, new: answer.map(|()| new) }
     }
 
@@ -55,20 +57,20 @@ impl<'a> Case<'a> {
         (self.start.tree.clone(), self.start.numbers.clone())
     }
 
-    /// Runs with the fault at the k-th operation; answers whether there was a k-th.
+    /// Runs with a fault at the k-th lower operation; returns whether that step was reached.
     fn with_error(&self, count: Count, fault: Fault, k: u64) -> Result<bool, String> {
-        let bed = self.start.bed.fork();
-        let mut session = bed.mount()?;
-        bed.faults.arm(Plan { count, at: k, fault });
-        let answer = session.run(Who::USER, self.op);
-        let fired = bed.faults.fired();
-        bed.faults.disarm();
+        let union = self.start.union.fork();
+        let mut session = union.mount()?;
+        union.faults.arm(Plan { count, at: k, fault });
+        let answer = session.run(Caller::USER, self.op);
+        let fired = union.faults.fired();
+        union.faults.disarm();
         let (mut model, mut numbers) = self.expected_after(answer, fault)?;
         let seen = check(&session, &model, &mut numbers, Times::Files).map_err(|e| format!("{answer:?}, but {e}"))?;
         learn_times(&seen, &mut model);
         drop(session);
         model.close_all();
-        remounted(&bed, &mut model, &mut numbers).map_err(|e| format!("{answer:?}, after a remount: {e}"))?;
+        check_remount(&union, &mut model, &mut numbers).map_err(|e| format!("{answer:?}, after a remount: {e}"))?;
         Ok(fired)
     }
 
@@ -76,7 +78,7 @@ impl<'a> Case<'a> {
         let (mut old, numbers) = self.old();
         match (answer, &self.new) {
             (Ok(()), Ok(new)) => Ok((new.clone(), numbers)),
-            (Ok(()), Err(refusal)) => Err(format!("succeeds, and should be refused with {refusal:?}")),
+            (Ok(()), Err(refusal)) => Err(format!("succeeds, expected one of {refusal:?}")),
             (Err(e), new) => {
                 let injected = match fault {
                     Fault::Error(e) | Fault::Errors(e) => e,
@@ -84,7 +86,7 @@ impl<'a> Case<'a> {
                 };
                 let refused = new.as_ref().is_err_and(|r| r.contains(&e));
                 if e != injected && !refused {
-                    return Err(format!("answers {e:?}, though {injected:?} happened"));
+                    return Err(format!("returns {e:?}, but {injected:?} was injected"));
                 }
                 old.slots = [None; common::op::SLOTS];
                 Ok((old, numbers))
@@ -92,17 +94,17 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Runs with a crash at the k-th change; answers whether there was a k-th.
+    /// Runs with a crash at the k-th change; returns whether that step was reached.
     fn with_crash(&self, k: u64) -> Result<bool, String> {
-        let bed = self.start.bed.fork();
-        let mut session = bed.mount()?;
-        bed.faults.arm(Plan { count: Count::Changes, at: k, fault: Fault::Crash });
-        let answer = session.run(Who::USER, self.op);
-        let fired = bed.faults.fired();
+        let union = self.start.union.fork();
+        let mut session = union.mount()?;
+        union.faults.arm(Plan { count: Count::Changes, at: k, fault: Fault::Crash });
+        let answer = session.run(Caller::USER, self.op);
+        let fired = union.faults.fired();
         drop(session);
-        let bed = bed.recover();
-        let mut session = bed.mount()?;
-        let seen = view(&*session.layer, Walk::Quick).map_err(|e| show(&bed, e))?;
+        let union = union.recover();
+        let mut session = union.mount()?;
+        let seen = view(&*session.layer, Walk::Quick).map_err(|e| with_dump(&union, e))?;
         let (mut old, mut numbers) = self.old();
         old.close_all();
         let as_old = compare(&seen, &old, &mut numbers, Times::Files);
@@ -112,88 +114,98 @@ impl<'a> Case<'a> {
                 new.close_all();
                 compare(&seen, &new, &mut numbers, Times::Files)
             }
-            Err(refusal) => Err(format!("none: it is refused with {refusal:?}")),
+            Err(refusal) => Err(format!("none: the operation is refused with {refusal:?}")),
         };
         match (&as_old, as_new) {
             (_, Ok(())) => {}
-            // Once success was answered, it must be there.
+            // After a successful reply the old view is not permitted.
             (Ok(()), Err(_)) if answer.is_err() => {}
-            (Ok(()), Err(e)) => return Err(show(&bed, format!("{answer:?}, but the old view, not the new:\n{e}"))),
+            (Ok(()), Err(e)) => {
+                return Err(with_dump(
+                    &union,
+                    format!("{answer:?}, but the view is the old one, not the new one:\n{e}"),
+                ));
+            }
             (Err(old), Err(new)) => {
-                return Err(show(&bed, format!("{answer:?}, neither the old view:\n{old}\nnor the new:\n{new}")));
+                return Err(with_dump(
+                    &union,
+                    format!("{answer:?}, the view is neither the old one:\n{old}\nnor the new one:\n{new}"),
+                ));
             }
         }
-        bed.check_litter(&seen).map_err(|e| show(&bed, e))?;
+        union.check_leftovers(&seen).map_err(|e| with_dump(&union, e))?;
         if as_old.is_ok() {
-            self.again(&mut session).map_err(|e| show(&bed, e))?;
+            self.retry(&mut session).map_err(|e| with_dump(&union, e))?;
         }
-        bed.check_branches()?;
+        union.check_read_only_branches()?;
         Ok(fired)
     }
 
-    /// What a crash has left behind is in the way of nothing: the operation goes as if it had never been tried.
-    fn again(&self, session: &mut Session) -> Result<(), String> {
+    /// Retries the operation after a crash: leftovers must not change its result.
+    fn retry(&self, session: &mut Session) -> Result<(), String> {
         let (mut model, mut numbers) = self.old();
         model.close_all();
-        let want = model.apply(Who::USER, self.op);
-        let got = session.run(Who::USER, self.op);
+        let want = model.apply(Caller::USER, self.op);
+        let got = session.run(Caller::USER, self.op);
         let same = match (&want, &got) {
             (Ok(()), got) => got.is_ok(),
             (Err(refusals), Err(e)) => refusals.contains(e),
             (Err(_), Ok(())) => false,
         };
         if !same {
-            return Err(format!("tried again after the crash it answers {got:?}, should {want:?}"));
+            return Err(format!("retried after the crash it returns {got:?}, expected {want:?}"));
         }
-        check(session, &model, &mut numbers, Times::Files).map_err(|e| format!("tried again after the crash: {e}"))?;
+        check(session, &model, &mut numbers, Times::Files).map_err(|e| format!("retried after the crash: {e}"))?;
         Ok(())
     }
 }
 
-fn remounted(bed: &Bed, model: &mut Tree, numbers: &mut Numbers) -> Result<(), String> {
-    let session = bed.mount()?;
-    let seen = check(&session, model, numbers, Times::Files).map_err(|e| show(bed, e))?;
-    bed.check_litter(&seen).map_err(|e| show(bed, e))?;
-    bed.check_branches()
+fn check_remount(union: &TestUnion, model: &mut Tree, numbers: &mut Numbers) -> Result<(), String> {
+    let session = union.mount()?;
+    let seen = check(&session, model, numbers, Times::Files).map_err(|e| with_dump(union, e))?;
+    union.check_leftovers(&seen).map_err(|e| with_dump(union, e))?;
+    union.check_read_only_branches()
 }
 
-fn show(bed: &Bed, e: String) -> String {
-    if env("STRATA_DUMP").is_some() { format!("{e}\nbranches:\n{:?}", bed.dump()) } else { e }
+fn with_dump(union: &TestUnion, e: String) -> String {
+    if env_number("STRATA_DUMP").is_some() { format!("{e}\nbranches:\n{:?}", union.dump()) } else { e }
 }
 
-/// No operation takes more steps than this on trees of this size.
-const MOST_STEPS: u64 = 2000;
+/// Upper bound for the steps of one operation on trees of this size.
+const MAX_STEPS: u64 = 2000;
 
-/// Tries every step; gives up on an operation that goes on failing, perhaps also without a fault.
+/// Runs with a fault at each step in turn. Stops after 100 failures in a row, since such an
+/// operation probably fails without a fault, too.
 fn every_step(report: &mut Report, what: &str, mut run: impl FnMut(u64) -> Result<bool, String>) {
     let mut failing = 0;
-    for k in 1..=MOST_STEPS {
+    for k in 1..=MAX_STEPS {
         let outcome = run(k);
         let more = *outcome.as_ref().unwrap_or(&true);
         failing = if outcome.is_err() { failing + 1 } else { 0 };
-        report.note(|| format!("{what}, step {k}"), outcome.map(|_| ()));
+        report.record(|| format!("{what}, step {k}"), outcome.map(|_| ()));
         if !more || failing == 100 {
             return;
         }
     }
-    report.note(|| what.to_owned(), Err(format!("takes more than {MOST_STEPS} steps")));
+    report.record(|| what.to_owned(), Err(format!("takes more than {MAX_STEPS} steps")));
 }
 
-/// The paths of a set of branches that are worth a try in a default run.
+/// Returns which paths this run tries.
 fn breadth() -> Breadth {
-    if env("STRATA_FULL").is_some() { Breadth::All } else { Breadth::Representative }
+    if env_number("STRATA_FULL").is_some() { Breadth::All } else { Breadth::Representative }
 }
 
 fn ops(start: &Start, breadth: Breadth) -> Vec<Op> {
-    let mut ops = on_one_path(&start.tree, breadth);
-    ops.extend(on_two_paths(&start.tree, breadth));
+    let mut ops = single_path_ops(&start.tree, breadth);
+    ops.extend(two_path_ops(&start.tree, breadth));
     ops.retain(|op| !matches!(op, Op::Stat { .. }));
     ops
 }
 
-/// Is the operation tried in this run? One that the model refuses less often: its faults tell less.
+/// Whether this run tries the operation. Operations that the model refuses are sampled less often,
+/// because faults have less effect on them.
 fn is_tried(case: &Case<'_>, what: &str, n: u64) -> bool {
-    chosen(what, &format!("{:?}", case.op), if case.new.is_ok() { n } else { 8 * n })
+    is_sampled(what, &format!("{:?}", case.op), if case.new.is_ok() { n } else { 8 * n })
 }
 
 fn errors(config: &Config) {
@@ -202,7 +214,7 @@ fn errors(config: &Config) {
     report.finish(&config.name);
 }
 
-/// One in `n` operations.
+/// Samples one in `n` operations.
 fn errors_on(config: &Config, breadth: Breadth, n: u64, report: &mut Report) {
     for delete in [Delete::Whiteout, Delete::All] {
         let start = Start::new(config, delete, MemOptions::default());
@@ -225,7 +237,7 @@ fn crashes(config: &Config) {
     report.finish(&config.name);
 }
 
-/// One in `n` operations.
+/// Samples one in `n` operations.
 fn crashes_on(config: &Config, breadth: Breadth, n: u64, report: &mut Report) {
     for delete in [Delete::Whiteout, Delete::All] {
         let start = Start::new(config, delete, MemOptions::default());
@@ -239,49 +251,49 @@ fn crashes_on(config: &Config, breadth: Breadth, n: u64, report: &mut Report) {
     }
 }
 
-/// Branches that start with different trees: another set for each seed, and a few operations on each.
-mod different_trees {
+/// Random branches with overlapping trees: a new set for each seed, and a few operations on each.
+mod random_branches {
     use super::{Breadth, Report, crashes_on, errors_on};
-    use crate::common::overlap::{overlapping, seeds};
+    use crate::common::random_branches::{random_config, seeds};
 
     #[test]
     fn errors() {
         let mut report = Report::default();
         for seed in seeds(12) {
-            errors_on(&overlapping(seed), Breadth::All, 512, &mut report);
+            errors_on(&random_config(seed), Breadth::All, 512, &mut report);
         }
-        report.finish("different trees");
+        report.finish("random branches");
     }
 
     #[test]
     fn crashes() {
         let mut report = Report::default();
         for seed in seeds(12) {
-            crashes_on(&overlapping(seed), Breadth::All, 128, &mut report);
+            crashes_on(&random_config(seed), Breadth::All, 128, &mut report);
         }
-        report.finish("different trees");
+        report.finish("random branches");
     }
 }
 
-/// The crash that an operation leaves work for, and then a mount that fails at its j-th step: the next mount finds the old or the
-/// new view all the same.
+/// Crashes the operation at its k-th change, then the recovering mount at its j-th step. The next
+/// mount must find the old or the new view. Returns whether each of the two steps was reached.
 fn interrupted_recovery(case: &Case<'_>, k: u64, j: u64) -> Result<(bool, bool), String> {
-    let bed = case.start.bed.fork();
-    let mut session = bed.mount()?;
-    bed.faults.arm(Plan { count: Count::Changes, at: k, fault: Fault::Crash });
-    // Whether it succeeds does not matter here.
-    let _ = session.run(Who::USER, case.op);
-    let crashed = bed.faults.fired();
+    let union = case.start.union.fork();
+    let mut session = union.mount()?;
+    union.faults.arm(Plan { count: Count::Changes, at: k, fault: Fault::Crash });
+    // The operation may complete before the crash.
+    let _ = session.run(Caller::USER, case.op);
+    let crashed = union.faults.fired();
     drop(session);
-    let bed = bed.recover();
-    bed.faults.arm(Plan { count: Count::All, at: j, fault: Fault::Crash });
-    let _ = bed.mount();
-    let interrupted = bed.faults.fired();
-    let bed = bed.recover();
-    let session = bed.mount()?;
-    let seen = view(&*session.layer, Walk::Quick).map_err(|e| show(&bed, e))?;
-    case.is_old_or_new(&seen).map_err(|e| show(&bed, e))?;
-    bed.check_litter(&seen).map_err(|e| show(&bed, e))?;
+    let union = union.recover();
+    union.faults.arm(Plan { count: Count::All, at: j, fault: Fault::Crash });
+    let _ = union.mount();
+    let interrupted = union.faults.fired();
+    let union = union.recover();
+    let session = union.mount()?;
+    let seen = view(&*session.layer, Walk::Quick).map_err(|e| with_dump(&union, e))?;
+    case.is_old_or_new(&seen).map_err(|e| with_dump(&union, e))?;
+    union.check_leftovers(&seen).map_err(|e| with_dump(&union, e))?;
     Ok((crashed, interrupted))
 }
 
@@ -294,21 +306,21 @@ impl Case<'_> {
         let (old, new) =
             (one(self.start.tree.clone()), one(self.new.clone().unwrap_or_else(|_| self.start.tree.clone())));
         match (old, new) {
-            (Err(old), Err(new)) => Err(format!("neither the old view:\n{old}\nnor the new:\n{new}")),
+            (Err(old), Err(new)) => Err(format!("the view is neither the old one:\n{old}\nnor the new one:\n{new}")),
             _ => Ok(()),
         }
     }
 }
 
 #[test]
-fn recovery_can_be_interrupted() {
+fn recovery_survives_a_second_crash() {
     let rename = |from: &str, to: &str, exchange| Op::Rename {
         from: from.into(),
         to: to.into(),
         flags: RenameFlags { exchange, ..RenameFlags::default() },
     };
     let ops = [
-        // Onto a directory that is only logically empty: exchanged under a record.
+        // The target is empty only in the union, so a logged exchange replaces it.
         rename("a", "empty", false),
         rename("opq", "both", true),
         Op::Rmdir { path: "empty".into() },
@@ -316,7 +328,7 @@ fn recovery_can_be_interrupted() {
         Op::Chmod { path: "a/f".into(), mode: 0o600 },
     ];
     let mut report = Report::default();
-    // The second has whiteouts in its empty directory.
+    // In the second configuration the empty directory holds whiteouts.
     for at in [1, 3] {
         let start = Start::new(&configs()[at], Delete::Whiteout, MemOptions::default());
         for op in &ops {
@@ -324,10 +336,10 @@ fn recovery_can_be_interrupted() {
             let (mut k, mut crashed) = (1, true);
             while crashed {
                 let (mut j, mut interrupted) = (1, true);
-                while interrupted && j < MOST_STEPS {
+                while interrupted && j < MAX_STEPS {
                     let outcome = interrupted_recovery(&case, k, j);
                     (crashed, interrupted) = *outcome.as_ref().unwrap_or(&(true, true));
-                    report.note(|| format!("{op:?} crash {k}, then {j}"), outcome.map(|_| ()));
+                    report.record(|| format!("{op:?} crash {k}, then {j}"), outcome.map(|_| ()));
                     j += 1;
                 }
                 k += 1;
@@ -337,10 +349,10 @@ fn recovery_can_be_interrupted() {
     report.finish("recovery");
 }
 
-/// A merged directory whose removal fails or is cut off is still the same object: a whiteout beside it has ended its stack, but its
-/// number stays.
+/// A merged directory whose removal fails or is interrupted keeps its inode number, although a
+/// whiteout already hides its lower parts.
 #[test]
-fn an_interrupted_removal_leaves_the_number() {
+fn an_interrupted_removal_keeps_the_inode_number() {
     let rename = |from: &str, to: &str| Op::Rename { from: from.into(), to: to.into(), flags: RenameFlags::default() };
     let ops = [
         Op::Rmdir { path: "d/bare".into() },
@@ -350,19 +362,23 @@ fn an_interrupted_removal_leaves_the_number() {
         rename("d/both", "d/marked"),
     ];
     let upper = || {
-        let fills = Fills::new(1).dir("d", 0o755).dir("d/bare", 0o755).dir("d/marked", 0o755).dir("new", 0o755);
-        fills.mark("d/marked/.wh.f").mark("d/marked/.wh.g").dir("d/both", 0o755).done()
+        let builder =
+            BranchBuilder::new(1).dir("d", 0o755).dir("d/bare", 0o755).dir("d/marked", 0o755).dir("new", 0o755);
+        builder.mark("d/marked/.wh.f").mark("d/marked/.wh.g").dir("d/both", 0o755).build()
     };
     let lower = || {
-        let fills =
-            Fills::new(9).dir("d", 0o755).dir("d/bare", 0o700).dir("d/marked", 0o700).file("d/marked/f", 0o644, 5);
-        fills.dir("d/both", 0o755).file("d/both/f", 0o644, 5).done()
+        let builder = BranchBuilder::new(9).dir("d", 0o755).dir("d/bare", 0o700).dir("d/marked", 0o700).file(
+            "d/marked/f",
+            0o644,
+            5,
+        );
+        builder.dir("d/both", 0o755).file("d/both/f", 0o644, 5).build()
     };
     let mut report = Report::default();
     for (at, access) in [Access::Rw, Access::Ro, Access::Rw].into_iter().enumerate() {
         let mut branches = vec![(Access::Rw, upper()), (access, lower())];
         if at == 2 {
-            branches.insert(0, (Access::Rw, Fills::new(0).done()));
+            branches.insert(0, (Access::Rw, BranchBuilder::new(0).build()));
         }
         let config = Config { name: format!("removal {at}"), branches, prologue: vec![] };
         for delete in [Delete::Whiteout, Delete::All] {
@@ -380,8 +396,8 @@ fn an_interrupted_removal_leaves_the_number() {
     report.finish("interrupted removal");
 }
 
-/// A copy that was published is whole on the disk, and so is the redirect of a directory that was moved: the user wrote nothing
-/// that could be lost.
+/// Published copies and redirects are durable: since the user wrote no data, a power failure must
+/// not lose any.
 #[test]
 fn copies_survive_a_power_failure() {
     let options = MemOptions { lose_data: true, ..MemOptions::default() };
@@ -401,19 +417,19 @@ fn copies_survive_a_power_failure() {
     for op in &ops {
         let case = Case::new(&start, op);
         every_step(&mut report, &format!("{op:?} power failure"), |k| {
-            let bed = start.bed.fork();
-            let mut session = bed.mount()?;
-            bed.faults.arm(Plan { count: Count::Changes, at: k, fault: Fault::Crash });
-            let _ = session.run(Who::USER, op);
-            let fired = bed.faults.fired();
+            let union = start.union.fork();
+            let mut session = union.mount()?;
+            union.faults.arm(Plan { count: Count::Changes, at: k, fault: Fault::Crash });
+            let _ = session.run(Caller::USER, op);
+            let fired = union.faults.fired();
             drop(session);
-            let bed = bed.recover();
-            let session = bed.mount()?;
-            let seen = view(&*session.layer, Walk::Quick).map_err(|e| show(&bed, e))?;
-            // The identity log may have lost its end, and with it a number.
-            let fresh = Start { bed: bed.fork(), tree: start.tree.clone(), numbers: Numbers::default() };
+            let union = union.recover();
+            let session = union.mount()?;
+            let seen = view(&*session.layer, Walk::Quick).map_err(|e| with_dump(&union, e))?;
+            // The identity log may lose its last records, and with them an inode number.
+            let fresh = Start { union: union.fork(), tree: start.tree.clone(), numbers: Numbers::default() };
             let case = Case { start: &fresh, op, new: case.new.clone() };
-            case.is_old_or_new(&seen).map_err(|e| show(&bed, e)).map(|()| fired)
+            case.is_old_or_new(&seen).map_err(|e| with_dump(&union, e)).map(|()| fired)
         });
     }
     report.finish("power failure");
@@ -435,7 +451,7 @@ macro_rules! for_each_config {
 
         #[test]
         fn every_configuration_is_tested() {
-            // All but the one that can't be written.
+            // All but the read-only one.
             assert_eq!([$($at),*].len() + 1, configs().len());
         }
     };

@@ -1,5 +1,5 @@
-//! File handles: number and generation of each object stay, and lead to it, whatever becomes of it.
-// Helpers of tests: a failed expectation is a panic.
+//! File handles: inode number and generation of each object stay the same and resolve to the object
+//! after copy-up, renames and remounts.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use conformance::fixture::{ROOT, attr, bytes, dir, errno, file, must_find, name, names, rename};
@@ -9,15 +9,15 @@ use std::sync::Arc;
 use unionfs::{Branch, Delete, Mode, Numbers, Options, Unionfs};
 use vnode::{Errno, Layer, OpenFlags, RenameFlags, SetAttr, Vnode};
 
-/// Branches, and how they are mounted.
-struct Stage {
+/// Branches in memory, and the modes and options of their union.
+struct TestUnion {
     layers: Vec<Arc<MemFs>>,
     modes: Vec<Mode>,
     options: Options,
 }
 
-impl Stage {
-    /// Branches of these modes, each with a generation of its own: 11, 12 and so on.
+impl TestUnion {
+    /// Creates branches of these modes, with the generations 11, 12 and so on.
     fn new(modes: &[Mode]) -> Self {
         let layer = |(index, _): (u32, &Mode)| {
             let options = MemOptions { generation: 11 + index, ..MemOptions::default() };
@@ -41,7 +41,7 @@ impl Stage {
     }
 }
 
-const OVER: [Mode; 2] = [Mode::ReadWrite, Mode::ReadOnly];
+const TWO_BRANCHES: [Mode; 2] = [Mode::ReadWrite, Mode::ReadOnly];
 
 fn number(dir: &Arc<dyn Vnode>, at: &str) -> u64 {
     must_find(dir, at).vnode.id()
@@ -52,13 +52,13 @@ fn change(vnode: &Arc<dyn Vnode>) {
 }
 
 #[test]
-fn handles_stay_over_copy_up_and_remount() {
-    let stage = Stage::new(&OVER);
-    let d = dir(&stage.root(1), "d");
+fn handles_stay_valid_after_copy_up_and_remount() {
+    let test = TestUnion::new(&TWO_BRANCHES);
+    let d = dir(&test.root(1), "d");
     file(&d, "f", b"as shipped");
     d.symlink(&ROOT, name("s"), b"x").unwrap();
     dir(&d, "e");
-    let (union, all) = (stage.mount(), ["f", "s", "e"]);
+    let (union, all) = (test.mount(), ["f", "s", "e"]);
     let known = |union: &Unionfs| {
         let d = must_find(&union.root(), "d").vnode;
         all.map(|one| must_find(&d, one).vnode).map(|vnode| (vnode.id(), vnode.generation()))
@@ -66,11 +66,11 @@ fn handles_stay_over_copy_up_and_remount() {
     let before = known(&union);
     assert!(before.iter().all(|&(_, generation)| generation == 12));
     for vnode in before.map(|(number, _)| union.vnode(&ROOT, number).unwrap()) {
-        // The vnode was found by its number, and nothing else: copy-up needs its parents.
+        // Copy-up of a vnode that was found only by inode number must find its parents first.
         change(&vnode);
         assert_eq!(vnode.generation(), 12);
     }
-    assert_eq!(names(&stage.root(0).lookup(&ROOT, name("d")).unwrap().unwrap().vnode).len(), 3);
+    assert_eq!(names(&test.root(0).lookup(&ROOT, name("d")).unwrap().unwrap().vnode).len(), 3);
     assert_eq!(known(&union), before);
     let found = |union: &Unionfs| {
         let vnodes = before.map(|(number, _)| union.vnode(&ROOT, number).unwrap());
@@ -80,25 +80,25 @@ fn handles_stay_over_copy_up_and_remount() {
     };
     found(&union);
     drop(union);
-    let union = stage.mount();
+    let union = test.mount();
     found(&union);
     assert_eq!(known(&union), before);
     Handles::of(&*union).check(&*union);
 }
 
 #[test]
-fn hard_links_are_found_below_and_above() {
-    let stage = Stage::new(&OVER);
-    let d = dir(&stage.root(1), "d");
+fn handles_of_hard_links_resolve_before_and_after_copy_up() {
+    let test = TestUnion::new(&TWO_BRANCHES);
+    let d = dir(&test.root(1), "d");
     let f = file(&d, "f", b"shared").vnode;
     for other in ["g", "h"] {
-        stage.root(1).link(&ROOT, name(other), &f).unwrap();
+        test.root(1).link(&ROOT, name(other), &f).unwrap();
     }
-    let union = stage.mount();
+    let union = test.mount();
     let handles = Handles::of(&*union);
     handles.check(&*union);
     let number = number(&union.root(), "g");
-    // One name goes to the copy, one is removed, one stays below, and one is new.
+    // Copy the file up, then remove one name and add another; the remaining names are lower ones.
     change(&union.vnode(&ROOT, number).unwrap());
     let check = |union: &Unionfs| {
         let handles = Handles::of(union);
@@ -112,7 +112,7 @@ fn hard_links_are_found_below_and_above() {
     union.root().link(&ROOT, name("new"), &union.vnode(&ROOT, number).unwrap()).unwrap();
     check(&union);
     drop(union);
-    let union = stage.mount();
+    let union = test.mount();
     check(&union);
     for gone in ["h", "new"] {
         union.root().unlink(&ROOT, name(gone)).unwrap();
@@ -122,37 +122,37 @@ fn hard_links_are_found_below_and_above() {
     assert_eq!(errno(union.vnode(&ROOT, number)), Errno::STALE);
 }
 
-/// Where a directory was renamed, paths on a branch are not those in the union.
+/// After a rename of a directory, paths on the branches differ from those in the union.
 #[test]
-fn renamed_directories_are_found_with_what_they_merge() {
+fn handles_of_renamed_directories_resolve_to_the_merged_directory() {
     for delete in [Delete::Whiteout, Delete::All] {
-        let mut stage = Stage::new(&[Mode::ReadWrite, Mode::ReadOnly, Mode::ReadOnly]);
-        stage.options.delete = delete;
+        let mut test = TestUnion::new(&[Mode::ReadWrite, Mode::ReadOnly, Mode::ReadOnly]);
+        test.options.delete = delete;
         for branch in [1, 2] {
-            let inner = dir(&dir(&stage.root(branch), "a"), "inner");
+            let inner = dir(&dir(&test.root(branch), "a"), "inner");
             file(&inner, &format!("f{branch}"), b"below");
         }
-        dir(&stage.root(2), "b");
-        let union = stage.mount();
+        dir(&test.root(2), "b");
+        let union = test.mount();
         let before = Handles::of(&*union);
         let root = union.root();
         rename(&root, "a", &must_find(&root, "b").vnode, "c").unwrap();
         let c = must_find(&must_find(&root, "b").vnode, "c").vnode;
         rename(&c, "inner", &root, "out").unwrap();
         file(&must_find(&root, "out").vnode, "new", b"above");
-        // A directory of the old name, over what is hidden now.
+        // A new directory of the old name, which now hides the lower one.
         file(&dir(&root, "a"), "inner", b"another");
         drop((c, root));
         let check = |union: &Unionfs| {
             let now = Handles::of(union);
-            assert!(before.numbers().all(|old| now.numbers().any(|new| new == old)), "nothing was removed");
+            assert!(before.numbers().all(|old| now.numbers().any(|new| new == old)), "an inode number is missing");
             now.check(union);
         };
         check(&union);
         drop(union);
-        let union = stage.mount();
+        let union = test.mount();
         check(&union);
-        // By number alone, then copied up and moved on.
+        // Copy up a file that was found by inode number, then rename its directory again.
         let f1 = number(&must_find(&union.root(), "out").vnode, "f1");
         change(&union.vnode(&ROOT, f1).unwrap());
         rename(&union.root(), "out", &union.root(), "again").unwrap();
@@ -162,9 +162,9 @@ fn renamed_directories_are_found_with_what_they_merge() {
 }
 
 #[test]
-fn what_is_hidden_is_stale() {
-    let stage = Stage::new(&[Mode::ReadWrite, Mode::ReadOnly, Mode::ReadOnly]);
-    let (right, middle) = (stage.root(2), stage.root(1));
+fn handles_of_hidden_objects_are_stale() {
+    let test = TestUnion::new(&[Mode::ReadWrite, Mode::ReadOnly, Mode::ReadOnly]);
+    let (right, middle) = (test.root(2), test.root(1));
     for at in ["removed", "covered", "opaque"] {
         file(&dir(&right, at), "f", b"");
     }
@@ -173,11 +173,11 @@ fn what_is_hidden_is_stale() {
     file(&middle, "under", b"over");
     file(&middle, "covered", b"no directory");
     file(&dir(&middle, "opaque"), ".wh..wh..opq", b"");
-    let union = stage.mount();
-    let below: Vec<u64> = Handles::of(&*stage.layers[2]).numbers().collect();
+    let union = test.mount();
+    let below: Vec<u64> = Handles::of(&*test.layers[2]).numbers().collect();
     let tag = must_find(&union.root(), "whited").vnode.id() >> 48;
     let in_union = |lower: u64| tag << 48 | lower;
-    let lower = |at: &str| number(&stage.root(2), at);
+    let lower = |at: &str| number(&test.root(2), at);
     let shown = ["removed", "whited"].map(|at| in_union(lower(at)));
     assert_eq!(shown, ["removed", "whited"].map(|at| number(&union.root(), at)));
     union.root().unlink(&ROOT, name("whited")).unwrap();
@@ -190,8 +190,8 @@ fn what_is_hidden_is_stale() {
     for number in below.into_iter().map(in_union).filter(|number| all.numbers().all(|one| one != *number)) {
         assert_eq!(errno(union.vnode(&ROOT, number)), Errno::STALE, "{number:#x}");
     }
-    // The union's own files, by the numbers that they would have.
-    let own = Handles::of(&*stage.layers[0]);
+    // Internal files of the union, by the inode numbers that they would have.
+    let own = Handles::of(&*test.layers[0]);
     let tag = file(&union.root(), "mine", b"").vnode.id() >> 48;
     for lower in own.numbers() {
         assert_eq!(errno(union.vnode(&ROOT, tag << 48 | lower)), Errno::STALE, "{lower}");
@@ -202,10 +202,10 @@ fn what_is_hidden_is_stale() {
 }
 
 #[test]
-fn removed_files_live_while_they_are_held() {
-    let stage = Stage::new(&OVER);
-    file(&stage.root(1), "f", b"held");
-    let union = stage.mount();
+fn handles_of_removed_files_resolve_until_the_last_reference_drops() {
+    let test = TestUnion::new(&TWO_BRANCHES);
+    file(&test.root(1), "f", b"held");
+    let union = test.mount();
     let number = number(&union.root(), "f");
     let held = union.vnode(&ROOT, number).unwrap();
     let open = held.open(&ROOT, OpenFlags::RDONLY).unwrap();
@@ -221,11 +221,11 @@ fn removed_files_live_while_they_are_held() {
 }
 
 #[test]
-fn narrow_numbers_lead_to_their_objects() {
-    let mut stage = Stage::new(&OVER);
-    stage.options.numbers = Numbers::Narrow;
-    file(&dir(&stage.root(1), "d"), "f", b"");
-    let union = stage.mount();
+fn handles_with_narrow_inode_numbers_resolve() {
+    let mut test = TestUnion::new(&TWO_BRANCHES);
+    test.options.numbers = Numbers::Narrow;
+    file(&dir(&test.root(1), "d"), "f", b"");
+    let union = test.mount();
     file(&union.root(), "g", b"");
     let handles = Handles::of(&*union);
     assert!(handles.numbers().all(|number| number < 1 << 32));
@@ -234,14 +234,13 @@ fn narrow_numbers_lead_to_their_objects() {
     Handles::of(&*union).check(&*union);
 }
 
-/// Of exchanged directories each is found where it is.
 #[test]
-fn exchanged_directories_are_found() {
-    let stage = Stage::new(&OVER);
+fn handles_resolve_after_directories_are_exchanged() {
+    let test = TestUnion::new(&TWO_BRANCHES);
     for at in ["a", "b"] {
-        file(&dir(&stage.root(1), at), "f", at.as_bytes());
+        file(&dir(&test.root(1), at), "f", at.as_bytes());
     }
-    let union = stage.mount();
+    let union = test.mount();
     let root = union.root();
     let before = ["a", "b"].map(|at| number(&must_find(&root, at).vnode, "f"));
     let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
@@ -251,25 +250,26 @@ fn exchanged_directories_are_found() {
     }
     Handles::of(&*union).check(&*union);
     drop((root, union));
-    let union = stage.mount();
+    let union = test.mount();
     Handles::of(&*union).check(&*union);
 }
 
-/// Whatever was done, each object is found by its number, before and after a remount.
+/// After random operations each object is found by its inode number, before and after a remount.
 #[test]
-fn random_operations_keep_handles() {
+fn handles_resolve_after_random_operations() {
     for (seed, modes, delete) in [
         (1, [Mode::ReadWrite, Mode::ReadOnly, Mode::ReadOnly], Delete::Whiteout),
         (2, [Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly], Delete::Whiteout),
         (3, [Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly], Delete::All),
         (4, [Mode::ReadWrite, Mode::ReadOnly, Mode::ReadWrite], Delete::All),
     ] {
-        let mut stage = Stage::new(&modes);
-        stage.options.delete = delete;
-        // Something on the right to begin with: what a union of that branch alone was left with.
-        let lower = Stage { layers: vec![stage.layers[2].clone()], modes: vec![Mode::ReadWrite], ..Stage::new(&[]) };
+        let mut test = TestUnion::new(&modes);
+        test.options.delete = delete;
+        // Fill the rightmost branch by running operations on a union of that branch alone.
+        let lower =
+            TestUnion { layers: vec![test.layers[2].clone()], modes: vec![Mode::ReadWrite], ..TestUnion::new(&[]) };
         conformance::random::go_on(seed, 400, &*lower.mount());
-        let union = stage.mount();
+        let union = test.mount();
         let before = Handles::of(&*union);
         for round in 0..5 {
             conformance::random::go_on(seed * 100 + round, 150, &*union);
@@ -279,7 +279,7 @@ fn random_operations_keep_handles() {
         }
         let now = Handles::of(&*union);
         drop(union);
-        let union = stage.mount();
+        let union = test.mount();
         now.check(&*union);
         before.check_gone(&*union, &now);
     }

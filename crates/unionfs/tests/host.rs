@@ -1,8 +1,10 @@
-//! The union over directories of the host: the conformance suite, and copy-up of everything a host file can have.
-// Helpers of tests: a failed expectation is a panic.
-#![allow(clippy::disallowed_methods, reason = "it makes the directories that it works on")]
+//! The union over directories of the host: the conformance suite, and copy-up with all attributes.
+#![allow(clippy::disallowed_methods, reason = "the tests create their own directories")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
+use common::layer_ops::{CX, at};
 use hostfs::{HostFs, HostOptions};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -10,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use unionfs::{Branch, Metacopy, Mode, Options, Unionfs};
-use vnode::{Cx, Layer, Name, OpenFlags, SetAttr, Vnode, XattrFlags};
+use vnode::{OpenFlags, SetAttr, XattrFlags};
 
-/// A directory that is removed in the end.
+/// A temporary directory that is removed on drop.
 struct Scratch(PathBuf);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -51,22 +53,12 @@ fn union(scratch: &Scratch) -> Arc<Unionfs> {
     Unionfs::new(branches(scratch), Options::default()).unwrap()
 }
 
-const CX: Cx<'static> = Cx::internal(0, 0);
-
-fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).unwrap()
-}
-
-fn walk(union: &Unionfs, path: &str) -> Arc<dyn Vnode> {
-    path.split('/').fold(union.root(), |dir, part| dir.lookup(&CX, name(part)).unwrap().unwrap().vnode)
-}
-
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 #[test]
-fn conformance() {
+fn host_directories_pass_the_conformance_suite() {
     if !is_root() {
         return;
     }
@@ -80,7 +72,7 @@ fn conformance() {
 }
 
 #[test]
-fn copies_everything_up() {
+fn copy_up_preserves_data_attributes_and_symbolic_links() {
     if !is_root() {
         return;
     }
@@ -100,7 +92,7 @@ fn copies_everything_up() {
         Unionfs::new(branches(&scratch), options).unwrap()
     };
     let mounted = whole();
-    let file = walk(&mounted, "a/b/f");
+    let file = at(&*mounted, "a/b/f");
     let number = file.id();
     file.setxattr(&CX, b"user.note", b"value", XattrFlags::default()).unwrap();
     let attr = file.getattr(&CX).unwrap();
@@ -113,31 +105,31 @@ fn copies_everything_up() {
     assert_eq!(fs::read(&copy).unwrap(), vec![7; 300_000]);
     assert_eq!(fs::metadata(scratch.dir("rw").join("a")).unwrap().mode() & 0o7777, 0o2750);
 
-    let link = walk(&mounted, "a/b/l");
+    let link = at(&*mounted, "a/b/l");
     link.setattr(&CX, &SetAttr { uid: Some(5), ..SetAttr::default() }, None).unwrap();
     assert_eq!(fs::read_link(scratch.dir("rw").join("a/b/l")).unwrap(), Path::new("over/there"));
     drop((file, link, mounted));
 
     let again = whole();
-    assert_eq!(walk(&again, "a/b/f").id(), number, "the number stays over a remount");
+    assert_eq!(at(&*again, "a/b/f").id(), number, "the inode number changed over a remount");
     let mut value = [0; 16];
-    assert_eq!(walk(&again, "a/b/f").getxattr(&CX, b"user.note", &mut value).unwrap(), 5);
+    assert_eq!(at(&*again, "a/b/f").getxattr(&CX, b"user.note", &mut value).unwrap(), 5);
     assert!(!scratch.dir("rw").join(".wh..wh.work").exists());
 }
 
 #[test]
-fn a_reader_follows_the_copy_and_nothing_reaches_the_read_only_branch() {
+fn an_open_reader_sees_the_copy_and_the_lower_file_is_unchanged() {
     if !is_root() {
         return;
     }
     let scratch = Scratch::new();
     fs::write(scratch.dir("ro").join("f"), b"old").unwrap();
     let union = union(&scratch);
-    let file = walk(&union, "f");
+    let file = at(&*union, "f");
     let reader = file.open(&CX, OpenFlags::RDONLY).unwrap();
-    assert!(reader.backing().is_none(), "it may still be copied up");
+    assert!(reader.backing().is_none(), "the file may still be copied up");
     let writer = file.open(&CX, OpenFlags(0o2001)).unwrap();
-    assert!(writer.backing().is_some(), "it stays on the leftmost branch");
+    assert!(writer.backing().is_some(), "a file on the leftmost branch is never copied");
     assert_eq!(writer.write(&CX, b" and new", 0).unwrap(), 8);
     let mut out = [0; 32];
     assert_eq!(reader.read(&CX, &mut out, 0).unwrap(), 11);

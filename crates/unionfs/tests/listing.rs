@@ -1,27 +1,24 @@
-//! Reading a directory while its entries change: what it costs, and what is listed.
+//! Reading a directory while its entries change: the entries listed and the number of merges.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
+use common::layer_ops::{CX, name};
 use memfs::{Faults, MemFs, MemOptions, Op};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use unionfs::{Branch, Delete, Mode, Options, Unionfs};
-use vnode::{Cx, Kind, Layer, Name, OpenFlags, RenameFlags, Vnode};
+use vnode::{Kind, Layer, OpenFlags, RenameFlags, Vnode};
 
-const CX: Cx<'static> = Cx::internal(0, 0);
-
-fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).unwrap()
-}
-
-struct Merged {
+struct TestUnion {
     faults: Faults,
     branches: Vec<Arc<MemFs>>,
     root: Arc<dyn Vnode>,
     _union: Arc<Unionfs>,
 }
 
-/// A union of two or more branches, the first read-write, with the files `f0`, `f1`, ... spread over them.
-fn merged(files: usize, modes: &[Mode], delete: Delete) -> Merged {
+/// Returns a union of branches with these modes and the files `f0`, `f1`, ... spread over them.
+fn test_union(files: usize, modes: &[Mode], delete: Delete) -> TestUnion {
     let faults = Faults::new();
     let branches: Vec<_> = modes.iter().map(|_| MemFs::with(MemOptions::default(), &faults)).collect();
     for n in 0..files {
@@ -33,18 +30,19 @@ fn merged(files: usize, modes: &[Mode], delete: Delete) -> Merged {
         mode,
     });
     let union = Unionfs::new(listed.collect(), Options { delete, ..Options::default() }).unwrap();
-    Merged { faults, branches, root: union.root(), _union: union }
+    TestUnion { faults, branches, root: union.root(), _union: union }
 }
 
-fn usual(files: usize) -> Merged {
-    merged(files, &[Mode::ReadWrite, Mode::ReadOnly], Delete::Whiteout)
+/// Returns a union of a read-write branch over a read-only one.
+fn two_branches(files: usize) -> TestUnion {
+    test_union(files, &[Mode::ReadWrite, Mode::ReadOnly], Delete::Whiteout)
 }
 
 fn make(dir: &dyn Vnode, file: &str) {
     dir.mknod(&CX, name(file), 0o100_644, 0).unwrap();
 }
 
-/// The next `most` entries after a cookie, and the cookie of the last.
+/// Returns up to `most` names after a cookie, and the cookie of the last.
 fn page(dir: &dyn Vnode, after: u64, most: usize) -> (Vec<String>, u64) {
     let (mut names, mut last) = (Vec::new(), after);
     dir.readdir(&CX, after, &mut |entry| {
@@ -59,7 +57,8 @@ fn page(dir: &dyn Vnode, after: u64, most: usize) -> (Vec<String>, u64) {
     (names, last)
 }
 
-/// All names, read in pages; `between` is called after each.
+/// Reads the directory in pages and counts how often each name is listed; calls `between` after
+/// each page.
 fn scan(dir: &dyn Vnode, most: usize, between: &mut dyn FnMut(&[String])) -> BTreeMap<String, u32> {
     let (mut seen, mut after) = (BTreeMap::new(), 0);
     loop {
@@ -80,10 +79,10 @@ fn readdirs(faults: &Faults) -> usize {
 }
 
 #[test]
-fn listing_and_removing_merges_once() {
+fn removing_entries_while_listing_does_not_merge_again() {
     for delete in [Delete::Whiteout, Delete::All] {
         for modes in [&[Mode::ReadWrite, Mode::ReadOnly][..], &[Mode::ReadWrite; 3]] {
-            let u = merged(3000, modes, delete);
+            let u = test_union(3000, modes, delete);
             u.faults.record();
             let seen = scan(&*u.root, 7, &mut |names| {
                 names.iter().for_each(|file| u.root.unlink(&CX, name(file)).unwrap());
@@ -96,12 +95,12 @@ fn listing_and_removing_merges_once() {
 }
 
 #[test]
-fn listing_and_making_merges_few_times() {
-    let u = usual(3000);
+fn creating_entries_while_listing_merges_only_a_few_times() {
+    let u = two_branches(3000);
     u.faults.record();
     let mut made = 0;
     let seen = scan(&*u.root, 7, &mut |names| {
-        // So many that the listing is not kept all the time.
+        // Enough new entries to make the cached listing expire now and then.
         for _ in names {
             make(&*u.root, &format!("new{made}"));
             made += 1;
@@ -113,8 +112,8 @@ fn listing_and_making_merges_few_times() {
 }
 
 #[test]
-fn readers_who_begin_do_not_merge_a_large_directory_each_time() {
-    let u = usual(50_000);
+fn new_readers_do_not_each_merge_a_large_directory() {
+    let u = two_branches(50_000);
     assert_eq!(page(&*u.root, 0, 1).0.len(), 1);
     u.faults.record();
     for n in 0..20 {
@@ -124,10 +123,10 @@ fn readers_who_begin_do_not_merge_a_large_directory_each_time() {
     assert!(readdirs(&u.faults) <= 8, "{} readdirs for 20 readers", readdirs(&u.faults));
 }
 
-/// What a merge costs are the entries that are read, not those that are left.
+/// The cost of a merge depends on the lower entries read, not on the few that are visible.
 #[test]
-fn readers_who_begin_do_not_merge_a_large_directory_of_few_entries_each_time() {
-    let u = usual(10_000);
+fn new_readers_do_not_each_merge_a_directory_full_of_whiteouts() {
+    let u = two_branches(10_000);
     (4..10_000).for_each(|n| u.root.unlink(&CX, name(&format!("f{n}"))).unwrap());
     assert_eq!(scan(&*u.root, 9, &mut |_| {}).len(), 4);
     u.faults.record();
@@ -139,22 +138,22 @@ fn readers_who_begin_do_not_merge_a_large_directory_of_few_entries_each_time() {
 }
 
 #[test]
-fn out_of_band_changes_show_to_who_begins() {
-    let u = usual(10);
+fn new_readers_see_out_of_band_changes() {
+    let u = two_branches(10);
     let seen = |file: &str| scan(&*u.root, 100, &mut |_| {}).contains_key(file);
     assert!(seen("f1") && !seen("direct"));
     u.branches[1].root().unlink(&CX, name("f1")).unwrap();
     make(&*u.branches[1].root(), "direct");
     assert!(!seen("f1") && seen("direct"));
-    // Beside changes through the union.
+    // The same after a change through the union.
     make(&*u.root, "own");
     make(&*u.branches[0].root(), "direct too");
     assert!(seen("own") && seen("direct too"));
 }
 
 #[test]
-fn a_listing_counts_subdirectories_that_came_or_went_out_of_band() {
-    let u = usual(3);
+fn a_listing_corrects_the_link_count_after_out_of_band_changes() {
+    let u = two_branches(3);
     let links = || u.root.getattr(&CX).unwrap().nlink;
     assert_eq!(links(), 2);
     for branch in &u.branches {
@@ -171,8 +170,8 @@ fn a_listing_counts_subdirectories_that_came_or_went_out_of_band() {
 }
 
 #[test]
-fn the_stamp_moves_with_other_branches_only() {
-    let u = usual(10);
+fn the_listing_stamp_changes_only_with_branches_right_of_the_leftmost() {
+    let u = two_branches(10);
     scan(&*u.root, 100, &mut |_| {});
     let before = u.root.listing_stamp(&CX);
     make(&*u.root, "own");
@@ -184,29 +183,29 @@ fn the_stamp_moves_with_other_branches_only() {
 }
 
 #[test]
-fn a_large_listing_that_may_be_out_of_date_is_believed_for_a_while_only() {
-    let u = usual(8192);
+fn a_large_cached_listing_expires() {
+    let u = two_branches(8192);
     assert_eq!(page(&*u.root, 0, 1).0.len(), 1);
     let seen = |file: &str| scan(&*u.root, 9999, &mut |_| {}).contains_key(file);
-    let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     make(&*u.root, "own");
     make(&*u.branches[1].root(), "direct");
     let before = u.root.listing_stamp(&CX);
     assert!(seen("own"));
     if !seen("direct") {
-        // What keeps the listing is told when it is to ask again.
+        // The stamp changes when the cached listing expires.
         while u.root.listing_stamp(&CX) == before {
-            assert!(std::time::Instant::now() < patience);
+            assert!(std::time::Instant::now() < deadline);
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         assert!(seen("direct"));
     }
 }
 
-/// A small generator (xorshift): the same programs each time.
-struct Dice(u64);
+/// A xorshift generator with a fixed seed.
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -215,13 +214,13 @@ impl Dice {
     }
 }
 
-/// One random change of the names `c0` to `c99`; errors are as good.
-fn change(u: &Merged, dice: &mut Dice) {
-    let one = format!("c{}", dice.below(100));
-    let other = format!("c{}", dice.below(100));
+/// Makes one random change of the names `c0` to `c99`. Errors are permitted.
+fn change(u: &TestUnion, rng: &mut Rng) {
+    let one = format!("c{}", rng.below(100));
+    let other = format!("c{}", rng.below(100));
     let (one, other, flags) = (name(&one), name(&other), RenameFlags::default());
     let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
-    let _ = match dice.below(8) {
+    let _ = match rng.below(8) {
         0 => u.root.mknod(&CX, one, 0o100_644, 0).map(drop),
         1 => u.root.mkdir(&CX, one, 0o755).map(drop),
         2 => u.root.unlink(&CX, one),
@@ -234,11 +233,11 @@ fn change(u: &Merged, dice: &mut Dice) {
 }
 
 #[test]
-fn what_stays_is_listed_once_and_what_changes_as_it_is() {
+fn unchanged_entries_are_listed_exactly_once_during_random_changes() {
     for seed in 1..40 {
         let modes = [Mode::ReadWrite, Mode::ReadOnly, Mode::ReadWrite];
         let delete = if seed % 2 == 0 { Delete::All } else { Delete::Whiteout };
-        let u = merged(60, &modes, delete);
+        let u = test_union(60, &modes, delete);
         for n in 0..50 {
             let branch = u.branches[n % 3].root();
             if n % 7 == 0 {
@@ -247,12 +246,12 @@ fn what_stays_is_listed_once_and_what_changes_as_it_is() {
                 make(&*branch, &format!("c{n}"));
             }
         }
-        let mut dice = Dice(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15));
+        let mut rng = Rng(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15));
         for _ in 0..5 {
-            let most = 1 + usize::try_from(dice.below(9)).unwrap();
-            let seen = scan(&*u.root, most, &mut |_| (0..dice.below(4)).for_each(|_| change(&u, &mut dice)));
+            let most = 1 + usize::try_from(rng.below(9)).unwrap();
+            let seen = scan(&*u.root, most, &mut |_| (0..rng.below(4)).for_each(|_| change(&u, &mut rng)));
             assert!((0..60).all(|n| seen.get(&format!("f{n}")) == Some(&1)), "seed {seed}: {seen:?}");
-            // What is listed now is what is there, with its number and kind, and the count of directories is right.
+            // The listing now agrees with lookup, and the link count with the listing.
             let (mut listed, mut dirs) = (0, 2);
             u.root
                 .readdir(&CX, 1, &mut |entry| {
@@ -270,10 +269,11 @@ fn what_stays_is_listed_once_and_what_changes_as_it_is() {
     }
 }
 
-/// Lists each of `dirs` subdirectories between pages of the listing of all, and then removes it or not. Answers the
-/// readdirs; of who lists all first where `first`.
-fn walk(dirs: usize, most: usize, removes: bool, first: bool) -> usize {
-    let u = usual(0);
+/// Walks a directory with `dirs` subdirectories and lists each of them, either between the pages of
+/// the parent's listing or, if `list_first`, after it. Returns the number of lower readdir
+/// operations.
+fn readdirs_of_walk(dirs: usize, most: usize, removes: bool, list_first: bool) -> usize {
+    let u = two_branches(0);
     for n in 0..dirs {
         for branch in &u.branches {
             branch.root().mkdir(&CX, name(&format!("d{n}")), 0o755).unwrap();
@@ -289,7 +289,7 @@ fn walk(dirs: usize, most: usize, removes: bool, first: bool) -> usize {
             }
         }
     };
-    if first {
+    if list_first {
         let all: Vec<_> = scan(&*u.root, most, &mut |_| {}).into_keys().collect();
         enter(&all);
     } else {
@@ -299,11 +299,11 @@ fn walk(dirs: usize, most: usize, removes: bool, first: bool) -> usize {
     readdirs(&u.faults)
 }
 
-/// nftw(3), BusyBox and others go into subdirectories before they have read all names.
+/// nftw(3), BusyBox and others enter subdirectories before they have read all names.
 #[test]
-fn walks_that_descend_while_they_list_merge_a_directory_once() {
+fn walks_that_descend_while_listing_merge_each_directory_once() {
     for (dirs, removes) in [(400, true), (5000, false)] {
-        let (best, now) = (walk(dirs, 40, removes, true), walk(dirs, 40, removes, false));
-        assert!(now <= best + 4, "{now} readdirs in place of {best}, removes: {removes}");
+        let (best, now) = (readdirs_of_walk(dirs, 40, removes, true), readdirs_of_walk(dirs, 40, removes, false));
+        assert!(now <= best + 4, "{now} readdirs, at most {best} + 4 expected, removes: {removes}");
     }
 }

@@ -1,96 +1,98 @@
-//! Every operation on every interesting path of every set of branches, in both delete modes, without faults: the answer, the
-//! view and the numbers must be the model's, at once and after a remount.
+//! Single operations against the model, without faults: every operation on every path of
+//! `op_matrix`, on every set of branches, in both delete modes. The result, the view and the inode
+//! numbers must match the model, at once and after a remount.
 //!
-//! A default run tries a part of the operations, chosen by a hash. `STRATA_PART=1`, `2`, ... try other
-//! parts, `STRATA_THIN=n` makes the part one in n, and `STRATA_FULL=1` tries every pair of all paths.
+//! A default run tries a sample of the operations, selected by a hash. `STRATA_PART=1`, `2`, ...
+//! select other samples, `STRATA_THIN=n` sets the sample to one in n, and `STRATA_FULL=1` tries
+//! every pair of all paths.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use common::bed::{Bed, Start, check};
 use common::config::{Config, configs};
-use common::interesting::{Breadth, on_one_path, on_two_paths};
 use common::op::Op;
-use common::overlap::{overlapping, seeds};
-use common::report::{Report, chosen, env};
-use common::tree::Who;
+use common::op_matrix::{Breadth, single_path_ops, two_path_ops};
+use common::random_branches::{random_config, seeds};
+use common::report::{Report, env_number, is_sampled};
+use common::test_union::{Start, TestUnion, check};
+use common::tree::Caller;
 use common::view::{Times, learn_times};
 use memfs::MemOptions;
 use unionfs::Delete;
 
-/// One operation by itself: the answer and the view are the model's, live and after a remount.
-fn run(start: &Start, op: &Op) -> Result<(), String> {
-    let bed = start.bed.fork();
-    let mut session = bed.mount()?;
+/// Runs one operation; result and view must match the model, live and after a remount.
+fn run_op(start: &Start, op: &Op) -> Result<(), String> {
+    let union = start.union.fork();
+    let mut session = union.mount()?;
     let (mut model, mut numbers) = (start.tree.clone(), start.numbers.clone());
-    let got = session.run(Who::USER, op);
-    match (model.apply(Who::USER, op), got) {
+    let got = session.run(Caller::USER, op);
+    match (model.apply(Caller::USER, op), got) {
         (Ok(()), Ok(())) => {}
         (Err(permitted), Err(e)) if permitted.contains(&e) => {}
-        (want, got) => return Err(format!("answers {got:?}, not {want:?}")),
+        (want, got) => return Err(format!("returns {got:?}, expected {want:?}")),
     }
-    let seen = check(&session, &model, &mut numbers, Times::All).map_err(|e| show(&bed, &e))?;
+    let seen = check(&session, &model, &mut numbers, Times::All).map_err(|e| with_dump(&union, &e))?;
     learn_times(&seen, &mut model);
-    remounted(&bed, session, model, numbers)
+    check_remount(&union, session, model, numbers)
 }
 
-fn remounted(
-    bed: &Bed,
+fn check_remount(
+    union: &TestUnion,
     session: common::session::Session,
     mut model: common::tree::Tree,
     mut numbers: common::view::Numbers,
 ) -> Result<(), String> {
     drop(session);
     model.close_all();
-    let session = bed.mount()?;
-    let seen =
-        check(&session, &model, &mut numbers, Times::All).map_err(|e| show(bed, &format!("after a remount: {e}")))?;
-    bed.check_litter(&seen).map_err(|e| show(bed, &e))?;
-    bed.check_branches()
+    let session = union.mount()?;
+    let seen = check(&session, &model, &mut numbers, Times::All)
+        .map_err(|e| with_dump(union, &format!("after a remount: {e}")))?;
+    union.check_leftovers(&seen).map_err(|e| with_dump(union, &e))?;
+    union.check_read_only_branches()
 }
 
-fn show(bed: &Bed, e: &str) -> String {
-    if env("STRATA_DUMP").is_some() { format!("{e}\nbranches:\n{:?}", bed.dump()) } else { e.to_owned() }
+fn with_dump(union: &TestUnion, e: &str) -> String {
+    if env_number("STRATA_DUMP").is_some() { format!("{e}\nbranches:\n{:?}", union.dump()) } else { e.to_owned() }
 }
 
-fn all_of(config: &Config) {
-    let breadth = if env("STRATA_FULL").is_some() { Breadth::All } else { Breadth::Representative };
+fn run_config(config: &Config) {
+    let breadth = if env_number("STRATA_FULL").is_some() { Breadth::All } else { Breadth::Representative };
     let mut report = Report::default();
-    part_of(config, breadth, (1, 8), &mut report);
+    run_sample(config, breadth, (1, 8), &mut report);
     report.finish(&config.name);
 }
 
-/// One in so many operations on one path, and on two.
-fn part_of(config: &Config, breadth: Breadth, thin: (u64, u64), report: &mut Report) {
+/// Runs one in `sample.0` of the single-path operations and one in `sample.1` of the two-path ones.
+fn run_sample(config: &Config, breadth: Breadth, sample: (u64, u64), report: &mut Report) {
     for delete in [Delete::Whiteout, Delete::All] {
         let start = Start::new(config, delete, MemOptions::default());
         let salt = format!("{} {delete:?}", config.name);
-        let part = |ops: Vec<Op>, n| {
+        let select = |ops: Vec<Op>, n| {
             let salt = &salt;
-            ops.into_iter().filter(move |op| chosen(salt, &format!("{op:?}"), n))
+            ops.into_iter().filter(move |op| is_sampled(salt, &format!("{op:?}"), n))
         };
-        let ops = part(on_one_path(&start.tree, Breadth::All), thin.0);
-        for op in ops.chain(part(on_two_paths(&start.tree, breadth), thin.1)) {
-            report.note(|| format!("{op:?} {delete:?} {}", config.name), run(&start, &op));
+        let ops = select(single_path_ops(&start.tree, Breadth::All), sample.0);
+        for op in ops.chain(select(two_path_ops(&start.tree, breadth), sample.1)) {
+            report.record(|| format!("{op:?} {delete:?} {}", config.name), run_op(&start, &op));
         }
     }
 }
 
-/// Branches that start with different trees: another set for each seed.
+/// Random branches with overlapping trees, a new set for each seed.
 #[test]
-fn different_trees() {
+fn random_branches() {
     let mut report = Report::default();
     for seed in seeds(24) {
-        part_of(&overlapping(seed), Breadth::All, (4, 64), &mut report);
+        run_sample(&random_config(seed), Breadth::All, (4, 64), &mut report);
     }
-    report.finish("different trees");
+    report.finish("random branches");
 }
 
 macro_rules! for_each_config {
     ($($test:ident = $at:expr;)*) => {
         $(#[test]
         fn $test() {
-            all_of(&configs()[$at]);
+            run_config(&configs()[$at]);
         })*
 
         #[test]

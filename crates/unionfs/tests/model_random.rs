@@ -1,22 +1,23 @@
-//! Random programs, in step with the model: operations, remounts in either delete mode, files kept open over unlink, rename and
-//! copy-up, failing and crashing branches.
+//! Random programs against the model: operations, remounts in either delete mode, files kept open
+//! across unlink, rename and copy-up, lower errors and crashes.
 //!
-//! `STRATA_SEED` runs that one seed, `STRATA_STEPS` sets the length of each program, `STRATA_SEEDS` how many there are for each set of
-//! branches. A program that fails is shortened before it is printed.
+//! `STRATA_SEED` runs only that seed, `STRATA_STEPS` sets the length of each program and
+//! `STRATA_SEEDS` the number of programs for each set of branches. A failing program is shortened
+//! before it is printed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use common::bed::{Bed, Start, check};
 use common::config::{Config, configs};
 use common::op::Op;
-use common::overlap::{overlapping, seeds};
 use common::path::Path;
-use common::random::Chooser;
-use common::report::env;
+use common::random_branches::{random_config, seeds};
+use common::random_ops::OpChooser;
+use common::report::env_number;
 use common::rng::Rng;
 use common::session::Session;
-use common::tree::{Tree, Who};
+use common::test_union::{Start, TestUnion, check};
+use common::tree::{Caller, Tree};
 use common::view::{Numbers, Times, Walk, compare, learn_times, view};
 use memfs::{Count, Fault, MemOptions, Plan};
 use unionfs::Delete;
@@ -24,17 +25,17 @@ use vnode::Errno;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Do(Who, Op),
-    /// While doing it, a lower operation fails.
+    Do(Caller, Op),
+    /// An operation during which a lower operation fails.
     Failing(Op, Count, u64, Fault),
-    /// While doing it, the machine crashes at that change.
+    /// An operation during which the machine crashes, at the n-th change of a branch.
     Crashing(Op, u64),
     Remount(Delete),
 }
 
-/// A program's state.
+/// The state of a running program.
 struct Run {
-    bed: Bed,
+    union: TestUnion,
     session: Session,
     model: Tree,
     numbers: Numbers,
@@ -42,29 +43,29 @@ struct Run {
 
 impl Run {
     fn new(start: &Start) -> Result<Self, String> {
-        let bed = start.bed.fork();
-        let session = bed.mount()?;
-        Ok(Self { bed, session, model: start.tree.clone(), numbers: start.numbers.clone() })
+        let union = start.union.fork();
+        let session = union.mount()?;
+        Ok(Self { union, session, model: start.tree.clone(), numbers: start.numbers.clone() })
     }
 
     fn step(&mut self, step: &Step) -> Result<(), String> {
         let mounted = matches!(step, Step::Remount(_));
         let times = match step {
-            Step::Do(who, op) => {
-                let got = self.session.run(*who, op);
-                match (self.model.apply(*who, op), got) {
+            Step::Do(caller, op) => {
+                let got = self.session.run(*caller, op);
+                match (self.model.apply(*caller, op), got) {
                     (Ok(()), Ok(())) => {}
                     (Err(permitted), Err(e)) if permitted.contains(&e) => {}
-                    (want, got) => return Err(format!("answers {got:?}, not {want:?}")),
+                    (want, got) => return Err(format!("returns {got:?}, expected {want:?}")),
                 }
                 Times::All
             }
             Step::Failing(op, count, at, fault) => {
-                self.bed.faults.arm(Plan { count: *count, at: *at, fault: *fault });
-                let got = self.session.run(Who::ROOT, op);
-                self.bed.faults.disarm();
+                self.union.faults.arm(Plan { count: *count, at: *at, fault: *fault });
+                let got = self.session.run(Caller::ROOT, op);
+                self.union.faults.disarm();
                 if got.is_ok() {
-                    self.model.apply(Who::ROOT, op).map_err(|r| format!("succeeds, and should be refused: {r:?}"))?;
+                    self.model.apply(Caller::ROOT, op).map_err(|r| format!("succeeds, expected one of {r:?}"))?;
                 }
                 Times::Files
             }
@@ -72,40 +73,39 @@ impl Run {
             Step::Remount(delete) => {
                 self.session.slots = Default::default();
                 self.model.close_all();
-                self.bed.delete = *delete;
+                self.union.delete = *delete;
                 self.remount()?;
                 Times::All
             }
         };
         let seen = check(&self.session, &self.model, &mut self.numbers, times)?;
         if mounted {
-            self.bed.check_litter(&seen)?;
+            self.union.check_leftovers(&seen)?;
         }
-        self.settle(&seen)
+        self.finish_step(&seen)
     }
 
-    fn settle(&mut self, seen: &common::view::View) -> Result<(), String> {
+    fn finish_step(&mut self, seen: &common::view::View) -> Result<(), String> {
         learn_times(seen, &mut self.model);
         self.numbers.retain(&self.model);
-        self.bed.check_branches()
+        self.union.check_read_only_branches()
     }
 
     fn remount(&mut self) -> Result<(), String> {
-        // The old union goes before the new one comes.
-        let nothing = memfs::MemFs::new();
-        self.session = Session::new(nothing);
-        self.session = self.bed.mount()?;
+        // Drop the old union before mounting the new one over the same branches.
+        self.session = Session::new(memfs::MemFs::new());
+        self.session = self.union.mount()?;
         Ok(())
     }
 
     fn crash(&mut self, op: &Op, at: u64) -> Result<(), String> {
-        self.bed.faults.arm(Plan { count: Count::Changes, at, fault: Fault::Crash });
-        let got = self.session.run(Who::ROOT, op);
-        self.bed = self.bed.recover();
+        self.union.faults.arm(Plan { count: Count::Changes, at, fault: Fault::Crash });
+        let got = self.session.run(Caller::ROOT, op);
+        self.union = self.union.recover();
         self.remount()?;
         let seen = view(&*self.session.layer, Walk::User)?;
         let mut new = self.model.clone();
-        let changes = new.apply(Who::ROOT, op).is_ok();
+        let changes = new.apply(Caller::ROOT, op).is_ok();
         new.close_all();
         self.model.close_all();
         let mut numbers = self.numbers.clone();
@@ -114,15 +114,15 @@ impl Run {
             Ok(()) => (self.model, self.numbers) = (new, numbers),
             Err(as_new) => {
                 compare(&seen, &self.model, &mut self.numbers, Times::Files).map_err(|as_old| {
-                    format!("after a crash neither the old view:\n{as_old}\nnor the new:\n{as_new}")
+                    format!("after a crash the view is neither the old one:\n{as_old}\nnor the new one:\n{as_new}")
                 })?;
                 if got.is_ok() && changes {
-                    return Err(format!("success was answered, but after a crash:\n{as_new}"));
+                    return Err(format!("the operation succeeded, but after a crash:\n{as_new}"));
                 }
             }
         }
-        self.bed.check_litter(&seen)?;
-        self.settle(&seen)
+        self.union.check_leftovers(&seen)?;
+        self.finish_step(&seen)
     }
 }
 
@@ -132,11 +132,11 @@ fn program(start: &Start, seed: u64, steps: usize) -> Vec<Step> {
     let mut all = Vec::new();
     while all.len() < steps {
         let keeps_open = !rng.one_in(3);
-        let op = Chooser { rng: &mut rng, beneath: Path::root(), keeps_open }.op(&model);
-        let who = if rng.one_in(4) { Who::USER } else { Who::ROOT };
-        // Most of what is done should succeed.
+        let op = OpChooser { rng: &mut rng, beneath: Path::root(), keeps_open }.op(&model);
+        let caller = if rng.one_in(4) { Caller::USER } else { Caller::ROOT };
+        // Most operations should succeed.
         let mut next = model.clone();
-        let accepted = next.apply(who, &op).is_ok();
+        let accepted = next.apply(caller, &op).is_ok();
         if !accepted && !rng.one_in(6) {
             continue;
         }
@@ -162,7 +162,7 @@ fn program(start: &Start, seed: u64, steps: usize) -> Vec<Step> {
             }
             _ => {
                 model = next;
-                Step::Do(who, op)
+                Step::Do(caller, op)
             }
         };
         all.push(step);
@@ -170,14 +170,14 @@ fn program(start: &Start, seed: u64, steps: usize) -> Vec<Step> {
     all
 }
 
-/// Where and how a program fails.
+/// Runs a program; returns the index of the failing step and the message if it fails.
 fn failure(start: &Start, program: &[Step]) -> Option<(usize, String)> {
     let attempt = || -> Result<(), (usize, String)> {
         let mut run = Run::new(start).map_err(|e| (0, e))?;
         for (at, step) in program.iter().enumerate() {
             run.step(step).map_err(|e| {
-                let dump = if env("STRATA_DUMP").is_some() {
-                    format!("\nbranches: {:?}", run.bed.dump())
+                let dump = if env_number("STRATA_DUMP").is_some() {
+                    format!("\nbranches: {:?}", run.union.dump())
                 } else {
                     String::new()
                 };
@@ -195,7 +195,7 @@ fn failure(start: &Start, program: &[Step]) -> Option<(usize, String)> {
     }
 }
 
-/// Leaves out what is not needed for the program to fail.
+/// Removes the steps that are not needed to make the program fail.
 fn shorten(start: &Start, mut program: Vec<Step>, mut failed: (usize, String)) -> (Vec<Step>, String) {
     program.truncate(failed.0 + 1);
     let mut chunk = program.len().div_ceil(2);
@@ -219,7 +219,7 @@ fn shorten(start: &Start, mut program: Vec<Step>, mut failed: (usize, String)) -
     }
 }
 
-/// Runs the program of a seed.
+/// Runs the program of one seed; a failure is shortened and printed.
 fn run_seed(config: &Config, start: &Start, delete: Delete, seed: u64, steps: usize) {
     println!("{}: {delete:?}: STRATA_SEED={seed} STRATA_STEPS={steps}", config.name);
     let program = program(start, seed, steps);
@@ -227,7 +227,7 @@ fn run_seed(config: &Config, start: &Start, delete: Delete, seed: u64, steps: us
         let at = failed.0;
         let (program, e) = shorten(start, program, failed);
         let listing: Vec<String> = program.iter().map(|s| format!("    {s:?}")).collect();
-        let branches = format!("{:?}", start.bed.dump());
+        let branches = format!("{:?}", start.union.dump());
         panic!(
             "{}, {delete:?}, seed {seed}, step {at}; branches\n{branches}\nshortened to\n{}\n{e}",
             config.name,
@@ -236,12 +236,12 @@ fn run_seed(config: &Config, start: &Start, delete: Delete, seed: u64, steps: us
     }
 }
 
-fn random(at: usize) {
+fn run_config(at: usize) {
     let config: &Config = &configs()[at];
-    let steps = env("STRATA_STEPS").unwrap_or(200) as usize;
-    let seeds: Vec<u64> = match env("STRATA_SEED") {
+    let steps = env_number("STRATA_STEPS").unwrap_or(200) as usize;
+    let seeds: Vec<u64> = match env_number("STRATA_SEED") {
         Some(seed) => vec![seed],
-        None => (1..=env("STRATA_SEEDS").unwrap_or(2)).map(|n| n * 1000 + at as u64).collect(),
+        None => (1..=env_number("STRATA_SEEDS").unwrap_or(2)).map(|n| n * 1000 + at as u64).collect(),
     };
     for delete in [Delete::Whiteout, Delete::All] {
         let start = Start::new(config, delete, MemOptions::default());
@@ -251,12 +251,12 @@ fn random(at: usize) {
     }
 }
 
-/// Each seed with branches of its own, which start with different trees.
+/// Random branches with overlapping trees, a new set for each seed.
 #[test]
-fn different_trees() {
-    let steps = env("STRATA_STEPS").unwrap_or(60) as usize;
+fn random_branches() {
+    let steps = env_number("STRATA_STEPS").unwrap_or(60) as usize;
     for seed in seeds(40) {
-        let config = overlapping(seed);
+        let config = random_config(seed);
         for delete in [Delete::Whiteout, Delete::All] {
             let start = Start::new(&config, delete, MemOptions::default());
             run_seed(&config, &start, delete, seed, steps);
@@ -266,50 +266,50 @@ fn different_trees() {
 
 #[test]
 fn empty_over_read_only() {
-    random(0);
+    run_config(0);
 }
 
 #[test]
 fn used_over_read_only() {
-    random(1);
+    run_config(1);
 }
 
 #[test]
 fn two_writable_over_read_only() {
-    random(2);
+    run_config(2);
 }
 
 #[test]
 fn writable_over_two_read_only() {
-    random(3);
+    run_config(3);
 }
 
 #[test]
 fn read_only_between_writable() {
-    random(4);
+    run_config(4);
 }
 
 #[test]
 fn two_writable() {
-    random(5);
+    run_config(5);
 }
 
 #[test]
 fn redirects() {
-    random(6);
+    run_config(6);
 }
 
 #[test]
 fn metacopies() {
-    random(8);
+    run_config(8);
 }
 
 #[test]
 fn metacopies_between() {
-    random(9);
+    run_config(9);
 }
 
 #[test]
 fn one_branch() {
-    random(7);
+    run_config(7);
 }

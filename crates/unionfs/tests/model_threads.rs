@@ -1,43 +1,44 @@
-//! Several threads at once: each does random operations in a directory of its own, in step with its own model, and now and then in
-//! directories that all share, where only the invariants can be known. Nothing may hang, and at the end the view is whole, the same after
-//! a remount, and the threads' own directories are as their models say.
+//! Several threads at once. Each runs random operations in a private directory, checked against its
+//! own model, and some in shared directories, where only the invariants are checked. No thread may
+//! hang. At the end the view must be consistent and the same after a remount, and each private
+//! directory must match its model.
 //!
-//! `STRATA_SEED` and `STRATA_STEPS` as for the random programs.
+//! `STRATA_SEED` and `STRATA_STEPS` work as in `model_random.rs`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use common::bed::{Bed, Start};
 use common::config::{Config, threads_config, threads_config_with_gaps};
 use common::path::Path;
-use common::report::env;
-use common::threads::{PATIENCE, THREADS, beneath, work};
+use common::report::env_number;
+use common::test_union::Start;
+use common::threads::{THREADS, TIMEOUT, beneath, run_thread};
 use common::view::{Walk, expected, view};
 use memfs::MemOptions;
 use std::sync::{Arc, mpsc};
 use unionfs::Delete;
 
-fn threads(config: &Config, delete: Delete) {
+fn run_threads(config: &Config, delete: Delete) {
     let start = Start::new(config, delete, MemOptions::default());
-    let steps = env("STRATA_STEPS").unwrap_or(600) as usize;
-    let seed = env("STRATA_SEED").unwrap_or(42);
+    let steps = env_number("STRATA_STEPS").unwrap_or(600) as usize;
+    let seed = env_number("STRATA_SEED").unwrap_or(42);
     println!("STRATA_SEED={seed} STRATA_STEPS={steps}");
-    let bed: Bed = start.bed.fork();
-    let session = bed.mount().unwrap();
+    let union = start.union.fork();
+    let session = union.mount().unwrap();
     let (sender, receiver) = mpsc::channel();
     for thread in 0..THREADS {
         let (layer, model, sender) = (Arc::clone(&session.layer), start.tree.clone(), sender.clone());
         let own = Path::from(format!("t{thread}").as_str());
         std::thread::spawn(move || {
-            let outcome = work(layer, model, &own, seed * 100 + thread as u64, steps);
-            // Nobody listens once another thread has failed.
+            let outcome = run_thread(layer, model, &own, seed * 100 + thread as u64, steps);
+            // The receiver is gone if another thread has failed.
             let _ = sender.send((own, outcome));
         });
     }
     drop(sender);
     let mut models = Vec::new();
     for _ in 0..THREADS {
-        match receiver.recv_timeout(PATIENCE) {
+        match receiver.recv_timeout(TIMEOUT) {
             Ok((own, Ok(model))) => models.push((own, model)),
             Ok((own, Err(e))) => panic!("/{own:?}, seed {seed}: {e}"),
             Err(mpsc::RecvTimeoutError::Timeout) => panic!("seed {seed}: the threads hang"),
@@ -53,29 +54,29 @@ fn threads(config: &Config, delete: Delete) {
         assert!(got == want, "seed {seed}, /{own:?} is\n{got:?}not\n{want:?}");
     }
     drop(session);
-    let session = bed.mount().unwrap();
+    let session = union.mount().unwrap();
     let again = view(&*session.layer, Walk::User).unwrap_or_else(|e| panic!("seed {seed}, after a remount: {e}"));
     assert!(live == again, "seed {seed}: before a remount\n{live:?}after\n{again:?}");
-    bed.check_branches().unwrap();
-    bed.check_litter(&again).unwrap();
+    union.check_read_only_branches().unwrap();
+    union.check_leftovers(&again).unwrap();
 }
 
 #[test]
-fn whiteout_mode() {
-    threads(&threads_config(THREADS), Delete::Whiteout);
+fn delete_whiteout() {
+    run_threads(&threads_config(THREADS), Delete::Whiteout);
 }
 
 #[test]
-fn all_mode() {
-    threads(&threads_config(THREADS), Delete::All);
+fn delete_all() {
+    run_threads(&threads_config(THREADS), Delete::All);
 }
 
 #[test]
-fn whiteout_mode_with_gaps() {
-    threads(&threads_config_with_gaps(THREADS), Delete::Whiteout);
+fn delete_whiteout_with_gaps() {
+    run_threads(&threads_config_with_gaps(THREADS), Delete::Whiteout);
 }
 
 #[test]
-fn all_mode_with_gaps() {
-    threads(&threads_config_with_gaps(THREADS), Delete::All);
+fn delete_all_with_gaps() {
+    run_threads(&threads_config_with_gaps(THREADS), Delete::All);
 }

@@ -1,111 +1,73 @@
-//! `whiteouts=write`: an image layer is unpacked through the union, with its whiteouts and opaque marks.
-// Helpers of tests: a failed expectation is a panic.
+//! `whiteouts=write`: unpacking an image layer, with its whiteouts and opaque markers, through the
+//! union.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
+use common::layer_ops::{CX, at, create, find, list, mkdir, name, split};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use unionfs::{Branch, BuildError, Mode, Options, Unionfs, Whiteouts};
-use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, SetAttr, Vnode};
+use vnode::{Cx, Errno, Kind, Layer, OpenFlags, RenameFlags, SetAttr};
 
-const CX: Cx<'static> = Cx::internal(0, 0);
-static NEVER: AtomicBool = AtomicBool::new(false);
+static NOT_CANCELLED: AtomicBool = AtomicBool::new(false);
 
-fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).unwrap()
-}
-
-fn walk(layer: &dyn Layer, path: &str) -> Option<Arc<dyn Vnode>> {
-    let mut at = layer.root();
-    for part in path.split('/').filter(|part| !part.is_empty()) {
-        at = at.lookup(&CX, name(part)).unwrap()?.vnode;
-    }
-    Some(at)
-}
-
-fn at(layer: &dyn Layer, path: &str) -> Arc<dyn Vnode> {
-    walk(layer, path).unwrap_or_else(|| panic!("{path} is not there"))
-}
-
-fn split(path: &str) -> (&str, &str) {
-    path.rsplit_once('/').unwrap_or(("", path))
-}
-
-fn mkdir(layer: &dyn Layer, path: &str) {
-    let (dir, file) = split(path);
-    at(layer, dir).mkdir(&CX, name(file), 0o755).unwrap();
-}
-
-fn create(layer: &dyn Layer, path: &str) -> Result<Arc<dyn Vnode>, Errno> {
-    let (dir, file) = split(path);
-    at(layer, dir).create(&CX, name(file), 0o644, OpenFlags::RDWR).map(|(entry, _)| entry.vnode)
-}
-
-fn list(layer: &dyn Layer, path: &str) -> Vec<String> {
-    let mut names = Vec::new();
-    let mut sink = |entry: &vnode::DirEntry<'_>| {
-        names.push(entry.name.to_string());
-        true
-    };
-    at(layer, path).readdir(&CX, 0, &mut sink).unwrap();
-    names.sort();
-    names
-}
-
-struct Bed {
+struct TestUnion {
     faults: Faults,
-    disks: [Arc<MemFs>; 2],
+    branches: [Arc<MemFs>; 2],
 }
 
-impl Bed {
-    /// Two files and two trees on the right branch; of one tree the left branch has a part, and a tree of its own.
+impl TestUnion {
+    /// The lower branch has files and directories, some of which the upper branch also has. `own`
+    /// exists only on the upper branch.
     fn new() -> Self {
         let faults = Faults::new();
-        let disks = [(); 2].map(|()| MemFs::with(MemOptions::default(), &faults));
-        let bed = Self { faults, disks };
+        let branches = [(); 2].map(|()| MemFs::with(MemOptions::default(), &faults));
+        let test = Self { faults, branches };
         for dir in ["low", "low/sub", "both", "both/sub", "moved"] {
-            mkdir(bed.lower(), dir);
+            mkdir(test.lower(), dir);
         }
         for file in ["f", "g", "low/x", "low/sub/y", "both/x", "both/sub/y", "moved/x"] {
-            create(bed.lower(), file).unwrap();
+            create(test.lower(), file).unwrap();
         }
         for dir in ["both", "both/own", "both/own/deep", "own"] {
-            mkdir(bed.upper(), dir);
+            mkdir(test.upper(), dir);
         }
         for file in ["g", "both/own/deep/z", "own/x"] {
-            create(bed.upper(), file).unwrap();
+            create(test.upper(), file).unwrap();
         }
-        bed
+        test
     }
 
     fn upper(&self) -> &MemFs {
-        &self.disks[0]
+        &self.branches[0]
     }
 
     fn lower(&self) -> &MemFs {
-        &self.disks[1]
+        &self.branches[1]
     }
 
-    fn with(&self, whiteouts: Whiteouts) -> Arc<Unionfs> {
+    fn union_with(&self, whiteouts: Whiteouts) -> Arc<Unionfs> {
         let branch = |(layer, mode): (&Arc<MemFs>, Mode)| Branch {
             layer: layer.clone(),
             path: format!("/{mode:?}").into(),
             mode,
         };
-        let branches = self.disks.iter().zip([Mode::ReadWrite, Mode::ReadOnly]).map(branch).collect();
+        let branches = self.branches.iter().zip([Mode::ReadWrite, Mode::ReadOnly]).map(branch).collect();
         Unionfs::new(branches, Options { whiteouts, ..Options::default() }).unwrap()
     }
 
     fn union(&self) -> Arc<Unionfs> {
-        self.with(Whiteouts::Write)
+        self.union_with(Whiteouts::Write)
     }
 }
 
 #[test]
-fn whiteouts_hide_and_remove() {
+fn creating_a_whiteout_hides_the_name_and_removes_the_upper_object() {
     for hidden in ["f", "g", "low", "both", "own", "moved", "away", "none", "low/x", "low/sub", "both/x", "both/own"] {
-        let bed = Bed::new();
-        let union = bed.union();
+        let test = TestUnion::new();
+        let union = test.union();
         if hidden == "away" {
             union.root().rename(&CX, name("moved"), &union.root(), name("away"), RenameFlags::default()).unwrap();
             assert_eq!(list(&*union, "away"), ["x"]);
@@ -113,42 +75,42 @@ fn whiteouts_hide_and_remove() {
         let (dir, last) = split(hidden);
         let before = list(&*union, dir);
         let links = at(&*union, dir).getattr(&CX).unwrap().nlink;
-        let is_dir = walk(&*union, hidden).is_some_and(|vnode| vnode.kind() == Kind::Directory);
+        let is_dir = find(&*union, hidden).is_some_and(|vnode| vnode.kind() == Kind::Directory);
         let whiteout = format!("{dir}/.wh.{last}");
         let mark = create(&*union, &whiteout).unwrap();
-        assert_eq!(mark.getattr(&CX).unwrap().nlink, 1, "no file that other whiteouts share");
-        // As tar(1) does to what it made.
-        let dress = SetAttr { mode: Some(0o600), uid: Some(7), ..SetAttr::default() };
-        assert_eq!(mark.setattr(&CX, &dress, None).unwrap().uid, 7);
+        assert_eq!(mark.getattr(&CX).unwrap().nlink, 1, "not a link to a shared whiteout inode");
+        // tar(1) sets the attributes of every file that it creates.
+        let attributes = SetAttr { mode: Some(0o600), uid: Some(7), ..SetAttr::default() };
+        assert_eq!(mark.setattr(&CX, &attributes, None).unwrap().uid, 7);
         assert_eq!(at(&*union, &whiteout).getattr(&CX).unwrap().perm(), 0o600);
         assert_eq!(create(&*union, &whiteout).unwrap_err(), Errno::EXIST);
         let left: Vec<String> = before.into_iter().filter(|name| name != last).collect();
         let check = |union: &Unionfs| {
-            assert!(walk(union, hidden).is_none(), "{hidden}");
+            assert!(find(union, hidden).is_none(), "{hidden}");
             assert_eq!(list(union, dir), left, "{hidden}");
             assert_eq!(at(union, dir).getattr(&CX).unwrap().nlink, links - u32::from(is_dir), "{hidden}");
         };
         check(&union);
         drop((union, mark));
-        check(&bed.with(Whiteouts::Refuse));
-        assert!(walk(bed.upper(), &whiteout).is_some() && walk(bed.upper(), hidden).is_none());
-        // Made anew, it has nothing of what was hidden.
-        let union = bed.union();
+        check(&test.union_with(Whiteouts::Refuse));
+        assert!(find(test.upper(), &whiteout).is_some() && find(test.upper(), hidden).is_none());
+        // A new directory of that name must not show the hidden entries.
+        let union = test.union();
         mkdir(&*union, hidden);
         assert_eq!(list(&*union, hidden), [""; 0], "{hidden}");
     }
 }
 
 #[test]
-fn opaque_marks_hide_what_is_merged() {
+fn an_opaque_marker_hides_the_entries_of_lower_branches() {
     let mark = |dir: &str| format!("{dir}/.wh..wh..opq");
     for (dir, left) in [("low", vec![]), ("both", vec!["own"]), ("own", vec!["x"]), ("", vec!["both", "g", "own"])] {
-        let bed = Bed::new();
-        let union = bed.union();
+        let test = TestUnion::new();
+        let union = test.union();
         let open = at(&*union, dir);
         let number = open.id();
         create(&*union, &mark(dir)).unwrap();
-        assert_eq!(at(&*union, dir).id(), number, "{dir}: it is the same directory");
+        assert_eq!(at(&*union, dir).id(), number, "{dir}: the inode number changed");
         create(&*union, &format!("{dir}/new")).unwrap();
         let left: Vec<&str> =
             if dir.is_empty() { vec!["both", "g", "new", "own"] } else { [vec!["new"], left].concat() };
@@ -161,38 +123,38 @@ fn opaque_marks_hide_what_is_merged() {
             true
         })
         .unwrap();
-        assert_eq!(seen, left.len(), "{dir}: a directory that was in use");
+        assert_eq!(seen, left.len(), "{dir}: through a vnode from before");
         if dir.is_empty() {
             assert_eq!(list(&*union, "both"), ["own"]);
         }
         drop((union, open));
-        assert_eq!(list(&*bed.with(Whiteouts::Refuse), dir), left, "{dir}");
-        assert_eq!(at(&*bed.union(), dir).id(), number, "{dir}");
-        assert!(walk(bed.upper(), &mark(dir)).is_some());
+        assert_eq!(list(&*test.union_with(Whiteouts::Refuse), dir), left, "{dir}");
+        assert_eq!(at(&*test.union(), dir).id(), number, "{dir}");
+        assert!(find(test.upper(), &mark(dir)).is_some());
     }
 }
 
 #[test]
-fn a_mark_that_is_removed_hides_nothing_more() {
-    let bed = Bed::new();
-    let union = bed.union();
+fn removing_a_marker_makes_hidden_entries_visible_again() {
+    let test = TestUnion::new();
+    let union = test.union();
     let links = at(&*union, "").getattr(&CX).unwrap().nlink;
     for (mark, seen) in [(".wh.f", "f"), (".wh.low", "low/sub/y"), ("low/.wh..wh..opq", "low/sub/y")] {
         create(&*union, mark).unwrap();
-        assert!(walk(&*union, seen).is_none());
+        assert!(find(&*union, seen).is_none());
         let (dir, file) = split(mark);
         at(&*union, dir).unlink(&CX, name(file)).unwrap();
-        assert!(walk(&*union, seen).is_some(), "{mark}");
-        assert!(walk(&*union, mark).is_none());
+        assert!(find(&*union, seen).is_some(), "{mark}");
+        assert!(find(&*union, mark).is_none());
     }
     assert_eq!(at(&*union, "").getattr(&CX).unwrap().nlink, links);
 }
 
 #[test]
-fn link_counts_follow_whiteouts() {
-    let bed = Bed::new();
-    bed.lower().root().link(&CX, name("second"), &at(bed.lower(), "f")).unwrap();
-    let union = bed.union();
+fn whiteouts_change_link_counts() {
+    let test = TestUnion::new();
+    test.lower().root().link(&CX, name("second"), &at(test.lower(), "f")).unwrap();
+    let union = test.union();
     let count = || at(&*union, "second").getattr(&CX).unwrap().nlink;
     assert_eq!(count(), 2);
     create(&*union, ".wh.f").unwrap();
@@ -202,11 +164,11 @@ fn link_counts_follow_whiteouts() {
 }
 
 #[test]
-fn only_root_and_the_server_write_marks_and_nobody_writes_records() {
-    let bed = Bed::new();
-    let union = bed.union();
+fn only_root_and_the_server_create_markers_and_no_caller_creates_internal_files() {
+    let test = TestUnion::new();
+    let union = test.union();
     let root = union.root();
-    let user = Cx::new(1000, 1000, 0, 0, true, &NEVER);
+    let user = Cx::new(1000, 1000, 0, 0, true, &NOT_CANCELLED);
     assert_eq!(root.create(&user, name(".wh.f"), 0o644, OpenFlags::RDWR).map(drop), Err(Errno::PERM));
     create(&*union, ".wh.f").unwrap();
     assert!(root.lookup(&user, name(".wh.f")).unwrap().is_none());
@@ -223,33 +185,33 @@ fn only_root_and_the_server_write_marks_and_nobody_writes_records() {
     assert_eq!(root.mknod(&CX, name(".wh.g"), fifo, 0).map(drop), Err(Errno::PERM));
     let file = Kind::Regular.mode_bits() | 0o644;
     root.mknod(&CX, name(".wh.g"), file, 0).unwrap();
-    assert!(walk(&*union, "g").is_none());
+    assert!(find(&*union, "g").is_none());
     assert!(!list(&*union, "").iter().any(|name| name.starts_with(".wh.")));
-    assert_eq!(create(&*bed.with(Whiteouts::Refuse), ".wh.x").map(drop), Err(Errno::PERM));
+    assert_eq!(create(&*test.union_with(Whiteouts::Refuse), ".wh.x").map(drop), Err(Errno::PERM));
 }
 
-/// Whatever fails: what is left can be whited out.
+/// After a failure at any step a second attempt succeeds.
 #[test]
-fn a_whiteout_that_failed_can_be_written_again() {
+fn a_failed_whiteout_can_be_retried() {
     for hidden in ["f", "g", "both", "own", "low"] {
         for step in 1.. {
-            let bed = Bed::new();
-            let union = bed.union();
-            bed.faults.arm(Plan { count: Count::All, at: step, fault: Fault::Error(Errno::NOSPC) });
+            let test = TestUnion::new();
+            let union = test.union();
+            test.faults.arm(Plan { count: Count::All, at: step, fault: Fault::Error(Errno::NOSPC) });
             let mark = format!(".wh.{hidden}");
             let made = union.root().create(&CX, name(&mark), 0o644, OpenFlags::RDWR).map(drop);
-            let over = !bed.faults.fired();
-            bed.faults.reset();
+            let over = !test.faults.fired();
+            test.faults.reset();
             if made.is_err() {
                 assert_eq!(made, Err(Errno::NOSPC), "{hidden}, step {step}");
-                if walk(&*union, &mark).is_some() {
+                if find(&*union, &mark).is_some() {
                     union.root().unlink(&CX, name(&mark)).unwrap();
                 }
                 create(&*union, &mark).unwrap();
             }
-            assert!(walk(&*union, hidden).is_none(), "{hidden}, step {step}");
+            assert!(find(&*union, hidden).is_none(), "{hidden}, step {step}");
             drop(union);
-            assert!(walk(&*bed.union(), hidden).is_none(), "{hidden}, step {step}");
+            assert!(find(&*test.union(), hidden).is_none(), "{hidden}, step {step}");
             if over {
                 break;
             }
@@ -257,12 +219,12 @@ fn a_whiteout_that_failed_can_be_written_again() {
     }
 }
 
-/// A union inside another one says what is wrong.
+/// The error of a nested union names the branch and the reason.
 #[test]
-fn a_branch_in_another_union_is_refused_by_name() {
-    let bed = Bed::new();
+fn a_branch_inside_another_union_is_refused() {
+    let test = TestUnion::new();
     for whiteouts in [Whiteouts::Refuse, Whiteouts::Write] {
-        let outer = bed.with(whiteouts);
+        let outer = test.union_with(whiteouts);
         let branch = Branch { layer: outer, path: "/outer".into(), mode: Mode::ReadWrite };
         let refused = Unionfs::new(vec![branch], Options::default()).unwrap_err();
         assert_eq!(refused, BuildError::NamesRefused("/outer".into()));

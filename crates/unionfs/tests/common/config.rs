@@ -1,13 +1,13 @@
-//! The sets of branches that tests start from, and the union that they must show: merged here by the rules of
-//! docs/unionfs.md, from plain maps.
+//! The sets of branches that tests start from, and the expected union of each: merged here by the
+//! rules of docs/unionfs.md, from plain maps.
 
 use super::op::{Fill, Op};
 use super::path::Path;
-use super::tree::{Body, Id, ROOT, Tree, Who, is_reserved};
+use super::tree::{Body, Caller, Id, ROOT, Tree, is_reserved};
 use std::collections::HashMap;
 use vnode::{Kind, RenameFlags, Time, XattrFlags};
 
-/// May the union write to a branch?
+/// Whether the union may write to a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// `rw`
@@ -16,28 +16,28 @@ pub enum Access {
     Ro,
 }
 
-/// A set of branches and what was done to their union before the test.
+/// A set of branches, and operations to run on their union before the test.
 pub struct Config {
-    /// For messages.
+    /// Name, for messages.
     pub name: String,
-    /// Left to right: access, and the program that fills the branch.
+    /// The branches, left to right: access, and the operations that fill the branch.
     pub branches: Vec<(Access, Vec<Op>)>,
-    /// What is then done through the union, in whiteout mode, before it is mounted anew for the test.
+    /// Operations to run through the union, in whiteout mode, before it is remounted for the test.
     pub prologue: Vec<Op>,
 }
 
 impl Config {
-    /// The branches' own trees.
+    /// Returns the tree of each branch.
     pub fn branch_trees(&self) -> Vec<Tree> {
         self.branches.iter().map(|(_, program)| branch_tree(program)).collect()
     }
 
-    /// The tree that a user of the union starts with.
+    /// Returns the tree of the union at the start of the test.
     pub fn union_tree(&self) -> Tree {
         let mut tree = merge(&self.branch_trees());
         tree.read_only = self.branches.iter().all(|(access, _)| *access == Access::Ro);
         for op in &self.prologue {
-            if let Err(errnos) = tree.apply(Who::ROOT, op) {
+            if let Err(errnos) = tree.apply(Caller::ROOT, op) {
                 panic!("{}: prologue {op:?}: {errnos:?}", self.name);
             }
         }
@@ -46,24 +46,25 @@ impl Config {
     }
 }
 
-/// The tree that a branch's program makes.
+/// Returns the tree that the operations of a branch create.
 pub fn branch_tree(program: &[Op]) -> Tree {
     let mut tree = Tree { reserve: false, ..Tree::new() };
     for op in program {
-        if let Err(errnos) = tree.apply(Who::ROOT, op) {
+        if let Err(errnos) = tree.apply(Caller::ROOT, op) {
             panic!("a branch's program: {op:?}: {errnos:?}");
         }
     }
     tree
 }
 
-/// The union of branches, left to right.
+/// Returns the union of branches, left to right.
 pub fn merge(branches: &[Tree]) -> Tree {
-    // A whiteout that no union's log knows of leaves the lower link count: not among these configurations.
-    try_merge(branches).expect("a hard link of a branch is half hidden")
+    // A whiteout that no union has logged does not change the link count of the file that it hides.
+    // These configurations have none.
+    try_merge(branches).expect("no branch has a file of which only some names are hidden")
 }
 
-/// The union of branches; `None` if it hides some names of a file and shows others.
+/// Returns the union of branches; `None` if it hides some names of a file and shows others.
 pub fn try_merge(branches: &[Tree]) -> Option<Tree> {
     let mut merger = Merger { branches, union: Tree::new(), files: HashMap::new() };
     let stack: Vec<_> = (0..branches.len()).map(|branch| (branch, ROOT)).collect();
@@ -76,7 +77,7 @@ pub fn try_merge(branches: &[Tree]) -> Option<Tree> {
 struct Merger<'a> {
     branches: &'a [Tree],
     union: Tree,
-    /// A branch's file -> the union's.
+    /// File of a branch -> file of the union.
     files: HashMap<(usize, Id), Id>,
 }
 
@@ -126,7 +127,7 @@ impl Merger<'_> {
         new
     }
 
-    /// Entry first, then whiteout, from left to right.
+    /// Looks a name up from left to right; on each branch the entry first, then the whiteout.
     fn search(&self, stack: &[(usize, Id)], name: &[u8]) -> Found {
         let mut dirs = Vec::new();
         for &(branch, dir) in stack {
@@ -152,16 +153,16 @@ impl Merger<'_> {
     }
 }
 
-/// Writes a branch's program. Every object gets a time of its own at the end.
+/// Builds the operations that fill a branch. At the end every object gets a distinct mtime.
 #[derive(Clone, Default)]
-pub struct Fills {
+pub struct BranchBuilder {
     ops: Vec<Op>,
     paths: Vec<Path>,
     seed: u8,
 }
 
-impl Fills {
-    /// Of a branch; files of two branches with two seeds differ.
+impl BranchBuilder {
+    /// Creates a builder. Files built from different seeds differ in content.
     pub fn new(seed: u8) -> Self {
         Self { ops: Vec::new(), paths: vec![Path::root()], seed }
     }
@@ -171,14 +172,14 @@ impl Fills {
         path.into()
     }
 
-    /// A directory.
+    /// Adds a directory.
     pub fn dir(mut self, path: &str, mode: u32) -> Self {
         let path = self.path(path);
         self.ops.push(Op::Mkdir { path, mode });
         self
     }
 
-    /// A file.
+    /// Adds a regular file of `len` bytes.
     pub fn file(mut self, path: &str, mode: u32, len: usize) -> Self {
         let path = self.path(path);
         self.seed = self.seed.wrapping_add(1);
@@ -190,7 +191,7 @@ impl Fills {
         self
     }
 
-    /// A file of `size` bytes with data only at some places.
+    /// Adds a sparse file of `size` bytes.
     pub fn sparse(mut self, path: &str, size: u64) -> Self {
         let path = self.path(path);
         self.ops.push(Op::Create { path: path.clone(), mode: 0o600 });
@@ -201,48 +202,48 @@ impl Fills {
         self
     }
 
-    /// A whiteout or a mark.
+    /// Adds a whiteout or an opaque marker.
     pub fn mark(mut self, path: &str) -> Self {
         let path = self.path(path);
         self.ops.push(Op::Create { path, mode: 0o444 });
         self
     }
 
-    /// A symbolic link.
+    /// Adds a symbolic link.
     pub fn symlink(mut self, path: &str, target: &str) -> Self {
         let path = self.path(path);
         self.ops.push(Op::Symlink { path, target: target.as_bytes().to_vec() });
         self
     }
 
-    /// A special file.
+    /// Adds a special file.
     pub fn special(mut self, path: &str, kind: Kind, rdev: u64) -> Self {
         let path = self.path(path);
         self.ops.push(Op::Mknod { path, mode: kind.mode_bits() | 0o640, rdev });
         self
     }
 
-    /// A further name.
+    /// Adds a hard link.
     pub fn link(mut self, from: &str, to: &str) -> Self {
         self.ops.push(Op::Link { from: from.into(), to: to.into() });
         self
     }
 
-    /// An owner.
+    /// Sets owner and group.
     pub fn owner(mut self, path: &str, uid: u32, gid: u32) -> Self {
         self.ops.push(Op::Chown { path: path.into(), uid, gid });
         self
     }
 
-    /// An extended attribute.
+    /// Sets an extended attribute.
     pub fn xattr(mut self, path: &str, name: &'static [u8], len: usize) -> Self {
         let value = Fill { seed: self.seed, len };
         self.ops.push(Op::Setxattr { path: path.into(), name, value, flags: XattrFlags::default() });
         self
     }
 
-    /// The program.
-    pub fn done(mut self) -> Vec<Op> {
+    /// Returns the operations.
+    pub fn build(mut self) -> Vec<Op> {
         for (at, path) in self.paths.into_iter().enumerate() {
             let mtime =
                 Time { sec: 1_000_000_000 + i64::from(self.seed) * 1000 + at as i64, nsec: 123_456_000 + at as u32 };
@@ -252,14 +253,14 @@ impl Fills {
     }
 }
 
-/// A name of `len` bytes.
+/// Returns a name of `len` bytes.
 pub fn long(letter: char, len: usize) -> String {
     letter.to_string().repeat(len)
 }
 
-/// A full read-only branch.
+/// A branch with every kind of object.
 fn base() -> Vec<Op> {
-    Fills::new(10)
+    BranchBuilder::new(10)
         .dir("a", 0o755)
         .owner("a", 7, 8)
         .xattr("a", b"user.on-a-dir", 10)
@@ -295,12 +296,12 @@ fn base() -> Vec<Op> {
         .file("zero", 0o444, 0)
         .file(&long('m', 252), 0o644, 6)
         .dir(&long('n', 255), 0o755)
-        .done()
+        .build()
 }
 
-/// Some of the same names, from another hand.
+/// A branch that shares some names with `base`.
 fn middle() -> Vec<Op> {
-    Fills::new(60)
+    BranchBuilder::new(60)
         .dir("a", 0o700)
         .file("a/mid", 0o644, 40)
         .dir("a/sub", 0o755)
@@ -318,12 +319,12 @@ fn middle() -> Vec<Op> {
         .link("m1", "m2")
         .dir("only", 0o755)
         .dir("only/nested", 0o755)
-        .done()
+        .build()
 }
 
 /// A writable branch that a union has written to before.
 fn upper() -> Vec<Op> {
-    Fills::new(120)
+    BranchBuilder::new(120)
         .dir("both", 0o750)
         .file("both/upper", 0o644, 20)
         .file("both/same", 0o644, 21)
@@ -341,21 +342,21 @@ fn upper() -> Vec<Op> {
         .mark(".wh.wf")
         .file("u1", 0o644, 25)
         .link("u1", "both/u2")
-        .done()
+        .build()
 }
 
 fn prologue() -> Vec<Op> {
     let rename = |from: &str, to: &str| Op::Rename { from: from.into(), to: to.into(), flags: RenameFlags::default() };
     vec![
-        // A merged directory that moved: a redirect, and within it another.
+        // Renames of merged directories: a redirect, and another inside it.
         rename("a", "moved"),
         rename("moved/sub", "both/sub"),
-        // A directory over a whiteout.
+        // A directory in place of a whiteout.
         Op::Unlink { path: "both/lower".into() },
         Op::Mkdir { path: "both/lower".into(), mode: 0o755 },
-        // One name of a lower file with two is copied up.
+        // Copy-up of a lower file with two names.
         Op::Chmod { path: "h1".into(), mode: 0o600 },
-        // Long names hidden.
+        // Whiteouts of long names.
         Op::Unlink { path: long('m', 252).as_str().into() },
         Op::Rmdir { path: long('n', 255).as_str().into() },
         Op::Append { path: "sparse".into(), fill: Fill { seed: 3, len: 9 } },
@@ -368,7 +369,7 @@ fn prologue() -> Vec<Op> {
     ]
 }
 
-/// Files whose attributes were changed, and what can happen to such a file afterwards.
+/// Creates metacopies, then writes to, renames and changes some of the files.
 fn attributes_changed() -> Vec<Op> {
     let chmod = |path: &str, mode| Op::Chmod { path: path.into(), mode };
     vec![
@@ -377,10 +378,10 @@ fn attributes_changed() -> Vec<Op> {
         Op::Chown { path: "sparse".into(), uid: 3, gid: 4 },
         Op::Utimes { path: "x/in".into(), mtime: Time { sec: 5, nsec: 6 } },
         chmod("h1", 0o600),
-        // Its data follow.
         chmod("both/same", 0o640),
+        // A write copies the data up, too.
         Op::Append { path: "a/sub/deep".into(), fill: Fill { seed: 3, len: 9 } },
-        // Its directory moves.
+        // A rename of the directory that holds the metacopy.
         Op::Rename { from: "a".into(), to: "moved".into(), flags: RenameFlags::default() },
         Op::Setxattr {
             path: "moved/f".into(),
@@ -391,29 +392,35 @@ fn attributes_changed() -> Vec<Op> {
     ]
 }
 
-/// All sets of branches.
+/// Returns all sets of branches.
 pub fn configs() -> Vec<Config> {
     use Access::{Ro, Rw};
     let config = |name: &str, branches, prologue| Config { name: name.to_owned(), branches, prologue };
     vec![
-        config("empty rw, ro", vec![(Rw, Fills::new(0).done()), (Ro, base())], vec![]),
+        config("empty rw, ro", vec![(Rw, BranchBuilder::new(0).build()), (Ro, base())], vec![]),
         config("used rw, ro", vec![(Rw, upper()), (Ro, base())], vec![]),
         config("rw, rw, ro", vec![(Rw, upper()), (Rw, middle()), (Ro, base())], vec![]),
         config("rw, ro, ro", vec![(Rw, upper()), (Ro, middle()), (Ro, base())], vec![]),
         config("rw, ro, rw", vec![(Rw, upper()), (Ro, middle()), (Rw, base())], vec![]),
         config("rw, rw", vec![(Rw, upper()), (Rw, base())], vec![]),
-        config("redirects", vec![(Rw, Fills::new(0).done()), (Ro, base())], prologue()),
+        config("redirects", vec![(Rw, BranchBuilder::new(0).build()), (Ro, base())], prologue()),
         config("rw", vec![(Rw, base())], vec![]),
-        config("metacopies", vec![(Rw, Fills::new(0).done()), (Ro, middle()), (Ro, base())], attributes_changed()),
+        config(
+            "metacopies",
+            vec![(Rw, BranchBuilder::new(0).build()), (Ro, middle()), (Ro, base())],
+            attributes_changed(),
+        ),
         config("metacopies between", vec![(Rw, upper()), (Rw, middle()), (Ro, base())], attributes_changed()),
         config("ro, ro", vec![(Ro, middle()), (Ro, base())], vec![]),
     ]
 }
 
-/// Branches with a directory `tN` for each of `threads` threads, and `both`, `a` and `s` for all.
+/// Returns branches with a directory `tN` for each of `threads` threads, and with the shared
+/// directories `both`, `a` and `s`.
 pub fn threads_config(threads: usize) -> Config {
-    let mut low = Fills::new(10).dir("s", 0o755).dir("s/dir", 0o755).file("s/dir/f", 0o644, 20).file("s/f", 0o644, 9);
-    let mut high = Fills::new(90).dir("s", 0o755).dir("s/dir", 0o755).file("s/dir/x", 0o644, 21);
+    let mut low =
+        BranchBuilder::new(10).dir("s", 0o755).dir("s/dir", 0o755).file("s/dir/f", 0o644, 20).file("s/f", 0o644, 9);
+    let mut high = BranchBuilder::new(90).dir("s", 0o755).dir("s/dir", 0o755).file("s/dir/x", 0o644, 21);
     for shared in ["both", "a"] {
         let path = |name: &str| format!("{shared}/{name}");
         low =
@@ -432,16 +439,16 @@ pub fn threads_config(threads: usize) -> Config {
             .link(&path("/x"), &path("/dir/x"));
         high = high.dir(&path(""), 0o755).dir(&path("/dir"), 0o755).file(&path("/dir/b"), 0o644, 100);
     }
-    let branches = vec![(Access::Rw, high.done()), (Access::Ro, low.done())];
+    let branches = vec![(Access::Rw, high.build()), (Access::Ro, low.build())];
     Config { name: "for threads".to_owned(), branches, prologue: vec![] }
 }
 
-/// The same, with two read-write branches that have some of the directories each: where a directory can lie changes while
-/// the threads run.
+/// Returns the same with two more read-write branches that have only some of the directories each,
+/// so the branches that can hold a directory change while the threads run.
 pub fn threads_config_with_gaps(threads: usize) -> Config {
     let mut config = threads_config(threads);
-    let mut left = Fills::new(150).dir("s", 0o755);
-    let mut middle = Fills::new(180).dir("both", 0o755).dir("both/sub", 0o755);
+    let mut left = BranchBuilder::new(150).dir("s", 0o755);
+    let mut middle = BranchBuilder::new(180).dir("both", 0o755).dir("both/sub", 0o755);
     for thread in 0..threads {
         let dir = format!("t{thread}");
         match thread % 3 {
@@ -450,8 +457,8 @@ pub fn threads_config_with_gaps(threads: usize) -> Config {
             _ => {}
         }
     }
-    config.branches[0] = (Access::Rw, left.done());
-    config.branches.insert(1, (Access::Rw, middle.done()));
+    config.branches[0] = (Access::Rw, left.build());
+    config.branches.insert(1, (Access::Rw, middle.build()));
     config.name = "for threads, with gaps".to_owned();
     config
 }

@@ -1,18 +1,20 @@
-//! What the tests over memory share: a model of a POSIX tree, programs of operations, and complete views.
+//! Code that the test programs share: a model of a POSIX tree, operations as data, views of whole
+//! trees, and shorthands for operations by path.
 
-// Each test program uses a part of it.
+// Each test program uses only some of these modules.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-pub mod bed;
 pub mod config;
-pub mod interesting;
+pub mod layer_ops;
 pub mod op;
-pub mod overlap;
+pub mod op_matrix;
 pub mod path;
-pub mod random;
+pub mod random_branches;
+pub mod random_ops;
 pub mod report;
 pub mod rng;
 pub mod session;
+pub mod test_union;
 pub mod threads;
 pub mod tree;
 pub mod view;

@@ -1,20 +1,20 @@
-//! The operations that a program can do, as data: printable, repeatable, the same for the model and for a layer.
+//! Operations as data: printable and repeatable, applied both to the model and to a layer.
 
 use super::path::Path;
 use std::fmt;
 use vnode::{RenameFlags, Time, XattrFlags};
 
-/// Bytes to write: `len` bytes that follow from `seed` alone, so that a printed program is whole.
+/// Bytes to write: `len` bytes derived from `seed`, so a printed program is complete.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fill {
-    /// Which bytes.
+    /// Selects the bytes.
     pub seed: u8,
-    /// How many.
+    /// Number of bytes.
     pub len: usize,
 }
 
 impl Fill {
-    /// The bytes: they differ from place to place, so that a shifted copy is noticed.
+    /// Returns the bytes. They differ by position, so a copy at a wrong offset is detected.
     pub fn bytes(self) -> Vec<u8> {
         (0..self.len).map(|i| self.seed.wrapping_mul(31).wrapping_add((i % 251) as u8) | 1).collect()
     }
@@ -26,21 +26,21 @@ impl fmt::Debug for Fill {
     }
 }
 
-/// How many open files a program can hold.
+/// Number of files that a program can hold open.
 pub const SLOTS: usize = 4;
 
-/// One operation. Paths are from the root; symbolic links are not followed.
+/// One operation. Paths start at the root; symbolic links are not followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Make a regular file, exclusively.
+    /// Create a regular file, with `O_EXCL`.
     Create { path: Path, mode: u32 },
-    /// Make a directory.
+    /// Create a directory.
     Mkdir { path: Path, mode: u32 },
-    /// Make a fifo, socket, device or regular file.
+    /// Create a FIFO, socket, device or regular file.
     Mknod { path: Path, mode: u32, rdev: u64 },
-    /// Make a symbolic link.
+    /// Create a symbolic link.
     Symlink { path: Path, target: Vec<u8> },
-    /// Give a file a further name.
+    /// Create a hard link.
     Link { from: Path, to: Path },
     /// Remove a name of a file.
     Unlink { path: Path },
@@ -52,7 +52,7 @@ pub enum Op {
     Chmod { path: Path, mode: u32 },
     /// Change owner and group.
     Chown { path: Path, uid: u32, gid: u32 },
-    /// Set the time of the last change of the data.
+    /// Set the modification time.
     Utimes { path: Path, mtime: Time },
     /// Change the size.
     Truncate { path: Path, size: u64 },
@@ -70,13 +70,13 @@ pub enum Op {
     Setxattr { path: Path, name: &'static [u8], value: Fill, flags: XattrFlags },
     /// Remove an extended attribute.
     Removexattr { path: Path, name: &'static [u8] },
-    /// Look at everything of an object without changing it.
+    /// Read the attributes.
     Stat { path: Path },
     /// Open and keep open.
     Open { slot: usize, path: Path, flags: u32 },
-    /// Make a file without a name and keep it open.
+    /// Create an unnamed file (`O_TMPFILE`) and keep it open.
     Tmpfile { slot: usize, dir: Path, mode: u32 },
-    /// Name an open file.
+    /// Create a link to an open file.
     LinkSlot { slot: usize, to: Path },
     /// Write through an open file.
     WriteSlot { slot: usize, offset: u64, fill: Fill },
@@ -84,12 +84,12 @@ pub enum Op {
     TruncateSlot { slot: usize, size: u64 },
     /// Change the mode through an open file.
     ChmodSlot { slot: usize, mode: u32 },
-    /// Close.
+    /// Close an open file.
     Close { slot: usize },
 }
 
 impl Op {
-    /// Is it on an open file?
+    /// Whether the operation uses an open file.
     pub fn uses_slot(&self) -> bool {
         matches!(
             self,
@@ -97,7 +97,7 @@ impl Op {
         )
     }
 
-    /// Does it only look?
+    /// Whether the operation changes nothing.
     pub fn is_read(&self) -> bool {
         match self {
             Self::Stat { .. } | Self::Close { .. } => true,

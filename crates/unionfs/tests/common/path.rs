@@ -1,23 +1,23 @@
-//! Paths: bytes, relative to a root, `/` between components.
+//! Paths as bytes, relative to the root of a layer.
 
 use std::fmt;
 
-/// A path from a root; empty for the root itself.
+/// A path relative to the root, with `/` between components; empty for the root itself.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Path(pub Vec<u8>);
 
 impl Path {
-    /// The root.
+    /// Returns the path of the root.
     pub fn root() -> Self {
         Self::default()
     }
 
-    /// The components, from the root down.
+    /// Returns the components, from the root down.
     pub fn components(&self) -> impl Iterator<Item = &[u8]> {
         self.0.split(|&b| b == b'/').filter(|c| !c.is_empty())
     }
 
-    /// The directory's path and the last component; `None` for the root.
+    /// Returns the parent's path and the last component; `None` for the root.
     pub fn split(&self) -> Option<(Self, &[u8])> {
         if self.0.is_empty() {
             return None;
@@ -28,7 +28,7 @@ impl Path {
         })
     }
 
-    /// The path of an entry of this directory.
+    /// Returns the path of an entry of this directory.
     pub fn join(&self, name: &[u8]) -> Self {
         let mut path = self.0.clone();
         if !path.is_empty() {
@@ -38,7 +38,7 @@ impl Path {
         Self(path)
     }
 
-    /// Is `other` this path or beneath it?
+    /// Whether `other` is this path or lies beneath it.
     pub fn contains(&self, other: &Self) -> bool {
         self.0.is_empty()
             || self == other
@@ -54,7 +54,8 @@ impl From<&str> for Path {
 
 impl fmt::Debug for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A long name is a run of one letter: say which and how long, so that programs can be read.
+        // Long names are runs of one letter: a prefix and the length keep printed programs
+        // readable.
         write!(f, "\"")?;
         for (i, component) in self.components().enumerate() {
             if i > 0 {

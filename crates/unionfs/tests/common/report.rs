@@ -1,28 +1,28 @@
-//! Collects what went wrong, so that one run shows it all, and shortens it.
+//! Collects the failures of many runs and prints them grouped by kind.
 
 use std::collections::BTreeMap;
 
-/// How many are printed in full.
-const SHOWN: usize = 12;
+/// Number of kinds of failure that are printed.
+const MAX_PRINTED: usize = 12;
 
-/// Failures of one test.
+/// The failures of one test.
 #[derive(Default)]
 pub struct Report {
     failures: Vec<String>,
-    /// How many runs there were.
+    /// Number of runs.
     pub runs: u64,
 }
 
 impl Report {
-    /// Counts a run, and notes its failure.
-    pub fn note(&mut self, what: impl FnOnce() -> String, outcome: Result<(), String>) {
+    /// Counts a run and keeps its failure.
+    pub fn record(&mut self, what: impl FnOnce() -> String, outcome: Result<(), String>) {
         self.runs += 1;
         if let Err(e) = outcome {
             self.failures.push(format!("{}:\n{e}", what()));
         }
     }
 
-    /// Prints and fails if there is anything to print.
+    /// Prints a summary and panics if a run has failed.
     pub fn finish(self, test: &str) {
         println!("{test}: {} runs, {} failures", self.runs, self.failures.len());
         if self.failures.is_empty() {
@@ -34,23 +34,24 @@ impl Report {
         }
         let mut kinds: Vec<_> = kinds.into_values().collect();
         kinds.sort_by_key(|of_kind| std::cmp::Reverse(of_kind.len()));
-        for of_kind in kinds.iter().take(SHOWN) {
+        for of_kind in kinds.iter().take(MAX_PRINTED) {
             // The shortest is the easiest to understand.
             let shortest = of_kind.iter().min_by_key(|failure| failure.len());
-            println!("--- {} like this: {}", of_kind.len(), shortest.unwrap_or(&""));
+            println!("--- {} of this kind: {}", of_kind.len(), shortest.unwrap_or(&""));
         }
         panic!("{test}: {} of {} runs failed", self.failures.len(), self.runs);
     }
 }
 
-/// A number from the environment.
-pub fn env(name: &str) -> Option<u64> {
+/// Returns a number from the environment.
+pub fn env_number(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
     let parsed = value.strip_prefix("0x").map_or_else(|| value.parse(), |hex| u64::from_str_radix(hex, 16));
     Some(parsed.unwrap_or_else(|_| panic!("{name} must be a number")))
 }
 
-/// What a failure is like: the operation's name, and its message's first line without names and numbers.
+/// Returns the kind of a failure: the operation and the first line of the message, without names
+/// and numbers.
 fn shape(failure: &str) -> String {
     let mut lines = failure.lines();
     let operation = lines.next().unwrap_or_default().split([' ', '{']).next().unwrap_or_default();
@@ -66,12 +67,13 @@ fn shape(failure: &str) -> String {
     format!("{operation} {message}")
 }
 
-/// Is this one of those that a default run tries? One in `n` is, another for each `salt`; `STRATA_THIN` sets `n` for all,
-/// `STRATA_FULL` makes it 1.
-pub fn chosen(salt: &str, what: &str, n: u64) -> bool {
-    let n = if env("STRATA_FULL").is_some() { 1 } else { env("STRATA_THIN").unwrap_or(n) };
-    // FNV-1a: the same everywhere, so that a run can be repeated.
+/// Whether this run tries the case `what`. A hash selects one case in `n`, with another selection
+/// for each `salt`. `STRATA_THIN` overrides `n`, `STRATA_FULL` sets it to 1, `STRATA_PART` selects
+/// another part.
+pub fn is_sampled(salt: &str, what: &str, n: u64) -> bool {
+    let n = if env_number("STRATA_FULL").is_some() { 1 } else { env_number("STRATA_THIN").unwrap_or(n) };
+    // FNV-1a is the same on every machine, so a run can be repeated.
     let hash = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
     let sum = salt.bytes().chain(what.bytes()).fold(0xcbf2_9ce4_8422_2325, hash);
-    (sum >> 20) % n.max(1) == env("STRATA_PART").unwrap_or(0) % n.max(1)
+    (sum >> 20) % n.max(1) == env_number("STRATA_PART").unwrap_or(0) % n.max(1)
 }

@@ -1,15 +1,15 @@
-//! Random numbers that follow from a seed, the same on every machine and in every release.
+//! A seeded random number generator with the same sequence on every machine and in every release.
 
-/// A generator (SplitMix64).
+/// A SplitMix64 generator.
 pub struct Rng(u64);
 
 impl Rng {
-    /// The sequence of `seed`.
+    /// Creates a generator from `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -18,17 +18,17 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`.
+    /// Returns a number below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n.max(1) as u64) as usize
     }
 
-    /// True once in `n` times.
+    /// Returns true with probability 1/`n`.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// One of `from`.
+    /// Returns a random element of `from`.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]
     }

@@ -1,21 +1,21 @@
-//! Does the operations of a program on a layer, as a kernel would: look-ups from the root, then one operation.
+//! Runs operations on a layer as the kernel does: lookups from the root, then the operation.
 
 use super::op::{Op, SLOTS};
 use super::path::Path;
-use super::tree::Who;
-use super::view::{Object, looker, object};
+use super::tree::Caller;
+use super::view::{Object, internal_cx, object};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vnode::{Cx, Entry, Errno, Layer, Name, OpenFile, OpenFlags, SetAttr, SetTime, Vnode};
 
-static NEVER: AtomicBool = AtomicBool::new(false);
+static NOT_CANCELLED: AtomicBool = AtomicBool::new(false);
 
-/// The context of a user's call.
-pub fn cx(who: Who) -> Cx<'static> {
-    Cx::new(who.uid, who.gid, 0, who.umask, true, &NEVER)
+/// Returns the context of a request by `caller`.
+pub fn cx(caller: Caller) -> Cx<'static> {
+    Cx::new(caller.uid, caller.gid, 0, caller.umask, true, &NOT_CANCELLED)
 }
 
-/// The object of a path.
+/// Returns the object at a path.
 pub fn find(cx: &Cx<'_>, layer: &dyn Layer, path: &Path) -> Result<Arc<dyn Vnode>, Errno> {
     let mut vnode = layer.root();
     for name in path.components() {
@@ -25,8 +25,8 @@ pub fn find(cx: &Cx<'_>, layer: &dyn Layer, path: &Path) -> Result<Arc<dyn Vnode
     Ok(vnode)
 }
 
-/// The directory and the name of a path.
-fn place<'p>(cx: &Cx<'_>, layer: &dyn Layer, path: &'p Path) -> Result<(Arc<dyn Vnode>, &'p [u8]), Errno> {
+/// Returns the parent directory and the last component of a path.
+fn parent_and_name<'p>(cx: &Cx<'_>, layer: &dyn Layer, path: &'p Path) -> Result<(Arc<dyn Vnode>, &'p [u8]), Errno> {
     let (parent, _) = path.split().ok_or(Errno::BUSY)?;
     let name = path.components().last().ok_or(Errno::BUSY)?;
     Ok((find(cx, layer, &parent)?, name))
@@ -34,15 +34,15 @@ fn place<'p>(cx: &Cx<'_>, layer: &dyn Layer, path: &'p Path) -> Result<(Arc<dyn 
 
 /// An open file.
 pub struct Slot {
-    /// Its object.
+    /// The object.
     pub vnode: Arc<dyn Vnode>,
-    /// The file.
+    /// The open file.
     pub file: Arc<dyn OpenFile>,
-    /// How it was opened.
+    /// Open flags.
     pub flags: OpenFlags,
 }
 
-/// A program that runs on a layer.
+/// A program that runs on a layer, with its open files.
 pub struct Session {
     /// The layer.
     pub layer: Arc<dyn Layer>,
@@ -51,49 +51,49 @@ pub struct Session {
 }
 
 impl Session {
-    /// A program without open files.
+    /// Creates a session without open files.
     pub fn new(layer: Arc<dyn Layer>) -> Self {
         Self { layer, slots: Default::default() }
     }
 
-    /// Does one operation.
-    pub fn run(&mut self, who: Who, op: &Op) -> Result<(), Errno> {
-        let cx = &cx(who);
+    /// Runs one operation.
+    pub fn run(&mut self, caller: Caller, op: &Op) -> Result<(), Errno> {
+        let cx = &cx(caller);
         let layer = Arc::clone(&self.layer);
         let layer = &*layer;
         match op {
             Op::Create { path, mode } => {
-                let (dir, name) = place(cx, layer, path)?;
-                made(&dir.create(cx, Name::new(name)?, *mode, OpenFlags::RDWR)?.0)
+                let (dir, name) = parent_and_name(cx, layer, path)?;
+                check_created(&dir.create(cx, Name::new(name)?, *mode, OpenFlags::RDWR)?.0)
             }
             Op::Mkdir { path, mode } => {
-                let (dir, name) = place(cx, layer, path)?;
-                made(&dir.mkdir(cx, Name::new(name)?, *mode)?)
+                let (dir, name) = parent_and_name(cx, layer, path)?;
+                check_created(&dir.mkdir(cx, Name::new(name)?, *mode)?)
             }
             Op::Mknod { path, mode, rdev } => {
-                let (dir, name) = place(cx, layer, path)?;
-                made(&dir.mknod(cx, Name::new(name)?, *mode, *rdev)?)
+                let (dir, name) = parent_and_name(cx, layer, path)?;
+                check_created(&dir.mknod(cx, Name::new(name)?, *mode, *rdev)?)
             }
             Op::Symlink { path, target } => {
-                let (dir, name) = place(cx, layer, path)?;
-                made(&dir.symlink(cx, Name::new(name)?, target)?)
+                let (dir, name) = parent_and_name(cx, layer, path)?;
+                check_created(&dir.symlink(cx, Name::new(name)?, target)?)
             }
             Op::Link { from, to } => {
                 let target = find(cx, layer, from)?;
-                let (dir, name) = place(cx, layer, to)?;
-                made(&dir.link(cx, Name::new(name)?, &target)?)
+                let (dir, name) = parent_and_name(cx, layer, to)?;
+                check_created(&dir.link(cx, Name::new(name)?, &target)?)
             }
             Op::Unlink { path } => {
-                let (dir, name) = place(cx, layer, path)?;
+                let (dir, name) = parent_and_name(cx, layer, path)?;
                 dir.unlink(cx, Name::new(name)?)
             }
             Op::Rmdir { path } => {
-                let (dir, name) = place(cx, layer, path)?;
+                let (dir, name) = parent_and_name(cx, layer, path)?;
                 dir.rmdir(cx, Name::new(name)?)
             }
             Op::Rename { from, to, flags } => {
-                let (dir, name) = place(cx, layer, from)?;
-                let (new_dir, new_name) = place(cx, layer, to)?;
+                let (dir, name) = parent_and_name(cx, layer, from)?;
+                let (new_dir, new_name) = parent_and_name(cx, layer, to)?;
                 dir.rename(cx, Name::new(name)?, &new_dir, Name::new(new_name)?, *flags)
             }
             Op::Chmod { path, mode } => set(cx, layer, path, &SetAttr { mode: Some(*mode), ..SetAttr::default() }),
@@ -106,11 +106,11 @@ impl Session {
             Op::Truncate { path, size } => set(cx, layer, path, &SetAttr { size: Some(*size), ..SetAttr::default() }),
             Op::Write { path, offset, fill } => {
                 let file = find(cx, layer, path)?.open(cx, OpenFlags::WRONLY)?;
-                written(file.write(cx, &fill.bytes(), *offset)?, fill.len)
+                check_written(file.write(cx, &fill.bytes(), *offset)?, fill.len)
             }
             Op::Append { path, fill } => {
                 let file = find(cx, layer, path)?.open(cx, OpenFlags(1 | 0o2000))?;
-                written(file.write(cx, &fill.bytes(), 0)?, fill.len)
+                check_written(file.write(cx, &fill.bytes(), 0)?, fill.len)
             }
             Op::OpenTrunc { path } => {
                 find(cx, layer, path)?.open(cx, OpenFlags::WRONLY.with_trunc())?;
@@ -155,12 +155,12 @@ impl Session {
             }
             Op::LinkSlot { slot, to } => {
                 let Some(open) = &self.slots[*slot] else { return Ok(()) };
-                let (dir, name) = place(cx, &*layer, to)?;
-                made(&dir.link(cx, Name::new(name)?, &open.vnode)?)?;
+                let (dir, name) = parent_and_name(cx, &*layer, to)?;
+                check_created(&dir.link(cx, Name::new(name)?, &open.vnode)?)?;
             }
             Op::WriteSlot { slot, offset, fill } => {
                 if let Some(open) = self.slots[*slot].as_ref().filter(|o| o.flags.writes()) {
-                    written(open.file.write(cx, &fill.bytes(), *offset)?, fill.len)?;
+                    check_written(open.file.write(cx, &fill.bytes(), *offset)?, fill.len)?;
                 }
             }
             Op::TruncateSlot { slot, size } => {
@@ -176,39 +176,39 @@ impl Session {
                 }
             }
             Op::Close { slot } => self.slots[*slot] = None,
-            _ => unreachable!("not of an open file"),
+            _ => unreachable!("not an operation on an open file"),
         }
         Ok(())
     }
 
-    /// What is seen through an open file: the object, with its data read through that file where it may be read.
-    pub fn look_at(&self, slot: usize) -> Option<Result<Object, String>> {
+    /// Returns the object of an open file, with the data read through that file if it is readable.
+    pub fn observe_slot(&self, slot: usize) -> Option<Result<Object, String>> {
         let open = self.slots[slot].as_ref()?;
-        Some(look_through(open))
+        Some(observe(open))
     }
 }
 
-fn look_through(open: &Slot) -> Result<Object, String> {
-    let attr = open.vnode.getattr(&looker()).map_err(|e| format!("getattr: {e}"))?;
+fn observe(open: &Slot) -> Result<Object, String> {
+    let attr = open.vnode.getattr(&internal_cx()).map_err(|e| format!("getattr: {e}"))?;
     let mut seen = object(&Entry { vnode: Arc::clone(&open.vnode), attr })?;
     if open.flags.reads() {
         let mut bytes = vec![0xee; attr.size as usize + 1];
-        let got = open.file.read(&looker(), &mut bytes, 0).map_err(|e| format!("read: {e}"))?;
+        let got = open.file.read(&internal_cx(), &mut bytes, 0).map_err(|e| format!("read: {e}"))?;
         bytes.truncate(got);
         seen.bytes = Arc::new(bytes);
     }
     Ok(seen)
 }
 
-/// A creation must answer the attributes of what it made.
-fn made(entry: &Entry) -> Result<(), Errno> {
-    assert_eq!(entry.attr.ino, entry.vnode.id(), "a creation answers another object's attributes");
-    assert_eq!(entry.attr.kind(), entry.vnode.kind(), "a creation answers another object's kind");
+/// Checks that a creation returned the attributes of the new object.
+fn check_created(entry: &Entry) -> Result<(), Errno> {
+    assert_eq!(entry.attr.ino, entry.vnode.id(), "a creation returns another object's attributes");
+    assert_eq!(entry.attr.kind(), entry.vnode.kind(), "a creation returns another object's kind");
     Ok(())
 }
 
-/// A short write would be an answer of its own: the file systems here never make one.
-fn written(got: usize, len: usize) -> Result<(), Errno> {
+/// Checks for a complete write: the file systems under test never return short writes.
+fn check_written(got: usize, len: usize) -> Result<(), Errno> {
     assert_eq!(got, len, "short write");
     Ok(())
 }
@@ -216,11 +216,11 @@ fn written(got: usize, len: usize) -> Result<(), Errno> {
 fn set(cx: &Cx<'_>, layer: &dyn Layer, path: &Path, set: &SetAttr) -> Result<(), Errno> {
     let vnode = find(cx, layer, path)?;
     let attr = vnode.setattr(cx, set, None)?;
-    assert_eq!(attr.ino, vnode.id(), "setattr answers another object's attributes");
+    assert_eq!(attr.ino, vnode.id(), "setattr returns another object's attributes");
     Ok(())
 }
 
-/// copy_file_range(2) of all of a file, or what the kernel does where that can't be had.
+/// Copies a whole file with copy_file_range(2), or as the kernel does where that is unsupported.
 fn copy(cx: &Cx<'_>, layer: &dyn Layer, from: &Path, to: &Path) -> Result<(), Errno> {
     let source = find(cx, layer, from)?;
     let target = find(cx, layer, to)?;
@@ -231,11 +231,11 @@ fn copy(cx: &Cx<'_>, layer: &dyn Layer, from: &Path, to: &Path) -> Result<(), Er
     let target_file = target.open(cx, OpenFlags::RDWR)?;
     let size = source.getattr(cx)?.size;
     match target_file.copy_from(cx, 0, &*source_file, 0, size) {
-        Ok(copied) => written(copied as usize, size as usize),
+        Ok(copied) => check_written(copied as usize, size as usize),
         Err(Errno::OPNOTSUPP | Errno::XDEV) => {
             let mut bytes = vec![0; size as usize];
             let got = source_file.read(cx, &mut bytes, 0)?;
-            written(target_file.write(cx, &bytes[..got], 0)?, got)
+            check_written(target_file.write(cx, &bytes[..got], 0)?, got)
         }
         Err(e) => Err(e),
     }

@@ -1,6 +1,7 @@
-//! The model: a POSIX tree as plain maps, and what each operation does to it or answers.
+//! The model: a POSIX tree as plain maps, with the effect and the permitted errors of each
+//! operation.
 //!
-//! It shares nothing with the file systems under test but the errnos.
+//! It shares only the error numbers with the file systems under test.
 
 use super::op::{Fill, Op, SLOTS};
 use super::path::Path;
@@ -8,26 +9,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use vnode::{Errno, Kind, RenameFlags, Time};
 
-/// A number of the model's own for each object.
+/// The model's own object id.
 pub type Id = u64;
 
-/// What an object holds.
+/// The content of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// A directory's entries.
     Dir(BTreeMap<Vec<u8>, Id>),
-    /// A regular file's bytes. (Shared by copies of the model, which are many.)
+    /// A regular file's bytes, shared by copies of the model because those are many.
     Data(Arc<Vec<u8>>),
     /// A symbolic link's target.
     Target(Vec<u8>),
-    /// Nothing: fifo, socket, device.
+    /// No content: FIFO, socket, device.
     Special,
 }
 
 /// An object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// What it is.
+    /// File type.
     pub kind: Kind,
     /// Permission bits.
     pub perm: u32,
@@ -37,31 +38,31 @@ pub struct Node {
     pub gid: u32,
     /// Device number.
     pub rdev: u64,
-    /// Last change of the data, where the model can know it: unknown once a clock set it.
+    /// Modification time; `None` once the file system's clock has set it.
     pub mtime: Option<Time>,
-    /// What it holds.
+    /// Content.
     pub body: Body,
-    /// It was made without a name and may be given its first.
+    /// Whether it was created unnamed (`O_TMPFILE`) and not linked yet.
     pub linkable: bool,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// Who acts.
+/// The user on whose behalf an operation runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Who {
-    /// User.
+pub struct Caller {
+    /// User id.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
-    /// Mode bits that new objects don't get.
+    /// Mode bits that are cleared in new objects.
     pub umask: u32,
 }
 
-impl Who {
-    /// Makes exactly what it says.
+impl Caller {
+    /// Root without a umask: new objects get exactly the requested mode.
     pub const ROOT: Self = Self { uid: 0, gid: 0, umask: 0 };
-    /// A user.
+    /// An unprivileged user.
     pub const USER: Self = Self { uid: 1000, gid: 100, umask: 0o022 };
 }
 
@@ -74,38 +75,38 @@ pub struct OpenSlot {
     pub flags: u32,
 }
 
-/// A tree, with the files that a program holds open.
+/// A tree, and the files that a program holds open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
-    /// All objects, also those without a name that are open.
+    /// All objects, including open ones without a name.
     pub nodes: BTreeMap<Id, Node>,
     /// The open files.
     pub slots: [Option<OpenSlot>; SLOTS],
-    /// May nothing be changed?
+    /// Whether every change is refused.
     pub read_only: bool,
-    /// Are names that begin with `.wh.` reserved? Not in a branch.
+    /// Whether names that begin with `.wh.` are reserved, as in a union but not in a branch.
     pub reserve: bool,
-    /// The next new object's number.
+    /// Id of the next new object.
     pub next: Id,
 }
 
-/// The root's number.
+/// Id of the root.
 pub const ROOT: Id = 1;
 
-/// An operation that must fail, with one of these.
+/// The errors that a refused operation may return: any one of these.
 pub type Refusal = Vec<Errno>;
 
 fn refuse<T>(errno: Errno) -> Result<T, Refusal> {
     Err(vec![errno])
 }
 
-/// Is the name reserved for the union?
+/// Whether the name is reserved for the union.
 pub fn is_reserved(name: &[u8]) -> bool {
     name.starts_with(b".wh.")
 }
 
 impl Tree {
-    /// An empty root: mode 0755, of user 0.
+    /// Creates a tree with an empty root of mode 0755, owned by root.
     pub fn new() -> Self {
         let root = Node {
             kind: Kind::Directory,
@@ -127,7 +128,7 @@ impl Tree {
         }
     }
 
-    /// A new object without a name.
+    /// Adds an object without a name and returns its id.
     pub fn add(&mut self, node: Node) -> Id {
         let id = self.next;
         self.next += 1;
@@ -135,16 +136,16 @@ impl Tree {
         id
     }
 
-    /// The object of that number.
+    /// Returns the object with that id.
     pub fn node(&self, id: Id) -> &Node {
         &self.nodes[&id]
     }
 
     fn node_mut(&mut self, id: Id) -> &mut Node {
-        self.nodes.get_mut(&id).expect("a number of this tree")
+        self.nodes.get_mut(&id).expect("an id of this tree")
     }
 
-    /// A directory's entries; `None` if it is none.
+    /// Returns the entries of a directory; `None` for other objects.
     pub fn entries(&self, id: Id) -> Option<&BTreeMap<Vec<u8>, Id>> {
         match &self.node(id).body {
             Body::Dir(entries) => Some(entries),
@@ -152,7 +153,7 @@ impl Tree {
         }
     }
 
-    /// A directory's entries, to be changed.
+    /// Returns the entries of a directory for changes.
     pub fn entries_mut(&mut self, id: Id) -> &mut BTreeMap<Vec<u8>, Id> {
         match &mut self.node_mut(id).body {
             Body::Dir(entries) => entries,
@@ -160,7 +161,7 @@ impl Tree {
         }
     }
 
-    /// How many names an object has; of a directory, as `st_nlink` counts.
+    /// Returns the link count, as in `st_nlink`.
     pub fn nlink(&self, id: Id) -> u32 {
         if let Some(entries) = self.entries(id) {
             return 2 + entries.values().filter(|&&e| self.node(e).kind == Kind::Directory).count() as u32;
@@ -172,7 +173,7 @@ impl Tree {
         self.nodes.values().map(names).sum()
     }
 
-    /// All paths, in order, with their objects; the root first.
+    /// Returns all paths with their objects, in order, the root first.
     pub fn paths(&self) -> BTreeMap<Path, Id> {
         let mut all = BTreeMap::from([(Path::root(), ROOT)]);
         let mut todo = vec![(Path::root(), ROOT)];
@@ -186,7 +187,7 @@ impl Tree {
         all
     }
 
-    /// The object of a path.
+    /// Returns the object at a path.
     pub fn find(&self, path: &Path) -> Result<Id, Refusal> {
         let mut id = ROOT;
         for name in path.components() {
@@ -200,8 +201,8 @@ impl Tree {
         Ok(id)
     }
 
-    /// The directory and the name of a path that may not exist.
-    fn place(&self, path: &Path) -> Result<(Id, Vec<u8>), Refusal> {
+    /// Returns the parent directory and the last component of a path that need not exist.
+    fn parent_and_name(&self, path: &Path) -> Result<(Id, Vec<u8>), Refusal> {
         let Some((parent, name)) = path.split() else { return refuse(Errno::BUSY) };
         let dir = self.find(&parent)?;
         if self.entries(dir).is_none() {
@@ -210,9 +211,9 @@ impl Tree {
         Ok((dir, name.to_vec()))
     }
 
-    /// The place for something new.
-    fn free_place(&self, path: &Path) -> Result<(Id, Vec<u8>), Refusal> {
-        let (dir, name) = self.place(path)?;
+    /// Returns the parent directory and the name for a new object; the name must be free.
+    fn free_parent_and_name(&self, path: &Path) -> Result<(Id, Vec<u8>), Refusal> {
+        let (dir, name) = self.parent_and_name(path)?;
         if self.reserve && is_reserved(&name) {
             return refuse(Errno::PERM);
         }
@@ -222,8 +223,8 @@ impl Tree {
         Ok((dir, name))
     }
 
-    /// Forgets objects that have neither a name nor an open file.
-    fn collect(&mut self) {
+    /// Removes objects that have neither a name nor an open file.
+    fn drop_unreferenced(&mut self) {
         let mut alive: BTreeSet<Id> = self.paths().into_values().collect();
         alive.extend(self.slots.iter().flatten().map(|s| s.id));
         self.nodes.retain(|id, _| alive.contains(id));
@@ -232,33 +233,33 @@ impl Tree {
     /// Closes every file.
     pub fn close_all(&mut self) {
         self.slots = [None; SLOTS];
-        self.collect();
+        self.drop_unreferenced();
     }
 
     fn touch(&mut self, id: Id) {
         self.node_mut(id).mtime = None;
     }
 
-    fn make(&mut self, who: Who, path: &Path, mode: u32, body: Body, rdev: u64) -> Result<(), Refusal> {
-        let (dir, name) = self.free_place(path)?;
-        let id = self.make_unnamed(who, dir, mode, body, rdev);
+    fn create(&mut self, caller: Caller, path: &Path, mode: u32, body: Body, rdev: u64) -> Result<(), Refusal> {
+        let (dir, name) = self.free_parent_and_name(path)?;
+        let id = self.create_unnamed(caller, dir, mode, body, rdev);
         self.entries_mut(dir).insert(name, id);
         self.touch(dir);
         Ok(())
     }
 
-    fn make_unnamed(&mut self, who: Who, dir: Id, mode: u32, body: Body, rdev: u64) -> Id {
+    fn create_unnamed(&mut self, caller: Caller, dir: Id, mode: u32, body: Body, rdev: u64) -> Id {
         let kind = Kind::from_mode(mode).expect("a mode with a type");
         let parent = self.node(dir);
-        // A set-group-id directory hands its group on, and the bit itself to directories.
+        // New objects inherit the group of a set-group-ID directory; directories also the bit.
         let inherits = parent.perm & 0o2000 != 0;
-        let gid = if inherits { parent.gid } else { who.gid };
+        let gid = if inherits { parent.gid } else { caller.gid };
         let extra = if inherits && kind == Kind::Directory { 0o2000 } else { 0 };
-        let perm = if kind == Kind::Symlink { 0o777 } else { mode & 0o7777 & !who.umask | extra };
+        let perm = if kind == Kind::Symlink { 0o777 } else { mode & 0o7777 & !caller.umask | extra };
         self.add(Node {
             kind,
             perm,
-            uid: who.uid,
+            uid: caller.uid,
             gid,
             rdev,
             mtime: None,
@@ -268,8 +269,9 @@ impl Tree {
         })
     }
 
-    /// The bytes of a regular file; what else a path may be answers `other`.
-    fn data_of(&mut self, path: &Path, other: &[Errno]) -> Result<Id, Refusal> {
+    /// Returns the regular file at a path; the error is EISDIR for directories, else one of
+    /// `other`.
+    fn regular_file(&mut self, path: &Path, other: &[Errno]) -> Result<Id, Refusal> {
         let id = self.find(path)?;
         match &self.node(id).body {
             Body::Data(_) => Ok(id),
@@ -296,51 +298,58 @@ impl Tree {
         self.touch(id);
     }
 
-    /// Does the operation, or says how it must fail. A refused operation changes nothing.
-    pub fn apply(&mut self, who: Who, op: &Op) -> Result<(), Refusal> {
+    /// Applies the operation, or returns the errors it may fail with. A refused operation changes
+    /// nothing.
+    pub fn apply(&mut self, caller: Caller, op: &Op) -> Result<(), Refusal> {
         let mut next = self.clone();
-        let answer = next.change(who, op);
+        let answer = next.change(caller, op);
         if self.read_only && !op.is_read() {
-            // Whichever of the two reasons is found first.
+            // The layer may report either reason.
             return match answer {
                 Err(mut errnos) => {
                     errnos.push(Errno::ROFS);
                     Err(errnos)
                 }
-                // An operation on an open file that there is none of.
+                // An operation on an empty slot, which has no effect.
                 Ok(()) if next == *self && op.uses_slot() => Ok(()),
                 Ok(()) => refuse(Errno::ROFS),
             };
         }
         if answer.is_ok() {
-            next.collect();
+            next.drop_unreferenced();
             *self = next;
         }
         answer
     }
 
-    fn change(&mut self, who: Who, op: &Op) -> Result<(), Refusal> {
+    fn change(&mut self, caller: Caller, op: &Op) -> Result<(), Refusal> {
         match op {
             Op::Create { path, mode } => {
-                self.make(who, path, mode | Kind::Regular.mode_bits(), Body::Data(Arc::default()), 0)
+                self.create(caller, path, mode | Kind::Regular.mode_bits(), Body::Data(Arc::default()), 0)
             }
             Op::Mkdir { path, mode } => {
-                self.make(who, path, mode | Kind::Directory.mode_bits(), Body::Dir(BTreeMap::new()), 0)
+                self.create(caller, path, mode | Kind::Directory.mode_bits(), Body::Dir(BTreeMap::new()), 0)
             }
             Op::Mknod { path, mode, rdev } => {
                 let regular = Kind::from_mode(*mode) == Some(Kind::Regular);
-                self.make(who, path, *mode, if regular { Body::Data(Arc::default()) } else { Body::Special }, *rdev)
+                self.create(
+                    caller,
+                    path,
+                    *mode,
+                    if regular { Body::Data(Arc::default()) } else { Body::Special },
+                    *rdev,
+                )
             }
             Op::Symlink { path, target } => {
-                self.make(who, path, Kind::Symlink.mode_bits() | 0o777, Body::Target(target.clone()), 0)
+                self.create(caller, path, Kind::Symlink.mode_bits() | 0o777, Body::Target(target.clone()), 0)
             }
             Op::Link { from, to } => self.link(from, to),
             Op::Unlink { path } => self.unlink(path),
             Op::Rmdir { path } => self.rmdir(path),
-            Op::Rename { from, to, flags } => self.rename(who, from, to, *flags),
+            Op::Rename { from, to, flags } => self.rename(caller, from, to, *flags),
             Op::Chmod { path, mode } => {
                 let id = self.find(path)?;
-                // Never chosen, but a step before may have gone another way than its program foresaw.
+                // The program never chooses this, but an earlier step may have failed or crashed.
                 if self.node(id).kind == Kind::Symlink {
                     return refuse(Errno::OPNOTSUPP);
                 }
@@ -359,7 +368,7 @@ impl Tree {
                 Ok(())
             }
             Op::Truncate { path, size } => {
-                let id = self.data_of(path, &[Errno::INVAL])?;
+                let id = self.regular_file(path, &[Errno::INVAL])?;
                 self.data_mut(id).resize(*size as usize, 0);
                 self.touch(id);
                 Ok(())
@@ -367,7 +376,7 @@ impl Tree {
             Op::Write { path, offset, fill } => self.write_path(path, Some(*offset), *fill),
             Op::Append { path, fill } => self.write_path(path, None, *fill),
             Op::OpenTrunc { path } => {
-                let id = self.data_of(path, &NOT_A_FILE)?;
+                let id = self.regular_file(path, &NOT_A_FILE_ERRORS)?;
                 self.data_mut(id).clear();
                 self.touch(id);
                 Ok(())
@@ -375,7 +384,7 @@ impl Tree {
             Op::Fallocate { path, mode, offset, len } => self.fallocate(path, *mode, *offset, *len),
             Op::CopyRange { from, to } => self.copy_range(from, to),
             Op::Setxattr { path, name, value, flags } => {
-                let id = self.xattrs_of(path, name)?;
+                let id = self.xattr_target(path, name)?;
                 let xattrs = &mut self.node_mut(id).xattrs;
                 match xattrs.contains_key(*name) {
                     true if flags.create => return refuse(Errno::EXIST),
@@ -385,7 +394,7 @@ impl Tree {
                 Ok(())
             }
             Op::Removexattr { path, name } => {
-                let id = self.xattrs_of(path, name)?;
+                let id = self.xattr_target(path, name)?;
                 self.node_mut(id).xattrs.remove(*name).map(|_| ()).ok_or_else(|| vec![Errno::NODATA])
             }
             Op::Stat { path } => self.find(path).map(|_| ()),
@@ -395,15 +404,16 @@ impl Tree {
             | Op::WriteSlot { .. }
             | Op::TruncateSlot { .. }
             | Op::ChmodSlot { .. }
-            | Op::Close { .. } => self.change_open(who, op),
+            | Op::Close { .. } => self.change_open(caller, op),
         }
     }
 
-    /// The operations on open files. One on a slot that is empty, or can't do it, is left out by model and driver alike.
-    fn change_open(&mut self, who: Who, op: &Op) -> Result<(), Refusal> {
+    /// Applies operations on open files. Model and session both skip an operation if its slot is
+    /// empty or its file is not open for writing.
+    fn change_open(&mut self, caller: Caller, op: &Op) -> Result<(), Refusal> {
         match op {
             Op::Open { slot, path, flags } => {
-                let id = self.data_of(path, &NOT_A_FILE)?;
+                let id = self.regular_file(path, &NOT_A_FILE_ERRORS)?;
                 if flags & 0o1000 != 0 {
                     self.data_mut(id).clear();
                     self.touch(id);
@@ -415,15 +425,16 @@ impl Tree {
                 if self.entries(dir).is_none() {
                     return refuse(Errno::NOTDIR);
                 }
-                let id = self.make_unnamed(who, dir, mode | Kind::Regular.mode_bits(), Body::Data(Arc::default()), 0);
+                let id =
+                    self.create_unnamed(caller, dir, mode | Kind::Regular.mode_bits(), Body::Data(Arc::default()), 0);
                 self.node_mut(id).linkable = true;
                 self.slots[*slot] = Some(OpenSlot { id, flags: 2 });
             }
             Op::LinkSlot { slot, to } => {
                 let Some(open) = self.slots[*slot] else { return Ok(()) };
-                // A file whose last name is gone stays without one.
+                // A file whose last name was removed can't be linked again.
                 let gone = self.nlink(open.id) == 0 && !self.node(open.id).linkable;
-                let (dir, name) = match self.free_place(to) {
+                let (dir, name) = match self.free_parent_and_name(to) {
                     Ok(_) if gone => return refuse(Errno::NOENT),
                     Err(mut errnos) if gone => {
                         errnos.push(Errno::NOENT);
@@ -453,26 +464,27 @@ impl Tree {
                 }
             }
             Op::Close { slot } => self.slots[*slot] = None,
-            _ => unreachable!("not of an open file"),
+            _ => unreachable!("not an operation on an open file"),
         }
         Ok(())
     }
 
-    /// An object that may have that extended attribute: those of users are for files and directories.
-    fn xattrs_of(&self, path: &Path, name: &[u8]) -> Result<Id, Refusal> {
+    /// Returns the object at a path if it can have that extended attribute: `user.*` attributes are
+    /// limited to regular files and directories.
+    fn xattr_target(&self, path: &Path, name: &[u8]) -> Result<Id, Refusal> {
         let id = self.find(path)?;
         let takes_users = matches!(self.node(id).kind, Kind::Regular | Kind::Directory);
         if name.starts_with(b"user.") && !takes_users { Err(vec![Errno::PERM, Errno::NODATA]) } else { Ok(id) }
     }
 
     fn write_path(&mut self, path: &Path, offset: Option<u64>, fill: Fill) -> Result<(), Refusal> {
-        let id = self.data_of(path, &NOT_A_FILE)?;
+        let id = self.regular_file(path, &NOT_A_FILE_ERRORS)?;
         self.write(id, offset, &fill.bytes());
         Ok(())
     }
 
     fn fallocate(&mut self, path: &Path, mode: u32, offset: u64, len: u64) -> Result<(), Refusal> {
-        let id = self.data_of(path, &NOT_A_FILE)?;
+        let id = self.regular_file(path, &NOT_A_FILE_ERRORS)?;
         let data = self.data_mut(id);
         let end = (offset + len) as usize;
         // FALLOC_FL_KEEP_SIZE is 1, FALLOC_FL_PUNCH_HOLE 2, FALLOC_FL_ZERO_RANGE 16.
@@ -488,11 +500,12 @@ impl Tree {
     }
 
     fn copy_range(&mut self, from: &Path, to: &Path) -> Result<(), Refusal> {
-        let (source, target) = match (self.data_of(from, &NOT_A_FILE), self.data_of(to, &NOT_A_FILE)) {
-            (Ok(source), Ok(target)) => (source, target),
-            // Whichever is found first.
-            (source, target) => return Err([source.err(), target.err()].into_iter().flatten().flatten().collect()),
-        };
+        let (source, target) =
+            match (self.regular_file(from, &NOT_A_FILE_ERRORS), self.regular_file(to, &NOT_A_FILE_ERRORS)) {
+                (Ok(source), Ok(target)) => (source, target),
+                // The layer may report either error.
+                (source, target) => return Err([source.err(), target.err()].into_iter().flatten().flatten().collect()),
+            };
         if source == target {
             return refuse(Errno::INVAL);
         }
@@ -503,7 +516,7 @@ impl Tree {
 
     fn link(&mut self, from: &Path, to: &Path) -> Result<(), Refusal> {
         let id = self.find(from)?;
-        let place = self.free_place(to);
+        let place = self.free_parent_and_name(to);
         if self.entries(id).is_some() {
             let mut errnos = vec![Errno::PERM];
             errnos.extend(place.err().unwrap_or_default());
@@ -517,7 +530,7 @@ impl Tree {
 
     fn unlink(&mut self, path: &Path) -> Result<(), Refusal> {
         let id = self.find(path)?;
-        let (dir, name) = self.place(path)?;
+        let (dir, name) = self.parent_and_name(path)?;
         if self.entries(id).is_some() {
             return refuse(Errno::ISDIR);
         }
@@ -528,7 +541,7 @@ impl Tree {
 
     fn rmdir(&mut self, path: &Path) -> Result<(), Refusal> {
         let id = self.find(path)?;
-        let (dir, name) = self.place(path)?;
+        let (dir, name) = self.parent_and_name(path)?;
         match self.entries(id) {
             None => return refuse(Errno::NOTDIR),
             Some(entries) if !entries.is_empty() => return refuse(Errno::NOTEMPTY),
@@ -539,13 +552,13 @@ impl Tree {
         Ok(())
     }
 
-    fn rename(&mut self, who: Who, from: &Path, to: &Path, flags: RenameFlags) -> Result<(), Refusal> {
+    fn rename(&mut self, caller: Caller, from: &Path, to: &Path, flags: RenameFlags) -> Result<(), Refusal> {
         let mut errnos = Vec::new();
         if flags.exchange && (flags.no_replace || flags.whiteout) {
             errnos.push(Errno::INVAL);
         }
         let source = self.find(from).map_err(|e| errnos.extend(e)).ok();
-        let (old_place, new_place) = (self.place(from), self.place(to));
+        let (old_place, new_place) = (self.parent_and_name(from), self.parent_and_name(to));
         errnos.extend(old_place.as_ref().err().into_iter().flatten());
         errnos.extend(new_place.as_ref().err().into_iter().flatten());
         if let Ok((_, name)) = &new_place
@@ -578,7 +591,7 @@ impl Tree {
         self.touch(old_dir);
         self.touch(new_dir);
         if flags.whiteout {
-            self.make(who, from, Kind::CharDevice.mode_bits(), Body::Special, 0)?;
+            self.create(caller, from, Kind::CharDevice.mode_bits(), Body::Special, 0)?;
         }
         Ok(())
     }
@@ -614,5 +627,6 @@ impl Tree {
     }
 }
 
-/// What opening something that is neither file nor directory may answer: the kernel never asks a file system for it.
-const NOT_A_FILE: [Errno; 5] = [Errno::LOOP, Errno::INVAL, Errno::NXIO, Errno::OPNOTSUPP, Errno::ACCESS];
+/// Errors for opening an object that is neither file nor directory. The kernel never sends such a
+/// request, so any of these is permitted.
+const NOT_A_FILE_ERRORS: [Errno; 5] = [Errno::LOOP, Errno::INVAL, Errno::NXIO, Errno::OPNOTSUPP, Errno::ACCESS];

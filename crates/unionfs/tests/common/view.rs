@@ -1,4 +1,5 @@
-//! A complete walk over a layer, into a form that can be printed and compared; with the checks that hold for every layer.
+//! Views: everything that is visible in a layer, in a form that can be printed and compared. Taking
+//! a view also checks the invariants that hold for every layer.
 
 use super::path::Path;
 use super::tree::{Body, Id, Tree};
@@ -7,12 +8,12 @@ use std::fmt;
 use std::sync::Arc;
 use vnode::{Attr, Cx, Entry, Errno, Kind, Layer, Name, OpenFlags, SeekFrom, Time, Vnode};
 
-/// What a user sees of one object.
+/// Everything that is visible of one object.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Object {
-    /// Its number.
+    /// Inode number.
     pub ino: u64,
-    /// Its kind.
+    /// File type.
     pub kind: Kind,
     /// Permission bits.
     pub perm: u32,
@@ -22,11 +23,11 @@ pub struct Object {
     pub gid: u32,
     /// Device number.
     pub rdev: u64,
-    /// Names.
+    /// Link count.
     pub nlink: u32,
-    /// Last change of the data; `None` in a model that can't know it.
+    /// Modification time; `None` where the model can't know it.
     pub mtime: Option<Time>,
-    /// Data, target, or nothing.
+    /// File data, or the target of a symbolic link.
     pub bytes: Arc<Vec<u8>>,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -53,7 +54,7 @@ impl fmt::Debug for Object {
     }
 }
 
-/// Bytes in short: length, beginning and a sum.
+/// Prints bytes as their length, their beginning and a checksum.
 struct Summary<'a>(&'a [u8]);
 
 impl fmt::Display for Summary<'_> {
@@ -64,7 +65,7 @@ impl fmt::Display for Summary<'_> {
     }
 }
 
-/// A whole tree as it is seen.
+/// A whole tree: every path with its object.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct View(pub BTreeMap<Path, Object>);
 
@@ -77,28 +78,29 @@ impl fmt::Debug for View {
     }
 }
 
-/// How strictly a view is taken.
+/// Which checks are made while a view is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Walk {
-    /// What users see: no reserved names, link counts right, every cookie tried.
+    /// All checks of a union: no reserved names, correct link counts, a seek to every readdir
+    /// cookie.
     User,
-    /// The same, but directories are read only once.
+    /// As `User`, but without the readdir cookies.
     Quick,
-    /// The same, but files may have names that are hidden by what no union has noted: link counts don't tell the names.
+    /// As `Quick`, but without link counts: a whiteout that no union has logged may hide a name.
     Loose,
-    /// A branch as it lies there, with its reserved names.
+    /// A branch itself, with its reserved names.
     Branch,
 }
 
-/// The context that looking happens in.
-pub fn looker() -> Cx<'static> {
+/// Returns the context of the walk.
+pub fn internal_cx() -> Cx<'static> {
     Cx::internal(0, 0)
 }
 
-/// Walks the whole layer. An error is a sentence that names the path and what is wrong there.
+/// Walks the whole layer and returns its view. An error names the path and the failed check.
 pub fn view(layer: &dyn Layer, walk: Walk) -> Result<View, String> {
     let root = layer.root();
-    let attr = root.getattr(&looker()).map_err(|e| format!("getattr of the root: {e}"))?;
+    let attr = root.getattr(&internal_cx()).map_err(|e| format!("getattr of the root: {e}"))?;
     let mut walker = Walker { walk, seen: BTreeMap::new(), view: View::default() };
     walker.visit(&Path::root(), &Entry { vnode: root, attr })?;
     walker.check_links()?;
@@ -107,7 +109,7 @@ pub fn view(layer: &dyn Layer, walk: Walk) -> Result<View, String> {
 
 struct Walker {
     walk: Walk,
-    /// Number -> the first path and object it was seen at.
+    /// Inode number -> first path, vnode, and number of names found.
     seen: BTreeMap<u64, (Path, Arc<dyn Vnode>, u32)>,
     view: View,
 }
@@ -117,10 +119,10 @@ impl Walker {
         let object = object(entry).map_err(|e| format!("/{path:?}: {e}"))?;
         if let Some((first, vnode, count)) = self.seen.get_mut(&object.ino) {
             if object.kind == Kind::Directory {
-                return Err(format!("directory /{path:?} has the number of /{first:?}"));
+                return Err(format!("directory /{path:?} has the inode number of /{first:?}"));
             }
             if self.walk != Walk::Branch && !Arc::ptr_eq(vnode, &entry.vnode) {
-                return Err(format!("/{path:?} and /{first:?} have one number and two vnodes"));
+                return Err(format!("/{path:?} and /{first:?} have the same inode number but different vnodes"));
             }
             *count += 1;
         } else {
@@ -135,11 +137,12 @@ impl Walker {
         let mut subdirs = 0;
         for listed in self.list(&entry.vnode).map_err(|e| format!("/{path:?}: {e}"))? {
             let child = path.join(&listed.name);
-            let found = self.look(&entry.vnode, &listed).map_err(|e| format!("/{child:?}: {e}"))?;
+            let found = self.lookup_listed(&entry.vnode, &listed).map_err(|e| format!("/{child:?}: {e}"))?;
             subdirs += u32::from(found.attr.kind() == Kind::Directory);
             self.visit(&child, &found)?;
         }
-        // In the root of a branch a union may have left directories of its own, which are counted where it is the only branch.
+        // A union may have left internal directories in the root of a branch. If that branch is the
+        // only one, they are part of the link count.
         let counted = self.walk != Walk::Branch && !(self.walk == Walk::Loose && *path == Path::root());
         if counted && nlink != 2 + subdirs {
             return Err(format!("/{path:?}: {nlink} links, but {subdirs} subdirectories"));
@@ -147,18 +150,19 @@ impl Walker {
         Ok(())
     }
 
-    fn look(&self, dir: &Arc<dyn Vnode>, listed: &Listed) -> Result<Entry, String> {
+    fn lookup_listed(&self, dir: &Arc<dyn Vnode>, listed: &Listed) -> Result<Entry, String> {
         if self.walk != Walk::Branch && listed.name.starts_with(b".wh.") {
             return Err("a reserved name is listed".into());
         }
         let name = Name::new(&listed.name).map_err(|e| format!("listed, but not a name: {e}"))?;
-        let entry = dir.lookup(&looker(), name).map_err(|e| format!("listed, but look-up answers {e}"))?;
+        let entry = dir.lookup(&internal_cx(), name).map_err(|e| format!("listed, but lookup returns {e}"))?;
         let entry = entry.ok_or("listed, but not found")?;
         if entry.attr.kind() != listed.kind {
             return Err(format!("d_type {:?}, st_mode {:?}", listed.kind, entry.attr.kind()));
         }
-        // Branches that were not made for each other may show one lower object at two places, such as a directory that
-        // was moved on each of two branches while the other was away. The second place gets another number.
+        // Unrelated branches may show one lower object at two paths: for example a directory that
+        // was renamed on each of two branches while the other one was not mounted. The second path
+        // gets another inode number.
         let taken = self.walk == Walk::Loose && self.seen.contains_key(&listed.ino);
         if entry.attr.ino != listed.ino && !taken {
             return Err(format!("d_ino {:#x}, st_ino {:#x}", listed.ino, entry.attr.ino));
@@ -178,14 +182,20 @@ impl Walker {
                 if listed.cookie == 0 {
                     return Err("a cookie is 0".into());
                 }
-                // Reading on after every entry, and in portions of one and of two.
+                // Resume after every entry, and read portions of one and of two entries.
                 if list(dir, listed.cookie, usize::MAX)? != all[at + 1..] {
-                    return Err(format!("reading on after \"{}\" lists something else", listed.name.escape_ascii()));
+                    return Err(format!(
+                        "readdir resumed after \"{}\" lists other entries",
+                        listed.name.escape_ascii()
+                    ));
                 }
                 let cookie = if at == 0 { 0 } else { all[at - 1].cookie };
                 let portion = at % 2 + 1;
                 if list(dir, cookie, portion)? != all[at..(at + portion).min(all.len())] {
-                    return Err(format!("portions from \"{}\" list something else", listed.name.escape_ascii()));
+                    return Err(format!(
+                        "readdir in portions from \"{}\" lists other entries",
+                        listed.name.escape_ascii()
+                    ));
                 }
             }
         }
@@ -214,10 +224,10 @@ struct Listed {
     name: Vec<u8>,
 }
 
-/// Up to `most` entries after `cookie`.
+/// Returns up to `most` entries after `cookie`.
 fn list(dir: &Arc<dyn Vnode>, cookie: u64, most: usize) -> Result<Vec<Listed>, String> {
     let mut all = Vec::new();
-    dir.readdir(&looker(), cookie, &mut |e| {
+    dir.readdir(&internal_cx(), cookie, &mut |e| {
         if all.len() == most {
             return false;
         }
@@ -228,19 +238,19 @@ fn list(dir: &Arc<dyn Vnode>, cookie: u64, most: usize) -> Result<Vec<Listed>, S
     Ok(all)
 }
 
-/// Everything of one object, checked against itself.
+/// Returns everything visible of one object, after checking that its attributes are consistent.
 pub fn object(entry: &Entry) -> Result<Object, String> {
     let Entry { vnode, attr } = entry;
-    let again = vnode.getattr(&looker()).map_err(|e| format!("getattr: {e}"))?;
+    let again = vnode.getattr(&internal_cx()).map_err(|e| format!("getattr: {e}"))?;
     if *attr != again {
-        return Err(format!("look-up answers {attr:?}, getattr {again:?}"));
+        return Err(format!("lookup returns {attr:?}, getattr {again:?}"));
     }
     if attr.ino != vnode.id() || attr.kind() != vnode.kind() {
         return Err(format!("attributes of another object: {attr:?}, id {:#x}, {:?}", vnode.id(), vnode.kind()));
     }
     let bytes = match attr.kind() {
         Kind::Regular => read_all(vnode, attr)?,
-        Kind::Symlink => vnode.readlink(&looker()).map_err(|e| format!("readlink: {e}"))?,
+        Kind::Symlink => vnode.readlink(&internal_cx()).map_err(|e| format!("readlink: {e}"))?,
         _ => Vec::new(),
     };
     if attr.kind() == Kind::Symlink && attr.size != bytes.len() as u64 {
@@ -261,15 +271,15 @@ pub fn object(entry: &Entry) -> Result<Object, String> {
 }
 
 fn read_all(vnode: &Arc<dyn Vnode>, attr: &Attr) -> Result<Vec<u8>, String> {
-    let file = vnode.open(&looker(), OpenFlags::RDONLY).map_err(|e| format!("open: {e}"))?;
-    // One byte more than there should be, in two reads.
+    let file = vnode.open(&internal_cx(), OpenFlags::RDONLY).map_err(|e| format!("open: {e}"))?;
+    // Ask for one byte beyond the end, in two reads.
     let mut bytes = vec![0xee; attr.size as usize + 1];
     let half = bytes.len() / 2;
-    let mut got = file.read(&looker(), &mut bytes[..half], 0).map_err(|e| format!("read: {e}"))?;
+    let mut got = file.read(&internal_cx(), &mut bytes[..half], 0).map_err(|e| format!("read: {e}"))?;
     if got != half {
-        return Err(format!("read {got} of {half} bytes in the midst of the file"));
+        return Err(format!("short read in the middle of the file: {got} of {half} bytes"));
     }
-    got += file.read(&looker(), &mut bytes[half..], half as u64).map_err(|e| format!("read: {e}"))?;
+    got += file.read(&internal_cx(), &mut bytes[half..], half as u64).map_err(|e| format!("read: {e}"))?;
     if got as u64 != attr.size {
         return Err(format!("st_size {}, but {got} bytes can be read", attr.size));
     }
@@ -278,30 +288,30 @@ fn read_all(vnode: &Arc<dyn Vnode>, attr: &Attr) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// (Comparing slices is fast without optimization, too.)
+/// Whether all bytes are zero. Slices are compared because that is fast in debug builds too.
 fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(4096).all(|chunk| *chunk == [0; 4096][..chunk.len()])
 }
 
-/// What is said to be a hole must read as zeros.
+/// Checks that every hole that `SEEK_HOLE` and `SEEK_DATA` report reads as zeros.
 fn check_holes(file: &dyn vnode::OpenFile, bytes: &[u8]) -> Result<(), String> {
     let size = bytes.len() as u64;
     let mut at = 0;
     while at < size {
-        let data = match file.seek(&looker(), at, SeekFrom::Data) {
+        let data = match file.seek(&internal_cx(), at, SeekFrom::Data) {
             Ok(data) => data,
             Err(Errno::NXIO) => size,
             Err(e) => return Err(format!("SEEK_DATA at {at}: {e}")),
         };
         if data < at || !is_zero(&bytes[at as usize..data.min(size) as usize]) {
-            return Err(format!("SEEK_DATA at {at} answers {data}, but there is data before"));
+            return Err(format!("SEEK_DATA at {at} returns {data}, but there is data before that"));
         }
         if data >= size {
             break;
         }
-        let hole = file.seek(&looker(), data, SeekFrom::Hole).map_err(|e| format!("SEEK_HOLE at {data}: {e}"))?;
+        let hole = file.seek(&internal_cx(), data, SeekFrom::Hole).map_err(|e| format!("SEEK_HOLE at {data}: {e}"))?;
         if hole <= data || hole > size {
-            return Err(format!("SEEK_HOLE at {data} answers {hole}, size {size}"));
+            return Err(format!("SEEK_HOLE at {data} returns {hole}, size {size}"));
         }
         at = hole;
     }
@@ -310,16 +320,16 @@ fn check_holes(file: &dyn vnode::OpenFile, bytes: &[u8]) -> Result<(), String> {
 
 fn xattrs(vnode: &Arc<dyn Vnode>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
     let fail = |e: Errno| format!("listxattr: {e}");
-    let size = vnode.listxattr(&looker(), &mut []).map_err(fail)?;
+    let size = vnode.listxattr(&internal_cx(), &mut []).map_err(fail)?;
     let mut names = vec![0; size];
-    let size = if size == 0 { 0 } else { vnode.listxattr(&looker(), &mut names).map_err(fail)? };
+    let size = if size == 0 { 0 } else { vnode.listxattr(&internal_cx(), &mut names).map_err(fail)? };
     let mut all = BTreeMap::new();
     for name in names[..size].split(|&b| b == 0).filter(|n| !n.is_empty()) {
         let fail = |e: Errno| format!("getxattr {}: {e}", name.escape_ascii());
-        let size = vnode.getxattr(&looker(), name, &mut []).map_err(fail)?;
+        let size = vnode.getxattr(&internal_cx(), name, &mut []).map_err(fail)?;
         let mut value = vec![0; size];
         if size > 0 {
-            let got = vnode.getxattr(&looker(), name, &mut value).map_err(fail)?;
+            let got = vnode.getxattr(&internal_cx(), name, &mut value).map_err(fail)?;
             value.truncate(got);
         }
         all.insert(name.to_vec(), value);
@@ -327,10 +337,10 @@ fn xattrs(vnode: &Arc<dyn Vnode>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> 
     Ok(all)
 }
 
-/// The view that the model expects; numbers are the model's own.
+/// Returns the view that the model expects, with the model's own object ids as inode numbers.
 pub fn expected(tree: &Tree) -> View {
     let paths = tree.paths();
-    // Counting a file's names once for all keeps large trees cheap.
+    // One pass counts the names of all files, which keeps large trees cheap.
     let mut names: BTreeMap<Id, u32> = BTreeMap::new();
     for &id in paths.values() {
         *names.entry(id).or_default() += 1;
@@ -338,7 +348,7 @@ pub fn expected(tree: &Tree) -> View {
     View(paths.into_iter().map(|(path, id)| (path, expected_object(tree, id, names[&id]))).collect())
 }
 
-/// One object as the model expects it, with that many names if it is no directory.
+/// Returns the expected view of one object; `names` is the link count unless it is a directory.
 pub fn expected_object(tree: &Tree, id: Id, names: u32) -> Object {
     let node = tree.node(id);
     Object {
@@ -359,37 +369,37 @@ pub fn expected_object(tree: &Tree, id: Id, names: u32) -> Object {
     }
 }
 
-/// Which number each object of the model was seen with: one for one, and the same for ever.
+/// The inode number of each object of the model, which must never change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
     seen: BTreeMap<Id, u64>,
 }
 
 impl Numbers {
-    /// Notes that the model's object is seen as `ino`.
-    pub fn meet(&mut self, id: Id, ino: u64) -> Result<(), String> {
+    /// Records that the object has the inode number `ino`; fails if it had another before.
+    pub fn record(&mut self, id: Id, ino: u64) -> Result<(), String> {
         match self.seen.insert(id, ino) {
-            Some(before) if before != ino => Err(format!("was number {before:#x}, is {ino:#x}")),
+            Some(before) if before != ino => Err(format!("inode number was {before:#x}, is {ino:#x}")),
             _ => Ok(()),
         }
     }
 
-    /// Forgets objects that the model doesn't hold any longer: their numbers may be given again.
+    /// Forgets objects that the model no longer holds: their inode numbers may be reused.
     pub fn retain(&mut self, tree: &Tree) {
         self.seen.retain(|id, _| tree.nodes.contains_key(id));
     }
 }
 
-/// How much of the times must be right.
+/// Which modification times are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Times {
-    /// All that the model knows.
+    /// All times that the model knows.
     All,
-    /// Those of files: after a failure or a crash a directory may have been touched.
+    /// Those of files only: a failed or interrupted operation may have touched a directory.
     Files,
 }
 
-/// Compares a view with what the model expects; the answer lists every difference.
+/// Compares a view with the model; the error lists every difference.
 pub fn compare(seen: &View, model: &Tree, numbers: &mut Numbers, times: Times) -> Result<(), String> {
     let expected = expected(model);
     let mut wrong = Vec::new();
@@ -404,23 +414,23 @@ pub fn compare(seen: &View, model: &Tree, numbers: &mut Numbers, times: Times) -
     }
     for (path, got) in &seen.0 {
         if !expected.0.contains_key(path) {
-            wrong.push(format!("/{path:?} should not be there: {got:?}"));
+            wrong.push(format!("/{path:?} is unexpected: {got:?}"));
         }
     }
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 
-/// Compares one object with what the model expects of it.
+/// Compares one object with the expected one.
 pub fn compare_object(got: &Object, want: &Object, numbers: &mut Numbers, times: Times) -> Result<(), String> {
-    numbers.meet(want.ino, got.ino)?;
+    numbers.record(want.ino, got.ino)?;
     let mut got_here = Object { ino: want.ino, ..got.clone() };
     if want.mtime.is_none() || (times == Times::Files && want.kind == Kind::Directory) {
         got_here.mtime = want.mtime;
     }
-    if got_here == *want { Ok(()) } else { Err(format!("is  {got:?}\n    not {want:?}")) }
+    if got_here == *want { Ok(()) } else { Err(format!("found    {got:?}\n    expected {want:?}")) }
 }
 
-/// Fills in the times that the model can't know.
+/// Copies the times that the model can't know from a view into the model.
 pub fn learn_times(seen: &View, model: &mut Tree) {
     for (path, id) in model.paths() {
         if let (Some(object), Some(node)) = (seen.0.get(&path), model.nodes.get_mut(&id)) {

@@ -1,20 +1,20 @@
-//! Which operations are worth trying on a tree: each kind of operation on each path, and each pair of paths.
+//! The operations to try on a tree: each kind of operation on each path and on each pair of paths.
 
 use super::op::{Fill, Op};
 use super::path::Path;
 use super::tree::Tree;
 use vnode::{Kind, RenameFlags, Time, XattrFlags};
 
-/// How much is tried.
+/// How many paths are tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Breadth {
     /// Every path and every pair.
     All,
-    /// One path of each kind of thing that can be at a path.
+    /// One path for each combination of objects that the branches can have there.
     Representative,
 }
 
-/// Paths that are named in `config.rs` and differ in what lies there, in one set of branches or another.
+/// Paths of `config.rs` that differ in what the branches have there, in at least one configuration.
 const REPRESENTATIVE: [&str; 17] = [
     "a",
     "a/f",
@@ -35,8 +35,8 @@ const REPRESENTATIVE: [&str; 17] = [
     "sparse",
 ];
 
-/// Names that may be free, hidden or reserved.
-fn more_paths(tree: &Tree) -> Vec<Path> {
+/// Returns paths that do not exist in the tree: free, hidden, reserved or too long.
+fn absent_paths(tree: &Tree) -> Vec<Path> {
     let mut paths: Vec<Path> =
         ["new", "a/new", "both/gone", "wf", "opq/hidden", "a/sub/new", "empty/new", ".wh.x", "a/.wh..wh..opq"]
             .map(Path::from)
@@ -48,10 +48,10 @@ fn more_paths(tree: &Tree) -> Vec<Path> {
     paths
 }
 
-/// The paths to try.
+/// Returns the paths to try.
 fn paths(tree: &Tree, breadth: Breadth) -> Vec<Path> {
     let mut paths: Vec<Path> = tree.paths().into_keys().filter(|p| *p != Path::root()).collect();
-    paths.extend(more_paths(tree));
+    paths.extend(absent_paths(tree));
     if breadth == Breadth::Representative {
         let wanted: Vec<Path> = REPRESENTATIVE
             .iter()
@@ -64,12 +64,12 @@ fn paths(tree: &Tree, breadth: Breadth) -> Vec<Path> {
     paths
 }
 
-/// Every operation on one path.
-pub fn on_one_path(tree: &Tree, breadth: Breadth) -> Vec<Op> {
+/// Returns every operation on one path.
+pub fn single_path_ops(tree: &Tree, breadth: Breadth) -> Vec<Op> {
     let mut ops = Vec::new();
     let mut all = paths(tree, Breadth::All);
     if breadth == Breadth::Representative {
-        // Single paths are cheap: leave out only what is the same thing again.
+        // Single paths are cheap: leave out only duplicates of other cases.
         all.retain(|p| {
             !["both/dir/low", "a/sub/link", "fifo", "a/.wh..wh..opq", "a/sub/new"].map(Path::from).contains(p)
         });
@@ -92,7 +92,7 @@ pub fn on_one_path(tree: &Tree, breadth: Breadth) -> Vec<Op> {
         ops.push(Op::Chown { path: path.clone(), uid: 33, gid: 44 });
         ops.push(Op::Utimes { path: path.clone(), mtime: Time { sec: 77, nsec: 999_999_999 } });
         if kind == Some(Kind::Regular) || kind.is_none() {
-            on_one_file(&path, &mut ops);
+            push_regular_file_ops(&path, &mut ops);
         }
         if matches!(kind, Some(Kind::Regular | Kind::Directory) | None) {
             let replace = XattrFlags { replace: true, create: false };
@@ -117,7 +117,7 @@ pub fn on_one_path(tree: &Tree, breadth: Breadth) -> Vec<Op> {
     ops
 }
 
-fn on_one_file(path: &Path, ops: &mut Vec<Op>) {
+fn push_regular_file_ops(path: &Path, ops: &mut Vec<Op>) {
     let path = || path.clone();
     ops.push(Op::Truncate { path: path(), size: 0 });
     ops.push(Op::Truncate { path: path(), size: 50 });
@@ -132,8 +132,8 @@ fn on_one_file(path: &Path, ops: &mut Vec<Op>) {
     ops.push(Op::Open { slot: 0, path: path(), flags: 1 | 0o1000 });
 }
 
-/// Every operation on two paths.
-pub fn on_two_paths(tree: &Tree, breadth: Breadth) -> Vec<Op> {
+/// Returns every operation on two paths.
+pub fn two_path_ops(tree: &Tree, breadth: Breadth) -> Vec<Op> {
     let mut ops = Vec::new();
     let all = paths(tree, breadth);
     let flags = [(false, false, false), (true, false, false), (false, true, false), (false, false, true)];
@@ -145,7 +145,7 @@ pub fn on_two_paths(tree: &Tree, breadth: Breadth) -> Vec<Op> {
             for (no_replace, exchange, whiteout) in flags {
                 let flags = RenameFlags { no_replace, exchange, whiteout };
                 if no_replace && tree.find(to).is_ok() && breadth == Breadth::Representative {
-                    // Refused before anything happens: tried without faults.
+                    // Refused before the first lower operation, so faults have no effect.
                     continue;
                 }
                 ops.push(Op::Rename { from: from.clone(), to: to.clone(), flags });

@@ -1,4 +1,4 @@
-//! Programs of random operations that follow from a seed.
+//! Random operations, derived from a seed.
 
 use super::op::{Fill, Op, SLOTS};
 use super::path::Path;
@@ -8,17 +8,17 @@ use vnode::{Kind, RenameFlags, Time, XattrFlags};
 
 const NAMES: [&str; 10] = ["a", "b", "both", "dir", "f", "h1", "n1", "n2", "sub", "x"];
 
-/// Chooses operations that suit a tree, and some that don't.
-pub struct Chooser<'r> {
-    /// The numbers.
+/// Chooses random operations on a tree, most of which succeed.
+pub struct OpChooser<'r> {
+    /// Source of randomness.
     pub rng: &'r mut Rng,
-    /// Only paths beneath this are chosen.
+    /// Directory that all chosen paths lie beneath.
     pub beneath: Path,
-    /// May files be opened and kept?
+    /// Whether operations may keep files open.
     pub keeps_open: bool,
 }
 
-impl Chooser<'_> {
+impl OpChooser<'_> {
     fn of_kind(&mut self, tree: &Tree, want: impl Fn(Kind) -> bool) -> Option<Path> {
         let all: Vec<Path> = tree
             .paths()
@@ -35,10 +35,10 @@ impl Chooser<'_> {
 
     fn file(&mut self, tree: &Tree) -> Path {
         let found = self.of_kind(tree, |k| k == Kind::Regular);
-        found.unwrap_or_else(|| self.any(tree))
+        found.unwrap_or_else(|| self.existing_path(tree))
     }
 
-    /// A path that mostly doesn't exist.
+    /// Returns a path that usually doesn't exist.
     fn new_path(&mut self, tree: &Tree) -> Path {
         let dir = self.dir(tree);
         if self.rng.one_in(40) {
@@ -51,8 +51,8 @@ impl Chooser<'_> {
         dir.join(self.rng.pick(&NAMES).as_bytes())
     }
 
-    /// A path that mostly exists, but not the top.
-    fn any(&mut self, tree: &Tree) -> Path {
+    /// Returns a path that usually exists, other than `beneath`.
+    fn existing_path(&mut self, tree: &Tree) -> Path {
         for _ in 0..4 {
             if let Some(path) = self.of_kind(tree, |_| true)
                 && path != self.beneath
@@ -63,8 +63,8 @@ impl Chooser<'_> {
         self.new_path(tree)
     }
 
-    fn either(&mut self, tree: &Tree) -> Path {
-        if self.rng.one_in(3) { self.any(tree) } else { self.new_path(tree) }
+    fn existing_or_new_path(&mut self, tree: &Tree) -> Path {
+        if self.rng.one_in(3) { self.existing_path(tree) } else { self.new_path(tree) }
     }
 
     fn fill(&mut self) -> Fill {
@@ -85,7 +85,7 @@ impl Chooser<'_> {
         [&b"user.one"[..], b"user.two", b"trusted.three"][self.rng.below(3)]
     }
 
-    /// The next operation.
+    /// Returns the next operation.
     pub fn op(&mut self, tree: &Tree) -> Op {
         let kinds = if self.keeps_open { 30 } else { 24 };
         match self.rng.below(kinds) {
@@ -93,13 +93,13 @@ impl Chooser<'_> {
             2 | 3 => Op::Mkdir { path: self.new_path(tree), mode: self.mode() },
             4 => Op::Symlink { path: self.new_path(tree), target: b"to/somewhere".to_vec() },
             5 => self.mknod(tree),
-            6 | 7 => Op::Link { from: self.file(tree), to: self.either(tree) },
-            8 | 9 => Op::Unlink { path: self.any(tree) },
+            6 | 7 => Op::Link { from: self.file(tree), to: self.existing_or_new_path(tree) },
+            8 | 9 => Op::Unlink { path: self.existing_path(tree) },
             10 | 11 => Op::Rmdir { path: self.dir(tree) },
-            12 => Op::Rename { from: self.dir(tree), to: self.either(tree), flags: self.flags() },
+            12 => Op::Rename { from: self.dir(tree), to: self.existing_or_new_path(tree), flags: self.flags() },
             13 => Op::Rename { from: self.dir(tree), to: self.dir(tree), flags: self.flags() },
-            14 => Op::Rename { from: self.file(tree), to: self.either(tree), flags: self.flags() },
-            15 => Op::Rename { from: self.any(tree), to: self.any(tree), flags: self.flags() },
+            14 => Op::Rename { from: self.file(tree), to: self.existing_or_new_path(tree), flags: self.flags() },
+            15 => Op::Rename { from: self.existing_path(tree), to: self.existing_path(tree), flags: self.flags() },
             16 => self.attributes(tree),
             17 => Op::Truncate { path: self.file(tree), size: self.offset() },
             18 => Op::Write { path: self.file(tree), offset: self.offset(), fill: self.fill() },
@@ -131,10 +131,14 @@ impl Chooser<'_> {
                 let path = self.of_kind(tree, |k| k != Kind::Symlink).unwrap_or_default();
                 Op::Chmod { path, mode: self.mode() }
             }
-            1 => Op::Chown { path: self.any(tree), uid: self.rng.below(5) as u32, gid: self.rng.below(5) as u32 },
+            1 => Op::Chown {
+                path: self.existing_path(tree),
+                uid: self.rng.below(5) as u32,
+                gid: self.rng.below(5) as u32,
+            },
             _ => {
                 let mtime = Time { sec: self.rng.below(1 << 31) as i64, nsec: self.rng.below(1_000_000_000) as u32 };
-                Op::Utimes { path: self.any(tree), mtime }
+                Op::Utimes { path: self.existing_path(tree), mtime }
             }
         }
     }

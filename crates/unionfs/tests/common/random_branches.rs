@@ -1,31 +1,32 @@
-//! Random sets of branches that start with different trees, which overlap in part.
+//! Random sets of branches whose trees overlap in part.
 
-use super::config::{Access, Config, Fills, branch_tree, try_merge};
+use super::config::{Access, BranchBuilder, Config, branch_tree, try_merge};
 use super::op::Op;
-use super::report::env;
+use super::report::env_number;
 use super::rng::Rng;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use vnode::Kind;
 
-/// Names that the random operations choose, too.
+/// Names of entries, chosen from those that the random operations use.
 const NAMES: [&str; 8] = ["a", "b", "both", "dir", "f", "h1", "sub", "x"];
 
-/// The seeds of a run: `STRATA_SEED` alone, else `STRATA_SEEDS` or `count` of them from `STRATA_FIRST_SEED` on.
+/// Returns the seeds of a run: only `STRATA_SEED` if set; otherwise `STRATA_SEEDS` or `count`
+/// seeds, beginning with `STRATA_FIRST_SEED`.
 pub fn seeds(count: u64) -> RangeInclusive<u64> {
-    match env("STRATA_SEED") {
+    match env_number("STRATA_SEED") {
         Some(seed) => seed..=seed,
         None => {
-            let first = env("STRATA_FIRST_SEED").unwrap_or(1);
-            first..=first + env("STRATA_SEEDS").unwrap_or(count) - 1
+            let first = env_number("STRATA_FIRST_SEED").unwrap_or(1);
+            first..=first + env_number("STRATA_SEEDS").unwrap_or(count) - 1
         }
     }
 }
 
-/// Two to five branches, `rw` and `ro` mixed in any order that can be mounted, with whiteouts, opaque
-/// directories and hard links.
-pub fn overlapping(seed: u64) -> Config {
-    // The program that runs on the branches uses the seed itself.
+/// Returns two to five branches, `rw` and `ro` mixed in any order that can be mounted, with
+/// whiteouts, opaque directories and hard links.
+pub fn random_config(seed: u64) -> Config {
+    // The unmodified seed drives the operations that run on these branches.
     let rng = &mut Rng::new(seed ^ 0x5eed_0000_0000);
     let count = 2 + rng.below(4);
     let skeleton = skeleton(rng);
@@ -33,7 +34,7 @@ pub fn overlapping(seed: u64) -> Config {
     let mut branches = Vec::new();
     for at in 0..count {
         accesses.push(if at == 0 || rng.one_in(2) { Access::Rw } else { Access::Ro });
-        branches.push(Planter::new(rng, seed, at).plant(&skeleton));
+        branches.push(RandomBranchBuilder::new(rng, seed, at).build(&skeleton));
     }
     let name = format!("{accesses:?} {seed}");
     let mut links: Vec<(usize, Op)> = Vec::new();
@@ -41,9 +42,9 @@ pub fn overlapping(seed: u64) -> Config {
         links.extend(branch.links(rng).into_iter().map(|link| (at, link)));
     }
     loop {
-        let mut programs: Vec<Vec<Op>> = branches.iter().map(|branch| branch.fills.clone().done()).collect();
+        let mut programs: Vec<Vec<Op>> = branches.iter().map(|branch| branch.builder.clone().build()).collect();
         for (at, link) in &links {
-            // Before the times are set.
+            // Links go before the operations that set the times.
             let place = programs[*at].iter().position(|op| matches!(op, Op::Utimes { .. })).unwrap_or_default();
             programs[*at].insert(place, link.clone());
         }
@@ -51,12 +52,12 @@ pub fn overlapping(seed: u64) -> Config {
         if try_merge(&trees).is_some() {
             return Config { name, branches: accesses.into_iter().zip(programs).collect(), prologue: vec![] };
         }
-        // The union would hide some of a file's names.
+        // The union would hide some names of a file and show others: drop a link and try again.
         links.pop();
     }
 }
 
-/// The directories that branches may have, parents first.
+/// Returns directories that any of the branches may have, parents first.
 fn skeleton(rng: &mut Rng) -> Vec<String> {
     let mut dirs = vec![String::new()];
     for _ in 0..3 + rng.below(8) {
@@ -75,54 +76,54 @@ fn join(dir: &str, name: &str) -> String {
     if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
 }
 
-/// Fills one branch.
-struct Planter<'r> {
+/// Builds one branch.
+struct RandomBranchBuilder<'r> {
     rng: &'r mut Rng,
-    planted: Planted,
+    branch: RandomBranch,
 }
 
-/// A branch's program, and what it has made.
-struct Planted {
-    fills: Fills,
+/// The operations that fill a branch, and the paths that they create.
+struct RandomBranch {
+    builder: BranchBuilder,
     dirs: Vec<String>,
     files: Vec<String>,
     taken: BTreeSet<String>,
 }
 
-impl<'r> Planter<'r> {
+impl<'r> RandomBranchBuilder<'r> {
     fn new(rng: &'r mut Rng, seed: u64, at: usize) -> Self {
-        let fills = Fills::new((seed as u8).wrapping_mul(7).wrapping_add(50 * at as u8));
-        let planted = Planted { fills, dirs: vec![String::new()], files: Vec::new(), taken: BTreeSet::new() };
-        Self { rng, planted }
+        let builder = BranchBuilder::new((seed as u8).wrapping_mul(7).wrapping_add(50 * at as u8));
+        let branch = RandomBranch { builder, dirs: vec![String::new()], files: Vec::new(), taken: BTreeSet::new() };
+        Self { rng, branch }
     }
 
-    fn with(&mut self, path: &str, make: impl FnOnce(Fills) -> Fills) {
-        self.planted.fills = make(std::mem::take(&mut self.planted.fills));
-        self.planted.taken.insert(path.to_owned());
+    fn with(&mut self, path: &str, make: impl FnOnce(BranchBuilder) -> BranchBuilder) {
+        self.branch.builder = make(std::mem::take(&mut self.branch.builder));
+        self.branch.taken.insert(path.to_owned());
     }
 
-    fn plant(mut self, skeleton: &[String]) -> Planted {
-        // Some branches have nearly all, some next to nothing.
+    fn build(mut self, skeleton: &[String]) -> RandomBranch {
+        // Some branches get nearly all directories, some almost none.
         let share = *self.rng.pick(&[1, 2, 2, 3, 5]);
         for dir in skeleton {
             let parent = dir.rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
-            if self.planted.dirs.contains(&parent) && self.rng.one_in(share) {
+            if self.branch.dirs.contains(&parent) && self.rng.one_in(share) {
                 self.directory(dir);
             }
         }
         for _ in 0..self.rng.below(12) {
-            self.something();
+            self.random_entry();
         }
-        self.planted
+        self.branch
     }
 
     fn directory(&mut self, dir: &str) {
         let mode = *self.rng.pick(&[0o755, 0o755, 0o700, 0o2775]);
-        self.with(dir, |fills| fills.dir(dir, mode));
-        self.planted.dirs.push(dir.to_owned());
+        self.with(dir, |builder| builder.dir(dir, mode));
+        self.branch.dirs.push(dir.to_owned());
         if self.rng.one_in(4) {
             let owner = self.rng.below(3) as u32;
-            self.planted.fills = std::mem::take(&mut self.planted.fills).owner(dir, owner, owner);
+            self.branch.builder = std::mem::take(&mut self.branch.builder).owner(dir, owner, owner);
         }
         if self.rng.one_in(8) {
             self.mark(&join(dir, ".wh..wh..opq"));
@@ -130,42 +131,42 @@ impl<'r> Planter<'r> {
     }
 
     fn mark(&mut self, path: &str) {
-        if !self.planted.taken.contains(path) {
-            self.with(path, |fills| fills.mark(path));
+        if !self.branch.taken.contains(path) {
+            self.with(path, |builder| builder.mark(path));
         }
     }
 
-    /// A file, a whiteout, or a directory that other branches know nothing of.
-    fn something(&mut self) {
-        let dir = self.rng.pick(&self.planted.dirs).clone();
+    /// Adds a file, a whiteout, or a directory that is not in the skeleton.
+    fn random_entry(&mut self) {
+        let dir = self.rng.pick(&self.branch.dirs).clone();
         let name = *self.rng.pick(&NAMES);
         let path = join(&dir, name);
         if self.rng.one_in(4) {
             self.mark(&join(&dir, &format!(".wh.{name}")));
             return;
         }
-        if self.planted.taken.contains(&path) {
+        if self.branch.taken.contains(&path) {
             return;
         }
         match self.rng.below(12) {
             0 | 1 => self.directory(&path),
-            2 => self.with(&path, |fills| fills.symlink(&path, "some/where")),
-            3 => self.with(&path, |fills| fills.special(&path, Kind::Fifo, 0)),
+            2 => self.with(&path, |builder| builder.symlink(&path, "some/where")),
+            3 => self.with(&path, |builder| builder.special(&path, Kind::Fifo, 0)),
             _ => {
                 let len = self.rng.below(200);
                 let xattr = self.rng.one_in(4);
-                self.with(&path, |fills| fills.file(&path, 0o644, len));
+                self.with(&path, |builder| builder.file(&path, 0o644, len));
                 if xattr {
-                    self.planted.fills = std::mem::take(&mut self.planted.fills).xattr(&path, b"user.one", 7);
+                    self.branch.builder = std::mem::take(&mut self.branch.builder).xattr(&path, b"user.one", 7);
                 }
-                self.planted.files.push(path);
+                self.branch.files.push(path);
             }
         }
     }
 }
 
-impl Planted {
-    /// Further names of its files, not yet made.
+impl RandomBranch {
+    /// Returns operations that create hard links to files of this branch.
     fn links(&self, rng: &mut Rng) -> Vec<Op> {
         let mut links = Vec::new();
         let mut taken = self.taken.clone();

@@ -1,0 +1,210 @@
+//! Branches in memory, unions over them, and the invariants of a mounted union.
+
+use super::config::{Access, Config};
+use super::session::Session;
+use super::tree::{Caller, ROOT, Tree};
+use super::view::{Numbers, Times, View, Walk, compare, compare_object, expected_object, view};
+use memfs::{Dump, Faults, MemFs, MemOptions};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use unionfs::{Branch, Delete, Metacopy, Mode, Options, Unionfs};
+use vnode::Layer;
+
+/// A set of branches in memory that share one fault plan, and the options of their union.
+pub struct TestUnion {
+    /// Which lower operation fails, and how.
+    pub faults: Faults,
+    /// The branches, left to right.
+    pub branches: Vec<(Access, Arc<MemFs>)>,
+    /// The union's delete mode.
+    pub delete: Delete,
+    /// Initial content of each read-only branch, which must never change.
+    read_only: Vec<Option<Dump>>,
+}
+
+/// The start of a test: branches to fork, the model of their union, and its inode numbers.
+pub struct Start {
+    /// The branches, forked for each run.
+    pub union: TestUnion,
+    /// The expected tree of the union, with every mtime known.
+    pub tree: Tree,
+    /// The inode number of each object.
+    pub numbers: Numbers,
+}
+
+impl Start {
+    /// Builds the branches of `config` and checks that their union matches the model.
+    pub fn new(config: &Config, delete: Delete, options: MemOptions) -> Self {
+        let mut union = TestUnion { faults: Faults::new(), branches: Vec::new(), delete, read_only: Vec::new() };
+        for (access, program) in &config.branches {
+            let branch = MemFs::with(options, &union.faults);
+            let mut session = Session::new(branch.clone());
+            for op in program {
+                session.run(Caller::ROOT, op).unwrap_or_else(|e| panic!("{}: {op:?}: {e}", config.name));
+            }
+            union.branches.push((*access, branch));
+        }
+        // A crash must not lose the initial content.
+        for (_, branch) in &union.branches {
+            branch.sync(&super::view::internal_cx()).unwrap_or_else(|e| panic!("{}: sync: {e}", config.name));
+        }
+        union.record_read_only();
+        let mut tree = config.union_tree();
+        let before = Tree { read_only: tree.read_only, ..super::config::merge(&config.branch_trees()) };
+        let mut numbers = union.prologue(config, before);
+        // The first mount creates the identity log in the root of the leftmost branch.
+        tree.nodes.entry(ROOT).and_modify(|root| root.mtime = None);
+        let session = union.mount().unwrap_or_else(|e| panic!("{}: {e}", config.name));
+        let times = if config.prologue.is_empty() { Times::All } else { Times::Files };
+        let seen = check(&session, &tree, &mut numbers, times)
+            .unwrap_or_else(|e| panic!("{}, after mounting:\n{e}", config.name));
+        super::view::learn_times(&seen, &mut tree);
+        drop(session);
+        union.check_read_only_branches().unwrap_or_else(|e| panic!("{}: {e}", config.name));
+        Self { union, tree, numbers }
+    }
+}
+
+impl TestUnion {
+    /// Runs the configuration's prologue in whiteout mode and checks the union after each step.
+    fn prologue(&self, config: &Config, mut tree: Tree) -> Numbers {
+        let mut numbers = Numbers::default();
+        if config.prologue.is_empty() {
+            return numbers;
+        }
+        let whiteout = TestUnion { delete: Delete::Whiteout, ..self.share() };
+        let mut session = whiteout.mount().unwrap_or_else(|e| panic!("{}: {e}", config.name));
+        for op in &config.prologue {
+            let name = &config.name;
+            session.run(Caller::ROOT, op).unwrap_or_else(|e| panic!("{name}: prologue {op:?}: {e}"));
+            tree.apply(Caller::ROOT, op).unwrap_or_else(|e| panic!("{name}: prologue {op:?}: {e:?}"));
+            check(&session, &tree, &mut numbers, Times::Files)
+                .unwrap_or_else(|e| panic!("{name}: after the prologue's {op:?}:\n{e}"));
+        }
+        numbers.retain(&tree);
+        numbers
+    }
+
+    /// Records the content of the read-only branches.
+    fn record_read_only(&mut self) {
+        self.read_only =
+            self.branches.iter().map(|(access, branch)| (*access == Access::Ro).then(|| branch.dump())).collect();
+    }
+
+    /// Returns a second handle to the same branches.
+    fn share(&self) -> Self {
+        Self {
+            faults: self.faults.clone(),
+            branches: self.branches.clone(),
+            delete: self.delete,
+            read_only: self.read_only.clone(),
+        }
+    }
+
+    /// Returns a deep copy of the branches, with a fault plan of its own.
+    pub fn fork(&self) -> Self {
+        let faults = Faults::new();
+        let branches = self.branches.iter().map(|(access, branch)| (*access, branch.fork(&faults))).collect();
+        Self { faults, branches, delete: self.delete, read_only: self.read_only.clone() }
+    }
+
+    /// Returns the branches as they are after a crash.
+    pub fn recover(&self) -> Self {
+        let faults = Faults::new();
+        let branches = self.branches.iter().map(|(access, branch)| (*access, branch.recover(&faults))).collect();
+        Self { faults, branches, delete: self.delete, read_only: self.read_only.clone() }
+    }
+
+    /// Mounts the union.
+    pub fn mount(&self) -> Result<Session, String> {
+        let branch = |(at, (access, branch)): (usize, &(Access, Arc<MemFs>))| Branch {
+            layer: branch.clone() as Arc<dyn Layer>,
+            path: format!("/branch/{at}").into(),
+            mode: if *access == Access::Rw { Mode::ReadWrite } else { Mode::ReadOnly },
+        };
+        let branches = self.branches.iter().enumerate().map(branch).collect();
+        // The files of these branches lie on both sides of this threshold.
+        let options = Options { delete: self.delete, metacopy: Metacopy::Above(30), ..Options::default() };
+        let layer = Unionfs::new(branches, options).map_err(|e| format!("mounting: {e}"))?;
+        Ok(Session::new(layer))
+    }
+
+    /// Checks that no read-only branch has changed.
+    pub fn check_read_only_branches(&self) -> Result<(), String> {
+        for (at, (before, (_, branch))) in self.read_only.iter().zip(&self.branches).enumerate() {
+            if let Some(before) = before
+                && *before != branch.dump()
+            {
+                return Err(format!("the read-only branch {at} was changed:\n{:?}", self.dump()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the writable branches hold no leftover internal files, as must be so after a
+    /// mount.
+    pub fn check_leftovers(&self, seen: &View) -> Result<(), String> {
+        let numbers: BTreeSet<u64> = seen.0.values().map(|object| object.ino).collect();
+        for (at, (access, branch)) in self.branches.iter().enumerate() {
+            if *access == Access::Rw {
+                let content = view(&*branch.calm(), Walk::Branch).map_err(|e| format!("branch {at}: {e}"))?;
+                check_content(&content, &numbers).map_err(|e| format!("branch {at}: {e}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns a view of each branch, for failure messages.
+    pub fn dump(&self) -> Vec<View> {
+        self.branches.iter().map(|(_, branch)| view(&*branch.calm(), Walk::Branch).unwrap_or_default()).collect()
+    }
+}
+
+fn check_content(content: &View, numbers: &BTreeSet<u64>) -> Result<(), String> {
+    for (path, object) in &content.0 {
+        let names: Vec<&[u8]> = path.components().collect();
+        match names.as_slice() {
+            [b".wh..wh.work", _, ..] => return Err(format!("leftover in the work directory: /{path:?} {object:?}")),
+            [b".wh..wh.links", name] => {
+                let number = std::str::from_utf8(name).ok().and_then(|hex| u64::from_str_radix(hex, 16).ok());
+                if !number.is_some_and(|number| numbers.contains(&number)) {
+                    return Err(format!("stale hard link index entry: /{path:?} {object:?}"));
+                }
+            }
+            [b".wh..wh.work" | b".wh..wh.links" | b".wh..wh.ident" | b".wh..wh.moved" | b".wh..wh.metacopies"] => {}
+            [.., last] if last.starts_with(b".wh..wh.") => {
+                let known = [&b".wh..wh..opq"[..], b".wh..wh..redirect", b".wh..wh.redirect"].contains(last)
+                    || last.starts_with(b".wh..wh.meta.")
+                    || last.strip_prefix(b".wh..wh.l.").is_some_and(|hex| hex.len() == 32);
+                if !known {
+                    return Err(format!("unknown internal file: /{path:?} {object:?}"));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the union and every open file match the model; returns the view of the union.
+pub fn check(session: &Session, tree: &Tree, numbers: &mut Numbers, times: Times) -> Result<View, String> {
+    // Fault tests have so many runs that the readdir cookies are checked only without faults.
+    let walk = if times == Times::All { Walk::User } else { Walk::Quick };
+    let seen = view(&*session.layer, walk)?;
+    compare(&seen, tree, numbers, times)?;
+    for slot in 0..session.slots.len() {
+        let open = tree.slots[slot];
+        match (session.observe_slot(slot), open) {
+            (None, None) => {}
+            (Some(got), Some(open)) => {
+                let want = expected_object(tree, open.id, tree.nlink(open.id));
+                let got = got.map_err(|e| format!("open file {slot}: {e}"))?;
+                compare_object(&got, &want, numbers, times).map_err(|e| format!("open file {slot}: {e}"))?;
+            }
+            (got, want) => {
+                return Err(format!("open file {slot}: open: {}, expected: {}", got.is_some(), want.is_some()));
+            }
+        }
+    }
+    Ok(seen)
+}
