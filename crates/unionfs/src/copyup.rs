@@ -9,13 +9,14 @@ use crate::times::keeping_times;
 use std::sync::Arc;
 use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode};
 
-/// A change that comes with a copy-up: made on the copy before anybody sees it, so that both come in one step.
+/// A change that is applied to the copy before the copy is published, so that both take effect in
+/// one step.
 pub(crate) struct Change {
-    /// A truncation, and what else changes with it.
+    /// A truncation, and other attributes that change with it.
     set: SetAttr,
-    /// Open the copy too.
+    /// Flags for opening the copy too.
     open: Option<OpenFlags>,
-    /// What came of it; `None` as long as no copy was made.
+    /// The result; `None` until a copy was made.
     pub(crate) done: Option<Changed>,
 }
 
@@ -26,19 +27,20 @@ pub(crate) struct Changed {
 }
 
 impl Change {
-    /// `set` has a size.
+    /// Returns the change for a `set` with a size.
     pub(crate) fn truncate(set: &SetAttr) -> Self {
-        // The copy never has the old size, so that truncating it may seem to be no change.
+        // The copy never has the old size, so truncating it may not count as a change: set the time
+        // explicitly.
         Self { set: SetAttr { mtime: set.mtime.or(Some(SetTime::Now)), ..*set }, open: None, done: None }
     }
 
-    /// An open that empties the file.
+    /// Returns the change for an open with `O_TRUNC`.
     pub(crate) fn open(flags: OpenFlags) -> Self {
         let set = SetAttr { size: Some(0), ..SetAttr::default() };
         Self { open: Some(flags.without_trunc()), ..Self::truncate(&set) }
     }
 
-    /// How many bytes of the original's data are needed.
+    /// Returns how many bytes of the original's data remain.
     pub(crate) fn kept(change: Option<&Self>, size: u64) -> u64 {
         change.and_then(|change| change.set.size).map_or(size, |kept| kept.min(size))
     }
@@ -51,30 +53,31 @@ impl Change {
     }
 }
 
-/// A copy to be made.
+/// A copy-up under way.
 struct Copying<'a> {
     vnode: &'a Arc<UnionVnode>,
-    /// The original, with its attributes.
+    /// The original.
     from: &'a Lower,
     attr: Attr,
-    /// Its known name.
+    /// The original's known name.
     place: Option<&'a Place>,
     to: BranchId,
 }
 
-/// A copy that nobody sees yet.
+/// A copy that is not visible yet.
 pub(crate) struct Built {
     pub(crate) entry: Entry,
-    /// Its name in the work directory, if it could not be made without one.
+    /// Work directory and name, if it could not be created without a name.
     pub(crate) work: Option<(Arc<dyn Vnode>, crate::work::WorkName)>,
     pub(crate) open: Option<Arc<dyn OpenFile>>,
 }
 
-/// How much there is to copy.
+/// The amount of data to copy.
 struct Amount;
 
 impl Amount {
-    /// Must the caller be on a thread that may wait? A copy of data is made durable, which takes long.
+    /// Fails with `MAY_BLOCK` if data are to be copied on a thread that must not wait: the copy is
+    /// made durable, which takes long.
     pub(crate) fn check(cx: &Cx<'_>, from: &Lower, change: Option<&Change>) -> Result<()> {
         if cx.may_block || from.vnode.kind() != Kind::Regular {
             return Ok(());
@@ -85,10 +88,10 @@ impl Amount {
 }
 
 impl Core {
-    /// Copies a file up to `to`, or further left if the directory where it is can't have a part there; without `to`, to the
-    /// branch where it belongs.
+    /// Copies a file up to `to`, or further left if the file's directory can't have a part there.
+    /// Without `to`, to the branch that [`Self::copy_target`] chooses.
     ///
-    /// Nothing that readers need is locked while data is copied.
+    /// No lock that readers need is held while data are copied.
     pub(crate) fn copy_up(
         &self,
         op: &Op<'_>,
@@ -99,14 +102,14 @@ impl Core {
         op.set.require_writable()?;
         let _job = self.jobs.start(op, vnode.id)?;
         let from = vnode.leaf();
-        // What its branch has taken along is not copied back.
+        // A file of a removed branch is not copied.
         op.set.branch(from.branch)?;
         let movable = op.set.writable(from.branch);
         if to.map_or(movable, |to| !op.set.is_left(to, from.branch)) {
             return Ok(());
         }
         if self.movers.is_promised(vnode.id) {
-            // The kernel writes to the host file, past the union.
+            // The kernel writes to the host file directly.
             return Err(Errno::BUSY);
         }
         let _moving = if movable { Some(self.movers.start_move(op, vnode.id)?) } else { None };
@@ -135,8 +138,9 @@ impl Core {
         }
     }
 
-    /// The branch for a copy of a file that lies on `from`: the nearest possible one up to `to`. Without `to`, the leftmost
-    /// read-write one that has a part of the directory, else the nearest possible one.
+    /// Returns the branch for the copy of a file that lies on `from`: the nearest possible one up
+    /// to `to`. Without `to`, the leftmost read-write one that has a part of the directory, else
+    /// the nearest possible one.
     pub(crate) fn copy_target(
         &self,
         op: &Op<'_>,
@@ -163,13 +167,13 @@ impl Core {
         let published = self.publish(op, copying, &built);
         if published.is_err() {
             self.discard(op, &built);
-            // Its number may be given to another file.
+            // The lower number may be reused for another file.
             self.identity.unalias(&self.server(op), op.set.branch(copying.to)?.tag, built.entry.vnode.id());
         }
         published
     }
 
-    /// Makes a copy aside, with all that belongs to it.
+    /// Builds a complete copy aside.
     fn build(&self, op: &Op<'_>, copying: &Copying<'_>, change: Option<&mut Change>) -> Result<Built> {
         let &Copying { from, ref attr, to, .. } = copying;
         let built = match from.vnode.kind() {
@@ -215,19 +219,19 @@ impl Core {
         Ok(Built { entry, work: Some((dir, name)), open: None })
     }
 
-    /// Removes a copy that is not needed.
+    /// Removes an unpublished copy.
     pub(crate) fn discard(&self, op: &Op<'_>, built: &Built) {
         if let Some((dir, name)) = &built.work {
             let removed = name.name().and_then(|name| dir.unlink(&self.server(op), name));
             if let Err(errno) = removed
                 && errno != Errno::NOENT
             {
-                tracing::warn!(%errno, "an unfinished copy stays in the work directory");
+                tracing::warn!(%errno, "could not remove an unfinished copy from the work directory");
             }
         }
     }
 
-    /// Puts a finished copy in place. `EAGAIN` if the file was renamed while it was copied.
+    /// Publishes a finished copy. `EAGAIN` if the file was renamed while it was copied.
     fn publish(&self, op: &Op<'_>, copying: &Copying<'_>, built: &Built) -> Result<()> {
         let &Copying { vnode, from, ref attr, place, to } = copying;
         let copy = Lower { vnode: built.entry.vnode.clone(), branch: to };
@@ -242,10 +246,11 @@ impl Core {
         if vnode.place().is_some() != at {
             return Err(Errno::AGAIN);
         }
-        // A name that is not known, but there: the known one of several went, or it shows something else since the branches changed.
+        // It still has a name that is not known: the known one of several was removed, or leads
+        // elsewhere since the branches changed.
         let unknown = !at && attr.nlink > 0 && !vnode.is_gone();
         let several = attr.nlink > 1 || unknown;
-        // Made without a name, it may still be given one, and has to keep its number then.
+        // Created without a name, it can still be linked, and must keep its number then.
         let linkable = !at && attr.nlink == 0 && !vnode.is_gone();
         if at || several || linkable {
             let copied = copy.vnode.getattr(op)?;
@@ -267,7 +272,7 @@ impl Core {
         Ok(())
     }
 
-    /// Is the file still at its place? Answers false (and lets the vnode know) if that name is gone.
+    /// Whether the file is still at its place. If not, the vnode forgets that name.
     pub(crate) fn still_there(
         &self,
         op: &Op<'_>,
@@ -289,7 +294,8 @@ impl Core {
         Ok(there)
     }
 
-    /// A file of several names: from its index entry on every lower name leads to the copy.
+    /// Publishes the copy of a file with several names. As soon as the index entry exists, every
+    /// lower name leads to the copy.
     fn publish_index(&self, op: &Op<'_>, copying: &Copying<'_>, built: &Built) -> Result<()> {
         let &Copying { vnode, from, ref attr, place, to } = copying;
         let copy = &Lower { vnode: built.entry.vnode.clone(), branch: to };
@@ -301,14 +307,14 @@ impl Core {
         if named.is_ok() {
             self.use_name(op, vnode.id, attr.nlink, 1);
         } else {
-            // It is reached by its index entry.
+            // The index entry leads to the copy.
             self.kept_name(op, from, attr);
             self.discard(op, built);
         }
         Ok(())
     }
 
-    /// A file whose last known name is gone, or that has none yet, lives as long as its vnode.
+    /// Publishes the copy of a file without a name. The copy lives as long as its vnode.
     fn publish_orphan(&self, vnode: &UnionVnode, built: &Built, linkable: bool) {
         if let Some(open) = &built.open {
             if !linkable {
@@ -330,7 +336,8 @@ impl Core {
         })
     }
 
-    /// Runs `change` on a lower directory so that its times stay: nothing changes in the view.
+    /// Runs `change` on a lower directory and restores the directory's times: the view has not
+    /// changed.
     pub(crate) fn keeping_times<T>(
         &self,
         op: &Op<'_>,
@@ -340,8 +347,9 @@ impl Core {
         keeping_times(&self.server(op), dir, change)
     }
 
-    /// Brings the file that `name` leads to in `dir` to that branch, under that name: the view does not change. The caller
-    /// holds `dir`'s names; the file itself was copied up before. Answers false if another branch is to be chosen.
+    /// Links the copied-up file under the name `name` of `dir`, if that still leads to the
+    /// original. The view does not change. The caller holds `dir`'s names. Returns false if another
+    /// branch has to be chosen.
     pub(crate) fn name_on(
         &self,
         op: &Op<'_>,

@@ -1,4 +1,4 @@
-//! Counting the names of files: docs/design/unionfs.md, "Hard links".
+//! Link counts: docs/design/unionfs.md, "Hard links".
 
 use crate::branch::Lower;
 use crate::links::Pending;
@@ -10,14 +10,16 @@ use parking_lot::MutexGuard;
 use vnode::{Attr, Errno, Name, Result};
 
 impl Core {
-    /// Gives a copy its index entry. The names that the file has where it lay so far are from then on names that lead to it.
+    /// Adds a copy to the index. From then on, the names of the file on its old branch count as
+    /// lower names that lead to the copy.
     pub(crate) fn index_copy(&self, op: &Op<'_>, number: u64, from: (&Lower, &Attr), copy: &Lower) -> Result<()> {
         let (old, attr) = from;
         if self.links.branch(number) != Some(old.branch) {
             self.use_name(op, number, attr.nlink, 0);
             return self.add_to_index(op, number, copy);
         }
-        // A copy that moves on. After a crash the next mount sees by the index whether it did.
+        // A copy that moves further left. After a crash, the next mount sees in the index whether
+        // it did.
         let tag = op.set.branch(old.branch)?.tag;
         let record = Record::Using { tag, number, first: attr.nlink, path: Vec::new() };
         self.begin_using(op, record)?;
@@ -37,8 +39,9 @@ impl Core {
         Ok(())
     }
 
-    /// Writes a count of names, which ends the operation of this thread on a name of that file. In the log it ends those of
-    /// other threads too, which are still to be completed after a crash: they are written again with it.
+    /// Writes a link count, which ends this thread's operation on a name of that file. In the log,
+    /// the record ends the operations of other threads too, although these would have to be
+    /// completed after a crash. So their records are written again with it.
     fn write_names(&self, op: &Op<'_>, mut counting: MutexGuard<'_, Pending>, number: u64, first: u32, used: u32) {
         let of_file = |record: &Record| matches!(record, Record::Using { number: n, .. } if *n == number);
         let this = std::thread::current().id();
@@ -50,7 +53,8 @@ impl Core {
         self.identity.note_all(&self.server(op), records);
     }
 
-    /// An index entry came to another branch: the `nlink` names of the file on the old one lead to it, but for the old entry.
+    /// Updates the link count after an index entry moved to another branch: the file's `nlink`
+    /// names on the old branch, without the old index entry, now count as lower names.
     pub(crate) fn index_moved(&self, op: &Op<'_>, number: u64, nlink: u32) {
         let counting = self.links.counting.lock();
         let names = self.identity.names(number).unwrap_or_default();
@@ -58,19 +62,21 @@ impl Core {
         self.write_names(op, counting, number, first, names.used);
     }
 
-    /// Is that a name of a file whose link count is kept in the log, or will be once the name is used up?
+    /// Returns the number of a file if its link count is in the log, or will be once this name is
+    /// used up.
     fn counts(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) -> Result<Option<u64>> {
         let number = self.number_of(op, lower, attr)?;
         let counted = match self.links.branch(number) {
             Some(at) => at != lower.branch,
-            // On the leftmost branch nothing hides a name.
+            // Nothing hides names of the leftmost branch.
             None => attr.nlink > 1 && !op.set.is_leftmost(lower.branch),
         };
         Ok(counted.then_some(number))
     }
 
-    /// To be called before a name of a lower file is hidden, replaced or removed: after a crash the next mount finds out what
-    /// came of it. What [`Self::name_went`] or [`Self::use_name`] writes later, or [`Self::kept_name`], ends this.
+    /// Logs that a name of a lower file is about to be hidden, replaced or removed. After a crash,
+    /// the next mount checks whether it was. Ended by the record that [`Self::name_removed`] or
+    /// [`Self::use_name`] writes, or by [`Self::cancel_use`].
     pub(crate) fn going_to_use(
         &self,
         op: &Op<'_>,
@@ -83,36 +89,38 @@ impl Core {
         let tag = op.set.branch(lower.branch)?.tag;
         let record = Record::Using { tag, number, first: attr.nlink, path: dir.path_to(name) };
         match self.begin_using(op, record) {
-            // A path of 64 KiB: only a crash just now could make the link count wrong.
+            // A path of 64 KiB can't be logged. The link count is wrong only after a crash at this
+            // moment.
             Err(Errno::NAMETOOLONG) => Ok(()),
             other => other,
         }
     }
 
-    /// The name was not used up after all.
+    /// Ends [`Self::begin_use`] of a name that was not used up.
     pub(crate) fn kept_name(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) {
         if let Ok(Some(number)) = self.counts(op, lower, attr) {
             self.end_using(op, number, 0);
         }
     }
 
-    /// No name was used up; `removed` names of the lower file are gone for good.
+    /// Ends an operation without a used name. `removed` names of the lower file are deleted.
     pub(crate) fn end_using(&self, op: &Op<'_>, number: u64, removed: u32) {
         let counting = self.links.counting.lock();
         let names = self.identity.names(number).unwrap_or_default();
         let first = match self.links.branch(number) {
             Some(_) => names.first,
-            // Nothing is hidden, nothing to be remembered.
+            // No name is hidden: no record is needed.
             None if names.used == 0 => 0,
             None => names.first.saturating_sub(removed).max(names.used),
         };
         self.write_names(op, counting, number, first, names.used);
     }
 
-    /// Bookkeeping after a name was removed that something had hidden: it was counted as used up when that came.
+    /// Updates the link count after a hidden name was removed. It was counted as used up when it
+    /// was hidden.
     pub(crate) fn hidden_name_went(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) {
         let Ok(number) = self.number_of(op, lower, attr) else { return };
-        // Of a copy's original it goes on being one of the first names, and used up.
+        // A name of a copy's original remains one of the first names, and used up.
         let counted = self.links.branch(number).is_none_or(|at| at == lower.branch);
         if counted && attr.nlink > 1 && self.identity.names(number).is_some_and(|names| names.used > 0) {
             self.use_name(op, number, attr.nlink.saturating_sub(1), -1);
@@ -124,7 +132,7 @@ impl Core {
         }
     }
 
-    /// Bookkeeping after a name that something hid shows again.
+    /// Updates the link count after a hidden name became visible again.
     pub(crate) fn name_came_back(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) -> Result<()> {
         if let Some(number) = self.counts(op, lower, attr)?
             && self.identity.names(number).is_some_and(|names| names.used > 0)
@@ -134,8 +142,8 @@ impl Core {
         Ok(())
     }
 
-    /// Counts one of the names of a lower file with `first` names as used up. Once the file is in the index, the names that it
-    /// had then stay what is counted from.
+    /// Adds `by` to the number of used names of a lower file with `first` names. Once the file is
+    /// in the index, the number of first names is fixed.
     pub(crate) fn use_name(&self, op: &Op<'_>, number: u64, first: u32, by: i32) {
         let counting = self.links.counting.lock();
         let fresh = crate::identity::Names { first, used: 0 };
@@ -147,22 +155,23 @@ impl Core {
         self.write_names(op, counting, number, names.first, names.used);
     }
 
-    /// The link count to show for a file, given that of its lower file.
+    /// Returns the link count to show for a file, given that of its lower file.
     pub(crate) fn link_count(&self, number: u64, lower: u32) -> u32 {
         let indexed = self.links.branch(number).is_some();
         if lower < 2 && !indexed {
             return lower;
         }
         match self.identity.names(number) {
-            // A name on the copy's own branch may be hidden too.
+            // Names on the copy's own branch may be hidden too.
             Some(names) if indexed => lower.saturating_sub(1).saturating_add(names.first).saturating_sub(names.used),
             Some(names) => lower.saturating_sub(names.used),
             None => lower.saturating_sub(u32::from(indexed)),
         }
     }
 
-    /// Bookkeeping after a name of a file went. `lower`, `attr`: what the name led to on its own branch, with the attributes
-    /// from before; `stays`: the lower name is still there, hidden.
+    /// Updates the link count after a name of a file was removed. `lower`, `attr`: the object that
+    /// the name led to on its branch, with its attributes before. `remains`: the lower name still
+    /// exists, hidden.
     fn name_went(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, stays: bool) -> Result<()> {
         let number = self.number_of(op, lower, attr)?;
         let indexed = self.links.branch(number);
@@ -185,14 +194,15 @@ impl Core {
         Ok(())
     }
 
-    /// The same after the moment of an operation, when it can't fail any more: at worst a link count is not right.
+    /// As [`Self::name_removed`], after an operation took effect and can't fail any more. At worst
+    /// a link count is wrong.
     pub(crate) fn note_name_went(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, stays: bool) {
         if let Err(errno) = self.name_went(op, lower, attr, stays) {
-            tracing::warn!(%errno, "the names of a file could not be counted");
+            tracing::warn!(%errno, "could not update the link count of a file");
         }
     }
 
-    /// How many names still lead to an indexed file.
+    /// Returns the number of names that still lead to an indexed file.
     fn names_left(&self, op: &Op<'_>, number: u64, lower: &Lower, attr: &Attr, removed: bool) -> Result<u32> {
         let copy = if removed {
             attr.nlink.saturating_sub(1)
@@ -241,9 +251,9 @@ mod tests {
     use crate::branch::BranchId;
     use vnode::Kind;
 
-    /// Names of one file may go from several directories at once.
+    /// Names of one file may be removed from several directories at once.
     #[test]
-    fn names_that_go_at_once_are_all_counted() {
+    fn names_used_by_several_threads_are_all_counted() {
         const THREADS: u32 = 4;
         const NAMES: u32 = 3000;
         let layer = memfs::MemFs::new();
@@ -260,9 +270,10 @@ mod tests {
         assert_eq!(core.identity.names(77).map(|names| names.used), Some(THREADS * NAMES));
     }
 
-    /// A crash while names of one file go from several directories: one operation has ended, another is to be completed.
+    /// A crash while names of one file are removed from several directories: one operation has
+    /// ended, another is to be completed.
     #[test]
-    fn the_end_of_one_operation_leaves_others_to_be_completed() {
+    fn ending_one_operation_does_not_end_others() {
         let layers = [memfs::MemFs::new(), memfs::MemFs::new()];
         let cx = vnode::Cx::internal(0, 0);
         let name = |text: &'static str| Name::new(text.as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Making new objects.
+//! Creation of objects.
 
 use crate::branch::{BranchId, Lower};
 use crate::file::UnionFile;
@@ -11,14 +11,14 @@ use crate::whiteout::reserved;
 use std::sync::Arc;
 use vnode::{Attr, Entry, Errno, Kind, Name, OpenFile, OpenFlags, Result, Vnode};
 
-/// Where something new goes.
+/// The place of a new object.
 struct Slot {
     branch: BranchId,
-    /// A whiteout of the name lies in that branch's directory: it is taken away after the entry has come.
+    /// That branch has a whiteout of the name, to be removed after the entry was created.
     whiteout: bool,
 }
 
-/// What was made, and where.
+/// A new object and its place.
 struct Made<T> {
     lower: Lower,
     attr: Attr,
@@ -27,14 +27,15 @@ struct Made<T> {
 }
 
 impl UnionVnode {
-    /// Refuses names that users can't make.
+    /// Fails for names that users can't create.
     pub(crate) fn check_new_name(&self, op: &Op<'_>, name: Name<'_>) -> Result<()> {
         self.dir()?;
         op.set.require_writable()?;
         if reserved(name.as_bytes()) { Err(self.refuse_name(name)) } else { Ok(()) }
     }
 
-    /// What was removed takes nothing new: a directory no entry, a file no name.
+    /// Fails with `ENOENT` if this was removed: a removed directory takes no entries, a removed
+    /// file no names.
     pub(crate) fn check_alive(&self) -> Result<()> {
         if self.is_gone() { Err(Errno::NOENT) } else { Ok(()) }
     }
@@ -43,7 +44,8 @@ impl UnionVnode {
         if let [only] = stack
             && op.set.writable(only.branch)
         {
-            // Nothing can hide it nor show through: the lower file system knows whether the name is free.
+            // Nothing on other branches matters: the lower file system knows whether the name is
+            // free.
             return Ok(Slot { branch: only.branch, whiteout: false });
         }
         let whiteout = match self.known_absent(op, name) {
@@ -60,7 +62,7 @@ impl UnionVnode {
         Ok(Slot { branch, whiteout: whiteout == Some(branch) })
     }
 
-    /// Makes an entry with `make`, which is called with the lower directory where it goes.
+    /// Creates an entry with `make`, which is called with the lower directory for it.
     fn make_entry<T>(
         &self,
         op: &Op<'_>,
@@ -96,7 +98,7 @@ impl UnionVnode {
         }
     }
 
-    /// The entry is there; what follows changes nothing more in the view.
+    /// Completes a creation. The entry exists, and the view does not change any more.
     fn made(&self, op: &Op<'_>, part: &Lower, slot: &Slot, name: Name<'_>, entry: &Entry) {
         self.entry_changed(name, Fate::Unknown);
         let directory = entry.vnode.kind() == Kind::Directory;
@@ -107,10 +109,11 @@ impl UnionVnode {
             return;
         }
         if directory {
-            // The whiteout beside it ends its stack; the mark does the same from inside, also after a rename.
+            // The whiteout beside the directory ends its stack. The opaque mark does the same from
+            // inside, also after a rename.
             let lower = Lower { vnode: entry.vnode.clone(), branch: part.branch };
             if let Err(errno) = self.core.make_opaque(op, &lower) {
-                tracing::warn!(%name, %errno, "a new directory could not be marked opaque: its whiteout stays");
+                tracing::warn!(%name, %errno, "could not mark a new directory opaque: the whiteout beside it remains");
                 return;
             }
         }
@@ -204,7 +207,7 @@ impl UnionVnode {
         loop {
             let names = self.dir()?.names.write();
             self.check_alive()?;
-            // Its last name is gone: it gets no other, though a copy of it could take one.
+            // A file whose last name was removed can't be linked, even if a copy of it could.
             target.check_alive()?;
             let stack = self.stack()?;
             let probe = self.core.probe(op, &stack, name)?;
@@ -237,15 +240,16 @@ impl UnionVnode {
         }
     }
 
-    /// The file that is to get another name.
+    /// Returns the file that is to be linked.
     fn link_target(&self, op: &Op<'_>, target: &Arc<dyn Vnode>) -> Result<Arc<Self>> {
         let target = same_layer(&self.core, target)?.arc()?;
         target.bring_up(op)?;
-        // Since the branches changed its name leads to another file: the caller looks again.
+        // After a change of the branches its name leads to another file: the caller repeats the
+        // lookup.
         if target.is_adrift() { Err(Errno::STALE) } else { Ok(target) }
     }
 
-    /// The file has got that name; `attr` is what its lower file has now.
+    /// Completes a link; `attr`: attributes of the lower file after it.
     fn linked(&self, name: Name<'_>, target: Arc<Self>, attr: Attr) -> Result<Entry> {
         if target.place().is_none() {
             self.core.movers.release_orphan(target.id);
@@ -256,8 +260,8 @@ impl UnionVnode {
         Ok(Entry { vnode: target, attr })
     }
 
-    /// The branch where another name of a file on `from` goes: the file's own, if the name would show there. Else one to which
-    /// the file's known name can be brought, too.
+    /// Returns the branch for another name of a file on `from`: the file's own branch if the name
+    /// would be visible there. Else one to which the file's known name can be moved, too.
     fn link_branch(
         &self,
         op: &Op<'_>,

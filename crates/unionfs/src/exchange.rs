@@ -1,4 +1,5 @@
-//! `RENAME_EXCHANGE`: both are brought to one branch and marked as for a move, then one lower exchange.
+//! `RENAME_EXCHANGE`: both objects are brought to one branch and marked as for a rename; then one
+//! lower exchange.
 
 use crate::branch::{BranchId, Lower};
 use crate::node::{UnionVnode, lock_names};
@@ -8,13 +9,13 @@ use crate::rename_dir::{Marked, is_dir_still};
 use std::sync::Arc;
 use vnode::{Errno, Name, RenameFlags, Result};
 
-/// One of the two, and where it goes.
+/// One of the two objects, and its destination.
 struct Side<'a> {
     vnode: &'a Arc<UnionVnode>,
-    /// The directory and name where it is.
+    /// Its present directory and name.
     dir: &'a Arc<UnionVnode>,
     name: Name<'a>,
-    /// Those of the other.
+    /// Directory and name of the other object.
     other: &'a Arc<UnionVnode>,
     other_name: Name<'a>,
 }
@@ -46,8 +47,9 @@ impl Rename<'_> {
         Ok(done)
     }
 
-    /// The branch on which both lie already, and nowhere else. Of two files, that of the left one if both directories can have
-    /// a part there: a file that is open may not be able to move. Else the leftmost.
+    /// Returns the branch for the exchange: that on which both already lie, if they lie nowhere
+    /// else. For two files, the branch of the left one, if both directories can have a part there;
+    /// a file that is open may not be able to move. Else the leftmost.
     fn exchange_target(&self, op: &Op<'_>, dest: &UnionVnode) -> Result<BranchId> {
         let (source, other) = (self.source.branch(), dest.branch());
         let branch = if op.set.is_left(other, source) { other } else { source };
@@ -95,7 +97,8 @@ impl Rename<'_> {
         Ok(true)
     }
 
-    /// Does the name still lead to that object, on the branch of the exchange? A further name of a file is brought there.
+    /// Whether the name still leads to that object, on the branch of the exchange. If it is another
+    /// name of a file, it is linked there.
     fn is_ready(&self, op: &Op<'_>, side: &Side<'_>, target: BranchId) -> Result<bool> {
         let stack = side.dir.stack()?;
         if side.vnode.branch() != target {

@@ -1,4 +1,5 @@
-//! Removing from a full branch: docs/design/unionfs.md, "Full branches". And making what is only a name.
+//! Removals on a full branch: docs/design/unionfs.md, "Full branches". Also the creation of empty
+//! files of which only the name matters.
 
 use crate::branch::BranchId;
 use crate::node::Core;
@@ -10,23 +11,24 @@ use std::sync::atomic::Ordering;
 use vnode::{Errno, Kind, Name, Result, Vnode};
 
 impl Core {
-    /// Sets aside on a branch what removing files will need should it become full.
+    /// Sets files aside on a branch for when it is full.
     pub(crate) fn prepare_spare(&self, op: &Op<'_>, index: BranchId) {
         let Ok(branch) = op.set.branch(index) else { return };
         if let Err(errno) = branch.spare.prepare(op, &branch.root) {
-            tracing::debug!(%errno, branch = %op.set.path_of(index), "nothing is set aside for when the branch is full");
+            tracing::debug!(%errno, branch = %op.set.path_of(index), "could not set anything aside for removals on a full branch");
         }
     }
 
-    /// Runs `remove`, an operation that frees space. If it finds a branch full, it runs once more with the space that was
-    /// reserved for it; that is reserved again from what it frees. `remove` must leave everything as it was when it fails.
+    /// Runs `remove`, an operation that frees space. If it finds a branch full, releases the
+    /// reserves and runs it once more, then fills the reserves again. A failing `remove` must
+    /// change nothing.
     pub(crate) fn freeing<T>(&self, op: &Op<'_>, mut remove: impl FnMut() -> Result<T>) -> Result<T> {
         match remove() {
             Err(errno) if is_full(errno) => {}
             other => return other,
         }
         let cx = self.own();
-        // Whoever finds the branch full at the same time waits here until the reserve is filled again.
+        // Other removals that find the branch full wait here until the reserve is filled again.
         let reserves: Vec<_> =
             op.set.writables().map(|member| (&member.state, member.state.spare.reserve.lock())).collect();
         for (branch, reserve) in &reserves {
@@ -39,7 +41,7 @@ impl Core {
         done
     }
 
-    /// Something was removed: fills the reserves that are not full.
+    /// Fills the reserves that are not full, after a removal.
     pub(crate) fn refill_spare(&self, op: &Op<'_>) {
         for branch in
             op.set.order.iter().map(|member| &member.state).filter(|branch| branch.spare.short.load(Ordering::Acquire))
@@ -49,7 +51,7 @@ impl Core {
         }
     }
 
-    /// Makes a whiteout, or another mark that is only a name, on a branch that has no inode for it left: as a hard link.
+    /// Creates a whiteout or mark on a branch without free inodes, as a hard link to the blank.
     pub(crate) fn link_blank(&self, op: &Op<'_>, dir: &Arc<dyn Vnode>, branch: BranchId, name: Name<'_>) -> Result<()> {
         let branch = op.set.branch(branch)?;
         let mut blank = branch.spare.blank.lock();
@@ -58,7 +60,7 @@ impl Core {
             None => Err(Errno::NOENT),
         };
         match linked {
-            // It has all the names that it can have, or the last of them is gone.
+            // The blank has the maximum number of links, or its last name was removed.
             Err(Errno::MLINK | Errno::NOENT | Errno::STALE) => {
                 let fresh = Unnamed::make(op, &branch.root, 0o444)?;
                 dir.link(op, name, &fresh.vnode)?;
@@ -69,7 +71,7 @@ impl Core {
         }
     }
 
-    /// Makes an empty file whose name is all that matters.
+    /// Creates an empty file of which only the name matters.
     pub(crate) fn make_empty(&self, op: &Op<'_>, dir: &Arc<dyn Vnode>, branch: BranchId, name: Name<'_>) -> Result<()> {
         let op = &self.server(op);
         match dir.mknod(op, name, Kind::Regular.mode_bits() | 0o444, 0) {

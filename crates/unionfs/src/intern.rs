@@ -1,4 +1,4 @@
-//! One live vnode for each object.
+//! Interning: each live object has one vnode.
 
 use crate::branch::{Lower, Stack, same_stack};
 use crate::log::Alias;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use vnode::{Errno, Result, Vnode};
 
 impl Core {
-    /// The live vnode of a file, or a new one.
+    /// Returns the live vnode of a file, or a new one.
     pub(crate) fn intern_leaf(
         self: &Arc<Self>,
         op: &Op<'_>,
@@ -34,7 +34,7 @@ impl Core {
                     }
                     if same {
                         if !wears_same(&live.leaf().vnode, &lower.vnode) {
-                            // Somebody removed its metacopy behind our back, or put one there.
+                            // Its metacopy was removed or created out of band.
                             live.dress(lower.clone());
                         }
                         if !op.set.stays(lower.branch) && !live.is_at(&place.parent, place.name.as_bytes()) {
@@ -44,16 +44,19 @@ impl Core {
                     }
                     id = crate::identity::next_free(id);
                 }
-                // A branch was changed behind our back, and the number belongs to something else that still lives.
+                // After an out-of-band change the number belongs to another object that is still
+                // live.
                 Interned::Present(_) => id = crate::identity::next_free(id),
             }
         }
     }
 
-    /// Is `live` the vnode of an object that is gone for good, whose number a branch has given to `found`?
+    /// Whether `live` is the vnode of a deleted object, whose number the branch's file system has
+    /// reused for `found`.
     ///
-    /// File systems give a number away again at once, while the kernel has not yet forgotten the old object. A bottom that
-    /// knows its live vnodes answers the same one for the same object; otherwise the old one itself is asked.
+    /// File systems reuse numbers at once, while the kernel may still refer to the old object. A
+    /// bottom layer that knows its live vnodes returns the same vnode for the same object.
+    /// Otherwise the old vnode is queried.
     fn is_dead(&self, live: &UnionVnode, found: &Lower) -> bool {
         let leaf = live.leaf();
         if Arc::ptr_eq(&leaf.vnode, &found.vnode) {
@@ -62,7 +65,7 @@ impl Core {
         matches!(leaf.vnode.getattr(&self.own()), Err(Errno::STALE | Errno::NOENT))
     }
 
-    /// The vnode of a new file without a name.
+    /// Returns the vnode of a new file without a name.
     pub(crate) fn intern_unnamed(self: &Arc<Self>, op: &Op<'_>, number: u64, lower: &Lower) -> Arc<UnionVnode> {
         let mut id = number;
         loop {
@@ -75,7 +78,7 @@ impl Core {
         }
     }
 
-    /// The live vnode of a directory, or a new one.
+    /// Returns the live vnode of a directory, or a new one.
     pub(crate) fn intern_dir(
         self: &Arc<Self>,
         op: &Op<'_>,
@@ -123,8 +126,8 @@ impl Core {
         }
     }
 
-    /// The live vnode of the directory at that place, which has merged something further right since the branches changed: by
-    /// what it merges now its number would be another.
+    /// Returns the live vnode of the directory at this place, if the directory merges more branches
+    /// to the right since the set changed: computed from the new stack, its number would differ.
     pub(crate) fn renumbered(
         &self,
         op: &Op<'_>,
@@ -150,7 +153,8 @@ impl Core {
 }
 
 impl UnionVnode {
-    /// A directory that was last right in an older set was found again, as this. It keeps its number, also over the next mount.
+    /// Revalidates a directory with its stack in the current set. It keeps its number, also after
+    /// the next mount.
     pub(crate) fn found_dir(
         &self,
         op: &Op<'_>,

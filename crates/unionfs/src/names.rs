@@ -1,10 +1,10 @@
 //! The lock on a directory's entries: see "Locks" in docs/design/unionfs.md.
 //!
-//! A writer holds it across lower operations, and one of these may not return: a frozen file system
-//! makes it wait until the thaw. Readers do not wait with it. After a moment they look without the
-//! lock, and believe what they see only if no writer began or ended meanwhile, and if a second look
-//! sees the same: the steps of one writer change what a name shows once, so a look that fell between
-//! two of them is not repeated.
+//! A writer holds it across lower operations, and these may not return for a long time: on a frozen
+//! file system they wait for the thaw. Readers do not wait with it. After a timeout they look up
+//! without the lock, and believe the result only if a second lookup agrees and no writer began or
+//! ended meanwhile. A writer changes the object that a name leads to only once, so a result from
+//! between two of its steps does not repeat.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,20 +13,20 @@ use vnode::{Cx, Result};
 
 /// How long a reader waits for a writer.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// The same on a thread that serves others.
+/// As [`PATIENCE`], on a thread that serves other callers.
 const SHORT: Duration = Duration::from_micros(200);
 
 /// The lock on the entries of a directory.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     lock: RwLock<()>,
-    /// Writers that have begun, and those that have ended.
+    /// Counts both the beginnings and the ends of writers.
     sections: AtomicU64,
-    /// A reader has lost its patience with the present writer.
+    /// A reader's wait for the current writer timed out.
     stuck: AtomicBool,
 }
 
-/// The right to change entries.
+/// The exclusive right to change entries.
 pub(crate) struct Writer<'a> {
     names: &'a Names,
     _lock: RwLockWriteGuard<'a, ()>,
@@ -40,17 +40,18 @@ impl Drop for Writer<'_> {
 }
 
 impl Names {
-    /// Waits until nobody else uses the entries.
+    /// Locks the entries exclusively.
     pub(crate) fn write(&self) -> Writer<'_> {
         let lock = self.lock.write();
         self.sections.fetch_add(1, Ordering::AcqRel);
         Writer { names: self, _lock: lock }
     }
 
-    /// Keeps writers away, unless one of them is stuck: then `None`.
+    /// Locks the entries shared. `None` if a writer is stuck.
     ///
     /// # Errors
-    /// `MAY_BLOCK` where the caller must not wait.
+    ///
+    /// `MAY_BLOCK` if the caller must not wait.
     pub(crate) fn read(&self, cx: &Cx<'_>) -> Result<Option<RwLockReadGuard<'_, ()>>> {
         let at_once = self.lock.try_read();
         if at_once.is_some() || self.stuck.load(Ordering::Acquire) {
@@ -64,7 +65,7 @@ impl Names {
         Ok(soon)
     }
 
-    /// Changes when a writer begins or ends.
+    /// Returns a counter that changes when a writer begins or ends.
     pub(crate) fn sections(&self) -> u64 {
         self.sections.load(Ordering::Acquire)
     }

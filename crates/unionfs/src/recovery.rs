@@ -1,4 +1,4 @@
-//! Completing the counts of names that a crash interrupted.
+//! Recovery of link counts after a crash.
 
 use crate::branch::Lower;
 use crate::identity::Using;
@@ -8,18 +8,18 @@ use crate::node::Core;
 use crate::op::Op;
 use vnode::{Errno, Name, Result};
 
-/// What became of a name of a lower file.
+/// The state of a name of a lower file.
 enum Fate {
     /// It leads to the file as before.
     Shows,
-    /// It is there, but something hides it.
+    /// It exists but is hidden.
     Hidden,
-    /// It is not there any more.
+    /// It does not exist any more.
     Removed,
 }
 
 impl Core {
-    /// Completes the counting of names that a crash interrupted.
+    /// Completes the changes of link counts that a crash interrupted.
     pub(crate) fn complete_names(&self, op: &Op<'_>) -> Result<()> {
         for (number, using) in self.identity.in_use() {
             if using.path.is_empty() {
@@ -30,7 +30,7 @@ impl Core {
                 continue;
             }
             let fate = match self.fate(op, number, &using) {
-                // No branch can have such a name: it was never used.
+                // No branch can have such a name, so it was not used up.
                 Err(Errno::NAMETOOLONG | Errno::INVAL | Errno::LOOP) => Fate::Shows,
                 other => other?,
             };
@@ -44,7 +44,7 @@ impl Core {
         Ok(())
     }
 
-    /// What became of a lower name?
+    /// Returns the state of a lower name.
     fn fate(&self, op: &Op<'_>, number: u64, using: &Using) -> Result<Fate> {
         let mut stack = op.set.roots();
         let mut fate = Fate::Removed;

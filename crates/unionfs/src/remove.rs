@@ -1,4 +1,4 @@
-//! Removing names of what is not a directory, and hiding: docs/design/unionfs.md, "Operations".
+//! unlink, and hiding of names: docs/design/unionfs.md, "Operations".
 
 use crate::branch::{BranchId, Lower, is_dir};
 use crate::listing::Fate;
@@ -11,28 +11,29 @@ use crate::times::put_times_back;
 use crate::whiteout::reserved;
 use vnode::{Attr, Entry, Errno, Name, Result};
 
-/// A whiteout beside an entry that is about to go.
+/// A whiteout beside an entry that is about to be removed.
 pub(crate) struct Cover {
-    /// The directory's attributes before, if the whiteout was made now.
+    /// The directory's attributes before the whiteout was created; `None` if it was not created
+    /// now.
     made: Option<Attr>,
 }
 
 impl Cover {
-    /// None was needed, or it was there.
+    /// No whiteout was needed, or it existed.
     pub(crate) const NONE: Self = Self { made: None };
 
-    /// Was it made now?
+    /// Whether the whiteout was created now.
     pub(crate) fn is_new(&self) -> bool {
         self.made.is_some()
     }
 }
 
-/// A name went.
+/// A removed name.
 pub(crate) struct Removed {
     /// The branch that was changed.
     pub(crate) branch: BranchId,
-    /// The lower name is still there, hidden.
-    pub(crate) stays: bool,
+    /// Whether the lower name still exists, hidden.
+    pub(crate) remains: bool,
 }
 
 impl UnionVnode {
@@ -62,7 +63,7 @@ impl UnionVnode {
         let core = &self.core;
         let stack = self.stack()?;
         if let Some(part) = core.only_leftmost(op, &stack, name)? {
-            // No bookkeeping: files of the leftmost branch never need their name again.
+            // No bookkeeping: files of the leftmost branch never need their name for a copy-up.
             return part.vnode.unlink(op, name).map(|()| Step::Done(part.branch));
         }
         let (branch, entry) = match core.probe(op, &stack, name)?.hit {
@@ -79,7 +80,7 @@ impl UnionVnode {
             }
             removed
         };
-        // Hiding what lies on a branch that can't be changed frees nothing.
+        // Hiding a file of a branch that is not written frees no space.
         let removed = if op.set.writable(branch) { core.freeing(op, remove) } else { remove() };
         let removed = match removed? {
             Step::Done(removed) => removed,
@@ -87,24 +88,25 @@ impl UnionVnode {
             Step::Again => return Ok(Step::Again),
         };
         core.drop_metacopy(op, self, name, &lower.vnode);
-        self.forget_leaf(op, name, branch, entry, removed.stays);
+        self.forget_leaf(op, name, branch, entry, removed.remains);
         Ok(Step::Done(removed.branch))
     }
 
-    /// Bookkeeping after a name of a file on `branch` went.
-    pub(crate) fn forget_leaf(&self, op: &Op<'_>, name: Name<'_>, branch: BranchId, entry: Entry, stays: bool) {
+    /// Updates the vnode and the link count after a name of a file on `branch` was removed.
+    pub(crate) fn forget_leaf(&self, op: &Op<'_>, name: Name<'_>, branch: BranchId, entry: Entry, remains: bool) {
         let lower = Lower { vnode: entry.vnode, branch };
         if let Ok(number) = self.core.number_of(op, &lower, &entry.attr)
             && let Some(vnode) = self.core.table.get(number)
         {
             vnode.lost_name(self, name.as_bytes());
         }
-        self.core.note_name_went(op, &lower, &entry.attr, stays);
+        self.core.note_name_went(op, &lower, &entry.attr, remains);
     }
 }
 
 impl Core {
-    /// Makes a file's name go from the view: the moment is one lower operation, whatever fails before it is undone.
+    /// Removes a file's name from the view with one lower operation. Undoes all steps before it if
+    /// it fails.
     pub(crate) fn remove_leaf(
         &self,
         op: &Op<'_>,
@@ -125,7 +127,7 @@ impl Core {
             Step::Need(_) | Step::Again => return Ok(Step::Again),
         };
         match part.vnode.unlink(op, name) {
-            Ok(()) => Ok(Step::Done(Removed { branch, stays: false })),
+            Ok(()) => Ok(Step::Done(Removed { branch, remains: false })),
             Err(e) => {
                 self.uncover(op, part, name, &cover);
                 if op.set.go_left(branch, e) { Ok(Step::Again) } else { Err(e) }
@@ -133,7 +135,8 @@ impl Core {
         }
     }
 
-    /// Makes a whiteout beside the entry in `part`, if something to the right would show without the entry.
+    /// Covers the entry in `part`: creates a whiteout beside it if anything to the right would
+    /// become visible without the entry.
     pub(crate) fn cover(&self, op: &Op<'_>, stack: &[Lower], part: &Lower, name: Name<'_>) -> Result<Step<Cover>> {
         if !self.shows_through(op, stack, part.branch, name)? {
             return Ok(Step::Done(Cover::NONE));
@@ -146,7 +149,7 @@ impl Core {
         }
     }
 
-    /// Takes back what [`Self::cover`] made.
+    /// Undoes [`Self::cover`].
     pub(crate) fn uncover(&self, op: &Op<'_>, part: &Lower, name: Name<'_>, cover: &Cover) {
         if let Some(before) = &cover.made {
             self.tidy_whiteout(op, part, name);
@@ -154,7 +157,8 @@ impl Core {
         }
     }
 
-    /// Hides an entry of a branch that can't be changed, by a whiteout in the nearest branch to its left that can.
+    /// Hides an entry of a branch that is not written, by a whiteout on the nearest branch to its
+    /// left that can take it.
     pub(crate) fn hide(
         &self,
         op: &Op<'_>,
@@ -166,15 +170,17 @@ impl Core {
         let target = self.branch_for(op, &[dir], op.set.at(branch).checked_sub(1).ok_or(Errno::ROFS)?)?;
         let Some(part) = stack.iter().find(|part| part.branch == target) else { return Ok(Step::Need(target)) };
         match self.make_whiteout(op, part, name) {
-            Ok(_) => Ok(Step::Done(Removed { branch: part.branch, stays: true })),
+            Ok(_) => Ok(Step::Done(Removed { branch: part.branch, remains: true })),
             Err(e) if op.set.go_left(part.branch, e) => Ok(Step::Again),
             Err(e) => Err(e),
         }
     }
 
-    /// `delete=all`: unlinks the instances right of `branch` that would show, from the right. What can't be unlinked is left,
-    /// to be hidden. They are all behind the one that shows, so the view stays. `replaced`: the branch of the instance that
-    /// showed until now; the others have long been hidden. Answers the branches where one went.
+    /// For `delete=all`: unlinks the instances right of `branch` that would become visible, from
+    /// the right. The view does not change, because the visible instance hides them. Those that
+    /// can't be unlinked remain, to be hidden. `replaced`: the branch of the instance that was
+    /// visible before; the others were hidden already. Returns the branches on which an instance
+    /// was unlinked.
     pub(crate) fn unlink_right(
         &self,
         op: &Op<'_>,
@@ -188,7 +194,7 @@ impl Core {
         for part in instances.iter().rev().filter(|part| op.set.writable(part.branch)) {
             let Some(entry) = part.vnode.lookup(op, name)?.filter(|entry| !is_dir(&entry.vnode)) else { continue };
             if let Err(errno) = part.vnode.unlink(op, name) {
-                tracing::info!(%name, %errno, "an instance that can't be removed is hidden");
+                tracing::info!(%name, %errno, "could not remove an entry from this branch: a whiteout hides it");
                 continue;
             }
             removed.push(part.branch);
@@ -202,7 +208,8 @@ impl Core {
         Ok(removed)
     }
 
-    /// The directories right of `branch` whose entries of that name would show one after the other.
+    /// Returns the directories right of `branch` whose entries of this name would become visible
+    /// one after the other.
     pub(crate) fn instances(
         &self,
         op: &Op<'_>,
@@ -225,7 +232,7 @@ impl Core {
 }
 
 impl UnionVnode {
-    /// Marks a directory as removed.
+    /// Notes that this directory was removed.
     pub(crate) fn mark_removed(&self) {
         self.set_gone();
         self.set_place(None);

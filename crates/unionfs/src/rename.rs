@@ -1,4 +1,5 @@
-//! Renaming: docs/design/unionfs.md, "Operations". Files here, directories in `rename_dir`, exchanges in `exchange`.
+//! rename: docs/design/unionfs.md, "Operations". Files here, directories in `rename_dir`, exchanges
+//! in `exchange`.
 
 use crate::branch::{BranchId, Lower, is_dir};
 use crate::listing::Fate;
@@ -19,22 +20,22 @@ pub(crate) struct Rename<'a> {
     pub(crate) name: Name<'a>,
     pub(crate) to: &'a Arc<UnionVnode>,
     pub(crate) new_name: Name<'a>,
-    /// What is to be renamed.
+    /// The object to be renamed.
     pub(crate) source: &'a Arc<UnionVnode>,
-    /// What has the new name so far.
+    /// The object that has the new name before.
     pub(crate) dest: Option<&'a Arc<UnionVnode>>,
-    /// A character device 0:0 is to be left at the old name.
+    /// Whether to leave a character device 0:0 at the old name (`RENAME_WHITEOUT`).
     pub(crate) whiteout: bool,
 }
 
-/// A way in one step was tried.
+/// The result of [`UnionVnode::rename_quickly`].
 enum Quick {
     Done,
-    /// It needs all the care there is.
+    /// The general path is needed.
     No,
 }
 
-/// Can that name be renamed so?
+/// Checks that the name can be renamed with these flags.
 fn check_flags(name: Name<'_>, flags: RenameFlags) -> Result<()> {
     if reserved(name.as_bytes()) {
         return Err(Errno::NOENT);
@@ -94,7 +95,7 @@ impl UnionVnode {
         }
     }
 
-    /// Where both names concern only the leftmost branch, a file's rename is one of that branch.
+    /// Renames a file with one lower operation if both names concern only the leftmost branch.
     fn rename_quickly(
         &self,
         op: &Op<'_>,
@@ -119,7 +120,7 @@ impl UnionVnode {
         self.entry_changed(name, Fate::Unknown);
         to.entry_changed(new_name, Fate::Unknown);
         drop(names);
-        // A live vnode gets its new name: only to be found again if the branch is changed behind our back.
+        // Update the name of a live vnode. It only matters after an out-of-band change.
         if let Some(vnode) = core.table.get(op.set.natural_number(old.branch, source.vnode.id())?) {
             vnode.set_place(Some(to.place_of(new_name)?));
         }
@@ -128,7 +129,7 @@ impl UnionVnode {
 }
 
 impl Rename<'_> {
-    /// May it be done at all? Answers false if there is nothing to do.
+    /// Checks whether the rename is allowed. Returns false if there is nothing to do.
     fn check(&self, flags: RenameFlags) -> Result<bool> {
         let Some(dest) = self.dest else {
             return if flags.exchange { Err(Errno::NOENT) } else { Ok(true) };
@@ -146,7 +147,8 @@ impl Rename<'_> {
         }
     }
 
-    /// The branch on which a file is renamed: its own, if it would show there under the new name.
+    /// Returns the branch on which a file is renamed: its own, if it would be visible there under
+    /// the new name.
     fn target(&self, op: &Op<'_>, bound: usize) -> Result<BranchId> {
         let own = self.source.branch();
         let dirs: [&UnionVnode; 2] = [self.from, self.to];
@@ -163,7 +165,8 @@ impl Rename<'_> {
         self.core.branch_for(op, &dirs, bound)
     }
 
-    /// Runs a rename whose copies are made. One that replaces something frees what that takes.
+    /// Runs a rename after its copies were made. If it replaces an object, it frees space and may
+    /// use the reserve.
     pub(crate) fn replacing(&self, op: &Op<'_>, rename: impl FnMut() -> Result<bool>) -> Result<bool> {
         let mut rename = rename;
         if self.dest.is_none_or(|dest| !op.set.writable(dest.branch())) {
@@ -174,8 +177,9 @@ impl Rename<'_> {
         Ok(done)
     }
 
-    /// The rightmost branch for the rename: further right the new name would not show. A device left at the old name is
-    /// new there and inherits its group, so the rename goes where new entries of that directory go.
+    /// Returns the position of the rightmost branch for the rename: further right the new name
+    /// would not be visible. A device left at the old name is new there and inherits the
+    /// directory's group, so such a rename uses the target branch of that directory.
     pub(crate) fn bound(&self, op: &Op<'_>) -> Result<usize> {
         let bound = self.core.probe(op, &self.to.stack()?, self.new_name)?.bound(op.set);
         if self.whiteout { Ok(bound.min(op.set.at(self.from.target(op)?))) } else { Ok(bound) }
@@ -231,8 +235,8 @@ impl Rename<'_> {
         Ok(true)
     }
 
-    /// The whiteout of the old name, then the lower rename, which is the moment. The device that a rename may leave at the old
-    /// name is an entry: it needs no whiteout beside it.
+    /// Covers the old name, then runs the lower rename, which changes the view. A device left at
+    /// the old name is an entry, and needs no whiteout beside it.
     pub(crate) fn move_covered(&self, op: &Op<'_>, from_stack: &[Lower], old: &Lower, new: &Lower) -> Result<bool> {
         let cover = if self.whiteout {
             Cover::NONE
@@ -252,7 +256,7 @@ impl Rename<'_> {
         }
     }
 
-    /// What remains to be done about what had the new name; nothing of it changes the view.
+    /// Cleans up after the object that had the new name. Does not change the view.
     fn tidy_after(&self, op: &Op<'_>, to_stack: &[Lower], new: &Lower, there: Probe) -> Result<()> {
         if there.whiteout == Some(new.branch) {
             self.core.tidy_whiteout(op, new, self.new_name);
@@ -272,18 +276,18 @@ impl Rename<'_> {
                 self.to.forget_leaf(op, self.new_name, branch, entry, branch != new.branch);
             }
         }
-        // Only now: the place that is forgotten above may have been the same.
+        // After the above, which may forget the same place.
         self.source.set_place(Some(self.to.place_of(self.new_name)?));
         Ok(())
     }
 
-    /// Both directories have changed.
+    /// Notes the changes of both directories.
     pub(crate) fn moved(&self) {
         self.from.entry_changed(self.name, Fate::Unknown);
         self.to.entry_changed(self.new_name, Fate::Unknown);
     }
 
-    /// The instance that shows under that name, if it still leads to that file.
+    /// Returns the visible instance of a name, if it still leads to that file.
     pub(crate) fn leaf_at(
         &self,
         op: &Op<'_>,
@@ -293,11 +297,11 @@ impl Rename<'_> {
     ) -> Result<Option<(BranchId, Entry)>> {
         let Hit::Leaf { branch, entry } = self.core.probe(op, stack, name)?.hit else { return Ok(None) };
         let (lower, _) = self.core.behind_links(op, branch, entry.clone())?;
-        // The object, not its number: that one may be of the hashed range.
+        // Compare the objects, not the numbers: a number may be of the hashed range.
         Ok(vnode.leaf().is(&lower).then_some((branch, entry)))
     }
 
-    /// Is what has the new name still what it was?
+    /// Whether the new name still leads to the same object.
     pub(crate) fn is_still(&self, there: &Probe) -> Result<bool> {
         Ok(match (&there.hit, self.dest) {
             (Hit::None, None) => true,

@@ -1,5 +1,5 @@
-//! Beginning an operation: it takes the present set of branches, and brings up to it what vnodes remember of an older one. See
-//! "Branch sets" in docs/design/unionfs.md.
+//! The beginning of an operation: takes the current set of branches and revalidates the vnodes that
+//! were last valid in an older one. See "Branch sets" in docs/design/unionfs.md.
 
 use crate::identity::ROOT;
 use crate::lookup::Hit;
@@ -10,7 +10,8 @@ use std::sync::Arc;
 use vnode::{Cx, Errno, Result};
 
 impl UnionVnode {
-    /// Runs an operation that changes nothing. If the set of branches changes meanwhile it runs again.
+    /// Runs an operation that changes nothing. It runs again if the set of branches changes
+    /// meanwhile.
     pub(crate) fn looking<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
         let mut tries = Tries::new();
         loop {
@@ -24,7 +25,7 @@ impl UnionVnode {
         }
     }
 
-    /// Runs an operation that changes something. The set of branches does not change before its end.
+    /// Runs an operation that changes something. The set of branches can't change until it ends.
     pub(crate) fn changing<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
         let gate = &self.core.gate;
         loop {
@@ -38,10 +39,12 @@ impl UnionVnode {
         }
     }
 
-    /// Brings this vnode up to the operation's set, and before it the directories that lead to it. The caller holds no names.
+    /// Revalidates this vnode for the operation's set, after the directories that lead to it. The
+    /// caller holds no lock on names.
     ///
     /// # Errors
-    /// `ESTALE` for a directory that is nowhere in the set.
+    ///
+    /// `ESTALE` for a directory that is not in the set.
     pub(crate) fn bring_up(&self, op: &Op<'_>) -> Result<()> {
         if !self.is_current(op.set) {
             let mut chain: Vec<Arc<Self>> = Vec::new();
@@ -58,7 +61,7 @@ impl UnionVnode {
         if self.dir.is_some() && self.is_adrift() { Err(Errno::STALE) } else { Ok(()) }
     }
 
-    /// Looks for this vnode at its place. The directory where that is has been looked for before.
+    /// Looks this vnode up at its place. The parent directory was revalidated before.
     fn find_again(&self, op: &Op<'_>) -> Result<()> {
         if self.is_current(op.set) {
             return Ok(());
@@ -87,7 +90,7 @@ impl UnionVnode {
                 let before = self.stack()?;
                 let shares = stack.iter().any(|part| before.iter().any(|own| own.is(part)));
                 let number = self.core.directory_number(op, &stack)?;
-                // Another vnode may have been made of it in the meantime.
+                // Another vnode may have been created for it meanwhile.
                 if number == self.id || (shares && self.core.table.get(number).is_none()) {
                     return self.found_dir(op, stack.into(), redirect, None);
                 }
@@ -99,19 +102,20 @@ impl UnionVnode {
 }
 
 impl Core {
-    /// Called once the set of branches has changed, while no change of an object is under way: everything that the kernel was
-    /// told on the old set's account may be out of date, entries as well as attributes and data. Brings up the vnodes that
-    /// still refer to a branch that is in the set no longer, so that nothing but open files keeps it in use.
+    /// Notifies the kernel and revalidates vnodes. Called once the set of branches has changed,
+    /// while no change of an object is under way. All that the kernel cached from the old set may
+    /// be stale: entries, attributes and data. Vnodes that refer to a removed branch are
+    /// revalidated, so that only open files keep it in use.
     pub(crate) fn on_branch_set_changed(&self, op: &Op<'_>) {
         for vnode in self.table.live() {
             if op.set.generation.is_multiple_of(crate::set::BranchSet::TURNS) {
-                // From here on turns are given again.
+                // Short generations repeat from here on.
                 vnode.doubt();
             }
             if !vnode.lies_in(op)
                 && let Err(errno) = vnode.bring_up(op)
             {
-                tracing::debug!(?vnode, %errno, "not found again since the branches changed");
+                tracing::debug!(?vnode, %errno, "could not revalidate a vnode after the branches changed");
             }
         }
         self.everything_changed();
@@ -119,7 +123,7 @@ impl Core {
 }
 
 impl UnionVnode {
-    /// Are all branches in the set that this vnode refers to?
+    /// Whether all branches that this vnode refers to are in the set.
     fn lies_in(&self, op: &Op<'_>) -> bool {
         let parts = self.stack().unwrap_or_default();
         op.set.member(self.branch()).is_some() && parts.iter().all(|part| op.set.member(part.branch).is_some())

@@ -1,4 +1,4 @@
-//! Removing directories.
+//! rmdir.
 
 use crate::branch::{BranchId, Lower, Stack, same_stack};
 use crate::listing::Fate;
@@ -15,7 +15,7 @@ use crate::work::entries;
 use std::sync::Arc;
 use vnode::{Errno, Kind, Name, Result};
 
-/// More marks and whiteouts than this are not removed on a thread that serves others.
+/// Maximum number of marks and whiteouts to remove on a thread that serves other callers.
 const QUICK: usize = 256;
 
 impl UnionVnode {
@@ -66,8 +66,8 @@ impl UnionVnode {
 }
 
 impl UnionVnode {
-    /// Where the name concerns only the leftmost branch, an empty directory is removed there, and that it is empty is known there.
-    /// Answers that branch, if it is done.
+    /// Removes a directory with one lower rmdir if its name concerns only the leftmost branch; the
+    /// lower file system checks that it is empty. Returns that branch if done.
     fn remove_dir_quickly(
         &self,
         op: &Op<'_>,
@@ -80,7 +80,7 @@ impl UnionVnode {
         let Some(part) = self.core.only_leftmost(op, stack, name)?.filter(|_| alone) else { return Ok(None) };
         match part.vnode.rmdir(op, name) {
             Ok(()) => Ok(Some(part.branch)),
-            // Marks and whiteouts, perhaps.
+            // It may contain marks and whiteouts.
             Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(None),
             Err(e) => Err(e),
         }
@@ -88,7 +88,7 @@ impl UnionVnode {
 }
 
 impl Core {
-    /// Removes a directory in which nothing shows. `dir`: its parent.
+    /// Removes a directory in which nothing is visible. `dir`: its parent.
     fn remove_empty(
         &self,
         op: &Op<'_>,
@@ -127,7 +127,7 @@ impl Core {
             Ok(()) => {}
             Err((e, stripped)) => {
                 if stripped {
-                    // The whiteout beside it now does what the removed ones did.
+                    // The whiteout beside it now hides what the removed ones hid.
                     victim.set_stack([leftmost.clone()].into())?;
                 } else {
                     self.uncover(op, part, name, &cover);
@@ -141,10 +141,11 @@ impl Core {
         {
             self.tidy_whiteout(op, part, name);
         }
-        Ok(Step::Done(Removed { branch: part.branch, stays: false }))
+        Ok(Step::Done(Removed { branch: part.branch, remains: false }))
     }
 
-    /// Is there so much to clean in a merged directory that it must not be done on a thread that serves others?
+    /// Fails with `MAY_BLOCK` if there are too many entries to clean up on a thread that serves
+    /// other callers.
     fn check_litter(&self, op: &Op<'_>, inside: &Stack) -> Result<()> {
         if op.may_block || inside.len() < 2 {
             return Ok(());
@@ -157,22 +158,24 @@ impl Core {
         Ok(())
     }
 
-    /// `delete=all`: removes what the directory merges right of its leftmost part. The whiteout beside that hides it already.
+    /// For `delete=all`: removes the parts right of the leftmost one, which the whiteout beside
+    /// that already hides.
     pub(crate) fn remove_right(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>, inside: &Stack) -> Result<()> {
         for part in inside.iter().skip(1).rev().filter(|part| op.set.writable(part.branch)) {
             let Some(parent) = stack.iter().find(|p| p.branch == part.branch) else { continue };
-            // Where a redirect led elsewhere, what has this name is not ours.
+            // After a redirect, the entry of this name is another directory.
             if parent.vnode.lookup(op, name)?.is_none_or(|found| found.vnode.id() != part.vnode.id()) {
                 continue;
             }
             if let Err((errno, _)) = self.remove_part(op, parent, name, part) {
-                tracing::info!(%name, %errno, "an instance that can't be removed is hidden");
+                tracing::info!(%name, %errno, "could not remove a directory from this branch: a whiteout hides it");
             }
         }
         Ok(())
     }
 
-    /// Removes one lower directory, with the marks and whiteouts in it. An error says whether any of these went before.
+    /// Removes one lower directory, with its marks and whiteouts. The error includes whether any of
+    /// these were removed before.
     fn remove_part(
         &self,
         op: &Op<'_>,
@@ -191,8 +194,9 @@ impl Core {
         Ok(())
     }
 
-    /// Removes all marks and whiteouts of a lower directory that has nothing else, and whose stack ends with it by a whiteout
-    /// beside it. Answers whether there were any. An error says whether any went before.
+    /// Removes all marks and whiteouts of a lower directory that has no other entries, and whose
+    /// stack a whiteout beside it ends. Returns whether there were any. The error includes whether
+    /// any were removed before.
     pub(crate) fn strip(&self, op: &Op<'_>, dir: &Lower) -> std::result::Result<bool, (Errno, bool)> {
         let fresh = |e| (e, false);
         let mut found = entries(op, &dir.vnode).map_err(fresh)?;
@@ -202,7 +206,8 @@ impl Core {
         if found.len() > QUICK {
             op.require_blocking().map_err(fresh)?;
         }
-        // Without its redirect the directory merges nothing, and what the whiteouts hid stays hidden.
+        // The redirect first: without it the directory merges nothing, and what the whiteouts hid
+        // remains hidden.
         found.sort_by_key(|(name, _)| !is_redirect(name));
         let before = dir.vnode.getattr(op).map_err(fresh)?;
         let server = self.server(op);

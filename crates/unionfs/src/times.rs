@@ -1,9 +1,9 @@
-//! Changes of lower directories that must not show in their times.
+//! Changes of lower directories that must not be visible in the directories' times.
 
 use std::sync::Arc;
 use vnode::{Attr, Cx, Result, SetAttr, SetTime, Vnode};
 
-/// Runs `change` on a lower directory so that its times stay.
+/// Runs `change` on a lower directory, then restores the directory's times.
 pub(crate) fn keeping_times<T>(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, change: impl FnOnce() -> Result<T>) -> Result<T> {
     let before = dir.getattr(cx)?;
     let answer = change()?;
@@ -11,7 +11,7 @@ pub(crate) fn keeping_times<T>(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, change: impl F
     Ok(answer)
 }
 
-/// Gives a lower directory the times that it had.
+/// Restores the times of a lower directory.
 pub(crate) fn put_times_back(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, before: &Attr) {
     let set = SetAttr {
         atime: Some(SetTime::At(before.atime)),
@@ -19,6 +19,6 @@ pub(crate) fn put_times_back(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, before: &Attr) {
         ..SetAttr::default()
     };
     if let Err(errno) = dir.setattr(cx, &set, None) {
-        tracing::warn!(%errno, "the times of a directory could not be put back");
+        tracing::warn!(%errno, "could not restore the times of a directory");
     }
 }

@@ -1,5 +1,5 @@
-//! Whiteouts and opaque marks that are written by name through the union, as tools that unpack image layers do
-//! (`whiteouts=write`): docs/unionfs.md, "Unpacking image layers".
+//! Whiteouts and opaque marks created by name through the union, as by tools that unpack image
+//! layers (`whiteouts=write`): docs/unionfs.md, "Unpacking image layers".
 
 use crate::branch::{BranchId, Lower};
 use crate::file::UnionFile;
@@ -14,20 +14,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode};
 
-/// A reserved name that some users may write.
+/// A reserved name that some users may create.
 #[derive(Clone, Copy)]
 pub(crate) enum UserMark<'a> {
-    /// Hides this name.
+    /// A whiteout of this name.
     Whiteout(Name<'a>),
-    /// Hides everything that the directory would merge.
+    /// An opaque mark.
     Opaque,
 }
 
-/// Makes the lower file of a mark in a lower directory, under that name.
+/// Creates the lower file of a mark in a lower directory, under that name.
 type Make<'a, T> = &'a dyn Fn(&Arc<dyn Vnode>, Name<'_>) -> Result<(Entry, T)>;
 
 impl Core {
-    /// What a reserved name means to this caller; `None` where it is refused.
+    /// Returns the meaning of a reserved name for this caller; `None` if the caller may not use it.
     pub(crate) fn user_mark<'a>(&self, op: &Op<'_>, name: Name<'a>) -> Option<UserMark<'a>> {
         if self.options.whiteouts != Whiteouts::Write || !(op.uid == 0 || op.uid == self.own().uid) {
             return None;
@@ -43,32 +43,33 @@ impl Core {
 }
 
 impl UnionVnode {
-    /// The answer to the making of a reserved name; says why, in the log.
+    /// Returns the error for the creation of a reserved name, and logs the reason.
     pub(crate) fn refuse_name(&self, name: Name<'_>) -> Errno {
         if self.core.refusals.is_due() {
             let path = self.path_to(name);
             let path = path.escape_ascii();
             let why = match classify(name.as_bytes()) {
                 Listed::Whiteout(_) => {
-                    "a union keeps names that begin with .wh. for itself; to unpack an image layer here, mount with \
+                    "names that begin with .wh. are reserved for the union; to unpack an image layer here, mount with \
                      whiteouts=write and unpack as root; a branch of another union can't lie in a union"
                 }
                 _ if name.as_bytes() == OPAQUE => {
-                    "an opaque mark of an image layer: to unpack the layer here, mount with whiteouts=write and unpack as root"
+                    "it is the opaque mark of an image layer; to unpack the layer here, mount with whiteouts=write and unpack as root"
                 }
-                _ => "a record of a union: a branch of another union can't lie in a union",
+                _ => "it is a record of a union; a branch of another union can't lie in a union",
             };
-            tracing::warn!(%path, "this name can't be made (EPERM): {why}");
+            tracing::warn!(%path, "can't create this name (EPERM): {why}");
         }
         Errno::PERM
     }
 
-    /// Where marks of this directory are written: its leftmost part, if that can be written.
+    /// Returns the part in which this directory's marks are written: the leftmost, if it can be
+    /// written.
     fn marked_part(&self, op: &Op<'_>) -> Result<Option<Lower>> {
         Ok(self.stack()?.first().filter(|part| op.set.writable(part.branch)).cloned())
     }
 
-    /// The object of a reserved name.
+    /// Returns the object of a reserved name.
     pub(crate) fn find_mark(&self, op: &Op<'_>, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
         if self.core.user_mark(op, name).is_none() {
             return Ok(None);
@@ -135,14 +136,15 @@ impl UnionVnode {
             if let Some(part) = self.part(branch)? {
                 return Ok(part);
             }
-            // Where no part can be made there after all, the next round chooses anew.
+            // If no part can be created there after all, the next iteration chooses again.
             let _ = self.core.ensure_part(op, &self.arc()?, branch)?;
             tries.again()?;
         }
     }
 
-    /// A file is removed as by unlink(2). A directory is first cut off from what it merges, which is the moment for that; then
-    /// what is left of it is removed piece by piece, as by rm(1).
+    /// Creates a whiteout. A file is removed as by unlink(2). A directory is first cut off from the
+    /// parts that it merges, in one step; then what remains of it is removed piece by piece, as by
+    /// rm(1).
     fn write_whiteout<T>(
         &self,
         op: &Op<'_>,
@@ -165,12 +167,12 @@ impl UnionVnode {
         Ok(made)
     }
 
-    /// A whiteout beside it hides what this directory merges: removes what `part` has of it.
+    /// Removes the part of a directory whose other parts a whiteout hides.
     fn drop_directory(&self, op: &Op<'_>, part: &Lower, name: Name<'_>, was: &Arc<UnionVnode>) -> Result<()> {
         match part.vnode.lookup(op, name)?.filter(|entry| entry.vnode.kind() == Kind::Directory) {
             Some(entry) => {
                 if was.stack()?.len() > 1 {
-                    // A redirect beats a whiteout; the mark beats both.
+                    // A redirect beats a whiteout; an opaque mark beats both.
                     self.core.make_opaque(op, &Lower { vnode: entry.vnode, branch: part.branch })?;
                 }
                 self.entries_changed();
@@ -191,7 +193,7 @@ impl UnionVnode {
         }
         let made = self.put_mark(op, part, name, make)?;
         if self.place().is_none() {
-            // The roots of the branches are merged whatever they say: each entry is hidden by itself.
+            // The roots of branches are always merged: hide each entry.
             for name in self.names_in(op)? {
                 self.hide_right(op, part, Name::new(&name)?)?;
             }
@@ -201,7 +203,7 @@ impl UnionVnode {
         Ok(made)
     }
 
-    /// The directory merges nothing any more but `part`, its leftmost.
+    /// Reduces the directory to `part`, its leftmost part.
     fn ends_here(&self, part: &Lower) -> Result<()> {
         self.set_stack([part.clone()].into())?;
         let dir = self.dir()?;
@@ -211,7 +213,7 @@ impl UnionVnode {
         Ok(())
     }
 
-    /// Hides what branches right of `part` have of that name.
+    /// Hides entries of this name on branches right of `part`.
     fn hide_right(&self, op: &Op<'_>, part: &Lower, name: Name<'_>) -> Result<()> {
         match self.core.probe(op, &self.stack()?, name)?.hit {
             Hit::Leaf { branch, .. } if op.set.is_left(part.branch, branch) => gone_is_done(self.unlink_name(op, name)),
@@ -246,7 +248,8 @@ impl UnionVnode {
         let _names = self.dir()?.names.write();
         self.check_alive()?;
         let made = match make(&part.vnode, name) {
-            // The removal before it has made one. That may be a link to a file that all whiteouts share.
+            // The removal has created a whiteout, which may be a link to the blank that whiteouts
+            // share.
             Err(Errno::EXIST) => self.replace_mark(op, part, name, make)?,
             other => other?,
         };
@@ -260,14 +263,14 @@ impl UnionVnode {
         let moved = work.rename(&server, made_as.name()?, &part.vnode, name, RenameFlags::default());
         if let Err(e) = moved {
             if let Err(errno) = work.unlink(&server, made_as.name()?) {
-                tracing::warn!(%errno, "an unfinished whiteout stays in the work directory");
+                tracing::warn!(%errno, "could not remove an unfinished whiteout from the work directory");
             }
             return Err(e);
         }
         Ok(made)
     }
 
-    /// Removes a mark: what it hid shows again.
+    /// Removes a mark, which uncovers what it hid.
     pub(crate) fn remove_mark(&self, op: &Op<'_>, name: Name<'_>, mark: UserMark<'_>) -> Result<()> {
         let part = self.marked_part(op)?.ok_or(Errno::NOENT)?;
         let names = self.dir()?.names.write();
@@ -286,7 +289,7 @@ impl UnionVnode {
         Ok(())
     }
 
-    /// Counts a name that a whiteout no longer hides.
+    /// Updates counts for a name that a whiteout no longer hides.
     fn name_is_back(&self, op: &Op<'_>, name: Name<'_>) -> Result<()> {
         match self.core.probe(op, &self.stack()?, name)?.hit {
             Hit::Leaf { branch, entry } => {
@@ -300,9 +303,9 @@ impl UnionVnode {
         }
     }
 
-    /// Removes an entry, and all that is in it.
+    /// Removes an entry recursively.
     fn remove_tree(self: Arc<Self>, op: &Op<'_>, name: Name<'_>) -> Result<()> {
-        // A tree may be deeper than a thread's stack.
+        // Not by recursion: a deep tree could overflow the thread's stack.
         let mut left: Vec<(Arc<Self>, Box<[u8]>)> = vec![(self, name.as_bytes().into())];
         while let Some((dir, bytes)) = left.last().cloned() {
             op.check()?;
@@ -339,7 +342,7 @@ impl UnionVnode {
     }
 }
 
-/// What was to be removed, and is not there, is done.
+/// Turns `ENOENT` of a removal into success.
 fn gone_is_done(removed: Result<()>) -> Result<()> {
     match removed {
         Err(Errno::NOENT) => Ok(()),

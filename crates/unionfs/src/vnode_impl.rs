@@ -1,4 +1,4 @@
-//! The union's vnode operations: each in the file of its concept.
+//! The union's vnode operations, each dispatched to the file of its concept.
 
 use crate::copyup::Change;
 use crate::file::UnionFile;
@@ -58,7 +58,8 @@ impl Vnode for UnionVnode {
         let mut begun = false;
         self.looking(cx, |op| {
             if begun {
-                // The branches changed meanwhile: the reader goes on from the last entry that it was shown.
+                // The branches changed meanwhile: the reader continues from the last entry that it
+                // got.
                 return Ok(());
             }
             self.read_dir(op, cookie, &mut |entry| {
@@ -163,7 +164,7 @@ impl Vnode for UnionVnode {
     }
 
     fn ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
-        // What brings data may change the file: that goes to a copy on a read-write branch.
+        // An ioctl with input may change the file, so it runs on a copy on a read-write branch.
         if input.is_empty() {
             return self.leaf().vnode.ioctl(cx, cmd, input, out);
         }

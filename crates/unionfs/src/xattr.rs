@@ -6,7 +6,7 @@ use crate::op::Op;
 use crate::retry::Tries;
 use vnode::{Cx, Errno, Result, XattrFlags};
 
-/// What the names of both ACLs begin with.
+/// Prefix of the names of both ACLs.
 const ACL: &[u8] = b"system.posix_acl_";
 
 impl UnionVnode {
@@ -34,9 +34,9 @@ impl UnionVnode {
         op.set.require_writable()?;
         let lower = self.leaf();
         if !op.set.writable(lower.branch) {
-            // Nothing is copied for an attribute that is not there.
+            // Nothing is copied up to remove an attribute that does not exist.
             match lower.vnode.getxattr(op, name, &mut []) {
-                // An ACL that is not there says what the mode says, and taking it away is no error.
+                // An ACL that does not exist equals the mode, so its removal succeeds.
                 Err(Errno::NODATA) if name.starts_with(ACL) => return Ok(()),
                 other => other?,
             };
