@@ -1,7 +1,7 @@
 //! Attributes: getattr, setattr, statfs.
 
 use crate::branch::{BranchId, Lower};
-use crate::copymeta::{Changeable, Gives};
+use crate::copymeta::{Changeable, Grants};
 use crate::copyup::Change;
 use crate::file::UnionFile;
 use crate::metacopy::as_metacopy;
@@ -15,13 +15,13 @@ impl UnionVnode {
     /// Runs `call` on the leftmost lower object, and once more after an out-of-band change of the
     /// branch.
     pub(crate) fn on_leaf<T>(&self, cx: &Cx<'_>, mut call: impl FnMut(&Lower) -> Result<T>) -> Result<T> {
-        if self.is_of(self.core.branches.generation()) && !self.is_adrift() {
+        if self.is_valid_in(self.core.branches.generation()) && !self.is_adrift() {
             match call(&self.leaf()) {
                 Err(Errno::STALE) => {}
                 answer => return answer,
             }
         }
-        self.looking(cx, |op| match call(&self.leaf()) {
+        self.run_read(cx, |op| match call(&self.leaf()) {
             Err(Errno::STALE) if self.refresh(op)? => call(&self.leaf()),
             answer => answer,
         })
@@ -32,7 +32,7 @@ impl UnionVnode {
         if self.dir.is_none() {
             return Ok(self.leaf_attr(attr));
         }
-        self.looking(cx, |op| self.dir_attr(op, attr))
+        self.run_read(cx, |op| self.dir_attr(op, attr))
     }
 
     /// Returns a directory's attributes as users see them.
@@ -75,7 +75,7 @@ impl UnionVnode {
         loop {
             let Changeable { lower, branch, job: _job } = match &mut change {
                 Some(change) => self.for_change(op, Some(change))?.into(),
-                None => self.for_attributes(op, Gives::by(set))?,
+                None => self.for_attributes(op, Grants::by(set))?,
             };
             if let Some(changed) = change.as_mut().and_then(|change| change.done.take()) {
                 return Ok(self.changed_attr(op, &lower, changed.attr));
@@ -96,7 +96,7 @@ impl UnionVnode {
                         None => self.leaf_attr(attr),
                     });
                 }
-                Err(e) if op.set.go_left(branch, e) => tries.again()?,
+                Err(e) if op.set.retry_left(branch, e) => tries.again()?,
                 Err(Errno::STALE) if self.refresh(op)? => tries.again()?,
                 Err(e) => return Err(e),
             }

@@ -2,7 +2,7 @@
 
 use crate::options::Branch;
 use crate::ownfiles::{Own, OwnDir};
-use crate::spare::Spare;
+use crate::reserve::Reserve;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vnode::{Kind, Layer, Vnode};
@@ -43,21 +43,21 @@ pub(crate) struct BranchState {
     /// Bits 62..48 of the inode numbers of its objects.
     pub(crate) tag: u16,
     /// The branch is listed as `rw`, but its file system returned `EROFS`.
-    pub(crate) refuses: AtomicBool,
+    pub(crate) turned_read_only: AtomicBool,
     /// The warning was logged that the branch refuses the union's own names.
-    pub(crate) refuses_names: AtomicBool,
+    pub(crate) warned_names_refused: AtomicBool,
     /// Whether directories on the branch may have redirects.
-    pub(crate) moved: AtomicBool,
+    pub(crate) has_redirects: AtomicBool,
     /// Whether directories on the branch may have metacopies.
     pub(crate) metacopies: AtomicBool,
     /// The file system, or the server's missing privileges, don't allow metacopies.
-    pub(crate) refuses_metacopies: AtomicBool,
+    pub(crate) no_metacopies: AtomicBool,
     /// The work directory, where copies are built.
     work: OwnDir,
     /// The index of copied-up files with several names.
     links: OwnDir,
     /// Set aside so that files can be removed when the branch is full.
-    pub(crate) spare: Spare,
+    pub(crate) reserve: Reserve,
 }
 
 impl BranchState {
@@ -67,14 +67,14 @@ impl BranchState {
             layer: branch.layer,
             path: branch.path,
             tag,
-            refuses: AtomicBool::new(false),
-            refuses_names: AtomicBool::new(false),
-            moved: AtomicBool::new(false),
+            turned_read_only: AtomicBool::new(false),
+            warned_names_refused: AtomicBool::new(false),
+            has_redirects: AtomicBool::new(false),
             metacopies: AtomicBool::new(false),
-            refuses_metacopies: AtomicBool::new(false),
+            no_metacopies: AtomicBool::new(false),
             work: OwnDir::new(Own::Work),
             links: OwnDir::new(Own::Links),
-            spare: Spare::default(),
+            reserve: Reserve::default(),
         }
     }
 
@@ -82,7 +82,7 @@ impl BranchState {
     pub(crate) fn release(&self) {
         self.work.forget();
         self.links.forget();
-        self.spare.release();
+        self.reserve.release();
     }
 
     /// Returns one of the union's own directories on this branch.

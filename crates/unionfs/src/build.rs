@@ -67,7 +67,7 @@ impl Unionfs {
         })?;
         core.links.replace(index);
         for member in set.writables() {
-            core.prepare_spare(&op, member.id);
+            core.prepare_reserve(&op, member.id);
         }
         core.complete_names(&op).map_err(step("completing the link counts of files"))?;
         let root = make_root(&core, &set).map_err(step("creating the root"))?;
@@ -141,8 +141,8 @@ impl Layer for Unionfs {
     }
 
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
-        let number = self.core.meant(number);
-        let found = self.root.looking(cx, |op| self.core.by_number(op, number))?;
+        let number = self.core.resolve_shown(number);
+        let found = self.root.run_read(cx, |op| self.core.by_number(op, number))?;
         Ok(found)
     }
 

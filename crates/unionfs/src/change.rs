@@ -4,10 +4,10 @@ use crate::branch::{BranchId, BranchState};
 use crate::identity::Known;
 use crate::log::{Alias, Log, Record};
 use crate::logfile::{TAGS, load, move_log, tag, why_not_written};
-use crate::marks::MOVED;
 use crate::metacopy::METACOPIES;
 use crate::node::Core;
 use crate::op::Op;
+use crate::opaque_redirect::MOVED;
 use crate::options::{Branch, BuildError, Mode};
 use crate::ownfiles::{Own, move_links_aside};
 use crate::set::{BranchSet, Member};
@@ -140,7 +140,7 @@ impl Core {
         let (set, fresh) = self.new_set(&old, planned, &mut ids)?;
         let set = Arc::new(set);
         let op = Op::new(&cx, &set);
-        self.prepare(&op, &begins_to_write(&old, &set))?;
+        self.prepare(&op, &newly_written(&old, &set))?;
         let index = self.load_links(&op, false).map_err(|(branch, errno)| {
             let path = set.branch(branch).map_or_else(|_| PathBuf::new(), |branch| branch.path.clone());
             step("reading the index of hard links", &path)(errno)
@@ -156,7 +156,7 @@ impl Core {
                 NewLog::None(known) => self.identity.replace(known, None),
             }
         });
-        self.settle_branches(&old, &op);
+        self.finish_change(&old, &op);
         drop(closed);
         self.on_branch_set_changed(&op);
         if let Err(errno) = self.identity.flush(&cx) {
@@ -203,7 +203,7 @@ impl Core {
     pub(crate) fn prepare(&self, op: &Op<'_>, branches: &[Member]) -> Outcome<()> {
         for Member { id, mode, state } in branches {
             for (mark, flag, what) in [
-                (MOVED, &state.moved, "looking for redirects"),
+                (MOVED, &state.has_redirects, "looking for redirects"),
                 (METACOPIES, &state.metacopies, "looking for metacopies"),
             ] {
                 let found = Name::new(mark).and_then(|name| state.root.lookup(op, name));
@@ -254,7 +254,7 @@ impl Core {
         // of its own log take precedence. If it has none, the current ones are still right, unless
         // they belong to a branch that was removed.
         let removed = old.order.first().is_some_and(|was| set.member(was.id).is_none());
-        if known.take_over(own, removed).is_err() {
+        if known.merge_log(own, removed).is_err() {
             tracing::warn!(
                 branch = %path.display(),
                 "the branch's identity log belongs to a union of other branches: it is replaced, and its inode numbers are dropped"
@@ -272,7 +272,7 @@ impl Core {
     }
 
     /// Releases and prepares branches after the set has changed.
-    fn settle_branches(&self, old: &BranchSet, op: &Op<'_>) {
+    fn finish_change(&self, old: &BranchSet, op: &Op<'_>) {
         for was in &old.order {
             let now = op.set.member(was.id).map(|now| now.mode);
             if was.mode == Mode::ReadWrite && now != Some(Mode::ReadWrite) {
@@ -282,9 +282,9 @@ impl Core {
                 was.state.release();
             }
         }
-        for member in begins_to_write(old, op.set).iter().filter(|member| member.mode == Mode::ReadWrite) {
-            member.state.refuses.store(false, Ordering::Relaxed);
-            self.prepare_spare(op, member.id);
+        for member in newly_written(old, op.set).iter().filter(|member| member.mode == Mode::ReadWrite) {
+            member.state.turned_read_only.store(false, Ordering::Relaxed);
+            self.prepare_reserve(op, member.id);
         }
         if let Err(errno) = self.complete_names(op) {
             tracing::warn!(%errno, "could not complete the link counts of some files");
@@ -293,7 +293,7 @@ impl Core {
 }
 
 /// Returns the branches that are new in the set, or that are written for the first time.
-fn begins_to_write(old: &BranchSet, set: &BranchSet) -> Vec<Member> {
+fn newly_written(old: &BranchSet, set: &BranchSet) -> Vec<Member> {
     let is_old = |member: &&Member| {
         old.member(member.id).is_some_and(|was| was.mode == member.mode || member.mode != Mode::ReadWrite)
     };
@@ -350,15 +350,15 @@ mod tests {
         let dir = union.root().mkdir(&CX, name, 0o755).unwrap().vnode;
         let set = core.branches.get();
         let jump = |generation| core.branches.replace(Arc::new(BranchSet::new(generation, set.order.clone())), || {});
-        jump(BranchSet::TURNS - 1);
+        jump(BranchSet::SHORT_GENERATIONS - 1);
         drop(dir.lookup(&CX, name).unwrap());
-        let turn = core.branches.get().turn();
+        let short = core.branches.get().short_generation();
         let other = branch("/1");
         other.layer.root().mkdir(&CX, name, 0o755).unwrap().vnode.mkdir(&CX, name, 0o755).unwrap();
         union.change_branches(vec![BranchChange::Insert { at: 0, branch: other }], PATIENCE).unwrap();
         let all = core.branches.get().order.clone();
-        core.branches.replace(Arc::new(BranchSet::new(2 * BranchSet::TURNS - 1, all)), || {});
-        assert_eq!(core.branches.get().turn(), turn);
+        core.branches.replace(Arc::new(BranchSet::new(2 * BranchSet::SHORT_GENERATIONS - 1, all)), || {});
+        assert_eq!(core.branches.get().short_generation(), short);
         assert!(dir.lookup(&CX, name).unwrap().is_some());
     }
 }

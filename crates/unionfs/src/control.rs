@@ -12,7 +12,7 @@ pub(crate) fn commands(set: &BranchSet) -> Vec<Command> {
 
 /// Whether commands may be passed to an object on that branch. A command may change the object, so
 /// on a branch that the union does not write, the layer itself must be read-only.
-fn takes_commands(set: &BranchSet, lower: &Lower) -> bool {
+fn accepts_commands(set: &BranchSet, lower: &Lower) -> bool {
     let layer_refuses = || set.branch(lower.branch).is_ok_and(|branch| branch.layer.properties().read_only);
     set.writable(lower.branch) && !set.read_only || layer_refuses()
 }
@@ -20,13 +20,13 @@ fn takes_commands(set: &BranchSet, lower: &Lower) -> bool {
 impl UnionVnode {
     /// Passes a command to the visible lower object; for a directory to each part, from the left,
     /// until one knows the command.
-    pub(crate) fn give_command(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
-        let give = |set: &BranchSet, lower: &Lower| match takes_commands(set, lower) {
+    pub(crate) fn run_command(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
+        let give = |set: &BranchSet, lower: &Lower| match accepts_commands(set, lower) {
             true => lower.vnode.control(cx, command, input),
             false => Err(Errno::NOTTY),
         };
         // A command must run only once, so the set of branches must not change meanwhile.
-        self.changing(cx, |op| {
+        self.run_change(cx, |op| {
             if self.dir.is_none() {
                 return self.on_leaf(cx, |lower| give(op.set, lower));
             }

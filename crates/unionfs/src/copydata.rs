@@ -5,7 +5,7 @@ use crate::metacopy::{as_metacopy, is_own};
 use crate::node::Core;
 use crate::op::Op;
 use crate::options::Copyup;
-use crate::sized::sized;
+use crate::read_sized::read_sized;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SeekFrom, SetAttr, SetTime, Vnode, XattrFlags};
@@ -58,7 +58,7 @@ impl Core {
         let (uid, gid, mode) = copy_owner(copyup, op, attr);
         let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
         if let Err(errno) = to.setattr(&server, &owner, None) {
-            if errno == Errno::PERM && !self.told_of_owner.swap(true, Ordering::Relaxed) {
+            if errno == Errno::PERM && !self.warned_of_owner.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     owner = uid,
                     group = gid,
@@ -123,7 +123,7 @@ fn copy_extents(op: &Op<'_>, source: &dyn OpenFile, to: &dyn OpenFile, size: u64
 fn copy_range(op: &Op<'_>, source: &dyn OpenFile, to: &dyn OpenFile, mut at: u64, end: u64) -> Result<()> {
     while at < end {
         op.check()?;
-        op.give_way()?;
+        op.check_restart()?;
         let len = (end - at).min(CHUNK);
         let copied = match to.copy_from(op, at, source, at, len) {
             Ok(copied) => copied,
@@ -185,12 +185,12 @@ fn copy_xattrs(cx: &Cx<'_>, from: &Arc<dyn Vnode>, to: &Arc<dyn Vnode>, acls: bo
 }
 
 fn list_xattrs(cx: &Cx<'_>, vnode: &Arc<dyn Vnode>) -> Result<Vec<u8>> {
-    match sized(|out| vnode.listxattr(cx, out)) {
+    match read_sized(|out| vnode.listxattr(cx, out)) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Vec::new()),
         other => other,
     }
 }
 
 fn get_xattr(cx: &Cx<'_>, vnode: &Arc<dyn Vnode>, name: &[u8]) -> Result<Vec<u8>> {
-    sized(|out| vnode.getxattr(cx, name, out))
+    read_sized(|out| vnode.getxattr(cx, name, out))
 }

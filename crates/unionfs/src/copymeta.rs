@@ -4,7 +4,7 @@ use crate::branch::{BranchId, Lower};
 use crate::copydata::copy_owner;
 use crate::copyup::Built;
 use crate::jobs::Job;
-use crate::listing::Fate;
+use crate::listing::EntryChange;
 use crate::metacopy::{METACOPIES, MetaCopy, ORIGIN, Origin, as_metacopy, metacopy_name};
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
@@ -35,14 +35,14 @@ impl From<Lower> for Changeable<'_> {
 /// The privileges that a change of attributes grants to a file. Users who can write the lower file
 /// must not share in them: with a metacopy they could go on changing the data.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Gives {
+pub(crate) struct Grants {
     owner: Option<u32>,
     /// Set-id bits, capabilities or other security attributes, which take effect for all who run
     /// the file.
     rights: bool,
 }
 
-impl Gives {
+impl Grants {
     pub(crate) fn by(set: &SetAttr) -> Self {
         Self { owner: set.uid, rights: set.mode.is_some_and(|mode| mode & SET_ID != 0) }
     }
@@ -81,13 +81,13 @@ struct Plan<'a> {
 impl UnionVnode {
     /// Returns the lower object for a change of attributes: a metacopy if the file is large and
     /// lies on a branch that is not written; else the one that [`Self::for_change`] returns.
-    pub(crate) fn for_attributes(&self, op: &Op<'_>, gives: Gives) -> Result<Changeable<'_>> {
+    pub(crate) fn for_attributes(&self, op: &Op<'_>, grants: Grants) -> Result<Changeable<'_>> {
         op.set.require_writable()?;
         let leaf = self.leaf();
         let apart = as_metacopy(&leaf.vnode).is_some() || !op.set.writable(leaf.branch);
         if self.kind == Kind::Regular
             && apart
-            && let Some(changeable) = self.core.copy_up_attributes(op, &self.arc()?, gives)?
+            && let Some(changeable) = self.core.copy_up_attributes(op, &self.arc()?, grants)?
         {
             return Ok(changeable);
         }
@@ -98,12 +98,17 @@ impl UnionVnode {
 impl Core {
     /// Ensures that the file has a metacopy on a branch that can be written. `None` if the whole
     /// file has to be copied up.
-    fn copy_up_attributes(&self, op: &Op<'_>, vnode: &Arc<UnionVnode>, gives: Gives) -> Result<Option<Changeable<'_>>> {
+    fn copy_up_attributes(
+        &self,
+        op: &Op<'_>,
+        vnode: &Arc<UnionVnode>,
+        grants: Grants,
+    ) -> Result<Option<Changeable<'_>>> {
         let job = self.jobs.start(op, vnode.id)?;
         let leaf = vnode.leaf();
         match as_metacopy(&leaf.vnode) {
             Some(meta) if op.set.writable(meta.home) => {
-                if gives.needs_copy(&meta.data().getattr(op)?, self.own().uid) {
+                if grants.needs_copy(&meta.data().getattr(op)?, self.own().uid) {
                     return Ok(None);
                 }
                 return Ok(Some(Changeable { branch: meta.home, lower: leaf, job: Some(job) }));
@@ -114,15 +119,15 @@ impl Core {
         }
         let mut tries = Tries::new();
         loop {
-            let Some(plan) = self.plan_metacopy(op, vnode, leaf.clone(), gives)? else { return Ok(None) };
+            let Some(plan) = self.plan_metacopy(op, vnode, leaf.clone(), grants)? else { return Ok(None) };
             let branch = plan.to;
             let made = match self.ensure_part(op, &plan.place.parent, branch)? {
                 true => self.make_metacopy(op, &plan),
                 false => Err(Errno::AGAIN),
             };
             match made {
-                Err(Errno::AGAIN) => op.give_way()?,
-                Err(errno) if op.set.go_left(branch, errno) => {}
+                Err(Errno::AGAIN) => op.check_restart()?,
+                Err(errno) if op.set.retry_left(branch, errno) => {}
                 made => return Ok(made?.map(|lower| Changeable { lower, branch, job: Some(job) })),
             }
             tries.again()?;
@@ -157,7 +162,7 @@ impl Core {
         op: &Op<'_>,
         vnode: &'a Arc<UnionVnode>,
         from: Lower,
-        gives: Gives,
+        grants: Grants,
     ) -> Result<Option<Plan<'a>>> {
         let Metacopy::Above(limit) = self.options.metacopy else { return Ok(None) };
         // What its branch has taken along is not copied back.
@@ -170,13 +175,13 @@ impl Core {
         let Some(place) = vnode.place().filter(|_| has_one_name && data_attr.size > limit) else { return Ok(None) };
         let Some(name) = metacopy_name(place.name()?) else { return Ok(None) };
         let to = self.copy_target(op, None, Some(&place), from.branch)?;
-        if op.set.branch(to)?.refuses_metacopies.load(Ordering::Relaxed) {
+        if op.set.branch(to)?.no_metacopies.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let attr = from.vnode.getattr(op)?;
         let (owner, ..) = copy_owner(self.options.copyup, op, &attr);
-        let gives = Gives { owner: gives.owner.or(Some(owner)), ..gives };
-        if gives.needs_copy(&data_attr, self.own().uid) {
+        let grants = Grants { owner: grants.owner.or(Some(owner)), ..grants };
+        if grants.needs_copy(&data_attr, self.own().uid) {
             return Ok(None);
         }
         Ok(Some(Plan { vnode, from, attr, data, data_attr, place, to, name }))
@@ -208,7 +213,7 @@ impl Core {
         match copy.setxattr(&server, ORIGIN, &origin.encode(), XattrFlags::default()) {
             Ok(()) => {}
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => {
-                op.set.branch(plan.to)?.refuses_metacopies.store(true, Ordering::Relaxed);
+                op.set.branch(plan.to)?.no_metacopies.store(true, Ordering::Relaxed);
                 return Ok(false);
             }
             // The value may be too long for the file system.
@@ -241,7 +246,7 @@ impl Core {
         }
         let part = dir.part(to)?.ok_or(Errno::AGAIN)?;
         let (server, name) = (self.server(op), Name::new(&plan.name)?);
-        let published = self.keeping_times(op, &part.vnode, || match &built.work {
+        let published = self.preserving_times(op, &part.vnode, || match &built.work {
             Some((work, work_name)) => {
                 work.rename(&server, work_name.name()?, &part.vnode, name, RenameFlags::default())
             }
@@ -262,8 +267,8 @@ impl Core {
         let (data, attributes) = (plan.data.vnode.clone(), built.entry.vnode.clone());
         let both: Arc<dyn Vnode> = Arc::new(MetaCopy::new(data, attributes, to, plan.data_attr.mtime));
         let lower = Lower { vnode: both, branch: from.branch };
-        vnode.dress(lower.clone());
-        dir.entry_changed(place.name()?, Fate::Unknown);
+        vnode.replace_view(lower.clone());
+        dir.entry_changed(place.name()?, EntryChange::Unknown);
         Ok(Some(lower))
     }
 }

@@ -1,11 +1,11 @@
 //! Copy-up of files: docs/design/unionfs.md, "Copy-up".
 
 use crate::branch::{BranchId, Lower};
-use crate::listing::Fate;
+use crate::listing::EntryChange;
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
 use crate::retry::Tries;
-use crate::times::keeping_times;
+use crate::times::preserving_times;
 use std::sync::Arc;
 use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode};
 
@@ -108,11 +108,11 @@ impl Core {
         if to.map_or(movable, |to| !op.set.is_left(to, from.branch)) {
             return Ok(());
         }
-        if self.movers.is_promised(vnode.id) {
+        if self.write_gate.is_host_file_held(vnode.id) {
             // The kernel writes to the host file directly.
             return Err(Errno::BUSY);
         }
-        let _moving = if movable { Some(self.movers.start_move(op, vnode.id)?) } else { None };
+        let _moving = if movable { Some(self.write_gate.start_move(op, vnode.id)?) } else { None };
         let mut tries = Tries::new();
         loop {
             let place = vnode.place();
@@ -128,10 +128,10 @@ impl Core {
                 Copying { vnode, from: &from, attr: from.vnode.getattr(op)?, place: place.as_ref(), to: target };
             match self.copy(op, &copying, change.as_deref_mut()) {
                 Err(Errno::AGAIN) => {
-                    op.give_way()?;
+                    op.check_restart()?;
                     op.check()?;
                 }
-                Err(e) if op.set.go_left(target, e) => {}
+                Err(e) if op.set.retry_left(target, e) => {}
                 other => return other,
             }
             tries.again()?;
@@ -187,8 +187,8 @@ impl Core {
             }
             None => Ok(()),
         };
-        let dressed = filled.and_then(|()| self.copy_attributes(op, &from.vnode, attr, &built.entry.vnode));
-        let changed = dressed.and_then(|()| change.map_or(Ok(()), |change| change.apply(op, &built)));
+        let attributed = filled.and_then(|()| self.copy_attributes(op, &from.vnode, attr, &built.entry.vnode));
+        let changed = attributed.and_then(|()| change.map_or(Ok(()), |change| change.apply(op, &built)));
         if let Err(e) = changed {
             self.discard(op, &built);
             return Err(e);
@@ -264,7 +264,7 @@ impl Core {
         }
         vnode.set_leaf(copy);
         if let Some(place) = place {
-            place.parent.entry_changed(place.name()?, Fate::Unknown);
+            place.parent.entry_changed(place.name()?, EntryChange::Unknown);
             if at {
                 self.drop_metacopy(op, &place.parent, place.name()?, &from.vnode);
             }
@@ -301,14 +301,14 @@ impl Core {
         let copy = &Lower { vnode: built.entry.vnode.clone(), branch: to };
         self.index_copy(op, vnode.id, (from, attr), copy)?;
         let named = place.map_or(Err(Errno::NOENT), |place| {
-            self.going_to_use(op, &place.parent, place.name()?, from, attr)?;
+            self.begin_use(op, &place.parent, place.name()?, from, attr)?;
             self.publish_name(op, place, copy, built)
         });
         if named.is_ok() {
             self.use_name(op, vnode.id, attr.nlink, 1);
         } else {
             // The index entry leads to the copy.
-            self.kept_name(op, from, attr);
+            self.cancel_use(op, from, attr);
             self.discard(op, built);
         }
         Ok(())
@@ -320,14 +320,14 @@ impl Core {
             if !linkable {
                 vnode.set_gone();
             }
-            self.movers.keep_orphan(vnode.id, open.clone());
+            self.write_gate.keep_orphan(vnode.id, open.clone());
         }
     }
 
     fn publish_name(&self, op: &Op<'_>, place: &Place, copy: &Lower, built: &Built) -> Result<()> {
         let dir = place.parent.part(copy.branch)?.ok_or(Errno::AGAIN)?;
         let server = self.server(op);
-        self.keeping_times(op, &dir.vnode, || match &built.work {
+        self.preserving_times(op, &dir.vnode, || match &built.work {
             Some((work, name)) => {
                 let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
                 work.rename(&server, name.name()?, &dir.vnode, place.name()?, flags)
@@ -338,13 +338,13 @@ impl Core {
 
     /// Runs `change` on a lower directory and restores the directory's times: the view has not
     /// changed.
-    pub(crate) fn keeping_times<T>(
+    pub(crate) fn preserving_times<T>(
         &self,
         op: &Op<'_>,
         dir: &Arc<dyn Vnode>,
         change: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        keeping_times(&self.server(op), dir, change)
+        preserving_times(&self.server(op), dir, change)
     }
 
     /// Links the copied-up file under the name `name` of `dir`, if that still leads to the
@@ -366,11 +366,11 @@ impl Core {
         let Some(part) = dir.part(lower.branch)? else { return Ok(false) };
         let server = self.server(op);
         let old = Lower { vnode: entry.vnode.clone(), branch: shown };
-        self.going_to_use(op, dir, name, &old, &entry.attr)?;
-        let linked = self.keeping_times(op, &part.vnode, || part.vnode.link(&server, name, &lower.vnode).map(drop));
+        self.begin_use(op, dir, name, &old, &entry.attr)?;
+        let linked = self.preserving_times(op, &part.vnode, || part.vnode.link(&server, name, &lower.vnode).map(drop));
         if let Err(e) = linked {
-            self.kept_name(op, &old, &entry.attr);
-            return if op.set.go_left(lower.branch, e) { Ok(false) } else { Err(e) };
+            self.cancel_use(op, &old, &entry.attr);
+            return if op.set.retry_left(lower.branch, e) { Ok(false) } else { Err(e) };
         }
         self.use_name(op, vnode.id, entry.attr.nlink, 1);
         Ok(true)

@@ -8,13 +8,13 @@ use crate::identity::Identity;
 use crate::jobs::Jobs;
 use crate::links::Links;
 use crate::listing::Listings;
-use crate::movers::Movers;
+use crate::logged_once::{RateLimit, WarnedOnce};
 use crate::op::Op;
 use crate::options::{LowerFiles, Mode, Numbers, Options};
 use crate::ownfiles::Own;
-use crate::said::{Complaints, Refusals};
 use crate::set::{BranchSet, Member};
 use crate::table::Table;
+use crate::write_gate::WriteGate;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -38,18 +38,18 @@ pub(crate) struct Shared<V> {
     pub(crate) identity: Identity,
     pub(crate) links: Links,
     pub(crate) jobs: Jobs,
-    pub(crate) movers: Movers,
+    pub(crate) write_gate: WriteGate,
     pub(crate) listings: Listings<V>,
     /// Finds objects below renamed directories by number.
     pub(crate) finder: Finder,
-    pub(crate) complaints: Complaints,
-    pub(crate) refusals: Refusals,
+    pub(crate) warned: WarnedOnce,
+    pub(crate) refused_names: RateLimit,
     /// Held while a directory is renamed: nothing else changes the positions of directories.
     pub(crate) tree: Mutex<()>,
     /// The next number for a name in a work directory.
     pub(crate) work_number: AtomicU64,
     /// The warning was logged that copies can't get the original's owner.
-    pub(crate) told_of_owner: AtomicBool,
+    pub(crate) warned_of_owner: AtomicBool,
     /// The receiver of notifications, such as that a file moved.
     upcalls: OnceLock<Arc<dyn Upcalls>>,
 }
@@ -67,14 +67,14 @@ impl<V> Shared<V> {
             identity,
             links: Links::default(),
             jobs: Jobs::default(),
-            movers: Movers::default(),
+            write_gate: WriteGate::default(),
             listings: Listings::default(),
             finder: Finder::new(),
-            complaints: Complaints::default(),
-            refusals: Refusals::default(),
+            warned: WarnedOnce::default(),
+            refused_names: RateLimit::default(),
             tree: Mutex::new(()),
             work_number: AtomicU64::new(0),
-            told_of_owner: AtomicBool::new(false),
+            warned_of_owner: AtomicBool::new(false),
             upcalls: OnceLock::new(),
         }
     }
@@ -133,7 +133,7 @@ impl<V> Shared<V> {
     }
 
     /// Returns the number that [`Self::shown`] shows as this one.
-    pub(crate) fn meant(&self, shown: u64) -> u64 {
+    pub(crate) fn resolve_shown(&self, shown: u64) -> u64 {
         match self.options.numbers {
             Numbers::Wide => shown,
             Numbers::Narrow => crate::identity::widen(shown),

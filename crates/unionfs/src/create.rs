@@ -2,7 +2,7 @@
 
 use crate::branch::{BranchId, Lower};
 use crate::file::UnionFile;
-use crate::listing::Fate;
+use crate::listing::EntryChange;
 use crate::lookup::{Hit, Probe};
 use crate::node::{Place, UnionVnode, same_layer};
 use crate::op::Op;
@@ -48,7 +48,7 @@ impl UnionVnode {
             // free.
             return Ok(Slot { branch: only.branch, whiteout: false });
         }
-        let whiteout = match self.known_absent(op, name) {
+        let whiteout = match self.recent_negative(op, name) {
             Some(whiteout) => whiteout,
             None => {
                 let probe = self.core.probe(op, stack, name)?;
@@ -85,22 +85,22 @@ impl UnionVnode {
             };
             match make(part) {
                 Ok((entry, rest)) => {
-                    self.made(op, part, &slot, name, &entry);
+                    self.finish_create(op, part, &slot, name, &entry);
                     drop(names);
                     self.touch(op, slot.branch);
                     let lower = Lower { vnode: entry.vnode, branch: slot.branch };
                     let place = self.place_of(name)?;
                     return Ok(Made { lower, attr: entry.attr, place, rest });
                 }
-                Err(e) if op.set.go_left(slot.branch, e) => tries.again()?,
+                Err(e) if op.set.retry_left(slot.branch, e) => tries.again()?,
                 Err(e) => return Err(e),
             }
         }
     }
 
     /// Completes a creation. The entry exists, and the view does not change any more.
-    fn made(&self, op: &Op<'_>, part: &Lower, slot: &Slot, name: Name<'_>, entry: &Entry) {
-        self.entry_changed(name, Fate::Unknown);
+    fn finish_create(&self, op: &Op<'_>, part: &Lower, slot: &Slot, name: Name<'_>, entry: &Entry) {
+        self.entry_changed(name, EntryChange::Unknown);
         let directory = entry.vnode.kind() == Kind::Directory;
         if directory {
             self.count_subdir(1);
@@ -189,7 +189,7 @@ impl UnionVnode {
                     let open = UnionFile::new(op, &vnode, flags, (branch, vnode.moves()), file)?;
                     return Ok((Entry { vnode, attr }, open));
                 }
-                Err(e) if op.set.go_left(branch, e) => tries.again()?,
+                Err(e) if op.set.retry_left(branch, e) => tries.again()?,
                 Err(e) => return Err(e),
             }
         }
@@ -229,12 +229,12 @@ impl UnionVnode {
             match made {
                 Ok(entry) => {
                     let slot = Slot { branch, whiteout: probe.whiteout == Some(branch) };
-                    self.made(op, part, &slot, name, &entry);
+                    self.finish_create(op, part, &slot, name, &entry);
                     drop(names);
                     self.touch(op, branch);
                     return self.linked(name, target, entry.attr);
                 }
-                Err(e) if op.set.go_left(branch, e) => tries.again()?,
+                Err(e) if op.set.retry_left(branch, e) => tries.again()?,
                 Err(e) => return Err(e),
             }
         }
@@ -243,7 +243,7 @@ impl UnionVnode {
     /// Returns the file that is to be linked.
     fn link_target(&self, op: &Op<'_>, target: &Arc<dyn Vnode>) -> Result<Arc<Self>> {
         let target = same_layer(&self.core, target)?.arc()?;
-        target.bring_up(op)?;
+        target.revalidate(op)?;
         // After a change of the branches its name leads to another file: the caller repeats the
         // lookup.
         if target.is_adrift() { Err(Errno::STALE) } else { Ok(target) }
@@ -252,7 +252,7 @@ impl UnionVnode {
     /// Completes a link; `attr`: attributes of the lower file after it.
     fn linked(&self, name: Name<'_>, target: Arc<Self>, attr: Attr) -> Result<Entry> {
         if target.place().is_none() {
-            self.core.movers.release_orphan(target.id);
+            self.core.write_gate.release_orphan(target.id);
         }
         target.set_place(Some(self.place_of(name)?));
         target.note_names(attr.nlink);

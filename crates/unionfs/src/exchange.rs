@@ -84,7 +84,7 @@ impl Rename<'_> {
             for (vnode, part, marked) in marks {
                 self.core.unmark(op, vnode, &part, marked);
             }
-            return if op.set.go_left(target, e) { Ok(false) } else { Err(e) };
+            return if op.set.retry_left(target, e) { Ok(false) } else { Err(e) };
         }
         self.moved();
         for side in sides {

@@ -2,10 +2,10 @@
 
 use crate::branch::{BranchId, BranchState, Lower};
 use crate::metacopy::as_metacopy;
-use crate::movers::Writing;
 use crate::node::UnionVnode;
 use crate::op::Op;
 use crate::retry::Tries;
+use crate::write_gate::Writing;
 use parking_lot::RwLock;
 use std::any::Any;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) struct UnionFile {
     /// [`NEVER_FIXED`] if it may be copied up.
     fixed: u64,
     /// The host file may be handed out for writing: the file can't move until this is dropped.
-    promise: bool,
+    holds_host_file: bool,
     /// With `lower=shared`: the host file may be handed out, although the file may be copied up,
     /// while the vnode's number of moves is this.
     shared: Option<u16>,
@@ -63,18 +63,18 @@ impl UnionFile {
         // A rename or link may have to move a file that lies on a read-write branch other than the
         // leftmost. The host file of such a file is not handed out, so that it can always move.
         let shared = !flags.writes() && vnode.core.shares_lower(op, branch);
-        let stays = op.set.stays(branch) && vnode.moves() == moves;
+        let stays = op.set.files_stay(branch) && vnode.moves() == moves;
         let (generation, home) = (op.set.generation, op.set.branch(branch)?.clone());
-        let promise = stays && flags.writes() && file.backing().is_some();
-        if promise {
-            vnode.core.movers.promise(vnode.id);
+        let holds_host_file = stays && flags.writes() && file.backing().is_some();
+        if holds_host_file {
+            vnode.core.write_gate.hold_host_file(vnode.id);
         }
         Ok(Arc::new(Self {
             vnode: vnode.clone(),
             flags,
             first: file.clone(),
             fixed: if stays { generation } else { NEVER_FIXED },
-            promise,
+            holds_host_file,
             shared: shared.then_some(moves),
             bound: AtomicBool::new(false),
             seen: RwLock::new(Seen { generation, moves, branch, _home: home, file }),
@@ -97,7 +97,7 @@ impl UnionFile {
                 return Ok(seen.file.clone());
             }
         }
-        self.vnode.looking(cx, |op| self.follow(op))
+        self.vnode.run_read(cx, |op| self.follow(op))
     }
 
     /// Opens the lower file where the file is now. A file of a removed branch remains there,
@@ -137,7 +137,7 @@ impl UnionFile {
                 return Ok((guard, file));
             }
             drop((guard, file));
-            self.vnode.changing(cx, |op| self.vnode.for_change(op, None).map(drop))?;
+            self.vnode.run_change(cx, |op| self.vnode.for_change(op, None).map(drop))?;
             tries.again()?;
         }
     }
@@ -156,8 +156,8 @@ impl UnionFile {
 
 impl Drop for UnionFile {
     fn drop(&mut self) {
-        if self.promise {
-            self.vnode.core.movers.fulfil(self.vnode.id);
+        if self.holds_host_file {
+            self.vnode.core.write_gate.release_host_file(self.vnode.id);
         }
     }
 }
@@ -165,7 +165,7 @@ impl Drop for UnionFile {
 impl UnionVnode {
     /// Begins a write. Excludes a move of the file, if it can move.
     pub(crate) fn guard_branch(&self, op: &Op<'_>, branch: BranchId) -> Result<Option<Writing<'_>>> {
-        if op.set.stays(branch) { Ok(None) } else { self.core.movers.write(op, self.id).map(Some) }
+        if op.set.files_stay(branch) { Ok(None) } else { self.core.write_gate.write(op, self.id).map(Some) }
     }
 
     /// As [`Self::guard_branch`], for a change of attributes of `lower`.

@@ -70,7 +70,7 @@ pub(crate) fn mix(mut n: u64) -> u64 {
 
 /// The number of names that a lower file had, and of those that no longer lead to it or its copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Names {
+pub(crate) struct LinkCount {
     pub(crate) first: u32,
     pub(crate) used: u32,
 }
@@ -80,7 +80,7 @@ pub(crate) struct Names {
 pub(crate) struct Known {
     pub(crate) tags: HashMap<Vec<u8>, u16>,
     pub(crate) aliases: HashMap<(u16, u64), Alias>,
-    pub(crate) names: HashMap<u64, Names>,
+    pub(crate) names: HashMap<u64, LinkCount>,
     /// Names that were about to be used up when the log ended, by number.
     pub(crate) using: HashMap<u64, Vec<Using>>,
 }
@@ -118,7 +118,7 @@ impl Known {
             }
             Record::Names { number, first, used } => {
                 self.using.remove(&number);
-                self.names.insert(number, Names { first, used });
+                self.names.insert(number, LinkCount { first, used });
             }
         }
     }
@@ -126,7 +126,7 @@ impl Known {
     /// Merges the log of the branch that becomes the leftmost one. Its link counts take precedence;
     /// they replace all others if those belong to a branch that is `removed`. Fails, and merges
     /// nothing, if its tags contradict the current ones.
-    pub(crate) fn take_over(&mut self, other: Self, removed: bool) -> Result<(), ()> {
+    pub(crate) fn merge_log(&mut self, other: Self, removed: bool) -> Result<(), ()> {
         let own: HashMap<u16, &Vec<u8>> = self.tags.iter().map(|(path, &tag)| (tag, path)).collect();
         let agrees = |(path, tag): (&Vec<u8>, &u16)| match self.tags.get(path) {
             Some(own) => own == tag,
@@ -210,7 +210,7 @@ impl Identity {
     }
 
     /// Returns the link count record of a file.
-    pub(crate) fn names(&self, number: u64) -> Option<Names> {
+    pub(crate) fn names(&self, number: u64) -> Option<LinkCount> {
         if self.names.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -244,7 +244,7 @@ impl Identity {
     /// Writes a record, then applies it.
     pub(crate) fn append(&self, cx: &Cx<'_>, record: Record) -> Result<()> {
         self.write(cx, std::slice::from_ref(&record))?;
-        self.take_in(record);
+        self.apply(record);
         Ok(())
     }
 
@@ -260,7 +260,7 @@ impl Identity {
             tracing::warn!(%errno, "could not write the identity log; the records are written later");
             self.late.lock().extend(records.iter().cloned());
         }
-        records.into_iter().for_each(|record| self.take_in(record));
+        records.into_iter().for_each(|record| self.apply(record));
     }
 
     /// Writes the records that could not be written before.
@@ -282,7 +282,7 @@ impl Identity {
         if records.is_empty() { Ok(()) } else { log.append(cx, records) }
     }
 
-    fn take_in(&self, record: Record) {
+    fn apply(&self, record: Record) {
         let mut known = self.known.write();
         known.apply(record);
         self.aliases.store(known.aliases.len(), Ordering::Release);
@@ -290,7 +290,7 @@ impl Identity {
     }
 
     /// Returns the names that were about to be used up.
-    pub(crate) fn in_use(&self) -> Vec<(u64, Using)> {
+    pub(crate) fn unfinished_uses(&self) -> Vec<(u64, Using)> {
         let known = self.known.read();
         known.using.iter().flat_map(|(&number, list)| list.iter().map(move |u| (number, u.clone()))).collect()
     }
@@ -306,7 +306,7 @@ impl Identity {
     pub(crate) fn alias_later(&self, tag: u16, lower: u64, alias: Alias) {
         let record = Record::Alias { tag, lower, alias };
         self.late.lock().push_back(record.clone());
-        self.take_in(record);
+        self.apply(record);
     }
 
     /// Removes an alias, without writing: the record is written with the next one. If it is lost,
@@ -314,7 +314,7 @@ impl Identity {
     pub(crate) fn unalias_later(&self, tag: u16, lower: u64) {
         if self.known.read().aliases.contains_key(&(tag, lower)) {
             self.late.lock().push_back(Record::Unalias { tag, lower });
-            self.take_in(Record::Unalias { tag, lower });
+            self.apply(Record::Unalias { tag, lower });
         }
     }
 }

@@ -73,7 +73,7 @@ impl Core {
 
     /// Returns the file that a lower name leads to: the copy, if the file was copied up under
     /// another name, else the lower file.
-    pub(crate) fn behind_links(&self, op: &Op<'_>, branch: BranchId, entry: Entry) -> Result<(Lower, Attr)> {
+    pub(crate) fn follow_index(&self, op: &Op<'_>, branch: BranchId, entry: Entry) -> Result<(Lower, Attr)> {
         let own = Lower { vnode: entry.vnode, branch };
         // Don't check for `nlink > 1`: a file with one name may have had several, also on a branch
         // that is read-only now.

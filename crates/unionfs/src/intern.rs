@@ -2,7 +2,7 @@
 
 use crate::branch::{Lower, Stack, same_stack};
 use crate::log::Alias;
-use crate::metacopy::wears_same;
+use crate::metacopy::same_metacopy;
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
 use crate::set::BranchSet;
@@ -29,15 +29,15 @@ impl Core {
                     let stray = !live.is_current(op.set) || live.is_adrift();
                     let same = live.leaf().is(lower);
                     if stray && (same || !live.is_gone()) {
-                        live.settle(op, lower.clone(), Some(place))?;
+                        live.set_found(op, lower.clone(), Some(place))?;
                         return Ok(live);
                     }
                     if same {
-                        if !wears_same(&live.leaf().vnode, &lower.vnode) {
+                        if !same_metacopy(&live.leaf().vnode, &lower.vnode) {
                             // Its metacopy was removed or created out of band.
-                            live.dress(lower.clone());
+                            live.replace_view(lower.clone());
                         }
-                        if !op.set.stays(lower.branch) && !live.is_at(&place.parent, place.name.as_bytes()) {
+                        if !op.set.files_stay(lower.branch) && !live.is_at(&place.parent, place.name.as_bytes()) {
                             live.set_place(Some(place));
                         }
                         return Ok(live);
@@ -89,7 +89,7 @@ impl Core {
         let mut id = self.directory_number(op, &stack)?;
         let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
         if let Some(live) = self.renumbered(op, id, (&place.parent, place.name.as_bytes()), &stack)? {
-            live.found_dir(op, stack, redirect, Some(place))?;
+            live.adopt_stack(op, stack, redirect, Some(place))?;
             return Ok(live);
         }
         loop {
@@ -104,7 +104,7 @@ impl Core {
                 }
                 Interned::Present(live) if live.dir.is_some() => {
                     if !live.is_current(op.set) || live.is_adrift() {
-                        live.found_dir(op, stack, redirect, Some(place))?;
+                        live.adopt_stack(op, stack, redirect, Some(place))?;
                         return Ok(live);
                     }
                     let here = live.is_at(&place.parent, place.name.as_bytes());
@@ -155,7 +155,7 @@ impl Core {
 impl UnionVnode {
     /// Revalidates a directory with its stack in the current set. It keeps its number, also after
     /// the next mount.
-    pub(crate) fn found_dir(
+    pub(crate) fn adopt_stack(
         &self,
         op: &Op<'_>,
         stack: Stack,
@@ -168,7 +168,7 @@ impl UnionVnode {
             let alias = Alias { born, number: self.id, generation: self.generation() };
             self.core.identity.alias_later(op.set.branch(last.branch)?.tag, last.vnode.id(), alias);
         }
-        self.settle_dir(op, stack, place)?;
+        self.set_found_dir(op, stack, place)?;
         *self.dir()?.redirect.lock() = redirect;
         Ok(())
     }

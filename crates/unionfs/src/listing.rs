@@ -26,7 +26,7 @@ const LARGE: usize = 4096;
 /// After own changes, an additional out-of-band change can't be recognised. A large directory is
 /// then merged again after this time for each entry, so that readers can't keep it busy. A merge
 /// takes a fraction of that time, during which the kernel makes writers wait.
-const REST: Duration = Duration::from_micros(5);
+const GRACE: Duration = Duration::from_micros(5);
 
 /// The values that change with each change of an entry of one directory: its times, and the stamp
 /// that its layer reports.
@@ -93,14 +93,14 @@ enum Spot {
 /// Entries taken from a listing.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    pub(crate) entries: Vec<Taken>,
+    pub(crate) entries: Vec<BatchEntry>,
     names: Vec<u8>,
     version: u64,
 }
 
 /// An entry of a [`Batch`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken {
+pub(crate) struct BatchEntry {
     pub(crate) cookie: u64,
     pub(crate) ino: u64,
     pub(crate) kind: Kind,
@@ -111,7 +111,7 @@ pub(crate) struct Taken {
 }
 
 impl Batch {
-    pub(crate) fn name(&self, entry: &Taken) -> &[u8] {
+    pub(crate) fn name(&self, entry: &BatchEntry) -> &[u8] {
         self.names.get(entry.start..entry.end).unwrap_or_default()
     }
 
@@ -119,7 +119,7 @@ impl Batch {
         let start = self.names.len();
         self.names.extend_from_slice(name);
         let (end, unknown) = (self.names.len(), state == State::Unknown);
-        self.entries.push(Taken { cookie, ino, kind, unknown, start, end });
+        self.entries.push(BatchEntry { cookie, ino, kind, unknown, start, end });
     }
 }
 
@@ -191,10 +191,10 @@ impl Listing {
     }
 
     /// Notes a change. Returns false after too many new names: the listing must be dropped then.
-    fn change(&mut self, name: &[u8], fate: EntryChange) -> bool {
+    fn change(&mut self, name: &[u8], change: EntryChange) -> bool {
         self.version += 1;
-        let state = if fate == EntryChange::Gone { State::Gone } else { State::Unknown };
-        match (self.find(name), fate) {
+        let state = if change == EntryChange::Gone { State::Gone } else { State::Unknown };
+        match (self.find(name), change) {
             (Spot::Item(index), _) => self.items.get_mut(index).map_or((), |item| item.state = state),
             (Spot::Added(cookie), EntryChange::Gone) if !self.is_taken(cookie + 1) => drop(self.added.remove(&cookie)),
             (Spot::Added(cookie), _) => self.added.get_mut(&cookie).map_or((), |added| added.state = state),
@@ -208,7 +208,7 @@ impl Listing {
 
     /// Stores the result of looking up an unknown entry of a batch, unless something has changed
     /// since.
-    pub(crate) fn resolve(&mut self, batch: &Batch, entry: &Taken, found: Option<(u64, Kind)>) {
+    pub(crate) fn resolve(&mut self, batch: &Batch, entry: &BatchEntry, found: Option<(u64, Kind)>) {
         if self.version != batch.version {
             return;
         }
@@ -266,14 +266,14 @@ pub(crate) struct Kept {
     stamps: Vec<Stamp>,
     merged: Instant,
     /// How long it may be used after own changes.
-    rest: Duration,
+    grace: Duration,
     /// Whether entries were changed through the union since.
     own: bool,
 }
 
 /// Whether a kept listing may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trust {
+pub(crate) enum Validity {
     Yes,
     /// Yes, until this time: there were own changes since, and maybe others.
     Until(Instant),
@@ -283,26 +283,26 @@ pub(crate) enum Trust {
 impl Kept {
     pub(crate) fn new(listing: Listing, stack: Stack, stamps: Vec<Stamp>, begun: Instant) -> Self {
         let (merged, entries) = (Instant::now(), listing.work);
-        let rest = match u32::try_from(entries) {
+        let grace = match u32::try_from(entries) {
             _ if entries < LARGE => Duration::ZERO,
-            Ok(entries) => (REST * entries).max((merged - begun) * 4),
+            Ok(entries) => (GRACE * entries).max((merged - begun) * 4),
             Err(_) => Duration::MAX,
         };
-        Self { listing, stack, stamps, merged, rest, own: false }
+        Self { listing, stack, stamps, merged, grace, own: false }
     }
 
     /// Whether the listing may be used for a reader who begins, given the directory's current stack
     /// and stamps.
-    pub(crate) fn trust(&self, stack: &Stack, stamps: &[Stamp]) -> Trust {
+    pub(crate) fn validity(&self, stack: &Stack, stamps: &[Stamp]) -> Validity {
         if !crate::branch::same_stack(&self.stack, stack) {
-            return Trust::No;
+            return Validity::No;
         }
         if self.stamps == stamps {
-            return Trust::Yes;
+            return Validity::Yes;
         }
-        match self.merged.checked_add(self.rest) {
-            Some(until) if self.own && Instant::now() < until => Trust::Until(until),
-            _ => Trust::No,
+        match self.merged.checked_add(self.grace) {
+            Some(until) if self.own && Instant::now() < until => Validity::Until(until),
+            _ => Validity::No,
         }
     }
 }
@@ -342,10 +342,10 @@ impl Slot {
     /// Notes a change of an entry. Returns a listing that is not kept any more, to be dropped
     /// without the lock.
     #[must_use]
-    pub(crate) fn change(&mut self, name: &[u8], fate: EntryChange) -> Option<Arc<Mutex<Kept>>> {
+    pub(crate) fn change(&mut self, name: &[u8], change: EntryChange) -> Option<Arc<Mutex<Kept>>> {
         if let Some(merging) = &mut self.merging {
             if merging.changes.len() < MOST_NOTED {
-                merging.changes.push((ShortName::new(name), fate));
+                merging.changes.push((ShortName::new(name), change));
             } else {
                 merging.lost = true;
             }
@@ -353,13 +353,13 @@ impl Slot {
         let room = self.kept.as_ref().is_none_or(|kept| {
             let mut kept = kept.lock();
             kept.own = true;
-            kept.listing.change(name, fate)
+            kept.listing.change(name, change)
         });
         if room { None } else { self.kept.take() }
     }
 
-    /// Begins a merge, which [`Self::end`] must end. Returns the number of changes noted before.
-    pub(crate) fn begin(&mut self) -> usize {
+    /// Begins a merge, which [`Self::end_merge`] must end. Returns the number of changes noted before.
+    pub(crate) fn begin_merge(&mut self) -> usize {
         let merging = self.merging.get_or_insert_default();
         merging.count += 1;
         merging.changes.len()
@@ -367,13 +367,13 @@ impl Slot {
 
     /// Ends a merge, with a listing or after an error. Returns the listing and whether it is kept.
     /// The one that was kept before must be dropped without the lock.
-    pub(crate) fn end(&mut self, missed: usize, kept: Option<Kept>) -> Option<Ended> {
+    pub(crate) fn end_merge(&mut self, missed: usize, kept: Option<Kept>) -> Option<Ended> {
         let mut merging = self.merging.take()?;
         let ended = kept.map(|mut kept| {
             let work = kept.listing.work;
-            for (name, fate) in merging.changes.get(missed..).unwrap_or_default() {
+            for (name, change) in merging.changes.get(missed..).unwrap_or_default() {
                 kept.own = true;
-                kept.listing.change(name.as_bytes(), *fate);
+                kept.listing.change(name.as_bytes(), *change);
             }
             let listing = Arc::new(Mutex::new(kept));
             let is_kept = !merging.lost;
@@ -540,7 +540,8 @@ mod tests {
     #[test]
     fn the_number_of_new_names_is_limited() {
         let mut listing = listing(&["a"]);
-        let most = (0..10 * MOST_ADDED).take_while(|n| listing.change(n.to_string().as_bytes(), EntryChange::Unknown)).count();
+        let most =
+            (0..10 * MOST_ADDED).take_while(|n| listing.change(n.to_string().as_bytes(), EntryChange::Unknown)).count();
         assert_eq!(most, MOST_ADDED);
     }
 
@@ -548,19 +549,19 @@ mod tests {
     fn a_merge_applies_changes_made_meanwhile() {
         let mut slot = Slot::default();
         let kept = |names| Kept::new(listing(names), Vec::new().into(), Vec::new(), Instant::now());
-        let first = slot.begin();
+        let first = slot.begin_merge();
         assert!(slot.change(b"a", EntryChange::Gone).is_none());
-        let second = slot.begin();
+        let second = slot.begin_merge();
         assert!(slot.change(b"b", EntryChange::Unknown).is_none());
-        let ended = slot.end(first, Some(kept(&["a", "b"]))).unwrap();
+        let ended = slot.end_merge(first, Some(kept(&["a", "b"]))).unwrap();
         assert!(ended.is_kept && ended.listing.lock().own);
         assert_eq!(shown(&ended.listing.lock().listing), entries(&[("b", true)]));
-        let ended = slot.end(second, Some(kept(&["a", "b"]))).unwrap();
+        let ended = slot.end_merge(second, Some(kept(&["a", "b"]))).unwrap();
         assert_eq!(shown(&ended.listing.lock().listing), entries(&[("a", false), ("b", true)]));
         assert!(slot.merging.is_none());
-        let third = slot.begin();
+        let third = slot.begin_merge();
         drop(slot.forget());
-        assert!(!slot.end(third, Some(kept(&["a"]))).unwrap().is_kept);
+        assert!(!slot.end_merge(third, Some(kept(&["a"]))).unwrap().is_kept);
         assert!(slot.kept.is_none() && slot.merging.is_none());
     }
 }

@@ -4,7 +4,7 @@ use crate::identity::Known;
 use crate::log::{HEADER, Log, Reader, Record, write_all};
 use crate::options::BuildError;
 use crate::ownfiles::move_aside;
-use crate::times::keeping_times;
+use crate::times::preserving_times;
 use crate::trust::is_servers;
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
@@ -98,7 +98,7 @@ pub(crate) fn write_log(
     let all = bytes_of(known)?;
     let name = Name::new(IDENT)?;
     if unclean || end < HEADER.len() as u64 || (all.len() as u64) < end / 2 {
-        return keeping_times(cx, root, || rewrite_log(cx, (root, path), name, &all));
+        return preserving_times(cx, root, || rewrite_log(cx, (root, path), name, &all));
     }
     let entry = root.lookup(cx, name)?.ok_or(Errno::IO)?;
     let file = entry.vnode.open(cx, OpenFlags::RDWR)?;
@@ -144,7 +144,7 @@ pub(crate) fn why_not_written(cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path, e
 /// Writes a complete log in the root of a branch, in place of any that is there.
 pub(crate) fn move_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), known: &Known) -> Result<Log> {
     let all = bytes_of(known)?;
-    keeping_times(cx, root, || rewrite_log(cx, (root, path), Name::new(IDENT)?, &all))
+    preserving_times(cx, root, || rewrite_log(cx, (root, path), Name::new(IDENT)?, &all))
 }
 
 fn bytes_of(known: &Known) -> Result<Vec<u8>> {

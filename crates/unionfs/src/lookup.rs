@@ -1,9 +1,9 @@
 //! Lookup of a name in a directory: docs/design/unionfs.md, "Operations".
 
 use crate::branch::{BranchId, Lower, Stack, is_dir, same_stack};
-use crate::marks::{Found, Onward, Walk, components};
-use crate::node::{Absent, Core, Dir, Place, UnionVnode};
+use crate::node::{Core, Dir, NegativeLookup, Place, UnionVnode};
 use crate::op::Op;
+use crate::opaque_redirect::{Found, Onward, Walk, components};
 use crate::set::BranchSet;
 use crate::shortname::ShortName;
 use crate::whiteout::reserved;
@@ -186,7 +186,7 @@ impl Core {
             match self.probe_with(op, &stack, name?, walk)?.hit {
                 Hit::Dir { stack: next, .. } => stack = next,
                 Hit::None | Hit::Leaf { .. } => {
-                    self.complain(op, part, found, "leads to no directory on the branches to the right");
+                    self.warn_redirect(op, part, found, "leads to no directory on the branches to the right");
                     return Ok(Vec::new());
                 }
             }
@@ -235,7 +235,7 @@ impl Core {
         branch: BranchId,
         entry: Entry,
     ) -> Result<(Arc<UnionVnode>, Attr)> {
-        let (lower, attr) = self.behind_links(op, branch, entry)?;
+        let (lower, attr) = self.follow_index(op, branch, entry)?;
         let number = self.number_of(op, &lower, &attr)?;
         let vnode = self.intern_leaf(op, number, place, &lower)?;
         vnode.note_names(attr.nlink);
@@ -320,7 +320,7 @@ impl UnionVnode {
             };
             match probe.hit {
                 Hit::None => {
-                    self.remember_absent(op, dir, &stack, name, probe.whiteout);
+                    self.remember_negative(op, dir, &stack, name, probe.whiteout);
                     return Ok(None);
                 }
                 Hit::Leaf { branch, entry } => {
@@ -345,12 +345,12 @@ impl UnionVnode {
         match probe.hit {
             Hit::None => Ok(Some(None)),
             Hit::Leaf { branch, entry } => {
-                let (lower, attr) = core.behind_links(op, branch, entry)?;
+                let (lower, attr) = core.follow_index(op, branch, entry)?;
                 let number = core.number_of(op, &lower, &attr)?;
                 let vnode = match core.table.get(number) {
                     Some(live) if live.dir.is_some() || live.kind != lower.vnode.kind() => return Ok(None),
                     Some(live) if !live.is_current(op.set) => {
-                        live.settle(op, lower, None)?;
+                        live.set_found(op, lower, None)?;
                         live
                     }
                     Some(live) if live.leaf().is(&lower) || core.jobs.is_running(number) => {
@@ -369,7 +369,7 @@ impl UnionVnode {
                 let vnode = match core.table.get(core.directory_number(op, &stack)?) {
                     Some(live) if live.dir.is_some() && live.is_at(self, name.as_bytes()) => {
                         if !live.is_current(op.set) {
-                            live.found_dir(op, stack.into(), redirect, None)?;
+                            live.adopt_stack(op, stack.into(), redirect, None)?;
                         }
                         live
                     }
@@ -385,30 +385,30 @@ impl UnionVnode {
     }
 
     /// Remembers a negative lookup, which is often followed by the creation of the name.
-    fn remember_absent(&self, op: &Op<'_>, dir: &Dir, stack: &[Lower], name: Name<'_>, whiteout: Option<BranchId>) {
+    fn remember_negative(&self, op: &Op<'_>, dir: &Dir, stack: &[Lower], name: Name<'_>, whiteout: Option<BranchId>) {
         if stack.len() > 1 && !op.set.read_only {
-            let absent = Absent {
+            let negative = NegativeLookup {
                 name: ShortName::new(name.as_bytes()),
                 changes: dir.changes.load(Ordering::Acquire),
                 generation: op.set.generation,
                 whiteout,
                 at: Instant::now(),
             };
-            let old = dir.absent.lock().replace(absent);
+            let old = dir.negative.lock().replace(negative);
             drop(old);
         }
     }
 
     /// Returns the last lookup if it was a negative one of this name and nothing has changed since:
     /// the branch of the whiteout that ended it.
-    pub(crate) fn known_absent(&self, op: &Op<'_>, name: Name<'_>) -> Option<Option<BranchId>> {
+    pub(crate) fn recent_negative(&self, op: &Op<'_>, name: Name<'_>) -> Option<Option<BranchId>> {
         let dir = self.dir.as_ref()?;
-        let absent = dir.absent.lock().take()?;
-        let fresh = absent.name.as_bytes() == name.as_bytes()
-            && absent.generation == op.set.generation
-            && absent.changes == dir.changes.load(Ordering::Acquire)
-            && absent.at.elapsed() < NEGATIVE_TTL;
-        fresh.then_some(absent.whiteout)
+        let negative = dir.negative.lock().take()?;
+        let fresh = negative.name.as_bytes() == name.as_bytes()
+            && negative.generation == op.set.generation
+            && negative.changes == dir.changes.load(Ordering::Acquire)
+            && negative.at.elapsed() < NEGATIVE_TTL;
+        fresh.then_some(negative.whiteout)
     }
 
     /// Looks the object up again by its name, after an out-of-band change removed its lower object.
@@ -418,7 +418,7 @@ impl UnionVnode {
         let stack = place.parent.stack()?;
         match self.core.probe(op, &stack, place.name()?)?.hit {
             Hit::Leaf { branch, entry } if self.dir.is_none() && entry.vnode.kind() == self.kind => {
-                let (lower, attr) = self.core.behind_links(op, branch, entry)?;
+                let (lower, attr) = self.core.follow_index(op, branch, entry)?;
                 if self.core.number_of(op, &lower, &attr)? != self.id {
                     return Ok(false);
                 }

@@ -2,11 +2,11 @@
 //! `copymeta` creates them. Design: docs/design/unionfs.md, "Copy-up of attributes".
 
 use crate::branch::{BranchId, Lower};
-use crate::marks::Found;
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
-use crate::sized::sized;
-use crate::times::keeping_times;
+use crate::opaque_redirect::Found;
+use crate::read_sized::read_sized;
+use crate::times::preserving_times;
 use crate::trust::is_servers;
 use parking_lot::Mutex;
 use std::any::Any;
@@ -181,7 +181,7 @@ pub(crate) fn as_metacopy(lower: &Arc<dyn Vnode>) -> Option<&MetaCopy> {
 }
 
 /// Whether two vnodes of one lower file have the same metacopy, or both none.
-pub(crate) fn wears_same(one: &Arc<dyn Vnode>, other: &Arc<dyn Vnode>) -> bool {
+pub(crate) fn same_metacopy(one: &Arc<dyn Vnode>, other: &Arc<dyn Vnode>) -> bool {
     let attributes = |lower| as_metacopy(lower).map(|meta| (meta.home, meta.attributes.id()));
     attributes(one) == attributes(other)
 }
@@ -235,7 +235,7 @@ impl Vnode for MetaCopy {
     }
 
     fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
-        let all = sized(|out| self.attributes.listxattr(cx, out))?;
+        let all = read_sized(|out| self.attributes.listxattr(cx, out))?;
         let shown = all.split_inclusive(|&b| b == 0).filter(|name| !is_own(name));
         vnode::give(&shown.flatten().copied().collect::<Vec<u8>>(), out)
     }
@@ -294,7 +294,7 @@ impl Core {
             Some(_) => "it was made from another file than the one that has the name now",
             None => "it names no origin in an attribute that only root can have set",
         };
-        if self.complaints.is_new(&Lower { vnode: found.vnode.clone(), branch: dir.branch }) {
+        if self.warned.is_new(&Lower { vnode: found.vnode.clone(), branch: dir.branch }) {
             let path = op.set.path_of(dir.branch);
             tracing::warn!(branch = %path, %name, "a metacopy is ignored, and with it attributes that were changed in the union: {why}");
         }
@@ -308,8 +308,8 @@ impl Core {
         let Ok(Some(part)) = dir.part(meta.home) else { return };
         let server = self.server(op);
         let Some(full) = metacopy_name(name) else { return };
-        let removed =
-            Name::new(&full).and_then(|full| keeping_times(&server, &part.vnode, || part.vnode.unlink(&server, full)));
+        let removed = Name::new(&full)
+            .and_then(|full| preserving_times(&server, &part.vnode, || part.vnode.unlink(&server, full)));
         if let Err(errno) = removed
             && errno != Errno::NOENT
         {

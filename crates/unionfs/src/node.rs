@@ -2,10 +2,10 @@
 
 use crate::branch::{BranchId, Lower, Stack};
 use crate::core::Shared;
-use crate::listing::{Fate, Listable, Slot};
+use crate::listing::{EntryChange, Listable, Slot};
 use crate::names::{Names, Writer};
 use crate::op::Op;
-use crate::set::{BranchSet, NEVER, turn_of};
+use crate::set::{BranchSet, NO_GENERATION, short_generation_of};
 use crate::shortname::ShortName;
 use parking_lot::Mutex;
 use std::fmt;
@@ -32,11 +32,11 @@ pub(crate) struct Dir {
     pub(crate) subdirs: AtomicU32,
     pub(crate) listing: Mutex<Slot>,
     /// The last negative lookup.
-    pub(crate) absent: Mutex<Option<Absent>>,
+    pub(crate) negative: Mutex<Option<NegativeLookup>>,
 }
 
 /// A negative lookup.
-pub(crate) struct Absent {
+pub(crate) struct NegativeLookup {
     pub(crate) name: ShortName,
     /// [`Dir::changes`] at the time of the lookup.
     pub(crate) changes: u64,
@@ -74,7 +74,7 @@ pub(crate) struct UnionVnode {
     /// Number of moves of the file to another branch. Open files compare it to notice a move.
     moves: AtomicU16,
     /// [`BranchSet::short_generation`] of the set in which the vnode was last valid.
-    turn: AtomicU16,
+    short_generation: AtomicU16,
     /// Part of the state. It is outside of it only because it fills a gap in this struct.
     branch: AtomicU16,
     pub(crate) kind: Kind,
@@ -138,11 +138,11 @@ impl UnionVnode {
                     changes: AtomicU64::new(0),
                     subdirs: AtomicU32::new(UNCOUNTED),
                     listing: Mutex::default(),
-                    absent: Mutex::new(None),
+                    negative: Mutex::new(None),
                 })
             }),
             moves: AtomicU16::new(0),
-            turn: set.turn().into(),
+            short_generation: set.short_generation().into(),
             branch: leftmost.branch.0.into(),
             kind: leftmost.vnode.kind(),
             flags: AtomicU8::new(0),
@@ -222,7 +222,7 @@ impl UnionVnode {
 
     /// Replaces the lower vnode by another view of the same lower file, with or without a metacopy.
     /// The data did not move.
-    pub(crate) fn dress(&self, lower: Lower) {
+    pub(crate) fn replace_view(&self, lower: Lower) {
         let old = {
             let mut state = self.state.lock();
             let same = self.branch() == lower.branch && state.lower.id() == lower.vnode.id();
@@ -256,17 +256,17 @@ impl UnionVnode {
 
     /// Whether the vnode is valid in `set`.
     pub(crate) fn is_current(&self, set: &BranchSet) -> bool {
-        self.turn.load(Ordering::Acquire) == set.turn()
+        self.short_generation.load(Ordering::Acquire) == set.short_generation()
     }
 
     /// Whether the vnode is valid in the set of that generation.
-    pub(crate) fn is_of(&self, generation: u64) -> bool {
-        self.turn.load(Ordering::Acquire) == turn_of(generation)
+    pub(crate) fn is_valid_in(&self, generation: u64) -> bool {
+        self.short_generation.load(Ordering::Acquire) == short_generation_of(generation)
     }
 
     /// Makes the vnode valid in the current set, with this lower object, and at `place` if one is
     /// given. `ESTALE` if the operation's set is no longer the current one.
-    pub(crate) fn settle(&self, op: &Op<'_>, lower: Lower, place: Option<Place>) -> Result<()> {
+    pub(crate) fn set_found(&self, op: &Op<'_>, lower: Lower, place: Option<Place>) -> Result<()> {
         let old = {
             let mut state = self.state.lock();
             op.check_set(&self.core.branches)?;
@@ -279,7 +279,7 @@ impl UnionVnode {
             let old_place =
                 place.map(|place| (state.parent.replace(place.parent), std::mem::replace(&mut state.name, place.name)));
             self.flags.fetch_and(SEVERAL, Ordering::AcqRel);
-            self.turn.store(op.set.turn(), Ordering::Release);
+            self.short_generation.store(op.set.short_generation(), Ordering::Release);
             (old, old_place)
         };
         drop(old);
@@ -287,7 +287,7 @@ impl UnionVnode {
     }
 
     /// As [`Self::set_found`], for a directory with this stack.
-    pub(crate) fn settle_dir(&self, op: &Op<'_>, stack: Stack, place: Option<Place>) -> Result<()> {
+    pub(crate) fn set_found_dir(&self, op: &Op<'_>, stack: Stack, place: Option<Place>) -> Result<()> {
         let dir = self.dir()?;
         let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
         let old = {
@@ -295,7 +295,7 @@ impl UnionVnode {
             if self.is_current(op.set) && !self.is_adrift() {
                 return Ok(());
             }
-            self.settle(op, leftmost, place)?;
+            self.set_found(op, leftmost, place)?;
             std::mem::replace(&mut *present, stack)
         };
         drop(old);
@@ -305,14 +305,14 @@ impl UnionVnode {
     }
 
     /// Forgets the vnode's name, which does not lead to it in the current set.
-    pub(crate) fn cast_off(&self, op: &Op<'_>) -> Result<()> {
+    pub(crate) fn set_adrift(&self, op: &Op<'_>) -> Result<()> {
         let old = {
             let mut state = self.state.lock();
             op.check_set(&self.core.branches)?;
             if self.flags.load(Ordering::Acquire) & SEVERAL == 0 {
                 self.flags.fetch_or(ADRIFT, Ordering::AcqRel);
             }
-            self.turn.store(op.set.turn(), Ordering::Release);
+            self.short_generation.store(op.set.short_generation(), Ordering::Release);
             (state.parent.take(), std::mem::replace(&mut state.name, ShortName::new(b"")))
         };
         drop(old);
@@ -321,16 +321,16 @@ impl UnionVnode {
     }
 
     /// Makes the vnode valid in the current set as it is.
-    pub(crate) fn confirm(&self, op: &Op<'_>) -> Result<()> {
+    pub(crate) fn set_current(&self, op: &Op<'_>) -> Result<()> {
         let _state = self.state.lock();
         op.check_set(&self.core.branches)?;
-        self.turn.store(op.set.turn(), Ordering::Release);
+        self.short_generation.store(op.set.short_generation(), Ordering::Release);
         Ok(())
     }
 
     /// Makes the vnode invalid in all sets, so that the next operation revalidates it.
-    pub(crate) fn doubt(&self) {
-        self.turn.store(NEVER, Ordering::Release);
+    pub(crate) fn set_outdated(&self) {
+        self.short_generation.store(NO_GENERATION, Ordering::Release);
     }
 
     /// Returns the place where the vnode was last found; `None` for the root, and if the last known
@@ -361,7 +361,7 @@ impl UnionVnode {
     }
 
     /// Notes that `name` was removed from `parent`: forgets it if it is the known one.
-    pub(crate) fn lost_name(&self, parent: &Self, name: &[u8]) {
+    pub(crate) fn forget_name(&self, parent: &Self, name: &[u8]) {
         if self.is_at(parent, name) {
             self.set_place(None);
         }
@@ -378,11 +378,11 @@ impl UnionVnode {
     }
 
     /// Notes that the entry `name` changed. The caller holds the lock on the names.
-    pub(crate) fn entry_changed(&self, name: Name<'_>, fate: Fate) {
+    pub(crate) fn entry_changed(&self, name: Name<'_>, change: EntryChange) {
         if let Some(dir) = &self.dir {
             dir.changes.fetch_add(1, Ordering::AcqRel);
             self.core.finder.changed();
-            let old = dir.listing.lock().change(name.as_bytes(), fate);
+            let old = dir.listing.lock().change(name.as_bytes(), change);
             drop(old);
         }
     }
@@ -424,7 +424,7 @@ impl Drop for UnionVnode {
         // the stack in a very deep tree.
         let mut next = self.state.get_mut().parent.take();
         if next.is_none() || self.is_gone() {
-            self.core.movers.release_orphan(self.id);
+            self.core.write_gate.release_orphan(self.id);
         }
         while let Some(parent) = next.take() {
             let at = Arc::as_ptr(&parent);

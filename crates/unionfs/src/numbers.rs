@@ -59,7 +59,7 @@ impl Core {
     }
 
     /// Drops the alias of a directory part that was removed.
-    pub(crate) fn part_went(&self, op: &Op<'_>, part: &Lower) {
+    pub(crate) fn part_removed(&self, op: &Op<'_>, part: &Lower) {
         if let Ok(branch) = op.set.branch(part.branch) {
             self.identity.unalias(&self.server(op), branch.tag, part.vnode.id());
         }

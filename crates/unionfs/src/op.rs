@@ -12,18 +12,18 @@ pub(crate) struct Op<'a> {
     pub(crate) set: &'a BranchSet,
     cx: Cx<'a>,
     /// Becomes true when a change of the set waits for this operation.
-    hurry: Option<&'a AtomicBool>,
+    restart: Option<&'a AtomicBool>,
 }
 
 impl<'a> Op<'a> {
     pub(crate) fn new(cx: &Cx<'a>, set: &'a BranchSet) -> Self {
-        Self { set, cx: *cx, hurry: None }
+        Self { set, cx: *cx, restart: None }
     }
 
     /// Returns the same context for an operation that blocks a change of the set; see
     /// [`Self::check_restart`].
-    pub(crate) fn that_gives_way(self, hurry: &'a AtomicBool) -> Self {
-        Self { hurry: Some(hurry), ..self }
+    pub(crate) fn with_restart_flag(self, restart: &'a AtomicBool) -> Self {
+        Self { restart: Some(restart), ..self }
     }
 
     /// Checks whether the operation has to restart. Called between the steps of long work that is
@@ -32,8 +32,8 @@ impl<'a> Op<'a> {
     /// # Errors
     ///
     /// `EAGAIN` if a change of the set of branches waits: the operation restarts after it.
-    pub(crate) fn give_way(&self) -> Result<()> {
-        if self.hurry.is_some_and(|hurry| hurry.load(Ordering::Acquire)) { Err(Errno::AGAIN) } else { Ok(()) }
+    pub(crate) fn check_restart(&self) -> Result<()> {
+        if self.restart.is_some_and(|restart| restart.load(Ordering::Acquire)) { Err(Errno::AGAIN) } else { Ok(()) }
     }
 
     /// Fails with `ESTALE` if the operation's set is no longer the current one.

@@ -2,7 +2,7 @@
 //! are never followed, and renamed if they are in the way.
 
 use crate::ownnames::{LINKS, WORK, is_index_name, is_work_name};
-use crate::times::keeping_times;
+use crate::times::preserving_times;
 use crate::trust::{OTHERS, is_servers};
 use parking_lot::Mutex;
 use std::path::Path;
@@ -43,10 +43,10 @@ impl OwnDir {
         if known.is_none() {
             let name = self.which.name()?;
             let Some(entry) = root.lookup(cx, name)? else { return Ok(None) };
-            match self.which.why_not(cx, &entry)? {
+            match self.which.why_foreign(cx, &entry)? {
                 None => {
                     if writes {
-                        shut(cx, &entry, path);
+                        make_private(cx, &entry, path);
                     }
                     *known = Some(entry.vnode);
                 }
@@ -67,8 +67,8 @@ impl OwnDir {
         }
         let name = self.which.name()?;
         let found = match root.lookup(cx, name)? {
-            Some(entry) if self.which.why_not(cx, &entry)?.is_none() => {
-                shut(cx, &entry, path);
+            Some(entry) if self.which.why_foreign(cx, &entry)?.is_none() => {
+                make_private(cx, &entry, path);
                 Some(entry.vnode)
             }
             Some(_) => {
@@ -81,7 +81,7 @@ impl OwnDir {
             Some(dir) => dir,
             // No check of the owner: it was created just now, even if a file system without owners
             // shows another one.
-            None => keeping_times(cx, root, || root.mkdir(cx, name, 0o700))?.vnode,
+            None => preserving_times(cx, root, || root.mkdir(cx, name, 0o700))?.vnode,
         };
         *known = Some(dir.clone());
         Ok(dir)
@@ -119,7 +119,7 @@ impl Own {
     ///
     /// Users who may write the branch's root can create a directory of that name, or give the name
     /// to another user's directory.
-    fn why_not(self, cx: &Cx<'_>, entry: &Entry) -> Result<Option<&'static str>> {
+    fn why_foreign(self, cx: &Cx<'_>, entry: &Entry) -> Result<Option<&'static str>> {
         if entry.vnode.kind() != Kind::Directory {
             return Ok(Some("it is not a directory"));
         }
@@ -151,7 +151,7 @@ impl Own {
 
 /// Sets the mode of one of the union's directories to 0700: it holds files of directories that
 /// others may not search.
-fn shut(cx: &Cx<'_>, entry: &Entry, path: &Path) {
+fn make_private(cx: &Cx<'_>, entry: &Entry, path: &Path) {
     if entry.attr.mode & OTHERS == 0 {
         return;
     }
@@ -166,7 +166,7 @@ pub(crate) fn move_aside(cx: &Cx<'_>, root: &Arc<dyn Vnode>, name: Name<'_>, pat
     let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
     for number in 0..ASIDES {
         let aside = format!("{ASIDE}{number}");
-        match keeping_times(cx, root, || root.rename(cx, name, root, Name::new(aside.as_bytes())?, flags)) {
+        match preserving_times(cx, root, || root.rename(cx, name, root, Name::new(aside.as_bytes())?, flags)) {
             Err(Errno::EXIST) => {}
             Ok(()) => {
                 tracing::warn!(branch = %path.display(), %name, "renamed to {aside}: it has a name that the union needs, and is not the union's");

@@ -8,7 +8,7 @@
 //! [`UnionVnode::can_lie_on`].
 
 use crate::branch::{BranchId, Lower};
-use crate::listing::Fate;
+use crate::listing::EntryChange;
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl Core {
     /// Ensures that `dir` and its ancestors have parts on `branch`. Returns false if `dir` can't
     /// have one there after all, because a directory changed or the branch is read-only: the caller
     /// has to choose a branch again.
-    #[must_use = "the branch may have to be chosen anew"]
+    #[must_use = "the branch may have to be chosen again"]
     pub(crate) fn ensure_part(&self, op: &Op<'_>, dir: &Arc<UnionVnode>, branch: BranchId) -> Result<bool> {
         let mut missing = Vec::new();
         let mut next = dir.clone();
@@ -87,7 +87,7 @@ impl Core {
         while let Some(dir) = missing.pop() {
             match self.copy_directory(op, &dir, branch) {
                 Ok(true) => {}
-                Err(e) if op.set.go_left(branch, e) => return Ok(false),
+                Err(e) if op.set.retry_left(branch, e) => return Ok(false),
                 other => return other,
             }
         }
@@ -118,7 +118,7 @@ impl Core {
             let parts = std::iter::once(Lower { vnode: copy, branch }).chain(stack.iter().cloned());
             dir.set_stack(parts.collect())?;
             // The view has not changed, but the times of the parent's part have.
-            place.parent.entry_changed(place.name()?, Fate::Unknown);
+            place.parent.entry_changed(place.name()?, EntryChange::Unknown);
             return Ok(true);
         }
     }
@@ -136,7 +136,7 @@ impl Core {
         let (work, name, made) = self.begin_work(op, parent.branch, |work, name| work.mkdir(&server, name, 0o700))?;
         let copy = made.vnode;
         let published = self.copy_attributes(op, &original.vnode, &attr, &copy).and_then(|()| {
-            self.keeping_times(op, &parent.vnode, || {
+            self.preserving_times(op, &parent.vnode, || {
                 let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
                 work.rename(&server, name.name()?, &parent.vnode, place.name()?, flags)
             })

@@ -2,7 +2,7 @@
 
 use crate::branch::{BranchId, Lower, Stack};
 use crate::identity::{compose, mix};
-use crate::listing::{Kept, Listing, Stamp, Trust};
+use crate::listing::{Kept, Listing, Stamp, Validity};
 use crate::lookup::Hit;
 use crate::node::{Core, Dir, UNCOUNTED, UnionVnode};
 use crate::op::Op;
@@ -17,9 +17,9 @@ use std::time::Instant;
 use vnode::{Cx, DirEntry, Kind, Name, Result};
 
 /// Maximum number of entries to merge on a thread that serves other callers.
-const QUICK: usize = 8192;
+const NONBLOCKING_ENTRIES: usize = 8192;
 /// Maximum number of changed entries to look up in one call on such a thread.
-const QUICK_LOOKS: u32 = 16;
+const NONBLOCKING_LOOKUPS: u32 = 16;
 /// Number of entries taken from a listing at a time.
 const BATCH: usize = 128;
 
@@ -59,10 +59,10 @@ impl UnionVnode {
         let stack = self.stack()?;
         op.check_set(&self.core.branches)?;
         if let [only] = &*stack
-            && op.set.stays(only.branch)
+            && op.set.files_stay(only.branch)
             && self.core.options.numbers == Numbers::Wide
         {
-            return self.pass_on(op, only, cookie, sink);
+            return self.list_lower(op, only, cookie, sink);
         }
         // A reader who continues uses the kept listing: changes are marked in it.
         let kept = dir.listing.lock().kept().filter(|_| cookie != 0);
@@ -73,7 +73,7 @@ impl UnionVnode {
         let mut looks = 0;
         let mut look = |name: Name<'_>| {
             looks += 1;
-            if looks > QUICK_LOOKS {
+            if looks > NONBLOCKING_LOOKUPS {
                 op.require_blocking()?;
             }
             op.check()?;
@@ -125,14 +125,14 @@ impl UnionVnode {
         if let Some(kept) = kept {
             let stack = self.stack()?;
             let stamps = stamps(op, &stack)?;
-            let trust = kept.lock().trust(&stack, &stamps);
-            match trust {
-                Trust::Yes => return Ok(kept),
-                Trust::Until(until) => {
+            let validity = kept.lock().validity(&stack, &stamps);
+            match validity {
+                Validity::Yes => return Ok(kept),
+                Validity::Until(until) => {
                     dir.listing.lock().until.get_or_insert(until);
                     return Ok(kept);
                 }
-                Trust::No => {}
+                Validity::No => {}
             }
         }
         self.merge(op, dir)
@@ -140,7 +140,7 @@ impl UnionVnode {
 
     /// Merges the directory. Entries may change meanwhile.
     fn merge(&self, op: &Op<'_>, dir: &Dir) -> Result<Arc<Mutex<Kept>>> {
-        let missed = dir.listing.lock().begin();
+        let missed = dir.listing.lock().begin_merge();
         let begun = Instant::now();
         let merged = self.stack().and_then(|stack| {
             let stamps = stamps(op, &stack)?;
@@ -151,7 +151,7 @@ impl UnionVnode {
             Ok(merged) => (Some(merged), None),
             Err(error) => (None, Some(error)),
         };
-        let ended = dir.listing.lock().end(missed, merged);
+        let ended = dir.listing.lock().end_merge(missed, merged);
         let ended = ended.ok_or(error.unwrap_or(vnode::Errno::IO))?;
         if ended.is_kept {
             // The number of subdirectories may have changed out of band.
@@ -203,7 +203,7 @@ impl UnionVnode {
     /// directory does not show.
     pub(crate) fn parts_stamp(&self, cx: &Cx<'_>) -> u64 {
         let generation = self.core.branches.generation();
-        let stack = if self.is_of(generation) { self.stack() } else { self.looking(cx, |_| self.stack()) };
+        let stack = if self.is_valid_in(generation) { self.stack() } else { self.run_read(cx, |_| self.stack()) };
         let Ok(stack) = stack else { return 0 };
         let Some((first, others)) = stack.split_first() else { return 0 };
         let mut stamp = first.vnode.listing_stamp(cx).unwrap_or_default() ^ self.listing_epoch();
@@ -244,7 +244,7 @@ impl UnionVnode {
 
 impl UnionVnode {
     /// Lists a directory that lies on one branch and always will, with the branch's own cookies.
-    fn pass_on(
+    fn list_lower(
         &self,
         op: &Op<'_>,
         dir: &Lower,
@@ -252,7 +252,7 @@ impl UnionVnode {
         sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
         if op.set.has_redirects(dir.branch) {
-            return self.pass_on_redirected(op, dir, cookie, sink);
+            return self.list_lower_redirected(op, dir, cookie, sink);
         }
         let tag = op.set.branch(dir.branch)?.tag;
         dir.vnode.readdir(op, cookie, &mut |entry| {
@@ -263,9 +263,9 @@ impl UnionVnode {
         })
     }
 
-    /// As [`Self::pass_on`], on a branch where subdirectories may have redirects, which determine
+    /// As [`Self::list_lower`], on a branch where subdirectories may have redirects, which determine
     /// their numbers.
-    fn pass_on_redirected(
+    fn list_lower_redirected(
         &self,
         op: &Op<'_>,
         dir: &Lower,
@@ -377,7 +377,7 @@ impl Core {
                     Listed::Whiteout(name) => drop(hides.names.insert(name.into())),
                     Listed::LongWhiteout(digest) => drop(hides.digests.insert(digest.into())),
                 }
-                too_many = work > QUICK && !op.may_block;
+                too_many = work > NONBLOCKING_ENTRIES && !op.may_block;
                 !too_many
             })?;
             if too_many {

@@ -1,13 +1,13 @@
 //! unlink, and hiding of names: docs/design/unionfs.md, "Operations".
 
 use crate::branch::{BranchId, Lower, is_dir};
-use crate::listing::Fate;
+use crate::listing::EntryChange;
 use crate::lookup::Hit;
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::options::Delete;
 use crate::retry::Step;
-use crate::times::put_times_back;
+use crate::times::restore_times;
 use crate::whiteout::reserved;
 use vnode::{Attr, Entry, Errno, Name, Result};
 
@@ -50,11 +50,11 @@ impl UnionVnode {
             let _names = self.dir()?.names.write();
             let step = self.unlink_once(op, name)?;
             if matches!(step, Step::Done(_)) {
-                self.entry_changed(name, Fate::Gone);
+                self.entry_changed(name, EntryChange::Gone);
             }
             Ok(step)
         })?;
-        self.core.refill_spare(op);
+        self.core.refill_reserves(op);
         self.touch(op, branch);
         Ok(())
     }
@@ -73,19 +73,19 @@ impl UnionVnode {
         };
         let lower = Lower { vnode: entry.vnode.clone(), branch };
         let remove = || {
-            core.going_to_use(op, self, name, &lower, &entry.attr)?;
+            core.begin_use(op, self, name, &lower, &entry.attr)?;
             let removed = core.remove_leaf(op, self, &stack, name, branch);
             if !matches!(removed, Ok(Step::Done(_))) {
-                core.kept_name(op, &lower, &entry.attr);
+                core.cancel_use(op, &lower, &entry.attr);
             }
             removed
         };
         // Hiding a file of a branch that is not written frees no space.
-        let removed = if op.set.writable(branch) { core.freeing(op, remove) } else { remove() };
+        let removed = if op.set.writable(branch) { core.with_reserve(op, remove) } else { remove() };
         let removed = match removed? {
             Step::Done(removed) => removed,
             Step::Need(branch) => return Ok(Step::Need(branch)),
-            Step::Again => return Ok(Step::Again),
+            Step::Retry => return Ok(Step::Retry),
         };
         core.drop_metacopy(op, self, name, &lower.vnode);
         self.forget_leaf(op, name, branch, entry, removed.remains);
@@ -98,9 +98,9 @@ impl UnionVnode {
         if let Ok(number) = self.core.number_of(op, &lower, &entry.attr)
             && let Some(vnode) = self.core.table.get(number)
         {
-            vnode.lost_name(self, name.as_bytes());
+            vnode.forget_name(self, name.as_bytes());
         }
-        self.core.note_name_went(op, &lower, &entry.attr, remains);
+        self.core.note_name_removed(op, &lower, &entry.attr, remains);
     }
 }
 
@@ -124,13 +124,13 @@ impl Core {
         }
         let cover = match self.cover(op, stack, part, name)? {
             Step::Done(cover) => cover,
-            Step::Need(_) | Step::Again => return Ok(Step::Again),
+            Step::Need(_) | Step::Retry => return Ok(Step::Retry),
         };
         match part.vnode.unlink(op, name) {
             Ok(()) => Ok(Step::Done(Removed { branch, remains: false })),
             Err(e) => {
                 self.uncover(op, part, name, &cover);
-                if op.set.go_left(branch, e) { Ok(Step::Again) } else { Err(e) }
+                if op.set.retry_left(branch, e) { Ok(Step::Retry) } else { Err(e) }
             }
         }
     }
@@ -144,7 +144,7 @@ impl Core {
         let before = part.vnode.getattr(op)?;
         match self.make_whiteout(op, part, name) {
             Ok(made) => Ok(Step::Done(Cover { made: made.then_some(before) })),
-            Err(e) if op.set.go_left(part.branch, e) => Ok(Step::Again),
+            Err(e) if op.set.retry_left(part.branch, e) => Ok(Step::Retry),
             Err(e) => Err(e),
         }
     }
@@ -153,7 +153,7 @@ impl Core {
     pub(crate) fn uncover(&self, op: &Op<'_>, part: &Lower, name: Name<'_>, cover: &Cover) {
         if let Some(before) = &cover.made {
             self.tidy_whiteout(op, part, name);
-            put_times_back(&self.server(op), &part.vnode, before);
+            restore_times(&self.server(op), &part.vnode, before);
         }
     }
 
@@ -171,7 +171,7 @@ impl Core {
         let Some(part) = stack.iter().find(|part| part.branch == target) else { return Ok(Step::Need(target)) };
         match self.make_whiteout(op, part, name) {
             Ok(_) => Ok(Step::Done(Removed { branch: part.branch, remains: true })),
-            Err(e) if op.set.go_left(part.branch, e) => Ok(Step::Again),
+            Err(e) if op.set.retry_left(part.branch, e) => Ok(Step::Retry),
             Err(e) => Err(e),
         }
     }
@@ -200,9 +200,9 @@ impl Core {
             removed.push(part.branch);
             let lower = Lower { vnode: entry.vnode, branch: part.branch };
             if replaced == Some(part.branch) {
-                self.note_name_went(op, &lower, &entry.attr, false);
+                self.note_name_removed(op, &lower, &entry.attr, false);
             } else {
-                self.hidden_name_went(op, &lower, &entry.attr);
+                self.hidden_name_removed(op, &lower, &entry.attr);
             }
         }
         Ok(removed)

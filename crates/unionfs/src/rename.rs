@@ -2,7 +2,7 @@
 //! in `exchange`.
 
 use crate::branch::{BranchId, Lower, is_dir};
-use crate::listing::Fate;
+use crate::listing::EntryChange;
 use crate::lookup::{Hit, Probe};
 use crate::node::{Core, UnionVnode, lock_names, same_layer};
 use crate::op::Op;
@@ -28,8 +28,8 @@ pub(crate) struct Rename<'a> {
     pub(crate) whiteout: bool,
 }
 
-/// The result of [`UnionVnode::rename_quickly`].
-enum Quick {
+/// The result of [`UnionVnode::rename_on_leftmost`].
+enum Shortcut {
     Done,
     /// The general path is needed.
     No,
@@ -54,10 +54,10 @@ impl UnionVnode {
     ) -> Result<()> {
         let (from, to) = (self.arc()?, same_layer(&self.core, new_dir)?.arc()?);
         from.dir()?;
-        to.bring_up(op)?;
+        to.revalidate(op)?;
         to.check_new_name(op, new_name)?;
         check_flags(name, flags)?;
-        if !flags.exchange && matches!(from.rename_quickly(op, name, &to, new_name, flags)?, Quick::Done) {
+        if !flags.exchange && matches!(from.rename_on_leftmost(op, name, &to, new_name, flags)?, Shortcut::Done) {
             return Ok(());
         }
         let mut tries = Tries::new();
@@ -96,35 +96,35 @@ impl UnionVnode {
     }
 
     /// Renames a file with one lower operation if both names concern only the leftmost branch.
-    fn rename_quickly(
+    fn rename_on_leftmost(
         &self,
         op: &Op<'_>,
         name: Name<'_>,
         to: &Self,
         new_name: Name<'_>,
         flags: RenameFlags,
-    ) -> Result<Quick> {
+    ) -> Result<Shortcut> {
         let names = lock_names(&[self, to])?;
         let (here, there) = (self.stack()?, to.stack()?);
         let core = &self.core;
-        let Some(old) = core.only_leftmost(op, &here, name)? else { return Ok(Quick::No) };
-        let Some(new) = core.only_leftmost(op, &there, new_name)? else { return Ok(Quick::No) };
+        let Some(old) = core.only_leftmost(op, &here, name)? else { return Ok(Shortcut::No) };
+        let Some(new) = core.only_leftmost(op, &there, new_name)? else { return Ok(Shortcut::No) };
         if there.len() > 1 && core.has_whiteout(op, new, new_name)? {
-            return Ok(Quick::No);
+            return Ok(Shortcut::No);
         }
         let source = old.vnode.lookup(op, name)?.ok_or(Errno::NOENT)?;
         if is_dir(&source.vnode) {
-            return Ok(Quick::No);
+            return Ok(Shortcut::No);
         }
         old.vnode.rename(op, name, &new.vnode, new_name, flags)?;
-        self.entry_changed(name, Fate::Unknown);
-        to.entry_changed(new_name, Fate::Unknown);
+        self.entry_changed(name, EntryChange::Unknown);
+        to.entry_changed(new_name, EntryChange::Unknown);
         drop(names);
         // Update the name of a live vnode. It only matters after an out-of-band change.
         if let Some(vnode) = core.table.get(op.set.natural_number(old.branch, source.vnode.id())?) {
             vnode.set_place(Some(to.place_of(new_name)?));
         }
-        Ok(Quick::Done)
+        Ok(Shortcut::Done)
     }
 }
 
@@ -172,8 +172,8 @@ impl Rename<'_> {
         if self.dest.is_none_or(|dest| !op.set.writable(dest.branch())) {
             return rename();
         }
-        let done = self.core.freeing(op, rename)?;
-        self.core.refill_spare(op);
+        let done = self.core.with_reserve(op, rename)?;
+        self.core.refill_reserves(op);
         Ok(done)
     }
 
@@ -221,12 +221,12 @@ impl Rename<'_> {
             Hit::None | Hit::Dir { .. } => None,
         };
         if let Some((lower, attr)) = &replaced {
-            self.core.going_to_use(op, self.to, self.new_name, lower, attr)?;
+            self.core.begin_use(op, self.to, self.new_name, lower, attr)?;
         }
         let moved = self.move_covered(op, &from_stack, &old, &new);
         if !matches!(moved, Ok(true)) {
             if let Some((lower, attr)) = &replaced {
-                self.core.kept_name(op, lower, attr);
+                self.core.cancel_use(op, lower, attr);
             }
             return moved;
         }
@@ -243,7 +243,7 @@ impl Rename<'_> {
         } else {
             match self.core.cover(op, from_stack, old, self.name)? {
                 Step::Done(cover) => cover,
-                Step::Need(_) | Step::Again => return Ok(false),
+                Step::Need(_) | Step::Retry => return Ok(false),
             }
         };
         let flags = RenameFlags { whiteout: self.whiteout, ..RenameFlags::default() };
@@ -251,7 +251,7 @@ impl Rename<'_> {
             Ok(()) => Ok(true),
             Err(e) => {
                 self.core.uncover(op, old, self.name, &cover);
-                if op.set.go_left(old.branch, e) { Ok(false) } else { Err(e) }
+                if op.set.retry_left(old.branch, e) { Ok(false) } else { Err(e) }
             }
         }
     }
@@ -270,7 +270,7 @@ impl Rename<'_> {
             self.core.drop_metacopy(op, self.to, self.new_name, &entry.vnode);
             if removed.contains(&branch) {
                 if let Some(dest) = self.dest {
-                    dest.lost_name(self.to, self.new_name.as_bytes());
+                    dest.forget_name(self.to, self.new_name.as_bytes());
                 }
             } else {
                 self.to.forget_leaf(op, self.new_name, branch, entry, branch != new.branch);
@@ -283,8 +283,8 @@ impl Rename<'_> {
 
     /// Notes the changes of both directories.
     pub(crate) fn moved(&self) {
-        self.from.entry_changed(self.name, Fate::Unknown);
-        self.to.entry_changed(self.new_name, Fate::Unknown);
+        self.from.entry_changed(self.name, EntryChange::Unknown);
+        self.to.entry_changed(self.new_name, EntryChange::Unknown);
     }
 
     /// Returns the visible instance of a name, if it still leads to that file.
@@ -296,7 +296,7 @@ impl Rename<'_> {
         vnode: &UnionVnode,
     ) -> Result<Option<(BranchId, Entry)>> {
         let Hit::Leaf { branch, entry } = self.core.probe(op, stack, name)?.hit else { return Ok(None) };
-        let (lower, _) = self.core.behind_links(op, branch, entry.clone())?;
+        let (lower, _) = self.core.follow_index(op, branch, entry.clone())?;
         // Compare the objects, not the numbers: a number may be of the hashed range.
         Ok(vnode.leaf().is(&lower).then_some((branch, entry)))
     }

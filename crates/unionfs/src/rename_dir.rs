@@ -67,13 +67,13 @@ impl Core {
         let merges = dir.stack()?.len() > 1;
         if merges && dir.dir()?.redirect.lock().is_none() {
             let path = self.right_path(dir)?;
-            self.keeping_times(op, &part.vnode, || self.write_redirect(op, part, &path))?;
+            self.preserving_times(op, &part.vnode, || self.write_redirect(op, part, &path))?;
             *dir.dir()?.redirect.lock() = Some(path.into());
             return Ok(Marked::Redirect);
         }
         if !merges
             && self.shows_through(op, stack, part.branch, name)?
-            && self.keeping_times(op, &part.vnode, || self.make_opaque(op, part))?
+            && self.preserving_times(op, &part.vnode, || self.make_opaque(op, part))?
         {
             return Ok(Marked::Opaque);
         }
@@ -82,7 +82,7 @@ impl Core {
 
     /// Undoes [`Self::mark_for_move`].
     pub(crate) fn unmark(&self, op: &Op<'_>, dir: &UnionVnode, part: &Lower, marked: Marked) {
-        let undone = self.keeping_times(op, &part.vnode, || {
+        let undone = self.preserving_times(op, &part.vnode, || {
             match marked {
                 Marked::Nothing => {}
                 Marked::Opaque => self.undo_opaque(op, part),
@@ -113,7 +113,7 @@ impl Rename<'_> {
         dirs.extend(self.dest.map(|dest| &**dest));
         let names = lock_names(&dirs)?;
         let done = match self.replacing(op, || self.rename_directory_locked(op, target)) {
-            Err(e) if op.set.go_left(target, e) => false,
+            Err(e) if op.set.retry_left(target, e) => false,
             other => other?,
         };
         drop(names);
@@ -179,7 +179,7 @@ impl Rename<'_> {
         self.core.keep_number(op, dest)?;
         let cover = match self.core.cover(op, to_stack, new, self.new_name)? {
             Step::Done(cover) => cover,
-            Step::Need(_) | Step::Again => return Err(Errno::ROFS),
+            Step::Need(_) | Step::Retry => return Err(Errno::ROFS),
         };
         match self.core.strip(op, &part) {
             Ok(_) => {
@@ -215,7 +215,7 @@ impl Rename<'_> {
         if let Some(dest) = self.dest {
             let inside = dest.stack()?;
             if let Some(part) = inside.iter().find(|part| part.branch == new.branch) {
-                self.core.part_went(op, part);
+                self.core.part_removed(op, part);
             }
             dest.mark_removed();
             if self.core.options.delete == Delete::All

@@ -17,7 +17,7 @@ pub(crate) enum Step<T> {
     /// names, before a retry.
     Need(BranchId),
     /// Retry: a branch turned out to be read-only, or something changed meanwhile.
-    Again,
+    Retry,
 }
 
 /// The number of retries left.
@@ -46,7 +46,7 @@ impl UnionVnode {
                 Step::Need(branch) => {
                     let _ = self.core.ensure_part(op, &self.arc()?, branch)?;
                 }
-                Step::Again => {}
+                Step::Retry => {}
             }
             tries.again()?;
         }
@@ -82,7 +82,7 @@ mod tests {
                 Ok(match calls.get() {
                     n if Some(n) == last => Step::Done(n),
                     n if n % 2 == 0 => Step::Need(BranchId(0)),
-                    _ => Step::Again,
+                    _ => Step::Retry,
                 })
             })
         };

@@ -12,12 +12,12 @@ use vnode::{Cx, Errno, Result};
 impl UnionVnode {
     /// Runs an operation that changes nothing. It runs again if the set of branches changes
     /// meanwhile.
-    pub(crate) fn looking<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
+    pub(crate) fn run_read<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
         let mut tries = Tries::new();
         loop {
             let set = self.core.branches.get();
             let op = Op::new(cx, &set);
-            let answer = self.bring_up(&op).and_then(|()| run(&op));
+            let answer = self.revalidate(&op).and_then(|()| run(&op));
             if op.check_set(&self.core.branches).is_ok() {
                 return answer;
             }
@@ -26,13 +26,13 @@ impl UnionVnode {
     }
 
     /// Runs an operation that changes something. The set of branches can't change until it ends.
-    pub(crate) fn changing<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
+    pub(crate) fn run_change<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
         let gate = &self.core.gate;
         loop {
             let _entered = gate.enter(cx)?;
             let set = self.core.branches.get();
-            let op = Op::new(cx, &set).that_gives_way(gate.wanted());
-            match self.bring_up(&op).and_then(|()| run(&op)) {
+            let op = Op::new(cx, &set).with_restart_flag(gate.wanted());
+            match self.revalidate(&op).and_then(|()| run(&op)) {
                 Err(Errno::AGAIN) if gate.is_wanted() => {}
                 answer => return answer,
             }
@@ -45,7 +45,7 @@ impl UnionVnode {
     /// # Errors
     ///
     /// `ESTALE` for a directory that is not in the set.
-    pub(crate) fn bring_up(&self, op: &Op<'_>) -> Result<()> {
+    pub(crate) fn revalidate(&self, op: &Op<'_>) -> Result<()> {
         if !self.is_current(op.set) {
             let mut chain: Vec<Arc<Self>> = Vec::new();
             let mut next = self.place();
@@ -54,36 +54,36 @@ impl UnionVnode {
                 chain.push(place.parent);
             }
             while let Some(dir) = chain.pop() {
-                dir.find_again(op)?;
+                dir.revalidate_one(op)?;
             }
-            self.find_again(op)?;
+            self.revalidate_one(op)?;
         }
         if self.dir.is_some() && self.is_adrift() { Err(Errno::STALE) } else { Ok(()) }
     }
 
     /// Looks this vnode up at its place. The parent directory was revalidated before.
-    fn find_again(&self, op: &Op<'_>) -> Result<()> {
+    fn revalidate_one(&self, op: &Op<'_>) -> Result<()> {
         if self.is_current(op.set) {
             return Ok(());
         }
         if self.id == ROOT {
-            return self.settle_dir(op, op.set.roots().into(), None);
+            return self.set_found_dir(op, op.set.roots().into(), None);
         }
         match self.place() {
             // It was removed, or never had a name.
-            None => self.confirm(op),
-            Some(place) if place.parent.is_adrift() => self.cast_off(op),
-            Some(place) => self.find_at(op, &place),
+            None => self.set_current(op),
+            Some(place) if place.parent.is_adrift() => self.set_adrift(op),
+            Some(place) => self.revalidate_at(op, &place),
         }
     }
 
-    fn find_at(&self, op: &Op<'_>, place: &Place) -> Result<()> {
+    fn revalidate_at(&self, op: &Op<'_>, place: &Place) -> Result<()> {
         let look = place.parent.look(op, place.name()?)?;
         match look.probe.hit {
             Hit::Leaf { branch, entry } if self.dir.is_none() && entry.vnode.kind() == self.kind => {
-                let (lower, attr) = self.core.behind_links(op, branch, entry)?;
+                let (lower, attr) = self.core.follow_index(op, branch, entry)?;
                 if self.leaf().is(&lower) || self.core.number_of(op, &lower, &attr)? == self.id {
-                    return self.settle(op, lower, None);
+                    return self.set_found(op, lower, None);
                 }
             }
             Hit::Dir { stack, redirect, .. } if self.dir.is_some() => {
@@ -92,12 +92,12 @@ impl UnionVnode {
                 let number = self.core.directory_number(op, &stack)?;
                 // Another vnode may have been created for it meanwhile.
                 if number == self.id || (shares && self.core.table.get(number).is_none()) {
-                    return self.found_dir(op, stack.into(), redirect, None);
+                    return self.adopt_stack(op, stack.into(), redirect, None);
                 }
             }
             Hit::None | Hit::Leaf { .. } | Hit::Dir { .. } => {}
         }
-        self.cast_off(op)
+        self.set_adrift(op)
     }
 }
 
@@ -108,12 +108,12 @@ impl Core {
     /// revalidated, so that only open files keep it in use.
     pub(crate) fn on_branch_set_changed(&self, op: &Op<'_>) {
         for vnode in self.table.live() {
-            if op.set.generation.is_multiple_of(crate::set::BranchSet::TURNS) {
+            if op.set.generation.is_multiple_of(crate::set::BranchSet::SHORT_GENERATIONS) {
                 // Short generations repeat from here on.
-                vnode.doubt();
+                vnode.set_outdated();
             }
             if !vnode.lies_in(op)
-                && let Err(errno) = vnode.bring_up(op)
+                && let Err(errno) = vnode.revalidate(op)
             {
                 tracing::debug!(?vnode, %errno, "could not revalidate a vnode after the branches changed");
             }

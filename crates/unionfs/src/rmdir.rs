@@ -1,22 +1,22 @@
 //! rmdir.
 
 use crate::branch::{BranchId, Lower, Stack, same_stack};
-use crate::listing::Fate;
+use crate::listing::EntryChange;
 use crate::lookup::Hit;
-use crate::marks::is_redirect;
 use crate::node::{Core, UnionVnode, lock_names};
 use crate::op::Op;
+use crate::opaque_redirect::is_redirect;
 use crate::options::Delete;
 use crate::remove::Removed;
 use crate::retry::Step;
-use crate::times::put_times_back;
+use crate::times::restore_times;
 use crate::whiteout::{Listed, classify, reserved};
 use crate::work::entries;
 use std::sync::Arc;
 use vnode::{Errno, Kind, Name, Result};
 
 /// Maximum number of marks and whiteouts to remove on a thread that serves other callers.
-const QUICK: usize = 256;
+const NONBLOCKING_ENTRIES: usize = 256;
 
 impl UnionVnode {
     pub(crate) fn remove_dir(&self, op: &Op<'_>, name: Name<'_>) -> Result<()> {
@@ -34,25 +34,25 @@ impl UnionVnode {
             let step = self.remove_dir_once(op, name, &victim)?;
             if matches!(step, Step::Done(_)) {
                 victim.mark_removed();
-                self.entry_changed(name, Fate::Gone);
+                self.entry_changed(name, EntryChange::Gone);
                 self.count_subdir(-1);
             }
             Ok(step)
         })?;
-        self.core.refill_spare(op);
+        self.core.refill_reserves(op);
         self.touch(op, branch);
         Ok(())
     }
 
     fn remove_dir_once(&self, op: &Op<'_>, name: Name<'_>, victim: &Arc<UnionVnode>) -> Result<Step<BranchId>> {
         let stack = self.stack()?;
-        if let Some(branch) = self.remove_dir_quickly(op, &stack, name, victim)? {
+        if let Some(branch) = self.remove_dir_on_leftmost(op, &stack, name, victim)? {
             return Ok(Step::Done(branch));
         }
-        let Hit::Dir { stack: now, .. } = self.core.probe(op, &stack, name)?.hit else { return Ok(Step::Again) };
+        let Hit::Dir { stack: now, .. } = self.core.probe(op, &stack, name)?.hit else { return Ok(Step::Retry) };
         let inside = victim.stack()?;
         if !victim.is_at(self, name.as_bytes()) || !same_stack(&now, &inside) {
-            return Ok(Step::Again);
+            return Ok(Step::Retry);
         }
         if !self.core.shows_nothing(op, &inside)? {
             return Err(Errno::NOTEMPTY);
@@ -60,7 +60,7 @@ impl UnionVnode {
         match self.core.remove_empty(op, self, name, victim)? {
             Step::Done(removed) => Ok(Step::Done(removed.branch)),
             Step::Need(branch) => Ok(Step::Need(branch)),
-            Step::Again => Ok(Step::Again),
+            Step::Retry => Ok(Step::Retry),
         }
     }
 }
@@ -68,7 +68,7 @@ impl UnionVnode {
 impl UnionVnode {
     /// Removes a directory with one lower rmdir if its name concerns only the leftmost branch; the
     /// lower file system checks that it is empty. Returns that branch if done.
-    fn remove_dir_quickly(
+    fn remove_dir_on_leftmost(
         &self,
         op: &Op<'_>,
         stack: &[Lower],
@@ -101,7 +101,7 @@ impl Core {
         if !op.set.writable(leftmost.branch) {
             return self.hide(op, dir, &stack, name, leftmost.branch);
         }
-        self.freeing(op, || self.remove_leftmost(op, &stack, name, victim, &inside))
+        self.with_reserve(op, || self.remove_leftmost(op, &stack, name, victim, &inside))
     }
 
     fn remove_leftmost(
@@ -118,7 +118,7 @@ impl Core {
         self.keep_number(op, victim)?;
         let cover = match self.cover(op, stack, part, name)? {
             Step::Done(cover) => cover,
-            Step::Need(_) | Step::Again => return Ok(Step::Again),
+            Step::Need(_) | Step::Retry => return Ok(Step::Retry),
         };
         if self.options.delete == Delete::All && cover.is_new() {
             self.remove_right(op, stack, name, inside)?;
@@ -132,7 +132,7 @@ impl Core {
                 } else {
                     self.uncover(op, part, name, &cover);
                 }
-                return if op.set.go_left(leftmost.branch, e) { Ok(Step::Again) } else { Err(e) };
+                return if op.set.retry_left(leftmost.branch, e) { Ok(Step::Retry) } else { Err(e) };
             }
         }
         if self.options.delete == Delete::All
@@ -151,7 +151,7 @@ impl Core {
             return Ok(());
         }
         for part in inside.iter() {
-            if entries(op, &part.vnode)?.len() > QUICK {
+            if entries(op, &part.vnode)?.len() > NONBLOCKING_ENTRIES {
                 op.require_blocking()?;
             }
         }
@@ -190,7 +190,7 @@ impl Core {
             }
             other => other.map_err(|e| (e, false))?,
         }
-        self.part_went(op, part);
+        self.part_removed(op, part);
         Ok(())
     }
 
@@ -203,7 +203,7 @@ impl Core {
         if found.iter().any(|(name, _)| classify(name) == Listed::Plain) {
             return Err((Errno::NOTEMPTY, false));
         }
-        if found.len() > QUICK {
+        if found.len() > NONBLOCKING_ENTRIES {
             op.require_blocking().map_err(fresh)?;
         }
         // The redirect first: without it the directory merges nothing, and what the whiteouts hid
@@ -217,7 +217,7 @@ impl Core {
                 _ => dir.vnode.unlink(&server, name),
             });
             if let Err(e) = removed {
-                put_times_back(&server, &dir.vnode, &before);
+                restore_times(&server, &dir.vnode, &before);
                 return Err((e, count > 0));
             }
         }

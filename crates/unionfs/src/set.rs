@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 use vnode::{Errno, Result};
 
 /// The short generation of no set.
-pub(crate) const NEVER: u16 = 0;
+pub(crate) const NO_GENERATION: u16 = 0;
 
 /// Returns the [`BranchSet::short_generation`] of the set with this generation.
-pub(crate) fn turn_of(generation: u64) -> u16 {
-    u16::try_from(generation % u64::from(u16::MAX)).map_or(NEVER, |turn| turn + 1)
+pub(crate) fn short_generation_of(generation: u64) -> u16 {
+    u16::try_from(generation % u64::from(u16::MAX)).map_or(NO_GENERATION, |short| short + 1)
 }
 
 /// A branch in a set.
@@ -39,11 +39,11 @@ impl BranchSet {
     /// The generation of a union's first set.
     pub(crate) const FIRST: u64 = 1;
     /// Short generations repeat after this number of sets.
-    pub(crate) const TURNS: u64 = u16::MAX as u64;
+    pub(crate) const SHORT_GENERATIONS: u64 = u16::MAX as u64;
 
     /// Returns the generation reduced to 16 bits, as vnodes store it.
-    pub(crate) fn turn(&self) -> u16 {
-        turn_of(self.generation)
+    pub(crate) fn short_generation(&self) -> u16 {
+        short_generation_of(self.generation)
     }
 
     pub(crate) fn new(generation: u64, order: Box<[Member]>) -> Self {
@@ -119,20 +119,20 @@ impl BranchSet {
     }
 
     /// Whether files on this branch never move to another one while this set is in use.
-    pub(crate) fn stays(&self, id: BranchId) -> bool {
+    pub(crate) fn files_stay(&self, id: BranchId) -> bool {
         self.is_leftmost(id) || (self.read_only && self.member(id).is_some())
     }
 
     /// Handles the failure of a change on a branch. Returns true if the branch turned out to be
     /// read-only and the change can be retried further left.
-    pub(crate) fn go_left(&self, id: BranchId, error: Errno) -> bool {
+    pub(crate) fn retry_left(&self, id: BranchId, error: Errno) -> bool {
         let Some(Member { state, .. }) = self.member(id) else { return false };
         if error != Errno::ROFS || self.is_leftmost(id) {
             return false;
         }
         // Several operations may find out at the same time: each of them retries, one logs the
         // warning.
-        if !state.refuses.swap(true, Ordering::Relaxed) {
+        if !state.turned_read_only.swap(true, Ordering::Relaxed) {
             tracing::warn!(branch = %state.path.display(), "the branch is listed as rw, but its file system is read-only: used as ro from now on");
         }
         true
@@ -141,7 +141,7 @@ impl BranchSet {
     /// Logs a likely reason after one of the union's own names could not be created on a branch.
     pub(crate) fn explain_refusal(&self, id: BranchId, error: Errno) {
         let Some(Member { state, .. }) = self.member(id) else { return };
-        if error == Errno::PERM && !state.refuses_names.swap(true, Ordering::Relaxed) {
+        if error == Errno::PERM && !state.warned_names_refused.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 branch = %state.path.display(),
                 "can't create names that begin with .wh. here (EPERM); without them, nothing on the branches to the right can \
@@ -152,7 +152,7 @@ impl BranchSet {
 
     /// Whether directories on this branch may have redirects that have an effect.
     pub(crate) fn has_redirects(&self, id: BranchId) -> bool {
-        !self.is_last(id) && self.member(id).is_some_and(|member| member.state.moved.load(Ordering::Acquire))
+        !self.is_last(id) && self.member(id).is_some_and(|member| member.state.has_redirects.load(Ordering::Acquire))
     }
 
     /// Whether directories on this branch may have metacopies.
@@ -178,7 +178,7 @@ impl BranchSet {
 
 impl Member {
     fn is_writable(&self) -> bool {
-        self.mode == Mode::ReadWrite && !self.state.refuses.load(Ordering::Relaxed)
+        self.mode == Mode::ReadWrite && !self.state.turned_read_only.load(Ordering::Relaxed)
     }
 
     /// Returns the branch's part of the root.
@@ -193,9 +193,13 @@ mod tests {
 
     #[test]
     fn consecutive_short_generations_differ() {
-        let turns: std::collections::HashSet<u16> = (7..7 + BranchSet::TURNS).map(turn_of).collect();
-        assert_eq!(turns.len(), usize::from(u16::MAX));
-        assert!(!turns.contains(&NEVER));
-        assert_eq!(turn_of(BranchSet::FIRST), turn_of(BranchSet::FIRST + BranchSet::TURNS));
+        let all: std::collections::HashSet<u16> =
+            (7..7 + BranchSet::SHORT_GENERATIONS).map(short_generation_of).collect();
+        assert_eq!(all.len(), usize::from(u16::MAX));
+        assert!(!all.contains(&NO_GENERATION));
+        assert_eq!(
+            short_generation_of(BranchSet::FIRST),
+            short_generation_of(BranchSet::FIRST + BranchSet::SHORT_GENERATIONS)
+        );
     }
 }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use vnode::{Attr, Cx, Result, SetAttr, SetTime, Vnode};
 
 /// Runs `change` on a lower directory, then restores the directory's times.
-pub(crate) fn keeping_times<T>(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, change: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn preserving_times<T>(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, change: impl FnOnce() -> Result<T>) -> Result<T> {
     let before = dir.getattr(cx)?;
     let answer = change()?;
-    put_times_back(cx, dir, &before);
+    restore_times(cx, dir, &before);
     Ok(answer)
 }
 
 /// Restores the times of a lower directory.
-pub(crate) fn put_times_back(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, before: &Attr) {
+pub(crate) fn restore_times(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, before: &Attr) {
     let set = SetAttr {
         atime: Some(SetTime::At(before.atime)),
         mtime: Some(SetTime::At(before.mtime)),

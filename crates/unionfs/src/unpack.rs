@@ -4,9 +4,9 @@
 use crate::branch::{BranchId, Lower};
 use crate::file::UnionFile;
 use crate::lookup::Hit;
-use crate::marks::OPAQUE;
 use crate::node::{Core, UNCOUNTED, UnionVnode};
 use crate::op::Op;
+use crate::opaque_redirect::OPAQUE;
 use crate::options::Whiteouts;
 use crate::retry::Tries;
 use crate::whiteout::{Listed, classify};
@@ -45,7 +45,7 @@ impl Core {
 impl UnionVnode {
     /// Returns the error for the creation of a reserved name, and logs the reason.
     pub(crate) fn refuse_name(&self, name: Name<'_>) -> Errno {
-        if self.core.refusals.is_due() {
+        if self.core.refused_names.is_due() {
             let path = self.path_to(name);
             let path = path.escape_ascii();
             let why = match classify(name.as_bytes()) {
@@ -198,13 +198,13 @@ impl UnionVnode {
                 self.hide_right(op, part, Name::new(&name)?)?;
             }
         } else {
-            self.ends_here(part)?;
+            self.reduce_to(part)?;
         }
         Ok(made)
     }
 
     /// Reduces the directory to `part`, its leftmost part.
-    fn ends_here(&self, part: &Lower) -> Result<()> {
+    fn reduce_to(&self, part: &Lower) -> Result<()> {
         self.set_stack([part.clone()].into())?;
         let dir = self.dir()?;
         dir.subdirs.store(UNCOUNTED, Ordering::Release);
@@ -231,7 +231,7 @@ impl UnionVnode {
                 drop(names);
                 self.entries_changed();
                 match (own, was) {
-                    (Some(own), Some(was)) => was.ends_here(own)?,
+                    (Some(own), Some(was)) => was.reduce_to(own)?,
                     (None, was) => {
                         self.count_subdir(-1);
                         was.inspect(|was| was.mark_removed());
@@ -278,7 +278,7 @@ impl UnionVnode {
         self.entries_changed();
         drop(names);
         match mark {
-            UserMark::Whiteout(hidden) => self.name_is_back(op, hidden)?,
+            UserMark::Whiteout(hidden) => self.count_uncovered(op, hidden)?,
             UserMark::Opaque => {
                 if self.place().is_some() {
                     self.refresh(op)?;
@@ -290,10 +290,10 @@ impl UnionVnode {
     }
 
     /// Updates counts for a name that a whiteout no longer hides.
-    fn name_is_back(&self, op: &Op<'_>, name: Name<'_>) -> Result<()> {
+    fn count_uncovered(&self, op: &Op<'_>, name: Name<'_>) -> Result<()> {
         match self.core.probe(op, &self.stack()?, name)?.hit {
             Hit::Leaf { branch, entry } => {
-                self.core.name_came_back(op, &Lower { vnode: entry.vnode, branch }, &entry.attr)
+                self.core.name_uncovered(op, &Lower { vnode: entry.vnode, branch }, &entry.attr)
             }
             Hit::Dir { .. } => {
                 self.count_subdir(1);

@@ -49,7 +49,7 @@ impl Core {
         let Ok(state) = op.set.branch(branch) else { return };
         if state.own(Own::Work).forget() {
             let removed =
-                Name::new(WORK).and_then(|name| self.keeping_times(op, &state.root, || state.root.rmdir(op, name)));
+                Name::new(WORK).and_then(|name| self.preserving_times(op, &state.root, || state.root.rmdir(op, name)));
             if let Err(errno) = removed {
                 tracing::debug!(%errno, branch = %op.set.path_of(branch), "could not remove the work directory");
             }

@@ -1,6 +1,6 @@
 //! Extended attributes: those of the leftmost lower object.
 
-use crate::copymeta::{Changeable, Gives};
+use crate::copymeta::{Changeable, Grants};
 use crate::node::UnionVnode;
 use crate::op::Op;
 use crate::retry::Tries;
@@ -21,9 +21,9 @@ impl UnionVnode {
     pub(crate) fn set_xattr(&self, op: &Op<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         let mut tries = Tries::new();
         loop {
-            let Changeable { lower, branch, job: _job } = self.for_attributes(op, Gives::by_xattr(name))?;
+            let Changeable { lower, branch, job: _job } = self.for_attributes(op, Grants::by_xattr(name))?;
             match lower.vnode.setxattr(op, name, value, flags) {
-                Err(e) if op.set.go_left(branch, e) => tries.again()?,
+                Err(e) if op.set.retry_left(branch, e) => tries.again()?,
                 Err(Errno::STALE) if self.refresh(op)? => tries.again()?,
                 other => return other,
             }
@@ -43,9 +43,9 @@ impl UnionVnode {
         }
         let mut tries = Tries::new();
         loop {
-            let Changeable { lower, branch, job: _job } = self.for_attributes(op, Gives::default())?;
+            let Changeable { lower, branch, job: _job } = self.for_attributes(op, Grants::default())?;
             match lower.vnode.removexattr(op, name) {
-                Err(e) if op.set.go_left(branch, e) => tries.again()?,
+                Err(e) if op.set.retry_left(branch, e) => tries.again()?,
                 other => return other,
             }
         }

@@ -22,23 +22,23 @@ impl Traffic {
 
 /// Writes and moves under way, by the number of the file.
 #[derive(Debug, Default)]
-pub(crate) struct Movers {
+pub(crate) struct WriteGate {
     traffic: Mutex<HashMap<u64, Traffic>>,
     changed: Condvar,
     /// Copies without a name, kept open while their vnode lives.
     orphans: Mutex<HashMap<u64, Arc<dyn OpenFile>>>,
     /// Number of open files, by file, whose host file was handed out for writing. Data that the
     /// kernel writes there would be lost if the file moved.
-    promises: Mutex<NumberMap<u32>>,
+    held_host_files: Mutex<NumberMap<u32>>,
 }
 
 /// A write under way.
-pub(crate) struct Writing<'a>(&'a Movers, u64);
+pub(crate) struct Writing<'a>(&'a WriteGate, u64);
 
 /// A move under way, during which nothing is written.
-pub(crate) struct Moving<'a>(&'a Movers, u64);
+pub(crate) struct Moving<'a>(&'a WriteGate, u64);
 
-impl Movers {
+impl WriteGate {
     /// Begins a write, after waiting for the end of a move.
     pub(crate) fn write(&self, cx: &Cx<'_>, id: u64) -> Result<Writing<'_>> {
         let mut traffic = self.traffic.lock();
@@ -91,24 +91,24 @@ impl Movers {
     }
 
     /// Notes that a host file may be handed out for writing.
-    pub(crate) fn promise(&self, id: u64) {
-        *self.promises.lock().entry(id).or_default() += 1;
+    pub(crate) fn hold_host_file(&self, id: u64) {
+        *self.held_host_files.lock().entry(id).or_default() += 1;
     }
 
     /// Notes that such a host file was closed.
-    pub(crate) fn fulfil(&self, id: u64) {
-        let mut promises = self.promises.lock();
-        if let Some(count) = promises.get_mut(&id) {
+    pub(crate) fn release_host_file(&self, id: u64) {
+        let mut held_host_files = self.held_host_files.lock();
+        if let Some(count) = held_host_files.get_mut(&id) {
             *count -= 1;
             if *count == 0 {
-                promises.remove(&id);
+                held_host_files.remove(&id);
             }
         }
     }
 
     /// Whether the kernel may have a host file of this file for writing.
-    pub(crate) fn is_promised(&self, id: u64) -> bool {
-        self.promises.lock().contains_key(&id)
+    pub(crate) fn is_host_file_held(&self, id: u64) -> bool {
+        self.held_host_files.lock().contains_key(&id)
     }
 
     /// Closes the file without a name that was kept for this vnode.

@@ -22,9 +22,9 @@ impl Core {
         // it did.
         let tag = op.set.branch(old.branch)?.tag;
         let record = Record::Using { tag, number, first: attr.nlink, path: Vec::new() };
-        self.begin_using(op, record)?;
+        self.append_use(op, record)?;
         if let Err(e) = self.add_to_index(op, number, copy) {
-            self.end_using(op, number, 0);
+            self.end_use(op, number, 0);
             return Err(e);
         }
         self.index_moved(op, number, attr.nlink);
@@ -32,7 +32,7 @@ impl Core {
         Ok(())
     }
 
-    fn begin_using(&self, op: &Op<'_>, record: Record) -> Result<()> {
+    fn append_use(&self, op: &Op<'_>, record: Record) -> Result<()> {
         let mut counting = self.links.counting.lock();
         self.identity.append(&self.server(op), record.clone())?;
         counting.insert(std::thread::current().id(), record);
@@ -77,7 +77,7 @@ impl Core {
     /// Logs that a name of a lower file is about to be hidden, replaced or removed. After a crash,
     /// the next mount checks whether it was. Ended by the record that [`Self::name_removed`] or
     /// [`Self::use_name`] writes, or by [`Self::cancel_use`].
-    pub(crate) fn going_to_use(
+    pub(crate) fn begin_use(
         &self,
         op: &Op<'_>,
         dir: &UnionVnode,
@@ -88,7 +88,7 @@ impl Core {
         let Some(number) = self.counts(op, lower, attr)? else { return Ok(()) };
         let tag = op.set.branch(lower.branch)?.tag;
         let record = Record::Using { tag, number, first: attr.nlink, path: dir.path_to(name) };
-        match self.begin_using(op, record) {
+        match self.append_use(op, record) {
             // A path of 64 KiB can't be logged. The link count is wrong only after a crash at this
             // moment.
             Err(Errno::NAMETOOLONG) => Ok(()),
@@ -97,14 +97,14 @@ impl Core {
     }
 
     /// Ends [`Self::begin_use`] of a name that was not used up.
-    pub(crate) fn kept_name(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) {
+    pub(crate) fn cancel_use(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) {
         if let Ok(Some(number)) = self.counts(op, lower, attr) {
-            self.end_using(op, number, 0);
+            self.end_use(op, number, 0);
         }
     }
 
     /// Ends an operation without a used name. `removed` names of the lower file are deleted.
-    pub(crate) fn end_using(&self, op: &Op<'_>, number: u64, removed: u32) {
+    pub(crate) fn end_use(&self, op: &Op<'_>, number: u64, removed: u32) {
         let counting = self.links.counting.lock();
         let names = self.identity.names(number).unwrap_or_default();
         let first = match self.links.branch(number) {
@@ -118,7 +118,7 @@ impl Core {
 
     /// Updates the link count after a hidden name was removed. It was counted as used up when it
     /// was hidden.
-    pub(crate) fn hidden_name_went(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) {
+    pub(crate) fn hidden_name_removed(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) {
         let Ok(number) = self.number_of(op, lower, attr) else { return };
         // A name of a copy's original remains one of the first names, and used up.
         let counted = self.links.branch(number).is_none_or(|at| at == lower.branch);
@@ -133,7 +133,7 @@ impl Core {
     }
 
     /// Updates the link count after a hidden name became visible again.
-    pub(crate) fn name_came_back(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) -> Result<()> {
+    pub(crate) fn name_uncovered(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) -> Result<()> {
         if let Some(number) = self.counts(op, lower, attr)?
             && self.identity.names(number).is_some_and(|names| names.used > 0)
         {
@@ -146,7 +146,7 @@ impl Core {
     /// in the index, the number of first names is fixed.
     pub(crate) fn use_name(&self, op: &Op<'_>, number: u64, first: u32, by: i32) {
         let counting = self.links.counting.lock();
-        let fresh = crate::identity::Names { first, used: 0 };
+        let fresh = crate::identity::LinkCount { first, used: 0 };
         let mut names = self.identity.names(number).unwrap_or(fresh);
         if self.links.branch(number).is_none() {
             names.first = first.max(1);
@@ -172,32 +172,32 @@ impl Core {
     /// Updates the link count after a name of a file was removed. `lower`, `attr`: the object that
     /// the name led to on its branch, with its attributes before. `remains`: the lower name still
     /// exists, hidden.
-    fn name_went(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, stays: bool) -> Result<()> {
+    fn name_removed(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, remains: bool) -> Result<()> {
         let number = self.number_of(op, lower, attr)?;
         let indexed = self.links.branch(number);
         let own = indexed.is_none_or(|at| at == lower.branch);
-        if !own || (attr.nlink > 1 && stays) {
+        if !own || (attr.nlink > 1 && remains) {
             self.use_name(op, number, attr.nlink, 1);
         } else if indexed.is_none() && attr.nlink > 1 && !op.set.is_leftmost(lower.branch) {
-            self.end_using(op, number, 1);
+            self.end_use(op, number, 1);
         }
         let left = match indexed {
-            Some(_) => self.names_left(op, number, lower, attr, own && !stays)?,
+            Some(_) => self.names_left(op, number, lower, attr, own && !remains)?,
             None => {
                 let used = self.identity.names(number).map_or(0, |names| names.used);
-                attr.nlink.saturating_sub(u32::from(!stays)).saturating_sub(used)
+                attr.nlink.saturating_sub(u32::from(!remains)).saturating_sub(used)
             }
         };
         if left == 0 || (attr.nlink < 2 && indexed.is_none()) {
-            self.last_name_went(op, number, lower)?;
+            self.last_name_removed(op, number, lower)?;
         }
         Ok(())
     }
 
     /// As [`Self::name_removed`], after an operation took effect and can't fail any more. At worst
     /// a link count is wrong.
-    pub(crate) fn note_name_went(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, stays: bool) {
-        if let Err(errno) = self.name_went(op, lower, attr, stays) {
+    pub(crate) fn note_name_removed(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, remains: bool) {
+        if let Err(errno) = self.name_removed(op, lower, attr, remains) {
             tracing::warn!(%errno, "could not update the link count of a file");
         }
     }
@@ -216,7 +216,7 @@ impl Core {
         Ok(self.link_count(number, copy))
     }
 
-    fn last_name_went(&self, op: &Op<'_>, number: u64, lower: &Lower) -> Result<()> {
+    fn last_name_removed(&self, op: &Op<'_>, number: u64, lower: &Lower) -> Result<()> {
         let op = &self.server(op);
         if let Some(branch) = self.links.branch(number)
             && let Some(dir) = self.links_dir(op, branch)?
@@ -299,7 +299,7 @@ mod tests {
                     let lower = Lower { vnode: file.clone(), branch: BranchId(1) };
                     let set = top.core.branches.get();
                     let op = Op::new(&cx, &set);
-                    top.core.going_to_use(&op, top, name("b"), &lower, &file.getattr(&cx).unwrap()).unwrap();
+                    top.core.begin_use(&op, top, name("b"), &lower, &file.getattr(&cx).unwrap()).unwrap();
                     top.core.make_whiteout(&op, &top.part(BranchId(0)).unwrap().unwrap(), name("b")).unwrap();
                 });
             });

@@ -5,7 +5,7 @@ use crate::identity::ROOT;
 use crate::log::{read_all, write_all};
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
-use crate::times::keeping_times;
+use crate::times::preserving_times;
 use crate::trust::is_servers;
 use crate::whiteout::OLD_OPAQUE;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(crate) enum Onward {
     ByName,
     /// At the same name, unless the part is opaque. To be checked if another directory has the
     /// name.
-    Unasked,
+    Unchecked,
     /// Nowhere.
     Opaque,
     /// At this path from the root.
@@ -77,7 +77,7 @@ impl Core {
     /// directories `found.0`.
     pub(crate) fn onward(&self, op: &Op<'_>, part: &Lower, found: Found<'_>, walk: &mut Walk) -> Result<Onward> {
         if !op.set.has_redirects(part.branch) {
-            return Ok(Onward::Unasked);
+            return Ok(Onward::Unchecked);
         }
         walk.step()?;
         if self.is_opaque(op, part)? {
@@ -132,7 +132,7 @@ impl Core {
         let Some(entry) = dir.vnode.lookup(op, Name::new(REDIRECT)?)? else { return Ok(None) };
         let limit = (HEADER.len() + PATH_MAX + 1) as u64;
         if entry.vnode.kind() != Kind::Regular || entry.attr.size > limit {
-            self.complain(op, dir, found, "is ignored: it is not a small regular file; remove it");
+            self.warn_redirect(op, dir, found, "is ignored: it is not a small regular file; remove it");
             return Ok(None);
         }
         if !self.trusts(&entry.attr) {
@@ -143,21 +143,21 @@ impl Core {
                  or of the server's user counts; remove it, or, if you know it to be genuine, chown it to \
                  root and chmod it to 444"
             );
-            self.complain(op, dir, found, &why);
+            self.warn_redirect(op, dir, found, &why);
             return Ok(None);
         }
         let file = entry.vnode.open(&self.server(op), OpenFlags::RDONLY)?;
         let bytes = read_all(&*file, op, limit + 1)?;
         let path = parse_redirect(&bytes).map(Into::into);
         if path.is_none() {
-            self.complain(op, dir, found, "is ignored: it is damaged; remove it");
+            self.warn_redirect(op, dir, found, "is ignored: it is damaged; remove it");
         }
         Ok(path)
     }
 
     /// Logs a warning about a redirect in a lower directory, once per directory.
-    pub(crate) fn complain(&self, op: &Op<'_>, dir: &Lower, found: Found<'_>, why: &str) {
-        if self.complaints.is_new(dir) {
+    pub(crate) fn warn_redirect(&self, op: &Op<'_>, dir: &Lower, found: Found<'_>, why: &str) {
+        if self.warned.is_new(dir) {
             let (stack, name) = found;
             let (branch, path) = (op.set.path_of(dir.branch), self.path_for_log(op, stack, name));
             let inode = dir.vnode.id();
@@ -201,7 +201,7 @@ impl Core {
         if self.trusts(attr) {
             return Ok(());
         }
-        if self.complaints.is_new(dir) {
+        if self.warned.is_new(dir) {
             let (branch, owner) = (op.set.path_of(dir.branch), attr.uid);
             tracing::warn!(
                 %branch,
@@ -216,7 +216,7 @@ impl Core {
     /// Makes lookups search for redirects on this branch, also after the next mount.
     fn announce_moves(&self, op: &Op<'_>, branch: BranchId) -> Result<()> {
         let state = op.set.branch(branch)?;
-        self.announce(op, branch, MOVED, &state.moved)
+        self.announce(op, branch, MOVED, &state.has_redirects)
     }
 
     /// Creates a mark in a branch's root which makes lookups search for some kind of record.
@@ -227,7 +227,7 @@ impl Core {
         }
         let (root, server, name) = (&op.set.branch(branch)?.root, self.server(op), Name::new(mark)?);
         let mode = Kind::Regular.mode_bits() | 0o444;
-        match keeping_times(&server, root, || root.mknod(&server, name, mode, 0)) {
+        match preserving_times(&server, root, || root.mknod(&server, name, mode, 0)) {
             Ok(_) | Err(Errno::EXIST) => announced.store(true, Ordering::Release),
             Err(errno) => return Err(errno),
         }

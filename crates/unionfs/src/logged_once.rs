@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 /// The lower objects that were already warned about.
 #[derive(Debug, Default)]
-pub(crate) struct Complaints(Mutex<HashSet<(BranchId, u64)>>);
+pub(crate) struct WarnedOnce(Mutex<HashSet<(BranchId, u64)>>);
 
-impl Complaints {
+impl WarnedOnce {
     /// Maximum number of such warnings.
     const MOST: usize = 1000;
 
@@ -22,9 +22,9 @@ impl Complaints {
 
 /// When a refused reserved name was last logged.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(Mutex<Option<Instant>>);
+pub(crate) struct RateLimit(Mutex<Option<Instant>>);
 
-impl Refusals {
+impl RateLimit {
     /// Minimum time between two messages: a tool that unpacks an image layer may try hundreds of
     /// names.
     const SILENCE: Duration = Duration::from_secs(60);

@@ -4,7 +4,7 @@
 use crate::branch::BranchId;
 use crate::node::Core;
 use crate::op::Op;
-use crate::spare::{Unnamed, is_full};
+use crate::reserve::{Unnamed, is_full};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,9 +12,9 @@ use vnode::{Errno, Kind, Name, Result, Vnode};
 
 impl Core {
     /// Sets files aside on a branch for when it is full.
-    pub(crate) fn prepare_spare(&self, op: &Op<'_>, index: BranchId) {
+    pub(crate) fn prepare_reserve(&self, op: &Op<'_>, index: BranchId) {
         let Ok(branch) = op.set.branch(index) else { return };
-        if let Err(errno) = branch.spare.prepare(op, &branch.root) {
+        if let Err(errno) = branch.reserve.prepare(op, &branch.root) {
             tracing::debug!(%errno, branch = %op.set.path_of(index), "could not set anything aside for removals on a full branch");
         }
     }
@@ -22,7 +22,7 @@ impl Core {
     /// Runs `remove`, an operation that frees space. If it finds a branch full, releases the
     /// reserves and runs it once more, then fills the reserves again. A failing `remove` must
     /// change nothing.
-    pub(crate) fn freeing<T>(&self, op: &Op<'_>, mut remove: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(crate) fn with_reserve<T>(&self, op: &Op<'_>, mut remove: impl FnMut() -> Result<T>) -> Result<T> {
         match remove() {
             Err(errno) if is_full(errno) => {}
             other => return other,
@@ -30,31 +30,35 @@ impl Core {
         let cx = self.own();
         // Other removals that find the branch full wait here until the reserve is filled again.
         let reserves: Vec<_> =
-            op.set.writables().map(|member| (&member.state, member.state.spare.reserve.lock())).collect();
+            op.set.writables().map(|member| (&member.state, member.state.reserve.blocks.lock())).collect();
         for (branch, reserve) in &reserves {
-            branch.spare.spend(&cx, reserve);
+            branch.reserve.release_blocks(&cx, reserve);
         }
         let done = remove();
         for (branch, reserve) in &reserves {
-            branch.spare.fill(&cx, &branch.root, reserve);
+            branch.reserve.fill(&cx, &branch.root, reserve);
         }
         done
     }
 
     /// Fills the reserves that are not full, after a removal.
-    pub(crate) fn refill_spare(&self, op: &Op<'_>) {
-        for branch in
-            op.set.order.iter().map(|member| &member.state).filter(|branch| branch.spare.short.load(Ordering::Acquire))
+    pub(crate) fn refill_reserves(&self, op: &Op<'_>) {
+        for branch in op
+            .set
+            .order
+            .iter()
+            .map(|member| &member.state)
+            .filter(|branch| branch.reserve.short.load(Ordering::Acquire))
         {
-            let reserve: MutexGuard<'_, Option<Unnamed>> = branch.spare.reserve.lock();
-            branch.spare.fill(&self.own(), &branch.root, &reserve);
+            let reserve: MutexGuard<'_, Option<Unnamed>> = branch.reserve.blocks.lock();
+            branch.reserve.fill(&self.own(), &branch.root, &reserve);
         }
     }
 
     /// Creates a whiteout or mark on a branch without free inodes, as a hard link to the blank.
     pub(crate) fn link_blank(&self, op: &Op<'_>, dir: &Arc<dyn Vnode>, branch: BranchId, name: Name<'_>) -> Result<()> {
         let branch = op.set.branch(branch)?;
-        let mut blank = branch.spare.blank.lock();
+        let mut blank = branch.reserve.blank.lock();
         let linked = match &*blank {
             Some(blank) => dir.link(op, name, &blank.vnode),
             None => Err(Errno::NOENT),

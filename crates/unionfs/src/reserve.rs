@@ -35,19 +35,19 @@ impl Unnamed {
 
 /// Files set aside on a read-write branch for when that is full.
 #[derive(Debug, Default)]
-pub(crate) struct Spare {
+pub(crate) struct Reserve {
     /// The blank, an empty whiteout. If no inode is left, new whiteouts are hard links to it.
     pub(crate) blank: Mutex<Option<Unnamed>>,
     /// The reserve of allocated blocks.
-    pub(crate) reserve: Mutex<Option<Unnamed>>,
+    pub(crate) blocks: Mutex<Option<Unnamed>>,
     /// The reserve was released and could not be filled again.
     pub(crate) short: AtomicBool,
 }
 
-impl Spare {
+impl Reserve {
     /// Closes both files.
     pub(crate) fn release(&self) {
-        let old = (self.blank.lock().take(), self.reserve.lock().take());
+        let old = (self.blank.lock().take(), self.blocks.lock().take());
         drop(old);
         self.short.store(false, Ordering::Release);
     }
@@ -57,7 +57,7 @@ impl Spare {
         let blank = Unnamed::make(cx, root, 0o444)?;
         *self.blank.lock() = Some(blank);
         let reserve = Unnamed::make(cx, root, 0o600)?;
-        let mut kept = self.reserve.lock();
+        let mut kept = self.blocks.lock();
         *kept = Some(reserve);
         self.fill(cx, root, &kept);
         Ok(())
@@ -84,7 +84,7 @@ impl Spare {
     }
 
     /// Releases the reserve's blocks.
-    pub(crate) fn spend(&self, cx: &Cx<'_>, reserve: &Option<Unnamed>) {
+    pub(crate) fn release_blocks(&self, cx: &Cx<'_>, reserve: &Option<Unnamed>) {
         let Some(reserve) = reserve else { return };
         let set = SetAttr { size: Some(0), ..SetAttr::default() };
         if let Err(errno) = reserve.vnode.setattr(cx, &set, Some(&*reserve.file)) {
