@@ -7,7 +7,7 @@ use crate::file::UnionFile;
 use crate::metacopy::as_metacopy;
 use crate::node::{UNCOUNTED, UnionVnode};
 use crate::op::Op;
-use crate::retry::Tries;
+use crate::retry::Retries;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Cx, Errno, OpenFile, Result, SetAttr, SetTime, StatFs};
 
@@ -64,18 +64,18 @@ impl UnionVnode {
 
     pub(crate) fn set_attr(&self, op: &Op<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
         let file = file.and_then(|file| file.as_any().downcast_ref::<UnionFile>());
-        if let Some((branch, open)) = file.and_then(|file| file.left_behind(op)) {
+        if let Some((branch, open)) = file.and_then(|file| file.on_removed_branch(op)) {
             // Its branch was removed: the change is made on the open file.
             let lower = Some(self.leaf()).filter(|leaf| leaf.branch == branch).ok_or(Errno::STALE)?;
             return lower.vnode.setattr(op, set, Some(&*open)).map(|attr| self.leaf_attr(attr));
         }
         op.set.require_writable()?;
         let mut change = set.size.map(|_| Change::truncate(set));
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             let Changeable { lower, branch, job: _job } = match &mut change {
                 Some(change) => self.for_change(op, Some(change))?.into(),
-                None => self.for_attributes(op, Grants::by(set))?,
+                None => self.for_attributes(op, Grants::of_setattr(set))?,
             };
             if let Some(changed) = change.as_mut().and_then(|change| change.done.take()) {
                 return Ok(self.changed_attr(op, &lower, changed.attr));
@@ -96,8 +96,8 @@ impl UnionVnode {
                         None => self.leaf_attr(attr),
                     });
                 }
-                Err(e) if op.set.retry_left(branch, e) => tries.again()?,
-                Err(Errno::STALE) if self.refresh(op)? => tries.again()?,
+                Err(e) if op.set.retry_left(branch, e) => retries.count()?,
+                Err(Errno::STALE) if self.refresh(op)? => retries.count()?,
                 Err(e) => return Err(e),
             }
         }
@@ -113,7 +113,7 @@ impl UnionVnode {
     /// Returns the lower object to change, which is copied up if necessary.
     pub(crate) fn for_change(&self, op: &Op<'_>, mut change: Option<&mut Change>) -> Result<Lower> {
         op.set.require_writable()?;
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             let lower = self.leaf();
             let home = as_metacopy(&lower.vnode).map(|meta| meta.home);
@@ -130,7 +130,7 @@ impl UnionVnode {
                 let to = home.filter(|_| op.set.writable(lower.branch)).map(|home| op.set.writable_from(home));
                 self.core.copy_up(op, &this, to.transpose()?, change.as_deref_mut())?;
             }
-            tries.again()?;
+            retries.count()?;
         }
     }
 

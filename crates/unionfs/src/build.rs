@@ -70,7 +70,7 @@ impl Unionfs {
             core.prepare_reserve(&op, member.id);
         }
         core.complete_names(&op).map_err(step("completing the link counts of files"))?;
-        let root = make_root(&core, &set).map_err(step("creating the root"))?;
+        let root = create_root(&core, &set).map_err(step("creating the root"))?;
         Ok(Arc::new(Self { core, root }))
     }
 
@@ -98,7 +98,7 @@ impl Unionfs {
     }
 }
 
-fn make_root(core: &Arc<Core>, set: &BranchSet) -> Result<Arc<UnionVnode>> {
+fn create_root(core: &Arc<Core>, set: &BranchSet) -> Result<Arc<UnionVnode>> {
     let stack: Arc<[Lower]> = set.roots().into();
     let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
     match core.table.intern(ROOT, || UnionVnode::new(core, set, ROOT, None, leftmost, Some(stack))) {
@@ -108,7 +108,7 @@ fn make_root(core: &Arc<Core>, set: &BranchSet) -> Result<Arc<UnionVnode>> {
 
 impl Drop for Unionfs {
     fn drop(&mut self) {
-        let cx = self.core.own();
+        let cx = self.core.server_cx();
         if let Err(errno) = self.core.identity.flush(&cx) {
             tracing::warn!(%errno, "could not write the end of the identity log: some inode numbers and link counts change");
         }

@@ -17,7 +17,7 @@ use vnode::{Errno, Found, Kind, Name, NameSink, Result, Vnode};
 const DEEPEST: usize = 1 << 16;
 
 /// A name of an object in the union.
-struct Spot {
+struct Location {
     dir: Arc<UnionVnode>,
     name: Box<[u8]>,
     vnode: Arc<UnionVnode>,
@@ -25,18 +25,18 @@ struct Spot {
 
 /// Reports each name of an object once, until the receiver has enough.
 struct Reporter<'a> {
-    take: &'a mut dyn FnMut(Spot) -> bool,
+    take: &'a mut dyn FnMut(Location) -> bool,
     reported: Vec<(u64, Box<[u8]>)>,
     enough: bool,
 }
 
 impl Reporter<'_> {
     /// Reports a name. Returns false if the receiver has enough.
-    fn report(&mut self, spot: Spot) -> bool {
-        let place = (spot.dir.id, spot.name.clone());
+    fn report(&mut self, found: Location) -> bool {
+        let place = (found.dir.id, found.name.clone());
         if !self.enough && !self.reported.contains(&place) {
             self.reported.push(place);
-            self.enough = !(self.take)(spot);
+            self.enough = !(self.take)(found);
         }
         !self.enough
     }
@@ -58,8 +58,8 @@ impl Core {
         }
         op.require_blocking()?;
         let mut found = None;
-        self.spots(op, number, 1, &mut |spot| {
-            found = Some(spot.vnode);
+        self.each_name(op, number, 1, &mut |location| {
+            found = Some(location.vnode);
             false
         })?;
         found.ok_or(Errno::STALE)
@@ -77,7 +77,7 @@ impl Core {
 
     /// Passes the names of the object with this number to `take`: `enough` of them, or all that
     /// exist.
-    fn spots(&self, op: &Op<'_>, number: u64, enough: usize, take: &mut dyn FnMut(Spot) -> bool) -> Result<()> {
+    fn each_name(&self, op: &Op<'_>, number: u64, enough: usize, take: &mut dyn FnMut(Location) -> bool) -> Result<()> {
         let root = self.table.get(ROOT).ok_or(Errno::STALE)?;
         let mut reporter = Reporter { take, reported: Vec::new(), enough: false };
         let natural = tag_of(number).is_some();
@@ -86,7 +86,7 @@ impl Core {
             match member.state.layer.vnode(op, lower) {
                 Ok(lower) => {
                     exists = true;
-                    self.spots_of_lower(op, &root, (member, &lower), number, &mut reporter)?;
+                    self.each_name_of_lower(op, &root, (member, &lower), number, &mut reporter)?;
                 }
                 Err(Errno::STALE | Errno::NOENT) => {}
                 Err(errno) => return Err(errno),
@@ -101,7 +101,7 @@ impl Core {
         for Found { dir, name, entry } in self.finder.find(op, &top, self.shown(number), enough)? {
             if let (Some(dir), Some(vnode)) = (own_vnode(&dir), own_vnode(&entry.vnode))
                 && vnode.id == number
-                && !reporter.report(Spot { dir, name, vnode })
+                && !reporter.report(Location { dir, name, vnode })
             {
                 break;
             }
@@ -119,7 +119,7 @@ impl Core {
             .into_iter()
             .filter_map(|(tag, lower)| Some((with_tag(tag)?, lower)))
             .collect();
-        all.sort_by_key(|(member, _)| set.at(member.id));
+        all.sort_by_key(|(member, _)| set.position(member.id));
         if let Some(member) = tag_of(number).and_then(with_tag) {
             all.push((member, crate::identity::lower_of(number)));
         }
@@ -132,7 +132,7 @@ impl Core {
     }
 
     /// Reports the names of a lower object that lead to the object with this number in the union.
-    fn spots_of_lower(
+    fn each_name_of_lower(
         &self,
         op: &Op<'_>,
         root: &Arc<UnionVnode>,
@@ -142,9 +142,9 @@ impl Core {
     ) -> Result<()> {
         let mut failed = Ok(());
         let listed = lower.names(op, &mut |dir, name| {
-            let spot = self.spot(op, root, (member, dir), name, number);
-            match unless_gone(spot) {
-                Ok(spot) => spot.is_none_or(|spot| reporter.report(spot)),
+            let found = self.location(op, root, (member, dir), name, number);
+            match unless_gone(found) {
+                Ok(found) => found.is_none_or(|found| reporter.report(found)),
                 Err(errno) => {
                     failed = Err(errno);
                     false
@@ -156,14 +156,14 @@ impl Core {
     }
 
     /// Returns the object at the path of a lower name in the union, if it has this number.
-    fn spot(
+    fn location(
         &self,
         op: &Op<'_>,
         root: &Arc<UnionVnode>,
         (member, lower): (&Member, &Arc<dyn Vnode>),
         name: Name<'_>,
         number: u64,
-    ) -> Result<Option<Spot>> {
+    ) -> Result<Option<Location>> {
         let Some(path) = path_on(op, member, lower)? else { return Ok(None) };
         if reserved(name.as_bytes()) || path.iter().any(|name| reserved(name)) {
             return Ok(None);
@@ -176,7 +176,7 @@ impl Core {
             }
         }
         let found = dir.find(op, name)?.filter(|(vnode, _)| vnode.id == number);
-        Ok(found.map(|(vnode, _)| Spot { dir, name: name.as_bytes().into(), vnode }))
+        Ok(found.map(|(vnode, _)| Location { dir, name: name.as_bytes().into(), vnode }))
     }
 }
 
@@ -228,7 +228,7 @@ impl UnionVnode {
             _ => 1,
         };
         op.require_blocking()?;
-        self.core.spots(op, self.id, names, &mut |Spot { dir, name, .. }| {
+        self.core.each_name(op, self.id, names, &mut |Location { dir, name, .. }| {
             let reported = known
                 .as_ref()
                 .is_some_and(|(place, _)| Arc::ptr_eq(&place.parent, &dir) && place.name.as_bytes() == &*name);

@@ -136,7 +136,7 @@ impl Core {
         let old = self.branches.get();
         let planned = plan(&old, changes)?;
         let closed = self.gate.close(patience).ok_or(BuildError::Busy)?;
-        let cx = self.own();
+        let cx = self.server_cx();
         let (set, fresh) = self.new_set(&old, planned, &mut ids)?;
         let set = Arc::new(set);
         let op = Op::new(&cx, &set);
@@ -231,7 +231,7 @@ impl Core {
             if let (Ok(attr), Ok(branch)) = (part.vnode.getattr(op), op.set.branch(part.branch)) {
                 let born = attr.btime.unwrap_or_default();
                 let alias = Alias { born, number: dir.id, generation: dir.generation() };
-                self.identity.alias_later(branch.tag, part.vnode.id(), alias);
+                self.identity.alias_deferred(branch.tag, part.vnode.id(), alias);
             }
         }
     }

@@ -127,7 +127,9 @@ fn copy_range(op: &Op<'_>, source: &dyn OpenFile, to: &dyn OpenFile, mut at: u64
         let len = (end - at).min(CHUNK);
         let copied = match to.copy_from(op, at, source, at, len) {
             Ok(copied) => copied,
-            Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => copy_by_hand(op, source, to, at, len)?,
+            Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
+                copy_through_buffer(op, source, to, at, len)?
+            }
             Err(e) => return Err(e),
         };
         if copied == 0 {
@@ -140,7 +142,7 @@ fn copy_range(op: &Op<'_>, source: &dyn OpenFile, to: &dyn OpenFile, mut at: u64
 }
 
 /// Copies through a buffer, where the file systems don't support `copy_file_range`.
-fn copy_by_hand(cx: &Cx<'_>, source: &dyn OpenFile, to: &dyn OpenFile, at: u64, len: u64) -> Result<u64> {
+fn copy_through_buffer(cx: &Cx<'_>, source: &dyn OpenFile, to: &dyn OpenFile, at: u64, len: u64) -> Result<u64> {
     let mut buffer = vec![0; usize::try_from(len.min(CHUNK / 4)).unwrap_or(0)];
     let got = source.read(cx, &mut buffer, at)?;
     crate::log::write_all(to, cx, buffer.get(..got).unwrap_or_default(), at)?;

@@ -9,7 +9,7 @@ use crate::metacopy::{METACOPIES, MetaCopy, ORIGIN, Origin, as_metacopy, metacop
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
 use crate::options::Metacopy;
-use crate::retry::Tries;
+use crate::retry::Retries;
 use crate::trust::is_servers;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,11 +43,11 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    pub(crate) fn by(set: &SetAttr) -> Self {
+    pub(crate) fn of_setattr(set: &SetAttr) -> Self {
         Self { owner: set.uid, rights: set.mode.is_some_and(|mode| mode & SET_ID != 0) }
     }
 
-    pub(crate) fn by_xattr(name: &[u8]) -> Self {
+    pub(crate) fn of_xattr(name: &[u8]) -> Self {
         Self { rights: name.starts_with(SECURITY), ..Self::default() }
     }
 
@@ -108,7 +108,7 @@ impl Core {
         let leaf = vnode.leaf();
         match as_metacopy(&leaf.vnode) {
             Some(meta) if op.set.writable(meta.home) => {
-                if grants.needs_copy(&meta.data().getattr(op)?, self.own().uid) {
+                if grants.needs_copy(&meta.data().getattr(op)?, self.server_cx().uid) {
                     return Ok(None);
                 }
                 return Ok(Some(Changeable { branch: meta.home, lower: leaf, job: Some(job) }));
@@ -117,12 +117,12 @@ impl Core {
             None if op.set.writable(leaf.branch) => return Ok(None),
             _ => {}
         }
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             let Some(plan) = self.plan_metacopy(op, vnode, leaf.clone(), grants)? else { return Ok(None) };
             let branch = plan.to;
             let made = match self.ensure_part(op, &plan.place.parent, branch)? {
-                true => self.make_metacopy(op, &plan),
+                true => self.create_metacopy(op, &plan),
                 false => Err(Errno::AGAIN),
             };
             match made {
@@ -130,7 +130,7 @@ impl Core {
                 Err(errno) if op.set.retry_left(branch, errno) => {}
                 made => return Ok(made?.map(|lower| Changeable { lower, branch, job: Some(job) })),
             }
-            tries.again()?;
+            retries.count()?;
         }
     }
 
@@ -147,7 +147,7 @@ impl Core {
         }
     }
 
-    fn make_metacopy(&self, op: &Op<'_>, plan: &Plan<'_>) -> Result<Option<Lower>> {
+    fn create_metacopy(&self, op: &Op<'_>, plan: &Plan<'_>) -> Result<Option<Lower>> {
         let Some(built) = self.build_metacopy(op, plan)? else { return Ok(None) };
         let published = self.publish_metacopy(op, plan, &built);
         if !matches!(published, Ok(Some(_))) {
@@ -181,7 +181,7 @@ impl Core {
         let attr = from.vnode.getattr(op)?;
         let (owner, ..) = copy_owner(self.options.copyup, op, &attr);
         let grants = Grants { owner: grants.owner.or(Some(owner)), ..grants };
-        if grants.needs_copy(&data_attr, self.own().uid) {
+        if grants.needs_copy(&data_attr, self.server_cx().uid) {
             return Ok(None);
         }
         Ok(Some(Plan { vnode, from, attr, data, data_attr, place, to, name }))
@@ -240,8 +240,8 @@ impl Core {
     fn publish_metacopy(&self, op: &Op<'_>, plan: &Plan<'_>, built: &Built) -> Result<Option<Lower>> {
         let &Plan { vnode, ref from, ref place, to, .. } = plan;
         let dir = &place.parent;
-        let _names = dir.dir()?.names.write();
-        if !self.still_there(op, vnode, from, place)? {
+        let _locked = dir.dir()?.entry_lock.write();
+        if !self.is_still_at(op, vnode, from, place)? {
             return Ok(None);
         }
         let part = dir.part(to)?.ok_or(Errno::AGAIN)?;

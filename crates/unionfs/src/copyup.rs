@@ -4,7 +4,7 @@ use crate::branch::{BranchId, Lower};
 use crate::listing::EntryChange;
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
-use crate::retry::Tries;
+use crate::retry::Retries;
 use crate::times::preserving_times;
 use std::sync::Arc;
 use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode};
@@ -41,7 +41,7 @@ impl Change {
     }
 
     /// Returns how many bytes of the original's data remain.
-    pub(crate) fn kept(change: Option<&Self>, size: u64) -> u64 {
+    pub(crate) fn remaining_size(change: Option<&Self>, size: u64) -> u64 {
         change.and_then(|change| change.set.size).map_or(size, |kept| kept.min(size))
     }
 
@@ -83,7 +83,7 @@ impl Amount {
             return Ok(());
         }
         let size = from.vnode.getattr(cx)?.size;
-        if Change::kept(change, size) > 0 { cx.require_blocking() } else { Ok(()) }
+        if Change::remaining_size(change, size) > 0 { cx.require_blocking() } else { Ok(()) }
     }
 }
 
@@ -113,14 +113,14 @@ impl Core {
             return Err(Errno::BUSY);
         }
         let _moving = if movable { Some(self.write_gate.start_move(op, vnode.id)?) } else { None };
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             let place = vnode.place();
             let target = self.copy_target(op, to, place.as_ref(), from.branch)?;
             if let Some(place) = &place {
                 Amount::check(op, &from, change.as_deref())?;
                 if !self.ensure_part(op, &place.parent, target)? {
-                    tries.again()?;
+                    retries.count()?;
                     continue;
                 }
             }
@@ -134,7 +134,7 @@ impl Core {
                 Err(e) if op.set.retry_left(target, e) => {}
                 other => return other,
             }
-            tries.again()?;
+            retries.count()?;
         }
     }
 
@@ -148,12 +148,13 @@ impl Core {
         place: Option<&Place>,
         from: BranchId,
     ) -> Result<BranchId> {
-        let left = op.set.at(from).checked_sub(1).ok_or(Errno::ROFS)?;
-        let bound = to.map_or(left, |to| op.set.at(to));
+        let left = op.set.position(from).checked_sub(1).ok_or(Errno::ROFS)?;
+        let bound = to.map_or(left, |to| op.set.position(to));
         let Some(place) = place else { return self.branch_for(op, &[], bound) };
         if to.is_none() {
             let stack = place.parent.stack()?;
-            if let Some(part) = stack.iter().find(|part| op.set.at(part.branch) <= left && op.set.writable(part.branch))
+            if let Some(part) =
+                stack.iter().find(|part| op.set.position(part.branch) <= left && op.set.writable(part.branch))
             {
                 return Ok(part.branch);
             }
@@ -182,9 +183,14 @@ impl Core {
             kind => self.build_special(op, from, attr, to, kind)?,
         };
         let filled = match &built.open {
-            Some(open) => {
-                self.copy_data(op, from, attr, &**open, &*built.entry.vnode, Change::kept(change.as_deref(), attr.size))
-            }
+            Some(open) => self.copy_data(
+                op,
+                from,
+                attr,
+                &**open,
+                &*built.entry.vnode,
+                Change::remaining_size(change.as_deref(), attr.size),
+            ),
             None => Ok(()),
         };
         let attributed = filled.and_then(|()| self.copy_attributes(op, &from.vnode, attr, &built.entry.vnode));
@@ -235,12 +241,12 @@ impl Core {
     fn publish(&self, op: &Op<'_>, copying: &Copying<'_>, built: &Built) -> Result<()> {
         let &Copying { vnode, from, ref attr, place, to } = copying;
         let copy = Lower { vnode: built.entry.vnode.clone(), branch: to };
-        let _names = match place {
-            Some(place) => Some(place.parent.dir()?.names.write()),
+        let _locked = match place {
+            Some(place) => Some(place.parent.dir()?.entry_lock.write()),
             None => None,
         };
         let at = match place {
-            Some(place) => self.still_there(op, vnode, from, place)?,
+            Some(place) => self.is_still_at(op, vnode, from, place)?,
             None => false,
         };
         if vnode.place().is_some() != at {
@@ -273,7 +279,7 @@ impl Core {
     }
 
     /// Whether the file is still at its place. If not, the vnode forgets that name.
-    pub(crate) fn still_there(
+    pub(crate) fn is_still_at(
         &self,
         op: &Op<'_>,
         vnode: &Arc<UnionVnode>,
@@ -348,9 +354,9 @@ impl Core {
     }
 
     /// Links the copied-up file under the name `name` of `dir`, if that still leads to the
-    /// original. The view does not change. The caller holds `dir`'s names. Returns false if another
-    /// branch has to be chosen.
-    pub(crate) fn name_on(
+    /// original. The view does not change. The caller holds the entry lock of `dir`. Returns false
+    /// if another branch has to be chosen.
+    pub(crate) fn link_copied_name(
         &self,
         op: &Op<'_>,
         vnode: &UnionVnode,

@@ -119,7 +119,7 @@ impl<V> Shared<V> {
     }
 
     /// Returns the context of work that no caller waits for.
-    pub(crate) fn own(&self) -> Cx<'static> {
+    pub(crate) fn server_cx(&self) -> Cx<'static> {
         Cx::internal(self.uid, self.gid)
     }
 

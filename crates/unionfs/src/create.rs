@@ -6,7 +6,7 @@ use crate::listing::EntryChange;
 use crate::lookup::{Hit, Probe};
 use crate::node::{Place, UnionVnode, same_layer};
 use crate::op::Op;
-use crate::retry::Tries;
+use crate::retry::Retries;
 use crate::whiteout::reserved;
 use std::sync::Arc;
 use vnode::{Attr, Entry, Errno, Kind, Name, OpenFile, OpenFlags, Result, Vnode};
@@ -63,7 +63,7 @@ impl UnionVnode {
     }
 
     /// Creates an entry with `make`, which is called with the lower directory for it.
-    fn make_entry<T>(
+    fn create_entry<T>(
         &self,
         op: &Op<'_>,
         name: Name<'_>,
@@ -71,28 +71,28 @@ impl UnionVnode {
     ) -> Result<Made<T>> {
         self.check_new_name(op, name)?;
         let this = self.arc()?;
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
-            let names = self.dir()?.names.write();
+            let locked = self.dir()?.entry_lock.write();
             self.check_alive()?;
             let stack = self.stack()?;
             let slot = self.slot(op, &stack, name)?;
             let Some(part) = stack.iter().find(|part| part.branch == slot.branch) else {
-                drop(names);
+                drop(locked);
                 let _ = self.core.ensure_part(op, &this, slot.branch)?;
-                tries.again()?;
+                retries.count()?;
                 continue;
             };
             match make(part) {
                 Ok((entry, rest)) => {
                     self.finish_create(op, part, &slot, name, &entry);
-                    drop(names);
+                    drop(locked);
                     self.touch(op, slot.branch);
                     let lower = Lower { vnode: entry.vnode, branch: slot.branch };
                     let place = self.place_of(name)?;
                     return Ok(Made { lower, attr: entry.attr, place, rest });
                 }
-                Err(e) if op.set.retry_left(slot.branch, e) => tries.again()?,
+                Err(e) if op.set.retry_left(slot.branch, e) => retries.count()?,
                 Err(e) => return Err(e),
             }
         }
@@ -143,7 +143,7 @@ impl UnionVnode {
         mode: u32,
         flags: OpenFlags,
     ) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        let made = self.make_entry(op, name, &mut |dir| dir.vnode.create(op, name, mode, flags))?;
+        let made = self.create_entry(op, name, &mut |dir| dir.vnode.create(op, name, mode, flags))?;
         let Made { lower, attr, place, rest: file } = made;
         let branch = lower.branch;
         let (vnode, attr) = self.core.present_leaf(op, place, branch, Entry { vnode: lower.vnode, attr })?;
@@ -152,32 +152,37 @@ impl UnionVnode {
         Ok((Entry { vnode, attr }, open))
     }
 
-    pub(crate) fn make_node(&self, op: &Op<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
-        let made = self.make_entry(op, name, &mut |dir| Ok((dir.vnode.mknod(op, name, mode, rdev)?, ())))?;
+    pub(crate) fn create_node(&self, op: &Op<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
+        let made = self.create_entry(op, name, &mut |dir| Ok((dir.vnode.mknod(op, name, mode, rdev)?, ())))?;
         self.present(op, made)
     }
 
-    pub(crate) fn make_dir(&self, op: &Op<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
-        let made = self.make_entry(op, name, &mut |dir| Ok((dir.vnode.mkdir(op, name, mode)?, ())))?;
+    pub(crate) fn create_dir(&self, op: &Op<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
+        let made = self.create_entry(op, name, &mut |dir| Ok((dir.vnode.mkdir(op, name, mode)?, ())))?;
         self.present(op, made)
     }
 
-    pub(crate) fn make_symlink(&self, op: &Op<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
-        let made = self.make_entry(op, name, &mut |dir| Ok((dir.vnode.symlink(op, name, target)?, ())))?;
+    pub(crate) fn create_symlink(&self, op: &Op<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
+        let made = self.create_entry(op, name, &mut |dir| Ok((dir.vnode.symlink(op, name, target)?, ())))?;
         self.present(op, made)
     }
 
-    pub(crate) fn make_tmpfile(&self, op: &Op<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+    pub(crate) fn create_tmpfile(
+        &self,
+        op: &Op<'_>,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Arc<dyn OpenFile>)> {
         op.set.require_writable()?;
         let this = self.arc()?;
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             self.check_alive()?;
             let stack = self.stack()?;
             let branch = self.target(op)?;
             let Some(part) = stack.iter().find(|part| part.branch == branch) else {
                 let _ = self.core.ensure_part(op, &this, branch)?;
-                tries.again()?;
+                retries.count()?;
                 continue;
             };
             match part.vnode.tmpfile(op, mode, flags) {
@@ -189,7 +194,7 @@ impl UnionVnode {
                     let open = UnionFile::new(op, &vnode, flags, (branch, vnode.moves()), file)?;
                     return Ok((Entry { vnode, attr }, open));
                 }
-                Err(e) if op.set.retry_left(branch, e) => tries.again()?,
+                Err(e) if op.set.retry_left(branch, e) => retries.count()?,
                 Err(e) => return Err(e),
             }
         }
@@ -203,9 +208,9 @@ impl UnionVnode {
         }
         let this = self.arc()?;
         self.core.copy_up_metacopied(op, &target)?;
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
-            let names = self.dir()?.names.write();
+            let locked = self.dir()?.entry_lock.write();
             self.check_alive()?;
             // A file whose last name was removed can't be linked, even if a copy of it could.
             target.check_alive()?;
@@ -218,11 +223,11 @@ impl UnionVnode {
             let branch = self.link_branch(op, &stack, &probe, &target, from.branch)?;
             let part = stack.iter().find(|part| part.branch == branch);
             let (Some(part), true) = (part, branch == from.branch) else {
-                drop(names);
+                drop(locked);
                 if self.core.ensure_part(op, &this, branch)? {
                     self.core.copy_up(op, &target, Some(branch), None)?;
                 }
-                tries.again()?;
+                retries.count()?;
                 continue;
             };
             let made = part.vnode.link(op, name, &from.vnode);
@@ -230,11 +235,11 @@ impl UnionVnode {
                 Ok(entry) => {
                     let slot = Slot { branch, whiteout: probe.whiteout == Some(branch) };
                     self.finish_create(op, part, &slot, name, &entry);
-                    drop(names);
+                    drop(locked);
                     self.touch(op, branch);
                     return self.linked(name, target, entry.attr);
                 }
-                Err(e) if op.set.retry_left(branch, e) => tries.again()?,
+                Err(e) if op.set.retry_left(branch, e) => retries.count()?,
                 Err(e) => return Err(e),
             }
         }
@@ -270,12 +275,12 @@ impl UnionVnode {
         file: &Self,
         from: BranchId,
     ) -> Result<BranchId> {
-        if op.set.at(from) <= probe.bound(op.set) && self.core.fits(op, &[self], from)? {
+        if op.set.position(from) <= probe.bound(op.set) && self.core.can_take(op, &[self], from)? {
             return Ok(from);
         }
         let leftmost = stack.first().ok_or(Errno::NOENT)?.branch;
         let place = file.place();
         let dirs: Vec<&Self> = std::iter::once(self).chain(place.as_ref().map(|place| &*place.parent)).collect();
-        self.core.branch_for(op, &dirs, op.set.at(leftmost).min(op.set.at(from)))
+        self.core.branch_for(op, &dirs, op.set.position(leftmost).min(op.set.position(from)))
     }
 }

@@ -2,10 +2,10 @@
 //! lower exchange.
 
 use crate::branch::{BranchId, Lower};
-use crate::node::{UnionVnode, lock_names};
+use crate::node::{UnionVnode, lock_entries};
 use crate::op::Op;
 use crate::rename::Rename;
-use crate::rename_dir::{Marked, is_dir_still};
+use crate::rename_dir::{Marked, is_same_dir};
 use std::sync::Arc;
 use vnode::{Errno, Name, RenameFlags, Result};
 
@@ -33,13 +33,13 @@ impl Rename<'_> {
         ];
         let target = self.exchange_target(op, dest)?;
         for side in &sides {
-            if !self.bring(op, side, target)? {
+            if !self.bring_to(op, side, target)? {
                 return Ok(false);
             }
         }
-        let names = lock_names(&[self.from, self.to])?;
+        let locked = lock_entries(&[self.from, self.to])?;
         let done = self.exchange_locked(op, &sides, target)?;
-        drop(names);
+        drop(locked);
         if done {
             self.from.touch(op, target);
             self.to.touch(op, target);
@@ -56,11 +56,11 @@ impl Rename<'_> {
         let alone = |vnode: &UnionVnode| -> Result<bool> { Ok(vnode.dir.is_none() || vnode.stack()?.len() == 1) };
         let files = self.source.dir.is_none() && dest.dir.is_none();
         let same = source == other && alone(self.source)? && alone(dest)?;
-        let there = (same || files) && self.core.fits(op, &[self.from, self.to], branch)?;
+        let there = (same || files) && self.core.can_take(op, &[self.from, self.to], branch)?;
         if there { Ok(branch) } else { op.set.leftmost() }
     }
 
-    fn bring(&self, op: &Op<'_>, side: &Side<'_>, target: BranchId) -> Result<bool> {
+    fn bring_to(&self, op: &Op<'_>, side: &Side<'_>, target: BranchId) -> Result<bool> {
         if side.vnode.dir.is_some() {
             return self.core.ensure_part(op, side.vnode, target);
         }
@@ -86,7 +86,7 @@ impl Rename<'_> {
             }
             return if op.set.retry_left(target, e) { Ok(false) } else { Err(e) };
         }
-        self.moved();
+        self.note_rename();
         for side in sides {
             side.vnode.set_place(Some(side.other.place_of(side.other_name)?));
             if side.vnode.dir.is_some() {
@@ -105,10 +105,10 @@ impl Rename<'_> {
             return Ok(false);
         }
         if side.vnode.dir.is_some() {
-            return is_dir_still(&self.core.probe(op, &stack, side.name)?, side.vnode);
+            return is_same_dir(&self.core.probe(op, &stack, side.name)?, side.vnode);
         }
         let Some((shown, entry)) = self.leaf_at(op, &stack, side.name, side.vnode)? else { return Ok(false) };
-        self.core.name_on(op, side.vnode, side.dir, side.name, (shown, &entry))
+        self.core.link_copied_name(op, side.vnode, side.dir, side.name, (shown, &entry))
     }
 
     fn mark_sides<'s>(

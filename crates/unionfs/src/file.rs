@@ -4,7 +4,7 @@ use crate::branch::{BranchId, BranchState, Lower};
 use crate::metacopy::as_metacopy;
 use crate::node::UnionVnode;
 use crate::op::Op;
-use crate::retry::Tries;
+use crate::retry::Retries;
 use crate::write_gate::Writing;
 use parking_lot::RwLock;
 use std::any::Any;
@@ -125,7 +125,7 @@ impl UnionFile {
         if self.is_fixed() {
             return Ok((None, self.first.clone()));
         }
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             // Revalidates the vnode.
             self.lower(cx)?;
@@ -138,18 +138,18 @@ impl UnionFile {
             }
             drop((guard, file));
             self.vnode.run_change(cx, |op| self.vnode.for_change(op, None).map(drop))?;
-            tries.again()?;
+            retries.count()?;
         }
     }
 
     /// Returns the lower open file and its branch, if that was removed from the set.
-    pub(crate) fn left_behind(&self, op: &Op<'_>) -> Option<(BranchId, Arc<dyn OpenFile>)> {
+    pub(crate) fn on_removed_branch(&self, op: &Op<'_>) -> Option<(BranchId, Arc<dyn OpenFile>)> {
         let seen = self.seen.read();
         op.set.member(seen.branch).is_none().then(|| (seen.branch, seen.file.clone()))
     }
 
     /// Returns the lower file of a copy's source, if the source is a file of a union too.
-    fn look_through(cx: &Cx<'_>, source: &dyn OpenFile) -> Result<Option<Arc<dyn OpenFile>>> {
+    fn lower_of_source(cx: &Cx<'_>, source: &dyn OpenFile) -> Result<Option<Arc<dyn OpenFile>>> {
         source.as_any().downcast_ref::<Self>().map(|file| file.lower(cx)).transpose()
     }
 }
@@ -229,7 +229,7 @@ impl OpenFile for UnionFile {
 
     fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
         let (_writing, file) = self.for_write(cx)?;
-        match Self::look_through(cx, source)? {
+        match Self::lower_of_source(cx, source)? {
             Some(lower) => file.copy_from(cx, offset, &*lower, source_offset, len),
             None => file.copy_from(cx, offset, source, source_offset, len),
         }
@@ -237,7 +237,7 @@ impl OpenFile for UnionFile {
 
     fn reflink_from(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
         let (_writing, file) = self.for_write(cx)?;
-        match Self::look_through(cx, source)? {
+        match Self::lower_of_source(cx, source)? {
             Some(lower) => file.reflink_from(cx, &*lower),
             None => file.reflink_from(cx, source),
         }

@@ -27,7 +27,7 @@ impl Core {
             Err(errno) if is_full(errno) => {}
             other => return other,
         }
-        let cx = self.own();
+        let cx = self.server_cx();
         // Other removals that find the branch full wait here until the reserve is filled again.
         let reserves: Vec<_> =
             op.set.writables().map(|member| (&member.state, member.state.reserve.blocks.lock())).collect();
@@ -51,7 +51,7 @@ impl Core {
             .filter(|branch| branch.reserve.short.load(Ordering::Acquire))
         {
             let reserve: MutexGuard<'_, Option<Unnamed>> = branch.reserve.blocks.lock();
-            branch.reserve.fill(&self.own(), &branch.root, &reserve);
+            branch.reserve.fill(&self.server_cx(), &branch.root, &reserve);
         }
     }
 
@@ -76,7 +76,13 @@ impl Core {
     }
 
     /// Creates an empty file of which only the name matters.
-    pub(crate) fn make_empty(&self, op: &Op<'_>, dir: &Arc<dyn Vnode>, branch: BranchId, name: Name<'_>) -> Result<()> {
+    pub(crate) fn create_empty(
+        &self,
+        op: &Op<'_>,
+        dir: &Arc<dyn Vnode>,
+        branch: BranchId,
+        name: Name<'_>,
+    ) -> Result<()> {
         let op = &self.server(op);
         match dir.mknod(op, name, Kind::Regular.mode_bits() | 0o444, 0) {
             Err(errno) if is_full(errno) => match self.link_blank(op, dir, branch, name) {

@@ -173,7 +173,7 @@ pub(crate) struct Identity {
     /// frozen.
     log: Mutex<Option<Log>>,
     /// Records still to be written, the oldest first.
-    late: Mutex<VecDeque<Record>>,
+    deferred: Mutex<VecDeque<Record>>,
 }
 
 impl Identity {
@@ -183,7 +183,7 @@ impl Identity {
             names: known.names.len().into(),
             known: RwLock::new(known),
             log: Mutex::new(log),
-            late: Mutex::default(),
+            deferred: Mutex::default(),
         }
     }
 
@@ -231,7 +231,7 @@ impl Identity {
     pub(crate) fn replace(&self, known: Known, log: Option<Log>) {
         let old = {
             let mut present = self.log.lock();
-            self.late.lock().clear();
+            self.deferred.lock().clear();
             let mut all = self.known.write();
             self.aliases.store(known.aliases.len(), Ordering::Release);
             self.names.store(known.names.len(), Ordering::Release);
@@ -250,15 +250,15 @@ impl Identity {
 
     /// Writes a record after an operation took effect and can't fail any more. If writing fails,
     /// the record is written with a later one, or when the union is unmounted.
-    pub(crate) fn note(&self, cx: &Cx<'_>, record: Record) {
-        self.note_all(cx, vec![record]);
+    pub(crate) fn append_or_defer(&self, cx: &Cx<'_>, record: Record) {
+        self.append_all_or_defer(cx, vec![record]);
     }
 
-    /// As [`Self::note`], for records that are written as one.
-    pub(crate) fn note_all(&self, cx: &Cx<'_>, records: Vec<Record>) {
+    /// As [`Self::append_or_defer`], for records that are written as one.
+    pub(crate) fn append_all_or_defer(&self, cx: &Cx<'_>, records: Vec<Record>) {
         if let Err(errno) = self.write(cx, &records) {
             tracing::warn!(%errno, "could not write the identity log; the records are written later");
-            self.late.lock().extend(records.iter().cloned());
+            self.deferred.lock().extend(records.iter().cloned());
         }
         records.into_iter().for_each(|record| self.apply(record));
     }
@@ -271,13 +271,13 @@ impl Identity {
     fn write(&self, cx: &Cx<'_>, records: &[Record]) -> Result<()> {
         let mut log = self.log.lock();
         let Some(log) = log.as_mut() else {
-            self.late.lock().clear();
+            self.deferred.lock().clear();
             return Ok(());
         };
         loop {
-            let Some(late) = self.late.lock().front().cloned() else { break };
-            log.append(cx, [&late])?;
-            self.late.lock().pop_front();
+            let Some(deferred) = self.deferred.lock().front().cloned() else { break };
+            log.append(cx, [&deferred])?;
+            self.deferred.lock().pop_front();
         }
         if records.is_empty() { Ok(()) } else { log.append(cx, records) }
     }
@@ -298,22 +298,22 @@ impl Identity {
     /// Removes the alias of a lower file, if it has one.
     pub(crate) fn unalias(&self, cx: &Cx<'_>, tag: u16, lower: u64) {
         if self.has_aliases() && self.known.read().aliases.contains_key(&(tag, lower)) {
-            self.note(cx, Record::Unalias { tag, lower });
+            self.append_or_defer(cx, Record::Unalias { tag, lower });
         }
     }
 
     /// Gives a lower directory an alias, without writing: the record is written with the next one.
-    pub(crate) fn alias_later(&self, tag: u16, lower: u64, alias: Alias) {
+    pub(crate) fn alias_deferred(&self, tag: u16, lower: u64, alias: Alias) {
         let record = Record::Alias { tag, lower, alias };
-        self.late.lock().push_back(record.clone());
+        self.deferred.lock().push_back(record.clone());
         self.apply(record);
     }
 
     /// Removes an alias, without writing: the record is written with the next one. If it is lost,
     /// the time of birth reveals again that the alias belongs to another file.
-    pub(crate) fn unalias_later(&self, tag: u16, lower: u64) {
+    pub(crate) fn unalias_deferred(&self, tag: u16, lower: u64) {
         if self.known.read().aliases.contains_key(&(tag, lower)) {
-            self.late.lock().push_back(Record::Unalias { tag, lower });
+            self.deferred.lock().push_back(Record::Unalias { tag, lower });
             self.apply(Record::Unalias { tag, lower });
         }
     }

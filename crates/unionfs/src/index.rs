@@ -57,7 +57,7 @@ impl Core {
         }
         // A copy lies left of its original, so an entry for a file of the same branch or further
         // left is invalid.
-        let own = op.set.at(branch);
+        let own = op.set.position(branch);
         let at = |tag: u16| op.set.order.iter().position(|member| member.state.tag == tag);
         if crate::identity::tag_of(number).and_then(at).is_some_and(|at| at <= own) {
             let (number, path) = (format!("{number:016x}"), op.set.path_of(branch));
@@ -66,7 +66,7 @@ impl Core {
         }
         let lower = Lower { vnode: entry.vnode, branch };
         if self.number_of(op, &lower, &entry.attr)? != number {
-            self.identity.note(op, self.alias_record(op, &lower, &entry.attr, (number, 0))?);
+            self.identity.append_or_defer(op, self.alias_record(op, &lower, &entry.attr, (number, 0))?);
         }
         Ok(true)
     }

@@ -62,7 +62,7 @@ impl Core {
         if Arc::ptr_eq(&leaf.vnode, &found.vnode) {
             return false;
         }
-        matches!(leaf.vnode.getattr(&self.own()), Err(Errno::STALE | Errno::NOENT))
+        matches!(leaf.vnode.getattr(&self.server_cx()), Err(Errno::STALE | Errno::NOENT))
     }
 
     /// Returns the vnode of a new file without a name.
@@ -166,7 +166,7 @@ impl UnionVnode {
         if self.core.directory_number(op, &stack)? != self.id && crate::identity::tag_of(self.id).is_some() {
             let born = last.vnode.getattr(op)?.btime.unwrap_or_default();
             let alias = Alias { born, number: self.id, generation: self.generation() };
-            self.core.identity.alias_later(op.set.branch(last.branch)?.tag, last.vnode.id(), alias);
+            self.core.identity.alias_deferred(op.set.branch(last.branch)?.tag, last.vnode.id(), alias);
         }
         self.set_found_dir(op, stack, place)?;
         *self.dir()?.redirect.lock() = redirect;

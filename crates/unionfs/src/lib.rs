@@ -16,7 +16,7 @@
 //! | opaque marks and redirects | `opaque_redirect` |
 //! | which records on disk are trusted | `trust` |
 //! | listings: readdir; merged listings that are kept | `readdir`, `listing` |
-//! | the lock on a directory's entries | `names` |
+//! | the lock on a directory's entries | `entry_lock` |
 //! | attributes, extended attributes, open files | `attr`, `xattr`, `file` |
 //! | copy-up of files: protocol, data and attributes | `copyup`, `copydata` |
 //! | copies of directories; which branches can take one | `parents` |
@@ -54,6 +54,7 @@ mod core;
 mod create;
 mod current;
 mod declare;
+mod entry_lock;
 mod exchange;
 mod file;
 mod full_branch;
@@ -71,7 +72,6 @@ mod logfile;
 mod logged_once;
 mod lookup;
 mod metacopy;
-mod names;
 mod node;
 mod numbers;
 mod op;

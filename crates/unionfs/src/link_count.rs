@@ -50,7 +50,7 @@ impl Core {
         }
         let mut records = vec![Record::Names { number, first, used }];
         records.extend(counting.values().filter(|record| of_file(record)).cloned());
-        self.identity.note_all(&self.server(op), records);
+        self.identity.append_all_or_defer(&self.server(op), records);
     }
 
     /// Updates the link count after an index entry moved to another branch: the file's `nlink`
@@ -226,7 +226,7 @@ impl Core {
         }
         self.remove_from_index(op, number);
         if self.identity.names(number).is_some() {
-            self.identity.note(op, Record::Names { number, first: 0, used: 0 });
+            self.identity.append_or_defer(op, Record::Names { number, first: 0, used: 0 });
         }
         self.identity.unalias(op, op.set.branch(lower.branch)?.tag, lower.vnode.id());
         if let Some(vnode) = self.table.get(number) {
@@ -300,7 +300,7 @@ mod tests {
                     let set = top.core.branches.get();
                     let op = Op::new(&cx, &set);
                     top.core.begin_use(&op, top, name("b"), &lower, &file.getattr(&cx).unwrap()).unwrap();
-                    top.core.make_whiteout(&op, &top.part(BranchId(0)).unwrap().unwrap(), name("b")).unwrap();
+                    top.core.create_whiteout(&op, &top.part(BranchId(0)).unwrap().unwrap(), name("b")).unwrap();
                 });
             });
             root.unlink(&cx, name("a")).unwrap();

@@ -358,7 +358,8 @@ impl Slot {
         if room { None } else { self.kept.take() }
     }
 
-    /// Begins a merge, which [`Self::end_merge`] must end. Returns the number of changes noted before.
+    /// Begins a merge, which [`Self::end_merge`] must end. Returns the number of changes noted
+    /// before.
     pub(crate) fn begin_merge(&mut self) -> usize {
         let merging = self.merging.get_or_insert_default();
         merging.count += 1;

@@ -64,7 +64,7 @@ impl Probe {
     /// Returns the position of the rightmost branch on which a new object of this name would be
     /// visible.
     pub(crate) fn bound(&self, set: &BranchSet) -> usize {
-        self.branch().or(self.whiteout).map_or(usize::MAX, |branch| set.at(branch))
+        self.branch().or(self.whiteout).map_or(usize::MAX, |branch| set.position(branch))
     }
 }
 
@@ -244,12 +244,12 @@ impl Core {
     }
 }
 
-/// The result of [`UnionVnode::look`], and the lock under which it is valid.
-pub(crate) struct Look<'a> {
-    /// The lock on the names, unless a writer is stuck.
+/// The result of [`UnionVnode::stable_probe`], and the lock under which it is valid.
+pub(crate) struct StableProbe<'a> {
+    /// The entry lock, unless a writer is stuck.
     pub(crate) lock: Option<RwLockReadGuard<'a, ()>>,
-    /// [`crate::names::Names::sections`] before the lookup.
-    pub(crate) sections: u64,
+    /// [`crate::entry_lock::EntryLock::transitions`] before the lookup.
+    pub(crate) transitions: u64,
     pub(crate) stack: Stack,
     pub(crate) probe: Probe,
 }
@@ -257,19 +257,19 @@ pub(crate) struct Look<'a> {
 impl UnionVnode {
     /// Looks a name up in this directory. The result is from before or after each change, never
     /// from between.
-    pub(crate) fn look(&self, op: &Op<'_>, name: Name<'_>) -> Result<Look<'_>> {
-        let names = &self.dir()?.names;
+    pub(crate) fn stable_probe(&self, op: &Op<'_>, name: Name<'_>) -> Result<StableProbe<'_>> {
+        let entries = &self.dir()?.entry_lock;
         loop {
-            let lock = names.read(op)?;
-            let sections = names.sections();
+            let lock = entries.read(op)?;
+            let transitions = entries.transitions();
             let stack = self.stack()?;
             let probe = self.core.probe(op, &stack, name)?;
             if lock.is_some() {
-                return Ok(Look { lock, sections, stack, probe });
+                return Ok(StableProbe { lock, transitions, stack, probe });
             }
             let again = self.core.probe(op, &stack, name)?;
-            if names.sections() == sections && is_same(&probe, &again) {
-                return Ok(Look { lock, sections, stack, probe: again });
+            if entries.transitions() == transitions && is_same(&probe, &again) {
+                return Ok(StableProbe { lock, transitions, stack, probe: again });
             }
             op.require_blocking()?;
             op.check()?;
@@ -305,11 +305,11 @@ impl UnionVnode {
 
     fn find_once(&self, op: &Op<'_>, dir: &Dir, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
         loop {
-            let Look { lock, sections, stack, probe } = self.look(op, name)?;
+            let StableProbe { lock, transitions, stack, probe } = self.stable_probe(op, name)?;
             let Some(names) = lock else {
-                let found = self.found_beside_writer(op, name, probe)?;
+                let found = self.found_without_lock(op, name, probe)?;
                 if let Some(found) = found
-                    && dir.names.sections() == sections
+                    && dir.entry_lock.transitions() == transitions
                 {
                     return Ok(found);
                 }
@@ -328,7 +328,7 @@ impl UnionVnode {
                 }
                 Hit::Dir { stack, attr, redirect } => {
                     let vnode = self.core.intern_dir(op, self.place_of(name)?, stack.into(), redirect)?;
-                    // Counting its links may take the lock of its own names.
+                    // Counting its links may lock its entries.
                     drop(names);
                     let attr = vnode.dir_attr(op, attr)?;
                     return Ok(Some((vnode, attr)));
@@ -340,7 +340,7 @@ impl UnionVnode {
     /// Returns the object that was found while a writer is stuck in the directory. That writer may
     /// be publishing a copy: the vnode of the original is then the copy's too, and is left as it
     /// is. `None` if the result is only known once the writer has finished.
-    fn found_beside_writer(&self, op: &Op<'_>, name: Name<'_>, probe: Probe) -> Result<Option<Shown>> {
+    fn found_without_lock(&self, op: &Op<'_>, name: Name<'_>, probe: Probe) -> Result<Option<Shown>> {
         let core = &self.core;
         match probe.hit {
             Hit::None => Ok(Some(None)),
@@ -462,15 +462,15 @@ mod tests {
 
         let set = top.core.branches.get();
         let op = Op::new(&CX, &set);
-        let probe = top.look(&op, name("d")).unwrap().probe;
+        let probe = top.stable_probe(&op, name("d")).unwrap().probe;
         root.rename(&CX, name("d"), &root, name("e"), RenameFlags::default()).unwrap();
-        assert!(top.found_beside_writer(&op, name("d"), probe).unwrap().is_none());
+        assert!(top.found_without_lock(&op, name("d"), probe).unwrap().is_none());
         assert!(dir.is_at(top, b"e"));
 
         // A thread that serves other callers does not wait for a writer, which may be stuck.
-        let writer = top.dir().unwrap().names.write();
+        let writer = top.dir().unwrap().entry_lock.write();
         below.rename(&CX, name("e"), &below, name("f"), RenameFlags::default()).unwrap();
-        assert!(top.dir().unwrap().names.read(&CX).unwrap().is_none());
+        assert!(top.dir().unwrap().entry_lock.read(&CX).unwrap().is_none());
         let never = std::sync::atomic::AtomicBool::new(false);
         let busy = Cx::new(0, 0, 0, 0, false, &never);
         assert_eq!(root.lookup(&busy, name("f")).map(drop), Err(vnode::MAY_BLOCK));

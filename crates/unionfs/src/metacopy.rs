@@ -265,7 +265,7 @@ impl Core {
         for dir in left.iter().filter(|dir| op.set.has_metacopies(dir.branch)) {
             let Some(full) = metacopy_name(name) else { break };
             if let Some(found) = dir.vnode.lookup(op, Name::new(&full)?)?
-                && let Some(both) = self.joined(op, (dir, name), &found, branch, &entry)?
+                && let Some(both) = self.apply_metacopy(op, (dir, name), &found, branch, &entry)?
             {
                 return Ok(both);
             }
@@ -275,7 +275,7 @@ impl Core {
 
     /// Returns the file `entry` on `branch` with the attributes of `found`, if that is its
     /// metacopy.
-    fn joined(
+    fn apply_metacopy(
         &self,
         op: &Op<'_>,
         (dir, name): (&Lower, Name<'_>),
@@ -286,7 +286,7 @@ impl Core {
         let data = Lower { vnode: entry.vnode.clone(), branch };
         let now = Origin::of(op, &data, &entry.attr, name)?;
         let why = match origin(op, &found.vnode)? {
-            Some(then) if then.is(&now, &entry.attr, self.own().uid) => {
+            Some(then) if then.is(&now, &entry.attr, self.server_cx().uid) => {
                 let both = MetaCopy::new(data.vnode, found.vnode.clone(), dir.branch, then.mtime);
                 let attr = both.merge(&found.attr, &entry.attr);
                 return Ok(Some(Entry { vnode: Arc::new(both), attr }));

@@ -2,8 +2,8 @@
 
 use crate::branch::{BranchId, Lower, Stack};
 use crate::core::Shared;
+use crate::entry_lock::{EntryLock, Writer};
 use crate::listing::{EntryChange, Listable, Slot};
-use crate::names::{Names, Writer};
 use crate::op::Op;
 use crate::set::{BranchSet, NO_GENERATION, short_generation_of};
 use crate::shortname::ShortName;
@@ -21,7 +21,7 @@ pub(crate) const UNCOUNTED: u32 = u32::MAX;
 pub(crate) struct Dir {
     /// Exclusive to change an entry, shared for lookups and listings: docs/design/unionfs.md,
     /// "Locks".
-    pub(crate) names: Names,
+    pub(crate) entry_lock: EntryLock,
     stack: Mutex<Stack>,
     /// The path at which the branches to the right have the other parts, if it differs from the
     /// directory's own.
@@ -50,7 +50,7 @@ pub(crate) struct NegativeLookup {
 struct State {
     parent: Option<Arc<UnionVnode>>,
     name: ShortName,
-    /// Returns the leftmost lower object.
+    /// The leftmost lower object.
     lower: Arc<dyn Vnode>,
 }
 
@@ -132,7 +132,7 @@ impl UnionVnode {
             id,
             dir: stack.map(|stack| {
                 Box::new(Dir {
-                    names: Names::default(),
+                    entry_lock: EntryLock::default(),
                     stack: Mutex::new(stack),
                     redirect: Mutex::new(None),
                     changes: AtomicU64::new(0),
@@ -377,7 +377,7 @@ impl UnionVnode {
         }
     }
 
-    /// Notes that the entry `name` changed. The caller holds the lock on the names.
+    /// Notes that the entry `name` changed. The caller holds the entry lock.
     pub(crate) fn entry_changed(&self, name: Name<'_>, change: EntryChange) {
         if let Some(dir) = &self.dir {
             dir.changes.fetch_add(1, Ordering::AcqRel);
@@ -444,15 +444,15 @@ pub(crate) fn same_layer<'a>(core: &Arc<Core>, vnode: &'a Arc<dyn Vnode>) -> Res
     if Arc::ptr_eq(&vnode.core, core) { Ok(vnode) } else { Err(Errno::XDEV) }
 }
 
-/// Locks the names of several directories, in the order of their addresses.
-pub(crate) fn lock_names<'a>(dirs: &[&'a UnionVnode]) -> Result<Vec<Writer<'a>>> {
-    let mut locks: Vec<&'a Names> = Vec::with_capacity(dirs.len());
+/// Locks the entries of several directories, in the order of their addresses.
+pub(crate) fn lock_entries<'a>(dirs: &[&'a UnionVnode]) -> Result<Vec<Writer<'a>>> {
+    let mut locks: Vec<&'a EntryLock> = Vec::with_capacity(dirs.len());
     for dir in dirs {
-        locks.push(&dir.dir()?.names);
+        locks.push(&dir.dir()?.entry_lock);
     }
-    locks.sort_unstable_by_key(|lock| std::ptr::from_ref::<Names>(lock));
+    locks.sort_unstable_by_key(|lock| std::ptr::from_ref::<EntryLock>(lock));
     locks.dedup_by(|a, b| std::ptr::eq(*a, *b));
-    Ok(locks.into_iter().map(Names::write).collect())
+    Ok(locks.into_iter().map(EntryLock::write).collect())
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ impl Core {
             Some(alias) if alias.born == born => return Ok(alias.number),
             // The lower number was reused after an out-of-band removal. A lookup writes nothing,
             // because the branch may be frozen.
-            Some(_) if !op.set.read_only => self.identity.unalias_later(tag, lower.vnode.id()),
+            Some(_) if !op.set.read_only => self.identity.unalias_deferred(tag, lower.vnode.id()),
             _ => {}
         }
         op.set.natural_number(lower.branch, lower.vnode.id())
@@ -42,7 +42,7 @@ impl Core {
         if self.identity.alias(op.set.branch(part.branch)?.tag, lower).is_none() {
             return op.set.natural_number(part.branch, lower);
         }
-        self.number_of(op, part, &part.vnode.getattr(&self.own())?)
+        self.number_of(op, part, &part.vnode.getattr(&self.server_cx())?)
     }
 
     /// Logs a directory's number for its leftmost part. Called before a whiteout, or the removal of

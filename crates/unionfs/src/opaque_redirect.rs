@@ -101,7 +101,7 @@ impl Core {
     /// Makes a directory opaque that merges nothing, so that it never will. Returns false if it was
     /// opaque before.
     pub(crate) fn make_opaque(&self, op: &Op<'_>, dir: &Lower) -> Result<bool> {
-        match self.make_empty(op, &dir.vnode, dir.branch, Name::new(OPAQUE)?) {
+        match self.create_empty(op, &dir.vnode, dir.branch, Name::new(OPAQUE)?) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
             Err(e) => {
@@ -246,7 +246,7 @@ impl Core {
     /// read-only. Otherwise the owner of their directory could turn one into a redirect by renaming
     /// it.
     pub(crate) fn trusts(&self, attr: &Attr) -> bool {
-        is_servers(attr, self.own().uid) && attr.mode & WRITE == 0
+        is_servers(attr, self.server_cx().uid) && attr.mode & WRITE == 0
     }
 }
 

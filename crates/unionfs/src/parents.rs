@@ -39,7 +39,7 @@ impl UnionVnode {
     /// that part.
     pub(crate) fn target(&self, op: &Op<'_>) -> Result<BranchId> {
         let leftmost = self.stack()?.first().ok_or(Errno::NOENT)?.branch;
-        self.core.branch_for(op, &[self], op.set.at(leftmost))
+        self.core.branch_for(op, &[self], op.set.position(leftmost))
     }
 }
 
@@ -51,7 +51,7 @@ impl Core {
     /// [`UnionVnode::can_lie_on`]. The leftmost branch is always possible.
     pub(crate) fn branch_for(&self, op: &Op<'_>, dirs: &[&UnionVnode], bound: usize) -> Result<BranchId> {
         for member in op.set.order.iter().take(bound.saturating_add(1)).rev() {
-            if self.fits(op, dirs, member.id)? {
+            if self.can_take(op, dirs, member.id)? {
                 return Ok(member.id);
             }
         }
@@ -60,7 +60,7 @@ impl Core {
 
     /// Whether the branch can be written, and each of these directories has a part there or can get
     /// one.
-    pub(crate) fn fits(&self, op: &Op<'_>, dirs: &[&UnionVnode], branch: BranchId) -> Result<bool> {
+    pub(crate) fn can_take(&self, op: &Op<'_>, dirs: &[&UnionVnode], branch: BranchId) -> Result<bool> {
         if !op.set.writable(branch) {
             return Ok(false);
         }
@@ -99,7 +99,7 @@ impl Core {
     fn copy_directory(&self, op: &Op<'_>, dir: &Arc<UnionVnode>, branch: BranchId) -> Result<bool> {
         loop {
             let place = dir.place().ok_or(Errno::NOENT)?;
-            let _names = place.parent.dir()?.names.write();
+            let _locked = place.parent.dir()?.entry_lock.write();
             if !dir.place().is_some_and(|now| now.is(&place)) {
                 continue;
             }

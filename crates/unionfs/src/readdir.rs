@@ -114,7 +114,7 @@ impl UnionVnode {
 
     /// Returns number and kind of an entry as it is now.
     fn listed_now(&self, op: &Op<'_>, name: Name<'_>) -> Result<Option<(u64, Kind)>> {
-        let look = self.look(op, name)?;
+        let look = self.stable_probe(op, name)?;
         self.shown_entry(op, name, &look.probe.hit)
     }
 
@@ -168,7 +168,7 @@ impl UnionVnode {
         let mut count = 0_u32;
         // No entry changes through this union while this lock is held, so the count can be kept up
         // to date from here on.
-        let names = dir.names.read(op)?;
+        let names = dir.entry_lock.read(op)?;
         let stack = self.stack()?;
         let mut look = |name: Name<'_>| match &names {
             Some(_) => self.shown_entry(op, name, &self.core.probe(op, &stack, name)?.hit),
@@ -263,8 +263,8 @@ impl UnionVnode {
         })
     }
 
-    /// As [`Self::list_lower`], on a branch where subdirectories may have redirects, which determine
-    /// their numbers.
+    /// As [`Self::list_lower`], on a branch where subdirectories may have redirects, which
+    /// determine their numbers.
     fn list_lower_redirected(
         &self,
         op: &Op<'_>,
@@ -391,7 +391,7 @@ impl Core {
     }
 
     /// Whether no entry is visible in the directory.
-    pub(crate) fn shows_nothing(&self, op: &Op<'_>, stack: &Stack) -> Result<bool> {
+    pub(crate) fn appears_empty(&self, op: &Op<'_>, stack: &Stack) -> Result<bool> {
         if let [only] = &**stack {
             let mut empty = true;
             only.vnode.readdir(op, 0, &mut |entry| {

@@ -47,7 +47,7 @@ impl UnionVnode {
             };
         }
         let branch = self.until_done(op, || {
-            let _names = self.dir()?.names.write();
+            let _locked = self.dir()?.entry_lock.write();
             let step = self.unlink_once(op, name)?;
             if matches!(step, Step::Done(_)) {
                 self.entry_changed(name, EntryChange::Gone);
@@ -142,7 +142,7 @@ impl Core {
             return Ok(Step::Done(Cover::NONE));
         }
         let before = part.vnode.getattr(op)?;
-        match self.make_whiteout(op, part, name) {
+        match self.create_whiteout(op, part, name) {
             Ok(made) => Ok(Step::Done(Cover { made: made.then_some(before) })),
             Err(e) if op.set.retry_left(part.branch, e) => Ok(Step::Retry),
             Err(e) => Err(e),
@@ -167,9 +167,9 @@ impl Core {
         name: Name<'_>,
         branch: BranchId,
     ) -> Result<Step<Removed>> {
-        let target = self.branch_for(op, &[dir], op.set.at(branch).checked_sub(1).ok_or(Errno::ROFS)?)?;
+        let target = self.branch_for(op, &[dir], op.set.position(branch).checked_sub(1).ok_or(Errno::ROFS)?)?;
         let Some(part) = stack.iter().find(|part| part.branch == target) else { return Ok(Step::Need(target)) };
-        match self.make_whiteout(op, part, name) {
+        match self.create_whiteout(op, part, name) {
             Ok(_) => Ok(Step::Done(Removed { branch: part.branch, remains: true })),
             Err(e) if op.set.retry_left(part.branch, e) => Ok(Step::Retry),
             Err(e) => Err(e),

@@ -4,11 +4,11 @@
 use crate::branch::{BranchId, Lower, is_dir};
 use crate::listing::EntryChange;
 use crate::lookup::{Hit, Probe};
-use crate::node::{Core, UnionVnode, lock_names, same_layer};
+use crate::node::{Core, UnionVnode, lock_entries, same_layer};
 use crate::op::Op;
 use crate::options::Delete;
 use crate::remove::Cover;
-use crate::retry::{Step, Tries};
+use crate::retry::{Retries, Step};
 use crate::whiteout::reserved;
 use std::sync::Arc;
 use vnode::{Entry, Errno, Name, RenameFlags, Result, Vnode};
@@ -60,7 +60,7 @@ impl UnionVnode {
         if !flags.exchange && matches!(from.rename_on_leftmost(op, name, &to, new_name, flags)?, Shortcut::Done) {
             return Ok(());
         }
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             let (source, _) = from.find(op, name)?.ok_or(Errno::NOENT)?;
             let dest = to.find(op, new_name)?.map(|(vnode, _)| vnode);
@@ -91,7 +91,7 @@ impl UnionVnode {
                 return Ok(());
             }
             op.check()?;
-            tries.again()?;
+            retries.count()?;
         }
     }
 
@@ -104,7 +104,7 @@ impl UnionVnode {
         new_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<Shortcut> {
-        let names = lock_names(&[self, to])?;
+        let locked = lock_entries(&[self, to])?;
         let (here, there) = (self.stack()?, to.stack()?);
         let core = &self.core;
         let Some(old) = core.only_leftmost(op, &here, name)? else { return Ok(Shortcut::No) };
@@ -119,7 +119,7 @@ impl UnionVnode {
         old.vnode.rename(op, name, &new.vnode, new_name, flags)?;
         self.entry_changed(name, EntryChange::Unknown);
         to.entry_changed(new_name, EntryChange::Unknown);
-        drop(names);
+        drop(locked);
         // Update the name of a live vnode. It only matters after an out-of-band change.
         if let Some(vnode) = core.table.get(op.set.natural_number(old.branch, source.vnode.id())?) {
             vnode.set_place(Some(to.place_of(new_name)?));
@@ -152,13 +152,13 @@ impl Rename<'_> {
     fn target(&self, op: &Op<'_>, bound: usize) -> Result<BranchId> {
         let own = self.source.branch();
         let dirs: [&UnionVnode; 2] = [self.from, self.to];
-        if op.set.at(own) <= bound && self.core.fits(op, &dirs, own)? {
+        if op.set.position(own) <= bound && self.core.can_take(op, &dirs, own)? {
             return Ok(own);
         }
-        let bound = bound.min(op.set.at(own));
+        let bound = bound.min(op.set.position(own));
         let stack = self.to.stack()?;
-        for part in stack.iter().filter(|part| op.set.at(part.branch) <= bound) {
-            if self.core.fits(op, &dirs, part.branch)? {
+        for part in stack.iter().filter(|part| op.set.position(part.branch) <= bound) {
+            if self.core.can_take(op, &dirs, part.branch)? {
                 return Ok(part.branch);
             }
         }
@@ -182,7 +182,7 @@ impl Rename<'_> {
     /// directory's group, so such a rename uses the target branch of that directory.
     pub(crate) fn bound(&self, op: &Op<'_>) -> Result<usize> {
         let bound = self.core.probe(op, &self.to.stack()?, self.new_name)?.bound(op.set);
-        if self.whiteout { Ok(bound.min(op.set.at(self.from.target(op)?))) } else { Ok(bound) }
+        if self.whiteout { Ok(bound.min(op.set.position(self.from.target(op)?))) } else { Ok(bound) }
     }
 
     fn rename_file(&self, op: &Op<'_>) -> Result<bool> {
@@ -191,9 +191,9 @@ impl Rename<'_> {
         if !self.core.ensure_part(op, self.from, target)? || !self.core.ensure_part(op, self.to, target)? {
             return Ok(false);
         }
-        let names = lock_names(&[self.from, self.to])?;
+        let locked = lock_entries(&[self.from, self.to])?;
         let done = self.replacing(op, || self.rename_file_locked(op, target))?;
-        drop(names);
+        drop(locked);
         if done {
             self.from.touch(op, target);
             self.to.touch(op, target);
@@ -207,10 +207,13 @@ impl Rename<'_> {
         let there = self.core.probe(op, &to_stack, self.new_name)?;
         let parts = (self.from.part(target)?, self.to.part(target)?);
         let (Some(old), Some(new)) = parts else { return Ok(false) };
-        if !self.is_still(&there)? || there.bound(op.set) < op.set.at(target) || self.source.branch() != target {
+        if !self.dest_unchanged(&there)?
+            || there.bound(op.set) < op.set.position(target)
+            || self.source.branch() != target
+        {
             return Ok(false);
         }
-        if !self.core.name_on(op, self.source, self.from, self.name, (shown.0, &shown.1))? {
+        if !self.core.link_copied_name(op, self.source, self.from, self.name, (shown.0, &shown.1))? {
             return Ok(false);
         }
         if self.core.options.delete == Delete::All {
@@ -230,8 +233,8 @@ impl Rename<'_> {
             }
             return moved;
         }
-        self.moved();
-        self.tidy_after(op, &to_stack, &new, there)?;
+        self.note_rename();
+        self.clean_up(op, &to_stack, &new, there)?;
         Ok(true)
     }
 
@@ -257,7 +260,7 @@ impl Rename<'_> {
     }
 
     /// Cleans up after the object that had the new name. Does not change the view.
-    fn tidy_after(&self, op: &Op<'_>, to_stack: &[Lower], new: &Lower, there: Probe) -> Result<()> {
+    fn clean_up(&self, op: &Op<'_>, to_stack: &[Lower], new: &Lower, there: Probe) -> Result<()> {
         if there.whiteout == Some(new.branch) {
             self.core.tidy_whiteout(op, new, self.new_name);
         }
@@ -282,7 +285,7 @@ impl Rename<'_> {
     }
 
     /// Notes the changes of both directories.
-    pub(crate) fn moved(&self) {
+    pub(crate) fn note_rename(&self) {
         self.from.entry_changed(self.name, EntryChange::Unknown);
         self.to.entry_changed(self.new_name, EntryChange::Unknown);
     }
@@ -302,7 +305,7 @@ impl Rename<'_> {
     }
 
     /// Whether the new name still leads to the same object.
-    pub(crate) fn is_still(&self, there: &Probe) -> Result<bool> {
+    pub(crate) fn dest_unchanged(&self, there: &Probe) -> Result<bool> {
         Ok(match (&there.hit, self.dest) {
             (Hit::None, None) => true,
             (Hit::Leaf { .. }, Some(dest)) => dest.dir.is_none(),

@@ -2,7 +2,7 @@
 
 use crate::branch::{BranchId, Lower, same_stack};
 use crate::lookup::{Hit, Probe};
-use crate::node::{Core, UnionVnode, lock_names};
+use crate::node::{Core, UnionVnode, lock_entries};
 use crate::op::Op;
 use crate::options::Delete;
 use crate::rename::Rename;
@@ -111,12 +111,12 @@ impl Rename<'_> {
         }
         let mut dirs: Vec<&UnionVnode> = vec![self.from, self.to];
         dirs.extend(self.dest.map(|dest| &**dest));
-        let names = lock_names(&dirs)?;
+        let locked = lock_entries(&dirs)?;
         let done = match self.replacing(op, || self.rename_directory_locked(op, target)) {
             Err(e) if op.set.retry_left(target, e) => false,
             other => other?,
         };
-        drop(names);
+        drop(locked);
         drop(tree);
         if done {
             self.from.touch(op, target);
@@ -130,7 +130,7 @@ impl Rename<'_> {
     fn directory_target(&self, op: &Op<'_>, bound: usize) -> Result<BranchId> {
         let stack = self.source.stack()?;
         match &*stack {
-            [only] if op.set.at(only.branch) <= bound && self.core.fits(op, &[self.to], only.branch)? => {
+            [only] if op.set.position(only.branch) <= bound && self.core.can_take(op, &[self.to], only.branch)? => {
                 Ok(only.branch)
             }
             _ => op.set.leftmost(),
@@ -143,7 +143,10 @@ impl Rename<'_> {
         let there = self.core.probe(op, &to_stack, self.new_name)?;
         let parts = (self.from.part(target)?, self.to.part(target)?, self.source.part(target)?);
         let (Some(old), Some(new), Some(part)) = parts else { return Ok(false) };
-        if !is_dir_still(&here, self.source)? || !self.is_still(&there)? || there.bound(op.set) < op.set.at(target) {
+        if !is_same_dir(&here, self.source)?
+            || !self.dest_unchanged(&there)?
+            || there.bound(op.set) < op.set.position(target)
+        {
             return Ok(false);
         }
         let marked = self.core.mark_for_move(op, self.source, &part, &to_stack, self.new_name)?;
@@ -169,7 +172,7 @@ impl Rename<'_> {
     /// visible. Returns whether that whiteout was created.
     fn clear_dest(&self, op: &Op<'_>, to_stack: &[Lower], new: &Lower) -> Result<bool> {
         let Some(dest) = self.dest else { return Ok(false) };
-        if !self.core.shows_nothing(op, &dest.stack()?)? {
+        if !self.core.appears_empty(op, &dest.stack()?)? {
             return Err(Errno::NOTEMPTY);
         }
         let Some(part) = dest.part(new.branch)? else { return Ok(false) };
@@ -210,7 +213,7 @@ impl Rename<'_> {
             self.core.tidy_whiteout(op, new, self.new_name);
         }
         self.source.set_place(Some(self.to.place_of(self.new_name)?));
-        self.moved();
+        self.note_rename();
         self.from.count_subdir(-1);
         if let Some(dest) = self.dest {
             let inside = dest.stack()?;
@@ -231,7 +234,7 @@ impl Rename<'_> {
 }
 
 /// Whether the probe found that directory.
-pub(crate) fn is_dir_still(probe: &Probe, dir: &UnionVnode) -> Result<bool> {
+pub(crate) fn is_same_dir(probe: &Probe, dir: &UnionVnode) -> Result<bool> {
     match &probe.hit {
         Hit::Dir { stack, .. } => Ok(dir.dir.is_some() && same_stack(stack, &dir.stack()?)),
         Hit::Leaf { .. } | Hit::None => Ok(false),

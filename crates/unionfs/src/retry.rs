@@ -8,7 +8,7 @@ use vnode::{Errno, Result};
 
 /// Maximum number of retries. No race repeats this often; a branch that returns something else each
 /// time could.
-const TRIES: u32 = 1000;
+const MAX_RETRIES: u32 = 1000;
 
 /// The result of one attempt, which may need a part of the directory on a branch where it has none.
 pub(crate) enum Step<T> {
@@ -21,15 +21,15 @@ pub(crate) enum Step<T> {
 }
 
 /// The number of retries left.
-pub(crate) struct Tries(u32);
+pub(crate) struct Retries(u32);
 
-impl Tries {
+impl Retries {
     pub(crate) fn new() -> Self {
-        Self(TRIES)
+        Self(MAX_RETRIES)
     }
 
     /// Counts a retry. `ESTALE` after too many.
-    pub(crate) fn again(&mut self) -> Result<()> {
+    pub(crate) fn count(&mut self) -> Result<()> {
         self.0 = self.0.checked_sub(1).ok_or(Errno::STALE)?;
         Ok(())
     }
@@ -39,7 +39,7 @@ impl UnionVnode {
     /// Runs `once`, which returns without locks, until it is done. Creates the parts of this
     /// directory that turn out to be needed.
     pub(crate) fn until_done<T>(&self, op: &Op<'_>, mut once: impl FnMut() -> Result<Step<T>>) -> Result<T> {
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             match once()? {
                 Step::Done(answer) => return Ok(answer),
@@ -48,7 +48,7 @@ impl UnionVnode {
                 }
                 Step::Retry => {}
             }
-            tries.again()?;
+            retries.count()?;
         }
     }
 }
@@ -89,6 +89,6 @@ mod tests {
         assert_eq!(answers(Some(1)), Ok(1));
         assert_eq!(answers(Some(900)), Ok(900));
         assert_eq!(answers(None), Err(Errno::STALE));
-        assert_eq!(calls.get(), TRIES + 1);
+        assert_eq!(calls.get(), MAX_RETRIES + 1);
     }
 }

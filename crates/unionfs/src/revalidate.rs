@@ -5,7 +5,7 @@ use crate::identity::ROOT;
 use crate::lookup::Hit;
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
-use crate::retry::Tries;
+use crate::retry::Retries;
 use std::sync::Arc;
 use vnode::{Cx, Errno, Result};
 
@@ -13,7 +13,7 @@ impl UnionVnode {
     /// Runs an operation that changes nothing. It runs again if the set of branches changes
     /// meanwhile.
     pub(crate) fn run_read<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             let set = self.core.branches.get();
             let op = Op::new(cx, &set);
@@ -21,7 +21,7 @@ impl UnionVnode {
             if op.check_set(&self.core.branches).is_ok() {
                 return answer;
             }
-            tries.again()?;
+            retries.count()?;
         }
     }
 
@@ -78,7 +78,7 @@ impl UnionVnode {
     }
 
     fn revalidate_at(&self, op: &Op<'_>, place: &Place) -> Result<()> {
-        let look = place.parent.look(op, place.name()?)?;
+        let look = place.parent.stable_probe(op, place.name()?)?;
         match look.probe.hit {
             Hit::Leaf { branch, entry } if self.dir.is_none() && entry.vnode.kind() == self.kind => {
                 let (lower, attr) = self.core.follow_index(op, branch, entry)?;

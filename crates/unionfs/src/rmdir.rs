@@ -3,7 +3,7 @@
 use crate::branch::{BranchId, Lower, Stack, same_stack};
 use crate::listing::EntryChange;
 use crate::lookup::Hit;
-use crate::node::{Core, UnionVnode, lock_names};
+use crate::node::{Core, UnionVnode, lock_entries};
 use crate::op::Op;
 use crate::opaque_redirect::is_redirect;
 use crate::options::Delete;
@@ -30,7 +30,7 @@ impl UnionVnode {
             if victim.dir.is_none() {
                 return Err(Errno::NOTDIR);
             }
-            let _names = lock_names(&[self, &victim])?;
+            let _locked = lock_entries(&[self, &victim])?;
             let step = self.remove_dir_once(op, name, &victim)?;
             if matches!(step, Step::Done(_)) {
                 victim.mark_removed();
@@ -54,7 +54,7 @@ impl UnionVnode {
         if !victim.is_at(self, name.as_bytes()) || !same_stack(&now, &inside) {
             return Ok(Step::Retry);
         }
-        if !self.core.shows_nothing(op, &inside)? {
+        if !self.core.appears_empty(op, &inside)? {
             return Err(Errno::NOTEMPTY);
         }
         match self.core.remove_empty(op, self, name, victim)? {

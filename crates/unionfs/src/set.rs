@@ -54,7 +54,7 @@ impl BranchSet {
 
     /// Returns the position of a branch, 0 for the leftmost. A branch outside of the set counts as
     /// right of all.
-    pub(crate) fn at(&self, id: BranchId) -> usize {
+    pub(crate) fn position(&self, id: BranchId) -> usize {
         // Ids equal positions in a set that was never changed.
         if self.order.get(usize::from(id.0)).is_some_and(|member| member.id == id) {
             return usize::from(id.0);
@@ -65,7 +65,7 @@ impl BranchSet {
 
     /// Returns the branch with this id, if it is in the set.
     pub(crate) fn member(&self, id: BranchId) -> Option<&Member> {
-        self.order.get(self.at(id))
+        self.order.get(self.position(id))
     }
 
     /// Returns the branch with this id. `ESTALE` if it is not in the set.
@@ -95,7 +95,7 @@ impl BranchSet {
 
     /// Whether `one` lies left of `other`.
     pub(crate) fn is_left(&self, one: BranchId, other: BranchId) -> bool {
-        self.at(one) < self.at(other)
+        self.position(one) < self.position(other)
     }
 
     /// Whether files on this branch are changed in place.

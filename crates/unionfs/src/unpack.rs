@@ -8,7 +8,7 @@ use crate::node::{Core, UNCOUNTED, UnionVnode};
 use crate::op::Op;
 use crate::opaque_redirect::OPAQUE;
 use crate::options::Whiteouts;
-use crate::retry::Tries;
+use crate::retry::Retries;
 use crate::whiteout::{Listed, classify};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,7 +29,7 @@ type Make<'a, T> = &'a dyn Fn(&Arc<dyn Vnode>, Name<'_>) -> Result<(Entry, T)>;
 impl Core {
     /// Returns the meaning of a reserved name for this caller; `None` if the caller may not use it.
     pub(crate) fn user_mark<'a>(&self, op: &Op<'_>, name: Name<'a>) -> Option<UserMark<'a>> {
-        if self.options.whiteouts != Whiteouts::Write || !(op.uid == 0 || op.uid == self.own().uid) {
+        if self.options.whiteouts != Whiteouts::Write || !(op.uid == 0 || op.uid == self.server_cx().uid) {
             return None;
         }
         if name.as_bytes() == OPAQUE {
@@ -96,7 +96,7 @@ impl UnionVnode {
         Ok((Entry { vnode, attr }, open))
     }
 
-    pub(crate) fn make_mark(&self, op: &Op<'_>, name: Name<'_>, mark: UserMark<'_>, mode: u32) -> Result<Entry> {
+    pub(crate) fn mknod_mark(&self, op: &Op<'_>, name: Name<'_>, mark: UserMark<'_>, mode: u32) -> Result<Entry> {
         if Kind::from_mode(mode) != Some(Kind::Regular) {
             return Err(self.refuse_name(name));
         }
@@ -129,7 +129,7 @@ impl UnionVnode {
     }
 
     fn part_for_marks(&self, op: &Op<'_>) -> Result<Lower> {
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             self.check_alive()?;
             let branch = self.target(op)?;
@@ -138,7 +138,7 @@ impl UnionVnode {
             }
             // If no part can be created there after all, the next iteration chooses again.
             let _ = self.core.ensure_part(op, &self.arc()?, branch)?;
-            tries.again()?;
+            retries.count()?;
         }
     }
 
@@ -155,7 +155,7 @@ impl UnionVnode {
         let found = self.find(op, hidden)?.map(|(vnode, _)| vnode);
         let directory = found.as_ref().filter(|vnode| vnode.dir.is_some());
         if found.is_some() && directory.is_none() {
-            gone_is_done(self.unlink_name(op, hidden))?;
+            ignore_missing(self.unlink_name(op, hidden))?;
         }
         if let Some(directory) = directory.filter(|directory| directory.branch() == part.branch) {
             self.core.keep_number(op, directory)?;
@@ -216,19 +216,21 @@ impl UnionVnode {
     /// Hides entries of this name on branches right of `part`.
     fn hide_right(&self, op: &Op<'_>, part: &Lower, name: Name<'_>) -> Result<()> {
         match self.core.probe(op, &self.stack()?, name)?.hit {
-            Hit::Leaf { branch, .. } if op.set.is_left(part.branch, branch) => gone_is_done(self.unlink_name(op, name)),
+            Hit::Leaf { branch, .. } if op.set.is_left(part.branch, branch) => {
+                ignore_missing(self.unlink_name(op, name))
+            }
             Hit::Dir { stack, .. } if stack.iter().any(|inside| op.set.is_left(part.branch, inside.branch)) => {
                 let was = self.find(op, name)?.map(|(vnode, _)| vnode);
                 let own = stack.first().filter(|inside| inside.branch == part.branch);
                 if let Some(was) = was.as_ref().filter(|_| own.is_some()) {
                     self.core.keep_number(op, was)?;
                 }
-                let names = self.dir()?.names.write();
+                let locked = self.dir()?.entry_lock.write();
                 match own {
                     Some(own) => drop(self.core.make_opaque(op, own)?),
-                    None => drop(self.core.make_whiteout(op, part, name)?),
+                    None => drop(self.core.create_whiteout(op, part, name)?),
                 }
-                drop(names);
+                drop(locked);
                 self.entries_changed();
                 match (own, was) {
                     (Some(own), Some(was)) => was.reduce_to(own)?,
@@ -245,7 +247,7 @@ impl UnionVnode {
     }
 
     fn put_mark<T>(&self, op: &Op<'_>, part: &Lower, name: Name<'_>, make: Make<'_, T>) -> Result<(Entry, T)> {
-        let _names = self.dir()?.names.write();
+        let _locked = self.dir()?.entry_lock.write();
         self.check_alive()?;
         let made = match make(&part.vnode, name) {
             // The removal has created a whiteout, which may be a link to the blank that whiteouts
@@ -273,10 +275,10 @@ impl UnionVnode {
     /// Removes a mark, which uncovers what it hid.
     pub(crate) fn remove_mark(&self, op: &Op<'_>, name: Name<'_>, mark: UserMark<'_>) -> Result<()> {
         let part = self.marked_part(op)?.ok_or(Errno::NOENT)?;
-        let names = self.dir()?.names.write();
+        let locked = self.dir()?.entry_lock.write();
         part.vnode.unlink(op, name)?;
         self.entries_changed();
-        drop(names);
+        drop(locked);
         match mark {
             UserMark::Whiteout(hidden) => self.count_uncovered(op, hidden)?,
             UserMark::Opaque => {
@@ -315,11 +317,11 @@ impl UnionVnode {
                 continue;
             };
             if vnode.dir.is_none() {
-                gone_is_done(dir.unlink_name(op, name))?;
+                ignore_missing(dir.unlink_name(op, name))?;
                 left.pop();
                 continue;
             }
-            match gone_is_done(dir.remove_dir(op, name)) {
+            match ignore_missing(dir.remove_dir(op, name)) {
                 Ok(()) => drop(left.pop()),
                 Err(Errno::NOTEMPTY) => {
                     let inside = vnode.names_in(op)?;
@@ -343,7 +345,7 @@ impl UnionVnode {
 }
 
 /// Turns `ENOENT` of a removal into success.
-fn gone_is_done(removed: Result<()>) -> Result<()> {
+fn ignore_missing(removed: Result<()>) -> Result<()> {
     match removed {
         Err(Errno::NOENT) => Ok(()),
         other => other,

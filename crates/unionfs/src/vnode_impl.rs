@@ -4,7 +4,7 @@ use crate::copyup::Change;
 use crate::file::UnionFile;
 use crate::node::UnionVnode;
 use crate::op::Op;
-use crate::retry::Tries;
+use crate::retry::Retries;
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
@@ -85,22 +85,22 @@ impl Vnode for UnionVnode {
     }
 
     fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        self.run_change(cx, |op| self.make_tmpfile(op, mode, flags))
+        self.run_change(cx, |op| self.create_tmpfile(op, mode, flags))
     }
 
     fn mknod(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
         self.run_change(cx, |op| match self.core.user_mark(op, name) {
-            Some(mark) => self.make_mark(op, name, mark, mode),
-            None => self.make_node(op, name, mode, rdev),
+            Some(mark) => self.mknod_mark(op, name, mark, mode),
+            None => self.create_node(op, name, mode, rdev),
         })
     }
 
     fn mkdir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
-        self.run_change(cx, |op| self.make_dir(op, name, mode))
+        self.run_change(cx, |op| self.create_dir(op, name, mode))
     }
 
     fn symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
-        self.run_change(cx, |op| self.make_symlink(op, name, target))
+        self.run_change(cx, |op| self.create_symlink(op, name, target))
     }
 
     fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
@@ -195,7 +195,7 @@ impl UnionVnode {
             Ok(UnionFile::new(op, &self.arc()?, flags, (branch, moves), file)?)
         };
         let mut change = flags.truncates().then(|| Change::open(flags));
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             if changes {
                 self.for_change(op, change.as_mut())?;
@@ -207,8 +207,8 @@ impl UnionVnode {
             let _writing = if changes { self.guard_branch(op, lower.branch)? } else { None };
             match lower.vnode.open(op, flags) {
                 Ok(file) => return open(lower.branch, moves, file),
-                Err(e) if changes && op.set.retry_left(lower.branch, e) => tries.again()?,
-                Err(Errno::STALE) if self.refresh(op)? => tries.again()?,
+                Err(e) if changes && op.set.retry_left(lower.branch, e) => retries.count()?,
+                Err(Errno::STALE) if self.refresh(op)? => retries.count()?,
                 Err(e) => return Err(e),
             }
         }

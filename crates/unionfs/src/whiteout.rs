@@ -109,9 +109,9 @@ impl Core {
     }
 
     /// Creates a whiteout of `name` in a lower directory. Returns false if it existed before.
-    pub(crate) fn make_whiteout(&self, op: &Op<'_>, dir: &Lower, name: Name<'_>) -> Result<bool> {
+    pub(crate) fn create_whiteout(&self, op: &Op<'_>, dir: &Lower, name: Name<'_>) -> Result<bool> {
         let hidden = WhiteoutName::of(name.as_bytes());
-        match self.make_empty(op, &dir.vnode, dir.branch, hidden.name()?) {
+        match self.create_empty(op, &dir.vnode, dir.branch, hidden.name()?) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
             Err(e) => {

@@ -3,7 +3,7 @@
 use crate::copymeta::{Changeable, Grants};
 use crate::node::UnionVnode;
 use crate::op::Op;
-use crate::retry::Tries;
+use crate::retry::Retries;
 use vnode::{Cx, Errno, Result, XattrFlags};
 
 /// Prefix of the names of both ACLs.
@@ -19,12 +19,12 @@ impl UnionVnode {
     }
 
     pub(crate) fn set_xattr(&self, op: &Op<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
-            let Changeable { lower, branch, job: _job } = self.for_attributes(op, Grants::by_xattr(name))?;
+            let Changeable { lower, branch, job: _job } = self.for_attributes(op, Grants::of_xattr(name))?;
             match lower.vnode.setxattr(op, name, value, flags) {
-                Err(e) if op.set.retry_left(branch, e) => tries.again()?,
-                Err(Errno::STALE) if self.refresh(op)? => tries.again()?,
+                Err(e) if op.set.retry_left(branch, e) => retries.count()?,
+                Err(Errno::STALE) if self.refresh(op)? => retries.count()?,
                 other => return other,
             }
         }
@@ -41,11 +41,11 @@ impl UnionVnode {
                 other => other?,
             };
         }
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             let Changeable { lower, branch, job: _job } = self.for_attributes(op, Grants::default())?;
             match lower.vnode.removexattr(op, name) {
-                Err(e) if op.set.retry_left(branch, e) => tries.again()?,
+                Err(e) if op.set.retry_left(branch, e) => retries.count()?,
                 other => return other,
             }
         }

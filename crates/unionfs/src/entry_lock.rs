@@ -18,33 +18,33 @@ const SHORT: Duration = Duration::from_micros(200);
 
 /// The lock on the entries of a directory.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct EntryLock {
     lock: RwLock<()>,
     /// Counts both the beginnings and the ends of writers.
-    sections: AtomicU64,
+    transitions: AtomicU64,
     /// A reader's wait for the current writer timed out.
     stuck: AtomicBool,
 }
 
 /// The exclusive right to change entries.
 pub(crate) struct Writer<'a> {
-    names: &'a Names,
+    owner: &'a EntryLock,
     _lock: RwLockWriteGuard<'a, ()>,
 }
 
 impl Drop for Writer<'_> {
     fn drop(&mut self) {
-        self.names.stuck.store(false, Ordering::Release);
-        self.names.sections.fetch_add(1, Ordering::AcqRel);
+        self.owner.stuck.store(false, Ordering::Release);
+        self.owner.transitions.fetch_add(1, Ordering::AcqRel);
     }
 }
 
-impl Names {
+impl EntryLock {
     /// Locks the entries exclusively.
     pub(crate) fn write(&self) -> Writer<'_> {
         let lock = self.lock.write();
-        self.sections.fetch_add(1, Ordering::AcqRel);
-        Writer { names: self, _lock: lock }
+        self.transitions.fetch_add(1, Ordering::AcqRel);
+        Writer { owner: self, _lock: lock }
     }
 
     /// Locks the entries shared. `None` if a writer is stuck.
@@ -66,7 +66,7 @@ impl Names {
     }
 
     /// Returns a counter that changes when a writer begins or ends.
-    pub(crate) fn sections(&self) -> u64 {
-        self.sections.load(Ordering::Acquire)
+    pub(crate) fn transitions(&self) -> u64 {
+        self.transitions.load(Ordering::Acquire)
     }
 }
