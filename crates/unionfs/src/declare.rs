@@ -40,24 +40,27 @@ const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
         name: "dirs",
         value: Some("PATH[=MODE]:PATH[=MODE]:..."),
-        help: "The branches, highest precedence first. MODE is rw (changes go here), ro (never changed) or nfsro (never \
-               changed, on an NFS export). Without a mode the first branch is rw and all others are ro. A comma may replace \
-               a colon. In a path, : = , \" and \\ need a backslash before them, and so does a [ at its beginning; a space is written \\040 in \
-               fstab. A branch can be a stack of layers in brackets in place of a path: [zstd/[/changes]]=rw (see mount.strata(8)). \
-               Relative paths start at the working directory. If the option is given more than once, the lists are joined.",
+        help: "The branches, highest precedence first. MODE is rw (changes go here), ro (never \
+               changed) or nfsro (never changed, on an NFS export). Without a mode the first branch \
+               is rw and all others are ro. A comma may replace a colon. In a path, : = , \" and \\ \
+               need a backslash before them, and so does a [ at its beginning; a space is written \
+               \\040 in fstab. A branch can be a stack of layers in brackets in place of a path: \
+               [zstd/[/changes]]=rw (see mount.strata(8)). Relative paths start at the working \
+               directory. If the option is given more than once, the lists are joined.",
     },
     OptionSpec {
         name: "delete",
         value: Some("whiteout|all"),
-        help: "What happens to files on branches further right when a name is removed: a whiteout hides them (the \
-               default), or they are removed too if their branch is rw.",
+        help: "How the removal of a name treats files of that name on branches further right: a \
+               whiteout hides them (the default), or they are removed too if their branch is rw.",
     },
     OptionSpec {
         name: "copyup",
         value: Some("preserve|currentuser|mounter"),
-        help: "Owner and mode of a copied-up file: those of the original (preserve, the \
-               default if the server may change owners), of the user who changes it (currentuser, the default \
-               otherwise, as in the mount of a user who is not root), or those of the next three options (mounter).",
+        help: "Owner and mode of a copied-up file: those of the original (preserve, the default if \
+               the server may change owners), of the user who changes it (currentuser, the default \
+               otherwise, as in the mount of a user who is not root), or those of the next three \
+               options (mounter).",
     },
     OptionSpec {
         name: "copyupuid",
@@ -77,33 +80,37 @@ const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
         name: "whiteouts",
         value: Some("refuse|write"),
-        help: "Whether names that begin with .wh. can be created. The default is to refuse them. With write, root and the user who \
-               mounted can create .wh.NAME, which removes and hides NAME, and .wh..wh..opq, which hides the contents of the directory on branches further right. So tar(1) can unpack \
-               a layer of a container image into the union. The default of cache= is then 0.",
+        help: "Whether names that begin with .wh. can be created. The default is to refuse them. \
+               With write, root and the user who mounted can create .wh.NAME, which removes and \
+               hides NAME, and .wh..wh..opq, which hides the contents of the directory on branches \
+               further right. So tar(1) can unpack a layer of a container image into the union. The \
+               default of cache= is then 0.",
     },
     OptionSpec {
         name: "ino",
         value: Some("64|32"),
-        help: "With 32, inode numbers and directory positions fit in 32 bits where possible, for 32-bit programs \
-               without large-file support, which get EOVERFLOW otherwise. All inode numbers change when this \
-               option changes.",
+        help: "With 32, inode numbers and directory positions fit in 32 bits where possible, for \
+               32-bit programs without large-file support, which get EOVERFLOW otherwise. All inode \
+               numbers change when this option changes.",
     },
     OptionSpec {
         name: "lower",
         value: Some("exact|shared"),
-        help: "How files on ro branches are read. With shared, the kernel reads them directly: all unions over one image share \
-               its pages in memory, and cached pages are read at native speed. A program that has such a file open or mapped when \
-               it is changed continues to read the original. With exact (the default) it sees the \
-               change. shared needs a server that runs as root.",
+        help: "How files on ro branches are read. With shared, the kernel reads them directly: all \
+               unions over one image share its pages in memory, and cached pages are read at native \
+               speed. A program that has such a file open or mapped when it is changed continues to \
+               read the original. With exact (the default) it sees the change. shared needs a server \
+               that runs as root.",
     },
     OptionSpec {
         name: "metacopy",
         value: Some("on|off"),
-        help: "What a change of attributes (chmod, chown, utimes, setfattr) of a file on an ro branch copies. \
-               With on (the default): only the attributes, if the file is larger than 4 KiB; the data are copied when \
-               they are changed. So chown -R of an image takes little space. With off: the whole file, so that the rw \
-               branch can be used without the others, as an image layer. The whole file is also copied if the server may not set trusted.* \
-               attributes, or the branch can't store them.",
+        help: "How much a change of attributes (chmod, chown, utimes, setfattr) of a file on an ro \
+               branch copies. With on (the default): only the attributes, if the file is larger than \
+               4 KiB; the data are copied when they are changed. So chown -R of an image takes \
+               little space. With off: the whole file, so that the rw branch can be used without the \
+               others, as an image layer. The whole file is also copied if the server may not set \
+               trusted.* attributes, or the branch can't store them.",
     },
 ];
 
@@ -111,12 +118,14 @@ const MANUAL: Manual = Manual {
     title: "mount a union of directories",
     argument: None,
     description: &[
-        "A union shows several directories, its branches, as one tree. If several branches have a name, \
-         the leftmost one has precedence; directories of the same name are merged. A branch can be read-write or read-only. \
-         A file of a read-only branch is copied to a read-write branch to its left before it is changed, and a removed one is \
-         hidden by a whiteout, so a read-only branch never changes.",
-        "The branches remain ordinary directories, and you can look into them at any time. Don't change them while the union is \
-         mounted; such changes become visible after a delay, which depends on cache=.",
+        "A union shows several directories, its branches, as one tree. Where several branches have \
+         a file of one name, the leftmost has precedence; directories of the same name are merged. A branch \
+         can be read-write or read-only. A file of a read-only branch is copied to a read-write \
+         branch to its left before it is changed, and a removed one is hidden by a whiteout, so a \
+         read-only branch never changes.",
+        "The branches remain ordinary directories, and you can look into them at any time. Don't \
+         change them while the union is mounted; such changes become visible after a delay, which \
+         depends on cache=.",
     ],
     examples: &[
         (
@@ -189,8 +198,8 @@ fn default_copyup(situation: &Situation) -> Copyup {
         return Copyup::Preserve;
     }
     tracing::info!(
-        "copied-up files will belong to the user who changes them (copyup=currentuser), because this server may not change \
-         the owner of files"
+        "copied-up files will belong to the user who changes them (copyup=currentuser), because this \
+         server may not change the owner of files"
     );
     Copyup::CurrentUser
 }
