@@ -165,7 +165,7 @@ impl Core {
         grants: Grants,
     ) -> Result<Option<Plan<'a>>> {
         let Metacopy::Above(limit) = self.options.metacopy else { return Ok(None) };
-        // What its branch has taken along is not copied back.
+        // A file of a removed branch is not copied.
         op.set.branch(from.branch)?;
         let data = as_metacopy(&from.vnode).map_or(&from.vnode, MetaCopy::data).clone();
         let data = Lower { vnode: data, branch: from.branch };

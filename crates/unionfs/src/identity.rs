@@ -345,7 +345,7 @@ mod tests {
                 assert_eq!(widen(narrow(number)), number);
             }
             assert!(highest(tag) <= u64::from(u32::MAX) && narrow(compose(tag, 0)) > ROOT);
-            // The ranges of two tags have nothing in common.
+            // The ranges of two tags do not overlap.
             let inside = |n: &&u64| (narrow(compose(tag, 0))..=highest(tag)).contains(*n);
             assert_eq!(lowest.iter().filter(inside).count(), 1, "tag {tag}");
         }

@@ -237,7 +237,7 @@ impl Core {
 }
 
 impl UnionVnode {
-    /// A file's attributes as users see them, from those of its lower file.
+    /// Returns a file's attributes as users see them, from those of its lower file.
     pub(crate) fn leaf_attr(&self, mut attr: Attr) -> Attr {
         attr.ino = self.core.shown(self.id);
         attr.nlink = if self.is_gone() && attr.nlink < 2 { 0 } else { self.core.link_count(self.id, attr.nlink) };

@@ -385,7 +385,7 @@ mod tests {
         // It was changed in place.
         assert!(origin.is(&Origin { size: 1, ..example() }, &user, 1000));
         assert!(!origin.is(&Origin { size: 1, ..renumbered }, &root, 1000));
-        // Somebody renamed the metacopy.
+        // A user renamed the metacopy.
         assert!(!origin.is(&Origin { name: b"b".as_slice().into(), ..example() }, &root, 1000));
     }
 
