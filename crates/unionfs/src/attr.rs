@@ -1,26 +1,27 @@
-//! Attributes.
+//! Attributes: getattr, setattr, statfs.
 
 use crate::branch::{BranchId, Lower};
-use crate::copymeta::{Changeable, Gives};
+use crate::copymeta::{Changeable, Grants};
 use crate::copyup::Change;
 use crate::file::UnionFile;
 use crate::metacopy::as_metacopy;
 use crate::node::{UNCOUNTED, UnionVnode};
 use crate::op::Op;
-use crate::retry::Tries;
+use crate::retry::Retries;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Cx, Errno, OpenFile, Result, SetAttr, SetTime, StatFs};
 
 impl UnionVnode {
-    /// Runs `call` on the leftmost lower object; once more if a branch was changed behind our back.
+    /// Runs `call` on the leftmost lower object, and once more after an out-of-band change of the
+    /// branch.
     pub(crate) fn on_leaf<T>(&self, cx: &Cx<'_>, mut call: impl FnMut(&Lower) -> Result<T>) -> Result<T> {
-        if self.is_of(self.core.branches.generation()) && !self.is_adrift() {
+        if self.is_valid_in(self.core.branches.generation()) && !self.is_adrift() {
             match call(&self.leaf()) {
                 Err(Errno::STALE) => {}
                 answer => return answer,
             }
         }
-        self.looking(cx, |op| match call(&self.leaf()) {
+        self.run_read(cx, |op| match call(&self.leaf()) {
             Err(Errno::STALE) if self.refresh(op)? => call(&self.leaf()),
             answer => answer,
         })
@@ -31,17 +32,17 @@ impl UnionVnode {
         if self.dir.is_none() {
             return Ok(self.leaf_attr(attr));
         }
-        self.looking(cx, |op| self.dir_attr(op, attr))
+        self.run_read(cx, |op| self.dir_attr(op, attr))
     }
 
-    /// A directory's attributes as users see them.
+    /// Returns a directory's attributes as users see them.
     pub(crate) fn dir_attr(&self, op: &Op<'_>, mut attr: Attr) -> Result<Attr> {
         attr.nlink = self.dir_links(op)?.unwrap_or(attr.nlink);
         attr.ino = self.core.shown(self.id);
         Ok(attr)
     }
 
-    /// A directory's link count where it is not that of the lower directory.
+    /// Returns a directory's link count if it differs from that of the lower directory.
     fn dir_links(&self, op: &Op<'_>) -> Result<Option<u32>> {
         if self.is_gone() {
             Ok(Some(0))
@@ -63,18 +64,18 @@ impl UnionVnode {
 
     pub(crate) fn set_attr(&self, op: &Op<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
         let file = file.and_then(|file| file.as_any().downcast_ref::<UnionFile>());
-        if let Some((branch, open)) = file.and_then(|file| file.left_behind(op)) {
-            // Its branch was removed: the file is what the open file says.
+        if let Some((branch, open)) = file.and_then(|file| file.on_removed_branch(op)) {
+            // Its branch was removed: the change is made on the open file.
             let lower = Some(self.leaf()).filter(|leaf| leaf.branch == branch).ok_or(Errno::STALE)?;
             return lower.vnode.setattr(op, set, Some(&*open)).map(|attr| self.leaf_attr(attr));
         }
         op.set.require_writable()?;
         let mut change = set.size.map(|_| Change::truncate(set));
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             let Changeable { lower, branch, job: _job } = match &mut change {
                 Some(change) => self.for_change(op, Some(change))?.into(),
-                None => self.for_attributes(op, Gives::by(set))?,
+                None => self.for_attributes(op, Grants::of_setattr(set))?,
             };
             if let Some(changed) = change.as_mut().and_then(|change| change.done.take()) {
                 return Ok(self.changed_attr(op, &lower, changed.attr));
@@ -84,7 +85,7 @@ impl UnionVnode {
                 Some(file) => Some(file.lower(op)?),
                 None => None,
             };
-            // What can fail comes before the change: once it is made, the answer is success.
+            // All that can fail comes before the change: once that is made, the operation succeeds.
             let links = if self.dir.is_some() { Some(self.dir_links(op)?) } else { None };
             match lower.vnode.setattr(op, set, open.as_deref()) {
                 Ok(attr) => {
@@ -95,44 +96,46 @@ impl UnionVnode {
                         None => self.leaf_attr(attr),
                     });
                 }
-                Err(e) if op.set.go_left(branch, e) => tries.again()?,
-                Err(Errno::STALE) if self.refresh(op)? => tries.again()?,
+                Err(e) if op.set.retry_left(branch, e) => retries.count()?,
+                Err(Errno::STALE) if self.refresh(op)? => retries.count()?,
                 Err(e) => return Err(e),
             }
         }
     }
 
-    /// The attributes after a change that came with a copy-up: now with a name, if that can be found out.
+    /// Returns the attributes after a change that was applied with a copy-up: now the file has a
+    /// name again, if that can be found out.
     fn changed_attr(&self, op: &Op<'_>, lower: &Lower, changed: Attr) -> Attr {
         let attr = lower.vnode.getattr(op).unwrap_or(Attr { nlink: 1, ..changed });
         self.leaf_attr(attr)
     }
 
-    /// The lower object where changes of this one go: copies it up if need be.
+    /// Returns the lower object to change, which is copied up if necessary.
     pub(crate) fn for_change(&self, op: &Op<'_>, mut change: Option<&mut Change>) -> Result<Lower> {
         op.set.require_writable()?;
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             let lower = self.leaf();
             let home = as_metacopy(&lower.vnode).map(|meta| meta.home);
             if op.set.writable(lower.branch) && home.is_none() {
                 return Ok(lower);
             }
-            // What its branch has taken along is not copied back.
+            // A file of a removed branch is not copied.
             op.set.branch(lower.branch)?;
             let this = self.arc()?;
             if self.dir.is_some() {
-                // Where no part can be made there after all, the next round finds out.
+                // If no part can be created there after all, the next iteration chooses again.
                 let _ = self.core.ensure_part(op, &this, self.target(op)?)?;
             } else {
                 let to = home.filter(|_| op.set.writable(lower.branch)).map(|home| op.set.writable_from(home));
                 self.core.copy_up(op, &this, to.transpose()?, change.as_deref_mut())?;
             }
-            tries.again()?;
+            retries.count()?;
         }
     }
 
-    /// The directory's entries changed on `branch`: its times show it, also where its attributes come from another branch.
+    /// Updates the directory's times after its entries changed on `branch`, if its attributes come
+    /// from another branch.
     pub(crate) fn touch(&self, op: &Op<'_>, branch: BranchId) {
         if self.branch() == branch {
             return;
@@ -141,7 +144,7 @@ impl UnionVnode {
         let server = self.core.server(op);
         let touched = self.for_change(op, None).and_then(|lower| lower.vnode.setattr(&server, &set, None));
         if let Err(errno) = touched {
-            tracing::warn!(%errno, dir = ?self, "the times of a changed directory could not be set");
+            tracing::warn!(%errno, dir = ?self, "could not set the times of a changed directory");
         }
     }
 

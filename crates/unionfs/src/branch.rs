@@ -1,13 +1,14 @@
-//! A branch, whatever its position: that is known to a [`crate::set::BranchSet`] only.
+//! A branch, regardless of its position. Only a [`crate::set::BranchSet`] knows positions.
 
 use crate::options::Branch;
 use crate::ownfiles::{Own, OwnDir};
-use crate::spare::Spare;
+use crate::reserve::Reserve;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vnode::{Kind, Layer, Vnode};
 
-/// A branch for the life of the server: its position may change, this never does. (What is kept on disk is the branch's tag.)
+/// Identifies a branch for the life of the server. Its position may change, its id does not.
+/// (Records on disk refer to the branch's tag.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BranchId(pub(crate) u16);
 
@@ -19,44 +20,44 @@ pub(crate) struct Lower {
 }
 
 impl Lower {
-    /// Is that the same lower object?
+    /// Whether both are the same lower object.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.branch == other.branch && self.vnode.id() == other.vnode.id()
     }
 }
 
-/// The lower directories that a directory merges, left to right; never empty.
+/// The lower directories that a directory merges, from left to right; never empty.
 pub(crate) type Stack = Arc<[Lower]>;
 
-/// Do two stacks merge the same directories?
+/// Whether two stacks consist of the same lower directories.
 pub(crate) fn same_stack(a: &[Lower], b: &[Lower]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is(b))
 }
 
-/// A branch in use. It lives for as long as a set or an open file refers to it.
+/// A branch in use. It lives while a set or an open file refers to it.
 #[derive(Debug)]
 pub(crate) struct BranchState {
     pub(crate) layer: Arc<dyn Layer>,
     pub(crate) root: Arc<dyn Vnode>,
     pub(crate) path: std::path::PathBuf,
-    /// Bits 62..48 of the numbers of its objects.
+    /// Bits 62..48 of the inode numbers of its objects.
     pub(crate) tag: u16,
-    /// It is listed as read-write, but answered `EROFS`.
-    pub(crate) refuses: AtomicBool,
-    /// It was said that it refuses names of the union's own.
-    pub(crate) refuses_names: AtomicBool,
-    /// May directories on it have redirects?
-    pub(crate) moved: AtomicBool,
-    /// May directories on it have metacopies?
+    /// The branch is listed as `rw`, but its file system returned `EROFS`.
+    pub(crate) turned_read_only: AtomicBool,
+    /// The warning was logged that the branch refuses the union's own names.
+    pub(crate) warned_names_refused: AtomicBool,
+    /// Whether directories on the branch may have redirects.
+    pub(crate) has_redirects: AtomicBool,
+    /// Whether directories on the branch may have metacopies.
     pub(crate) metacopies: AtomicBool,
-    /// Its file system, or the server's rights, don't allow metacopies.
-    pub(crate) refuses_metacopies: AtomicBool,
-    /// Where copies are built.
+    /// The file system, or the server's missing privileges, don't allow metacopies.
+    pub(crate) no_metacopies: AtomicBool,
+    /// The work directory, where copies are built.
     work: OwnDir,
     /// The index of copied-up files with several names.
     links: OwnDir,
-    /// What removing files needs once the branch is full.
-    pub(crate) spare: Spare,
+    /// Set aside so that files can be removed when the branch is full.
+    pub(crate) reserve: Reserve,
 }
 
 impl BranchState {
@@ -66,25 +67,25 @@ impl BranchState {
             layer: branch.layer,
             path: branch.path,
             tag,
-            refuses: AtomicBool::new(false),
-            refuses_names: AtomicBool::new(false),
-            moved: AtomicBool::new(false),
+            turned_read_only: AtomicBool::new(false),
+            warned_names_refused: AtomicBool::new(false),
+            has_redirects: AtomicBool::new(false),
             metacopies: AtomicBool::new(false),
-            refuses_metacopies: AtomicBool::new(false),
+            no_metacopies: AtomicBool::new(false),
             work: OwnDir::new(Own::Work),
             links: OwnDir::new(Own::Links),
-            spare: Spare::default(),
+            reserve: Reserve::default(),
         }
     }
 
-    /// The branch is not written to any more: lets go what was kept for that.
+    /// Releases what is only needed while the branch is written to.
     pub(crate) fn release(&self) {
         self.work.forget();
         self.links.forget();
-        self.spare.release();
+        self.reserve.release();
     }
 
-    /// A directory of the union's own.
+    /// Returns one of the union's own directories on this branch.
     pub(crate) fn own(&self, which: Own) -> &OwnDir {
         match which {
             Own::Work => &self.work,
@@ -93,7 +94,7 @@ impl BranchState {
     }
 }
 
-/// Is that lower object a directory?
+/// Whether the lower object is a directory.
 pub(crate) fn is_dir(vnode: &Arc<dyn Vnode>) -> bool {
     vnode.kind() == Kind::Directory
 }

@@ -1,4 +1,4 @@
-//! Making a union of branches.
+//! Building a union.
 
 use crate::branch::{BranchId, BranchState, Lower};
 use crate::change::{BranchChange, check, check_root};
@@ -22,10 +22,13 @@ pub struct Unionfs {
 }
 
 impl Unionfs {
-    /// Makes a union of `branches`, the first of which has the highest precedence. If any is read-write the first must be.
-    /// Reads the identity log, and removes what an interrupted union left unfinished.
+    /// Builds a union of `branches`. The first one has the highest precedence. If any is
+    /// read-write, the first must be.
+    ///
+    /// Reads the identity log, and removes leftovers of an interrupted union.
     ///
     /// # Errors
+    ///
     /// See [`BuildError`].
     pub fn new(branches: Vec<Branch>, options: Options) -> std::result::Result<Arc<Self>, BuildError> {
         check(branches.iter().map(|branch| (&*branch.path, branch.mode)))?;
@@ -64,10 +67,10 @@ impl Unionfs {
         })?;
         core.links.replace(index);
         for member in set.writables() {
-            core.prepare_spare(&op, member.id);
+            core.prepare_reserve(&op, member.id);
         }
-        core.complete_names(&op).map_err(step("counting the names of files"))?;
-        let root = make_root(&core, &set).map_err(step("making the root"))?;
+        core.complete_names(&op).map_err(step("completing the link counts of files"))?;
+        let root = create_root(&core, &set).map_err(step("creating the root"))?;
         Ok(Arc::new(Self { core, root }))
     }
 
@@ -76,7 +79,8 @@ impl Unionfs {
     /// and open files: docs/design/unionfs.md, "Branch sets".
     ///
     /// # Errors
-    /// See [`BuildError`]; the set is the old one then.
+    ///
+    /// See [`BuildError`]. The set is unchanged then.
     #[doc(hidden)]
     pub fn change_branches(
         &self,
@@ -86,7 +90,7 @@ impl Unionfs {
         self.core.change_branches(changes, patience)
     }
 
-    /// Does a change of the set of branches wait for operations under way?
+    /// Whether a change of the set of branches waits for operations under way.
     #[doc(hidden)]
     #[must_use]
     pub fn change_is_waiting(&self) -> bool {
@@ -94,7 +98,7 @@ impl Unionfs {
     }
 }
 
-fn make_root(core: &Arc<Core>, set: &BranchSet) -> Result<Arc<UnionVnode>> {
+fn create_root(core: &Arc<Core>, set: &BranchSet) -> Result<Arc<UnionVnode>> {
     let stack: Arc<[Lower]> = set.roots().into();
     let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
     match core.table.intern(ROOT, || UnionVnode::new(core, set, ROOT, None, leftmost, Some(stack))) {
@@ -104,9 +108,9 @@ fn make_root(core: &Arc<Core>, set: &BranchSet) -> Result<Arc<UnionVnode>> {
 
 impl Drop for Unionfs {
     fn drop(&mut self) {
-        let cx = self.core.own();
+        let cx = self.core.server_cx();
         if let Err(errno) = self.core.identity.flush(&cx) {
-            tracing::warn!(%errno, "the end of the identity log is lost: some numbers and link counts of files change");
+            tracing::warn!(%errno, "could not write the end of the identity log: some inode numbers and link counts change");
         }
         let set = self.core.branches.get();
         for member in set.writables() {
@@ -137,8 +141,8 @@ impl Layer for Unionfs {
     }
 
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
-        let number = self.core.meant(number);
-        let found = self.root.looking(cx, |op| self.core.by_number(op, number))?;
+        let number = self.core.resolve_shown(number);
+        let found = self.root.run_read(cx, |op| self.core.by_number(op, number))?;
         Ok(found)
     }
 
@@ -150,7 +154,7 @@ impl Layer for Unionfs {
         cx.require_blocking()?;
         let mut done = self.core.identity.flush(&self.core.as_server(cx));
         for branch in self.core.branches.get().order.iter().filter(|b| b.mode == Mode::ReadWrite) {
-            // One that fails keeps no other from being written.
+            // Continue with the others after a failure.
             done = done.and(branch.state.layer.sync(cx));
         }
         done

@@ -1,8 +1,8 @@
 //! Objects by number, and the names of an object: docs/design/unionfs.md, "File handles".
 //!
-//! The lower file that a number was made of, or the copy that the identity log knows by it, has
-//! names on its branch, and these are paths in the union, too, except below a renamed directory.
-//! What counts is what the union shows at such a path: an object with that number.
+//! The lower file that a number was made from, or the copy that has the number as its alias, has
+//! names on its branch. Except below a renamed directory, these are paths in the union, too. The
+//! object is found if the union shows an object with this number at one of those paths.
 
 use crate::branch::Lower;
 use crate::identity::{ROOT, tag_of};
@@ -13,36 +13,36 @@ use crate::whiteout::reserved;
 use std::sync::Arc;
 use vnode::{Errno, Found, Kind, Name, NameSink, Result, Vnode};
 
-/// More directories than this never lie in one another.
+/// Maximum depth of a directory.
 const DEEPEST: usize = 1 << 16;
 
 /// A name of an object in the union.
-struct Spot {
+struct Location {
     dir: Arc<UnionVnode>,
     name: Box<[u8]>,
     vnode: Arc<UnionVnode>,
 }
 
-/// Tells each name of an object once, until there is enough of them.
-struct Teller<'a> {
-    take: &'a mut dyn FnMut(Spot) -> bool,
-    told: Vec<(u64, Box<[u8]>)>,
+/// Reports each name of an object once, until the receiver has enough.
+struct Reporter<'a> {
+    take: &'a mut dyn FnMut(Location) -> bool,
+    reported: Vec<(u64, Box<[u8]>)>,
     enough: bool,
 }
 
-impl Teller<'_> {
-    /// Answers false if no more are wanted.
-    fn tell(&mut self, spot: Spot) -> bool {
-        let place = (spot.dir.id, spot.name.clone());
-        if !self.enough && !self.told.contains(&place) {
-            self.told.push(place);
-            self.enough = !(self.take)(spot);
+impl Reporter<'_> {
+    /// Reports a name. Returns false if the receiver has enough.
+    fn report(&mut self, found: Location) -> bool {
+        let place = (found.dir.id, found.name.clone());
+        if !self.enough && !self.reported.contains(&place) {
+            self.reported.push(place);
+            self.enough = !(self.take)(found);
         }
         !self.enough
     }
 }
 
-/// Something that was there a moment ago may be gone: then it is not there.
+/// Turns errors that mean a concurrent removal into `None`.
 fn unless_gone<T>(result: Result<Option<T>>) -> Result<Option<T>> {
     match result {
         Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::LOOP) => Ok(None),
@@ -51,22 +51,22 @@ fn unless_gone<T>(result: Result<Option<T>>) -> Result<Option<T>> {
 }
 
 impl Core {
-    /// The vnode of a number.
+    /// Returns the vnode with this number.
     pub(crate) fn by_number(&self, op: &Op<'_>, number: u64) -> Result<Arc<UnionVnode>> {
         if let Some(live) = self.table.get(number) {
             return Ok(live);
         }
         op.require_blocking()?;
         let mut found = None;
-        self.spots(op, number, 1, &mut |spot| {
-            found = Some(spot.vnode);
+        self.each_name(op, number, 1, &mut |location| {
+            found = Some(location.vnode);
             false
         })?;
         found.ok_or(Errno::STALE)
     }
 
-    /// The generation of an object: of the lower file that its number was made of, kept in the log
-    /// from the moment on when that is another one.
+    /// Returns the generation of an object: that of the lower file that its number was made from.
+    /// It is in the log once the object has another lower file.
     pub(crate) fn generation_of(&self, set: &BranchSet, number: u64, lower: &Lower) -> u32 {
         let alias = set.branch(lower.branch).ok().and_then(|branch| self.identity.alias(branch.tag, lower.vnode.id()));
         match alias {
@@ -75,32 +75,33 @@ impl Core {
         }
     }
 
-    /// The names of the object of that number: `enough` of them, or all that there are.
-    fn spots(&self, op: &Op<'_>, number: u64, enough: usize, take: &mut dyn FnMut(Spot) -> bool) -> Result<()> {
+    /// Passes the names of the object with this number to `take`: `enough` of them, or all that
+    /// exist.
+    fn each_name(&self, op: &Op<'_>, number: u64, enough: usize, take: &mut dyn FnMut(Location) -> bool) -> Result<()> {
         let root = self.table.get(ROOT).ok_or(Errno::STALE)?;
-        let mut teller = Teller { take, told: Vec::new(), enough: false };
+        let mut reporter = Reporter { take, reported: Vec::new(), enough: false };
         let natural = tag_of(number).is_some();
         let mut exists = !natural;
         for (member, lower) in self.origins(op, number) {
             match member.state.layer.vnode(op, lower) {
                 Ok(lower) => {
                     exists = true;
-                    self.spots_of_lower(op, &root, (member, &lower), number, &mut teller)?;
+                    self.each_name_of_lower(op, &root, (member, &lower), number, &mut reporter)?;
                 }
                 Err(Errno::STALE | Errno::NOENT) => {}
                 Err(errno) => return Err(errno),
             }
         }
-        // Paths on a branch say nothing about what lies below a renamed directory.
+        // Paths on a branch don't lead to objects below a renamed directory.
         let elsewhere = exists && (!natural || self.may_be_renamed(op));
-        if teller.enough || teller.told.len() >= enough || !elsewhere {
+        if reporter.enough || reporter.reported.len() >= enough || !elsewhere {
             return Ok(());
         }
         let top: Arc<dyn Vnode> = root;
         for Found { dir, name, entry } in self.finder.find(op, &top, self.shown(number), enough)? {
             if let (Some(dir), Some(vnode)) = (own_vnode(&dir), own_vnode(&entry.vnode))
                 && vnode.id == number
-                && !teller.tell(Spot { dir, name, vnode })
+                && !reporter.report(Location { dir, name, vnode })
             {
                 break;
             }
@@ -108,7 +109,7 @@ impl Core {
         Ok(())
     }
 
-    /// The lower objects that may be known by that number: a copy that is known by it comes first.
+    /// Returns the lower objects that may have this number, copies first.
     fn origins<'a>(&self, op: &Op<'a>, number: u64) -> Vec<(&'a Member, u64)> {
         let set = op.set;
         let with_tag = |tag: u16| set.order.iter().find(|member| member.state.tag == tag);
@@ -118,32 +119,32 @@ impl Core {
             .into_iter()
             .filter_map(|(tag, lower)| Some((with_tag(tag)?, lower)))
             .collect();
-        all.sort_by_key(|(member, _)| set.at(member.id));
+        all.sort_by_key(|(member, _)| set.position(member.id));
         if let Some(member) = tag_of(number).and_then(with_tag) {
             all.push((member, crate::identity::lower_of(number)));
         }
         all
     }
 
-    /// Are there renamed directories?
+    /// Whether there may be renamed directories.
     fn may_be_renamed(&self, op: &Op<'_>) -> bool {
         op.set.order.iter().any(|member| op.set.has_redirects(member.id))
     }
 
-    /// Tells the names of a lower object that lead to the object of that number in the union.
-    fn spots_of_lower(
+    /// Reports the names of a lower object that lead to the object with this number in the union.
+    fn each_name_of_lower(
         &self,
         op: &Op<'_>,
         root: &Arc<UnionVnode>,
         (member, lower): (&Member, &Arc<dyn Vnode>),
         number: u64,
-        teller: &mut Teller<'_>,
+        reporter: &mut Reporter<'_>,
     ) -> Result<()> {
         let mut failed = Ok(());
-        let told = lower.names(op, &mut |dir, name| {
-            let spot = self.spot(op, root, (member, dir), name, number);
-            match unless_gone(spot) {
-                Ok(spot) => spot.is_none_or(|spot| teller.tell(spot)),
+        let listed = lower.names(op, &mut |dir, name| {
+            let found = self.location(op, root, (member, dir), name, number);
+            match unless_gone(found) {
+                Ok(found) => found.is_none_or(|found| reporter.report(found)),
                 Err(errno) => {
                     failed = Err(errno);
                     false
@@ -151,18 +152,18 @@ impl Core {
             }
         });
         failed?;
-        unless_gone(told.map(Some)).map(|_| ())
+        unless_gone(listed.map(Some)).map(|_| ())
     }
 
-    /// What the union shows at the path of a lower name, if that is the object of that number.
-    fn spot(
+    /// Returns the object at the path of a lower name in the union, if it has this number.
+    fn location(
         &self,
         op: &Op<'_>,
         root: &Arc<UnionVnode>,
         (member, lower): (&Member, &Arc<dyn Vnode>),
         name: Name<'_>,
         number: u64,
-    ) -> Result<Option<Spot>> {
+    ) -> Result<Option<Location>> {
         let Some(path) = path_on(op, member, lower)? else { return Ok(None) };
         if reserved(name.as_bytes()) || path.iter().any(|name| reserved(name)) {
             return Ok(None);
@@ -175,16 +176,16 @@ impl Core {
             }
         }
         let found = dir.find(op, name)?.filter(|(vnode, _)| vnode.id == number);
-        Ok(found.map(|(vnode, _)| Spot { dir, name: name.as_bytes().into(), vnode }))
+        Ok(found.map(|(vnode, _)| Location { dir, name: name.as_bytes().into(), vnode }))
     }
 }
 
-/// The vnode of the union that a vnode of the interface is.
+/// Returns `vnode` as a union vnode, if it is one.
 fn own_vnode(vnode: &Arc<dyn Vnode>) -> Option<Arc<UnionVnode>> {
     vnode.as_any().downcast_ref::<UnionVnode>()?.arc().ok()
 }
 
-/// The path of a lower directory on its branch, the last name first; `None` if it has none.
+/// Returns the path of a lower directory on its branch, the last name first. `None` if it has none.
 fn path_on(op: &Op<'_>, member: &Member, dir: &Arc<dyn Vnode>) -> Result<Option<Vec<Box<[u8]>>>> {
     let top = member.state.root.id();
     let mut path: Vec<Box<[u8]>> = Vec::new();
@@ -204,8 +205,8 @@ fn path_on(op: &Op<'_>, member: &Member, dir: &Arc<dyn Vnode>) -> Result<Option<
 }
 
 impl UnionVnode {
-    /// Tells the names of this object; none of the root and of what was removed.
-    pub(crate) fn tell_names(&self, op: &Op<'_>, sink: NameSink<'_>) -> Result<()> {
+    /// Reports the names of this object; none for the root and for removed objects.
+    pub(crate) fn report_names(&self, op: &Op<'_>, sink: NameSink<'_>) -> Result<()> {
         if self.id == ROOT {
             return Ok(());
         }
@@ -227,12 +228,12 @@ impl UnionVnode {
             _ => 1,
         };
         op.require_blocking()?;
-        self.core.spots(op, self.id, names, &mut |Spot { dir, name, .. }| {
-            let told = known
+        self.core.each_name(op, self.id, names, &mut |Location { dir, name, .. }| {
+            let reported = known
                 .as_ref()
                 .is_some_and(|(place, _)| Arc::ptr_eq(&place.parent, &dir) && place.name.as_bytes() == &*name);
             let dir: Arc<dyn Vnode> = dir;
-            told || Name::new(&name).map_or(true, |name| sink(&dir, name))
+            reported || Name::new(&name).map_or(true, |name| sink(&dir, name))
         })
     }
 }

@@ -4,10 +4,10 @@ use crate::branch::{BranchId, BranchState};
 use crate::identity::Known;
 use crate::log::{Alias, Log, Record};
 use crate::logfile::{TAGS, load, move_log, tag, why_not_written};
-use crate::marks::MOVED;
 use crate::metacopy::METACOPIES;
 use crate::node::Core;
 use crate::op::Op;
+use crate::opaque_redirect::MOVED;
 use crate::options::{Branch, BuildError, Mode};
 use crate::ownfiles::{Own, move_links_aside};
 use crate::set::{BranchSet, Member};
@@ -23,52 +23,52 @@ type Outcome<T> = std::result::Result<T, BuildError>;
 /// A change of the set of branches.
 #[derive(Clone, Debug)]
 pub enum BranchChange {
-    /// Takes a new branch in.
+    /// Adds a branch.
     Insert {
-        /// How many branches lie left of it then, at most.
+        /// The branch's position: at most this many branches lie left of it.
         at: usize,
         /// The branch.
         branch: Branch,
     },
-    /// Takes the branch of this path out. Nothing on it changes.
+    /// Removes the branch with this path from the set. Its contents remain.
     Remove(PathBuf),
-    /// The branch of this path has another mode from now on.
+    /// Changes the mode of the branch with this path.
     Mode(PathBuf, Mode),
 }
 
-/// A branch of the set that is to come.
+/// A branch of the new set.
 enum Planned {
-    Stays(Member),
+    Kept(Member),
     New(Branch),
 }
 
 impl Planned {
     fn path(&self) -> &Path {
         match self {
-            Self::Stays(member) => &member.state.path,
+            Self::Kept(member) => &member.state.path,
             Self::New(branch) => &branch.path,
         }
     }
 
     fn mode(&self) -> Mode {
         match self {
-            Self::Stays(member) => member.mode,
+            Self::Kept(member) => member.mode,
             Self::New(branch) => branch.mode,
         }
     }
 }
 
-/// Where the identity log goes.
+/// The place of the identity log after the change.
 enum NewLog {
-    /// It stays where it is.
-    Stays,
-    /// Into another branch, with what it says from then on.
+    /// On the same branch as before.
+    Unchanged,
+    /// On another branch, with this content.
     Moves(Known, Log),
-    /// A union that writes nothing keeps none.
+    /// Nowhere: a read-only union has no log.
     None(Known),
 }
 
-/// Can these branches, left to right, be a union's?
+/// Checks that a union can consist of these branches, listed from left to right.
 pub(crate) fn check<'p>(branches: impl Iterator<Item = (&'p Path, Mode)> + Clone) -> Outcome<()> {
     let (first, mode) = branches.clone().next().ok_or(BuildError::NoBranches)?;
     if branches.clone().count() > usize::from(TAGS) {
@@ -87,7 +87,7 @@ pub(crate) fn check<'p>(branches: impl Iterator<Item = (&'p Path, Mode)> + Clone
     Ok(())
 }
 
-/// Is the branch's root a directory?
+/// Checks that the branch's root is a directory.
 pub(crate) fn check_root(branch: &Branch) -> Outcome<()> {
     if branch.layer.root().kind() == Kind::Directory {
         Ok(())
@@ -96,14 +96,14 @@ pub(crate) fn check_root(branch: &Branch) -> Outcome<()> {
     }
 }
 
-/// Turns the error of a step on a branch into one that says so.
+/// Returns a function that turns an errno into an error that names the step and the branch.
 fn step(what: &'static str, path: &Path) -> impl Fn(Errno) -> BuildError {
     move |errno| BuildError::Step { what, path: path.to_owned(), errno }
 }
 
-/// The branches after the changes.
+/// Returns the branches after the changes.
 fn plan(old: &BranchSet, changes: Vec<BranchChange>) -> Outcome<Vec<Planned>> {
-    let mut planned: Vec<Planned> = old.order.iter().cloned().map(Planned::Stays).collect();
+    let mut planned: Vec<Planned> = old.order.iter().cloned().map(Planned::Kept).collect();
     for change in changes {
         let place = |path: &Path| planned.iter().position(|branch| branch.path() == path);
         match change {
@@ -118,7 +118,7 @@ fn plan(old: &BranchSet, changes: Vec<BranchChange>) -> Outcome<Vec<Planned>> {
             BranchChange::Mode(path, mode) => {
                 let at = place(&path).ok_or(BuildError::NoSuchBranch(path))?;
                 match planned.get_mut(at) {
-                    Some(Planned::Stays(member)) => member.mode = mode,
+                    Some(Planned::Kept(member)) => member.mode = mode,
                     Some(Planned::New(branch)) => branch.mode = mode,
                     None => {}
                 }
@@ -130,17 +130,17 @@ fn plan(old: &BranchSet, changes: Vec<BranchChange>) -> Outcome<Vec<Planned>> {
 }
 
 impl Core {
-    /// Changes the set of branches: all of `changes` in one step, or nothing.
+    /// Changes the set of branches: applies all of `changes` in one step, or nothing.
     pub(crate) fn change_branches(&self, changes: Vec<BranchChange>, patience: Duration) -> Outcome<()> {
         let mut ids = self.next_branch.lock();
         let old = self.branches.get();
         let planned = plan(&old, changes)?;
         let closed = self.gate.close(patience).ok_or(BuildError::Busy)?;
-        let cx = self.own();
+        let cx = self.server_cx();
         let (set, fresh) = self.new_set(&old, planned, &mut ids)?;
         let set = Arc::new(set);
         let op = Op::new(&cx, &set);
-        self.prepare(&op, &begins_to_write(&old, &set))?;
+        self.prepare(&op, &newly_written(&old, &set))?;
         let index = self.load_links(&op, false).map_err(|(branch, errno)| {
             let path = set.branch(branch).map_or_else(|_| PathBuf::new(), |branch| branch.path.clone());
             step("reading the index of hard links", &path)(errno)
@@ -151,28 +151,28 @@ impl Core {
         self.branches.replace(set.clone(), || {
             self.links.replace(index);
             match log {
-                NewLog::Stays => {}
+                NewLog::Unchanged => {}
                 NewLog::Moves(known, log) => self.identity.replace(known, Some(log)),
                 NewLog::None(known) => self.identity.replace(known, None),
             }
         });
-        self.settle_branches(&old, &op);
+        self.finish_change(&old, &op);
         drop(closed);
         self.on_branch_set_changed(&op);
         if let Err(errno) = self.identity.flush(&cx) {
-            tracing::warn!(%errno, "the identity log could not be written");
+            tracing::warn!(%errno, "could not write the identity log");
         }
         Ok(())
     }
 
-    /// The set that is planned, and the records of tags that were given for it.
+    /// Returns the planned set, and records of the tags that were assigned for it.
     fn new_set(&self, old: &BranchSet, planned: Vec<Planned>, ids: &mut u32) -> Outcome<(BranchSet, Vec<Record>)> {
         let mut known = self.identity.tags();
         let (tags, fresh) = tag(planned.iter().map(Planned::path), &mut known);
         let mut order = Vec::with_capacity(planned.len());
         for (branch, tag) in planned.into_iter().zip(tags) {
             order.push(match branch {
-                Planned::Stays(member) => member,
+                Planned::Kept(member) => member,
                 Planned::New(branch) => Member {
                     id: self.new_id(old, ids).ok_or(BuildError::TooManyBranches)?,
                     mode: branch.mode,
@@ -183,13 +183,13 @@ impl Core {
         Ok((BranchSet::new(old.generation + 1, order.into()), fresh))
     }
 
-    /// An id that nothing refers to.
+    /// Returns an id that nothing refers to.
     fn new_id(&self, old: &BranchSet, ids: &mut u32) -> Option<BranchId> {
         if let Ok(id) = u16::try_from(*ids) {
             *ids += 1;
             return Some(BranchId(id));
         }
-        // All were given once.
+        // All ids were used once.
         let mut used: HashSet<BranchId> = old.order.iter().map(|member| member.id).collect();
         for vnode in self.table.live() {
             used.insert(vnode.branch());
@@ -198,28 +198,29 @@ impl Core {
         (0..=u16::MAX).map(BranchId).find(|id| !used.contains(id))
     }
 
-    /// Takes up what an earlier union left in these branches.
+    /// Reads the marks that an earlier union left in these branches, and empties the work
+    /// directories.
     pub(crate) fn prepare(&self, op: &Op<'_>, branches: &[Member]) -> Outcome<()> {
         for Member { id, mode, state } in branches {
-            for (mark, told, what) in [
-                (MOVED, &state.moved, "looking for redirects"),
+            for (mark, flag, what) in [
+                (MOVED, &state.has_redirects, "looking for redirects"),
                 (METACOPIES, &state.metacopies, "looking for metacopies"),
             ] {
                 let found = Name::new(mark).and_then(|name| state.root.lookup(op, name));
-                told.store(found.map_err(step(what, &state.path))?.is_some(), Ordering::Release);
+                flag.store(found.map_err(step(what, &state.path))?.is_some(), Ordering::Release);
             }
             if *mode == Mode::ReadWrite
                 && let Err(errno) = self.clean_work(op, *id)
             {
-                // In the way of nothing.
-                tracing::warn!(%errno, branch = %state.path.display(), "the work directory could not be emptied");
+                // Leftovers have no effect.
+                tracing::warn!(%errno, branch = %state.path.display(), "could not empty the work directory");
             }
         }
         Ok(())
     }
 
-    /// A directory is numbered by its rightmost part. Where that is on a branch that is to be taken out, the directories in use
-    /// keep their numbers: the rightmost part that stays is known by it.
+    /// Keeps the numbers of directories in use whose rightmost part is on a branch that is to be
+    /// removed: the rightmost remaining part gets the number as an alias.
     fn keep_numbers(&self, op: &Op<'_>) {
         for dir in self.table.live() {
             let Ok(stack) = dir.stack() else { continue };
@@ -230,12 +231,12 @@ impl Core {
             if let (Ok(attr), Ok(branch)) = (part.vnode.getattr(op), op.set.branch(part.branch)) {
                 let born = attr.btime.unwrap_or_default();
                 let alias = Alias { born, number: dir.id, generation: dir.generation() };
-                self.identity.alias_later(branch.tag, part.vnode.id(), alias);
+                self.identity.alias_deferred(branch.tag, part.vnode.id(), alias);
             }
         }
     }
 
-    /// Sees to it that the leftmost branch has the identity log, if it can be written.
+    /// Ensures that the leftmost branch has the identity log, if it can be written.
     fn new_log(&self, cx: &Cx<'_>, old: &BranchSet, set: &BranchSet, fresh: Vec<Record>) -> Outcome<NewLog> {
         let first = set.order.first().ok_or(BuildError::NoBranches)?;
         let path = &first.state.path;
@@ -243,19 +244,20 @@ impl Core {
             for record in &fresh {
                 self.identity.append(cx, record.clone()).map_err(step("writing the identity log", path))?;
             }
-            return Ok(NewLog::Stays);
+            return Ok(NewLog::Unchanged);
         }
         let mut known = self.identity.known();
         fresh.into_iter().for_each(|record| known.apply(record));
         let root = &first.state.root;
         let own = load(cx, root, path).map_err(step("reading the identity log", path))?.known;
-        // Link counts tell what branches from the leftmost on have hidden: if the leftmost is new, those of its own log do; if
-        // it has none, those of the present one are still right, unless what they tell of went with the branch.
+        // Link counts belong to the branches that hide names. If the leftmost branch is new, those
+        // of its own log take precedence. If it has none, the current ones are still right, unless
+        // they belong to a branch that was removed.
         let removed = old.order.first().is_some_and(|was| set.member(was.id).is_none());
-        if known.take_over(own, removed).is_err() {
+        if known.merge_log(own, removed).is_err() {
             tracing::warn!(
                 branch = %path.display(),
-                "its identity log is of a union with other branches: what that called its files is forgotten"
+                "the branch's identity log belongs to a union of other branches: it is replaced, and its inode numbers are dropped"
             );
             if !set.read_only {
                 move_links_aside(cx, root, path).map_err(step("moving the index of hard links aside", path))?;
@@ -269,8 +271,8 @@ impl Core {
         Ok(NewLog::Moves(known, log))
     }
 
-    /// What follows for the branches themselves from a change that has taken place.
-    fn settle_branches(&self, old: &BranchSet, op: &Op<'_>) {
+    /// Releases and prepares branches after the set has changed.
+    fn finish_change(&self, old: &BranchSet, op: &Op<'_>) {
         for was in &old.order {
             let now = op.set.member(was.id).map(|now| now.mode);
             if was.mode == Mode::ReadWrite && now != Some(Mode::ReadWrite) {
@@ -280,18 +282,18 @@ impl Core {
                 was.state.release();
             }
         }
-        for member in begins_to_write(old, op.set).iter().filter(|member| member.mode == Mode::ReadWrite) {
-            member.state.refuses.store(false, Ordering::Relaxed);
-            self.prepare_spare(op, member.id);
+        for member in newly_written(old, op.set).iter().filter(|member| member.mode == Mode::ReadWrite) {
+            member.state.turned_read_only.store(false, Ordering::Relaxed);
+            self.prepare_reserve(op, member.id);
         }
         if let Err(errno) = self.complete_names(op) {
-            tracing::warn!(%errno, "the names of some files could not be counted");
+            tracing::warn!(%errno, "could not complete the link counts of some files");
         }
     }
 }
 
-/// The branches of a set that are new in it, or that were not written to before.
-fn begins_to_write(old: &BranchSet, set: &BranchSet) -> Vec<Member> {
+/// Returns the branches that are new in the set, or that are written for the first time.
+fn newly_written(old: &BranchSet, set: &BranchSet) -> Vec<Member> {
     let is_old = |member: &&Member| {
         old.member(member.id).is_some_and(|was| was.mode == member.mode || member.mode != Mode::ReadWrite)
     };
@@ -316,9 +318,9 @@ mod tests {
         union.root().as_any().downcast_ref::<UnionVnode>().unwrap().core.clone()
     }
 
-    /// Ids are given again once all were, but none that anything refers to.
+    /// After all ids were used once, those that nothing refers to are reused.
     #[test]
-    fn ids_in_use_are_not_given_again() {
+    fn ids_in_use_are_not_reused() {
         let union = Unionfs::new(vec![branch("/0")], Options::default()).unwrap();
         let core = core(&union);
         let change = |change| union.change_branches(vec![change], PATIENCE).unwrap();
@@ -338,24 +340,25 @@ mod tests {
         assert_eq!(ids(&core), [1, 3, 2, u16::MAX, 0]);
     }
 
-    /// What was last right when the turns began anew is not taken for right when its turn comes again.
+    /// A vnode that was last valid before short generations repeated is not taken for valid when
+    /// its value returns.
     #[test]
-    fn turns_that_come_again_mislead_nobody() {
+    fn vnodes_are_revalidated_after_short_generations_repeat() {
         let union = Unionfs::new(vec![branch("/0")], Options::default()).unwrap();
         let core = core(&union);
         let name = Name::new(b"d").unwrap();
         let dir = union.root().mkdir(&CX, name, 0o755).unwrap().vnode;
         let set = core.branches.get();
         let jump = |generation| core.branches.replace(Arc::new(BranchSet::new(generation, set.order.clone())), || {});
-        jump(BranchSet::TURNS - 1);
+        jump(BranchSet::SHORT_GENERATIONS - 1);
         drop(dir.lookup(&CX, name).unwrap());
-        let turn = core.branches.get().turn();
+        let short = core.branches.get().short_generation();
         let other = branch("/1");
         other.layer.root().mkdir(&CX, name, 0o755).unwrap().vnode.mkdir(&CX, name, 0o755).unwrap();
         union.change_branches(vec![BranchChange::Insert { at: 0, branch: other }], PATIENCE).unwrap();
         let all = core.branches.get().order.clone();
-        core.branches.replace(Arc::new(BranchSet::new(2 * BranchSet::TURNS - 1, all)), || {});
-        assert_eq!(core.branches.get().turn(), turn);
+        core.branches.replace(Arc::new(BranchSet::new(2 * BranchSet::SHORT_GENERATIONS - 1, all)), || {});
+        assert_eq!(core.branches.get().short_generation(), short);
         assert!(dir.lookup(&CX, name).unwrap().is_some());
     }
 }

@@ -1,21 +1,22 @@
-//! What a copy takes over from its original: data, then owner, mode, extended attributes, times last.
+//! The content of a copy: data first, then owner, mode and extended attributes, times last.
 
 use crate::branch::Lower;
 use crate::metacopy::{as_metacopy, is_own};
 use crate::node::Core;
 use crate::op::Op;
 use crate::options::Copyup;
-use crate::sized::sized;
+use crate::read_sized::read_sized;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SeekFrom, SetAttr, SetTime, Vnode, XattrFlags};
 
-/// Between chunks of this size the caller's signal is noticed.
+/// Bytes copied between two checks for the caller's signals.
 const CHUNK: u64 = 4 << 20;
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
 impl Core {
-    /// Copies the first `size` bytes of the data: shared where the file system can, else extent by extent, so that holes stay holes.
+    /// Copies the first `size` bytes of the data. They are shared (reflink) if the file system can
+    /// do that; else copied extent by extent, so that holes remain holes.
     pub(crate) fn copy_data(
         &self,
         op: &Op<'_>,
@@ -37,11 +38,12 @@ impl Core {
             let set = SetAttr { size: Some(size), ..SetAttr::default() };
             copy.setattr(&server, &set, Some(to))?;
         }
-        // Its name may be durable before its data are otherwise, and a power failure would show half a file.
+        // Otherwise the name may become durable before the data, and a power failure would leave
+        // part of a file.
         to.fsync(&server, true)
     }
 
-    /// Owner, mode, extended attributes, times.
+    /// Copies owner, mode, extended attributes and times.
     pub(crate) fn copy_attributes(
         &self,
         op: &Op<'_>,
@@ -50,17 +52,17 @@ impl Core {
         to: &Arc<dyn Vnode>,
     ) -> Result<()> {
         let server = self.server(op);
-        // What was changed in the union since its attributes were copied up stays as it is.
+        // Attributes that were changed in the union since their copy-up are taken as they are.
         let changed = as_metacopy(from).is_some_and(|meta| op.set.writable(meta.home));
         let copyup = if changed { Copyup::Preserve } else { self.options.copyup };
         let (uid, gid, mode) = copy_owner(copyup, op, attr);
         let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
         if let Err(errno) = to.setattr(&server, &owner, None) {
-            if errno == Errno::PERM && !self.told_of_owner.swap(true, Ordering::Relaxed) {
+            if errno == Errno::PERM && !self.warned_of_owner.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     owner = uid,
                     group = gid,
-                    "copy-up: this server may not give files to other users; mount with copyup=currentuser"
+                    "copy-up failed: this server may not change the owner of files; mount with copyup=currentuser"
                 );
             }
             return Err(errno);
@@ -81,7 +83,7 @@ impl Core {
     }
 }
 
-/// Who owns a copy, and its permission bits.
+/// Returns owner, group and permission bits of a copy.
 pub(crate) fn copy_owner(copyup: Copyup, op: &Op<'_>, attr: &Attr) -> (u32, u32, u32) {
     match copyup {
         Copyup::Preserve => (attr.uid, attr.gid, attr.perm()),
@@ -102,7 +104,7 @@ fn copy_extents(op: &Op<'_>, source: &dyn OpenFile, to: &dyn OpenFile, size: u64
         let start = match source.seek(op, at, SeekFrom::Data) {
             Ok(start) => start.max(at),
             Err(Errno::NXIO) => return Ok(()),
-            // The file system below can't tell: all of it is data.
+            // The file system can't report holes: treat all as data.
             Err(_) => at,
         };
         let end = match source.seek(op, start, SeekFrom::Hole) {
@@ -121,15 +123,17 @@ fn copy_extents(op: &Op<'_>, source: &dyn OpenFile, to: &dyn OpenFile, size: u64
 fn copy_range(op: &Op<'_>, source: &dyn OpenFile, to: &dyn OpenFile, mut at: u64, end: u64) -> Result<()> {
     while at < end {
         op.check()?;
-        op.give_way()?;
+        op.check_restart()?;
         let len = (end - at).min(CHUNK);
         let copied = match to.copy_from(op, at, source, at, len) {
             Ok(copied) => copied,
-            Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => copy_by_hand(op, source, to, at, len)?,
+            Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
+                copy_through_buffer(op, source, to, at, len)?
+            }
             Err(e) => return Err(e),
         };
         if copied == 0 {
-            // Shorter than its size said: it is being changed behind our back.
+            // Shorter than its size: an out-of-band change.
             return Ok(());
         }
         at += copied;
@@ -137,30 +141,31 @@ fn copy_range(op: &Op<'_>, source: &dyn OpenFile, to: &dyn OpenFile, mut at: u64
     Ok(())
 }
 
-/// Copies through memory, where the file systems below can't do it by themselves.
-fn copy_by_hand(cx: &Cx<'_>, source: &dyn OpenFile, to: &dyn OpenFile, at: u64, len: u64) -> Result<u64> {
+/// Copies through a buffer, where the file systems don't support `copy_file_range`.
+fn copy_through_buffer(cx: &Cx<'_>, source: &dyn OpenFile, to: &dyn OpenFile, at: u64, len: u64) -> Result<u64> {
     let mut buffer = vec![0; usize::try_from(len.min(CHUNK / 4)).unwrap_or(0)];
     let got = source.read(cx, &mut buffer, at)?;
     crate::log::write_all(to, cx, buffer.get(..got).unwrap_or_default(), at)?;
     Ok(got as u64)
 }
 
-/// A copy without one of these would let in whom the original keeps out, or lose what a program needs to run.
+/// Whether a copy is useless without this attribute: it would give access that the original denies,
+/// or lose a capability that a program needs to run.
 fn must_copy(name: &[u8]) -> bool {
     ACLS.contains(&name) || name == b"security.capability"
 }
 
-/// Copies extended attributes; `acls`: also those that belong to the mode.
+/// Copies extended attributes; with `acls`, also the ACLs, which belong to the mode.
 fn copy_xattrs(cx: &Cx<'_>, from: &Arc<dyn Vnode>, to: &Arc<dyn Vnode>, acls: bool) -> Result<()> {
     let wanted = list_xattrs(cx, from)?;
-    // A default ACL of the directory in which the copy was built has nothing to do with it.
+    // Remove ACLs that the copy inherited from the directory in which it was built.
     for name in ACLS {
         if (!acls || !wanted.split(|&b| b == 0).any(|n| n == name)) && to.getxattr(cx, name, &mut []).is_ok() {
             to.removexattr(cx, name)?;
         }
     }
     for name in wanted.split(|&b| b == 0).filter(|name| !name.is_empty()) {
-        // An origin is of the file that has it, not of copies: those may have one of their own.
+        // An origin belongs to the file that has it. The copy may have another one.
         if is_own(name) || (!acls && ACLS.contains(&name)) {
             continue;
         }
@@ -170,9 +175,10 @@ fn copy_xattrs(cx: &Cx<'_>, from: &Arc<dyn Vnode>, to: &Arc<dyn Vnode>, acls: bo
             Err(e) => return Err(e),
         };
         match to.setxattr(cx, name, &value, XattrFlags::default()) {
-            // Who keeps no ACLs keeps no set-user-ID bit either, nor the capabilities that can't be kept.
+            // A copy without ACLs has no set-user-ID bit either, and loses capabilities that can't
+            // be set.
             Err(errno @ (Errno::OPNOTSUPP | Errno::PERM)) if !acls || !must_copy(name) => {
-                tracing::debug!(name = %name.escape_ascii(), %errno, "the branch can't take this attribute of a copy");
+                tracing::debug!(name = %name.escape_ascii(), %errno, "the branch can't store this extended attribute: the copy is made without it");
             }
             other => other?,
         }
@@ -181,12 +187,12 @@ fn copy_xattrs(cx: &Cx<'_>, from: &Arc<dyn Vnode>, to: &Arc<dyn Vnode>, acls: bo
 }
 
 fn list_xattrs(cx: &Cx<'_>, vnode: &Arc<dyn Vnode>) -> Result<Vec<u8>> {
-    match sized(|out| vnode.listxattr(cx, out)) {
+    match read_sized(|out| vnode.listxattr(cx, out)) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Vec::new()),
         other => other,
     }
 }
 
 fn get_xattr(cx: &Cx<'_>, vnode: &Arc<dyn Vnode>, name: &[u8]) -> Result<Vec<u8>> {
-    sized(|out| vnode.getxattr(cx, name, out))
+    read_sized(|out| vnode.getxattr(cx, name, out))
 }

@@ -1,91 +1,93 @@
-//! Copy-up of attributes without data: docs/design/unionfs.md, "Copy-up of attributes".
+//! Creation of metacopies: docs/design/unionfs.md, "Copy-up of attributes".
 
 use crate::branch::{BranchId, Lower};
 use crate::copydata::copy_owner;
 use crate::copyup::Built;
 use crate::jobs::Job;
-use crate::listing::Fate;
+use crate::listing::EntryChange;
 use crate::metacopy::{METACOPIES, MetaCopy, ORIGIN, Origin, as_metacopy, metacopy_name};
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
 use crate::options::Metacopy;
-use crate::retry::Tries;
+use crate::retry::Retries;
 use crate::trust::is_servers;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Errno, Kind, Name, OpenFlags, RenameFlags, Result, SetAttr, Vnode, XattrFlags};
 
-/// Where attributes can be changed.
+/// A lower object whose attributes can be changed.
 pub(crate) struct Changeable<'a> {
-    /// The object that takes the change.
+    /// The object to be changed.
     pub(crate) lower: Lower,
-    /// The branch that the change goes to.
+    /// The branch that the change is written to.
     pub(crate) branch: BranchId,
-    /// Until the change is made nobody copies the file up, who would miss it.
+    /// Prevents a copy-up of the file until the change is made: the copy would miss the change.
     pub(crate) job: Option<Job<'a>>,
 }
 
 impl From<Lower> for Changeable<'_> {
-    /// An object that is changed where it lies.
+    /// Returns an object that is changed in place.
     fn from(lower: Lower) -> Self {
         Self { branch: lower.branch, lower, job: None }
     }
 }
 
-/// What a change of attributes gives a file, in which whoever can write the lower file must have no share: with a metacopy
-/// they could go on changing the data.
+/// The privileges that a change of attributes grants to a file. Users who can write the lower file
+/// must not share in them: with a metacopy they could go on changing the data.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Gives {
+pub(crate) struct Grants {
     owner: Option<u32>,
-    /// Those of its owner or group, or capabilities, to whoever runs it.
+    /// Set-id bits, capabilities or other security attributes, which take effect for all who run
+    /// the file.
     rights: bool,
 }
 
-impl Gives {
-    pub(crate) fn by(set: &SetAttr) -> Self {
+impl Grants {
+    pub(crate) fn of_setattr(set: &SetAttr) -> Self {
         Self { owner: set.uid, rights: set.mode.is_some_and(|mode| mode & SET_ID != 0) }
     }
 
-    pub(crate) fn by_xattr(name: &[u8]) -> Self {
+    pub(crate) fn of_xattr(name: &[u8]) -> Self {
         Self { rights: name.starts_with(SECURITY), ..Self::default() }
     }
 
-    /// Does the file need data of its own, which only its new owner can write? `data`: the lower file, as it lies there.
+    /// Whether the file needs its own copy of the data, which only the new owner can write. `data`:
+    /// attributes of the lower file.
     fn needs_copy(self, data: &Attr, server: u32) -> bool {
         !is_servers(data, server) && (self.rights || self.owner.is_some_and(|owner| owner != data.uid))
     }
 }
 
-/// The bits of a mode that give rights to whoever runs the file.
+/// The set-user-ID and set-group-ID bits.
 const SET_ID: u32 = 0o6000;
-/// What the names of capabilities and security labels begin with.
+/// Prefix of the names of capabilities and security labels.
 const SECURITY: &[u8] = b"security.";
 
-/// A file on a branch that is not changed, of which a metacopy is to be made.
+/// A metacopy to be created, of a file on a branch that is not written.
 struct Plan<'a> {
     vnode: &'a Arc<UnionVnode>,
-    /// The file as the union shows it.
+    /// The file as the union shows it, with its attributes.
     from: Lower,
     attr: Attr,
-    /// Its data, which may be those of another metacopy.
+    /// The lower file with the data, which may be behind another metacopy.
     data: Lower,
     data_attr: Attr,
     place: Place,
     to: BranchId,
-    /// Of the metacopy.
+    /// The metacopy's name.
     name: Vec<u8>,
 }
 
 impl UnionVnode {
-    /// The lower object where changes of attributes go: a metacopy, if the file lies on a branch that is not changed and is
-    /// large; else what [`Self::for_change`] answers.
-    pub(crate) fn for_attributes(&self, op: &Op<'_>, gives: Gives) -> Result<Changeable<'_>> {
+    /// Returns the lower object for a change of attributes: a metacopy if the file is large and
+    /// lies on a branch that is not written; else the one that [`Self::for_change`] returns.
+    pub(crate) fn for_attributes(&self, op: &Op<'_>, grants: Grants) -> Result<Changeable<'_>> {
         op.set.require_writable()?;
         let leaf = self.leaf();
         let apart = as_metacopy(&leaf.vnode).is_some() || !op.set.writable(leaf.branch);
         if self.kind == Kind::Regular
             && apart
-            && let Some(changeable) = self.core.copy_up_attributes(op, &self.arc()?, gives)?
+            && let Some(changeable) = self.core.copy_up_attributes(op, &self.arc()?, grants)?
         {
             return Ok(changeable);
         }
@@ -94,40 +96,47 @@ impl UnionVnode {
 }
 
 impl Core {
-    /// Sees to it that the file has a metacopy on a branch that can be changed. `None` if it is to be copied up whole.
-    fn copy_up_attributes(&self, op: &Op<'_>, vnode: &Arc<UnionVnode>, gives: Gives) -> Result<Option<Changeable<'_>>> {
+    /// Ensures that the file has a metacopy on a branch that can be written. `None` if the whole
+    /// file has to be copied up.
+    fn copy_up_attributes(
+        &self,
+        op: &Op<'_>,
+        vnode: &Arc<UnionVnode>,
+        grants: Grants,
+    ) -> Result<Option<Changeable<'_>>> {
         let job = self.jobs.start(op, vnode.id)?;
         let leaf = vnode.leaf();
         match as_metacopy(&leaf.vnode) {
             Some(meta) if op.set.writable(meta.home) => {
-                if gives.needs_copy(&meta.data().getattr(op)?, self.own().uid) {
+                if grants.needs_copy(&meta.data().getattr(op)?, self.server_cx().uid) {
                     return Ok(None);
                 }
                 return Ok(Some(Changeable { branch: meta.home, lower: leaf, job: Some(job) }));
             }
-            // Somebody else has copied it up.
+            // Another caller has copied it up.
             None if op.set.writable(leaf.branch) => return Ok(None),
             _ => {}
         }
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
-            let Some(plan) = self.plan_metacopy(op, vnode, leaf.clone(), gives)? else { return Ok(None) };
+            let Some(plan) = self.plan_metacopy(op, vnode, leaf.clone(), grants)? else { return Ok(None) };
             let branch = plan.to;
             let made = match self.ensure_part(op, &plan.place.parent, branch)? {
-                true => self.make_metacopy(op, &plan),
+                true => self.create_metacopy(op, &plan),
                 false => Err(Errno::AGAIN),
             };
             match made {
-                Err(Errno::AGAIN) => op.give_way()?,
-                Err(errno) if op.set.go_left(branch, errno) => {}
+                Err(Errno::AGAIN) => op.check_restart()?,
+                Err(errno) if op.set.retry_left(branch, errno) => {}
                 made => return Ok(made?.map(|lower| Changeable { lower, branch, job: Some(job) })),
             }
-            tries.again()?;
+            retries.count()?;
         }
     }
 
-    /// Copies up whole what has a metacopy and lies on a branch that is changed in place, as one that was mounted read-only before
-    /// may be now: its entry there must not go without the metacopy.
+    /// Copies the whole file up if it has a metacopy but lies on a writable branch, which can
+    /// happen if that branch was mounted read-only before. Its entry there must not move without
+    /// the metacopy.
     pub(crate) fn copy_up_metacopied(&self, op: &Op<'_>, vnode: &Arc<UnionVnode>) -> Result<()> {
         let leaf = vnode.leaf();
         match as_metacopy(&leaf.vnode) {
@@ -138,7 +147,7 @@ impl Core {
         }
     }
 
-    fn make_metacopy(&self, op: &Op<'_>, plan: &Plan<'_>) -> Result<Option<Lower>> {
+    fn create_metacopy(&self, op: &Op<'_>, plan: &Plan<'_>) -> Result<Option<Lower>> {
         let Some(built) = self.build_metacopy(op, plan)? else { return Ok(None) };
         let published = self.publish_metacopy(op, plan, &built);
         if !matches!(published, Ok(Some(_))) {
@@ -147,38 +156,39 @@ impl Core {
         published
     }
 
-    /// Can a metacopy stand for a copy of the file, and where?
+    /// Decides whether a metacopy can take the place of a copy, and on which branch.
     fn plan_metacopy<'a>(
         &self,
         op: &Op<'_>,
         vnode: &'a Arc<UnionVnode>,
         from: Lower,
-        gives: Gives,
+        grants: Grants,
     ) -> Result<Option<Plan<'a>>> {
         let Metacopy::Above(limit) = self.options.metacopy else { return Ok(None) };
-        // What its branch has taken along is not copied back.
+        // A file of a removed branch is not copied.
         op.set.branch(from.branch)?;
         let data = as_metacopy(&from.vnode).map_or(&from.vnode, MetaCopy::data).clone();
         let data = Lower { vnode: data, branch: from.branch };
         let data_attr = data.vnode.getattr(op)?;
-        // Several names, and those without one, need the copy: it is what they have in common.
+        // Files with several names or none need a full copy, which all names share.
         let has_one_name = data_attr.nlink == 1 && self.links.branch(vnode.id).is_none();
         let Some(place) = vnode.place().filter(|_| has_one_name && data_attr.size > limit) else { return Ok(None) };
         let Some(name) = metacopy_name(place.name()?) else { return Ok(None) };
         let to = self.copy_target(op, None, Some(&place), from.branch)?;
-        if op.set.branch(to)?.refuses_metacopies.load(Ordering::Relaxed) {
+        if op.set.branch(to)?.no_metacopies.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let attr = from.vnode.getattr(op)?;
         let (owner, ..) = copy_owner(self.options.copyup, op, &attr);
-        let gives = Gives { owner: gives.owner.or(Some(owner)), ..gives };
-        if gives.needs_copy(&data_attr, self.own().uid) {
+        let grants = Grants { owner: grants.owner.or(Some(owner)), ..grants };
+        if grants.needs_copy(&data_attr, self.server_cx().uid) {
             return Ok(None);
         }
         Ok(Some(Plan { vnode, from, attr, data, data_attr, place, to, name }))
     }
 
-    /// Makes a metacopy aside. `None` if the branch can't have any, or need not, since it can share the data.
+    /// Builds a metacopy aside. `None` if the branch can't have metacopies, or needs none because
+    /// it can share the data.
     fn build_metacopy(&self, op: &Op<'_>, plan: &Plan<'_>) -> Result<Option<Built>> {
         op.require_blocking()?;
         let built = self.build_file(op, plan.to)?;
@@ -203,15 +213,15 @@ impl Core {
         match copy.setxattr(&server, ORIGIN, &origin.encode(), XattrFlags::default()) {
             Ok(()) => {}
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => {
-                op.set.branch(plan.to)?.refuses_metacopies.store(true, Ordering::Relaxed);
+                op.set.branch(plan.to)?.no_metacopies.store(true, Ordering::Relaxed);
                 return Ok(false);
             }
-            // The value may be longer than the file system takes.
+            // The value may be too long for the file system.
             Err(Errno::RANGE | Errno::INVAL | Errno::TOOBIG | Errno::NOSPC) => return Ok(false),
             Err(errno) => return Err(errno),
         }
         match self.copy_attributes(op, &plan.from.vnode, &plan.attr, copy) {
-            // With the origin the extended attributes may be more than a file can have.
+            // With the origin, the extended attributes may exceed the limit of a file.
             Err(Errno::TOOBIG | Errno::NOSPC) => return Ok(false),
             copied => copied?,
         }
@@ -219,30 +229,30 @@ impl Core {
         Ok(true)
     }
 
-    /// From now on look-ups look for metacopies on that branch, also after the next mount.
+    /// Makes lookups search for metacopies on this branch, also after the next mount.
     fn announce_metacopies(&self, op: &Op<'_>, branch: BranchId) -> Result<()> {
         let state = op.set.branch(branch)?;
         self.announce(op, branch, METACOPIES, &state.metacopies)
     }
 
-    /// Puts a finished metacopy in place, from where on it is the one whose attributes show: they are still the same. `None` if
-    /// the file is no longer there.
+    /// Publishes a finished metacopy, which has the same attributes as the file at that moment.
+    /// `None` if the file is no longer at its place.
     fn publish_metacopy(&self, op: &Op<'_>, plan: &Plan<'_>, built: &Built) -> Result<Option<Lower>> {
         let &Plan { vnode, ref from, ref place, to, .. } = plan;
         let dir = &place.parent;
-        let _names = dir.dir()?.names.write();
-        if !self.still_there(op, vnode, from, place)? {
+        let _locked = dir.dir()?.entry_lock.write();
+        if !self.is_still_at(op, vnode, from, place)? {
             return Ok(None);
         }
         let part = dir.part(to)?.ok_or(Errno::AGAIN)?;
         let (server, name) = (self.server(op), Name::new(&plan.name)?);
-        let published = self.keeping_times(op, &part.vnode, || match &built.work {
+        let published = self.preserving_times(op, &part.vnode, || match &built.work {
             Some((work, work_name)) => {
                 work.rename(&server, work_name.name()?, &part.vnode, name, RenameFlags::default())
             }
             None => match part.vnode.link(&server, name, &built.entry.vnode) {
                 Err(Errno::EXIST) => {
-                    // Left behind by something else that had the name.
+                    // A leftover of another file that had the name.
                     part.vnode.unlink(&server, name)?;
                     part.vnode.link(&server, name, &built.entry.vnode).map(drop)
                 }
@@ -250,15 +260,15 @@ impl Core {
             },
         });
         match published {
-            // Somebody has put a directory there.
+            // A directory created out of band.
             Err(Errno::ISDIR) => return Ok(None),
             published => published.inspect_err(|&errno| op.set.explain_refusal(to, errno))?,
         }
         let (data, attributes) = (plan.data.vnode.clone(), built.entry.vnode.clone());
         let both: Arc<dyn Vnode> = Arc::new(MetaCopy::new(data, attributes, to, plan.data_attr.mtime));
         let lower = Lower { vnode: both, branch: from.branch };
-        vnode.dress(lower.clone());
-        dir.entry_changed(place.name()?, Fate::Unknown);
+        vnode.replace_view(lower.clone());
+        dir.entry_changed(place.name()?, EntryChange::Unknown);
         Ok(Some(lower))
     }
 }

@@ -1,21 +1,22 @@
 //! Copy-up of files: docs/design/unionfs.md, "Copy-up".
 
 use crate::branch::{BranchId, Lower};
-use crate::listing::Fate;
+use crate::listing::EntryChange;
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
-use crate::retry::Tries;
-use crate::times::keeping_times;
+use crate::retry::Retries;
+use crate::times::preserving_times;
 use std::sync::Arc;
 use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode};
 
-/// A change that comes with a copy-up: made on the copy before anybody sees it, so that both come in one step.
+/// A change that is applied to the copy before the copy is published, so that both take effect in
+/// one step.
 pub(crate) struct Change {
-    /// A truncation, and what else changes with it.
+    /// A truncation, and other attributes that change with it.
     set: SetAttr,
-    /// Open the copy too.
+    /// Flags for opening the copy too.
     open: Option<OpenFlags>,
-    /// What came of it; `None` as long as no copy was made.
+    /// The result; `None` until a copy was made.
     pub(crate) done: Option<Changed>,
 }
 
@@ -26,20 +27,21 @@ pub(crate) struct Changed {
 }
 
 impl Change {
-    /// `set` has a size.
+    /// Returns the change for a `set` with a size.
     pub(crate) fn truncate(set: &SetAttr) -> Self {
-        // The copy never has the old size, so that truncating it may seem to be no change.
+        // The copy never has the old size, so truncating it may not count as a change: set the time
+        // explicitly.
         Self { set: SetAttr { mtime: set.mtime.or(Some(SetTime::Now)), ..*set }, open: None, done: None }
     }
 
-    /// An open that empties the file.
+    /// Returns the change for an open with `O_TRUNC`.
     pub(crate) fn open(flags: OpenFlags) -> Self {
         let set = SetAttr { size: Some(0), ..SetAttr::default() };
         Self { open: Some(flags.without_trunc()), ..Self::truncate(&set) }
     }
 
-    /// How many bytes of the original's data are needed.
-    pub(crate) fn kept(change: Option<&Self>, size: u64) -> u64 {
+    /// Returns how many bytes of the original's data remain.
+    pub(crate) fn remaining_size(change: Option<&Self>, size: u64) -> u64 {
         change.and_then(|change| change.set.size).map_or(size, |kept| kept.min(size))
     }
 
@@ -51,44 +53,45 @@ impl Change {
     }
 }
 
-/// A copy to be made.
+/// A copy-up under way.
 struct Copying<'a> {
     vnode: &'a Arc<UnionVnode>,
-    /// The original, with its attributes.
+    /// The original.
     from: &'a Lower,
     attr: Attr,
-    /// Its known name.
+    /// The original's known name.
     place: Option<&'a Place>,
     to: BranchId,
 }
 
-/// A copy that nobody sees yet.
+/// A copy that is not visible yet.
 pub(crate) struct Built {
     pub(crate) entry: Entry,
-    /// Its name in the work directory, if it could not be made without one.
+    /// Work directory and name, if it could not be created without a name.
     pub(crate) work: Option<(Arc<dyn Vnode>, crate::work::WorkName)>,
     pub(crate) open: Option<Arc<dyn OpenFile>>,
 }
 
-/// How much there is to copy.
+/// The amount of data to copy.
 struct Amount;
 
 impl Amount {
-    /// Must the caller be on a thread that may wait? A copy of data is made durable, which takes long.
+    /// Fails with `MAY_BLOCK` if data are to be copied on a thread that must not wait: the copy is
+    /// made durable, which takes long.
     pub(crate) fn check(cx: &Cx<'_>, from: &Lower, change: Option<&Change>) -> Result<()> {
         if cx.may_block || from.vnode.kind() != Kind::Regular {
             return Ok(());
         }
         let size = from.vnode.getattr(cx)?.size;
-        if Change::kept(change, size) > 0 { cx.require_blocking() } else { Ok(()) }
+        if Change::remaining_size(change, size) > 0 { cx.require_blocking() } else { Ok(()) }
     }
 }
 
 impl Core {
-    /// Copies a file up to `to`, or further left if the directory where it is can't have a part there; without `to`, to the
-    /// branch where it belongs.
+    /// Copies a file up to `to`, or further left if the file's directory can't have a part there.
+    /// Without `to`, to the branch that [`Self::copy_target`] chooses.
     ///
-    /// Nothing that readers need is locked while data is copied.
+    /// No lock that readers need is held while data are copied.
     pub(crate) fn copy_up(
         &self,
         op: &Op<'_>,
@@ -99,25 +102,25 @@ impl Core {
         op.set.require_writable()?;
         let _job = self.jobs.start(op, vnode.id)?;
         let from = vnode.leaf();
-        // What its branch has taken along is not copied back.
+        // A file of a removed branch is not copied.
         op.set.branch(from.branch)?;
         let movable = op.set.writable(from.branch);
         if to.map_or(movable, |to| !op.set.is_left(to, from.branch)) {
             return Ok(());
         }
-        if self.movers.is_promised(vnode.id) {
-            // The kernel writes to the host file, past the union.
+        if self.write_gate.is_host_file_held(vnode.id) {
+            // The kernel writes to the host file directly.
             return Err(Errno::BUSY);
         }
-        let _moving = if movable { Some(self.movers.start_move(op, vnode.id)?) } else { None };
-        let mut tries = Tries::new();
+        let _moving = if movable { Some(self.write_gate.start_move(op, vnode.id)?) } else { None };
+        let mut retries = Retries::new();
         loop {
             let place = vnode.place();
             let target = self.copy_target(op, to, place.as_ref(), from.branch)?;
             if let Some(place) = &place {
                 Amount::check(op, &from, change.as_deref())?;
                 if !self.ensure_part(op, &place.parent, target)? {
-                    tries.again()?;
+                    retries.count()?;
                     continue;
                 }
             }
@@ -125,18 +128,19 @@ impl Core {
                 Copying { vnode, from: &from, attr: from.vnode.getattr(op)?, place: place.as_ref(), to: target };
             match self.copy(op, &copying, change.as_deref_mut()) {
                 Err(Errno::AGAIN) => {
-                    op.give_way()?;
+                    op.check_restart()?;
                     op.check()?;
                 }
-                Err(e) if op.set.go_left(target, e) => {}
+                Err(e) if op.set.retry_left(target, e) => {}
                 other => return other,
             }
-            tries.again()?;
+            retries.count()?;
         }
     }
 
-    /// The branch for a copy of a file that lies on `from`: the nearest possible one up to `to`. Without `to`, the leftmost
-    /// read-write one that has a part of the directory, else the nearest possible one.
+    /// Returns the branch for the copy of a file that lies on `from`: the nearest possible one up
+    /// to `to`. Without `to`, the leftmost read-write one that has a part of the directory, else
+    /// the nearest possible one.
     pub(crate) fn copy_target(
         &self,
         op: &Op<'_>,
@@ -144,12 +148,13 @@ impl Core {
         place: Option<&Place>,
         from: BranchId,
     ) -> Result<BranchId> {
-        let left = op.set.at(from).checked_sub(1).ok_or(Errno::ROFS)?;
-        let bound = to.map_or(left, |to| op.set.at(to));
+        let left = op.set.position(from).checked_sub(1).ok_or(Errno::ROFS)?;
+        let bound = to.map_or(left, |to| op.set.position(to));
         let Some(place) = place else { return self.branch_for(op, &[], bound) };
         if to.is_none() {
             let stack = place.parent.stack()?;
-            if let Some(part) = stack.iter().find(|part| op.set.at(part.branch) <= left && op.set.writable(part.branch))
+            if let Some(part) =
+                stack.iter().find(|part| op.set.position(part.branch) <= left && op.set.writable(part.branch))
             {
                 return Ok(part.branch);
             }
@@ -163,13 +168,13 @@ impl Core {
         let published = self.publish(op, copying, &built);
         if published.is_err() {
             self.discard(op, &built);
-            // Its number may be given to another file.
+            // The lower number may be reused for another file.
             self.identity.unalias(&self.server(op), op.set.branch(copying.to)?.tag, built.entry.vnode.id());
         }
         published
     }
 
-    /// Makes a copy aside, with all that belongs to it.
+    /// Builds a complete copy aside.
     fn build(&self, op: &Op<'_>, copying: &Copying<'_>, change: Option<&mut Change>) -> Result<Built> {
         let &Copying { from, ref attr, to, .. } = copying;
         let built = match from.vnode.kind() {
@@ -178,13 +183,18 @@ impl Core {
             kind => self.build_special(op, from, attr, to, kind)?,
         };
         let filled = match &built.open {
-            Some(open) => {
-                self.copy_data(op, from, attr, &**open, &*built.entry.vnode, Change::kept(change.as_deref(), attr.size))
-            }
+            Some(open) => self.copy_data(
+                op,
+                from,
+                attr,
+                &**open,
+                &*built.entry.vnode,
+                Change::remaining_size(change.as_deref(), attr.size),
+            ),
             None => Ok(()),
         };
-        let dressed = filled.and_then(|()| self.copy_attributes(op, &from.vnode, attr, &built.entry.vnode));
-        let changed = dressed.and_then(|()| change.map_or(Ok(()), |change| change.apply(op, &built)));
+        let attributed = filled.and_then(|()| self.copy_attributes(op, &from.vnode, attr, &built.entry.vnode));
+        let changed = attributed.and_then(|()| change.map_or(Ok(()), |change| change.apply(op, &built)));
         if let Err(e) = changed {
             self.discard(op, &built);
             return Err(e);
@@ -215,37 +225,38 @@ impl Core {
         Ok(Built { entry, work: Some((dir, name)), open: None })
     }
 
-    /// Removes a copy that is not needed.
+    /// Removes an unpublished copy.
     pub(crate) fn discard(&self, op: &Op<'_>, built: &Built) {
         if let Some((dir, name)) = &built.work {
             let removed = name.name().and_then(|name| dir.unlink(&self.server(op), name));
             if let Err(errno) = removed
                 && errno != Errno::NOENT
             {
-                tracing::warn!(%errno, "an unfinished copy stays in the work directory");
+                tracing::warn!(%errno, "could not remove an unfinished copy from the work directory");
             }
         }
     }
 
-    /// Puts a finished copy in place. `EAGAIN` if the file was renamed while it was copied.
+    /// Publishes a finished copy. `EAGAIN` if the file was renamed while it was copied.
     fn publish(&self, op: &Op<'_>, copying: &Copying<'_>, built: &Built) -> Result<()> {
         let &Copying { vnode, from, ref attr, place, to } = copying;
         let copy = Lower { vnode: built.entry.vnode.clone(), branch: to };
-        let _names = match place {
-            Some(place) => Some(place.parent.dir()?.names.write()),
+        let _locked = match place {
+            Some(place) => Some(place.parent.dir()?.entry_lock.write()),
             None => None,
         };
         let at = match place {
-            Some(place) => self.still_there(op, vnode, from, place)?,
+            Some(place) => self.is_still_at(op, vnode, from, place)?,
             None => false,
         };
         if vnode.place().is_some() != at {
             return Err(Errno::AGAIN);
         }
-        // A name that is not known, but there: the known one of several went, or it shows something else since the branches changed.
+        // It still has a name that is not known: the known one of several was removed, or leads
+        // elsewhere since the branches changed.
         let unknown = !at && attr.nlink > 0 && !vnode.is_gone();
         let several = attr.nlink > 1 || unknown;
-        // Made without a name, it may still be given one, and has to keep its number then.
+        // Created without a name, it can still be linked, and must keep its number then.
         let linkable = !at && attr.nlink == 0 && !vnode.is_gone();
         if at || several || linkable {
             let copied = copy.vnode.getattr(op)?;
@@ -259,7 +270,7 @@ impl Core {
         }
         vnode.set_leaf(copy);
         if let Some(place) = place {
-            place.parent.entry_changed(place.name()?, Fate::Unknown);
+            place.parent.entry_changed(place.name()?, EntryChange::Unknown);
             if at {
                 self.drop_metacopy(op, &place.parent, place.name()?, &from.vnode);
             }
@@ -267,8 +278,8 @@ impl Core {
         Ok(())
     }
 
-    /// Is the file still at its place? Answers false (and lets the vnode know) if that name is gone.
-    pub(crate) fn still_there(
+    /// Whether the file is still at its place. If not, the vnode forgets that name.
+    pub(crate) fn is_still_at(
         &self,
         op: &Op<'_>,
         vnode: &Arc<UnionVnode>,
@@ -289,39 +300,40 @@ impl Core {
         Ok(there)
     }
 
-    /// A file of several names: from its index entry on every lower name leads to the copy.
+    /// Publishes the copy of a file with several names. As soon as the index entry exists, every
+    /// lower name leads to the copy.
     fn publish_index(&self, op: &Op<'_>, copying: &Copying<'_>, built: &Built) -> Result<()> {
         let &Copying { vnode, from, ref attr, place, to } = copying;
         let copy = &Lower { vnode: built.entry.vnode.clone(), branch: to };
         self.index_copy(op, vnode.id, (from, attr), copy)?;
         let named = place.map_or(Err(Errno::NOENT), |place| {
-            self.going_to_use(op, &place.parent, place.name()?, from, attr)?;
+            self.begin_use(op, &place.parent, place.name()?, from, attr)?;
             self.publish_name(op, place, copy, built)
         });
         if named.is_ok() {
             self.use_name(op, vnode.id, attr.nlink, 1);
         } else {
-            // It is reached by its index entry.
-            self.kept_name(op, from, attr);
+            // The index entry leads to the copy.
+            self.cancel_use(op, from, attr);
             self.discard(op, built);
         }
         Ok(())
     }
 
-    /// A file whose last known name is gone, or that has none yet, lives as long as its vnode.
+    /// Publishes the copy of a file without a name. The copy lives as long as its vnode.
     fn publish_orphan(&self, vnode: &UnionVnode, built: &Built, linkable: bool) {
         if let Some(open) = &built.open {
             if !linkable {
                 vnode.set_gone();
             }
-            self.movers.keep_orphan(vnode.id, open.clone());
+            self.write_gate.keep_orphan(vnode.id, open.clone());
         }
     }
 
     fn publish_name(&self, op: &Op<'_>, place: &Place, copy: &Lower, built: &Built) -> Result<()> {
         let dir = place.parent.part(copy.branch)?.ok_or(Errno::AGAIN)?;
         let server = self.server(op);
-        self.keeping_times(op, &dir.vnode, || match &built.work {
+        self.preserving_times(op, &dir.vnode, || match &built.work {
             Some((work, name)) => {
                 let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
                 work.rename(&server, name.name()?, &dir.vnode, place.name()?, flags)
@@ -330,19 +342,21 @@ impl Core {
         })
     }
 
-    /// Runs `change` on a lower directory so that its times stay: nothing changes in the view.
-    pub(crate) fn keeping_times<T>(
+    /// Runs `change` on a lower directory and restores the directory's times: the view has not
+    /// changed.
+    pub(crate) fn preserving_times<T>(
         &self,
         op: &Op<'_>,
         dir: &Arc<dyn Vnode>,
         change: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        keeping_times(&self.server(op), dir, change)
+        preserving_times(&self.server(op), dir, change)
     }
 
-    /// Brings the file that `name` leads to in `dir` to that branch, under that name: the view does not change. The caller
-    /// holds `dir`'s names; the file itself was copied up before. Answers false if another branch is to be chosen.
-    pub(crate) fn name_on(
+    /// Links the copied-up file under the name `name` of `dir`, if that still leads to the
+    /// original. The view does not change. The caller holds the entry lock of `dir`. Returns false
+    /// if another branch has to be chosen.
+    pub(crate) fn link_copied_name(
         &self,
         op: &Op<'_>,
         vnode: &UnionVnode,
@@ -358,11 +372,11 @@ impl Core {
         let Some(part) = dir.part(lower.branch)? else { return Ok(false) };
         let server = self.server(op);
         let old = Lower { vnode: entry.vnode.clone(), branch: shown };
-        self.going_to_use(op, dir, name, &old, &entry.attr)?;
-        let linked = self.keeping_times(op, &part.vnode, || part.vnode.link(&server, name, &lower.vnode).map(drop));
+        self.begin_use(op, dir, name, &old, &entry.attr)?;
+        let linked = self.preserving_times(op, &part.vnode, || part.vnode.link(&server, name, &lower.vnode).map(drop));
         if let Err(e) = linked {
-            self.kept_name(op, &old, &entry.attr);
-            return if op.set.go_left(lower.branch, e) { Ok(false) } else { Err(e) };
+            self.cancel_use(op, &old, &entry.attr);
+            return if op.set.retry_left(lower.branch, e) { Ok(false) } else { Err(e) };
         }
         self.use_name(op, vnode.id, entry.attr.nlink, 1);
         Ok(true)

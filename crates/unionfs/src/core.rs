@@ -1,4 +1,5 @@
-//! What all vnodes of a union share.
+//! State that all vnodes of a union share, generic over the vnode type `V`, so that `node` can
+//! import it.
 
 use crate::branch::BranchId;
 use crate::current::Current;
@@ -7,48 +8,49 @@ use crate::identity::Identity;
 use crate::jobs::Jobs;
 use crate::links::Links;
 use crate::listing::Listings;
-use crate::movers::Movers;
+use crate::logged_once::{RateLimit, WarnedOnce};
 use crate::op::Op;
 use crate::options::{LowerFiles, Mode, Numbers, Options};
 use crate::ownfiles::Own;
-use crate::said::{Complaints, Refusals};
 use crate::set::{BranchSet, Member};
 use crate::table::Table;
+use crate::write_gate::WriteGate;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use vnode::{Cx, Errno, Finder, Result, Upcalls, Vnode};
 
-/// What all vnodes of a union, of type `V`, share.
+/// State that all vnodes of a union, of type `V`, share.
 #[derive(Debug)]
 pub(crate) struct Shared<V> {
-    /// The present set of branches.
+    /// The current set of branches.
     pub(crate) branches: Current,
-    /// Closed while the set changes.
+    /// Excludes changes of the set from changes of objects.
     pub(crate) gate: Gate,
-    /// Held by whoever changes the set: the id that the next new branch gets.
+    /// The id of the next new branch. Held for each change of the set, so that they exclude each
+    /// other.
     pub(crate) next_branch: Mutex<u32>,
     pub(crate) options: Options,
-    /// The user that the server runs as: owner of whiteouts and records.
+    /// The user that the server runs as. It owns whiteouts and records.
     uid: u32,
     gid: u32,
     pub(crate) table: Table<V>,
     pub(crate) identity: Identity,
     pub(crate) links: Links,
     pub(crate) jobs: Jobs,
-    pub(crate) movers: Movers,
+    pub(crate) write_gate: WriteGate,
     pub(crate) listings: Listings<V>,
-    /// Finds what lies below renamed directories by number.
+    /// Finds objects below renamed directories by number.
     pub(crate) finder: Finder,
-    pub(crate) complaints: Complaints,
-    pub(crate) refusals: Refusals,
-    /// Held while a directory is renamed: where directories lie does not change for anybody else.
+    pub(crate) warned: WarnedOnce,
+    pub(crate) refused_names: RateLimit,
+    /// Held while a directory is renamed: nothing else changes the positions of directories.
     pub(crate) tree: Mutex<()>,
-    /// Numbers the names in work directories.
+    /// The next number for a name in a work directory.
     pub(crate) work_number: AtomicU64,
-    /// It was said that owners can't be kept.
-    pub(crate) told_of_owner: AtomicBool,
-    /// Who is told that a file moved.
+    /// The warning was logged that copies can't get the original's owner.
+    pub(crate) warned_of_owner: AtomicBool,
+    /// The receiver of notifications, such as that a file moved.
     upcalls: OnceLock<Arc<dyn Upcalls>>,
 }
 
@@ -65,61 +67,64 @@ impl<V> Shared<V> {
             identity,
             links: Links::default(),
             jobs: Jobs::default(),
-            movers: Movers::default(),
+            write_gate: WriteGate::default(),
             listings: Listings::default(),
             finder: Finder::new(),
-            complaints: Complaints::default(),
-            refusals: Refusals::default(),
+            warned: WarnedOnce::default(),
+            refused_names: RateLimit::default(),
             tree: Mutex::new(()),
             work_number: AtomicU64::new(0),
-            told_of_owner: AtomicBool::new(false),
+            warned_of_owner: AtomicBool::new(false),
             upcalls: OnceLock::new(),
         }
     }
 
-    /// Something stands on this union and is to be told of changes.
+    /// Sets the receiver of notifications about changes.
     pub(crate) fn attach(&self, upcalls: Arc<dyn Upcalls>) {
-        // Attached once, by the interface's contract.
+        // The interface's contract allows only one call.
         let _ = self.upcalls.set(upcalls);
     }
 
-    /// May the kernel be given open files of that branch that are only read, although they may be copied up?
+    /// Whether files of this branch that are open for reading may be handed to the kernel although
+    /// they may be copied up (`lower=shared`).
     pub(crate) fn shares_lower(&self, op: &Op<'_>, branch: BranchId) -> bool {
         self.options.lower_files == LowerFiles::Shared
             && self.upcalls.get().is_some()
             && op.set.member(branch).is_some_and(|member| member.mode != Mode::ReadWrite)
     }
 
-    /// A file's data lie in another lower file from now on.
+    /// Notifies that a file's data are in another lower file from now on.
     pub(crate) fn data_moved(&self, number: u64) {
         if let Some(upcalls) = self.upcalls.get() {
             upcalls.data_moved(self.shown(number));
         }
     }
 
-    /// Whatever is kept of answers of this union is out of date.
+    /// Notifies that all results that were cached from this union are stale.
     pub(crate) fn everything_changed(&self) {
         if let Some(upcalls) = self.upcalls.get() {
             upcalls.everything_changed();
         }
     }
 
-    /// The same operation as the server's user, with the caller's interruption and patience.
+    /// Returns the same operation as the server's user. It remains interruptible by the caller, and
+    /// may wait only if the caller may.
     pub(crate) fn server<'a>(&self, op: &Op<'a>) -> Op<'a> {
         op.on_behalf_of(self.as_server(op))
     }
 
-    /// The same for a caller.
+    /// As [`Self::server`], for a caller.
     pub(crate) fn as_server<'a>(&self, cx: &Cx<'a>) -> Cx<'a> {
         cx.as_server(self.uid, self.gid)
     }
 
-    /// The context of work that nobody waits for.
-    pub(crate) fn own(&self) -> Cx<'static> {
+    /// Returns the context of work that no caller waits for.
+    pub(crate) fn server_cx(&self) -> Cx<'static> {
         Cx::internal(self.uid, self.gid)
     }
 
-    /// An object's number as users see it. Everything that is remembered, here or on a branch, goes by the number itself.
+    /// Returns an object's number as users see it. Everything stored, in memory or on a branch,
+    /// uses the number itself.
     pub(crate) fn shown(&self, number: u64) -> u64 {
         match self.options.numbers {
             Numbers::Wide => number,
@@ -127,22 +132,22 @@ impl<V> Shared<V> {
         }
     }
 
-    /// The number that is shown as this one.
-    pub(crate) fn meant(&self, shown: u64) -> u64 {
+    /// Returns the number that [`Self::shown`] shows as this one.
+    pub(crate) fn resolve_shown(&self, shown: u64) -> u64 {
         match self.options.numbers {
             Numbers::Wide => shown,
             Numbers::Narrow => crate::identity::widen(shown),
         }
     }
 
-    /// A directory of the union's own on that branch, if it is there.
+    /// Returns one of the union's own directories on a branch, if it exists.
     pub(crate) fn own_dir(&self, op: &Op<'_>, branch: BranchId, which: Own) -> Result<Option<Arc<dyn Vnode>>> {
         let Member { state, mode, .. } = op.set.member(branch).ok_or(Errno::STALE)?;
         state.own(which).get(&self.server(op), &state.root, &state.path, *mode == Mode::ReadWrite)
     }
 
-    /// Runs `call` with a directory of the union's own, which is made if need be; and again with a new one, should it turn out
-    /// that somebody has removed it.
+    /// Runs `call` with one of the union's own directories, which is created if necessary. If the
+    /// directory turns out to be removed, `call` runs once more with a new one.
     pub(crate) fn in_own_dir<T>(
         &self,
         op: &Op<'_>,

@@ -1,24 +1,24 @@
-//! Making new objects.
+//! Creation of objects.
 
 use crate::branch::{BranchId, Lower};
 use crate::file::UnionFile;
-use crate::listing::Fate;
+use crate::listing::EntryChange;
 use crate::lookup::{Hit, Probe};
 use crate::node::{Place, UnionVnode, same_layer};
 use crate::op::Op;
-use crate::retry::Tries;
+use crate::retry::Retries;
 use crate::whiteout::reserved;
 use std::sync::Arc;
 use vnode::{Attr, Entry, Errno, Kind, Name, OpenFile, OpenFlags, Result, Vnode};
 
-/// Where something new goes.
+/// The place of a new object.
 struct Slot {
     branch: BranchId,
-    /// A whiteout of the name lies in that branch's directory: it is taken away after the entry has come.
+    /// That branch has a whiteout of the name, to be removed after the entry was created.
     whiteout: bool,
 }
 
-/// What was made, and where.
+/// A new object and its place.
 struct Made<T> {
     lower: Lower,
     attr: Attr,
@@ -27,14 +27,15 @@ struct Made<T> {
 }
 
 impl UnionVnode {
-    /// Refuses names that users can't make.
+    /// Fails for names that users can't create.
     pub(crate) fn check_new_name(&self, op: &Op<'_>, name: Name<'_>) -> Result<()> {
         self.dir()?;
         op.set.require_writable()?;
         if reserved(name.as_bytes()) { Err(self.refuse_name(name)) } else { Ok(()) }
     }
 
-    /// What was removed takes nothing new: a directory no entry, a file no name.
+    /// Fails with `ENOENT` if this was removed: a removed directory takes no entries, a removed
+    /// file no names.
     pub(crate) fn check_alive(&self) -> Result<()> {
         if self.is_gone() { Err(Errno::NOENT) } else { Ok(()) }
     }
@@ -43,10 +44,11 @@ impl UnionVnode {
         if let [only] = stack
             && op.set.writable(only.branch)
         {
-            // Nothing can hide it nor show through: the lower file system knows whether the name is free.
+            // Nothing on other branches matters: the lower file system knows whether the name is
+            // free.
             return Ok(Slot { branch: only.branch, whiteout: false });
         }
-        let whiteout = match self.known_absent(op, name) {
+        let whiteout = match self.recent_negative(op, name) {
             Some(whiteout) => whiteout,
             None => {
                 let probe = self.core.probe(op, stack, name)?;
@@ -60,8 +62,8 @@ impl UnionVnode {
         Ok(Slot { branch, whiteout: whiteout == Some(branch) })
     }
 
-    /// Makes an entry with `make`, which is called with the lower directory where it goes.
-    fn make_entry<T>(
+    /// Creates an entry with `make`, which is called with the lower directory for it.
+    fn create_entry<T>(
         &self,
         op: &Op<'_>,
         name: Name<'_>,
@@ -69,36 +71,36 @@ impl UnionVnode {
     ) -> Result<Made<T>> {
         self.check_new_name(op, name)?;
         let this = self.arc()?;
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
-            let names = self.dir()?.names.write();
+            let locked = self.dir()?.entry_lock.write();
             self.check_alive()?;
             let stack = self.stack()?;
             let slot = self.slot(op, &stack, name)?;
             let Some(part) = stack.iter().find(|part| part.branch == slot.branch) else {
-                drop(names);
+                drop(locked);
                 let _ = self.core.ensure_part(op, &this, slot.branch)?;
-                tries.again()?;
+                retries.count()?;
                 continue;
             };
             match make(part) {
                 Ok((entry, rest)) => {
-                    self.made(op, part, &slot, name, &entry);
-                    drop(names);
+                    self.finish_create(op, part, &slot, name, &entry);
+                    drop(locked);
                     self.touch(op, slot.branch);
                     let lower = Lower { vnode: entry.vnode, branch: slot.branch };
                     let place = self.place_of(name)?;
                     return Ok(Made { lower, attr: entry.attr, place, rest });
                 }
-                Err(e) if op.set.go_left(slot.branch, e) => tries.again()?,
+                Err(e) if op.set.retry_left(slot.branch, e) => retries.count()?,
                 Err(e) => return Err(e),
             }
         }
     }
 
-    /// The entry is there; what follows changes nothing more in the view.
-    fn made(&self, op: &Op<'_>, part: &Lower, slot: &Slot, name: Name<'_>, entry: &Entry) {
-        self.entry_changed(name, Fate::Unknown);
+    /// Completes a creation. The entry exists, and the view does not change any more.
+    fn finish_create(&self, op: &Op<'_>, part: &Lower, slot: &Slot, name: Name<'_>, entry: &Entry) {
+        self.entry_changed(name, EntryChange::Unknown);
         let directory = entry.vnode.kind() == Kind::Directory;
         if directory {
             self.count_subdir(1);
@@ -107,10 +109,11 @@ impl UnionVnode {
             return;
         }
         if directory {
-            // The whiteout beside it ends its stack; the mark does the same from inside, also after a rename.
+            // The whiteout beside the directory ends its stack. The opaque mark does the same from
+            // inside, also after a rename.
             let lower = Lower { vnode: entry.vnode.clone(), branch: part.branch };
             if let Err(errno) = self.core.make_opaque(op, &lower) {
-                tracing::warn!(%name, %errno, "a new directory could not be marked opaque: its whiteout stays");
+                tracing::warn!(%name, %errno, "could not mark a new directory opaque: the whiteout beside it remains");
                 return;
             }
         }
@@ -140,7 +143,7 @@ impl UnionVnode {
         mode: u32,
         flags: OpenFlags,
     ) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        let made = self.make_entry(op, name, &mut |dir| dir.vnode.create(op, name, mode, flags))?;
+        let made = self.create_entry(op, name, &mut |dir| dir.vnode.create(op, name, mode, flags))?;
         let Made { lower, attr, place, rest: file } = made;
         let branch = lower.branch;
         let (vnode, attr) = self.core.present_leaf(op, place, branch, Entry { vnode: lower.vnode, attr })?;
@@ -149,32 +152,37 @@ impl UnionVnode {
         Ok((Entry { vnode, attr }, open))
     }
 
-    pub(crate) fn make_node(&self, op: &Op<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
-        let made = self.make_entry(op, name, &mut |dir| Ok((dir.vnode.mknod(op, name, mode, rdev)?, ())))?;
+    pub(crate) fn create_node(&self, op: &Op<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
+        let made = self.create_entry(op, name, &mut |dir| Ok((dir.vnode.mknod(op, name, mode, rdev)?, ())))?;
         self.present(op, made)
     }
 
-    pub(crate) fn make_dir(&self, op: &Op<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
-        let made = self.make_entry(op, name, &mut |dir| Ok((dir.vnode.mkdir(op, name, mode)?, ())))?;
+    pub(crate) fn create_dir(&self, op: &Op<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
+        let made = self.create_entry(op, name, &mut |dir| Ok((dir.vnode.mkdir(op, name, mode)?, ())))?;
         self.present(op, made)
     }
 
-    pub(crate) fn make_symlink(&self, op: &Op<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
-        let made = self.make_entry(op, name, &mut |dir| Ok((dir.vnode.symlink(op, name, target)?, ())))?;
+    pub(crate) fn create_symlink(&self, op: &Op<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
+        let made = self.create_entry(op, name, &mut |dir| Ok((dir.vnode.symlink(op, name, target)?, ())))?;
         self.present(op, made)
     }
 
-    pub(crate) fn make_tmpfile(&self, op: &Op<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+    pub(crate) fn create_tmpfile(
+        &self,
+        op: &Op<'_>,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Arc<dyn OpenFile>)> {
         op.set.require_writable()?;
         let this = self.arc()?;
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             self.check_alive()?;
             let stack = self.stack()?;
             let branch = self.target(op)?;
             let Some(part) = stack.iter().find(|part| part.branch == branch) else {
                 let _ = self.core.ensure_part(op, &this, branch)?;
-                tries.again()?;
+                retries.count()?;
                 continue;
             };
             match part.vnode.tmpfile(op, mode, flags) {
@@ -186,7 +194,7 @@ impl UnionVnode {
                     let open = UnionFile::new(op, &vnode, flags, (branch, vnode.moves()), file)?;
                     return Ok((Entry { vnode, attr }, open));
                 }
-                Err(e) if op.set.go_left(branch, e) => tries.again()?,
+                Err(e) if op.set.retry_left(branch, e) => retries.count()?,
                 Err(e) => return Err(e),
             }
         }
@@ -200,11 +208,11 @@ impl UnionVnode {
         }
         let this = self.arc()?;
         self.core.copy_up_metacopied(op, &target)?;
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
-            let names = self.dir()?.names.write();
+            let locked = self.dir()?.entry_lock.write();
             self.check_alive()?;
-            // Its last name is gone: it gets no other, though a copy of it could take one.
+            // A file whose last name was removed can't be linked, even if a copy of it could.
             target.check_alive()?;
             let stack = self.stack()?;
             let probe = self.core.probe(op, &stack, name)?;
@@ -215,40 +223,41 @@ impl UnionVnode {
             let branch = self.link_branch(op, &stack, &probe, &target, from.branch)?;
             let part = stack.iter().find(|part| part.branch == branch);
             let (Some(part), true) = (part, branch == from.branch) else {
-                drop(names);
+                drop(locked);
                 if self.core.ensure_part(op, &this, branch)? {
                     self.core.copy_up(op, &target, Some(branch), None)?;
                 }
-                tries.again()?;
+                retries.count()?;
                 continue;
             };
             let made = part.vnode.link(op, name, &from.vnode);
             match made {
                 Ok(entry) => {
                     let slot = Slot { branch, whiteout: probe.whiteout == Some(branch) };
-                    self.made(op, part, &slot, name, &entry);
-                    drop(names);
+                    self.finish_create(op, part, &slot, name, &entry);
+                    drop(locked);
                     self.touch(op, branch);
                     return self.linked(name, target, entry.attr);
                 }
-                Err(e) if op.set.go_left(branch, e) => tries.again()?,
+                Err(e) if op.set.retry_left(branch, e) => retries.count()?,
                 Err(e) => return Err(e),
             }
         }
     }
 
-    /// The file that is to get another name.
+    /// Returns the file that is to be linked.
     fn link_target(&self, op: &Op<'_>, target: &Arc<dyn Vnode>) -> Result<Arc<Self>> {
         let target = same_layer(&self.core, target)?.arc()?;
-        target.bring_up(op)?;
-        // Since the branches changed its name leads to another file: the caller looks again.
+        target.revalidate(op)?;
+        // After a change of the branches its name leads to another file: the caller repeats the
+        // lookup.
         if target.is_adrift() { Err(Errno::STALE) } else { Ok(target) }
     }
 
-    /// The file has got that name; `attr` is what its lower file has now.
+    /// Completes a link; `attr`: attributes of the lower file after it.
     fn linked(&self, name: Name<'_>, target: Arc<Self>, attr: Attr) -> Result<Entry> {
         if target.place().is_none() {
-            self.core.movers.release_orphan(target.id);
+            self.core.write_gate.release_orphan(target.id);
         }
         target.set_place(Some(self.place_of(name)?));
         target.note_names(attr.nlink);
@@ -256,8 +265,8 @@ impl UnionVnode {
         Ok(Entry { vnode: target, attr })
     }
 
-    /// The branch where another name of a file on `from` goes: the file's own, if the name would show there. Else one to which
-    /// the file's known name can be brought, too.
+    /// Returns the branch for another name of a file on `from`: the file's own branch if the name
+    /// would be visible there. Else one to which the file's known name can be moved, too.
     fn link_branch(
         &self,
         op: &Op<'_>,
@@ -266,12 +275,12 @@ impl UnionVnode {
         file: &Self,
         from: BranchId,
     ) -> Result<BranchId> {
-        if op.set.at(from) <= probe.bound(op.set) && self.core.fits(op, &[self], from)? {
+        if op.set.position(from) <= probe.bound(op.set) && self.core.can_take(op, &[self], from)? {
             return Ok(from);
         }
         let leftmost = stack.first().ok_or(Errno::NOENT)?.branch;
         let place = file.place();
         let dirs: Vec<&Self> = std::iter::once(self).chain(place.as_ref().map(|place| &*place.parent)).collect();
-        self.core.branch_for(op, &dirs, op.set.at(leftmost).min(op.set.at(from)))
+        self.core.branch_for(op, &dirs, op.set.position(leftmost).min(op.set.position(from)))
     }
 }

@@ -1,4 +1,4 @@
-//! The present set of branches, to be replaced while operations run on it.
+//! The current set of branches, which can be replaced while operations use it.
 
 use crate::set::BranchSet;
 use parking_lot::RwLock;
@@ -6,19 +6,20 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// The present set of branches.
+/// The current set of branches.
 ///
-/// An operation takes it once, at its beginning. That costs a load of the generation and no lock: each thread remembers the set
-/// that it used last. It remembers it weakly, so that no idle thread keeps a branch that was removed.
+/// An operation takes it once, when it begins. That costs one atomic load and no lock: each thread
+/// remembers the set that it used last. It holds a weak reference, so an idle thread keeps no
+/// removed branch in use.
 #[derive(Debug)]
 pub(crate) struct Current {
-    /// No other union of this process ever has this number.
+    /// Identifies the union in this process. Never reused.
     union: u64,
     generation: AtomicU64,
     set: RwLock<Arc<BranchSet>>,
 }
 
-/// The set that this thread used last: of which union, and which one.
+/// The set that this thread used last, and of which union.
 struct Last {
     union: u64,
     generation: u64,
@@ -40,12 +41,12 @@ impl Current {
         }
     }
 
-    /// The generation of the present set.
+    /// Returns the generation of the current set.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The present set.
+    /// Returns the current set.
     pub(crate) fn get(&self) -> Arc<BranchSet> {
         let generation = self.generation();
         LAST.with_borrow_mut(|last| {
@@ -59,8 +60,8 @@ impl Current {
         })
     }
 
-    /// Replaces the set. `besides` replaces what goes with it: an operation that sees any of that also sees that its set is no
-    /// longer the present one.
+    /// Replaces the set. `besides` replaces the state that depends on it: an operation that sees
+    /// any of that also sees that its own set is no longer the current one.
     pub(crate) fn replace(&self, set: Arc<BranchSet>, besides: impl FnOnce()) {
         let mut present = self.set.write();
         self.generation.store(set.generation, Ordering::SeqCst);

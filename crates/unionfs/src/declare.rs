@@ -1,4 +1,4 @@
-//! `unionfs` as a layer type: its options, and what they mean.
+//! `unionfs` as a layer type: its options and manual page.
 
 use crate::Unionfs;
 use crate::options::{Branch, Copyup, Delete, LowerFiles, Metacopy, Mode, Numbers, Options, Whiteouts};
@@ -10,7 +10,7 @@ use stack::{
 use std::sync::Arc;
 use vnode::Layer;
 
-/// `unionfs`, for the list of layers.
+/// The layer type, for the list of layers.
 pub const LAYER: LayerType = LayerType {
     name: "unionfs",
     about: "merges directories, read-only and read-write ones, into one tree that can be written",
@@ -22,7 +22,7 @@ pub const LAYER: LayerType = LayerType {
 const BRANCHES: Branches = Branches {
     option: "dirs",
     first_argument: false,
-    // Schroot writes a comma between the branches.
+    // schroot(1) separates branches by commas.
     joined: true,
     noun: ("branch", "branches"),
     example: "dirs=/changes=rw:/base=ro",
@@ -40,70 +40,77 @@ const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
         name: "dirs",
         value: Some("PATH[=MODE]:PATH[=MODE]:..."),
-        help: "The branches, highest precedence first. MODE is rw (changes go here), ro (never changed) or nfsro (never \
-               changed, on an NFS export). Without a mode the first branch is rw and all others are ro. A comma may stand in \
-               place of a colon. In a path, : = , \" and \\ need a backslash before them, and so does a [ at its beginning; a space is written \\040 in \
-               fstab. In place of a path can stand a stack of layers in brackets: [zstd/[/changes]]=rw (see mount.strata(8)). \
-               Relative paths count from the working directory. Given more than once, the lists are joined.",
+        help: "The branches, highest precedence first. MODE is rw (changes go here), ro (never \
+               changed) or nfsro (never changed, on an NFS export). Without a mode the first branch \
+               is rw and all others are ro. A comma may replace a colon. In a path, : = , \" and \\ \
+               need a backslash before them, and so does a [ at its beginning; a space is written \
+               \\040 in fstab. A branch can be a stack of layers in brackets in place of a path: \
+               [zstd/[/changes]]=rw (see mount.strata(8)). Relative paths start at the working \
+               directory. If the option is given more than once, the lists are joined.",
     },
     OptionSpec {
         name: "delete",
         value: Some("whiteout|all"),
-        help: "What removing a name does to files of that name on branches further right: hide them behind a whiteout (the \
-               default), or remove them too from every branch that is rw.",
+        help: "How the removal of a name treats files of that name on branches further right: a \
+               whiteout hides them (the default), or they are removed too if their branch is rw.",
     },
     OptionSpec {
         name: "copyup",
         value: Some("preserve|currentuser|mounter"),
-        help: "Owner and mode of a file that is copied to a rw branch because it is changed: those of the original (the \
-               default where the server may give files to other users), of the user who changes it (the default where \
-               it may not, as in the mount of a user who is not root), or those that the next three options say.",
+        help: "Owner and mode of a copied-up file: those of the original (preserve, the default if \
+               the server may change owners), of the user who changes it (currentuser, the default \
+               otherwise, as in the mount of a user who is not root), or those of the next three \
+               options (mounter).",
     },
     OptionSpec {
         name: "copyupuid",
         value: Some("UID"),
-        help: "With copyup=mounter: the owner's number. Without it, the user who mounts.",
+        help: "With copyup=mounter: the owner of copies. Default: the mounting user.",
     },
     OptionSpec {
         name: "copyupgid",
         value: Some("GID"),
-        help: "With copyup=mounter: the group's number. Without it, the group of the user who mounts.",
+        help: "With copyup=mounter: the group of copies. Default: the mounting user's group.",
     },
     OptionSpec {
         name: "copyupmode",
         value: Some("OCTAL"),
-        help: "With copyup=mounter: the permission bits. Without it, 0644.",
+        help: "With copyup=mounter: the permission bits of copies. Default: 0644.",
     },
     OptionSpec {
         name: "whiteouts",
         value: Some("refuse|write"),
-        help: "What making a name that begins with .wh. does: it is refused (the default), or, for root and the user who \
-               mounted, .wh.NAME removes NAME and hides it, and .wh..wh..opq hides what the directory merges. So tar(1) can unpack \
-               a layer of a container image into the union. Unless cache= is given, it is 0 then.",
+        help: "Whether names that begin with .wh. can be created. The default is to refuse them. \
+               With write, root and the user who mounted can create .wh.NAME, which removes and \
+               hides NAME, and .wh..wh..opq, which hides the contents of the directory on branches \
+               further right. So tar(1) can unpack a layer of a container image into the union. The \
+               default of cache= is then 0.",
     },
     OptionSpec {
         name: "ino",
         value: Some("64|32"),
-        help: "With 32, inode numbers and positions in directories fit 32 bits as long as they can, for 32-bit programs \
-               without large-file support: these are answered EOVERFLOW otherwise. All inode numbers change when this \
-               option does.",
+        help: "With 32, inode numbers and directory positions fit in 32 bits where possible, for \
+               32-bit programs without large-file support, which get EOVERFLOW otherwise. All inode \
+               numbers change when this option changes.",
     },
     OptionSpec {
         name: "lower",
         value: Some("exact|shared"),
-        help: "How files on ro branches are read. With shared, the kernel reads them itself: all unions over one image share \
-               its pages in memory, and reading is as fast as natively. A program that has such a file open or mapped when \
-               somebody changes it goes on with the file as it was, as on overlayfs. With exact (the default) it sees the \
-               change. Shared needs a server that runs as root.",
+        help: "How files on ro branches are read. With shared, the kernel reads them directly: all \
+               unions over one image share its pages in memory, and cached pages are read at native \
+               speed. A program that has such a file open or mapped when it is changed continues to \
+               read the original. With exact (the default) it sees the change. shared needs a server \
+               that runs as root.",
     },
     OptionSpec {
         name: "metacopy",
         value: Some("on|off"),
-        help: "What changing only the attributes of a file on a ro branch (chmod, chown, utimes, setfattr) copies. \
-               With on (the default): the attributes, if the file is larger than 4 KiB; its data are copied when \
-               they are changed. So chown -R of an image takes little room. With off: the whole file, so that the rw \
-               branch can be used without the others, as an image layer is. Where the server may not set trusted.* \
-               attributes, or a branch takes none, the whole file is copied, too.",
+        help: "How much a change of attributes (chmod, chown, utimes, setfattr) of a file on an ro \
+               branch copies. With on (the default): only the attributes, if the file is larger than \
+               4 KiB; the data are copied when they are changed. So chown -R of an image takes \
+               little space. With off: the whole file, so that the rw branch can be used without the \
+               others, as an image layer. The whole file is also copied if the server may not set \
+               trusted.* attributes, or the branch can't store them.",
     },
 ];
 
@@ -111,28 +118,30 @@ const MANUAL: Manual = Manual {
     title: "mount a union of directories",
     argument: None,
     description: &[
-        "A union shows the files of several directories, its branches, as one tree. Where branches have the same name, \
-         the branch further left wins; directories of the same name are merged. A branch can be read-write or read-only. \
-         What is changed on a read-only branch is copied to a read-write branch to its left first, and what is removed there is \
-         hidden by a whiteout, so that no byte of the read-only branch ever changes.",
-        "The branches stay ordinary directories, to be looked at at any time. They should not be changed while the union is \
-         mounted; what is changed behind its back is noticed after the time that cache= says.",
+        "A union shows several directories, its branches, as one tree. Where several branches have \
+         a file of one name, the leftmost has precedence; directories of the same name are merged. A branch \
+         can be read-write or read-only. A file of a read-only branch is copied to a read-write \
+         branch to its left before it is changed, and a removed one is hidden by a whiteout, so a \
+         read-only branch never changes.",
+        "The branches remain ordinary directories, and you can look into them at any time. Don't \
+         change them while the union is mounted; such changes become visible after a delay, which \
+         depends on cache=.",
     ],
     examples: &[
         (
             "mount -t unionfs -o dirs=/ramdisk=rw:/KNOPPIX=ro none /UNIONFS",
-            "Use a CD as if it could be written; changes go to the RAM disk.",
+            "Make a CD writable; changes go to the RAM disk.",
         ),
         (
             "mount -t unionfs none /bin -o dirs=/mnt/persist:/mnt/nfsbins=nfsro",
-            "Programs from a server's export, with local changes on top, mounted over the local /bin.",
+            "Merge programs of an NFS export with local changes, over the local /bin.",
         ),
         ("srv /srv/union unionfs dirs=/srv/changes=rw:/srv/base=ro,nosuid,nofail 0 0", "A line of /etc/fstab."),
-        ("mount -o remount,ro /UNIONFS", "Allow no more changes."),
+        ("mount -o remount,ro /UNIONFS", "Make the union read-only."),
     ],
 };
 
-/// What the options say.
+/// The parsed options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wanted {
     delete: Delete,
@@ -167,7 +176,7 @@ impl Wanted {
     }
 }
 
-/// Who is to own copies; `None`: the server's rights decide.
+/// Parses `copyup=` and its companions. `None` if the default applies.
 fn copyup(settings: &Settings) -> Result<Option<Copyup>, String> {
     let mounter = Copyup::Mounter {
         uid: settings.read("copyupuid", value::number)?.unwrap_or_else(|| rustix::process::geteuid().as_raw()),
@@ -178,20 +187,19 @@ fn copyup(settings: &Settings) -> Result<Option<Copyup>, String> {
     let chosen = settings.read("copyup", |v| value::one_of(v, &modes))?;
     let alone = ["copyupuid", "copyupgid", "copyupmode"].into_iter().find(|name| settings.has(name));
     match alone {
-        Some(name) if chosen != Some(mounter) => Err(format!("option {name}= has a meaning only with copyup=mounter")),
+        Some(name) if chosen != Some(mounter) => Err(format!("option {name}= is valid only with copyup=mounter")),
         _ => Ok(chosen),
     }
 }
 
-/// The owner of copies where the user names none: the original's, if the server may give files to
-/// other users.
+/// Returns the default of `copyup=`: the original's owner, if the server may change owners.
 fn default_copyup(situation: &Situation) -> Copyup {
     if situation.may_give_away {
         return Copyup::Preserve;
     }
     tracing::info!(
-        "copied-up files will belong to the user who changes them (copyup=currentuser): this server may not give \
-         files to other users"
+        "copied-up files will belong to the user who changes them (copyup=currentuser), because this \
+         server may not change the owner of files"
     );
     Copyup::CurrentUser
 }
@@ -199,7 +207,7 @@ fn default_copyup(situation: &Situation) -> Copyup {
 fn needs(settings: &Settings) -> Result<Needs, String> {
     let wanted = Wanted::read(settings)?;
     Ok(Needs {
-        // A whiteout that is written changes what another name is, of which the kernel is not told.
+        // The kernel does not learn that creating a whiteout hides another name.
         cache: (wanted.whiteouts == Whiteouts::Write).then_some(Duration::ZERO),
         narrow_positions: wanted.numbers == Numbers::Narrow,
         ..Needs::NONE
@@ -218,7 +226,7 @@ fn make(branches: Vec<Opened>, settings: &Settings, situation: &Situation) -> Re
     let branch = |branch: Opened| Branch { layer: branch.lower, path: branch.name, mode: mode(branch.mode) };
     let branches = branches.into_iter().map(branch).collect();
     let union = Unionfs::new(branches, Wanted::read(settings)?.options(situation));
-    union.map(|union| union as Arc<dyn Layer>).map_err(|error| format!("can't make the union: {error}"))
+    union.map(|union| union as Arc<dyn Layer>).map_err(|error| format!("can't build the union: {error}"))
 }
 
 #[cfg(test)]
@@ -248,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_are_named() {
+    fn errors_name_the_invalid_option() {
         let reason = |options: &[(&str, &str)]| read(options).unwrap_err();
         assert_eq!(reason(&[("delete", "some")]), "option delete=: \"some\" is none of whiteout, all");
         assert!(reason(&[("copyup", "x")]).contains("preserve, currentuser, mounter"));
@@ -257,12 +265,12 @@ mod tests {
             assert!(wrong.starts_with("option copyupuid=: ") && wrong.contains("is not a number"), "{wrong}");
         }
         assert!(reason(&[("copyup", "mounter"), ("copyupmode", "888")]).contains("octal"));
-        assert_eq!(reason(&[("copyupuid", "1")]), "option copyupuid= has a meaning only with copyup=mounter");
+        assert_eq!(reason(&[("copyupuid", "1")]), "option copyupuid= is valid only with copyup=mounter");
         assert!(reason(&[("copyup", "preserve"), ("copyupmode", "600")]).contains("only with copyup=mounter"));
     }
 
     #[test]
-    fn what_a_mount_needs_follows_from_the_options() {
+    fn mount_needs_follow_from_options() {
         let needs = |name: &str, value: &str| {
             let mut settings = Settings::new();
             settings.insert(name, value.as_bytes());
@@ -274,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_branch_is_written_unasked() {
+    fn only_the_first_branch_is_rw_by_default() {
         assert_eq!([RW, RO, NFSRO].map(mode), [Mode::ReadWrite, Mode::ReadOnly, Mode::NfsReadOnly]);
         assert_eq!([(0, false), (0, true), (1, false)].map(|(i, ro)| (BRANCHES.unmarked)(i, ro)), [RW, RO, RO]);
     }

@@ -1,20 +1,21 @@
-//! `RENAME_EXCHANGE`: both are brought to one branch and marked as for a move, then one lower exchange.
+//! `RENAME_EXCHANGE`: both objects are brought to one branch and marked as for a rename; then one
+//! lower exchange.
 
 use crate::branch::{BranchId, Lower};
-use crate::node::{UnionVnode, lock_names};
+use crate::node::{UnionVnode, lock_entries};
 use crate::op::Op;
 use crate::rename::Rename;
-use crate::rename_dir::{Marked, is_dir_still};
+use crate::rename_dir::{Marked, is_same_dir};
 use std::sync::Arc;
 use vnode::{Errno, Name, RenameFlags, Result};
 
-/// One of the two, and where it goes.
+/// One of the two objects, and its destination.
 struct Side<'a> {
     vnode: &'a Arc<UnionVnode>,
-    /// The directory and name where it is.
+    /// Its present directory and name.
     dir: &'a Arc<UnionVnode>,
     name: Name<'a>,
-    /// Those of the other.
+    /// Directory and name of the other object.
     other: &'a Arc<UnionVnode>,
     other_name: Name<'a>,
 }
@@ -32,13 +33,13 @@ impl Rename<'_> {
         ];
         let target = self.exchange_target(op, dest)?;
         for side in &sides {
-            if !self.bring(op, side, target)? {
+            if !self.bring_to(op, side, target)? {
                 return Ok(false);
             }
         }
-        let names = lock_names(&[self.from, self.to])?;
+        let locked = lock_entries(&[self.from, self.to])?;
         let done = self.exchange_locked(op, &sides, target)?;
-        drop(names);
+        drop(locked);
         if done {
             self.from.touch(op, target);
             self.to.touch(op, target);
@@ -46,19 +47,20 @@ impl Rename<'_> {
         Ok(done)
     }
 
-    /// The branch on which both lie already, and nowhere else. Of two files, that of the left one if both directories can have
-    /// a part there: a file that is open may not be able to move. Else the leftmost.
+    /// Returns the branch for the exchange: that on which both already lie, if they lie nowhere
+    /// else. For two files, the branch of the left one, if both directories can have a part there;
+    /// a file that is open may not be able to move. Else the leftmost.
     fn exchange_target(&self, op: &Op<'_>, dest: &UnionVnode) -> Result<BranchId> {
         let (source, other) = (self.source.branch(), dest.branch());
         let branch = if op.set.is_left(other, source) { other } else { source };
         let alone = |vnode: &UnionVnode| -> Result<bool> { Ok(vnode.dir.is_none() || vnode.stack()?.len() == 1) };
         let files = self.source.dir.is_none() && dest.dir.is_none();
         let same = source == other && alone(self.source)? && alone(dest)?;
-        let there = (same || files) && self.core.fits(op, &[self.from, self.to], branch)?;
+        let there = (same || files) && self.core.can_take(op, &[self.from, self.to], branch)?;
         if there { Ok(branch) } else { op.set.leftmost() }
     }
 
-    fn bring(&self, op: &Op<'_>, side: &Side<'_>, target: BranchId) -> Result<bool> {
+    fn bring_to(&self, op: &Op<'_>, side: &Side<'_>, target: BranchId) -> Result<bool> {
         if side.vnode.dir.is_some() {
             return self.core.ensure_part(op, side.vnode, target);
         }
@@ -82,9 +84,9 @@ impl Rename<'_> {
             for (vnode, part, marked) in marks {
                 self.core.unmark(op, vnode, &part, marked);
             }
-            return if op.set.go_left(target, e) { Ok(false) } else { Err(e) };
+            return if op.set.retry_left(target, e) { Ok(false) } else { Err(e) };
         }
-        self.moved();
+        self.note_rename();
         for side in sides {
             side.vnode.set_place(Some(side.other.place_of(side.other_name)?));
             if side.vnode.dir.is_some() {
@@ -95,17 +97,18 @@ impl Rename<'_> {
         Ok(true)
     }
 
-    /// Does the name still lead to that object, on the branch of the exchange? A further name of a file is brought there.
+    /// Whether the name still leads to that object, on the branch of the exchange. If it is another
+    /// name of a file, it is linked there.
     fn is_ready(&self, op: &Op<'_>, side: &Side<'_>, target: BranchId) -> Result<bool> {
         let stack = side.dir.stack()?;
         if side.vnode.branch() != target {
             return Ok(false);
         }
         if side.vnode.dir.is_some() {
-            return is_dir_still(&self.core.probe(op, &stack, side.name)?, side.vnode);
+            return is_same_dir(&self.core.probe(op, &stack, side.name)?, side.vnode);
         }
         let Some((shown, entry)) = self.leaf_at(op, &stack, side.name, side.vnode)? else { return Ok(false) };
-        self.core.name_on(op, side.vnode, side.dir, side.name, (shown, &entry))
+        self.core.link_copied_name(op, side.vnode, side.dir, side.name, (shown, &entry))
     }
 
     fn mark_sides<'s>(

@@ -1,22 +1,22 @@
-//! Open files: they follow their vnode to another branch, but not away from one that is removed.
+//! Open files. They follow their vnode to another branch, but remain on a branch that is removed.
 
 use crate::branch::{BranchId, BranchState, Lower};
 use crate::metacopy::as_metacopy;
-use crate::movers::Writing;
 use crate::node::UnionVnode;
 use crate::op::Op;
-use crate::retry::Tries;
+use crate::retry::Retries;
+use crate::write_gate::Writing;
 use parking_lot::RwLock;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vnode::{Cx, Errno, HostReader, OpenFile, OpenFlags, Result, SeekFrom, Vnode};
 
-/// Where an open file was when that was last looked at.
+/// The lower open file that was last used, and when that was right.
 struct Seen {
     generation: u64,
     moves: u16,
-    /// Its branch, which lives as long as this.
+    /// The file's branch, kept in use by `_home`.
     branch: BranchId,
     _home: Arc<BranchState>,
     file: Arc<dyn OpenFile>,
@@ -26,21 +26,22 @@ struct Seen {
 pub(crate) struct UnionFile {
     vnode: Arc<UnionVnode>,
     flags: OpenFlags,
-    /// As it was opened.
+    /// The lower file as it was opened.
     first: Arc<dyn OpenFile>,
-    /// In the set of this generation the file stays where it was opened; [`NEVER_FIXED`] where it may be copied up.
+    /// The generation of the set in which the file never moves from where it was opened;
+    /// [`NEVER_FIXED`] if it may be copied up.
     fixed: u64,
-    /// The host file was handed out for writing: the file can't move as long as this lives.
-    promise: bool,
-    /// The host file may be handed out although the file may be copied up (`lower=shared`), as long as the vnode has moved no
-    /// more often than this.
+    /// The host file may be handed out for writing: the file can't move until this is dropped.
+    holds_host_file: bool,
+    /// With `lower=shared`: the host file may be handed out, although the file may be copied up,
+    /// while the vnode's number of moves is this.
     shared: Option<u16>,
-    /// The kernel was given the host file: all operations stay there.
+    /// The kernel has the host file: all operations use it.
     bound: AtomicBool,
     seen: RwLock<Seen>,
 }
 
-/// No set has this generation.
+/// The generation of no set.
 const NEVER_FIXED: u64 = 0;
 
 impl std::fmt::Debug for UnionFile {
@@ -50,7 +51,8 @@ impl std::fmt::Debug for UnionFile {
 }
 
 impl UnionFile {
-    /// `file` is an open file of the vnode's lower file on `branch`, opened when it had moved `moves` times.
+    /// Returns an open file for `file`, which is the vnode's lower file on `branch`, opened when
+    /// the vnode had moved `moves` times.
     pub(crate) fn new(
         op: &Op<'_>,
         vnode: &Arc<UnionVnode>,
@@ -58,33 +60,33 @@ impl UnionFile {
         (branch, moves): (BranchId, u16),
         file: Arc<dyn OpenFile>,
     ) -> Result<Arc<Self>> {
-        // A file on another read-write branch than the leftmost may have to move to the left, by a rename or a link: its host file
-        // is not handed out, so that it always can.
+        // A rename or link may have to move a file that lies on a read-write branch other than the
+        // leftmost. The host file of such a file is not handed out, so that it can always move.
         let shared = !flags.writes() && vnode.core.shares_lower(op, branch);
-        let stays = op.set.stays(branch) && vnode.moves() == moves;
+        let stays = op.set.files_stay(branch) && vnode.moves() == moves;
         let (generation, home) = (op.set.generation, op.set.branch(branch)?.clone());
-        let promise = stays && flags.writes() && file.backing().is_some();
-        if promise {
-            vnode.core.movers.promise(vnode.id);
+        let holds_host_file = stays && flags.writes() && file.backing().is_some();
+        if holds_host_file {
+            vnode.core.write_gate.hold_host_file(vnode.id);
         }
         Ok(Arc::new(Self {
             vnode: vnode.clone(),
             flags,
             first: file.clone(),
             fixed: if stays { generation } else { NEVER_FIXED },
-            promise,
+            holds_host_file,
             shared: shared.then_some(moves),
             bound: AtomicBool::new(false),
             seen: RwLock::new(Seen { generation, moves, branch, _home: home, file }),
         }))
     }
 
-    /// Is the file where it was opened, and stays there?
+    /// Whether the file is where it was opened and never moves.
     fn is_fixed(&self) -> bool {
         self.fixed == self.vnode.core.branches.generation()
     }
 
-    /// The open file of the branch where the file is now.
+    /// Returns the lower open file on the branch where the file is now.
     pub(crate) fn lower(&self, cx: &Cx<'_>) -> Result<Arc<dyn OpenFile>> {
         if self.is_fixed() || self.bound.load(Ordering::Acquire) {
             return Ok(self.first.clone());
@@ -95,10 +97,11 @@ impl UnionFile {
                 return Ok(seen.file.clone());
             }
         }
-        self.vnode.looking(cx, |op| self.follow(op))
+        self.vnode.run_read(cx, |op| self.follow(op))
     }
 
-    /// Goes to where the file is now. A file whose branch was removed stays there, whatever has its name since.
+    /// Opens the lower file where the file is now. A file of a removed branch remains there,
+    /// whichever file has its name.
     fn follow(&self, op: &Op<'_>) -> Result<Arc<dyn OpenFile>> {
         let mut seen = self.seen.write();
         let (lower, moves) = self.vnode.leaf_and_moves();
@@ -113,8 +116,8 @@ impl UnionFile {
         Ok(seen.file.clone())
     }
 
-    /// The open file for a write. Files are copied up when they are opened for writing, so it lies on a read-write branch, unless
-    /// that was made a read-only one since: then the file is copied up now.
+    /// Returns the lower open file for a write. Opening a file for writing copies it up, so it lies
+    /// on a read-write branch; if that has become read-only since, the file is copied up now.
     fn for_write(&self, cx: &Cx<'_>) -> Result<(Option<Writing<'_>>, Arc<dyn OpenFile>)> {
         if !self.flags.writes() {
             return Err(Errno::BADF);
@@ -122,9 +125,9 @@ impl UnionFile {
         if self.is_fixed() {
             return Ok((None, self.first.clone()));
         }
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
-            // Brings the vnode up to the present set.
+            // Revalidates the vnode.
             self.lower(cx)?;
             let set = self.vnode.core.branches.get();
             let guard = self.vnode.guard_branch(&Op::new(cx, &set), self.vnode.branch())?;
@@ -134,38 +137,38 @@ impl UnionFile {
                 return Ok((guard, file));
             }
             drop((guard, file));
-            self.vnode.changing(cx, |op| self.vnode.for_change(op, None).map(drop))?;
-            tries.again()?;
+            self.vnode.run_change(cx, |op| self.vnode.for_change(op, None).map(drop))?;
+            retries.count()?;
         }
     }
 
-    /// The open file and its branch, if that is not in the set any more.
-    pub(crate) fn left_behind(&self, op: &Op<'_>) -> Option<(BranchId, Arc<dyn OpenFile>)> {
+    /// Returns the lower open file and its branch, if that was removed from the set.
+    pub(crate) fn on_removed_branch(&self, op: &Op<'_>) -> Option<(BranchId, Arc<dyn OpenFile>)> {
         let seen = self.seen.read();
         op.set.member(seen.branch).is_none().then(|| (seen.branch, seen.file.clone()))
     }
 
-    /// The lower file of a source of a copy, where that is of a union too.
-    fn look_through(cx: &Cx<'_>, source: &dyn OpenFile) -> Result<Option<Arc<dyn OpenFile>>> {
+    /// Returns the lower file of a copy's source, if the source is a file of a union too.
+    fn lower_of_source(cx: &Cx<'_>, source: &dyn OpenFile) -> Result<Option<Arc<dyn OpenFile>>> {
         source.as_any().downcast_ref::<Self>().map(|file| file.lower(cx)).transpose()
     }
 }
 
 impl Drop for UnionFile {
     fn drop(&mut self) {
-        if self.promise {
-            self.vnode.core.movers.fulfil(self.vnode.id);
+        if self.holds_host_file {
+            self.vnode.core.write_gate.release_host_file(self.vnode.id);
         }
     }
 }
 
 impl UnionVnode {
-    /// Lets a write begin, where the file might be about to move.
+    /// Begins a write. Excludes a move of the file, if it can move.
     pub(crate) fn guard_branch(&self, op: &Op<'_>, branch: BranchId) -> Result<Option<Writing<'_>>> {
-        if op.set.stays(branch) { Ok(None) } else { self.core.movers.write(op, self.id).map(Some) }
+        if op.set.files_stay(branch) { Ok(None) } else { self.core.write_gate.write(op, self.id).map(Some) }
     }
 
-    /// The same for an attribute change of `lower`.
+    /// As [`Self::guard_branch`], for a change of attributes of `lower`.
     pub(crate) fn guard_write(&self, op: &Op<'_>, lower: &Lower) -> Result<Option<Writing<'_>>> {
         if self.dir.is_some() { Ok(None) } else { self.guard_branch(op, lower.branch) }
     }
@@ -177,7 +180,7 @@ impl OpenFile for UnionFile {
     }
 
     fn backing(&self) -> Option<vnode::Backing<'_>> {
-        // Whoever is given it is told when the file moves all the same: see `Upcalls::data_moved`.
+        // The holder is notified when the file moves: see `Upcalls::data_moved`.
         let handed_out = self.is_fixed() || self.shared == Some(self.vnode.moves());
         if handed_out { self.first.backing() } else { None }
     }
@@ -206,10 +209,10 @@ impl OpenFile for UnionFile {
 
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
         self.lower(cx)?.fsync(cx, data_only)?;
-        // The attributes may be in a file of their own.
+        // The attributes may be in a metacopy.
         let leaf = self.vnode.leaf();
         match as_metacopy(&leaf.vnode).filter(|_| !data_only).map(|meta| meta.fsync(cx, data_only)) {
-            // Removed: there is nothing to be kept.
+            // The metacopy was removed: nothing to sync.
             None | Some(Ok(()) | Err(Errno::STALE)) => Ok(()),
             Some(failed) => failed,
         }
@@ -226,7 +229,7 @@ impl OpenFile for UnionFile {
 
     fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
         let (_writing, file) = self.for_write(cx)?;
-        match Self::look_through(cx, source)? {
+        match Self::lower_of_source(cx, source)? {
             Some(lower) => file.copy_from(cx, offset, &*lower, source_offset, len),
             None => file.copy_from(cx, offset, source, source_offset, len),
         }
@@ -234,7 +237,7 @@ impl OpenFile for UnionFile {
 
     fn reflink_from(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
         let (_writing, file) = self.for_write(cx)?;
-        match Self::look_through(cx, source)? {
+        match Self::lower_of_source(cx, source)? {
             Some(lower) => file.reflink_from(cx, &*lower),
             None => file.reflink_from(cx, source),
         }

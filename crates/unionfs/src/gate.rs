@@ -1,29 +1,30 @@
-//! The gate that all changes go through, so that the set of branches never changes in the midst of one.
+//! The gate that excludes changes of objects from changes of the set of branches.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use vnode::{Cx, Result};
 
-/// How long a change waits before it looks for its caller's signal again.
+/// How long a change waits until it checks for signals of its caller again.
 const NAP: Duration = Duration::from_millis(20);
 
-/// Changes go through it side by side; who is to change the set of branches closes it.
+/// Shared by changes of objects, exclusive for a change of the set of branches.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     lock: RwLock<()>,
-    /// Somebody waits to close it.
+    /// A change of the set waits to close the gate.
     wanted: AtomicBool,
 }
 
-/// A closed gate.
+/// A closed gate, which opens when this is dropped.
 pub(crate) struct Closed<'a>(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'a, ()>);
 
 impl Gate {
-    /// Lets a change begin, once the gate is open.
+    /// Enters the gate, after waiting until it is open.
     ///
     /// # Errors
-    /// `EINTR`, and `MAY_BLOCK` where waiting is not allowed.
+    ///
+    /// `EINTR`; `MAY_BLOCK` if the caller must not wait.
     pub(crate) fn enter(&self, cx: &Cx<'_>) -> Result<RwLockReadGuard<'_, ()>> {
         loop {
             if !self.is_wanted()
@@ -33,14 +34,15 @@ impl Gate {
             }
             cx.require_blocking()?;
             cx.check()?;
-            // The lock lets nobody in before the one who wants to close the gate.
+            // The lock prefers a waiting writer, so this does not overtake the closing of the gate.
             if let Some(entered) = self.lock.try_read_for(NAP) {
                 return Ok(entered);
             }
         }
     }
 
-    /// Waits for the changes under way, and lets no other begin. `None` if they take longer than `patience`.
+    /// Closes the gate: waits for the changes under way, and lets no new one begin. `None` if that
+    /// takes longer than `patience`.
     pub(crate) fn close(&self, patience: Duration) -> Option<Closed<'_>> {
         let until = Instant::now() + patience;
         self.wanted.store(true, Ordering::Release);
@@ -49,12 +51,13 @@ impl Gate {
         lock.map(Closed)
     }
 
-    /// Does somebody wait for the changes under way? What is long and has changed nothing yet should begin anew then.
+    /// Whether a change of the set waits for the changes under way. Long operations that have
+    /// changed nothing yet should restart then.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Acquire)
     }
 
-    /// What becomes true when somebody waits for the changes under way.
+    /// Returns the flag that is true while a change of the set waits for the changes under way.
     pub(crate) fn wanted(&self) -> &AtomicBool {
         &self.wanted
     }

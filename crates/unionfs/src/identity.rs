@@ -1,4 +1,5 @@
-//! Numbers of objects: docs/design/unionfs.md, "Inode numbers". The log: docs/formats/union-branch.md.
+//! Inode numbers and the records that keep them: docs/design/unionfs.md, "Inode numbers". Format of
+//! the log: docs/formats/union-branch.md.
 
 use crate::log::{Alias, Log, Record};
 use parking_lot::{Mutex, RwLock};
@@ -14,7 +15,8 @@ pub(crate) const ROOT: u64 = 1;
 const LOWER_BITS: u32 = 48;
 const HASHED: u64 = 1 << 63;
 
-/// The number of a lower object: tag and lower number, or a hash of them where the lower number is too large.
+/// Returns the number of a lower object: tag and lower number, or a hash of both if the lower
+/// number is too large.
 pub(crate) fn compose(tag: u16, lower: u64) -> u64 {
     if lower >> LOWER_BITS == 0 {
         return u64::from(tag) << LOWER_BITS | lower;
@@ -22,17 +24,17 @@ pub(crate) fn compose(tag: u16, lower: u64) -> u64 {
     HASHED | mix(lower ^ u64::from(tag).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// The tag in a number that [`compose`] made; `None` for one of the hashed range.
+/// Returns the tag in a number; `None` for numbers of the hashed range.
 pub(crate) fn tag_of(number: u64) -> Option<u16> {
     if number & HASHED != 0 { None } else { u16::try_from(number >> LOWER_BITS).ok() }
 }
 
-/// The lower number in a number that [`compose`] made of one that fits.
+/// Returns the lower number in a number that is not of the hashed range.
 pub(crate) fn lower_of(number: u64) -> u64 {
     number & ((1 << LOWER_BITS) - 1)
 }
 
-/// The number that [`narrow`] shows as this one.
+/// Returns the number that [`narrow`] turns into this one.
 pub(crate) fn widen(shown: u64) -> u64 {
     let Ok(narrow) = u32::try_from(shown) else { return shown };
     match (narrow >> 30, narrow >> 26) {
@@ -42,8 +44,9 @@ pub(crate) fn widen(shown: u64) -> u64 {
     }
 }
 
-/// The number as it is shown where numbers are to fit 32 bits: tags 1 to 3 leave 30 bits to the lower number, tags 4 to 15
-/// leave 26. What does not fit stays as it is. No two numbers are shown as one, and the root keeps its number.
+/// Returns the number to show with `ino=32`: tags 1 to 3 leave 30 bits to the lower number, tags 4
+/// to 15 leave 26. Numbers that do not fit are unchanged. No two numbers are shown as one, and the
+/// root keeps its number.
 pub(crate) fn narrow(number: u64) -> u64 {
     let (tag, lower) = (number >> LOWER_BITS, number & ((1 << LOWER_BITS) - 1));
     match tag {
@@ -53,7 +56,7 @@ pub(crate) fn narrow(number: u64) -> u64 {
     }
 }
 
-/// Another number, of the hashed range, where `id` is taken.
+/// Returns another number, of the hashed range, to use if `id` is taken.
 pub(crate) fn next_free(id: u64) -> u64 {
     HASHED | mix(id.wrapping_add(1))
 }
@@ -65,20 +68,20 @@ pub(crate) fn mix(mut n: u64) -> u64 {
     n ^ (n >> 31)
 }
 
-/// How many of a lower file's names exist and how many of them no longer lead to it or its copy.
+/// The number of names that a lower file had, and of those that no longer lead to it or its copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Names {
+pub(crate) struct LinkCount {
     pub(crate) first: u32,
     pub(crate) used: u32,
 }
 
-/// What the log says.
+/// The content of the log.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     pub(crate) tags: HashMap<Vec<u8>, u16>,
     pub(crate) aliases: HashMap<(u16, u64), Alias>,
-    pub(crate) names: HashMap<u64, Names>,
-    /// Names that were about to be used up, by number.
+    pub(crate) names: HashMap<u64, LinkCount>,
+    /// Names that were about to be used up when the log ended, by number.
     pub(crate) using: HashMap<u64, Vec<Using>>,
 }
 
@@ -87,14 +90,14 @@ pub(crate) struct Known {
 pub(crate) struct Using {
     /// Tag of the branch with the lower file.
     pub(crate) tag: u16,
-    /// How many names that had.
+    /// Number of names of the lower file.
     pub(crate) first: u32,
     /// The name's path in the union.
     pub(crate) path: Vec<u8>,
 }
 
 impl Known {
-    /// Takes a record in.
+    /// Applies a record.
     pub(crate) fn apply(&mut self, record: Record) {
         match record {
             Record::Tag { tag, path } => {
@@ -115,14 +118,15 @@ impl Known {
             }
             Record::Names { number, first, used } => {
                 self.using.remove(&number);
-                self.names.insert(number, Names { first, used });
+                self.names.insert(number, LinkCount { first, used });
             }
         }
     }
 
-    /// Takes in what the log of a branch says that comes to lie at the left. Its link counts count, if it has any; they alone if
-    /// the present ones tell of a branch that is `removed`. An error, and nothing is taken in, if its tags are not ours.
-    pub(crate) fn take_over(&mut self, other: Self, removed: bool) -> Result<(), ()> {
+    /// Merges the log of the branch that becomes the leftmost one. Its link counts take precedence;
+    /// they replace all others if those belong to a branch that is `removed`. Fails, and merges
+    /// nothing, if its tags contradict the current ones.
+    pub(crate) fn merge_log(&mut self, other: Self, removed: bool) -> Result<(), ()> {
         let own: HashMap<u16, &Vec<u8>> = self.tags.iter().map(|(path, &tag)| (tag, path)).collect();
         let agrees = |(path, tag): (&Vec<u8>, &u16)| match self.tags.get(path) {
             Some(own) => own == tag,
@@ -145,7 +149,7 @@ impl Known {
         Ok(())
     }
 
-    /// The shortest sequence of records that says the same.
+    /// Returns the shortest sequence of records with the same content.
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
         let tags = self.tags.iter().map(|(path, &tag)| Record::Tag { tag, path: path.clone() });
         let aliases = self.aliases.iter().map(|(&(tag, lower), &alias)| Record::Alias { tag, lower, alias });
@@ -157,18 +161,19 @@ impl Known {
     }
 }
 
-/// The identity log and what it says.
+/// The identity log and its content.
 #[derive(Debug)]
 pub(crate) struct Identity {
     known: RwLock<Known>,
-    /// How many aliases there are: a look-up in a union without any needs no lock.
+    /// Number of aliases. A lookup in a union without aliases needs no lock.
     aliases: AtomicUsize,
-    /// The same for link counts.
+    /// Number of link counts.
     names: AtomicUsize,
-    /// The log of a union that writes. Held while the branch is written to, which may be frozen.
+    /// The log; `None` in a read-only union. Locked while the branch is written, which may be
+    /// frozen.
     log: Mutex<Option<Log>>,
-    /// What is still to be written, the oldest first.
-    late: Mutex<VecDeque<Record>>,
+    /// Records still to be written, the oldest first.
+    deferred: Mutex<VecDeque<Record>>,
 }
 
 impl Identity {
@@ -178,11 +183,11 @@ impl Identity {
             names: known.names.len().into(),
             known: RwLock::new(known),
             log: Mutex::new(log),
-            late: Mutex::default(),
+            deferred: Mutex::default(),
         }
     }
 
-    /// What a lower file is known as, if that is not its natural number.
+    /// Returns the alias of a lower file, if it has one.
     pub(crate) fn alias(&self, tag: u16, lower: u64) -> Option<Alias> {
         if self.aliases.load(Ordering::Acquire) == 0 {
             return None;
@@ -190,7 +195,7 @@ impl Identity {
         self.known.read().aliases.get(&(tag, lower)).copied()
     }
 
-    /// Tag and number of the lower files that are known as `number`.
+    /// Returns tag and lower number of the lower files that have the alias `number`.
     pub(crate) fn aliases_of(&self, number: u64) -> Vec<(u16, u64)> {
         if !self.has_aliases() {
             return Vec::new();
@@ -199,34 +204,34 @@ impl Identity {
         known.aliases.iter().filter(|(_, alias)| alias.number == number).map(|(&lower, _)| lower).collect()
     }
 
-    /// Does any file have an alias?
+    /// Whether any file has an alias.
     pub(crate) fn has_aliases(&self) -> bool {
         self.aliases.load(Ordering::Acquire) != 0
     }
 
-    /// The link count record of a file.
-    pub(crate) fn names(&self, number: u64) -> Option<Names> {
+    /// Returns the link count record of a file.
+    pub(crate) fn names(&self, number: u64) -> Option<LinkCount> {
         if self.names.load(Ordering::Acquire) == 0 {
             return None;
         }
         self.known.read().names.get(&number).copied()
     }
 
-    /// What is known.
+    /// Returns a copy of the content.
     pub(crate) fn known(&self) -> Known {
         self.known.read().clone()
     }
 
-    /// Only the tags of branches.
+    /// Returns a copy of the tags alone.
     pub(crate) fn tags(&self) -> Known {
         Known { tags: self.known.read().tags.clone(), ..Known::default() }
     }
 
-    /// Another log takes the place of the present one; it holds all of `known`.
+    /// Replaces the log. The new one holds all of `known`.
     pub(crate) fn replace(&self, known: Known, log: Option<Log>) {
         let old = {
             let mut present = self.log.lock();
-            self.late.lock().clear();
+            self.deferred.lock().clear();
             let mut all = self.known.write();
             self.aliases.store(known.aliases.len(), Ordering::Release);
             self.names.store(known.names.len(), Ordering::Release);
@@ -236,29 +241,29 @@ impl Identity {
         drop(old);
     }
 
-    /// Writes a record, then takes it in.
+    /// Writes a record, then applies it.
     pub(crate) fn append(&self, cx: &Cx<'_>, record: Record) -> Result<()> {
         self.write(cx, std::slice::from_ref(&record))?;
-        self.take_in(record);
+        self.apply(record);
         Ok(())
     }
 
-    /// The same after the moment of an operation, when it can't fail any more: a record that can't be written now is written
-    /// with a later one, or when the union ends.
-    pub(crate) fn note(&self, cx: &Cx<'_>, record: Record) {
-        self.note_all(cx, vec![record]);
+    /// Writes a record after an operation took effect and can't fail any more. If writing fails,
+    /// the record is written with a later one, or when the union is unmounted.
+    pub(crate) fn append_or_defer(&self, cx: &Cx<'_>, record: Record) {
+        self.append_all_or_defer(cx, vec![record]);
     }
 
-    /// The same for records that are written as one.
-    pub(crate) fn note_all(&self, cx: &Cx<'_>, records: Vec<Record>) {
+    /// As [`Self::append_or_defer`], for records that are written as one.
+    pub(crate) fn append_all_or_defer(&self, cx: &Cx<'_>, records: Vec<Record>) {
         if let Err(errno) = self.write(cx, &records) {
-            tracing::warn!(%errno, "the identity log could not be written");
-            self.late.lock().extend(records.iter().cloned());
+            tracing::warn!(%errno, "could not write the identity log; the records are written later");
+            self.deferred.lock().extend(records.iter().cloned());
         }
-        records.into_iter().for_each(|record| self.take_in(record));
+        records.into_iter().for_each(|record| self.apply(record));
     }
 
-    /// Writes what could not be written before.
+    /// Writes the records that could not be written before.
     pub(crate) fn flush(&self, cx: &Cx<'_>) -> Result<()> {
         self.write(cx, &[])
     }
@@ -266,50 +271,50 @@ impl Identity {
     fn write(&self, cx: &Cx<'_>, records: &[Record]) -> Result<()> {
         let mut log = self.log.lock();
         let Some(log) = log.as_mut() else {
-            self.late.lock().clear();
+            self.deferred.lock().clear();
             return Ok(());
         };
         loop {
-            let Some(late) = self.late.lock().front().cloned() else { break };
-            log.append(cx, [&late])?;
-            self.late.lock().pop_front();
+            let Some(deferred) = self.deferred.lock().front().cloned() else { break };
+            log.append(cx, [&deferred])?;
+            self.deferred.lock().pop_front();
         }
         if records.is_empty() { Ok(()) } else { log.append(cx, records) }
     }
 
-    fn take_in(&self, record: Record) {
+    fn apply(&self, record: Record) {
         let mut known = self.known.write();
         known.apply(record);
         self.aliases.store(known.aliases.len(), Ordering::Release);
         self.names.store(known.names.len(), Ordering::Release);
     }
 
-    /// The names that were about to be used up.
-    pub(crate) fn in_use(&self) -> Vec<(u64, Using)> {
+    /// Returns the names that were about to be used up.
+    pub(crate) fn unfinished_uses(&self) -> Vec<(u64, Using)> {
         let known = self.known.read();
         known.using.iter().flat_map(|(&number, list)| list.iter().map(move |u| (number, u.clone()))).collect()
     }
 
-    /// Forgets the alias of a lower file, if it has one.
+    /// Removes the alias of a lower file, if it has one.
     pub(crate) fn unalias(&self, cx: &Cx<'_>, tag: u16, lower: u64) {
         if self.has_aliases() && self.known.read().aliases.contains_key(&(tag, lower)) {
-            self.note(cx, Record::Unalias { tag, lower });
+            self.append_or_defer(cx, Record::Unalias { tag, lower });
         }
     }
 
-    /// From now on a lower directory is known as `number`. Nothing is written now: the record goes with the next one.
-    pub(crate) fn alias_later(&self, tag: u16, lower: u64, alias: Alias) {
+    /// Gives a lower directory an alias, without writing: the record is written with the next one.
+    pub(crate) fn alias_deferred(&self, tag: u16, lower: u64, alias: Alias) {
         let record = Record::Alias { tag, lower, alias };
-        self.late.lock().push_back(record.clone());
-        self.take_in(record);
+        self.deferred.lock().push_back(record.clone());
+        self.apply(record);
     }
 
-    /// Forgets an alias where nothing is to be written now: the record goes with the next one. Should it be
-    /// lost, the file's time of birth shows once more that the alias is another file's.
-    pub(crate) fn unalias_later(&self, tag: u16, lower: u64) {
+    /// Removes an alias, without writing: the record is written with the next one. If it is lost,
+    /// the time of birth reveals again that the alias belongs to another file.
+    pub(crate) fn unalias_deferred(&self, tag: u16, lower: u64) {
         if self.known.read().aliases.contains_key(&(tag, lower)) {
-            self.late.lock().push_back(Record::Unalias { tag, lower });
-            self.take_in(Record::Unalias { tag, lower });
+            self.deferred.lock().push_back(Record::Unalias { tag, lower });
+            self.apply(Record::Unalias { tag, lower });
         }
     }
 }
@@ -340,7 +345,7 @@ mod tests {
                 assert_eq!(widen(narrow(number)), number);
             }
             assert!(highest(tag) <= u64::from(u32::MAX) && narrow(compose(tag, 0)) > ROOT);
-            // The ranges of two tags have nothing in common.
+            // The ranges of two tags do not overlap.
             let inside = |n: &&u64| (narrow(compose(tag, 0))..=highest(tag)).contains(*n);
             assert_eq!(lowest.iter().filter(inside).count(), 1, "tag {tag}");
         }
@@ -352,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn records_say_the_same_again() {
+    fn records_restore_the_content() {
         let mut known = Known::default();
         known.apply(Record::Tag { tag: 1, path: b"/a".to_vec() });
         let born = Time { sec: -1, nsec: 5 };

@@ -1,4 +1,5 @@
-//! The index of copied-up files that have several names: docs/design/unionfs.md, "Hard links".
+//! The link index on disk, of copied-up files with several names: docs/design/unionfs.md, "Hard
+//! links".
 
 use crate::branch::{BranchId, Lower};
 use crate::links::Index;
@@ -10,12 +11,13 @@ use std::sync::Arc;
 use vnode::{Attr, DirEntry, Entry, Errno, Kind, Result, Vnode};
 
 impl Core {
-    /// The directory of index entries of a branch, if it is there.
+    /// Returns the directory of index entries of a branch, if it exists.
     pub(crate) fn links_dir(&self, op: &Op<'_>, branch: BranchId) -> Result<Option<Arc<dyn Vnode>>> {
         self.own_dir(op, branch, Own::Links)
     }
 
-    /// Reads the indexes of all branches. `tidy`: removes entries of files that have moved on to the left.
+    /// Reads the indexes of all branches. `tidy`: also removes entries of files that have moved
+    /// further left.
     pub(crate) fn load_links(&self, op: &Op<'_>, tidy: bool) -> std::result::Result<Index, (BranchId, Errno)> {
         let mut index = Index::new();
         for member in &op.set.order {
@@ -39,38 +41,42 @@ impl Core {
             if let std::collections::hash_map::Entry::Vacant(e) = index.entry(number) {
                 e.insert(branch);
             } else if tidy && op.set.writable(branch) {
-                // The file moved on to the left.
+                // The file has moved further left.
                 self.unlink_index(op, number, branch);
             }
         }
         Ok(())
     }
 
-    /// Is there a copy in the index of that branch? The tail of the log may be lost: the index knows the copy's number, too.
+    /// Whether a valid index entry exists. If the end of the log is lost, this restores the copy's
+    /// alias, because the entry is named by the number.
     fn is_index_entry(&self, op: &Op<'_>, branch: BranchId, dir: &Arc<dyn Vnode>, number: u64) -> Result<bool> {
         let Some(entry) = dir.lookup(op, IndexName::of(number).name()?)? else { return Ok(false) };
         if entry.vnode.kind() == Kind::Directory {
             return Ok(false);
         }
-        // The copy of a file lies left of it: what claims to be one of a file on its own branch, or left of it, is none.
-        let own = op.set.at(branch);
+        // A copy lies left of its original, so an entry for a file of the same branch or further
+        // left is invalid.
+        let own = op.set.position(branch);
         let at = |tag: u16| op.set.order.iter().position(|member| member.state.tag == tag);
         if crate::identity::tag_of(number).and_then(at).is_some_and(|at| at <= own) {
             let (number, path) = (format!("{number:016x}"), op.set.path_of(branch));
-            tracing::debug!(branch = %path, number, "an index entry of a file further left is ignored");
+            tracing::debug!(branch = %path, number, "ignored an invalid index entry: the file lies on this branch or further left");
             return Ok(false);
         }
         let lower = Lower { vnode: entry.vnode, branch };
         if self.number_of(op, &lower, &entry.attr)? != number {
-            self.identity.note(op, self.alias_record(op, &lower, &entry.attr, (number, 0))?);
+            self.identity.append_or_defer(op, self.alias_record(op, &lower, &entry.attr, (number, 0))?);
         }
         Ok(true)
     }
 
-    /// The file that a lower name leads to: the copy that was made of it under another name, else itself.
-    pub(crate) fn behind_links(&self, op: &Op<'_>, branch: BranchId, entry: Entry) -> Result<(Lower, Attr)> {
+    /// Returns the file that a lower name leads to: the copy, if the file was copied up under
+    /// another name, else the lower file.
+    pub(crate) fn follow_index(&self, op: &Op<'_>, branch: BranchId, entry: Entry) -> Result<(Lower, Attr)> {
         let own = Lower { vnode: entry.vnode, branch };
-        // (A single name may be what is left of several, also on a branch that is read-only now.)
+        // Don't check for `nlink > 1`: a file with one name may have had several, also on a branch
+        // that is read-only now.
         if self.links.is_empty() {
             return Ok((own, entry.attr));
         }
@@ -87,12 +93,12 @@ impl Core {
         }
     }
 
-    /// Puts a copy into the index: from then on all lower names lead to it.
+    /// Adds a copy to the index. From then on all lower names lead to it.
     pub(crate) fn add_to_index(&self, op: &Op<'_>, number: u64, copy: &Lower) -> Result<()> {
         let (server, name) = (self.server(op), IndexName::of(number));
         self.in_own_dir(op, copy.branch, Own::Links, |dir| match dir.link(&server, name.name()?, &copy.vnode) {
             Err(Errno::EXIST) => {
-                // Left behind by an operation that was not finished: nothing leads to it.
+                // A leftover of an interrupted operation: nothing refers to it.
                 dir.unlink(&server, name.name()?)?;
                 dir.link(&server, name.name()?, &copy.vnode)
             }
@@ -102,14 +108,15 @@ impl Core {
         Ok(())
     }
 
-    /// Takes a copy out of the index.
+    /// Removes a copy from the index.
     pub(crate) fn remove_from_index(&self, op: &Op<'_>, number: u64) {
         let Some(branch) = self.links.branch(number) else { return };
         self.unlink_index(op, number, branch);
         self.links.set(number, None);
     }
 
-    /// Removes an index entry that nothing needs any more. On a branch that is not written to it stays, and means nothing.
+    /// Removes an index entry that is not needed any more. On a branch that is not written it
+    /// remains, without effect.
     pub(crate) fn unlink_index(&self, op: &Op<'_>, number: u64, branch: BranchId) {
         if !op.set.writable(branch) {
             return;
@@ -121,7 +128,7 @@ impl Core {
         if let Err(errno) = removed
             && errno != Errno::NOENT
         {
-            tracing::warn!(%errno, branch = %op.set.path_of(branch), "a file without names stays in the index");
+            tracing::warn!(%errno, branch = %op.set.path_of(branch), "could not remove a file without names from the index of hard links");
         }
     }
 }

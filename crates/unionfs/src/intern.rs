@@ -1,8 +1,8 @@
-//! One live vnode for each object.
+//! Interning: each live object has one vnode.
 
 use crate::branch::{Lower, Stack, same_stack};
 use crate::log::Alias;
-use crate::metacopy::wears_same;
+use crate::metacopy::same_metacopy;
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
 use crate::set::BranchSet;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use vnode::{Errno, Result, Vnode};
 
 impl Core {
-    /// The live vnode of a file, or a new one.
+    /// Returns the live vnode of a file, or a new one.
     pub(crate) fn intern_leaf(
         self: &Arc<Self>,
         op: &Op<'_>,
@@ -29,40 +29,43 @@ impl Core {
                     let stray = !live.is_current(op.set) || live.is_adrift();
                     let same = live.leaf().is(lower);
                     if stray && (same || !live.is_gone()) {
-                        live.settle(op, lower.clone(), Some(place))?;
+                        live.set_found(op, lower.clone(), Some(place))?;
                         return Ok(live);
                     }
                     if same {
-                        if !wears_same(&live.leaf().vnode, &lower.vnode) {
-                            // Somebody removed its metacopy behind our back, or put one there.
-                            live.dress(lower.clone());
+                        if !same_metacopy(&live.leaf().vnode, &lower.vnode) {
+                            // Its metacopy was removed or created out of band.
+                            live.replace_view(lower.clone());
                         }
-                        if !op.set.stays(lower.branch) && !live.is_at(&place.parent, place.name.as_bytes()) {
+                        if !op.set.files_stay(lower.branch) && !live.is_at(&place.parent, place.name.as_bytes()) {
                             live.set_place(Some(place));
                         }
                         return Ok(live);
                     }
                     id = crate::identity::next_free(id);
                 }
-                // A branch was changed behind our back, and the number belongs to something else that still lives.
+                // After an out-of-band change the number belongs to another object that is still
+                // live.
                 Interned::Present(_) => id = crate::identity::next_free(id),
             }
         }
     }
 
-    /// Is `live` the vnode of an object that is gone for good, whose number a branch has given to `found`?
+    /// Whether `live` is the vnode of a deleted object, whose number the branch's file system has
+    /// reused for `found`.
     ///
-    /// File systems give a number away again at once, while the kernel has not yet forgotten the old object. A bottom that
-    /// knows its live vnodes answers the same one for the same object; otherwise the old one itself is asked.
+    /// File systems reuse numbers at once, while the kernel may still refer to the old object. A
+    /// bottom layer that knows its live vnodes returns the same vnode for the same object.
+    /// Otherwise the old vnode is queried.
     fn is_dead(&self, live: &UnionVnode, found: &Lower) -> bool {
         let leaf = live.leaf();
         if Arc::ptr_eq(&leaf.vnode, &found.vnode) {
             return false;
         }
-        matches!(leaf.vnode.getattr(&self.own()), Err(Errno::STALE | Errno::NOENT))
+        matches!(leaf.vnode.getattr(&self.server_cx()), Err(Errno::STALE | Errno::NOENT))
     }
 
-    /// The vnode of a new file without a name.
+    /// Returns the vnode of a new file without a name.
     pub(crate) fn intern_unnamed(self: &Arc<Self>, op: &Op<'_>, number: u64, lower: &Lower) -> Arc<UnionVnode> {
         let mut id = number;
         loop {
@@ -75,7 +78,7 @@ impl Core {
         }
     }
 
-    /// The live vnode of a directory, or a new one.
+    /// Returns the live vnode of a directory, or a new one.
     pub(crate) fn intern_dir(
         self: &Arc<Self>,
         op: &Op<'_>,
@@ -86,7 +89,7 @@ impl Core {
         let mut id = self.directory_number(op, &stack)?;
         let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
         if let Some(live) = self.renumbered(op, id, (&place.parent, place.name.as_bytes()), &stack)? {
-            live.found_dir(op, stack, redirect, Some(place))?;
+            live.adopt_stack(op, stack, redirect, Some(place))?;
             return Ok(live);
         }
         loop {
@@ -101,7 +104,7 @@ impl Core {
                 }
                 Interned::Present(live) if live.dir.is_some() => {
                     if !live.is_current(op.set) || live.is_adrift() {
-                        live.found_dir(op, stack, redirect, Some(place))?;
+                        live.adopt_stack(op, stack, redirect, Some(place))?;
                         return Ok(live);
                     }
                     let here = live.is_at(&place.parent, place.name.as_bytes());
@@ -123,8 +126,8 @@ impl Core {
         }
     }
 
-    /// The live vnode of the directory at that place, which has merged something further right since the branches changed: by
-    /// what it merges now its number would be another.
+    /// Returns the live vnode of the directory at this place, if the directory merges more branches
+    /// to the right since the set changed: computed from the new stack, its number would differ.
     pub(crate) fn renumbered(
         &self,
         op: &Op<'_>,
@@ -150,8 +153,9 @@ impl Core {
 }
 
 impl UnionVnode {
-    /// A directory that was last right in an older set was found again, as this. It keeps its number, also over the next mount.
-    pub(crate) fn found_dir(
+    /// Revalidates a directory with its stack in the current set. It keeps its number, also after
+    /// the next mount.
+    pub(crate) fn adopt_stack(
         &self,
         op: &Op<'_>,
         stack: Stack,
@@ -162,9 +166,9 @@ impl UnionVnode {
         if self.core.directory_number(op, &stack)? != self.id && crate::identity::tag_of(self.id).is_some() {
             let born = last.vnode.getattr(op)?.btime.unwrap_or_default();
             let alias = Alias { born, number: self.id, generation: self.generation() };
-            self.core.identity.alias_later(op.set.branch(last.branch)?.tag, last.vnode.id(), alias);
+            self.core.identity.alias_deferred(op.set.branch(last.branch)?.tag, last.vnode.id(), alias);
         }
-        self.settle_dir(op, stack, place)?;
+        self.set_found_dir(op, stack, place)?;
         *self.dir()?.redirect.lock() = redirect;
         Ok(())
     }

@@ -1,37 +1,43 @@
 #![forbid(unsafe_code)]
-//! Several directories unified into one: the stackable union of the papers.
+//! The union layer: several directories, its *branches*, merged into one tree.
 //!
-//! A [`Unionfs`] is a [`vnode::Layer`] over several others, its *branches*. A union vnode holds the lower vnodes that it
-//! shows: the leftmost one of a file, all of a directory (`node`; one vnode for each object: `intern`, `table`). Everything else is found by its concept:
+//! A [`Unionfs`] is a [`vnode::Layer`] over the layers of its branches. A union vnode refers to
+//! lower vnodes: a file to the leftmost one of its name, a directory to all parts that it merges
+//! (`node`). Each live object has one vnode (`intern`, `table`). All other files by concept:
 //!
 //! | concept | file |
 //! |---|---|
-//! | what users choose, and why a union can't be made | `declare`, `options`, `build` |
-//! | a branch; the set of them and their order; the present set | `branch`, `set`, `current` |
-//! | changing the set while the union is in use; who waits for that; bringing vnodes up to it | `change`, `gate`, `revalidate` |
-//! | what all vnodes share, and on which branch a change goes; what one operation goes by | `core`, `op` |
-//! | finding a name: left to right, whiteouts, merging | `lookup` |
-//! | names that are kept from users; hiding | `whiteout` |
-//! | opaque directories and redirects | `marks` |
-//! | records that only the server can have made | `trust` |
-//! | listing | `readdir` |
+//! | options, their validation, building a union | `declare`, `options`, `build` |
+//! | a branch; the ordered set of branches; the current set | `branch`, `set`, `current` |
+//! | changing the set while the union is in use; excluding that from other changes; revalidating vnodes | `change`, `gate`, `revalidate` |
+//! | state shared by all vnodes, choice of branch; the context of one operation | `core`, `op` |
+//! | lookup: left to right, whiteouts, merging | `lookup` |
+//! | reserved names, whiteouts | `whiteout` |
+//! | opaque marks and redirects | `opaque_redirect` |
+//! | which records on disk are trusted | `trust` |
+//! | listings: readdir; merged listings that are kept | `readdir`, `listing` |
+//! | the lock on a directory's entries | `entry_lock` |
 //! | attributes, extended attributes, open files | `attr`, `xattr`, `file` |
-//! | copy-up | `copyup`, `copydata`, `parents` (of directories), `jobs` and `movers` (who waits for whom) |
-//! | copy-up of attributes without data | `copymeta`; what comes of it, and how that is found: `metacopy` |
-//! | making, removing, renaming | `create`, `remove`, `rmdir`, `rename`, `rename_dir`, `exchange` |
-//! | beginning anew when overtaken | `retry` |
-//! | marks that users write by name | `unpack` |
-//! | commands for the layers of branches | `control` |
-//! | files of several names: the index of copies, counting, after a crash | `links`, `index`, `counting`, `recovery` |
-//! | numbers that stay | `numbers`, `identity`, `log`, `logfile` |
+//! | copy-up of files: protocol, data and attributes | `copyup`, `copydata` |
+//! | copies of directories; which branches can take one | `parents` |
+//! | one copy-up of an object at a time; writes against moves | `jobs`, `write_gate` |
+//! | copy-up of attributes without data: creating a metacopy; finding and reading one | `copymeta`, `metacopy` |
+//! | create, remove, rename | `create`, `remove`, `rmdir`, `rename`, `rename_dir`, `exchange` |
+//! | retries after a race | `retry` |
+//! | whiteouts and opaque marks created by users | `unpack` |
+//! | control commands, passed to the branches' layers | `control` |
+//! | hard links: the index of copies, link counts, recovery after a crash | `links`, `index`, `link_count`, `link_recovery` |
+//! | persistent inode numbers | `numbers`, `identity`, `log`, `logfile` |
 //! | file handles: objects by number | `by_number` |
-//! | what is unfinished | `work` |
-//! | removing from a full branch | `freeing`, `spare` |
+//! | work directory | `work` |
+//! | removals on a full branch | `full_branch`, `reserve` |
 //! | the union's own names in a branch's root | `ownnames`, `ownfiles` |
-//! | what is not said twice in the log; times that stay | `said`, `times` |
-//! | values whose size is asked first | `sized` |
+//! | warnings logged once or rarely; restoring times | `logged_once`, `times` |
+//! | values of unknown size; names stored inline | `read_sized`, `shortname` |
+//! | every vnode operation, dispatched to the files above | `vnode_impl` |
 //!
-//! Modules import each other downward only: `scripts/import-cycles.sh unionfs`. `core` is generic over the vnode, so that it lies below it.
+//! Modules import each other downward only: `scripts/import-cycles.sh unionfs`. `core` is generic
+//! over the vnode type, so that it can lie below `node`.
 //!
 //! Design and lock order: docs/design/unionfs.md. Records on disk: docs/formats/union-branch.md.
 
@@ -45,47 +51,46 @@ mod copydata;
 mod copymeta;
 mod copyup;
 mod core;
-mod counting;
 mod create;
 mod current;
 mod declare;
+mod entry_lock;
 mod exchange;
 mod file;
-mod freeing;
+mod full_branch;
 mod gate;
 mod identity;
 mod index;
 mod intern;
 mod jobs;
+mod link_count;
+mod link_recovery;
 mod links;
 mod listing;
 mod log;
 mod logfile;
+mod logged_once;
 mod lookup;
-mod marks;
 mod metacopy;
-mod movers;
-mod names;
 mod node;
 mod numbers;
 mod op;
+mod opaque_redirect;
 mod options;
 mod ownfiles;
 mod ownnames;
 mod parents;
+mod read_sized;
 mod readdir;
-mod recovery;
 mod remove;
 mod rename;
 mod rename_dir;
+mod reserve;
 mod retry;
 mod revalidate;
 mod rmdir;
-mod said;
 mod set;
 mod shortname;
-mod sized;
-mod spare;
 mod table;
 mod times;
 mod trust;
@@ -93,6 +98,7 @@ mod unpack;
 mod vnode_impl;
 mod whiteout;
 mod work;
+mod write_gate;
 mod xattr;
 
 pub use build::Unionfs;

@@ -1,4 +1,4 @@
-//! Which files of several names were copied up, and where to.
+//! The link index in memory: which files with several names were copied up, and to which branch.
 
 use crate::branch::BranchId;
 use crate::log::Record;
@@ -7,23 +7,25 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ThreadId;
 
-/// The copied-up files that had several names: number to the branch with the copy.
+/// The copied-up files that had several names, by number, with the branch of the copy.
 pub(crate) type Index = HashMap<u64, BranchId>;
 
-/// The present index.
+/// The current index, and the operations on link counts under way.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     index: RwLock<Index>,
     len: AtomicUsize,
-    /// Held while a count of names is read, changed and written: names of one file may go from several directories at once.
+    /// Locked while a link count is read, changed and written: names of one file may be removed
+    /// from several directories at once.
     pub(crate) counting: Mutex<Pending>,
 }
 
-/// The [`Record::Using`] that are not yet ended, by the thread whose operation each belongs to: it has one at most.
+/// The unfinished [`Record::Using`], by the thread that runs the operation. Each thread has one at
+/// most.
 pub(crate) type Pending = HashMap<ThreadId, Record>;
 
 impl Links {
-    /// The branch that holds the copy of the file of that number.
+    /// Returns the branch that holds the copy of this file.
     pub(crate) fn branch(&self, number: u64) -> Option<BranchId> {
         if self.len.load(Ordering::Acquire) == 0 {
             return None;
@@ -31,12 +33,12 @@ impl Links {
         self.index.read().get(&number).copied()
     }
 
-    /// Is the index empty?
+    /// Whether the index is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.len.load(Ordering::Acquire) == 0
     }
 
-    /// Another index takes the place of this one.
+    /// Replaces the index.
     pub(crate) fn replace(&self, index: Index) {
         let mut present = self.index.write();
         *present = index;

@@ -1,8 +1,9 @@
-//! Merged listings, and how they are kept right while entries change through the union.
+//! Merged listings, and how they are kept up to date while entries change through the union.
 //!
-//! A listing is merged once, and stays while it is read on, also by others. A change of an entry
-//! through the union only marks that name: as gone, or as one to look for when a reader comes to
-//! it. So the work of listing a directory while entries come and go is linear in their number.
+//! A directory is merged once, and the listing is kept for readers who continue, and for others. A
+//! change of an entry through the union only marks its name in the listing: as gone, or as one to
+//! look up when a reader reaches it. So listing a directory while its entries change costs time
+//! linear in their number.
 
 use crate::branch::Stack;
 use crate::identity::mix;
@@ -13,33 +14,34 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use vnode::{Errno, Kind, Result, Time};
 
-/// Listings that are kept, of large directories and of others.
+/// Number of listings that are kept, each of large directories and of others.
 const KEPT: usize = 32;
-/// A listing takes so many new names, and one more for each two that it was merged with.
+/// A listing accepts this many new names, plus one for each two that it was merged with.
 const MOST_ADDED: usize = 1024;
-/// So many changes are noted while a directory is merged.
+/// Maximum number of changes noted during a merge.
 const MOST_NOTED: usize = 1 << 16;
-/// A directory for which fewer entries are read, hidden ones and whiteouts too, is merged anew whenever it may have changed out
-/// of band.
+/// A directory with fewer lower entries, hidden ones and whiteouts included, is merged again
+/// whenever it may have changed out of band.
 const LARGE: usize = 4096;
-/// Own changes make it impossible to tell whether a directory also changed out of band. A large one
-/// is then merged anew after this time for each of these, so that readers cannot keep it busy: merging
-/// takes a fraction of it, during which the kernel makes writers wait.
-const REST: Duration = Duration::from_micros(5);
+/// After own changes, an additional out-of-band change can't be recognised. A large directory is
+/// then merged again after this time for each entry, so that readers can't keep it busy. A merge
+/// takes a fraction of that time, during which the kernel makes writers wait.
+const GRACE: Duration = Duration::from_micros(5);
 
-/// What moves whenever an entry of one directory comes or goes: its times, and what else it goes by.
+/// The values that change with each change of an entry of one directory: its times, and the stamp
+/// that its layer reports.
 pub(crate) type Stamp = (Time, Time, Option<u64>);
 
-/// What became of a name.
+/// How an entry changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// There is nothing of that name.
+pub(crate) enum EntryChange {
+    /// The name was removed.
     Gone,
-    /// To be looked for.
+    /// The name has to be looked up.
     Unknown,
 }
 
-/// What a listing says of a name that it was merged with.
+/// State of a name in a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Known,
@@ -57,7 +59,7 @@ struct Item {
     state: State,
 }
 
-/// A name that came after the merge.
+/// A name that was added after the merge.
 #[derive(Debug)]
 struct Added {
     name: Box<[u8]>,
@@ -72,44 +74,44 @@ pub(crate) struct Listing {
     names: Vec<u8>,
     items: Vec<Item>,
     added: BTreeMap<u64, Added>,
-    /// How many lower entries it was merged from, whiteouts too.
+    /// Number of lower entries that were merged, whiteouts included.
     pub(crate) work: usize,
-    /// Counts the changes.
+    /// Number of changes.
     version: u64,
-    /// Its positions have 31 bits.
+    /// Whether positions have 31 bits.
     narrow: bool,
 }
 
-/// Where a name is in a listing.
+/// The place of a name in a listing.
 enum Spot {
     Item(usize),
     Added(u64),
-    /// Nowhere; this would be its cookie.
+    /// Not there; this would be its cookie.
     Free(u64),
 }
 
 /// Entries taken from a listing.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    pub(crate) entries: Vec<Taken>,
+    pub(crate) entries: Vec<BatchEntry>,
     names: Vec<u8>,
     version: u64,
 }
 
-/// One of them.
+/// An entry of a [`Batch`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken {
+pub(crate) struct BatchEntry {
     pub(crate) cookie: u64,
     pub(crate) ino: u64,
     pub(crate) kind: Kind,
-    /// Kind and number are not known, nor whether it is there.
+    /// Whether kind, number and existence are unknown.
     pub(crate) unknown: bool,
     start: usize,
     end: usize,
 }
 
 impl Batch {
-    pub(crate) fn name(&self, entry: &Taken) -> &[u8] {
+    pub(crate) fn name(&self, entry: &BatchEntry) -> &[u8] {
         self.names.get(entry.start..entry.end).unwrap_or_default()
     }
 
@@ -117,16 +119,18 @@ impl Batch {
         let start = self.names.len();
         self.names.extend_from_slice(name);
         let (end, unknown) = (self.names.len(), state == State::Unknown);
-        self.entries.push(Taken { cookie, ino, kind, unknown, start, end });
+        self.entries.push(BatchEntry { cookie, ino, kind, unknown, start, end });
     }
 }
 
-/// The same in 31 bits. The last million of them is left for equal positions that are counted up.
+/// As [`position`], in 31 bits. The last million of them is left for equal positions, which are
+/// counted up.
 fn narrow_position(name: &[u8]) -> u64 {
     (position(name) % ((1 << 31) - (1 << 20))).max(1)
 }
 
-/// The position of a name in a merged listing: 62 bits that never change, and never 0.
+/// Returns the position of a name in a merged listing: a 62-bit hash that never changes and is
+/// never 0.
 pub(crate) fn position(name: &[u8]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for &byte in name {
@@ -136,18 +140,18 @@ pub(crate) fn position(name: &[u8]) -> u64 {
 }
 
 impl Listing {
-    /// An empty listing with room; `narrow`: its positions have 31 bits.
+    /// Returns an empty listing with room for `entries`; `narrow`: positions have 31 bits.
     pub(crate) fn with_capacity(entries: usize, narrow: bool) -> Self {
         Self { items: Vec::with_capacity(entries), narrow, ..Self::default() }
     }
 
-    /// The position of a name in this listing.
+    /// Returns the position of a name in this listing.
     pub(crate) fn position(&self, name: &[u8]) -> u64 {
         if self.narrow { narrow_position(name) } else { position(name) }
     }
 
-    /// Appends an entry. They come in the order of their positions, those of one position in the
-    /// order of their names.
+    /// Appends an entry. The caller appends in the order of positions, and of names among equal
+    /// positions.
     pub(crate) fn push(&mut self, name: &[u8], ino: u64, kind: Kind) -> Result<()> {
         let after = self.items.last().map_or(0, |last| last.cookie);
         let start = u32::try_from(self.names.len()).map_err(|_| Errno::OVERFLOW)?;
@@ -163,7 +167,8 @@ impl Listing {
         self.names.get(start..start + usize::from(item.len)).unwrap_or_default()
     }
 
-    /// Names with equal positions have cookies one after the other, all of which stay taken.
+    /// Finds a name. Names with equal positions have consecutive cookies, all of which remain
+    /// taken.
     fn find(&self, name: &[u8]) -> Spot {
         let mut cookie = self.position(name);
         let mut index = self.items.partition_point(|item| item.cookie < cookie);
@@ -185,24 +190,25 @@ impl Listing {
         self.added.contains_key(&cookie) || self.items.binary_search_by_key(&cookie, |item| item.cookie).is_ok()
     }
 
-    /// Notes a change. Answers false if there were too many: the listing is not to be kept.
-    fn change(&mut self, name: &[u8], fate: Fate) -> bool {
+    /// Notes a change. Returns false after too many new names: the listing must be dropped then.
+    fn change(&mut self, name: &[u8], change: EntryChange) -> bool {
         self.version += 1;
-        let state = if fate == Fate::Gone { State::Gone } else { State::Unknown };
-        match (self.find(name), fate) {
+        let state = if change == EntryChange::Gone { State::Gone } else { State::Unknown };
+        match (self.find(name), change) {
             (Spot::Item(index), _) => self.items.get_mut(index).map_or((), |item| item.state = state),
-            (Spot::Added(cookie), Fate::Gone) if !self.is_taken(cookie + 1) => drop(self.added.remove(&cookie)),
+            (Spot::Added(cookie), EntryChange::Gone) if !self.is_taken(cookie + 1) => drop(self.added.remove(&cookie)),
             (Spot::Added(cookie), _) => self.added.get_mut(&cookie).map_or((), |added| added.state = state),
-            (Spot::Free(_), Fate::Gone) => {}
-            (Spot::Free(cookie), Fate::Unknown) => {
+            (Spot::Free(_), EntryChange::Gone) => {}
+            (Spot::Free(cookie), EntryChange::Unknown) => {
                 self.added.insert(cookie, Added { name: name.into(), state, ino: 0, kind: Kind::Regular });
             }
         }
         self.added.len() <= MOST_ADDED + self.items.len() / 2
     }
 
-    /// What was found of an unknown entry of a batch, unless something has changed since.
-    pub(crate) fn settle(&mut self, batch: &Batch, entry: &Taken, found: Option<(u64, Kind)>) {
+    /// Stores the result of looking up an unknown entry of a batch, unless something has changed
+    /// since.
+    pub(crate) fn resolve(&mut self, batch: &Batch, entry: &BatchEntry, found: Option<(u64, Kind)>) {
         if self.version != batch.version {
             return;
         }
@@ -222,7 +228,7 @@ impl Listing {
         }
     }
 
-    /// Up to `most` entries after a cookie.
+    /// Returns up to `most` entries after a cookie.
     pub(crate) fn after(&self, cookie: u64, most: usize) -> Batch {
         let first = self.items.partition_point(|item| item.cookie <= cookie);
         let mut items = self.items.get(first..).unwrap_or_default().iter().peekable();
@@ -252,69 +258,70 @@ impl Listing {
     }
 }
 
-/// A listing, and what it was merged from.
+/// A listing, and the parts that it was merged from.
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) listing: Listing,
     stack: Stack,
     stamps: Vec<Stamp>,
     merged: Instant,
-    /// How long it may be believed after own changes.
-    rest: Duration,
-    /// Entries changed through the union since.
+    /// How long it may be used after own changes.
+    grace: Duration,
+    /// Whether entries were changed through the union since.
     own: bool,
 }
 
-/// How right a listing is that is kept.
+/// Whether a kept listing may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trust {
-    Right,
-    /// Until then: only own changes since can be accounted for.
+pub(crate) enum Validity {
+    Yes,
+    /// Yes, until this time: there were own changes since, and maybe others.
     Until(Instant),
-    Wrong,
+    No,
 }
 
 impl Kept {
     pub(crate) fn new(listing: Listing, stack: Stack, stamps: Vec<Stamp>, begun: Instant) -> Self {
         let (merged, entries) = (Instant::now(), listing.work);
-        let rest = match u32::try_from(entries) {
+        let grace = match u32::try_from(entries) {
             _ if entries < LARGE => Duration::ZERO,
-            Ok(entries) => (REST * entries).max((merged - begun) * 4),
+            Ok(entries) => (GRACE * entries).max((merged - begun) * 4),
             Err(_) => Duration::MAX,
         };
-        Self { listing, stack, stamps, merged, rest, own: false }
+        Self { listing, stack, stamps, merged, grace, own: false }
     }
 
-    /// May it be shown to a reader who begins, given what the directory merges now, and its stamps?
-    pub(crate) fn trust(&self, stack: &Stack, stamps: &[Stamp]) -> Trust {
+    /// Whether the listing may be used for a reader who begins, given the directory's current stack
+    /// and stamps.
+    pub(crate) fn validity(&self, stack: &Stack, stamps: &[Stamp]) -> Validity {
         if !crate::branch::same_stack(&self.stack, stack) {
-            return Trust::Wrong;
+            return Validity::No;
         }
         if self.stamps == stamps {
-            return Trust::Right;
+            return Validity::Yes;
         }
-        match self.merged.checked_add(self.rest) {
-            Some(until) if self.own && Instant::now() < until => Trust::Until(until),
-            _ => Trust::Wrong,
+        match self.merged.checked_add(self.grace) {
+            Some(until) if self.own && Instant::now() < until => Validity::Until(until),
+            _ => Validity::No,
         }
     }
 }
 
-/// The listing of a directory, if it is kept, and what changes while it is being merged.
+/// The kept listing of a directory, and the changes noted while it is being merged.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     kept: Option<Arc<Mutex<Kept>>>,
     merging: Option<Box<Merging>>,
-    /// When the listing that somebody was last shown is no longer to be believed.
+    /// When a listing that was used after own changes becomes invalid.
     pub(crate) until: Option<Instant>,
-    /// Counts how often that was so.
+    /// Counts these events.
     pub(crate) epoch: u64,
 }
 
 #[derive(Debug, Default)]
 struct Merging {
     count: u32,
-    changes: Vec<(ShortName, Fate)>,
+    changes: Vec<(ShortName, EntryChange)>,
     lost: bool,
 }
 
@@ -323,7 +330,7 @@ impl Slot {
         self.kept.clone()
     }
 
-    /// Forgets the listing. What is answered must be dropped without the lock.
+    /// Removes the listing and returns it, to be dropped without the lock.
     #[must_use]
     pub(crate) fn forget(&mut self) -> Option<Arc<Mutex<Kept>>> {
         if let Some(merging) = &mut self.merging {
@@ -332,12 +339,13 @@ impl Slot {
         self.kept.take()
     }
 
-    /// Notes a change of an entry. What is answered must be dropped without the lock.
+    /// Notes a change of an entry. Returns a listing that is not kept any more, to be dropped
+    /// without the lock.
     #[must_use]
-    pub(crate) fn change(&mut self, name: &[u8], fate: Fate) -> Option<Arc<Mutex<Kept>>> {
+    pub(crate) fn change(&mut self, name: &[u8], change: EntryChange) -> Option<Arc<Mutex<Kept>>> {
         if let Some(merging) = &mut self.merging {
             if merging.changes.len() < MOST_NOTED {
-                merging.changes.push((ShortName::new(name), fate));
+                merging.changes.push((ShortName::new(name), change));
             } else {
                 merging.lost = true;
             }
@@ -345,32 +353,33 @@ impl Slot {
         let room = self.kept.as_ref().is_none_or(|kept| {
             let mut kept = kept.lock();
             kept.own = true;
-            kept.listing.change(name, fate)
+            kept.listing.change(name, change)
         });
         if room { None } else { self.kept.take() }
     }
 
-    /// A merge begins: to be ended by [`Self::end`]. Answers how many changes it has missed.
-    pub(crate) fn begin(&mut self) -> usize {
+    /// Begins a merge, which [`Self::end_merge`] must end. Returns the number of changes noted
+    /// before.
+    pub(crate) fn begin_merge(&mut self) -> usize {
         let merging = self.merging.get_or_insert_default();
         merging.count += 1;
         merging.changes.len()
     }
 
-    /// It has ended, with this or with an error. Answers the listing, and whether it was kept; the
-    /// one that was kept before must be dropped without the lock.
-    pub(crate) fn end(&mut self, missed: usize, kept: Option<Kept>) -> Option<Ended> {
+    /// Ends a merge, with a listing or after an error. Returns the listing and whether it is kept.
+    /// The one that was kept before must be dropped without the lock.
+    pub(crate) fn end_merge(&mut self, missed: usize, kept: Option<Kept>) -> Option<Ended> {
         let mut merging = self.merging.take()?;
         let ended = kept.map(|mut kept| {
             let work = kept.listing.work;
-            for (name, fate) in merging.changes.get(missed..).unwrap_or_default() {
+            for (name, change) in merging.changes.get(missed..).unwrap_or_default() {
                 kept.own = true;
-                kept.listing.change(name.as_bytes(), *fate);
+                kept.listing.change(name.as_bytes(), *change);
             }
             let listing = Arc::new(Mutex::new(kept));
-            let stays = !merging.lost;
-            let old = if stays { self.kept.replace(listing.clone()) } else { None };
-            Ended { listing, work, stays, _old: old }
+            let is_kept = !merging.lost;
+            let old = if is_kept { self.kept.replace(listing.clone()) } else { None };
+            Ended { listing, work, is_kept, _old: old }
         });
         merging.count -= 1;
         if merging.count > 0 {
@@ -383,16 +392,17 @@ impl Slot {
 /// The outcome of a merge.
 pub(crate) struct Ended {
     pub(crate) listing: Arc<Mutex<Kept>>,
-    /// How many lower entries it was merged from.
+    /// Number of lower entries that were merged.
     pub(crate) work: usize,
-    pub(crate) stays: bool,
+    pub(crate) is_kept: bool,
     _old: Option<Arc<Mutex<Kept>>>,
 }
 
 /// The directories whose merged listings are kept, the oldest first.
 ///
-/// Who goes into each of many subdirectories while listing their parent does not push the listing of a large parent out: that
-/// would be merged anew for each page.
+/// Large and small directories are separate. Otherwise a program that enters all subdirectories
+/// while it lists their large parent would evict the parent's listing, which would be merged again
+/// for each page.
 #[derive(Debug)]
 pub(crate) struct Listings<V> {
     small: Mutex<VecDeque<Weak<V>>>,
@@ -405,26 +415,27 @@ impl<V> Default for Listings<V> {
     }
 }
 
-/// What may have a listing.
+/// A vnode that may have a listing.
 pub(crate) trait Listable {
-    /// Where the listing is kept, if this is a directory.
+    /// Returns the slot for the listing, if this is a directory.
     fn slot(&self) -> Option<&Mutex<Slot>>;
 }
 
 impl<V: Listable> Listings<V> {
-    /// A listing is kept that was merged from so many lower entries.
+    /// Notes that a listing is kept which was merged from `work` lower entries. Evicts the oldest
+    /// if there are too many.
     pub(crate) fn remember(&self, this: &Arc<V>, work: usize) {
         let (recent, others) = if work < LARGE { (&self.small, &self.large) } else { (&self.large, &self.small) };
         let is_other = |weak: &Weak<V>| !std::ptr::eq(weak.as_ptr(), Arc::as_ptr(this));
         others.lock().retain(is_other);
-        // Dropped without the lock.
+        // These must be dropped without the lock.
         let mut held = Vec::new();
         let forgotten = {
             let mut recent = recent.lock();
             recent.retain(is_other);
             recent.push_back(Arc::downgrade(this));
             if recent.len() > KEPT {
-                // What was removed since takes no room.
+                // Directories without a listing don't count.
                 recent.retain(|weak| {
                     let live = weak.upgrade();
                     let keeps =
@@ -476,8 +487,8 @@ mod tests {
     }
 
     #[test]
-    fn positions_are_for_ever() {
-        // Programs keep them over a remount.
+    fn positions_never_change() {
+        // Programs keep positions across a remount.
         assert_eq!(position(b"a"), position(b"a"));
         assert_ne!(position(b"a"), position(b"b"));
         assert!(position(b"whatever") >> 62 == 0);
@@ -485,72 +496,73 @@ mod tests {
     }
 
     #[test]
-    fn changes_show_without_a_merge() {
+    fn changes_are_listed_without_a_merge() {
         let mut listing = listing(&["a", "b", "c", "d"]);
-        assert!(listing.change(b"b", Fate::Gone) && listing.change(b"none", Fate::Gone));
-        assert!(listing.change(b"c", Fate::Unknown) && listing.change(b"new", Fate::Unknown));
+        assert!(listing.change(b"b", EntryChange::Gone) && listing.change(b"none", EntryChange::Gone));
+        assert!(listing.change(b"c", EntryChange::Unknown) && listing.change(b"new", EntryChange::Unknown));
         assert_eq!(shown(&listing), entries(&[("a", false), ("c", true), ("d", false), ("new", true)]));
         let batch = listing.after(0, 9);
         for entry in batch.entries.iter().filter(|entry| entry.unknown) {
             let found = (batch.name(entry) == b"new").then_some((9, Kind::Directory));
-            listing.settle(&batch, entry, found);
+            listing.resolve(&batch, entry, found);
         }
         assert_eq!(shown(&listing), entries(&[("a", false), ("d", false), ("new", false)]));
-        assert!(listing.change(b"new", Fate::Gone) && listing.change(b"b", Fate::Unknown));
+        assert!(listing.change(b"new", EntryChange::Gone) && listing.change(b"b", EntryChange::Unknown));
         assert_eq!(shown(&listing), entries(&[("a", false), ("b", true), ("d", false)]));
         assert!(listing.added.is_empty());
     }
 
     #[test]
-    fn what_changes_while_it_is_looked_for_stays_unknown() {
+    fn an_entry_that_changes_during_its_lookup_remains_unknown() {
         let mut listing = listing(&["a"]);
-        listing.change(b"a", Fate::Unknown);
+        listing.change(b"a", EntryChange::Unknown);
         let batch = listing.after(0, 9);
-        listing.change(b"a", Fate::Unknown);
-        listing.settle(&batch, &batch.entries[0], None);
+        listing.change(b"a", EntryChange::Unknown);
+        listing.resolve(&batch, &batch.entries[0], None);
         assert_eq!(shown(&listing), entries(&[("a", true)]));
     }
 
     #[test]
-    fn names_of_one_position_keep_their_cookies() {
+    fn names_with_equal_positions_keep_their_cookies() {
         let mut listing = listing(&["a"]);
         let at = position(b"x");
-        // As if two other names had the position of this one.
+        // Pretend that two other names have the position of this one.
         for (cookie, name) in [(at, "y"), (at + 1, "z")] {
             let added = Added { name: name.as_bytes().into(), state: State::Known, ino: 1, kind: Kind::Regular };
             listing.added.insert(cookie, added);
         }
-        listing.change(b"x", Fate::Unknown);
+        listing.change(b"x", EntryChange::Unknown);
         assert!(matches!(listing.find(b"x"), Spot::Added(cookie) if cookie == at + 2));
         assert_eq!(shown(&listing), entries(&[("a", false), ("x", true), ("y", false), ("z", false)]));
-        listing.change(b"x", Fate::Gone);
+        listing.change(b"x", EntryChange::Gone);
         assert!(matches!(listing.find(b"x"), Spot::Free(cookie) if cookie == at + 2));
     }
 
     #[test]
-    fn new_names_are_bounded() {
+    fn the_number_of_new_names_is_limited() {
         let mut listing = listing(&["a"]);
-        let most = (0..10 * MOST_ADDED).take_while(|n| listing.change(n.to_string().as_bytes(), Fate::Unknown)).count();
+        let most =
+            (0..10 * MOST_ADDED).take_while(|n| listing.change(n.to_string().as_bytes(), EntryChange::Unknown)).count();
         assert_eq!(most, MOST_ADDED);
     }
 
     #[test]
-    fn a_merge_takes_in_what_changed_meanwhile() {
+    fn a_merge_applies_changes_made_meanwhile() {
         let mut slot = Slot::default();
         let kept = |names| Kept::new(listing(names), Vec::new().into(), Vec::new(), Instant::now());
-        let first = slot.begin();
-        assert!(slot.change(b"a", Fate::Gone).is_none());
-        let second = slot.begin();
-        assert!(slot.change(b"b", Fate::Unknown).is_none());
-        let ended = slot.end(first, Some(kept(&["a", "b"]))).unwrap();
-        assert!(ended.stays && ended.listing.lock().own);
+        let first = slot.begin_merge();
+        assert!(slot.change(b"a", EntryChange::Gone).is_none());
+        let second = slot.begin_merge();
+        assert!(slot.change(b"b", EntryChange::Unknown).is_none());
+        let ended = slot.end_merge(first, Some(kept(&["a", "b"]))).unwrap();
+        assert!(ended.is_kept && ended.listing.lock().own);
         assert_eq!(shown(&ended.listing.lock().listing), entries(&[("b", true)]));
-        let ended = slot.end(second, Some(kept(&["a", "b"]))).unwrap();
+        let ended = slot.end_merge(second, Some(kept(&["a", "b"]))).unwrap();
         assert_eq!(shown(&ended.listing.lock().listing), entries(&[("a", false), ("b", true)]));
         assert!(slot.merging.is_none());
-        let third = slot.begin();
+        let third = slot.begin_merge();
         drop(slot.forget());
-        assert!(!slot.end(third, Some(kept(&["a"]))).unwrap().stays);
+        assert!(!slot.end_merge(third, Some(kept(&["a"]))).unwrap().is_kept);
         assert!(slot.kept.is_none() && slot.merging.is_none());
     }
 }

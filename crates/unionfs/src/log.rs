@@ -1,4 +1,4 @@
-//! The identity log's format: docs/formats/union-branch.md.
+//! The format of the identity log: docs/formats/union-branch.md.
 
 use std::sync::Arc;
 use vnode::{Cx, Errno, Name, OpenFile, Result, Time};
@@ -6,41 +6,43 @@ use vnode::{Cx, Errno, Name, OpenFile, Result, Time};
 /// The first 16 bytes of a log.
 pub(crate) const HEADER: &[u8; 16] = b"strata-ident 1\n\0";
 
-/// More than this is not read of a log: some twenty million records.
+/// Maximum number of bytes read from a log: some twenty million records.
 const LIMIT: u64 = 1 << 30;
-/// Bytes that are read of a log in one go.
+/// Number of bytes read at a time.
 const CHUNK: usize = 64 * 1024;
-/// The bytes of a record beside its payload.
+/// Number of bytes of a record without its payload.
 const FRAME: usize = 8;
 
-/// What a lower file is known as.
+/// The number by which a lower file is known, in place of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Alias {
-    /// When the lower file was made: another one may have its number.
+    /// The lower file's time of birth: another file may get its lower number later.
     pub(crate) born: Time,
     pub(crate) number: u64,
-    /// That of the object whose number it was first; 0 in logs of earlier versions.
+    /// The generation of the object whose number this was first; 0 in logs of earlier versions.
     pub(crate) generation: u32,
 }
 
-/// An entry of the log.
+/// A record of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
-    /// The branch of that path has this tag.
+    /// The branch with this path has this tag.
     Tag { tag: u16, path: Vec<u8> },
-    /// What that lower file is known as.
+    /// The lower file has this alias.
     Alias { tag: u16, lower: u64, alias: Alias },
-    /// Forget that.
+    /// The lower file has no alias any more.
     Unalias { tag: u16, lower: u64 },
-    /// How many names a lower file had at first (0: forget it), and how many of them are used up.
+    /// The number of names that a lower file had (0: drop the record), and of those that are used
+    /// up.
     Names { number: u64, first: u32, used: u32 },
-    /// The name at this path of the union, which leads to a lower file of `first` names on the branch with that tag, is about
-    /// to be used up. The next [`Record::Names`] of the number says what came of it.
+    /// The name at this path of the union, which leads to a lower file of `first` names on the
+    /// branch with this tag, is about to be used up. The next [`Record::Names`] of the number ends
+    /// this.
     Using { tag: u16, number: u64, first: u32, path: Vec<u8> },
 }
 
 impl Record {
-    /// The record's bytes; `ENAMETOOLONG` for a path of more than 65,533 bytes.
+    /// Returns the record's bytes. `ENAMETOOLONG` for a path of more than 65,533 bytes.
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         let mut payload = Vec::new();
         let kind = match self {
@@ -88,7 +90,8 @@ impl Record {
         Ok(bytes)
     }
 
-    /// Takes the first record off `bytes`. `None` where they are cut off, damaged, or of a type that is not known.
+    /// Decodes the first record of `bytes` and advances past it. `None` if it is cut off, damaged,
+    /// or of an unknown type.
     pub(crate) fn decode(bytes: &mut &[u8]) -> Option<Self> {
         let mut rest = *bytes;
         let len = usize::from(u16::from_le_bytes(take(&mut rest)?));
@@ -104,7 +107,7 @@ impl Record {
         Some(record)
     }
 
-    /// Could a server have written that? A path that leads nowhere can only come from somebody else.
+    /// Whether a server can have written this record. An invalid path is forged.
     fn is_plausible(&self) -> bool {
         match self {
             Self::Using { path, .. } => {
@@ -150,7 +153,7 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*head)
 }
 
-/// CRC-32C (Castagnoli), bit by bit reflected, as in RFC 3720.
+/// Returns the CRC-32C (Castagnoli, reflected), as in RFC 3720.
 fn crc32c(bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = crc_table();
     let step = |sum: u32, &byte: &u8| {
@@ -176,19 +179,19 @@ const fn crc_table() -> [u32; 256] {
     table
 }
 
-/// Reads a log piece by piece, up to its first record that is cut off or damaged.
+/// Reads a log in pieces, up to its first record that is cut off or damaged.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    /// Not yet decoded.
+    /// Bytes not yet decoded.
     rest: Vec<u8>,
-    /// How many bytes of the log are good.
+    /// Number of good bytes at the beginning of the log.
     pub(crate) good: u64,
-    /// Good records that no server can have written.
+    /// Number of intact records that no server can have written.
     pub(crate) skipped: u64,
 }
 
 impl Reader {
-    /// Takes the next bytes in; `take` gets the records. Answers false where the good part of the log ends.
+    /// Adds bytes; passes complete records to `take`. Returns false at the end of the good part.
     fn feed(&mut self, bytes: &[u8], take: &mut dyn FnMut(Record)) -> bool {
         self.rest.extend(bytes);
         let mut rest = self.rest.as_slice();
@@ -206,7 +209,7 @@ impl Reader {
                 self.skipped += 1;
             }
         }
-        // A record that is there as a whole, and was not decoded, is damaged.
+        // A complete record that could not be decoded is damaged.
         let damaged = rest.first_chunk().is_some_and(|len| rest.len() >= usize::from(u16::from_le_bytes(*len)) + FRAME);
         let used = self.rest.len() - rest.len();
         self.good += used as u64;
@@ -214,7 +217,8 @@ impl Reader {
         !damaged
     }
 
-    /// Reads a log from its start. It costs no more memory than its longest record, however long the file claims to be.
+    /// Reads a log from its start. Needs memory for its longest record only, whatever size the file
+    /// reports.
     pub(crate) fn read(file: &dyn OpenFile, cx: &Cx<'_>, take: &mut dyn FnMut(Record)) -> Result<Self> {
         let mut this = Self::default();
         let mut chunk = vec![0; CHUNK];
@@ -239,12 +243,12 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// A log whose good bytes end at `end`.
+    /// Returns a log whose good bytes end at `end`.
     pub(crate) fn new(file: Arc<dyn OpenFile>, end: u64) -> Self {
         Self { file, end }
     }
 
-    /// Writes records at the end, as one. What a failing write leaves there is overwritten by the next.
+    /// Appends records with one write. The next write overwrites the remains of a failed one.
     pub(crate) fn append<'r>(&mut self, cx: &Cx<'_>, records: impl IntoIterator<Item = &'r Record>) -> Result<()> {
         let mut bytes = Vec::new();
         for record in records {
@@ -287,7 +291,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// All plausible records of a log that comes in pieces of `step` bytes, and how many of its bytes are good.
+    /// Returns all plausible records of a log read in pieces of `step` bytes, and the number of
+    /// good bytes.
     fn parse_in(bytes: &[u8], step: usize) -> (Vec<Record>, usize) {
         let mut reader = Reader::default();
         let mut records = Vec::new();
@@ -301,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_and_records_that_are_too_long_end_a_log() {
+    fn holes_and_oversized_records_end_a_log() {
         assert_eq!(parse(&[0; 100]), (vec![], 0));
         let mut log = HEADER.to_vec();
         let record = Record::Names { number: 4, first: 5, used: 6 };
@@ -318,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_lead_nowhere_are_skipped() {
+    fn records_with_invalid_paths_are_skipped() {
         let using = |path: &[u8]| Record::Using { tag: 1, number: 2, first: 3, path: path.to_vec() };
         let long = [b"/".as_slice(), &[b'n'; 256]].concat();
         let bad: [&[u8]; 8] = [b"/../../etc/passwd", b"a", b"/", b"/a//b", b"/a/", b"/a/.", b"/a\0b", &long];
@@ -332,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn checksum_is_castagnolis() {
+    fn checksum_is_crc32c() {
         // The check value of the catalogue of parametrised CRC algorithms.
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
     }
@@ -351,7 +356,7 @@ mod tests {
         assert_eq!(log, include_bytes!("../tests/fixtures/ident-1"));
         assert_eq!(parse(&log).0.len(), 5);
         assert_eq!(parse(&log).1, log.len());
-        // With a generation: earlier versions wrote none.
+        // With a generation, which earlier versions did not write.
         let alias = Alias { generation: 0x0102_0304, ..alias };
         log.extend(Record::Alias { tag: 1, lower: 3, alias }.encode().unwrap());
         assert_eq!(log, include_bytes!("../tests/fixtures/ident-1-generation"));
@@ -381,7 +386,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_what_it_wrote(records in proptest::collection::vec(any_record(), 0..20), cut in 0_usize..2000, step in 1_usize..500) {
+        fn written_records_are_read_back(records in proptest::collection::vec(any_record(), 0..20), cut in 0_usize..2000, step in 1_usize..500) {
             let mut bytes = HEADER.to_vec();
             let mut ends = vec![bytes.len()];
             for record in &records {
@@ -398,7 +403,7 @@ mod tests {
         }
 
         #[test]
-        fn takes_any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), good in any::<bool>()) {
+        fn parse_accepts_any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), good in any::<bool>()) {
             if good {
                 bytes.splice(0..0, HEADER.iter().copied());
             }

@@ -1,10 +1,10 @@
-//! The identity log as a file in the leftmost branch: docs/formats/union-branch.md.
+//! The identity log's file, in the root of the leftmost branch: docs/formats/union-branch.md.
 
 use crate::identity::Known;
 use crate::log::{HEADER, Log, Reader, Record, write_all};
 use crate::options::BuildError;
 use crate::ownfiles::move_aside;
-use crate::times::keeping_times;
+use crate::times::preserving_times;
 use crate::trust::is_servers;
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
@@ -13,37 +13,38 @@ use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
 
 const IDENT: &[u8] = b".wh..wh.ident";
-/// Tags 1 to this are given to branches: they fill bits 62..48 of a number.
+/// The largest tag of a branch; the smallest is 1. Tags fill bits 62..48 of a number.
 pub(crate) const TAGS: u16 = 0x7ffe;
 
-/// What was found in the leftmost branch.
+/// The log that was found on the leftmost branch.
 #[derive(Default)]
 pub(crate) struct Loaded {
     pub(crate) known: Known,
-    /// How many bytes of the log are good.
+    /// Number of good bytes.
     end: u64,
-    /// How many it has.
+    /// Total number of bytes.
     len: u64,
-    /// There is something in it that must not stay.
+    /// Whether the log contains records that have to be removed.
     unclean: bool,
 }
 
-/// Reads the log in the leftmost branch.
+/// Reads the log on the leftmost branch.
 pub(crate) fn load(cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path) -> Result<Loaded> {
     let mut loaded = Loaded::default();
     let Some(entry) = root.lookup(cx, Name::new(IDENT)?)? else { return Ok(loaded) };
     let branch = path.display();
     if entry.vnode.kind() != Kind::Regular {
-        tracing::warn!(%branch, "the identity log .wh..wh.ident is no file: ignored");
+        tracing::warn!(%branch, "the identity log .wh..wh.ident is ignored: it is not a regular file");
         return Ok(loaded);
     }
     if !is_servers(&entry.attr, cx.uid) {
-        // It could give one user's file the number, and by the index of hard links the data, of another's.
+        // A forged log could give one user's file the number of another's and, by the index of hard
+        // links, its data.
         let owner = entry.attr.uid;
         tracing::warn!(
             %branch,
             owner,
-            "the identity log .wh..wh.ident is ignored: others than root and the server's user own it or may write it; numbers \
+            "the identity log .wh..wh.ident is ignored: users other than root and the server's own it or may write it; inode numbers \
              of files change"
         );
         return Ok(loaded);
@@ -52,15 +53,15 @@ pub(crate) fn load(cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path) -> Result<Lo
     let read = Reader::read(&*file, cx, &mut |record| loaded.known.apply(record))?;
     if read.good < entry.attr.size {
         let lost = entry.attr.size - read.good;
-        tracing::warn!(%branch, lost, "the end of the identity log is damaged: some numbers of files change");
+        tracing::warn!(%branch, lost, "the end of the identity log is damaged: some inode numbers change");
     }
     if read.skipped > 0 {
-        tracing::warn!(%branch, records = read.skipped, "the identity log names impossible paths: these records are ignored");
+        tracing::warn!(%branch, records = read.skipped, "ignored records of the identity log with invalid paths");
     }
     Ok(Loaded { end: read.good, len: entry.attr.size, unclean: read.skipped > 0, ..loaded })
 }
 
-/// The tags of the branches; those that had none get one. The records of these are answered too.
+/// Returns the tags of the branches, and records of those that were assigned now.
 pub(crate) fn tag<'p>(branches: impl IntoIterator<Item = &'p Path>, known: &mut Known) -> (Vec<u16>, Vec<Record>) {
     let mut used: HashSet<u16> = known.tags.values().copied().collect();
     let mut next = 1;
@@ -85,7 +86,8 @@ pub(crate) fn tag<'p>(branches: impl IntoIterator<Item = &'p Path>, known: &mut 
     (tags, fresh)
 }
 
-/// Opens the log for appending. Where it has no good beginning, or more than half of it is out of date, it is written anew.
+/// Opens the log for appending. It is written again if its header is damaged, or if more than half
+/// of it is out of date.
 pub(crate) fn write_log(
     cx: &Cx<'_>,
     (root, path): (&Arc<dyn Vnode>, &Path),
@@ -96,7 +98,7 @@ pub(crate) fn write_log(
     let all = bytes_of(known)?;
     let name = Name::new(IDENT)?;
     if unclean || end < HEADER.len() as u64 || (all.len() as u64) < end / 2 {
-        return keeping_times(cx, root, || rewrite_log(cx, (root, path), name, &all));
+        return preserving_times(cx, root, || rewrite_log(cx, (root, path), name, &all));
     }
     let entry = root.lookup(cx, name)?.ok_or(Errno::IO)?;
     let file = entry.vnode.open(cx, OpenFlags::RDWR)?;
@@ -114,7 +116,7 @@ pub(crate) fn write_log(
 /// Writes the log aside and renames it into place.
 fn rewrite_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), name: Name<'_>, bytes: &[u8]) -> Result<Log> {
     let aside = Name::new(b".wh..wh.ident.new")?;
-    // A log, whole or not, can go. Nothing else of these names is ours.
+    // A log can be replaced, complete or not. Anything else of these names is not the union's.
     for old in [name, aside] {
         let found = root.lookup(cx, old)?;
         if found.as_ref().is_some_and(|entry| entry.vnode.kind() != Kind::Regular) {
@@ -130,7 +132,8 @@ fn rewrite_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), name: Name<'
     Ok(Log::new(file, bytes.len() as u64))
 }
 
-/// Why the identity log can't be written. Where files can be made, and only the name is refused, another union does that.
+/// Returns why the identity log can't be written. If files can be created and only the name is
+/// refused, the branch lies in another union.
 pub(crate) fn why_not_written(cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path, errno: Errno) -> BuildError {
     if errno == Errno::PERM && root.tmpfile(cx, 0o600, OpenFlags::RDWR).is_ok() {
         return BuildError::NamesRefused(path.to_owned());
@@ -138,10 +141,10 @@ pub(crate) fn why_not_written(cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path, e
     BuildError::NotWritable(path.to_owned(), errno)
 }
 
-/// Writes a whole log in the root of a branch that is to keep it from now on, in place of any that is there.
+/// Writes a complete log in the root of a branch, in place of any that is there.
 pub(crate) fn move_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), known: &Known) -> Result<Log> {
     let all = bytes_of(known)?;
-    keeping_times(cx, root, || rewrite_log(cx, (root, path), Name::new(IDENT)?, &all))
+    preserving_times(cx, root, || rewrite_log(cx, (root, path), Name::new(IDENT)?, &all))
 }
 
 fn bytes_of(known: &Known) -> Result<Vec<u8>> {

@@ -1,9 +1,9 @@
-//! Finding a name in a directory: docs/design/unionfs.md, "Operations".
+//! Lookup of a name in a directory: docs/design/unionfs.md, "Operations".
 
 use crate::branch::{BranchId, Lower, Stack, is_dir, same_stack};
-use crate::marks::{Found, Onward, Walk, components};
-use crate::node::{Absent, Core, Dir, Place, UnionVnode};
+use crate::node::{Core, Dir, NegativeLookup, Place, UnionVnode};
 use crate::op::Op;
+use crate::opaque_redirect::{Found, Onward, Walk, components};
 use crate::set::BranchSet;
 use crate::shortname::ShortName;
 use crate::whiteout::reserved;
@@ -13,36 +13,37 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use vnode::{Attr, Entry, Errno, Name, Result};
 
-/// A branch that is changed behind our back is seen after this time at the latest.
-const BELIEVED: Duration = Duration::from_secs(1);
+/// How long a negative lookup is valid: an out-of-band change is visible after this time at the
+/// latest.
+const NEGATIVE_TTL: Duration = Duration::from_secs(1);
 
-/// What a look-up answers.
+/// The result of a lookup.
 type Shown = Option<(Arc<UnionVnode>, Attr)>;
 
-/// What a name is in a directory.
+/// The object that a name leads to, before it gets a union vnode.
 #[derive(Debug)]
 pub(crate) enum Hit {
-    /// Nothing.
+    /// No object.
     None,
-    /// Anything but a directory.
+    /// An object that is not a directory.
     Leaf {
-        /// The branch of the instance that shows.
+        /// The branch of the visible instance.
         branch: BranchId,
-        /// That instance.
+        /// The visible instance.
         entry: Entry,
     },
     /// A directory.
     Dir {
-        /// What it merges; not empty.
+        /// The parts that it merges; not empty.
         stack: Vec<Lower>,
-        /// Attributes of the leftmost.
+        /// Attributes of the leftmost part.
         attr: Attr,
-        /// The redirect that its part on the leftmost branch has.
+        /// The redirect of its part on the leftmost branch.
         redirect: Option<Box<[u8]>>,
     },
 }
 
-/// The answer of [`Core::probe`].
+/// The result of [`Core::probe`].
 #[derive(Debug)]
 pub(crate) struct Probe {
     pub(crate) hit: Hit,
@@ -51,7 +52,7 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// The branch where the name shows, if it does.
+    /// Returns the branch on which the name is visible, if it is.
     pub(crate) fn branch(&self) -> Option<BranchId> {
         match &self.hit {
             Hit::None => None,
@@ -60,20 +61,22 @@ impl Probe {
         }
     }
 
-    /// The position of the rightmost branch where something new of that name would show.
+    /// Returns the position of the rightmost branch on which a new object of this name would be
+    /// visible.
     pub(crate) fn bound(&self, set: &BranchSet) -> usize {
-        self.branch().or(self.whiteout).map_or(usize::MAX, |branch| set.at(branch))
+        self.branch().or(self.whiteout).map_or(usize::MAX, |branch| set.position(branch))
     }
 }
 
-/// What was found of a directory so far.
+/// The parts of a directory that were found so far.
 #[derive(Default)]
 struct Merge {
     stack: Vec<Lower>,
     attr: Option<Attr>,
     redirect: Option<Box<[u8]>>,
-    /// Whether the rightmost part found so far is opaque was not asked: it matters only if there is more to the right.
-    unasked: bool,
+    /// The rightmost part was not checked for an opaque mark: that only matters if there is another
+    /// part to the right.
+    unchecked: bool,
 }
 
 impl Merge {
@@ -87,12 +90,12 @@ impl Merge {
 }
 
 impl Core {
-    /// Looks for `name` in the directories of `stack`.
+    /// Looks `name` up in the directories of `stack`.
     pub(crate) fn probe(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>) -> Result<Probe> {
         self.probe_with(op, stack, name, &mut Walk::new())
     }
 
-    /// The same as a part of a longer way.
+    /// As [`Self::probe`], as one step of a longer walk.
     pub(crate) fn probe_with(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>, walk: &mut Walk) -> Result<Probe> {
         let mut merge = Merge::default();
         for (index, part) in stack.iter().enumerate() {
@@ -125,15 +128,15 @@ impl Core {
         Ok(merge.done(None))
     }
 
-    /// Does the directory end with its rightmost part found so far?
+    /// Whether the stack ends with the rightmost part found so far.
     fn is_closed(&self, op: &Op<'_>, merge: &mut Merge) -> Result<bool> {
         match merge.stack.last() {
-            Some(part) if std::mem::take(&mut merge.unasked) => self.is_opaque(op, part),
+            Some(part) if std::mem::take(&mut merge.unchecked) => self.is_opaque(op, part),
             _ => Ok(false),
         }
     }
 
-    /// Adds a part to a directory. Answers true if it is the last one.
+    /// Adds a part to a directory. Returns true if it is the last one.
     fn merge(
         &self,
         op: &Op<'_>,
@@ -147,14 +150,14 @@ impl Core {
         let leftmost = merge.stack.is_empty();
         let elsewhere = match &onward {
             Onward::Redirected(path) => self.resolve(op, &part, found, path, walk)?,
-            Onward::ByName | Onward::Unasked | Onward::Opaque => Vec::new(),
+            Onward::ByName | Onward::Unchecked | Onward::Opaque => Vec::new(),
         };
         merge.stack.push(part);
         merge.attr.get_or_insert(attr);
         match onward {
             Onward::ByName => Ok(false),
-            Onward::Unasked => {
-                merge.unasked = true;
+            Onward::Unchecked => {
+                merge.unchecked = true;
                 Ok(false)
             }
             Onward::Opaque => Ok(true),
@@ -168,7 +171,8 @@ impl Core {
         }
     }
 
-    /// The directories at `path`, to which `part` is redirected, in the branches to its right; none if there is no directory there.
+    /// Returns the directories at `path`, to which `part` is redirected, on the branches to its
+    /// right. Empty if there is no directory at that path.
     pub(crate) fn resolve(
         &self,
         op: &Op<'_>,
@@ -182,7 +186,7 @@ impl Core {
             match self.probe_with(op, &stack, name?, walk)?.hit {
                 Hit::Dir { stack: next, .. } => stack = next,
                 Hit::None | Hit::Leaf { .. } => {
-                    self.complain(op, part, found, "leads to no directory of the branches to the right");
+                    self.warn_redirect(op, part, found, "leads to no directory on the branches to the right");
                     return Ok(Vec::new());
                 }
             }
@@ -191,7 +195,8 @@ impl Core {
         Ok(stack)
     }
 
-    /// Would anything of that name show if the part on `branch` had nothing of it, neither an entry nor a whiteout?
+    /// Whether anything named `name` would be visible if the part on `branch` had neither an entry
+    /// nor a whiteout of that name.
     pub(crate) fn shows_through(&self, op: &Op<'_>, stack: &[Lower], branch: BranchId, name: Name<'_>) -> Result<bool> {
         let last = stack.last().map(|part| part.branch);
         for part in stack.iter().filter(|part| op.set.is_left(branch, part.branch)) {
@@ -205,8 +210,9 @@ impl Core {
         Ok(false)
     }
 
-    /// Does the name concern only the leftmost branch, in a directory with this stack? Then a change of it is one of that branch, where files
-    /// stay and need no bookkeeping: its part of the directory.
+    /// Returns the leftmost part if only that branch has `name`, in a directory with this stack. A
+    /// change of the name is then one lower operation on that branch, whose files never move and
+    /// need no bookkeeping.
     pub(crate) fn only_leftmost<'a>(
         &self,
         op: &Op<'_>,
@@ -220,7 +226,8 @@ impl Core {
         Ok(alone.then_some(first))
     }
 
-    /// The vnode for a lower file: of its copy, where it is a name of a file that was copied up under another one.
+    /// Returns the vnode for a lower file. If the file was copied up under another of its names,
+    /// that is the vnode of the copy.
     pub(crate) fn present_leaf(
         self: &Arc<Self>,
         op: &Op<'_>,
@@ -228,7 +235,7 @@ impl Core {
         branch: BranchId,
         entry: Entry,
     ) -> Result<(Arc<UnionVnode>, Attr)> {
-        let (lower, attr) = self.behind_links(op, branch, entry)?;
+        let (lower, attr) = self.follow_index(op, branch, entry)?;
         let number = self.number_of(op, &lower, &attr)?;
         let vnode = self.intern_leaf(op, number, place, &lower)?;
         vnode.note_names(attr.nlink);
@@ -237,31 +244,32 @@ impl Core {
     }
 }
 
-/// What was seen of a name, and under what.
-pub(crate) struct Look<'a> {
-    /// The lock, unless a writer is stuck.
+/// The result of [`UnionVnode::stable_probe`], and the lock under which it is valid.
+pub(crate) struct StableProbe<'a> {
+    /// The entry lock, unless a writer is stuck.
     pub(crate) lock: Option<RwLockReadGuard<'a, ()>>,
-    /// [`crate::names::Names::sections`] before.
-    pub(crate) sections: u64,
+    /// [`crate::entry_lock::EntryLock::transitions`] before the lookup.
+    pub(crate) transitions: u64,
     pub(crate) stack: Stack,
     pub(crate) probe: Probe,
 }
 
 impl UnionVnode {
-    /// Looks for a name in this directory, as it is before or after each change of it.
-    pub(crate) fn look(&self, op: &Op<'_>, name: Name<'_>) -> Result<Look<'_>> {
-        let names = &self.dir()?.names;
+    /// Looks a name up in this directory. The result is from before or after each change, never
+    /// from between.
+    pub(crate) fn stable_probe(&self, op: &Op<'_>, name: Name<'_>) -> Result<StableProbe<'_>> {
+        let entries = &self.dir()?.entry_lock;
         loop {
-            let lock = names.read(op)?;
-            let sections = names.sections();
+            let lock = entries.read(op)?;
+            let transitions = entries.transitions();
             let stack = self.stack()?;
             let probe = self.core.probe(op, &stack, name)?;
             if lock.is_some() {
-                return Ok(Look { lock, sections, stack, probe });
+                return Ok(StableProbe { lock, transitions, stack, probe });
             }
             let again = self.core.probe(op, &stack, name)?;
-            if names.sections() == sections && is_same(&probe, &again) {
-                return Ok(Look { lock, sections, stack, probe: again });
+            if entries.transitions() == transitions && is_same(&probe, &again) {
+                return Ok(StableProbe { lock, transitions, stack, probe: again });
             }
             op.require_blocking()?;
             op.check()?;
@@ -283,7 +291,7 @@ fn is_same(one: &Probe, other: &Probe) -> bool {
 }
 
 impl UnionVnode {
-    /// The object of that name.
+    /// Returns the object of this name.
     pub(crate) fn find(&self, op: &Op<'_>, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
         let dir = self.dir()?;
         if reserved(name.as_bytes()) {
@@ -297,11 +305,11 @@ impl UnionVnode {
 
     fn find_once(&self, op: &Op<'_>, dir: &Dir, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
         loop {
-            let Look { lock, sections, stack, probe } = self.look(op, name)?;
+            let StableProbe { lock, transitions, stack, probe } = self.stable_probe(op, name)?;
             let Some(names) = lock else {
-                let found = self.found_beside_writer(op, name, probe)?;
+                let found = self.found_without_lock(op, name, probe)?;
                 if let Some(found) = found
-                    && dir.names.sections() == sections
+                    && dir.entry_lock.transitions() == transitions
                 {
                     return Ok(found);
                 }
@@ -312,7 +320,7 @@ impl UnionVnode {
             };
             match probe.hit {
                 Hit::None => {
-                    self.remember_absent(op, dir, &stack, name, probe.whiteout);
+                    self.remember_negative(op, dir, &stack, name, probe.whiteout);
                     return Ok(None);
                 }
                 Hit::Leaf { branch, entry } => {
@@ -320,7 +328,7 @@ impl UnionVnode {
                 }
                 Hit::Dir { stack, attr, redirect } => {
                     let vnode = self.core.intern_dir(op, self.place_of(name)?, stack.into(), redirect)?;
-                    // Its link count may have to be counted, under its own lock.
+                    // Counting its links may lock its entries.
                     drop(names);
                     let attr = vnode.dir_attr(op, attr)?;
                     return Ok(Some((vnode, attr)));
@@ -329,20 +337,20 @@ impl UnionVnode {
         }
     }
 
-    /// What was found while a writer is stuck in the directory. It may be in the midst of publishing
-    /// a copy: the vnode of the original is then the copy's too, and is left as it is. `None`: only
-    /// the end of the writer will tell.
-    fn found_beside_writer(&self, op: &Op<'_>, name: Name<'_>, probe: Probe) -> Result<Option<Shown>> {
+    /// Returns the object that was found while a writer is stuck in the directory. That writer may
+    /// be publishing a copy: the vnode of the original is then the copy's too, and is left as it
+    /// is. `None` if the result is only known once the writer has finished.
+    fn found_without_lock(&self, op: &Op<'_>, name: Name<'_>, probe: Probe) -> Result<Option<Shown>> {
         let core = &self.core;
         match probe.hit {
             Hit::None => Ok(Some(None)),
             Hit::Leaf { branch, entry } => {
-                let (lower, attr) = core.behind_links(op, branch, entry)?;
+                let (lower, attr) = core.follow_index(op, branch, entry)?;
                 let number = core.number_of(op, &lower, &attr)?;
                 let vnode = match core.table.get(number) {
                     Some(live) if live.dir.is_some() || live.kind != lower.vnode.kind() => return Ok(None),
                     Some(live) if !live.is_current(op.set) => {
-                        live.settle(op, lower, None)?;
+                        live.set_found(op, lower, None)?;
                         live
                     }
                     Some(live) if live.leaf().is(&lower) || core.jobs.is_running(number) => {
@@ -361,11 +369,12 @@ impl UnionVnode {
                 let vnode = match core.table.get(core.directory_number(op, &stack)?) {
                     Some(live) if live.dir.is_some() && live.is_at(self, name.as_bytes()) => {
                         if !live.is_current(op.set) {
-                            live.found_dir(op, stack.into(), redirect, None)?;
+                            live.adopt_stack(op, stack.into(), redirect, None)?;
                         }
                         live
                     }
-                    // It may be moving right now, and the look may be from before: where it lies is for the writer to say.
+                    // It may be moving right now, and the lookup may be from before: only the
+                    // writer can set its place.
                     Some(_) => return Ok(None),
                     None => core.intern_dir(op, self.place_of(name)?, stack.into(), redirect)?,
                 };
@@ -375,41 +384,41 @@ impl UnionVnode {
         }
     }
 
-    /// A look-up that finds nothing is often followed at once by making the name.
-    fn remember_absent(&self, op: &Op<'_>, dir: &Dir, stack: &[Lower], name: Name<'_>, whiteout: Option<BranchId>) {
+    /// Remembers a negative lookup, which is often followed by the creation of the name.
+    fn remember_negative(&self, op: &Op<'_>, dir: &Dir, stack: &[Lower], name: Name<'_>, whiteout: Option<BranchId>) {
         if stack.len() > 1 && !op.set.read_only {
-            let absent = Absent {
+            let negative = NegativeLookup {
                 name: ShortName::new(name.as_bytes()),
                 changes: dir.changes.load(Ordering::Acquire),
                 generation: op.set.generation,
                 whiteout,
                 at: Instant::now(),
             };
-            let old = dir.absent.lock().replace(absent);
+            let old = dir.negative.lock().replace(negative);
             drop(old);
         }
     }
 
-    /// The answer of the last look-up, if that was for this name, found nothing, and nothing has changed since: the branch of
-    /// the whiteout that ended it.
-    pub(crate) fn known_absent(&self, op: &Op<'_>, name: Name<'_>) -> Option<Option<BranchId>> {
+    /// Returns the last lookup if it was a negative one of this name and nothing has changed since:
+    /// the branch of the whiteout that ended it.
+    pub(crate) fn recent_negative(&self, op: &Op<'_>, name: Name<'_>) -> Option<Option<BranchId>> {
         let dir = self.dir.as_ref()?;
-        let absent = dir.absent.lock().take()?;
-        let fresh = absent.name.as_bytes() == name.as_bytes()
-            && absent.generation == op.set.generation
-            && absent.changes == dir.changes.load(Ordering::Acquire)
-            && absent.at.elapsed() < BELIEVED;
-        fresh.then_some(absent.whiteout)
+        let negative = dir.negative.lock().take()?;
+        let fresh = negative.name.as_bytes() == name.as_bytes()
+            && negative.generation == op.set.generation
+            && negative.changes == dir.changes.load(Ordering::Acquire)
+            && negative.at.elapsed() < NEGATIVE_TTL;
+        fresh.then_some(negative.whiteout)
     }
 
-    /// A branch was changed behind our back, and what this vnode stood for is gone: looks again by name. Answers false where
-    /// that does not help.
+    /// Looks the object up again by its name, after an out-of-band change removed its lower object.
+    /// Returns false if that does not help.
     pub(crate) fn refresh(&self, op: &Op<'_>) -> Result<bool> {
         let Some(place) = self.place() else { return Ok(false) };
         let stack = place.parent.stack()?;
         match self.core.probe(op, &stack, place.name()?)?.hit {
             Hit::Leaf { branch, entry } if self.dir.is_none() && entry.vnode.kind() == self.kind => {
-                let (lower, attr) = self.core.behind_links(op, branch, entry)?;
+                let (lower, attr) = self.core.follow_index(op, branch, entry)?;
                 if self.core.number_of(op, &lower, &attr)? != self.id {
                     return Ok(false);
                 }
@@ -438,9 +447,9 @@ mod tests {
         Name::new(text.as_bytes()).unwrap()
     }
 
-    /// A reader that looks without the lock may be slower than the writer that moves what it found.
+    /// A lookup without the lock may be slower than the writer that moves the directory it found.
     #[test]
-    fn a_reader_beside_a_writer_does_not_move_a_directory_back() {
+    fn a_lookup_without_the_lock_does_not_move_a_directory_back() {
         let layer = memfs::MemFs::new();
         let below = layer.root();
         let branch = Branch { layer, path: "/b".into(), mode: Mode::ReadWrite };
@@ -453,15 +462,15 @@ mod tests {
 
         let set = top.core.branches.get();
         let op = Op::new(&CX, &set);
-        let probe = top.look(&op, name("d")).unwrap().probe;
+        let probe = top.stable_probe(&op, name("d")).unwrap().probe;
         root.rename(&CX, name("d"), &root, name("e"), RenameFlags::default()).unwrap();
-        assert!(top.found_beside_writer(&op, name("d"), probe).unwrap().is_none());
+        assert!(top.found_without_lock(&op, name("d"), probe).unwrap().is_none());
         assert!(dir.is_at(top, b"e"));
 
-        // Who serves others does not wait for the end of the writer, who may be held up.
-        let writer = top.dir().unwrap().names.write();
+        // A thread that serves other callers does not wait for a writer, which may be stuck.
+        let writer = top.dir().unwrap().entry_lock.write();
         below.rename(&CX, name("e"), &below, name("f"), RenameFlags::default()).unwrap();
-        assert!(top.dir().unwrap().names.read(&CX).unwrap().is_none());
+        assert!(top.dir().unwrap().entry_lock.read(&CX).unwrap().is_none());
         let never = std::sync::atomic::AtomicBool::new(false);
         let busy = Cx::new(0, 0, 0, 0, false, &never);
         assert_eq!(root.lookup(&busy, name("f")).map(drop), Err(vnode::MAY_BLOCK));

@@ -1,12 +1,12 @@
-//! Files of which only the attributes were copied up: what they are, and how they are found. They
-//! are created in `copymeta`. Design: docs/design/unionfs.md, "Copy-up of attributes".
+//! Metacopies: files of which only the attributes were copied up. Their format, lookup and use;
+//! `copymeta` creates them. Design: docs/design/unionfs.md, "Copy-up of attributes".
 
 use crate::branch::{BranchId, Lower};
-use crate::marks::Found;
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
-use crate::sized::sized;
-use crate::times::keeping_times;
+use crate::opaque_redirect::Found;
+use crate::read_sized::read_sized;
+use crate::times::preserving_times;
 use crate::trust::is_servers;
 use parking_lot::Mutex;
 use std::any::Any;
@@ -16,31 +16,32 @@ use vnode::{
     XattrFlags, forward, refuse,
 };
 
-/// In a branch's root: directories of the branch may have metacopies.
+/// Mark in a branch's root: directories of the branch may have metacopies.
 pub(crate) const METACOPIES: &[u8] = b".wh..wh.metacopies";
-/// What the names of metacopies begin with; the file's own name follows.
+/// Prefix of the names of metacopies, before the file's own name.
 const PREFIX: &[u8] = b".wh..wh.meta.";
-/// The attribute of a metacopy that names its origin. Only a process with `CAP_SYS_ADMIN` can set one of this kind.
+/// The attribute of a metacopy that holds its origin. Only a process with `CAP_SYS_ADMIN` can set a
+/// `trusted.*` attribute.
 pub(crate) const ORIGIN: &[u8] = b"trusted.strata.origin";
-/// Attributes that a user of the union neither sees nor sets on such a file.
+/// Prefix of the attributes that users of the union can neither see nor set on a metacopied file.
 const OWN_XATTRS: &[u8] = b"trusted.strata.";
-/// The longest value of [`ORIGIN`] in bytes.
+/// Maximum length of the value of [`ORIGIN`], in bytes.
 const ORIGIN_MAX: usize = 512;
 
-/// The name of the metacopy of a file of that name; `None` if it would be too long.
+/// Returns the name of the metacopy of a file named `name`; `None` if that is too long.
 pub(crate) fn metacopy_name(name: Name<'_>) -> Option<Vec<u8>> {
     let full = [PREFIX, name.as_bytes()].concat();
     (full.len() <= NAME_MAX).then_some(full)
 }
 
-/// The file that a metacopy was made of.
+/// Identifies the file that a metacopy was made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// Of its branch.
+    /// Tag of the file's branch.
     tag: u16,
     number: u64,
     generation: u32,
-    /// Its time of birth, if its file system tells one.
+    /// Time of birth, if the file system reports one.
     born: Option<Time>,
     size: u64,
     mtime: Time,
@@ -52,7 +53,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// `data`: the file, with its attributes.
+    /// Returns the origin for the lower file `data` with the attributes `attr`.
     pub(crate) fn of(op: &Op<'_>, data: &Lower, attr: &Attr, name: Name<'_>) -> Result<Self> {
         let tag = op.set.branch(data.branch)?.tag;
         let (number, generation) = (data.vnode.id(), data.vnode.generation());
@@ -61,7 +62,7 @@ impl Origin {
         Ok(Self { tag, number, generation, born, size, mtime, uid, gid, mode, name })
     }
 
-    /// The value of [`ORIGIN`]: docs/formats/union-branch.md.
+    /// Returns the value of [`ORIGIN`]: docs/formats/union-branch.md.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let Self { tag, number, generation, size, uid, gid, mode, name, .. } = self;
         let (Time { sec: born, nsec: born_nsec }, Time { sec, nsec }) = (self.born.unwrap_or_default(), self.mtime);
@@ -71,7 +72,7 @@ impl Origin {
         value
     }
 
-    /// `None` if the value is not as it should be.
+    /// Parses a value of [`ORIGIN`]. `None` if it is malformed.
     fn decode(value: &[u8]) -> Option<Self> {
         let mut fields = value.splitn(13, |&b| b == b' ');
         let mut field = || std::str::from_utf8(fields.next()?).ok();
@@ -88,12 +89,15 @@ impl Origin {
         Some(Self { tag, number, generation, born, size, mtime, uid, gid, mode, name })
     }
 
-    /// Is `found` the file that this was made of? `found_now`: the same, of what was found.
+    /// Whether the file that was found, `found_now` with the attributes `attr`, is the one that the
+    /// metacopy was made from.
     ///
-    /// In another union, or mounted elsewhere, its branch has another tag; then the time of birth tells it from a file that has
-    /// the same number on another file system. A lower image that was built anew gives its files other numbers. A file of the
-    /// same size, time, owner and mode under the same name is taken for the same, if only root and the user `server` can have
-    /// made both: anybody could make a file like another's, and move its metacopy to that one.
+    /// In another union, or mounted elsewhere, the branch has another tag; then the time of birth
+    /// distinguishes the file from one with the same number on another file system. A rebuilt lower
+    /// image gives its files other numbers. A file with the same size, modification time, owner and
+    /// mode under the same name counts as the same, if only root and the user `server` can have
+    /// created both. Otherwise any user could create a file like another user's and move that one's
+    /// metacopy to it.
     fn is(&self, found_now: &Self, attr: &Attr, server: u32) -> bool {
         let content = |origin: &Self| (origin.size, origin.mtime, origin.uid, origin.gid, origin.mode);
         let same = self.is_same_object(found_now) || (content(self) == content(found_now) && is_servers(attr, server));
@@ -108,16 +112,17 @@ impl Origin {
     }
 }
 
-/// A file with the data of a lower file and the attributes of a metacopy further left.
+/// A lower file whose attributes are those of a metacopy further left.
 #[derive(Debug)]
 pub(crate) struct MetaCopy {
-    /// The lower file, on the branch that [`Lower::branch`] of this says.
+    /// The lower file with the data, on the branch that [`Lower::branch`] names.
     data: Arc<dyn Vnode>,
-    /// A file without data that has the attributes.
+    /// The metacopy: an empty file with the attributes.
     attributes: Arc<dyn Vnode>,
-    /// The branch of `attributes`.
+    /// The branch of the metacopy.
     pub(crate) home: BranchId,
-    /// When the data were last changed, as of the time the metacopy was made, or a time of modification set.
+    /// The data's modification time when the metacopy was created, or when a modification time was
+    /// last set.
     data_mtime: Mutex<Time>,
 }
 
@@ -126,22 +131,23 @@ impl MetaCopy {
         Self { data, attributes, home, data_mtime: Mutex::new(data_mtime) }
     }
 
-    /// The file with the data.
+    /// Returns the file with the data.
     pub(crate) fn data(&self) -> &Arc<dyn Vnode> {
         &self.data
     }
 
-    /// The attributes of the file, from those of its two halves.
+    /// Combines the attributes of the metacopy and of the data.
     fn merge(&self, attributes: &Attr, data: &Attr) -> Attr {
         let Attr { mode, uid, gid, .. } = *attributes;
         let atime = read_since(attributes, data).unwrap_or(attributes.atime);
-        // Data that were changed behind our back since have their own time.
+        // Data that were changed out of band have their own time.
         let mtime = if data.mtime == *self.data_mtime.lock() { attributes.mtime } else { data.mtime };
         let ctime = attributes.ctime.max(data.ctime);
         Attr { atime, mtime, ctime, mode, uid, gid, ..*data }
     }
 
-    /// Before a change of the attributes: takes over when the data were last read, which could not be told afterwards.
+    /// Stores the data's access time in the metacopy. Needed before each change of the attributes,
+    /// after which [`read_since`] would no longer report it.
     fn keep_atime(&self, cx: &Cx<'_>) -> Result<()> {
         if let Some(read) = read_since(&self.attributes.getattr(cx)?, &self.data.getattr(cx)?) {
             let set = SetAttr { atime: Some(SetTime::At(read)), ..SetAttr::default() };
@@ -150,8 +156,9 @@ impl MetaCopy {
         Ok(())
     }
 
-    /// Before a time of modification is set: data that were changed behind our back since the metacopy was made have their own
-    /// time, which would go on showing. Until the new time is set nothing changes in the view.
+    /// Records the data's present modification time in the metacopy. Needed before a modification
+    /// time is set: the time of data that were changed out of band would hide the new one. The view
+    /// does not change.
     fn keep_mtime(&self, cx: &Cx<'_>, data: &Attr) -> Result<()> {
         if data.mtime == *self.data_mtime.lock() {
             return Ok(());
@@ -166,23 +173,24 @@ impl MetaCopy {
     }
 }
 
-/// When the data were read, if that was after the last change of the attributes: reading goes past these.
+/// Returns when the data were read, if that was after the last change of the attributes. Reads
+/// don't reach the metacopy.
 fn read_since(attributes: &Attr, data: &Attr) -> Option<Time> {
     (data.atime > attributes.ctime).then_some(data.atime)
 }
 
-/// The metacopy that a lower object is, if it is one.
+/// Returns the lower object as a metacopied file, if it is one.
 pub(crate) fn as_metacopy(lower: &Arc<dyn Vnode>) -> Option<&MetaCopy> {
     lower.as_any().downcast_ref()
 }
 
-/// Have both, the same lower file, the attributes of the same metacopy, or none?
-pub(crate) fn wears_same(one: &Arc<dyn Vnode>, other: &Arc<dyn Vnode>) -> bool {
+/// Whether two vnodes of one lower file have the same metacopy, or both none.
+pub(crate) fn same_metacopy(one: &Arc<dyn Vnode>, other: &Arc<dyn Vnode>) -> bool {
     let attributes = |lower| as_metacopy(lower).map(|meta| (meta.home, meta.attributes.id()));
     attributes(one) == attributes(other)
 }
 
-/// Is that an attribute of the union's own, which no copy takes over?
+/// Whether this is one of the union's own attributes, which no copy takes over.
 pub(crate) fn is_own(xattr: &[u8]) -> bool {
     xattr.starts_with(OWN_XATTRS)
 }
@@ -206,7 +214,7 @@ impl Vnode for MetaCopy {
             return Err(Errno::ROFS);
         }
         self.keep_atime(cx)?;
-        // An open file is one of the data, whose attributes stay.
+        // Ignore the open file: it is one of the data, whose attributes remain.
         let data = self.data.getattr(cx)?;
         if set.mtime.is_some() {
             self.keep_mtime(cx, &data)?;
@@ -231,7 +239,7 @@ impl Vnode for MetaCopy {
     }
 
     fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
-        let all = sized(|out| self.attributes.listxattr(cx, out))?;
+        let all = read_sized(|out| self.attributes.listxattr(cx, out))?;
         let shown = all.split_inclusive(|&b| b == 0).filter(|name| !is_own(name));
         vnode::give(&shown.flatten().copied().collect::<Vec<u8>>(), out)
     }
@@ -246,8 +254,8 @@ impl Vnode for MetaCopy {
 }
 
 impl Core {
-    /// What a name leads to that shows as `entry` on `branch`: the same with the attributes of a metacopy, if one of the
-    /// directories in `left`, which lie left of that branch, has one.
+    /// Returns `entry`, which `name` leads to on `branch`, with the attributes of its metacopy, if
+    /// one of the directories in `left` has one. These lie left of `branch`.
     pub(crate) fn with_metacopy(
         &self,
         op: &Op<'_>,
@@ -261,7 +269,7 @@ impl Core {
         for dir in left.iter().filter(|dir| op.set.has_metacopies(dir.branch)) {
             let Some(full) = metacopy_name(name) else { break };
             if let Some(found) = dir.vnode.lookup(op, Name::new(&full)?)?
-                && let Some(both) = self.joined(op, (dir, name), &found, branch, &entry)?
+                && let Some(both) = self.apply_metacopy(op, (dir, name), &found, branch, &entry)?
             {
                 return Ok(both);
             }
@@ -269,8 +277,9 @@ impl Core {
         Ok(entry)
     }
 
-    /// The file `entry` on `branch` with the attributes of `found`, if that is a metacopy of it.
-    fn joined(
+    /// Returns the file `entry` on `branch` with the attributes of `found`, if that is its
+    /// metacopy.
+    fn apply_metacopy(
         &self,
         op: &Op<'_>,
         (dir, name): (&Lower, Name<'_>),
@@ -283,41 +292,41 @@ impl Core {
         let why = match origin(op, &found.vnode)? {
             // Only the owner of the directory could have moved a metacopy here from a similar file.
             Some(then)
-                if then.is(&now, &entry.attr, self.own().uid)
-                    && (then.is_same_object(&now) || is_servers(&dir.vnode.getattr(op)?, self.own().uid)) =>
+                if then.is(&now, &entry.attr, self.server_cx().uid)
+                    && (then.is_same_object(&now) || is_servers(&dir.vnode.getattr(op)?, self.server_cx().uid)) =>
             {
                 let both = MetaCopy::new(data.vnode, found.vnode.clone(), dir.branch, then.mtime);
                 let attr = both.merge(&found.attr, &entry.attr);
                 return Ok(Some(Entry { vnode: Arc::new(both), attr }));
             }
-            Some(_) => "it was made of another file than the one that the name now leads to",
-            None => "it does not say which file it was made of, or not in a way that only root can have written",
+            Some(_) => "it was made from another file than the one that has the name now",
+            None => "it names no origin in an attribute that only root can have set",
         };
-        if self.complaints.is_new(&Lower { vnode: found.vnode.clone(), branch: dir.branch }) {
+        if self.warned.is_new(&Lower { vnode: found.vnode.clone(), branch: dir.branch }) {
             let path = op.set.path_of(dir.branch);
-            tracing::warn!(branch = %path, %name, "attributes that were changed in the union are ignored: {why}");
+            tracing::warn!(branch = %path, %name, "a metacopy is ignored, and with it attributes that were changed in the union: {why}");
         }
         Ok(None)
     }
 
-    /// Removes the metacopy that `lower`, to which that name led until now, is in part. One that stays changes nothing as long
-    /// as the name leads to something else.
+    /// Removes the metacopy of `lower`, which `name` led to until now. One that remains has no
+    /// effect while the name leads to something else.
     pub(crate) fn drop_metacopy(&self, op: &Op<'_>, dir: &UnionVnode, name: Name<'_>, lower: &Arc<dyn Vnode>) {
         let Some(meta) = as_metacopy(lower).filter(|meta| op.set.writable(meta.home)) else { return };
         let Ok(Some(part)) = dir.part(meta.home) else { return };
         let server = self.server(op);
         let Some(full) = metacopy_name(name) else { return };
-        let removed =
-            Name::new(&full).and_then(|full| keeping_times(&server, &part.vnode, || part.vnode.unlink(&server, full)));
+        let removed = Name::new(&full)
+            .and_then(|full| preserving_times(&server, &part.vnode, || part.vnode.unlink(&server, full)));
         if let Err(errno) = removed
             && errno != Errno::NOENT
         {
-            tracing::warn!(%name, %errno, branch = %op.set.path_of(meta.home), "a metacopy that means nothing stays");
+            tracing::warn!(%name, %errno, branch = %op.set.path_of(meta.home), "could not remove a metacopy that has no effect any more");
         }
     }
 }
 
-/// What a file says it is a metacopy of.
+/// Returns the origin that a file states, if it is a metacopy.
 fn origin(cx: &Cx<'_>, found: &Arc<dyn Vnode>) -> Result<Option<Origin>> {
     if found.kind() != Kind::Regular {
         return Ok(None);
@@ -349,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_origin_is_refused() {
+    fn malformed_origins_are_rejected() {
         for bad in [
             "",
             "1",
@@ -365,11 +374,11 @@ mod tests {
     }
 
     #[test]
-    fn a_metacopy_belongs_to_one_file() {
+    fn a_metacopy_matches_only_its_file() {
         let attr = |uid, mode| Attr { uid, mode, ..memfs_attr() };
         let (root, user) = (attr(0, 0o100_644), attr(7, 0o100_644));
         let origin = example();
-        // The image was built anew.
+        // The image was rebuilt.
         let renumbered = Origin { number: 5, generation: 6, born: None, ..example() };
         assert!(origin.is(&renumbered, &root, 1000));
         assert!(!origin.is(&renumbered, &user, 1000));
@@ -384,7 +393,7 @@ mod tests {
         // It was changed in place.
         assert!(origin.is(&Origin { size: 1, ..example() }, &user, 1000));
         assert!(!origin.is(&Origin { size: 1, ..renumbered }, &root, 1000));
-        // Somebody renamed the metacopy.
+        // A user renamed the metacopy.
         assert!(!origin.is(&Origin { name: b"b".as_slice().into(), ..example() }, &root, 1000));
     }
 
@@ -394,7 +403,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn takes_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn decode_accepts_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let _ = Origin::decode(&bytes);
             let _ = Origin::decode(&[b"1 2 3 4 5 6 7 8 9 10 11 ", &*bytes].concat());
         }

@@ -1,11 +1,11 @@
-//! The union's vnode.
+//! The union's vnode: which lower objects it shows, and where it is in the tree.
 
 use crate::branch::{BranchId, Lower, Stack};
 use crate::core::Shared;
-use crate::listing::{Fate, Listable, Slot};
-use crate::names::{Names, Writer};
+use crate::entry_lock::{EntryLock, Writer};
+use crate::listing::{EntryChange, Listable, Slot};
 use crate::op::Op;
-use crate::set::{BranchSet, NEVER, turn_of};
+use crate::set::{BranchSet, NO_GENERATION, short_generation_of};
 use crate::shortname::ShortName;
 use parking_lot::Mutex;
 use std::fmt;
@@ -14,34 +14,35 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 use vnode::{Errno, Kind, Name, Result, Vnode};
 
-/// `Dir::subdirs` before it was counted.
+/// Value of `Dir::subdirs` before the subdirectories were counted.
 pub(crate) const UNCOUNTED: u32 = u32::MAX;
 
-/// What only directories have.
+/// State that only directories have.
 pub(crate) struct Dir {
     /// Exclusive to change an entry, shared for lookups and listings: docs/design/unionfs.md,
     /// "Locks".
-    pub(crate) names: Names,
+    pub(crate) entry_lock: EntryLock,
     stack: Mutex<Stack>,
-    /// The path in the branches to the right at which the stack goes on, if that is not its own.
+    /// The path at which the branches to the right have the other parts, if it differs from the
+    /// directory's own.
     pub(crate) redirect: Mutex<Option<Box<[u8]>>>,
-    /// Counts changes of entries through this union.
+    /// Number of entry changes made through this union.
     pub(crate) changes: AtomicU64,
-    /// Subdirectories of a merged directory.
+    /// Number of subdirectories of a merged directory.
     pub(crate) subdirs: AtomicU32,
     pub(crate) listing: Mutex<Slot>,
-    /// The last name that was looked for and not found.
-    pub(crate) absent: Mutex<Option<Absent>>,
+    /// The last negative lookup.
+    pub(crate) negative: Mutex<Option<NegativeLookup>>,
 }
 
-/// A name that was not there.
-pub(crate) struct Absent {
+/// A negative lookup.
+pub(crate) struct NegativeLookup {
     pub(crate) name: ShortName,
-    /// [`Dir::changes`] at that time.
+    /// [`Dir::changes`] at the time of the lookup.
     pub(crate) changes: u64,
-    /// In the set of this generation.
+    /// Generation of the set in which the name was looked up.
     pub(crate) generation: u64,
-    /// The branch of the whiteout that hid it.
+    /// The branch of the whiteout that ended the search.
     pub(crate) whiteout: Option<BranchId>,
     pub(crate) at: Instant,
 }
@@ -53,15 +54,16 @@ struct State {
     lower: Arc<dyn Vnode>,
 }
 
-/// Its last name is gone.
+/// The object's last name was removed.
 const GONE: u8 = 1;
-/// Since the branches changed its known name leads to something else, or to nothing.
+/// Since the set of branches changed, the object's known name leads to something else, or to
+/// nothing.
 const ADRIFT: u8 = 2;
 
-/// It has, or had, several names: the known one may go while the others stay.
+/// The file has or had several names: it can lose the known one and remain in use.
 const SEVERAL: u8 = 4;
 
-/// What all vnodes of a union share.
+/// State shared by all vnodes of a union.
 pub(crate) type Core = Shared<UnionVnode>;
 
 /// An object of the union.
@@ -69,14 +71,14 @@ pub(crate) struct UnionVnode {
     pub(crate) core: Arc<Core>,
     pub(crate) id: u64,
     pub(crate) dir: Option<Box<Dir>>,
-    /// Counts how often a file moved to another branch: open files notice by it.
+    /// Number of moves of the file to another branch. Open files compare it to notice a move.
     moves: AtomicU16,
-    /// [`BranchSet::turn`] of the set that it was last found right in.
-    turn: AtomicU16,
-    /// Part of the state, outside of it only because it fits into a gap there.
+    /// [`BranchSet::short_generation`] of the set in which the vnode was last valid.
+    short_generation: AtomicU16,
+    /// Part of the state. It is outside of it only because it fills a gap in this struct.
     branch: AtomicU16,
     pub(crate) kind: Kind,
-    /// [`GONE`], [`ADRIFT`], [`SEVERAL`].
+    /// Any of [`GONE`], [`ADRIFT`], [`SEVERAL`].
     flags: AtomicU8,
     state: Mutex<State>,
 }
@@ -94,7 +96,7 @@ impl Listable for UnionVnode {
     }
 }
 
-/// Where a vnode was found.
+/// A parent directory and a name in it.
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) parent: Arc<UnionVnode>,
@@ -106,7 +108,7 @@ impl Place {
         Name::new(self.name.as_bytes())
     }
 
-    /// Is that the same entry?
+    /// Whether both are the same entry.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.parent, &other.parent) && self.name.as_bytes() == other.name.as_bytes()
     }
@@ -130,17 +132,17 @@ impl UnionVnode {
             id,
             dir: stack.map(|stack| {
                 Box::new(Dir {
-                    names: Names::default(),
+                    entry_lock: EntryLock::default(),
                     stack: Mutex::new(stack),
                     redirect: Mutex::new(None),
                     changes: AtomicU64::new(0),
                     subdirs: AtomicU32::new(UNCOUNTED),
                     listing: Mutex::default(),
-                    absent: Mutex::new(None),
+                    negative: Mutex::new(None),
                 })
             }),
             moves: AtomicU16::new(0),
-            turn: set.turn().into(),
+            short_generation: set.short_generation().into(),
             branch: leftmost.branch.0.into(),
             kind: leftmost.vnode.kind(),
             flags: AtomicU8::new(0),
@@ -148,28 +150,29 @@ impl UnionVnode {
         })
     }
 
-    /// The owner of `self`.
+    /// Returns the `Arc` that owns `self`.
     pub(crate) fn arc(&self) -> Result<Arc<Self>> {
-        // Every vnode is in the table for as long as it lives. (A pointer to itself would cost 16 bytes in each.)
+        // Every live vnode is in the table. (A pointer to itself would cost 16 bytes in each
+        // vnode.)
         self.core.table.get(self.id).filter(|live| std::ptr::eq(&raw const **live, self)).ok_or(Errno::STALE)
     }
 
-    /// What only directories have.
+    /// Returns the state that only directories have. `ENOTDIR` for files.
     pub(crate) fn dir(&self) -> Result<&Dir> {
         self.dir.as_deref().ok_or(Errno::NOTDIR)
     }
 
-    /// The lower directories.
+    /// Returns the lower directories that this directory merges.
     pub(crate) fn stack(&self) -> Result<Stack> {
         Ok(self.dir()?.stack.lock().clone())
     }
 
-    /// The part on that branch, if there is one.
+    /// Returns the part of this directory on `branch`, if there is one.
     pub(crate) fn part(&self, branch: BranchId) -> Result<Option<Lower>> {
         Ok(self.dir()?.stack.lock().iter().find(|part| part.branch == branch).cloned())
     }
 
-    /// Gives a directory another stack.
+    /// Replaces the stack of a directory.
     pub(crate) fn set_stack(&self, stack: Stack) -> Result<()> {
         let dir = self.dir()?;
         let Some(leftmost) = stack.first().cloned() else { return Err(Errno::IO) };
@@ -180,29 +183,29 @@ impl UnionVnode {
         Ok(())
     }
 
-    /// The leftmost lower object.
+    /// Returns the leftmost lower object.
     pub(crate) fn leaf(&self) -> Lower {
         let state = self.state.lock();
         Lower { vnode: state.lower.clone(), branch: self.branch() }
     }
 
-    /// The leftmost lower object, and how often it has moved.
+    /// Returns the leftmost lower object and the number of its moves.
     pub(crate) fn leaf_and_moves(&self) -> (Lower, u16) {
         let state = self.state.lock();
         (Lower { vnode: state.lower.clone(), branch: self.branch() }, self.moves.load(Ordering::Acquire))
     }
 
-    /// The branch of the leftmost lower object.
+    /// Returns the branch of the leftmost lower object.
     pub(crate) fn branch(&self) -> BranchId {
         BranchId(self.branch.load(Ordering::Acquire))
     }
 
-    /// How often the file has moved.
+    /// Returns the number of moves of the file.
     pub(crate) fn moves(&self) -> u16 {
         self.moves.load(Ordering::Acquire)
     }
 
-    /// The leftmost lower object is now this.
+    /// Replaces the leftmost lower object, and counts a move.
     pub(crate) fn set_leaf(&self, lower: Lower) {
         let old = {
             let mut state = self.state.lock();
@@ -217,8 +220,9 @@ impl UnionVnode {
         }
     }
 
-    /// The same lower file, seen in another way: its data have not moved.
-    pub(crate) fn dress(&self, lower: Lower) {
+    /// Replaces the lower vnode by another view of the same lower file, with or without a metacopy.
+    /// The data did not move.
+    pub(crate) fn replace_view(&self, lower: Lower) {
         let old = {
             let mut state = self.state.lock();
             let same = self.branch() == lower.branch && state.lower.id() == lower.vnode.id();
@@ -227,41 +231,42 @@ impl UnionVnode {
         drop(old);
     }
 
-    /// Has its last name gone?
+    /// Whether the object's last name was removed.
     pub(crate) fn is_gone(&self) -> bool {
         self.flags.load(Ordering::Acquire) & GONE != 0
     }
 
-    /// Its last name has gone.
+    /// Notes that the object's last name was removed.
     pub(crate) fn set_gone(&self) {
         self.flags.fetch_or(GONE, Ordering::AcqRel);
     }
 
-    /// The file was seen with so many names.
+    /// Notes how many names the lower file has.
     pub(crate) fn note_names(&self, count: u32) {
         if count > 1 && self.flags.load(Ordering::Acquire) & SEVERAL == 0 {
             self.flags.fetch_or(SEVERAL, Ordering::AcqRel);
         }
     }
 
-    /// Does its known name, since the branches changed, lead to something else or to nothing?
+    /// Whether the object's known name leads to something else, or to nothing, since the set of
+    /// branches changed.
     pub(crate) fn is_adrift(&self) -> bool {
         self.flags.load(Ordering::Acquire) & ADRIFT != 0
     }
 
-    /// Was it found right in that set?
+    /// Whether the vnode is valid in `set`.
     pub(crate) fn is_current(&self, set: &BranchSet) -> bool {
-        self.turn.load(Ordering::Acquire) == set.turn()
+        self.short_generation.load(Ordering::Acquire) == set.short_generation()
     }
 
-    /// Was it found right in the set of that generation?
-    pub(crate) fn is_of(&self, generation: u64) -> bool {
-        self.turn.load(Ordering::Acquire) == turn_of(generation)
+    /// Whether the vnode is valid in the set of that generation.
+    pub(crate) fn is_valid_in(&self, generation: u64) -> bool {
+        self.short_generation.load(Ordering::Acquire) == short_generation_of(generation)
     }
 
-    /// It was found again in the present set: as this lower object, and at that place, if one is given. `ESTALE` if that set
-    /// is no longer the present one.
-    pub(crate) fn settle(&self, op: &Op<'_>, lower: Lower, place: Option<Place>) -> Result<()> {
+    /// Makes the vnode valid in the current set, with this lower object, and at `place` if one is
+    /// given. `ESTALE` if the operation's set is no longer the current one.
+    pub(crate) fn set_found(&self, op: &Op<'_>, lower: Lower, place: Option<Place>) -> Result<()> {
         let old = {
             let mut state = self.state.lock();
             op.check_set(&self.core.branches)?;
@@ -274,15 +279,15 @@ impl UnionVnode {
             let old_place =
                 place.map(|place| (state.parent.replace(place.parent), std::mem::replace(&mut state.name, place.name)));
             self.flags.fetch_and(SEVERAL, Ordering::AcqRel);
-            self.turn.store(op.set.turn(), Ordering::Release);
+            self.short_generation.store(op.set.short_generation(), Ordering::Release);
             (old, old_place)
         };
         drop(old);
         Ok(())
     }
 
-    /// The same for a directory with this stack.
-    pub(crate) fn settle_dir(&self, op: &Op<'_>, stack: Stack, place: Option<Place>) -> Result<()> {
+    /// As [`Self::set_found`], for a directory with this stack.
+    pub(crate) fn set_found_dir(&self, op: &Op<'_>, stack: Stack, place: Option<Place>) -> Result<()> {
         let dir = self.dir()?;
         let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
         let old = {
@@ -290,7 +295,7 @@ impl UnionVnode {
             if self.is_current(op.set) && !self.is_adrift() {
                 return Ok(());
             }
-            self.settle(op, leftmost, place)?;
+            self.set_found(op, leftmost, place)?;
             std::mem::replace(&mut *present, stack)
         };
         drop(old);
@@ -299,15 +304,15 @@ impl UnionVnode {
         Ok(())
     }
 
-    /// It was not found by its name in the present set: that name is forgotten.
-    pub(crate) fn cast_off(&self, op: &Op<'_>) -> Result<()> {
+    /// Forgets the vnode's name, which does not lead to it in the current set.
+    pub(crate) fn set_adrift(&self, op: &Op<'_>) -> Result<()> {
         let old = {
             let mut state = self.state.lock();
             op.check_set(&self.core.branches)?;
             if self.flags.load(Ordering::Acquire) & SEVERAL == 0 {
                 self.flags.fetch_or(ADRIFT, Ordering::AcqRel);
             }
-            self.turn.store(op.set.turn(), Ordering::Release);
+            self.short_generation.store(op.set.short_generation(), Ordering::Release);
             (state.parent.take(), std::mem::replace(&mut state.name, ShortName::new(b"")))
         };
         drop(old);
@@ -315,32 +320,33 @@ impl UnionVnode {
         Ok(())
     }
 
-    /// What it was is what it is in the present set, too.
-    pub(crate) fn confirm(&self, op: &Op<'_>) -> Result<()> {
+    /// Makes the vnode valid in the current set as it is.
+    pub(crate) fn set_current(&self, op: &Op<'_>) -> Result<()> {
         let _state = self.state.lock();
         op.check_set(&self.core.branches)?;
-        self.turn.store(op.set.turn(), Ordering::Release);
+        self.short_generation.store(op.set.short_generation(), Ordering::Release);
         Ok(())
     }
 
-    /// Forgets in which set it was found right.
-    pub(crate) fn doubt(&self) {
-        self.turn.store(NEVER, Ordering::Release);
+    /// Makes the vnode invalid in all sets, so that the next operation revalidates it.
+    pub(crate) fn set_outdated(&self) {
+        self.short_generation.store(NO_GENERATION, Ordering::Release);
     }
 
-    /// Where it was found last; `None` for the root, and where the last known name is gone.
+    /// Returns the place where the vnode was last found; `None` for the root, and if the last known
+    /// name was removed.
     pub(crate) fn place(&self) -> Option<Place> {
         let state = self.state.lock();
         Some(Place { parent: state.parent.clone()?, name: state.name.clone() })
     }
 
-    /// Is this where it was found last?
+    /// Whether the vnode was last found at this name.
     pub(crate) fn is_at(&self, parent: &Self, name: &[u8]) -> bool {
         let state = self.state.lock();
         state.parent.as_deref().is_some_and(|p| std::ptr::eq(p, parent)) && state.name.as_bytes() == name
     }
 
-    /// It was found or put there.
+    /// Sets the place where the vnode was found or created.
     pub(crate) fn set_place(&self, place: Option<Place>) {
         let (parent, name) = match place {
             Some(place) => (Some(place.parent), place.name),
@@ -350,18 +356,18 @@ impl UnionVnode {
             let mut state = self.state.lock();
             (std::mem::replace(&mut state.parent, parent), std::mem::replace(&mut state.name, name))
         };
-        // Outside of the lock: the old parent may go with it.
+        // Without the lock, because this may drop the old parent.
         drop(old);
     }
 
-    /// The name `name` in `parent` is gone: forgets it if it is the one that is known.
-    pub(crate) fn lost_name(&self, parent: &Self, name: &[u8]) {
+    /// Notes that `name` was removed from `parent`: forgets it if it is the known one.
+    pub(crate) fn forget_name(&self, parent: &Self, name: &[u8]) {
         if self.is_at(parent, name) {
             self.set_place(None);
         }
     }
 
-    /// Notes that entries changed, nobody knows which.
+    /// Notes that entries of this directory changed, without knowing which.
     pub(crate) fn entries_changed(&self) {
         if let Some(dir) = &self.dir {
             dir.changes.fetch_add(1, Ordering::AcqRel);
@@ -371,26 +377,26 @@ impl UnionVnode {
         }
     }
 
-    /// Notes that the entry of that name changed. The caller holds the names.
-    pub(crate) fn entry_changed(&self, name: Name<'_>, fate: Fate) {
+    /// Notes that the entry `name` changed. The caller holds the entry lock.
+    pub(crate) fn entry_changed(&self, name: Name<'_>, change: EntryChange) {
         if let Some(dir) = &self.dir {
             dir.changes.fetch_add(1, Ordering::AcqRel);
             self.core.finder.changed();
-            let old = dir.listing.lock().change(name.as_bytes(), fate);
+            let old = dir.listing.lock().change(name.as_bytes(), change);
             drop(old);
         }
     }
 
-    /// Notes that a subdirectory came (1) or went (-1).
+    /// Notes that a subdirectory was added (1) or removed (-1).
     pub(crate) fn count_subdir(&self, by: i32) {
         if let Some(dir) = &self.dir {
             let counted = |n: u32| if n == UNCOUNTED { None } else { Some(n.saturating_add_signed(by)) };
-            // Not yet counted is as good as counted: it will be.
+            // A directory that was not counted yet is counted when the number is needed.
             let _ = dir.subdirs.fetch_update(Ordering::AcqRel, Ordering::Acquire, counted);
         }
     }
 
-    /// The path of an entry of this directory in the union.
+    /// Returns the path in the union of an entry of this directory.
     pub(crate) fn path_to(&self, name: Name<'_>) -> Vec<u8> {
         let mut names = vec![ShortName::new(name.as_bytes())];
         let mut next = self.place();
@@ -405,7 +411,7 @@ impl UnionVnode {
         })
     }
 
-    /// The place of the entry `name` in this directory.
+    /// Returns the place of the entry `name` in this directory.
     pub(crate) fn place_of(&self, name: Name<'_>) -> Result<Place> {
         Ok(Place { parent: self.arc()?, name: ShortName::new(name.as_bytes()) })
     }
@@ -414,15 +420,17 @@ impl UnionVnode {
 impl Drop for UnionVnode {
     fn drop(&mut self) {
         self.core.table.forget(self.id, self);
-        // A chain of parents that nobody else holds goes one by one, not recursively: a tree may be very deep.
+        // Drops a chain of parents that nothing else refers to in a loop: recursion could overflow
+        // the stack in a very deep tree.
         let mut next = self.state.get_mut().parent.take();
         if next.is_none() || self.is_gone() {
-            self.core.movers.release_orphan(self.id);
+            self.core.write_gate.release_orphan(self.id);
         }
         while let Some(parent) = next.take() {
             let at = Arc::as_ptr(&parent);
             if let Some(mut last) = Arc::into_inner(parent) {
-                // It was moved out of its place, by which the table knows it: its own drop can't take it out.
+                // It moved to another address than the table knows, so its own drop can't remove it
+                // from the table.
                 last.core.table.forget(last.id, at);
                 next = last.state.get_mut().parent.take();
             }
@@ -430,21 +438,21 @@ impl Drop for UnionVnode {
     }
 }
 
-/// The live vnode behind an argument of the interface, if it is of this union.
+/// Returns the union vnode that `vnode` is. `EXDEV` if it belongs to another layer or union.
 pub(crate) fn same_layer<'a>(core: &Arc<Core>, vnode: &'a Arc<dyn Vnode>) -> Result<&'a UnionVnode> {
     let vnode = vnode.as_any().downcast_ref::<UnionVnode>().ok_or(Errno::XDEV)?;
     if Arc::ptr_eq(&vnode.core, core) { Ok(vnode) } else { Err(Errno::XDEV) }
 }
 
-/// Locks the names of several directories, in an order that is the same for everybody.
-pub(crate) fn lock_names<'a>(dirs: &[&'a UnionVnode]) -> Result<Vec<Writer<'a>>> {
-    let mut locks: Vec<&'a Names> = Vec::with_capacity(dirs.len());
+/// Locks the entries of several directories, in the order of their addresses.
+pub(crate) fn lock_entries<'a>(dirs: &[&'a UnionVnode]) -> Result<Vec<Writer<'a>>> {
+    let mut locks: Vec<&'a EntryLock> = Vec::with_capacity(dirs.len());
     for dir in dirs {
-        locks.push(&dir.dir()?.names);
+        locks.push(&dir.dir()?.entry_lock);
     }
-    locks.sort_unstable_by_key(|lock| std::ptr::from_ref::<Names>(lock));
+    locks.sort_unstable_by_key(|lock| std::ptr::from_ref::<EntryLock>(lock));
     locks.dedup_by(|a, b| std::ptr::eq(*a, *b));
-    Ok(locks.into_iter().map(Names::write).collect())
+    Ok(locks.into_iter().map(EntryLock::write).collect())
 }
 
 #[cfg(test)]
@@ -452,8 +460,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vnodes_are_small() {
-        // The allocation of a file that was only looked up: two counters and this. glibc adds 8.
+    fn a_vnode_fits_into_104_bytes() {
+        // The allocation for a file that was only looked up: two reference counts and this struct.
+        // glibc adds 8 bytes.
         assert!(size_of::<UnionVnode>() + 16 <= 104, "{}", size_of::<UnionVnode>());
     }
 }

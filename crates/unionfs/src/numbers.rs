@@ -1,4 +1,4 @@
-//! Numbers of objects: docs/design/unionfs.md, "Inode numbers".
+//! Inode numbers of objects: docs/design/unionfs.md, "Inode numbers".
 
 use crate::branch::Lower;
 use crate::log::{Alias, Record};
@@ -7,21 +7,21 @@ use crate::op::Op;
 use vnode::{Attr, Errno, Result, Vnode};
 
 impl Core {
-    /// The number of a lower file.
+    /// Returns the number of a lower file.
     pub(crate) fn number_of(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) -> Result<u64> {
         let tag = op.set.branch(lower.branch)?.tag;
         let born = attr.btime.unwrap_or_default();
         match self.identity.alias(tag, lower.vnode.id()) {
             Some(alias) if alias.born == born => return Ok(alias.number),
-            // Another file has the number of one that went without our knowing.
-            // A look-up doesn't write: the branch may be frozen.
-            Some(_) if !op.set.read_only => self.identity.unalias_later(tag, lower.vnode.id()),
+            // The lower number was reused after an out-of-band removal. A lookup writes nothing,
+            // because the branch may be frozen.
+            Some(_) if !op.set.read_only => self.identity.unalias_deferred(tag, lower.vnode.id()),
             _ => {}
         }
         op.set.natural_number(lower.branch, lower.vnode.id())
     }
 
-    /// The record that a lower file is known as `number`, of that generation.
+    /// Returns the record that a lower file has the alias `number`, with this generation.
     pub(crate) fn alias_record(
         &self,
         op: &Op<'_>,
@@ -34,18 +34,20 @@ impl Core {
         Ok(Record::Alias { tag, lower: lower.vnode.id(), alias })
     }
 
-    /// The number of a directory: that of its rightmost part, or what that is known as: see [`Self::keep_number`].
+    /// Returns the number of a directory: that of its rightmost part, or the alias of that: see
+    /// [`Self::keep_number`].
     pub(crate) fn directory_number(&self, op: &Op<'_>, stack: &[Lower]) -> Result<u64> {
         let part = stack.last().ok_or(Errno::IO)?;
         let lower = part.vnode.id();
         if self.identity.alias(op.set.branch(part.branch)?.tag, lower).is_none() {
             return op.set.natural_number(part.branch, lower);
         }
-        self.number_of(op, part, &part.vnode.getattr(&self.own())?)
+        self.number_of(op, part, &part.vnode.getattr(&self.server_cx())?)
     }
 
-    /// To be called before a whiteout or the loss of a redirect ends a directory's stack with its leftmost part, on the way to
-    /// its removal: if the removal then fails or a crash interrupts it, the directory is still there and keeps its number.
+    /// Logs a directory's number for its leftmost part. Called before a whiteout, or the removal of
+    /// a redirect, ends the directory's stack with that part, on the way to its removal. If the
+    /// removal fails or is interrupted, the directory keeps its number.
     pub(crate) fn keep_number(&self, op: &Op<'_>, dir: &UnionVnode) -> Result<()> {
         let stack = dir.stack()?;
         let [leftmost, _, ..] = &*stack else { return Ok(()) };
@@ -56,8 +58,8 @@ impl Core {
         self.identity.append(&self.server(op), self.alias_record(op, leftmost, &attr, (dir.id, dir.generation()))?)
     }
 
-    /// To be called after a part of a directory was removed.
-    pub(crate) fn part_went(&self, op: &Op<'_>, part: &Lower) {
+    /// Drops the alias of a directory part that was removed.
+    pub(crate) fn part_removed(&self, op: &Op<'_>, part: &Lower) {
         if let Ok(branch) = op.set.branch(part.branch) {
             self.identity.unalias(&self.server(op), branch.tag, part.vnode.id());
         }

@@ -2,123 +2,126 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use vnode::{Errno, Layer};
 
-/// What may be done with a branch.
+/// How a branch is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Files on it are changed in place, new ones are made on it.
+    /// Files on it are changed in place. New files are created on it.
     ReadWrite,
-    /// Never changed: what is to be changed is copied up to the left.
+    /// Never changed: files are copied up to a branch further left before a change.
     ReadOnly,
-    /// As [`Mode::ReadOnly`], and it lies on a network: operations on it may take long.
+    /// As [`Mode::ReadOnly`], on a network file system: operations on it may take long.
     NfsReadOnly,
 }
 
-/// One of the directories that a union merges.
+/// A branch of a union.
 #[derive(Clone, Debug)]
 pub struct Branch {
-    /// The branch's file system; its root is the branch's root.
+    /// The branch's file system. The root of this is the branch's root.
     pub layer: Arc<dyn Layer>,
-    /// Its path, for messages, and to know it again when the branches are listed in another order.
+    /// The branch's path, for messages, and to recognise the branch when branches are listed in
+    /// another order.
     pub path: PathBuf,
     /// What may be done with it.
     pub mode: Mode,
 }
 
-/// How a removal hides or removes what lies to the right.
+/// How a removal treats entries of the same name on branches to the right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delete {
-    /// The leftmost instance is removed, the others are hidden by a whiteout.
+    /// The visible entry is removed, and a whiteout hides the others.
     #[default]
     Whiteout,
-    /// Every instance on a read-write branch is removed; a whiteout is made only where that was not possible.
+    /// The entries on all read-write branches are removed. A whiteout is created only if others
+    /// remain.
     All,
 }
 
-/// Who owns a copy that the union makes of a file or directory on a branch to the right.
+/// Owner and mode of a copy that the union creates of a file or directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Copyup {
-    /// The original's owner, and its mode, ACLs and capabilities.
+    /// The original's owner, mode, ACLs and capabilities.
     #[default]
     Preserve,
-    /// The caller whose change made the copy necessary; the original's mode without the bits of the caller's umask, which is
-    /// asked of /proc.
+    /// The owner is the caller whose change caused the copy-up. The mode is the original's without
+    /// the bits of the caller's umask, which is read from /proc.
     CurrentUser,
-    /// Always the same.
+    /// The same for all copies.
     Mounter {
         /// Owner.
         uid: u32,
         /// Group.
         gid: u32,
-        /// Permission bits of files; directories can also be searched by whom they can be read.
+        /// Permission bits of files. Directories can also be searched by users who can read them.
         mode: u32,
     },
 }
 
-/// What is done about names that begin with `.wh.`, which a union keeps for itself.
+/// Whether users can create names that begin with `.wh.`, which are reserved for the union.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Whiteouts {
-    /// Nobody can make them.
+    /// No.
     #[default]
     Refuse,
-    /// Root and the server's user can make whiteouts and opaque marks by name, to unpack image layers.
+    /// Root and the server's user can create whiteouts and opaque marks by name, to unpack image
+    /// layers.
     Write,
 }
 
-/// How large the numbers are that users see: of objects, and of positions in directories.
+/// Size of the inode numbers and directory positions that users see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Numbers {
     /// 64 bits.
     #[default]
     Wide,
-    /// 32 bits as long as they suffice, for programs of 32 bits without large-file support.
+    /// 32 bits where possible, for 32-bit programs without large-file support.
     Narrow,
 }
 
-/// How open files on branches that are never changed are read.
+/// How files on read-only branches are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LowerFiles {
-    /// Every open file shows the file's data as they are, also after it was copied up.
+    /// An open file always shows the current data, also after a copy-up.
     #[default]
     Exact,
-    /// Whoever has the file open for reading shares the branch's pages, and stays on the original
-    /// when it is copied up.
+    /// Files open for reading share the branch's page cache, and remain on the original after a
+    /// copy-up.
     Shared,
 }
 
-/// Of which files a change of attributes copies the attributes only.
+/// Which files get a metacopy: a copy of their attributes alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metacopy {
-    /// Of none: every copy has its data.
+    /// None: every copy has its data.
     Off,
-    /// Of files of more than so many bytes, where they have one name.
+    /// Files of more than this many bytes, with one name.
     Above(u64),
 }
 
 impl Default for Metacopy {
-    /// A file of up to a page takes no more room than its attributes.
+    /// A file of up to one page takes no more space than its attributes.
     fn default() -> Self {
         Self::Above(4096)
     }
 }
 
-/// How a union behaves.
+/// Options of a union.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// What a removal does.
+    /// How removals work.
     pub delete: Delete,
-    /// Who owns copies.
+    /// Owner and mode of copies.
     pub copyup: Copyup,
-    /// Who can write whiteouts by name.
+    /// Whether users can create whiteouts by name.
     pub whiteouts: Whiteouts,
-    /// How large numbers are.
+    /// Size of inode numbers.
     pub numbers: Numbers,
-    /// How files on branches that are never changed are read.
+    /// How files on read-only branches are read.
     pub lower_files: LowerFiles,
-    /// Which copies are made without data.
+    /// Which files get a metacopy.
     pub metacopy: Metacopy,
 }
 
-/// Why a union could not be made.
+/// Why a union could not be built or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BuildError {
     /// The list of branches is empty.
@@ -131,21 +134,21 @@ pub enum BuildError {
     NotDirectory(PathBuf),
     /// A branch is read-write, but the leftmost is not.
     LeftmostReadOnly(PathBuf),
-    /// The leftmost branch is to be written, but can't be.
+    /// The leftmost branch is read-write, but can't be written.
     NotWritable(PathBuf, Errno),
-    /// A read-write branch takes files, but none with a name of the union's own.
+    /// A read-write branch refuses the union's own names, but no others.
     NamesRefused(PathBuf),
     /// No branch of the union has this path.
     NoSuchBranch(PathBuf),
-    /// Operations under way did not end in time: the branches were not changed.
+    /// Operations under way did not end in time. The branches were not changed.
     Busy,
     /// A step of preparing this branch failed.
     Step {
-        /// What was to be done.
+        /// The step.
         what: &'static str,
-        /// Where.
+        /// The branch.
         path: PathBuf,
-        /// What came back.
+        /// The error.
         errno: Errno,
     },
 }
@@ -158,17 +161,17 @@ impl std::fmt::Display for BuildError {
             Self::Duplicate(p) => write!(f, "{} is listed twice", p.display()),
             Self::NotDirectory(p) => write!(f, "{} is not a directory", p.display()),
             Self::LeftmostReadOnly(p) => {
-                write!(f, "the leftmost branch {} must be read-write, since another one is", p.display())
+                write!(f, "the leftmost branch {} must be rw, because another one is", p.display())
             }
             Self::NotWritable(p, e) => write!(f, "the leftmost branch {} can't be written: {e}", p.display()),
             Self::NamesRefused(p) => write!(
                 f,
-                "branch {} refuses names that begin with .wh., which a union needs: it lies in another union, which keeps these \
-                 names for itself; put the branch on a file system outside of that union",
+                "branch {} refuses names that begin with .wh., which a union needs: it lies in another union, which reserves these \
+                 names; put the branch on a file system outside of that union",
                 p.display()
             ),
             Self::NoSuchBranch(p) => write!(f, "{} is not a branch of this union", p.display()),
-            Self::Busy => write!(f, "operations under way did not end in time; try again"),
+            Self::Busy => write!(f, "operations under way did not end in time: the branches are unchanged; try again"),
             Self::Step { what, path, errno } => write!(f, "{}: {what}: {errno}", path.display()),
         }
     }

@@ -1,8 +1,8 @@
-//! The union's own names in the root of a branch. Somebody else may have put anything there: it is never followed, and
-//! what is in the way is given another name.
+//! The union's own directories in the root of a branch. Foreign files may have these names: they
+//! are never followed, and renamed if they are in the way.
 
 use crate::ownnames::{LINKS, WORK, is_index_name, is_work_name};
-use crate::times::keeping_times;
+use crate::times::preserving_times;
 use crate::trust::{OTHERS, is_servers};
 use parking_lot::Mutex;
 use std::path::Path;
@@ -10,26 +10,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result, SetAttr, Vnode};
 
-/// What was in the way gets this name, with a number after it.
+/// Prefix of the new names of such files, before a number.
 const ASIDE: &str = ".wh..wh.aside";
-/// So many numbers are tried.
+/// Maximum number of such names to try.
 const ASIDES: u32 = 1000;
 
-/// A directory of the union's own in the root of a branch, remembered once it was found or made.
+/// One of the union's own directories in the root of a branch, remembered once it was found or
+/// created.
 #[derive(Debug)]
 pub(crate) struct OwnDir {
     which: Own,
     known: Mutex<Option<Arc<dyn Vnode>>>,
-    /// It was said that something else has the name.
-    told: AtomicBool,
+    /// The warning was logged that something else has the name.
+    warned: AtomicBool,
 }
 
 impl OwnDir {
     pub(crate) fn new(which: Own) -> Self {
-        Self { which, known: Mutex::new(None), told: AtomicBool::new(false) }
+        Self { which, known: Mutex::new(None), warned: AtomicBool::new(false) }
     }
 
-    /// The directory, if there is one. Anything else of that name is ignored, with one warning.
+    /// Returns the directory, if it exists. Anything else of that name is ignored, with one
+    /// warning.
     pub(crate) fn get(
         &self,
         cx: &Cx<'_>,
@@ -41,15 +43,15 @@ impl OwnDir {
         if known.is_none() {
             let name = self.which.name()?;
             let Some(entry) = root.lookup(cx, name)? else { return Ok(None) };
-            match self.which.why_not(cx, &entry)? {
+            match self.which.why_foreign(cx, &entry)? {
                 None => {
                     if writes {
-                        shut(cx, &entry, path);
+                        make_private(cx, &entry, path);
                     }
                     *known = Some(entry.vnode);
                 }
-                Some(why) if !self.told.swap(true, Ordering::Relaxed) => {
-                    tracing::warn!(branch = %path.display(), %name, "ignored, not of the union's making: {why}");
+                Some(why) if !self.warned.swap(true, Ordering::Relaxed) => {
+                    tracing::warn!(branch = %path.display(), %name, "ignored, because it is not the union's: {why}");
                 }
                 Some(_) => {}
             }
@@ -57,7 +59,7 @@ impl OwnDir {
         Ok(known.clone())
     }
 
-    /// The directory, made if there is none. Anything else of that name gets out of the way.
+    /// Returns the directory, which is created if necessary. Anything else of that name is renamed.
     pub(crate) fn make(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path) -> Result<Arc<dyn Vnode>> {
         let mut known = self.known.lock();
         if let Some(dir) = &*known {
@@ -65,8 +67,8 @@ impl OwnDir {
         }
         let name = self.which.name()?;
         let found = match root.lookup(cx, name)? {
-            Some(entry) if self.which.why_not(cx, &entry)?.is_none() => {
-                shut(cx, &entry, path);
+            Some(entry) if self.which.why_foreign(cx, &entry)?.is_none() => {
+                make_private(cx, &entry, path);
                 Some(entry.vnode)
             }
             Some(_) => {
@@ -77,27 +79,28 @@ impl OwnDir {
         };
         let dir = match found {
             Some(dir) => dir,
-            // Made now: its owner is the server's user, whatever a file system without owners says.
-            None => keeping_times(cx, root, || root.mkdir(cx, name, 0o700))?.vnode,
+            // No check of the owner: it was created just now, even if a file system without owners
+            // shows another one.
+            None => preserving_times(cx, root, || root.mkdir(cx, name, 0o700))?.vnode,
         };
         *known = Some(dir.clone());
         Ok(dir)
     }
 
-    /// Forgets the directory. Answers whether it was known.
+    /// Forgets the directory. Returns whether it was known.
     pub(crate) fn forget(&self) -> bool {
         let old = self.known.lock().take();
         old.is_some()
     }
 
-    /// Forgets the directory if it is still this one.
+    /// Forgets the directory if it is this one.
     pub(crate) fn forget_this(&self, dir: &Arc<dyn Vnode>) {
         let old = self.known.lock().take_if(|known| Arc::ptr_eq(known, dir));
         drop(old);
     }
 }
 
-/// Which of the directories.
+/// One of the union's own directories.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Own {
     Work,
@@ -112,16 +115,17 @@ impl Own {
         })
     }
 
-    /// Why what has the name can't be the directory that the server made; `None` if it can.
+    /// Returns why the object that has the name can't be the union's directory; `None` if it can.
     ///
-    /// Who may write the branch's root can make a directory of that name, or give the name to another user's directory.
-    fn why_not(self, cx: &Cx<'_>, entry: &Entry) -> Result<Option<&'static str>> {
+    /// Users who may write the branch's root can create a directory of that name, or give the name
+    /// to another user's directory.
+    fn why_foreign(self, cx: &Cx<'_>, entry: &Entry) -> Result<Option<&'static str>> {
         if entry.vnode.kind() != Kind::Directory {
-            return Ok(Some("it is no directory"));
+            return Ok(Some("it is not a directory"));
         }
-        // `cx` is the server's own.
+        // `cx` is the server's.
         if !is_servers(&entry.attr, cx.uid) {
-            return Ok(Some("others than root and the server's user own it or may write it"));
+            return Ok(Some("users other than root and the server's own it or may write it"));
         }
         if matches!(self, Self::Work) && entry.attr.mode & OTHERS != 0 {
             return Ok(Some("its mode is not 700"));
@@ -131,12 +135,12 @@ impl Own {
             foreign = !self.may_hold(inside.name.as_bytes());
             !foreign
         })?;
-        Ok(foreign.then_some("it holds what no union puts there"))
+        Ok(foreign.then_some("it holds files that are not a union's"))
     }
 
-    /// May an entry of the directory have that name?
+    /// Whether an entry of the directory may have this name.
     fn may_hold(self, name: &[u8]) -> bool {
-        // What an NFS client makes of a file that is removed while open.
+        // An NFS client's name for a file that was removed while open.
         name.starts_with(b".nfs")
             || match self {
                 Self::Work => is_work_name(name),
@@ -145,39 +149,40 @@ impl Own {
     }
 }
 
-/// Takes the rights of others away from a directory of the union: it holds files of directories that these may not search.
-fn shut(cx: &Cx<'_>, entry: &Entry, path: &Path) {
+/// Sets the mode of one of the union's directories to 0700: it holds files of directories that
+/// others may not search.
+fn make_private(cx: &Cx<'_>, entry: &Entry, path: &Path) {
     if entry.attr.mode & OTHERS == 0 {
         return;
     }
     let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
     if let Err(errno) = entry.vnode.setattr(cx, &set, None) {
-        tracing::warn!(branch = %path.display(), %errno, "a directory of the union can be searched by everybody: chmod 700 .wh..wh.*");
+        tracing::warn!(branch = %path.display(), %errno, "other users can search one of the union's directories; run chmod 700 on .wh..wh.work and .wh..wh.links");
     }
 }
 
-/// Gives what has one of the union's names in a branch's root another one.
+/// Renames a foreign object that has one of the union's names in a branch's root.
 pub(crate) fn move_aside(cx: &Cx<'_>, root: &Arc<dyn Vnode>, name: Name<'_>, path: &Path) -> Result<()> {
     let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
     for number in 0..ASIDES {
         let aside = format!("{ASIDE}{number}");
-        match keeping_times(cx, root, || root.rename(cx, name, root, Name::new(aside.as_bytes())?, flags)) {
+        match preserving_times(cx, root, || root.rename(cx, name, root, Name::new(aside.as_bytes())?, flags)) {
             Err(Errno::EXIST) => {}
             Ok(()) => {
-                tracing::warn!(branch = %path.display(), %name, "in the way of the union, and none of it: now {aside}");
+                tracing::warn!(branch = %path.display(), %name, "renamed to {aside}: it has a name that the union needs, and is not the union's");
                 return Ok(());
             }
             Err(errno) => {
-                tracing::warn!(branch = %path.display(), %name, %errno, "in the way of the union: remove or rename it");
+                tracing::warn!(branch = %path.display(), %name, %errno, "it has a name that the union needs, and could not be renamed; remove or rename it");
                 return Err(errno);
             }
         }
     }
-    tracing::warn!(branch = %path.display(), %name, "in the way of the union, as much before it was: remove {ASIDE}*");
+    tracing::warn!(branch = %path.display(), %name, "it has a name that the union needs, and all new names for it are taken; remove {ASIDE}*");
     Err(Errno::EXIST)
 }
 
-/// Gives the index of hard links of a branch another name: it is of a union that numbered files otherwise.
+/// Renames a branch's index of hard links, which belongs to a union with other numbers.
 pub(crate) fn move_links_aside(cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path) -> Result<()> {
     let name = Own::Links.name()?;
     if root.lookup(cx, name)?.is_none() { Ok(()) } else { move_aside(cx, root, name, path) }

@@ -7,7 +7,7 @@ pub(crate) const WORK: &[u8] = b".wh..wh.work";
 /// The name of the index in the root of a branch.
 pub(crate) const LINKS: &[u8] = b".wh..wh.links";
 
-/// Is that a name that work in the work directory gets?
+/// Whether the union gives entries of the work directory such names.
 pub(crate) fn is_work_name(name: &[u8]) -> bool {
     name.strip_prefix(b"c").is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
 }
@@ -35,7 +35,7 @@ impl IndexName {
     }
 }
 
-/// Is that the name of an index entry?
+/// Whether this is the name of an index entry.
 pub(crate) fn is_index_name(name: &[u8]) -> bool {
     IndexName::parse(name).is_some()
 }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_index_entries() {
+    fn index_entry_names() {
         for number in [0, 1, 0x8000_0000_0000_0001, u64::MAX] {
             assert_eq!(IndexName::parse(IndexName::of(number).name().unwrap().as_bytes()), Some(number));
         }

@@ -1,22 +1,24 @@
-//! Parts of directories on further branches: where one may be made, and how. It is made only when something is to lie in it,
-//! with the attributes of the original and no entries.
+//! Copies of directories: on which branches a directory can have a part, and how the part is
+//! created. That only happens when something is to lie in it. The part has the attributes of the
+//! original and no entries.
 //!
-//! A directory never gets a part to the right of its leftmost one, and a part lies in a part of the parent. So a directory
-//! can get a part on a branch only if, up to the nearest ancestor that has one there, the directory and all ancestors have
-//! their leftmost parts further right: [`UnionVnode::can_lie_on`].
+//! A directory never gets a part to the right of its leftmost one, and its parts lie in parts of
+//! the parent. So it can get a part on a branch only if the directory and each ancestor, up to the
+//! nearest one that has a part there, have their leftmost parts further right:
+//! [`UnionVnode::can_lie_on`].
 
 use crate::branch::{BranchId, Lower};
-use crate::listing::Fate;
+use crate::listing::EntryChange;
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
 use std::sync::Arc;
 use vnode::{Attr, Errno, RenameFlags, Result, Vnode};
 
 impl UnionVnode {
-    /// Can this directory have a part on that branch: has it one, or can one be made there? `ENOENT` if it was removed.
+    /// Whether this directory has a part on a branch, or can get one. `ENOENT` if it was removed.
     ///
-    /// No lock is held that keeps the answer true: another operation may give an ancestor a part further left.
-    /// [`Core::ensure_part`] notices.
+    /// No lock keeps the result true: another operation may give an ancestor a part further left.
+    /// [`Core::ensure_part`] notices that.
     pub(crate) fn can_lie_on(&self, op: &Op<'_>, branch: BranchId) -> Result<bool> {
         let mut place: Option<Place> = None;
         loop {
@@ -32,31 +34,33 @@ impl UnionVnode {
         }
     }
 
-    /// The branch where something new is made in this directory: that of its leftmost part, from which what is made inherits
-    /// group and ACLs, else the nearest to the left on which a copy of that part can be made.
+    /// Returns the target branch of new objects in this directory: that of its leftmost part, from
+    /// which they inherit group and ACLs; else the nearest one to the left that can take a copy of
+    /// that part.
     pub(crate) fn target(&self, op: &Op<'_>) -> Result<BranchId> {
         let leftmost = self.stack()?.first().ok_or(Errno::NOENT)?.branch;
-        self.core.branch_for(op, &[self], op.set.at(leftmost))
+        self.core.branch_for(op, &[self], op.set.position(leftmost))
     }
 }
 
 impl Core {
-    /// The nearest read-write branch, from the position `bound` to the left, on which each of these directories has or can have
-    /// a part.
+    /// Returns the nearest read-write branch, from the position `bound` to the left, on which each
+    /// of these directories has a part or can get one.
     ///
-    /// Every operation that may have to make a part of a directory chooses its branch here: see
+    /// Every operation that may have to create a part chooses its branch here: see
     /// [`UnionVnode::can_lie_on`]. The leftmost branch is always possible.
     pub(crate) fn branch_for(&self, op: &Op<'_>, dirs: &[&UnionVnode], bound: usize) -> Result<BranchId> {
         for member in op.set.order.iter().take(bound.saturating_add(1)).rev() {
-            if self.fits(op, dirs, member.id)? {
+            if self.can_take(op, dirs, member.id)? {
                 return Ok(member.id);
             }
         }
         Err(Errno::ROFS)
     }
 
-    /// Can that branch be written, and has each of these directories a part there, or can one be made?
-    pub(crate) fn fits(&self, op: &Op<'_>, dirs: &[&UnionVnode], branch: BranchId) -> Result<bool> {
+    /// Whether the branch can be written, and each of these directories has a part there or can get
+    /// one.
+    pub(crate) fn can_take(&self, op: &Op<'_>, dirs: &[&UnionVnode], branch: BranchId) -> Result<bool> {
         if !op.set.writable(branch) {
             return Ok(false);
         }
@@ -68,9 +72,10 @@ impl Core {
         Ok(true)
     }
 
-    /// Makes sure that `dir` has a part on `branch`, and so have its ancestors. Answers false if it can't have one there after
-    /// all, because a directory changed or the branch is read-only: then a branch is to be chosen anew.
-    #[must_use = "the branch may have to be chosen anew"]
+    /// Ensures that `dir` and its ancestors have parts on `branch`. Returns false if `dir` can't
+    /// have one there after all, because a directory changed or the branch is read-only: the caller
+    /// has to choose a branch again.
+    #[must_use = "the branch may have to be chosen again"]
     pub(crate) fn ensure_part(&self, op: &Op<'_>, dir: &Arc<UnionVnode>, branch: BranchId) -> Result<bool> {
         let mut missing = Vec::new();
         let mut next = dir.clone();
@@ -82,18 +87,19 @@ impl Core {
         while let Some(dir) = missing.pop() {
             match self.copy_directory(op, &dir, branch) {
                 Ok(true) => {}
-                Err(e) if op.set.go_left(branch, e) => return Ok(false),
+                Err(e) if op.set.retry_left(branch, e) => return Ok(false),
                 other => return other,
             }
         }
         Ok(true)
     }
 
-    /// Makes a part of a directory whose parent has one on that branch. Answers false if that is no longer so.
+    /// Creates a part of a directory whose parent has one on that branch. Returns false if this is
+    /// no longer possible.
     fn copy_directory(&self, op: &Op<'_>, dir: &Arc<UnionVnode>, branch: BranchId) -> Result<bool> {
         loop {
             let place = dir.place().ok_or(Errno::NOENT)?;
-            let _names = place.parent.dir()?.names.write();
+            let _locked = place.parent.dir()?.entry_lock.write();
             if !dir.place().is_some_and(|now| now.is(&place)) {
                 continue;
             }
@@ -111,8 +117,8 @@ impl Core {
             let copy = self.publish_directory(op, &parent, &place, original)?;
             let parts = std::iter::once(Lower { vnode: copy, branch }).chain(stack.iter().cloned());
             dir.set_stack(parts.collect())?;
-            // Nothing has changed in the view, but in the times of the parent's part.
-            place.parent.entry_changed(place.name()?, Fate::Unknown);
+            // The view has not changed, but the times of the parent's part have.
+            place.parent.entry_changed(place.name()?, EntryChange::Unknown);
             return Ok(true);
         }
     }
@@ -130,14 +136,14 @@ impl Core {
         let (work, name, made) = self.begin_work(op, parent.branch, |work, name| work.mkdir(&server, name, 0o700))?;
         let copy = made.vnode;
         let published = self.copy_attributes(op, &original.vnode, &attr, &copy).and_then(|()| {
-            self.keeping_times(op, &parent.vnode, || {
+            self.preserving_times(op, &parent.vnode, || {
                 let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
                 work.rename(&server, name.name()?, &parent.vnode, place.name()?, flags)
             })
         });
         if let Err(e) = published {
             if let Err(errno) = work.rmdir(&server, name.name()?) {
-                tracing::warn!(%errno, "an unfinished directory stays in the work directory");
+                tracing::warn!(%errno, "could not remove an unfinished directory from the work directory");
             }
             return Err(e);
         }

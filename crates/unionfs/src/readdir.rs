@@ -1,8 +1,8 @@
-//! Listing directories: docs/design/unionfs.md, "Listings".
+//! readdir: docs/design/unionfs.md, "Listings".
 
 use crate::branch::{BranchId, Lower, Stack};
 use crate::identity::{compose, mix};
-use crate::listing::{Kept, Listing, Stamp, Trust};
+use crate::listing::{Kept, Listing, Stamp, Validity};
 use crate::lookup::Hit;
 use crate::node::{Core, Dir, UNCOUNTED, UnionVnode};
 use crate::op::Op;
@@ -16,27 +16,27 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use vnode::{Cx, DirEntry, Kind, Name, Result};
 
-/// More entries than this are not merged on a thread that serves others.
-const QUICK: usize = 8192;
-/// More changed entries than this are not looked for in one go there.
-const QUICK_LOOKS: u32 = 16;
-/// Entries of a directory that are looked at in one go.
+/// Maximum number of entries to merge on a thread that serves other callers.
+const NONBLOCKING_ENTRIES: usize = 8192;
+/// Maximum number of changed entries to look up in one call on such a thread.
+const NONBLOCKING_LOOKUPS: u32 = 16;
+/// Number of entries taken from a listing at a time.
 const BATCH: usize = 128;
 
-/// Finds number and kind of an entry.
+/// Looks up number and kind of an entry.
 type Look<'a> = dyn FnMut(Name<'_>) -> Result<Option<(u64, Kind)>> + 'a;
 
-/// A name seen in one of the directories.
+/// A name that was found in part number `part` of the stack.
 struct Seen {
     part: usize,
     ino: u64,
     kind: Kind,
 }
 
-/// All of them.
+/// All names that were found.
 type AllSeen = HashMap<Box<[u8]>, Seen>;
 
-/// What hides names to the right.
+/// Whiteouts that hide names on branches to the right.
 #[derive(Default)]
 struct Hidden {
     names: HashSet<Box<[u8]>>,
@@ -59,12 +59,12 @@ impl UnionVnode {
         let stack = self.stack()?;
         op.check_set(&self.core.branches)?;
         if let [only] = &*stack
-            && op.set.stays(only.branch)
+            && op.set.files_stay(only.branch)
             && self.core.options.numbers == Numbers::Wide
         {
-            return self.pass_on(op, only, cookie, sink);
+            return self.list_lower(op, only, cookie, sink);
         }
-        // Who reads on goes by the listing that is there: what has changed in it is marked.
+        // A reader who continues uses the kept listing: changes are marked in it.
         let kept = dir.listing.lock().kept().filter(|_| cookie != 0);
         let kept = match kept {
             Some(kept) => kept,
@@ -73,7 +73,7 @@ impl UnionVnode {
         let mut looks = 0;
         let mut look = |name: Name<'_>| {
             looks += 1;
-            if looks > QUICK_LOOKS {
+            if looks > NONBLOCKING_LOOKUPS {
                 op.require_blocking()?;
             }
             op.check()?;
@@ -82,7 +82,8 @@ impl UnionVnode {
         self.each_entry(&kept, cookie, &mut look, sink)
     }
 
-    /// Calls `sink` with the entries after a cookie. No lock is held then: it may come back.
+    /// Calls `sink` with the entries after a cookie. No lock is held then, because `sink` may call
+    /// back.
     fn each_entry(
         &self,
         kept: &Mutex<Kept>,
@@ -100,7 +101,7 @@ impl UnionVnode {
                 let mut found = Some((entry.ino, entry.kind));
                 if entry.unknown {
                     found = look(name)?;
-                    kept.lock().listing.settle(&batch, entry, found);
+                    kept.lock().listing.resolve(&batch, entry, found);
                 }
                 if let Some((ino, kind)) = found
                     && !sink(&DirEntry { cookie: entry.cookie, ino: self.core.shown(ino), kind, name })
@@ -111,27 +112,27 @@ impl UnionVnode {
         }
     }
 
-    /// Number and kind of an entry as it is now.
+    /// Returns number and kind of an entry as it is now.
     fn listed_now(&self, op: &Op<'_>, name: Name<'_>) -> Result<Option<(u64, Kind)>> {
-        let look = self.look(op, name)?;
+        let look = self.stable_probe(op, name)?;
         self.shown_entry(op, name, &look.probe.hit)
     }
 
-    /// The merged listing: the kept one, if it is still right.
+    /// Returns the merged listing: the kept one if it is up to date, else a new one.
     fn merged_listing(&self, op: &Op<'_>) -> Result<Arc<Mutex<Kept>>> {
         let dir = self.dir()?;
         let kept = dir.listing.lock().kept();
         if let Some(kept) = kept {
             let stack = self.stack()?;
             let stamps = stamps(op, &stack)?;
-            let trust = kept.lock().trust(&stack, &stamps);
-            match trust {
-                Trust::Right => return Ok(kept),
-                Trust::Until(until) => {
+            let validity = kept.lock().validity(&stack, &stamps);
+            match validity {
+                Validity::Yes => return Ok(kept),
+                Validity::Until(until) => {
                     dir.listing.lock().until.get_or_insert(until);
                     return Ok(kept);
                 }
-                Trust::Wrong => {}
+                Validity::No => {}
             }
         }
         self.merge(op, dir)
@@ -139,7 +140,7 @@ impl UnionVnode {
 
     /// Merges the directory. Entries may change meanwhile.
     fn merge(&self, op: &Op<'_>, dir: &Dir) -> Result<Arc<Mutex<Kept>>> {
-        let missed = dir.listing.lock().begin();
+        let missed = dir.listing.lock().begin_merge();
         let begun = Instant::now();
         let merged = self.stack().and_then(|stack| {
             let stamps = stamps(op, &stack)?;
@@ -150,10 +151,10 @@ impl UnionVnode {
             Ok(merged) => (Some(merged), None),
             Err(error) => (None, Some(error)),
         };
-        let ended = dir.listing.lock().end(missed, merged);
+        let ended = dir.listing.lock().end_merge(missed, merged);
         let ended = ended.ok_or(error.unwrap_or(vnode::Errno::IO))?;
-        if ended.stays {
-            // Subdirectories may have come or gone out of band since they were counted.
+        if ended.is_kept {
+            // The number of subdirectories may have changed out of band.
             dir.subdirs.store(UNCOUNTED, Ordering::Release);
             self.core.listings.remember(&self.arc()?, ended.work);
         }
@@ -165,8 +166,9 @@ impl UnionVnode {
         let dir = self.dir()?;
         let kept = self.merged_listing(op)?;
         let mut count = 0_u32;
-        // Nothing comes or goes through this union now, so the count can be kept up from here on.
-        let names = dir.names.read(op)?;
+        // No entry changes through this union while this lock is held, so the count can be kept up
+        // to date from here on.
+        let names = dir.entry_lock.read(op)?;
         let stack = self.stack()?;
         let mut look = |name: Name<'_>| match &names {
             Some(_) => self.shown_entry(op, name, &self.core.probe(op, &stack, name)?.hit),
@@ -187,7 +189,7 @@ impl UnionVnode {
     }
 }
 
-/// What moves whenever an entry of one of the directories comes or goes.
+/// Returns values that change with each change of an entry in one of the directories.
 fn stamps(op: &Op<'_>, stack: &[Lower]) -> Result<Vec<Stamp>> {
     let stamp_of = |part: &Lower| {
         let stamp = part.vnode.listing_stamp(op);
@@ -197,10 +199,11 @@ fn stamps(op: &Op<'_>, stack: &[Lower]) -> Result<Vec<Stamp>> {
 }
 
 impl UnionVnode {
-    /// Moves when entries come or go in a part whose times this directory does not show.
+    /// Returns a value that changes with each change of an entry in a part whose times this
+    /// directory does not show.
     pub(crate) fn parts_stamp(&self, cx: &Cx<'_>) -> u64 {
         let generation = self.core.branches.generation();
-        let stack = if self.is_of(generation) { self.stack() } else { self.looking(cx, |_| self.stack()) };
+        let stack = if self.is_valid_in(generation) { self.stack() } else { self.run_read(cx, |_| self.stack()) };
         let Ok(stack) = stack else { return 0 };
         let Some((first, others)) = stack.split_first() else { return 0 };
         let mut stamp = first.vnode.listing_stamp(cx).unwrap_or_default() ^ self.listing_epoch();
@@ -227,8 +230,8 @@ impl UnionVnode {
 }
 
 impl UnionVnode {
-    /// Moves once a listing is no longer to be believed that was shown although it may have lacked
-    /// an out-of-band change.
+    /// Returns a value that changes once a listing becomes invalid that was used although it may
+    /// have lacked an out-of-band change.
     fn listing_epoch(&self) -> u64 {
         let Some(dir) = &self.dir else { return 0 };
         let mut slot = dir.listing.lock();
@@ -240,8 +243,8 @@ impl UnionVnode {
 }
 
 impl UnionVnode {
-    /// Lists a directory that lies on one branch and always will, with that branch's own cookies.
-    fn pass_on(
+    /// Lists a directory that lies on one branch and always will, with the branch's own cookies.
+    fn list_lower(
         &self,
         op: &Op<'_>,
         dir: &Lower,
@@ -249,7 +252,7 @@ impl UnionVnode {
         sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
         if op.set.has_redirects(dir.branch) {
-            return self.pass_on_redirected(op, dir, cookie, sink);
+            return self.list_lower_redirected(op, dir, cookie, sink);
         }
         let tag = op.set.branch(dir.branch)?.tag;
         dir.vnode.readdir(op, cookie, &mut |entry| {
@@ -260,8 +263,9 @@ impl UnionVnode {
         })
     }
 
-    /// The same where subdirectories may have redirects, which decide about their numbers.
-    fn pass_on_redirected(
+    /// As [`Self::list_lower`], on a branch where subdirectories may have redirects, which
+    /// determine their numbers.
+    fn list_lower_redirected(
         &self,
         op: &Op<'_>,
         dir: &Lower,
@@ -296,7 +300,7 @@ impl UnionVnode {
         }
     }
 
-    /// The number of an entry.
+    /// Returns the number of an entry.
     fn item_number(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>, seen: &Seen) -> Result<u64> {
         let Some(lower) = stack.get(seen.part) else { return Ok(seen.ino) };
         let moved = op.set.has_redirects(lower.branch);
@@ -309,14 +313,14 @@ impl UnionVnode {
         }
     }
 
-    /// The number of a subdirectory that merges this.
+    /// Returns the number of a subdirectory with this stack.
     fn subdir_number(&self, op: &Op<'_>, name: Name<'_>, stack: &[Lower]) -> Result<u64> {
         let number = self.core.directory_number(op, stack)?;
         let live = self.core.renumbered(op, number, (self, name.as_bytes()), stack)?;
         Ok(live.map_or(number, |live| live.id))
     }
 
-    /// Number and kind of what a name shows.
+    /// Returns number and kind of the object that a name leads to.
     fn shown_entry(&self, op: &Op<'_>, name: Name<'_>, hit: &Hit) -> Result<Option<(u64, Kind)>> {
         Ok(match hit {
             Hit::None => None,
@@ -343,17 +347,18 @@ impl UnionVnode {
 }
 
 impl Core {
-    /// The number of a listed file.
+    /// Returns the number of a listed file.
     fn listed_number(&self, op: &Op<'_>, branch: BranchId, lower: u64) -> Result<u64> {
         Ok(self.file_number(op.set.branch(branch)?.tag, lower))
     }
 
-    /// The same on the branch with that tag.
+    /// As [`Self::listed_number`], on the branch with this tag.
     fn file_number(&self, tag: u16, lower: u64) -> u64 {
         self.identity.alias(tag, lower).map_or_else(|| compose(tag, lower), |alias| alias.number)
     }
 
-    /// All names that show, each with its leftmost instance; and how many entries were read for that.
+    /// Returns all visible names, each with its leftmost instance, and the number of entries that
+    /// were read.
     fn collect(&self, op: &Op<'_>, stack: &Stack) -> Result<(AllSeen, usize)> {
         let mut seen = AllSeen::new();
         let mut work = 0;
@@ -372,7 +377,7 @@ impl Core {
                     Listed::Whiteout(name) => drop(hides.names.insert(name.into())),
                     Listed::LongWhiteout(digest) => drop(hides.digests.insert(digest.into())),
                 }
-                too_many = work > QUICK && !op.may_block;
+                too_many = work > NONBLOCKING_ENTRIES && !op.may_block;
                 !too_many
             })?;
             if too_many {
@@ -385,8 +390,8 @@ impl Core {
         Ok((seen, work))
     }
 
-    /// Does nothing show in that directory?
-    pub(crate) fn shows_nothing(&self, op: &Op<'_>, stack: &Stack) -> Result<bool> {
+    /// Whether no entry is visible in the directory.
+    pub(crate) fn appears_empty(&self, op: &Op<'_>, stack: &Stack) -> Result<bool> {
         if let [only] = &**stack {
             let mut empty = true;
             only.vnode.readdir(op, 0, &mut |entry| {

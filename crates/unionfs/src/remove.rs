@@ -1,38 +1,39 @@
-//! Removing names of what is not a directory, and hiding: docs/design/unionfs.md, "Operations".
+//! unlink, and hiding of names: docs/design/unionfs.md, "Operations".
 
 use crate::branch::{BranchId, Lower, is_dir};
-use crate::listing::Fate;
+use crate::listing::EntryChange;
 use crate::lookup::Hit;
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::options::Delete;
 use crate::retry::Step;
-use crate::times::put_times_back;
+use crate::times::restore_times;
 use crate::whiteout::reserved;
 use vnode::{Attr, Entry, Errno, Name, Result};
 
-/// A whiteout beside an entry that is about to go.
+/// A whiteout beside an entry that is about to be removed.
 pub(crate) struct Cover {
-    /// The directory's attributes before, if the whiteout was made now.
+    /// The directory's attributes before the whiteout was created; `None` if it was not created
+    /// now.
     made: Option<Attr>,
 }
 
 impl Cover {
-    /// None was needed, or it was there.
+    /// No whiteout was needed, or it existed.
     pub(crate) const NONE: Self = Self { made: None };
 
-    /// Was it made now?
+    /// Whether the whiteout was created now.
     pub(crate) fn is_new(&self) -> bool {
         self.made.is_some()
     }
 }
 
-/// A name went.
+/// A removed name.
 pub(crate) struct Removed {
     /// The branch that was changed.
     pub(crate) branch: BranchId,
-    /// The lower name is still there, hidden.
-    pub(crate) stays: bool,
+    /// Whether the lower name still exists, hidden.
+    pub(crate) remains: bool,
 }
 
 impl UnionVnode {
@@ -46,14 +47,14 @@ impl UnionVnode {
             };
         }
         let branch = self.until_done(op, || {
-            let _names = self.dir()?.names.write();
+            let _locked = self.dir()?.entry_lock.write();
             let step = self.unlink_once(op, name)?;
             if matches!(step, Step::Done(_)) {
-                self.entry_changed(name, Fate::Gone);
+                self.entry_changed(name, EntryChange::Gone);
             }
             Ok(step)
         })?;
-        self.core.refill_spare(op);
+        self.core.refill_reserves(op);
         self.touch(op, branch);
         Ok(())
     }
@@ -62,7 +63,7 @@ impl UnionVnode {
         let core = &self.core;
         let stack = self.stack()?;
         if let Some(part) = core.only_leftmost(op, &stack, name)? {
-            // No bookkeeping: files of the leftmost branch never need their name again.
+            // No bookkeeping: files of the leftmost branch never need their name for a copy-up.
             return part.vnode.unlink(op, name).map(|()| Step::Done(part.branch));
         }
         let (branch, entry) = match core.probe(op, &stack, name)?.hit {
@@ -72,39 +73,40 @@ impl UnionVnode {
         };
         let lower = Lower { vnode: entry.vnode.clone(), branch };
         let remove = || {
-            core.going_to_use(op, self, name, &lower, &entry.attr)?;
+            core.begin_use(op, self, name, &lower, &entry.attr)?;
             let removed = core.remove_leaf(op, self, &stack, name, branch);
             if !matches!(removed, Ok(Step::Done(_))) {
-                core.kept_name(op, &lower, &entry.attr);
+                core.cancel_use(op, &lower, &entry.attr);
             }
             removed
         };
-        // Hiding what lies on a branch that can't be changed frees nothing.
-        let removed = if op.set.writable(branch) { core.freeing(op, remove) } else { remove() };
+        // Hiding a file of a branch that is not written frees no space.
+        let removed = if op.set.writable(branch) { core.with_reserve(op, remove) } else { remove() };
         let removed = match removed? {
             Step::Done(removed) => removed,
             Step::Need(branch) => return Ok(Step::Need(branch)),
-            Step::Again => return Ok(Step::Again),
+            Step::Retry => return Ok(Step::Retry),
         };
         core.drop_metacopy(op, self, name, &lower.vnode);
-        self.forget_leaf(op, name, branch, entry, removed.stays);
+        self.forget_leaf(op, name, branch, entry, removed.remains);
         Ok(Step::Done(removed.branch))
     }
 
-    /// Bookkeeping after a name of a file on `branch` went.
-    pub(crate) fn forget_leaf(&self, op: &Op<'_>, name: Name<'_>, branch: BranchId, entry: Entry, stays: bool) {
+    /// Updates the vnode and the link count after a name of a file on `branch` was removed.
+    pub(crate) fn forget_leaf(&self, op: &Op<'_>, name: Name<'_>, branch: BranchId, entry: Entry, remains: bool) {
         let lower = Lower { vnode: entry.vnode, branch };
         if let Ok(number) = self.core.number_of(op, &lower, &entry.attr)
             && let Some(vnode) = self.core.table.get(number)
         {
-            vnode.lost_name(self, name.as_bytes());
+            vnode.forget_name(self, name.as_bytes());
         }
-        self.core.note_name_went(op, &lower, &entry.attr, stays);
+        self.core.note_name_removed(op, &lower, &entry.attr, remains);
     }
 }
 
 impl Core {
-    /// Makes a file's name go from the view: the moment is one lower operation, whatever fails before it is undone.
+    /// Removes a file's name from the view with one lower operation. Undoes all steps before it if
+    /// it fails.
     pub(crate) fn remove_leaf(
         &self,
         op: &Op<'_>,
@@ -122,39 +124,41 @@ impl Core {
         }
         let cover = match self.cover(op, stack, part, name)? {
             Step::Done(cover) => cover,
-            Step::Need(_) | Step::Again => return Ok(Step::Again),
+            Step::Need(_) | Step::Retry => return Ok(Step::Retry),
         };
         match part.vnode.unlink(op, name) {
-            Ok(()) => Ok(Step::Done(Removed { branch, stays: false })),
+            Ok(()) => Ok(Step::Done(Removed { branch, remains: false })),
             Err(e) => {
                 self.uncover(op, part, name, &cover);
-                if op.set.go_left(branch, e) { Ok(Step::Again) } else { Err(e) }
+                if op.set.retry_left(branch, e) { Ok(Step::Retry) } else { Err(e) }
             }
         }
     }
 
-    /// Makes a whiteout beside the entry in `part`, if something to the right would show without the entry.
+    /// Covers the entry in `part`: creates a whiteout beside it if anything to the right would
+    /// become visible without the entry.
     pub(crate) fn cover(&self, op: &Op<'_>, stack: &[Lower], part: &Lower, name: Name<'_>) -> Result<Step<Cover>> {
         if !self.shows_through(op, stack, part.branch, name)? {
             return Ok(Step::Done(Cover::NONE));
         }
         let before = part.vnode.getattr(op)?;
-        match self.make_whiteout(op, part, name) {
+        match self.create_whiteout(op, part, name) {
             Ok(made) => Ok(Step::Done(Cover { made: made.then_some(before) })),
-            Err(e) if op.set.go_left(part.branch, e) => Ok(Step::Again),
+            Err(e) if op.set.retry_left(part.branch, e) => Ok(Step::Retry),
             Err(e) => Err(e),
         }
     }
 
-    /// Takes back what [`Self::cover`] made.
+    /// Undoes [`Self::cover`].
     pub(crate) fn uncover(&self, op: &Op<'_>, part: &Lower, name: Name<'_>, cover: &Cover) {
         if let Some(before) = &cover.made {
             self.tidy_whiteout(op, part, name);
-            put_times_back(&self.server(op), &part.vnode, before);
+            restore_times(&self.server(op), &part.vnode, before);
         }
     }
 
-    /// Hides an entry of a branch that can't be changed, by a whiteout in the nearest branch to its left that can.
+    /// Hides an entry of a branch that is not written, by a whiteout on the nearest branch to its
+    /// left that can take it.
     pub(crate) fn hide(
         &self,
         op: &Op<'_>,
@@ -163,18 +167,20 @@ impl Core {
         name: Name<'_>,
         branch: BranchId,
     ) -> Result<Step<Removed>> {
-        let target = self.branch_for(op, &[dir], op.set.at(branch).checked_sub(1).ok_or(Errno::ROFS)?)?;
+        let target = self.branch_for(op, &[dir], op.set.position(branch).checked_sub(1).ok_or(Errno::ROFS)?)?;
         let Some(part) = stack.iter().find(|part| part.branch == target) else { return Ok(Step::Need(target)) };
-        match self.make_whiteout(op, part, name) {
-            Ok(_) => Ok(Step::Done(Removed { branch: part.branch, stays: true })),
-            Err(e) if op.set.go_left(part.branch, e) => Ok(Step::Again),
+        match self.create_whiteout(op, part, name) {
+            Ok(_) => Ok(Step::Done(Removed { branch: part.branch, remains: true })),
+            Err(e) if op.set.retry_left(part.branch, e) => Ok(Step::Retry),
             Err(e) => Err(e),
         }
     }
 
-    /// `delete=all`: unlinks the instances right of `branch` that would show, from the right. What can't be unlinked is left,
-    /// to be hidden. They are all behind the one that shows, so the view stays. `replaced`: the branch of the instance that
-    /// showed until now; the others have long been hidden. Answers the branches where one went.
+    /// For `delete=all`: unlinks the instances right of `branch` that would become visible, from
+    /// the right. The view does not change, because the visible instance hides them. Those that
+    /// can't be unlinked remain, to be hidden. `replaced`: the branch of the instance that was
+    /// visible before; the others were hidden already. Returns the branches on which an instance
+    /// was unlinked.
     pub(crate) fn unlink_right(
         &self,
         op: &Op<'_>,
@@ -188,21 +194,22 @@ impl Core {
         for part in instances.iter().rev().filter(|part| op.set.writable(part.branch)) {
             let Some(entry) = part.vnode.lookup(op, name)?.filter(|entry| !is_dir(&entry.vnode)) else { continue };
             if let Err(errno) = part.vnode.unlink(op, name) {
-                tracing::info!(%name, %errno, "an instance that can't be removed is hidden");
+                tracing::info!(%name, %errno, "could not remove an entry from this branch: a whiteout hides it");
                 continue;
             }
             removed.push(part.branch);
             let lower = Lower { vnode: entry.vnode, branch: part.branch };
             if replaced == Some(part.branch) {
-                self.note_name_went(op, &lower, &entry.attr, false);
+                self.note_name_removed(op, &lower, &entry.attr, false);
             } else {
-                self.hidden_name_went(op, &lower, &entry.attr);
+                self.hidden_name_removed(op, &lower, &entry.attr);
             }
         }
         Ok(removed)
     }
 
-    /// The directories right of `branch` whose entries of that name would show one after the other.
+    /// Returns the directories right of `branch` whose entries of this name would become visible
+    /// one after the other.
     pub(crate) fn instances(
         &self,
         op: &Op<'_>,
@@ -225,7 +232,7 @@ impl Core {
 }
 
 impl UnionVnode {
-    /// Marks a directory as removed.
+    /// Notes that this directory was removed.
     pub(crate) fn mark_removed(&self) {
         self.set_gone();
         self.set_place(None);

@@ -1,13 +1,14 @@
-//! Renaming: docs/design/unionfs.md, "Operations". Files here, directories in `rename_dir`, exchanges in `exchange`.
+//! rename: docs/design/unionfs.md, "Operations". Files here, directories in `rename_dir`, exchanges
+//! in `exchange`.
 
 use crate::branch::{BranchId, Lower, is_dir};
-use crate::listing::Fate;
+use crate::listing::EntryChange;
 use crate::lookup::{Hit, Probe};
-use crate::node::{Core, UnionVnode, lock_names, same_layer};
+use crate::node::{Core, UnionVnode, lock_entries, same_layer};
 use crate::op::Op;
 use crate::options::Delete;
 use crate::remove::Cover;
-use crate::retry::{Step, Tries};
+use crate::retry::{Retries, Step};
 use crate::whiteout::reserved;
 use std::sync::Arc;
 use vnode::{Entry, Errno, Name, RenameFlags, Result, Vnode};
@@ -19,22 +20,22 @@ pub(crate) struct Rename<'a> {
     pub(crate) name: Name<'a>,
     pub(crate) to: &'a Arc<UnionVnode>,
     pub(crate) new_name: Name<'a>,
-    /// What is to be renamed.
+    /// The object to be renamed.
     pub(crate) source: &'a Arc<UnionVnode>,
-    /// What has the new name so far.
+    /// The object that has the new name before.
     pub(crate) dest: Option<&'a Arc<UnionVnode>>,
-    /// A character device 0:0 is to be left at the old name.
+    /// Whether to leave a character device 0:0 at the old name (`RENAME_WHITEOUT`).
     pub(crate) whiteout: bool,
 }
 
-/// A way in one step was tried.
-enum Quick {
+/// The result of [`UnionVnode::rename_on_leftmost`].
+enum Shortcut {
     Done,
-    /// It needs all the care there is.
+    /// The general path is needed.
     No,
 }
 
-/// Can that name be renamed so?
+/// Checks that the name can be renamed with these flags.
 fn check_flags(name: Name<'_>, flags: RenameFlags) -> Result<()> {
     if reserved(name.as_bytes()) {
         return Err(Errno::NOENT);
@@ -53,13 +54,13 @@ impl UnionVnode {
     ) -> Result<()> {
         let (from, to) = (self.arc()?, same_layer(&self.core, new_dir)?.arc()?);
         from.dir()?;
-        to.bring_up(op)?;
+        to.revalidate(op)?;
         to.check_new_name(op, new_name)?;
         check_flags(name, flags)?;
-        if !flags.exchange && matches!(from.rename_quickly(op, name, &to, new_name, flags)?, Quick::Done) {
+        if !flags.exchange && matches!(from.rename_on_leftmost(op, name, &to, new_name, flags)?, Shortcut::Done) {
             return Ok(());
         }
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             let (source, _) = from.find(op, name)?.ok_or(Errno::NOENT)?;
             let dest = to.find(op, new_name)?.map(|(vnode, _)| vnode);
@@ -90,45 +91,45 @@ impl UnionVnode {
                 return Ok(());
             }
             op.check()?;
-            tries.again()?;
+            retries.count()?;
         }
     }
 
-    /// Where both names concern only the leftmost branch, a file's rename is one of that branch.
-    fn rename_quickly(
+    /// Renames a file with one lower operation if both names concern only the leftmost branch.
+    fn rename_on_leftmost(
         &self,
         op: &Op<'_>,
         name: Name<'_>,
         to: &Self,
         new_name: Name<'_>,
         flags: RenameFlags,
-    ) -> Result<Quick> {
-        let names = lock_names(&[self, to])?;
+    ) -> Result<Shortcut> {
+        let locked = lock_entries(&[self, to])?;
         let (here, there) = (self.stack()?, to.stack()?);
         let core = &self.core;
-        let Some(old) = core.only_leftmost(op, &here, name)? else { return Ok(Quick::No) };
-        let Some(new) = core.only_leftmost(op, &there, new_name)? else { return Ok(Quick::No) };
+        let Some(old) = core.only_leftmost(op, &here, name)? else { return Ok(Shortcut::No) };
+        let Some(new) = core.only_leftmost(op, &there, new_name)? else { return Ok(Shortcut::No) };
         if there.len() > 1 && core.has_whiteout(op, new, new_name)? {
-            return Ok(Quick::No);
+            return Ok(Shortcut::No);
         }
         let source = old.vnode.lookup(op, name)?.ok_or(Errno::NOENT)?;
         if is_dir(&source.vnode) {
-            return Ok(Quick::No);
+            return Ok(Shortcut::No);
         }
         old.vnode.rename(op, name, &new.vnode, new_name, flags)?;
-        self.entry_changed(name, Fate::Unknown);
-        to.entry_changed(new_name, Fate::Unknown);
-        drop(names);
-        // A live vnode gets its new name: only to be found again if the branch is changed behind our back.
+        self.entry_changed(name, EntryChange::Unknown);
+        to.entry_changed(new_name, EntryChange::Unknown);
+        drop(locked);
+        // Update the name of a live vnode. It only matters after an out-of-band change.
         if let Some(vnode) = core.table.get(op.set.natural_number(old.branch, source.vnode.id())?) {
             vnode.set_place(Some(to.place_of(new_name)?));
         }
-        Ok(Quick::Done)
+        Ok(Shortcut::Done)
     }
 }
 
 impl Rename<'_> {
-    /// May it be done at all? Answers false if there is nothing to do.
+    /// Checks whether the rename is allowed. Returns false if there is nothing to do.
     fn check(&self, flags: RenameFlags) -> Result<bool> {
         let Some(dest) = self.dest else {
             return if flags.exchange { Err(Errno::NOENT) } else { Ok(true) };
@@ -146,39 +147,42 @@ impl Rename<'_> {
         }
     }
 
-    /// The branch on which a file is renamed: its own, if it would show there under the new name.
+    /// Returns the branch on which a file is renamed: its own, if it would be visible there under
+    /// the new name.
     fn target(&self, op: &Op<'_>, bound: usize) -> Result<BranchId> {
         let own = self.source.branch();
         let dirs: [&UnionVnode; 2] = [self.from, self.to];
-        if op.set.at(own) <= bound && self.core.fits(op, &dirs, own)? {
+        if op.set.position(own) <= bound && self.core.can_take(op, &dirs, own)? {
             return Ok(own);
         }
-        let bound = bound.min(op.set.at(own));
+        let bound = bound.min(op.set.position(own));
         let stack = self.to.stack()?;
-        for part in stack.iter().filter(|part| op.set.at(part.branch) <= bound) {
-            if self.core.fits(op, &dirs, part.branch)? {
+        for part in stack.iter().filter(|part| op.set.position(part.branch) <= bound) {
+            if self.core.can_take(op, &dirs, part.branch)? {
                 return Ok(part.branch);
             }
         }
         self.core.branch_for(op, &dirs, bound)
     }
 
-    /// Runs a rename whose copies are made. One that replaces something frees what that takes.
+    /// Runs a rename after its copies were made. If it replaces an object, it frees space and may
+    /// use the reserve.
     pub(crate) fn replacing(&self, op: &Op<'_>, rename: impl FnMut() -> Result<bool>) -> Result<bool> {
         let mut rename = rename;
         if self.dest.is_none_or(|dest| !op.set.writable(dest.branch())) {
             return rename();
         }
-        let done = self.core.freeing(op, rename)?;
-        self.core.refill_spare(op);
+        let done = self.core.with_reserve(op, rename)?;
+        self.core.refill_reserves(op);
         Ok(done)
     }
 
-    /// The rightmost branch for the rename: further right the new name would not show. A device left at the old name is
-    /// new there and inherits its group, so the rename goes where new entries of that directory go.
+    /// Returns the position of the rightmost branch for the rename: further right the new name
+    /// would not be visible. A device left at the old name is new there and inherits the
+    /// directory's group, so such a rename uses the target branch of that directory.
     pub(crate) fn bound(&self, op: &Op<'_>) -> Result<usize> {
         let bound = self.core.probe(op, &self.to.stack()?, self.new_name)?.bound(op.set);
-        if self.whiteout { Ok(bound.min(op.set.at(self.from.target(op)?))) } else { Ok(bound) }
+        if self.whiteout { Ok(bound.min(op.set.position(self.from.target(op)?))) } else { Ok(bound) }
     }
 
     fn rename_file(&self, op: &Op<'_>) -> Result<bool> {
@@ -187,9 +191,9 @@ impl Rename<'_> {
         if !self.core.ensure_part(op, self.from, target)? || !self.core.ensure_part(op, self.to, target)? {
             return Ok(false);
         }
-        let names = lock_names(&[self.from, self.to])?;
+        let locked = lock_entries(&[self.from, self.to])?;
         let done = self.replacing(op, || self.rename_file_locked(op, target))?;
-        drop(names);
+        drop(locked);
         if done {
             self.from.touch(op, target);
             self.to.touch(op, target);
@@ -203,10 +207,13 @@ impl Rename<'_> {
         let there = self.core.probe(op, &to_stack, self.new_name)?;
         let parts = (self.from.part(target)?, self.to.part(target)?);
         let (Some(old), Some(new)) = parts else { return Ok(false) };
-        if !self.is_still(&there)? || there.bound(op.set) < op.set.at(target) || self.source.branch() != target {
+        if !self.dest_unchanged(&there)?
+            || there.bound(op.set) < op.set.position(target)
+            || self.source.branch() != target
+        {
             return Ok(false);
         }
-        if !self.core.name_on(op, self.source, self.from, self.name, (shown.0, &shown.1))? {
+        if !self.core.link_copied_name(op, self.source, self.from, self.name, (shown.0, &shown.1))? {
             return Ok(false);
         }
         if self.core.options.delete == Delete::All {
@@ -217,29 +224,29 @@ impl Rename<'_> {
             Hit::None | Hit::Dir { .. } => None,
         };
         if let Some((lower, attr)) = &replaced {
-            self.core.going_to_use(op, self.to, self.new_name, lower, attr)?;
+            self.core.begin_use(op, self.to, self.new_name, lower, attr)?;
         }
         let moved = self.move_covered(op, &from_stack, &old, &new);
         if !matches!(moved, Ok(true)) {
             if let Some((lower, attr)) = &replaced {
-                self.core.kept_name(op, lower, attr);
+                self.core.cancel_use(op, lower, attr);
             }
             return moved;
         }
-        self.moved();
-        self.tidy_after(op, &to_stack, &new, there)?;
+        self.note_rename();
+        self.clean_up(op, &to_stack, &new, there)?;
         Ok(true)
     }
 
-    /// The whiteout of the old name, then the lower rename, which is the moment. The device that a rename may leave at the old
-    /// name is an entry: it needs no whiteout beside it.
+    /// Covers the old name, then runs the lower rename, which changes the view. A device left at
+    /// the old name is an entry, and needs no whiteout beside it.
     pub(crate) fn move_covered(&self, op: &Op<'_>, from_stack: &[Lower], old: &Lower, new: &Lower) -> Result<bool> {
         let cover = if self.whiteout {
             Cover::NONE
         } else {
             match self.core.cover(op, from_stack, old, self.name)? {
                 Step::Done(cover) => cover,
-                Step::Need(_) | Step::Again => return Ok(false),
+                Step::Need(_) | Step::Retry => return Ok(false),
             }
         };
         let flags = RenameFlags { whiteout: self.whiteout, ..RenameFlags::default() };
@@ -247,13 +254,13 @@ impl Rename<'_> {
             Ok(()) => Ok(true),
             Err(e) => {
                 self.core.uncover(op, old, self.name, &cover);
-                if op.set.go_left(old.branch, e) { Ok(false) } else { Err(e) }
+                if op.set.retry_left(old.branch, e) { Ok(false) } else { Err(e) }
             }
         }
     }
 
-    /// What remains to be done about what had the new name; nothing of it changes the view.
-    fn tidy_after(&self, op: &Op<'_>, to_stack: &[Lower], new: &Lower, there: Probe) -> Result<()> {
+    /// Cleans up after the object that had the new name. Does not change the view.
+    fn clean_up(&self, op: &Op<'_>, to_stack: &[Lower], new: &Lower, there: Probe) -> Result<()> {
         if there.whiteout == Some(new.branch) {
             self.core.tidy_whiteout(op, new, self.new_name);
         }
@@ -266,24 +273,24 @@ impl Rename<'_> {
             self.core.drop_metacopy(op, self.to, self.new_name, &entry.vnode);
             if removed.contains(&branch) {
                 if let Some(dest) = self.dest {
-                    dest.lost_name(self.to, self.new_name.as_bytes());
+                    dest.forget_name(self.to, self.new_name.as_bytes());
                 }
             } else {
                 self.to.forget_leaf(op, self.new_name, branch, entry, branch != new.branch);
             }
         }
-        // Only now: the place that is forgotten above may have been the same.
+        // After the above, which may forget the same place.
         self.source.set_place(Some(self.to.place_of(self.new_name)?));
         Ok(())
     }
 
-    /// Both directories have changed.
-    pub(crate) fn moved(&self) {
-        self.from.entry_changed(self.name, Fate::Unknown);
-        self.to.entry_changed(self.new_name, Fate::Unknown);
+    /// Notes the changes of both directories.
+    pub(crate) fn note_rename(&self) {
+        self.from.entry_changed(self.name, EntryChange::Unknown);
+        self.to.entry_changed(self.new_name, EntryChange::Unknown);
     }
 
-    /// The instance that shows under that name, if it still leads to that file.
+    /// Returns the visible instance of a name, if it still leads to that file.
     pub(crate) fn leaf_at(
         &self,
         op: &Op<'_>,
@@ -292,13 +299,13 @@ impl Rename<'_> {
         vnode: &UnionVnode,
     ) -> Result<Option<(BranchId, Entry)>> {
         let Hit::Leaf { branch, entry } = self.core.probe(op, stack, name)?.hit else { return Ok(None) };
-        let (lower, _) = self.core.behind_links(op, branch, entry.clone())?;
-        // The object, not its number: that one may be of the hashed range.
+        let (lower, _) = self.core.follow_index(op, branch, entry.clone())?;
+        // Compare the objects, not the numbers: a number may be of the hashed range.
         Ok(vnode.leaf().is(&lower).then_some((branch, entry)))
     }
 
-    /// Is what has the new name still what it was?
-    pub(crate) fn is_still(&self, there: &Probe) -> Result<bool> {
+    /// Whether the new name still leads to the same object.
+    pub(crate) fn dest_unchanged(&self, there: &Probe) -> Result<bool> {
         Ok(match (&there.hit, self.dest) {
             (Hit::None, None) => true,
             (Hit::Leaf { .. }, Some(dest)) => dest.dir.is_none(),

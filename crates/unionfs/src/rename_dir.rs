@@ -1,8 +1,8 @@
-//! Renaming directories: never copies their contents.
+//! rename of directories. Their contents are never copied.
 
 use crate::branch::{BranchId, Lower, same_stack};
 use crate::lookup::{Hit, Probe};
-use crate::node::{Core, UnionVnode, lock_names};
+use crate::node::{Core, UnionVnode, lock_entries};
 use crate::op::Op;
 use crate::options::Delete;
 use crate::rename::Rename;
@@ -11,7 +11,7 @@ use crate::work::entries;
 use std::sync::Arc;
 use vnode::{Errno, Name, Result};
 
-/// What was added to a directory so that it stays what it is at another place.
+/// The mark that was added to a directory so that its contents remain the same at another place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Marked {
     Nothing,
@@ -20,7 +20,8 @@ pub(crate) enum Marked {
 }
 
 impl Core {
-    /// The path of a directory in the branches right of the leftmost. The caller holds the tree.
+    /// Returns the path of a directory on the branches right of the leftmost. The caller holds the
+    /// tree lock.
     pub(crate) fn right_path(&self, dir: &Arc<UnionVnode>) -> Result<Vec<u8>> {
         let mut names = Vec::new();
         let mut next = dir.clone();
@@ -40,7 +41,7 @@ impl Core {
         Ok(path)
     }
 
-    /// Is `dir` the directory `top` or below it? The caller holds the tree.
+    /// Whether `dir` is the directory `top` or below it. The caller holds the tree lock.
     pub(crate) fn is_below(&self, dir: &Arc<UnionVnode>, top: &UnionVnode) -> bool {
         let mut next = Some(dir.clone());
         while let Some(dir) = next {
@@ -52,8 +53,9 @@ impl Core {
         false
     }
 
-    /// Marks a directory, whose part on the branch of the move is `part`, so that it merges the same at the name `name` of the
-    /// directory `stack`. At its present place the mark changes nothing. The caller holds the tree.
+    /// Marks a directory so that it merges the same parts under the name `name` in the directory
+    /// `stack`. `part`: its part on the branch of the move. At the present place the mark has no
+    /// effect. The caller holds the tree lock.
     pub(crate) fn mark_for_move(
         &self,
         op: &Op<'_>,
@@ -65,22 +67,22 @@ impl Core {
         let merges = dir.stack()?.len() > 1;
         if merges && dir.dir()?.redirect.lock().is_none() {
             let path = self.right_path(dir)?;
-            self.keeping_times(op, &part.vnode, || self.write_redirect(op, part, &path))?;
+            self.preserving_times(op, &part.vnode, || self.write_redirect(op, part, &path))?;
             *dir.dir()?.redirect.lock() = Some(path.into());
             return Ok(Marked::Redirect);
         }
         if !merges
             && self.shows_through(op, stack, part.branch, name)?
-            && self.keeping_times(op, &part.vnode, || self.make_opaque(op, part))?
+            && self.preserving_times(op, &part.vnode, || self.make_opaque(op, part))?
         {
             return Ok(Marked::Opaque);
         }
         Ok(Marked::Nothing)
     }
 
-    /// Takes such a mark away again.
+    /// Undoes [`Self::mark_for_move`].
     pub(crate) fn unmark(&self, op: &Op<'_>, dir: &UnionVnode, part: &Lower, marked: Marked) {
-        let undone = self.keeping_times(op, &part.vnode, || {
+        let undone = self.preserving_times(op, &part.vnode, || {
             match marked {
                 Marked::Nothing => {}
                 Marked::Opaque => self.undo_opaque(op, part),
@@ -89,7 +91,7 @@ impl Core {
             Ok(())
         });
         if let Err(errno) = undone {
-            tracing::warn!(%errno, "a mark that changes nothing stays");
+            tracing::warn!(%errno, "could not remove a mark that has no effect");
         } else if let (Marked::Redirect, Some(dir)) = (marked, &dir.dir) {
             let old = dir.redirect.lock().take();
             drop(old);
@@ -109,12 +111,12 @@ impl Rename<'_> {
         }
         let mut dirs: Vec<&UnionVnode> = vec![self.from, self.to];
         dirs.extend(self.dest.map(|dest| &**dest));
-        let names = lock_names(&dirs)?;
+        let locked = lock_entries(&dirs)?;
         let done = match self.replacing(op, || self.rename_directory_locked(op, target)) {
-            Err(e) if op.set.go_left(target, e) => false,
+            Err(e) if op.set.retry_left(target, e) => false,
             other => other?,
         };
-        drop(names);
+        drop(locked);
         drop(tree);
         if done {
             self.from.touch(op, target);
@@ -123,11 +125,12 @@ impl Rename<'_> {
         Ok(done)
     }
 
-    /// A directory that lies on one read-write branch only is renamed there, if it would show; any other on the leftmost.
+    /// Returns the branch for the rename: that of a directory on one read-write branch, if it would
+    /// be visible there; else the leftmost.
     fn directory_target(&self, op: &Op<'_>, bound: usize) -> Result<BranchId> {
         let stack = self.source.stack()?;
         match &*stack {
-            [only] if op.set.at(only.branch) <= bound && self.core.fits(op, &[self.to], only.branch)? => {
+            [only] if op.set.position(only.branch) <= bound && self.core.can_take(op, &[self.to], only.branch)? => {
                 Ok(only.branch)
             }
             _ => op.set.leftmost(),
@@ -140,7 +143,10 @@ impl Rename<'_> {
         let there = self.core.probe(op, &to_stack, self.new_name)?;
         let parts = (self.from.part(target)?, self.to.part(target)?, self.source.part(target)?);
         let (Some(old), Some(new), Some(part)) = parts else { return Ok(false) };
-        if !is_dir_still(&here, self.source)? || !self.is_still(&there)? || there.bound(op.set) < op.set.at(target) {
+        if !is_same_dir(&here, self.source)?
+            || !self.dest_unchanged(&there)?
+            || there.bound(op.set) < op.set.position(target)
+        {
             return Ok(false);
         }
         let marked = self.core.mark_for_move(op, self.source, &part, &to_stack, self.new_name)?;
@@ -161,11 +167,12 @@ impl Rename<'_> {
         }
     }
 
-    /// Makes the lower directory that is to be replaced physically empty: it shows nothing, but may hold marks and whiteouts.
-    /// A whiteout beside it first ends its stack, so that nothing comes to show. Answers whether that was made.
+    /// Empties the lower directory that is to be replaced. Nothing in it is visible, but it may
+    /// hold marks and whiteouts. First a whiteout beside it ends its stack, so that nothing becomes
+    /// visible. Returns whether that whiteout was created.
     fn clear_dest(&self, op: &Op<'_>, to_stack: &[Lower], new: &Lower) -> Result<bool> {
         let Some(dest) = self.dest else { return Ok(false) };
-        if !self.core.shows_nothing(op, &dest.stack()?)? {
+        if !self.core.appears_empty(op, &dest.stack()?)? {
             return Err(Errno::NOTEMPTY);
         }
         let Some(part) = dest.part(new.branch)? else { return Ok(false) };
@@ -175,7 +182,7 @@ impl Rename<'_> {
         self.core.keep_number(op, dest)?;
         let cover = match self.core.cover(op, to_stack, new, self.new_name)? {
             Step::Done(cover) => cover,
-            Step::Need(_) | Step::Again => return Err(Errno::ROFS),
+            Step::Need(_) | Step::Retry => return Err(Errno::ROFS),
         };
         match self.core.strip(op, &part) {
             Ok(_) => {
@@ -193,7 +200,7 @@ impl Rename<'_> {
         }
     }
 
-    /// Bookkeeping, and what remains to be done; nothing of it changes the view.
+    /// Updates vnodes and cleans up after the move. Does not change the view.
     fn directory_moved(
         &self,
         op: &Op<'_>,
@@ -206,18 +213,18 @@ impl Rename<'_> {
             self.core.tidy_whiteout(op, new, self.new_name);
         }
         self.source.set_place(Some(self.to.place_of(self.new_name)?));
-        self.moved();
+        self.note_rename();
         self.from.count_subdir(-1);
         if let Some(dest) = self.dest {
             let inside = dest.stack()?;
             if let Some(part) = inside.iter().find(|part| part.branch == new.branch) {
-                self.core.part_went(op, part);
+                self.core.part_removed(op, part);
             }
             dest.mark_removed();
             if self.core.options.delete == Delete::All
                 && let Err(errno) = self.core.remove_right(op, to_stack, self.new_name, &inside)
             {
-                tracing::info!(%errno, "what a replaced directory merged stays, hidden");
+                tracing::info!(%errno, "could not remove the parts that a replaced directory merged: they remain hidden");
             }
         } else {
             self.to.count_subdir(1);
@@ -226,8 +233,8 @@ impl Rename<'_> {
     }
 }
 
-/// Is what was found that directory?
-pub(crate) fn is_dir_still(probe: &Probe, dir: &UnionVnode) -> Result<bool> {
+/// Whether the probe found that directory.
+pub(crate) fn is_same_dir(probe: &Probe, dir: &UnionVnode) -> Result<bool> {
     match &probe.hit {
         Hit::Dir { stack, .. } => Ok(dir.dir.is_some() && same_stack(stack, &dir.stack()?)),
         Hit::Leaf { .. } | Hit::None => Ok(false),

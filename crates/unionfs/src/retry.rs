@@ -1,50 +1,54 @@
-//! Beginning anew: an operation looks, then locks, and what it saw may have changed between.
+//! Retries: an operation decides without locks, then locks, and its decision may be out of date by
+//! then.
 
 use crate::branch::BranchId;
 use crate::node::UnionVnode;
 use crate::op::Op;
 use vnode::{Errno, Result};
 
-/// Nothing is overtaken so often: a branch answers differently each time.
-const TRIES: u32 = 1000;
+/// Maximum number of retries. No race repeats this often; a branch that returns something else each
+/// time could.
+const MAX_RETRIES: u32 = 1000;
 
-/// How a step went that may need a part of the directory on a branch where it has none.
+/// The result of one attempt, which may need a part of the directory on a branch where it has none.
 pub(crate) enum Step<T> {
     Done(T),
-    /// The directory is needed there: to be made without its names locked, then all is to be tried again.
+    /// The directory needs a part on this branch. It is to be created without the lock on its
+    /// names, before a retry.
     Need(BranchId),
-    /// A branch turned out to be read-only, or something was changed meanwhile: to be tried again.
-    Again,
+    /// Retry: a branch turned out to be read-only, or something changed meanwhile.
+    Retry,
 }
 
-/// How often an operation may still begin anew.
-pub(crate) struct Tries(u32);
+/// The number of retries left.
+pub(crate) struct Retries(u32);
 
-impl Tries {
+impl Retries {
     pub(crate) fn new() -> Self {
-        Self(TRIES)
+        Self(MAX_RETRIES)
     }
 
-    /// To be asked before each new beginning: `ESTALE` after too many.
-    pub(crate) fn again(&mut self) -> Result<()> {
+    /// Counts a retry. `ESTALE` after too many.
+    pub(crate) fn count(&mut self) -> Result<()> {
         self.0 = self.0.checked_sub(1).ok_or(Errno::STALE)?;
         Ok(())
     }
 }
 
 impl UnionVnode {
-    /// Runs `once`, which keeps no locks, until it is done. Makes the parts of this directory that turn out to be needed.
+    /// Runs `once`, which returns without locks, until it is done. Creates the parts of this
+    /// directory that turn out to be needed.
     pub(crate) fn until_done<T>(&self, op: &Op<'_>, mut once: impl FnMut() -> Result<Step<T>>) -> Result<T> {
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             match once()? {
                 Step::Done(answer) => return Ok(answer),
                 Step::Need(branch) => {
                     let _ = self.core.ensure_part(op, &self.arc()?, branch)?;
                 }
-                Step::Again => {}
+                Step::Retry => {}
             }
-            tries.again()?;
+            retries.count()?;
         }
     }
 }
@@ -58,7 +62,7 @@ mod tests {
     use vnode::Layer;
 
     #[test]
-    fn no_operation_begins_anew_for_ever() {
+    fn the_number_of_retries_is_limited() {
         let branch = Branch {
             layer: MemFs::with(MemOptions::default(), &Faults::new()),
             path: "/b".into(),
@@ -74,17 +78,17 @@ mod tests {
             calls.set(0);
             root.until_done(&op, || {
                 calls.set(calls.get() + 1);
-                // The root has a part on its only branch: that need is met at once, and changes nothing.
+                // The root already has a part on its only branch, so this need changes nothing.
                 Ok(match calls.get() {
                     n if Some(n) == last => Step::Done(n),
                     n if n % 2 == 0 => Step::Need(BranchId(0)),
-                    _ => Step::Again,
+                    _ => Step::Retry,
                 })
             })
         };
         assert_eq!(answers(Some(1)), Ok(1));
         assert_eq!(answers(Some(900)), Ok(900));
         assert_eq!(answers(None), Err(Errno::STALE));
-        assert_eq!(calls.get(), TRIES + 1);
+        assert_eq!(calls.get(), MAX_RETRIES + 1);
     }
 }

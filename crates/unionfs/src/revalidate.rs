@@ -1,48 +1,51 @@
-//! Beginning an operation: it takes the present set of branches, and brings up to it what vnodes remember of an older one. See
-//! "Branch sets" in docs/design/unionfs.md.
+//! The beginning of an operation: takes the current set of branches and revalidates the vnodes that
+//! were last valid in an older one. See "Branch sets" in docs/design/unionfs.md.
 
 use crate::identity::ROOT;
 use crate::lookup::Hit;
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
-use crate::retry::Tries;
+use crate::retry::Retries;
 use std::sync::Arc;
 use vnode::{Cx, Errno, Result};
 
 impl UnionVnode {
-    /// Runs an operation that changes nothing. If the set of branches changes meanwhile it runs again.
-    pub(crate) fn looking<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
-        let mut tries = Tries::new();
+    /// Runs an operation that changes nothing. It runs again if the set of branches changes
+    /// meanwhile.
+    pub(crate) fn run_read<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
+        let mut retries = Retries::new();
         loop {
             let set = self.core.branches.get();
             let op = Op::new(cx, &set);
-            let answer = self.bring_up(&op).and_then(|()| run(&op));
+            let answer = self.revalidate(&op).and_then(|()| run(&op));
             if op.check_set(&self.core.branches).is_ok() {
                 return answer;
             }
-            tries.again()?;
+            retries.count()?;
         }
     }
 
-    /// Runs an operation that changes something. The set of branches does not change before its end.
-    pub(crate) fn changing<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
+    /// Runs an operation that changes something. The set of branches can't change until it ends.
+    pub(crate) fn run_change<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
         let gate = &self.core.gate;
         loop {
             let _entered = gate.enter(cx)?;
             let set = self.core.branches.get();
-            let op = Op::new(cx, &set).that_gives_way(gate.wanted());
-            match self.bring_up(&op).and_then(|()| run(&op)) {
+            let op = Op::new(cx, &set).with_restart_flag(gate.wanted());
+            match self.revalidate(&op).and_then(|()| run(&op)) {
                 Err(Errno::AGAIN) if gate.is_wanted() => {}
                 answer => return answer,
             }
         }
     }
 
-    /// Brings this vnode up to the operation's set, and before it the directories that lead to it. The caller holds no names.
+    /// Revalidates this vnode for the operation's set, after the directories that lead to it. The
+    /// caller holds no lock on names.
     ///
     /// # Errors
-    /// `ESTALE` for a directory that is nowhere in the set.
-    pub(crate) fn bring_up(&self, op: &Op<'_>) -> Result<()> {
+    ///
+    /// `ESTALE` for a directory that is not in the set.
+    pub(crate) fn revalidate(&self, op: &Op<'_>) -> Result<()> {
         if !self.is_current(op.set) {
             let mut chain: Vec<Arc<Self>> = Vec::new();
             let mut next = self.place();
@@ -51,67 +54,68 @@ impl UnionVnode {
                 chain.push(place.parent);
             }
             while let Some(dir) = chain.pop() {
-                dir.find_again(op)?;
+                dir.revalidate_one(op)?;
             }
-            self.find_again(op)?;
+            self.revalidate_one(op)?;
         }
         if self.dir.is_some() && self.is_adrift() { Err(Errno::STALE) } else { Ok(()) }
     }
 
-    /// Looks for this vnode at its place. The directory where that is has been looked for before.
-    fn find_again(&self, op: &Op<'_>) -> Result<()> {
+    /// Looks this vnode up at its place. The parent directory was revalidated before.
+    fn revalidate_one(&self, op: &Op<'_>) -> Result<()> {
         if self.is_current(op.set) {
             return Ok(());
         }
         if self.id == ROOT {
-            return self.settle_dir(op, op.set.roots().into(), None);
+            return self.set_found_dir(op, op.set.roots().into(), None);
         }
         match self.place() {
             // It was removed, or never had a name.
-            None => self.confirm(op),
-            Some(place) if place.parent.is_adrift() => self.cast_off(op),
-            Some(place) => self.find_at(op, &place),
+            None => self.set_current(op),
+            Some(place) if place.parent.is_adrift() => self.set_adrift(op),
+            Some(place) => self.revalidate_at(op, &place),
         }
     }
 
-    fn find_at(&self, op: &Op<'_>, place: &Place) -> Result<()> {
-        let look = place.parent.look(op, place.name()?)?;
+    fn revalidate_at(&self, op: &Op<'_>, place: &Place) -> Result<()> {
+        let look = place.parent.stable_probe(op, place.name()?)?;
         match look.probe.hit {
             Hit::Leaf { branch, entry } if self.dir.is_none() && entry.vnode.kind() == self.kind => {
-                let (lower, attr) = self.core.behind_links(op, branch, entry)?;
+                let (lower, attr) = self.core.follow_index(op, branch, entry)?;
                 if self.leaf().is(&lower) || self.core.number_of(op, &lower, &attr)? == self.id {
-                    return self.settle(op, lower, None);
+                    return self.set_found(op, lower, None);
                 }
             }
             Hit::Dir { stack, redirect, .. } if self.dir.is_some() => {
                 let before = self.stack()?;
                 let shares = stack.iter().any(|part| before.iter().any(|own| own.is(part)));
                 let number = self.core.directory_number(op, &stack)?;
-                // Another vnode may have been made of it in the meantime.
+                // Another vnode may have been created for it meanwhile.
                 if number == self.id || (shares && self.core.table.get(number).is_none()) {
-                    return self.found_dir(op, stack.into(), redirect, None);
+                    return self.adopt_stack(op, stack.into(), redirect, None);
                 }
             }
             Hit::None | Hit::Leaf { .. } | Hit::Dir { .. } => {}
         }
-        self.cast_off(op)
+        self.set_adrift(op)
     }
 }
 
 impl Core {
-    /// Called once the set of branches has changed, while no change of an object is under way: everything that the kernel was
-    /// told on the old set's account may be out of date, entries as well as attributes and data. Brings up the vnodes that
-    /// still refer to a branch that is in the set no longer, so that nothing but open files keeps it in use.
+    /// Notifies the kernel and revalidates vnodes. Called once the set of branches has changed,
+    /// while no change of an object is under way. All that the kernel cached from the old set may
+    /// be stale: entries, attributes and data. Vnodes that refer to a removed branch are
+    /// revalidated, so that only open files keep it in use.
     pub(crate) fn on_branch_set_changed(&self, op: &Op<'_>) {
         for vnode in self.table.live() {
-            if op.set.generation.is_multiple_of(crate::set::BranchSet::TURNS) {
-                // From here on turns are given again.
-                vnode.doubt();
+            if op.set.generation.is_multiple_of(crate::set::BranchSet::SHORT_GENERATIONS) {
+                // Short generations repeat from here on.
+                vnode.set_outdated();
             }
             if !vnode.lies_in(op)
-                && let Err(errno) = vnode.bring_up(op)
+                && let Err(errno) = vnode.revalidate(op)
             {
-                tracing::debug!(?vnode, %errno, "not found again since the branches changed");
+                tracing::debug!(?vnode, %errno, "could not revalidate a vnode after the branches changed");
             }
         }
         self.everything_changed();
@@ -119,7 +123,7 @@ impl Core {
 }
 
 impl UnionVnode {
-    /// Are all branches in the set that this vnode refers to?
+    /// Whether all branches that this vnode refers to are in the set.
     fn lies_in(&self, op: &Op<'_>) -> bool {
         let parts = self.stack().unwrap_or_default();
         op.set.member(self.branch()).is_some() && parts.iter().all(|part| op.set.member(part.branch).is_some())

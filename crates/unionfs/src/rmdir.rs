@@ -1,22 +1,22 @@
-//! Removing directories.
+//! rmdir.
 
 use crate::branch::{BranchId, Lower, Stack, same_stack};
-use crate::listing::Fate;
+use crate::listing::EntryChange;
 use crate::lookup::Hit;
-use crate::marks::is_redirect;
-use crate::node::{Core, UnionVnode, lock_names};
+use crate::node::{Core, UnionVnode, lock_entries};
 use crate::op::Op;
+use crate::opaque_redirect::is_redirect;
 use crate::options::Delete;
 use crate::remove::Removed;
 use crate::retry::Step;
-use crate::times::put_times_back;
+use crate::times::restore_times;
 use crate::whiteout::{Listed, classify, reserved};
 use crate::work::entries;
 use std::sync::Arc;
 use vnode::{Errno, Kind, Name, Result};
 
-/// More marks and whiteouts than this are not removed on a thread that serves others.
-const QUICK: usize = 256;
+/// Maximum number of marks and whiteouts to remove on a thread that serves other callers.
+const NONBLOCKING_ENTRIES: usize = 256;
 
 impl UnionVnode {
     pub(crate) fn remove_dir(&self, op: &Op<'_>, name: Name<'_>) -> Result<()> {
@@ -30,45 +30,45 @@ impl UnionVnode {
             if victim.dir.is_none() {
                 return Err(Errno::NOTDIR);
             }
-            let _names = lock_names(&[self, &victim])?;
+            let _locked = lock_entries(&[self, &victim])?;
             let step = self.remove_dir_once(op, name, &victim)?;
             if matches!(step, Step::Done(_)) {
                 victim.mark_removed();
-                self.entry_changed(name, Fate::Gone);
+                self.entry_changed(name, EntryChange::Gone);
                 self.count_subdir(-1);
             }
             Ok(step)
         })?;
-        self.core.refill_spare(op);
+        self.core.refill_reserves(op);
         self.touch(op, branch);
         Ok(())
     }
 
     fn remove_dir_once(&self, op: &Op<'_>, name: Name<'_>, victim: &Arc<UnionVnode>) -> Result<Step<BranchId>> {
         let stack = self.stack()?;
-        if let Some(branch) = self.remove_dir_quickly(op, &stack, name, victim)? {
+        if let Some(branch) = self.remove_dir_on_leftmost(op, &stack, name, victim)? {
             return Ok(Step::Done(branch));
         }
-        let Hit::Dir { stack: now, .. } = self.core.probe(op, &stack, name)?.hit else { return Ok(Step::Again) };
+        let Hit::Dir { stack: now, .. } = self.core.probe(op, &stack, name)?.hit else { return Ok(Step::Retry) };
         let inside = victim.stack()?;
         if !victim.is_at(self, name.as_bytes()) || !same_stack(&now, &inside) {
-            return Ok(Step::Again);
+            return Ok(Step::Retry);
         }
-        if !self.core.shows_nothing(op, &inside)? {
+        if !self.core.appears_empty(op, &inside)? {
             return Err(Errno::NOTEMPTY);
         }
         match self.core.remove_empty(op, self, name, victim)? {
             Step::Done(removed) => Ok(Step::Done(removed.branch)),
             Step::Need(branch) => Ok(Step::Need(branch)),
-            Step::Again => Ok(Step::Again),
+            Step::Retry => Ok(Step::Retry),
         }
     }
 }
 
 impl UnionVnode {
-    /// Where the name concerns only the leftmost branch, an empty directory is removed there, and that it is empty is known there.
-    /// Answers that branch, if it is done.
-    fn remove_dir_quickly(
+    /// Removes a directory with one lower rmdir if its name concerns only the leftmost branch; the
+    /// lower file system checks that it is empty. Returns that branch if done.
+    fn remove_dir_on_leftmost(
         &self,
         op: &Op<'_>,
         stack: &[Lower],
@@ -80,7 +80,7 @@ impl UnionVnode {
         let Some(part) = self.core.only_leftmost(op, stack, name)?.filter(|_| alone) else { return Ok(None) };
         match part.vnode.rmdir(op, name) {
             Ok(()) => Ok(Some(part.branch)),
-            // Marks and whiteouts, perhaps.
+            // It may contain marks and whiteouts.
             Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(None),
             Err(e) => Err(e),
         }
@@ -88,7 +88,7 @@ impl UnionVnode {
 }
 
 impl Core {
-    /// Removes a directory in which nothing shows. `dir`: its parent.
+    /// Removes a directory in which nothing is visible. `dir`: its parent.
     fn remove_empty(
         &self,
         op: &Op<'_>,
@@ -101,7 +101,7 @@ impl Core {
         if !op.set.writable(leftmost.branch) {
             return self.hide(op, dir, &stack, name, leftmost.branch);
         }
-        self.freeing(op, || self.remove_leftmost(op, &stack, name, victim, &inside))
+        self.with_reserve(op, || self.remove_leftmost(op, &stack, name, victim, &inside))
     }
 
     fn remove_leftmost(
@@ -118,7 +118,7 @@ impl Core {
         self.keep_number(op, victim)?;
         let cover = match self.cover(op, stack, part, name)? {
             Step::Done(cover) => cover,
-            Step::Need(_) | Step::Again => return Ok(Step::Again),
+            Step::Need(_) | Step::Retry => return Ok(Step::Retry),
         };
         if self.options.delete == Delete::All && cover.is_new() {
             self.remove_right(op, stack, name, inside)?;
@@ -127,12 +127,12 @@ impl Core {
             Ok(()) => {}
             Err((e, stripped)) => {
                 if stripped {
-                    // The whiteout beside it now does what the removed ones did.
+                    // The whiteout beside it now hides what the removed ones hid.
                     victim.set_stack([leftmost.clone()].into())?;
                 } else {
                     self.uncover(op, part, name, &cover);
                 }
-                return if op.set.go_left(leftmost.branch, e) { Ok(Step::Again) } else { Err(e) };
+                return if op.set.retry_left(leftmost.branch, e) { Ok(Step::Retry) } else { Err(e) };
             }
         }
         if self.options.delete == Delete::All
@@ -141,38 +141,41 @@ impl Core {
         {
             self.tidy_whiteout(op, part, name);
         }
-        Ok(Step::Done(Removed { branch: part.branch, stays: false }))
+        Ok(Step::Done(Removed { branch: part.branch, remains: false }))
     }
 
-    /// Is there so much to clean in a merged directory that it must not be done on a thread that serves others?
+    /// Fails with `MAY_BLOCK` if there are too many entries to clean up on a thread that serves
+    /// other callers.
     fn check_litter(&self, op: &Op<'_>, inside: &Stack) -> Result<()> {
         if op.may_block || inside.len() < 2 {
             return Ok(());
         }
         for part in inside.iter() {
-            if entries(op, &part.vnode)?.len() > QUICK {
+            if entries(op, &part.vnode)?.len() > NONBLOCKING_ENTRIES {
                 op.require_blocking()?;
             }
         }
         Ok(())
     }
 
-    /// `delete=all`: removes what the directory merges right of its leftmost part. The whiteout beside that hides it already.
+    /// For `delete=all`: removes the parts right of the leftmost one, which the whiteout beside
+    /// that already hides.
     pub(crate) fn remove_right(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>, inside: &Stack) -> Result<()> {
         for part in inside.iter().skip(1).rev().filter(|part| op.set.writable(part.branch)) {
             let Some(parent) = stack.iter().find(|p| p.branch == part.branch) else { continue };
-            // Where a redirect led elsewhere, what has this name is not ours.
+            // After a redirect, the entry of this name is another directory.
             if parent.vnode.lookup(op, name)?.is_none_or(|found| found.vnode.id() != part.vnode.id()) {
                 continue;
             }
             if let Err((errno, _)) = self.remove_part(op, parent, name, part) {
-                tracing::info!(%name, %errno, "an instance that can't be removed is hidden");
+                tracing::info!(%name, %errno, "could not remove a directory from this branch: a whiteout hides it");
             }
         }
         Ok(())
     }
 
-    /// Removes one lower directory, with the marks and whiteouts in it. An error says whether any of these went before.
+    /// Removes one lower directory, with its marks and whiteouts. The error includes whether any of
+    /// these were removed before.
     fn remove_part(
         &self,
         op: &Op<'_>,
@@ -187,22 +190,24 @@ impl Core {
             }
             other => other.map_err(|e| (e, false))?,
         }
-        self.part_went(op, part);
+        self.part_removed(op, part);
         Ok(())
     }
 
-    /// Removes all marks and whiteouts of a lower directory that has nothing else, and whose stack ends with it by a whiteout
-    /// beside it. Answers whether there were any. An error says whether any went before.
+    /// Removes all marks and whiteouts of a lower directory that has no other entries, and whose
+    /// stack a whiteout beside it ends. Returns whether there were any. The error includes whether
+    /// any were removed before.
     pub(crate) fn strip(&self, op: &Op<'_>, dir: &Lower) -> std::result::Result<bool, (Errno, bool)> {
         let fresh = |e| (e, false);
         let mut found = entries(op, &dir.vnode).map_err(fresh)?;
         if found.iter().any(|(name, _)| classify(name) == Listed::Plain) {
             return Err((Errno::NOTEMPTY, false));
         }
-        if found.len() > QUICK {
+        if found.len() > NONBLOCKING_ENTRIES {
             op.require_blocking().map_err(fresh)?;
         }
-        // Without its redirect the directory merges nothing, and what the whiteouts hid stays hidden.
+        // The redirect first: without it the directory merges nothing, and what the whiteouts hid
+        // remains hidden.
         found.sort_by_key(|(name, _)| !is_redirect(name));
         let before = dir.vnode.getattr(op).map_err(fresh)?;
         let server = self.server(op);
@@ -212,7 +217,7 @@ impl Core {
                 _ => dir.vnode.unlink(&server, name),
             });
             if let Err(e) = removed {
-                put_times_back(&server, &dir.vnode, &before);
+                restore_times(&server, &dir.vnode, &before);
                 return Err((e, count > 0));
             }
         }

@@ -1,5 +1,5 @@
-//! A set of branches in their order. All questions of position and precedence are questions to a set: a branch by itself only
-//! knows what it is. A set never changes: see "Branch sets" in docs/design/unionfs.md.
+//! An ordered set of branches. It answers all questions of position and precedence; a branch knows
+//! nothing about its position. A set never changes: see "Branch sets" in docs/design/unionfs.md.
 
 use crate::branch::{BranchId, BranchState, Lower};
 use crate::options::Mode;
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Errno, Result};
 
-/// The turn of no set.
-pub(crate) const NEVER: u16 = 0;
+/// The short generation of no set.
+pub(crate) const NO_GENERATION: u16 = 0;
 
-/// [`BranchSet::turn`] of the set of a generation.
-pub(crate) fn turn_of(generation: u64) -> u16 {
-    u16::try_from(generation % u64::from(u16::MAX)).map_or(NEVER, |turn| turn + 1)
+/// Returns the [`BranchSet::short_generation`] of the set with this generation.
+pub(crate) fn short_generation_of(generation: u64) -> u16 {
+    u16::try_from(generation % u64::from(u16::MAX)).map_or(NO_GENERATION, |short| short + 1)
 }
 
 /// A branch in a set.
@@ -24,10 +24,10 @@ pub(crate) struct Member {
     pub(crate) state: Arc<BranchState>,
 }
 
-/// The branches of a union between two changes of them, left to right.
+/// The branches of a union from one change of them to the next, from left to right.
 #[derive(Debug)]
 pub(crate) struct BranchSet {
-    /// Counts the sets of a union; the first is 1.
+    /// Number of this set among those of the union; the first is 1.
     pub(crate) generation: u64,
     pub(crate) order: Box<[Member]>,
     pub(crate) read_only: bool,
@@ -36,14 +36,14 @@ pub(crate) struct BranchSet {
 }
 
 impl BranchSet {
-    /// The generation of the set that a union begins with.
+    /// The generation of a union's first set.
     pub(crate) const FIRST: u64 = 1;
-    /// After so many sets their turns repeat.
-    pub(crate) const TURNS: u64 = u16::MAX as u64;
+    /// Short generations repeat after this number of sets.
+    pub(crate) const SHORT_GENERATIONS: u64 = u16::MAX as u64;
 
-    /// The generation in 16 bits, as vnodes keep it.
-    pub(crate) fn turn(&self) -> u16 {
-        turn_of(self.generation)
+    /// Returns the generation reduced to 16 bits, as vnodes store it.
+    pub(crate) fn short_generation(&self) -> u16 {
+        short_generation_of(self.generation)
     }
 
     pub(crate) fn new(generation: u64, order: Box<[Member]>) -> Self {
@@ -52,9 +52,10 @@ impl BranchSet {
         Self { generation, read_only: order.iter().all(|member| member.mode != Mode::ReadWrite), order, positions }
     }
 
-    /// The position of a branch, 0 for the leftmost. One that is not in the set lies right of all.
-    pub(crate) fn at(&self, id: BranchId) -> usize {
-        // In a set that was never changed.
+    /// Returns the position of a branch, 0 for the leftmost. A branch outside of the set counts as
+    /// right of all.
+    pub(crate) fn position(&self, id: BranchId) -> usize {
+        // Ids equal positions in a set that was never changed.
         if self.order.get(usize::from(id.0)).is_some_and(|member| member.id == id) {
             return usize::from(id.0);
         }
@@ -62,113 +63,114 @@ impl BranchSet {
         found.and_then(|index| self.positions.get(index)).map_or(usize::MAX, |&(_, at)| at)
     }
 
-    /// The branch of that id, if it is in the set.
+    /// Returns the branch with this id, if it is in the set.
     pub(crate) fn member(&self, id: BranchId) -> Option<&Member> {
-        self.order.get(self.at(id))
+        self.order.get(self.position(id))
     }
 
-    /// The branch of that id. `ESTALE` if it is not in the set.
+    /// Returns the branch with this id. `ESTALE` if it is not in the set.
     pub(crate) fn branch(&self, id: BranchId) -> Result<&Arc<BranchState>> {
         self.member(id).map(|member| &member.state).ok_or(Errno::STALE)
     }
 
-    /// The path of a branch, for messages.
+    /// Returns the path of a branch, for messages.
     pub(crate) fn path_of(&self, id: BranchId) -> Display<'_> {
         self.member(id).map_or(Path::new("?"), |member| &member.state.path).display()
     }
 
-    /// Is that the leftmost branch?
+    /// Whether this is the leftmost branch.
     pub(crate) fn is_leftmost(&self, id: BranchId) -> bool {
         self.order.first().is_some_and(|first| first.id == id)
     }
 
-    /// The leftmost branch.
+    /// Returns the leftmost branch.
     pub(crate) fn leftmost(&self) -> Result<BranchId> {
         self.order.first().map(|first| first.id).ok_or(Errno::IO)
     }
 
-    /// Is that the rightmost branch?
+    /// Whether this is the rightmost branch.
     pub(crate) fn is_last(&self, id: BranchId) -> bool {
         self.order.last().is_some_and(|last| last.id == id)
     }
 
-    /// Does `one` lie left of `other`?
+    /// Whether `one` lies left of `other`.
     pub(crate) fn is_left(&self, one: BranchId, other: BranchId) -> bool {
-        self.at(one) < self.at(other)
+        self.position(one) < self.position(other)
     }
 
-    /// Are files on that branch changed in place?
+    /// Whether files on this branch are changed in place.
     pub(crate) fn writable(&self, id: BranchId) -> bool {
         self.member(id).is_some_and(Member::is_writable)
     }
 
-    /// The branches on which files are changed in place.
+    /// Returns the branches on which files are changed in place.
     pub(crate) fn writables(&self) -> impl Iterator<Item = &Member> {
         self.order.iter().filter(|member| member.is_writable())
     }
 
-    /// That branch, if files on it are changed in place, else the leftmost one.
+    /// Returns this branch if files on it are changed in place, else the leftmost one.
     pub(crate) fn writable_from(&self, id: BranchId) -> Result<BranchId> {
         if self.writable(id) { Ok(id) } else { self.leftmost() }
     }
 
-    /// Answers `EROFS` if this union is read-only.
+    /// Fails with `EROFS` if the union is read-only.
     pub(crate) fn require_writable(&self) -> Result<()> {
         if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
     }
 
-    /// Do files on that branch stay there as long as they live and this is the set?
-    pub(crate) fn stays(&self, id: BranchId) -> bool {
+    /// Whether files on this branch never move to another one while this set is in use.
+    pub(crate) fn files_stay(&self, id: BranchId) -> bool {
         self.is_leftmost(id) || (self.read_only && self.member(id).is_some())
     }
 
-    /// A change on that branch failed with `error`. Answers true if the branch turned out to be read-only and the change
-    /// can be tried again further left.
-    pub(crate) fn go_left(&self, id: BranchId, error: Errno) -> bool {
+    /// Handles the failure of a change on a branch. Returns true if the branch turned out to be
+    /// read-only and the change can be retried further left.
+    pub(crate) fn retry_left(&self, id: BranchId, error: Errno) -> bool {
         let Some(Member { state, .. }) = self.member(id) else { return false };
         if error != Errno::ROFS || self.is_leftmost(id) {
             return false;
         }
-        // Of several operations that meet this at once, each tries again; one of them warns.
-        if !state.refuses.swap(true, Ordering::Relaxed) {
-            tracing::warn!(branch = %state.path.display(), "listed as read-write, but its file system is read-only: used as ro");
+        // Several operations may find out at the same time: each of them retries, one logs the
+        // warning.
+        if !state.turned_read_only.swap(true, Ordering::Relaxed) {
+            tracing::warn!(branch = %state.path.display(), "the branch is listed as rw, but its file system is read-only: used as ro from now on");
         }
         true
     }
 
-    /// The making of a name of the union's own on that branch failed with `error`: says what that may mean.
+    /// Logs a likely reason after one of the union's own names could not be created on a branch.
     pub(crate) fn explain_refusal(&self, id: BranchId, error: Errno) {
         let Some(Member { state, .. }) = self.member(id) else { return };
-        if error == Errno::PERM && !state.refuses_names.swap(true, Ordering::Relaxed) {
+        if error == Errno::PERM && !state.warned_names_refused.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 branch = %state.path.display(),
-                "names that begin with .wh. can't be made here (EPERM), and without them nothing of the branches to the right can \
-                 be removed or renamed: does the branch lie in another union? Put it on a file system outside of that"
+                "can't create names that begin with .wh. here (EPERM); without them, nothing on the branches to the right can \
+                 be removed or renamed. Does the branch lie in another union? Put it on a file system outside of that union"
             );
         }
     }
 
-    /// May directories on that branch have redirects that matter?
+    /// Whether directories on this branch may have redirects that have an effect.
     pub(crate) fn has_redirects(&self, id: BranchId) -> bool {
-        !self.is_last(id) && self.member(id).is_some_and(|member| member.state.moved.load(Ordering::Acquire))
+        !self.is_last(id) && self.member(id).is_some_and(|member| member.state.has_redirects.load(Ordering::Acquire))
     }
 
-    /// May directories on that branch have metacopies?
+    /// Whether directories on this branch may have metacopies.
     pub(crate) fn has_metacopies(&self, id: BranchId) -> bool {
         self.member(id).is_some_and(|member| member.state.metacopies.load(Ordering::Acquire))
     }
 
-    /// The number of a lower object that is not a directory's leftmost part nor an aliased file.
+    /// Returns the number of a lower object that has no alias.
     pub(crate) fn natural_number(&self, id: BranchId, lower: u64) -> Result<u64> {
         Ok(crate::identity::compose(self.branch(id)?.tag, lower))
     }
 
-    /// All parts of the root.
+    /// Returns all parts of the root.
     pub(crate) fn roots(&self) -> Vec<Lower> {
         self.order.iter().map(Member::top).collect()
     }
 
-    /// The parts of the root on the branches right of that one.
+    /// Returns the parts of the root on the branches right of this one.
     pub(crate) fn roots_right_of(&self, id: BranchId) -> Vec<Lower> {
         self.order.iter().skip_while(|member| member.id != id).skip(1).map(Member::top).collect()
     }
@@ -176,10 +178,10 @@ impl BranchSet {
 
 impl Member {
     fn is_writable(&self) -> bool {
-        self.mode == Mode::ReadWrite && !self.state.refuses.load(Ordering::Relaxed)
+        self.mode == Mode::ReadWrite && !self.state.turned_read_only.load(Ordering::Relaxed)
     }
 
-    /// Its part of the root.
+    /// Returns the branch's part of the root.
     fn top(&self) -> Lower {
         Lower { vnode: self.state.root.clone(), branch: self.id }
     }
@@ -190,10 +192,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_told_apart() {
-        let turns: std::collections::HashSet<u16> = (7..7 + BranchSet::TURNS).map(turn_of).collect();
-        assert_eq!(turns.len(), usize::from(u16::MAX));
-        assert!(!turns.contains(&NEVER));
-        assert_eq!(turn_of(BranchSet::FIRST), turn_of(BranchSet::FIRST + BranchSet::TURNS));
+    fn consecutive_short_generations_differ() {
+        let all: std::collections::HashSet<u16> =
+            (7..7 + BranchSet::SHORT_GENERATIONS).map(short_generation_of).collect();
+        assert_eq!(all.len(), usize::from(u16::MAX));
+        assert!(!all.contains(&NO_GENERATION));
+        assert_eq!(
+            short_generation_of(BranchSet::FIRST),
+            short_generation_of(BranchSet::FIRST + BranchSet::SHORT_GENERATIONS)
+        );
     }
 }

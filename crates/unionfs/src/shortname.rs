@@ -2,7 +2,7 @@ use std::fmt;
 
 const INLINE: usize = 22;
 
-/// A name that is kept with every vnode: short ones without an allocation.
+/// A name stored in a vnode. Short names need no allocation.
 #[derive(Clone)]
 pub(crate) enum ShortName {
     Inline(u8, [u8; INLINE]),
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_what_it_was_given() {
+    fn names_of_all_lengths_are_stored() {
         for len in [0, 1, 21, 22, 23, 255] {
             let bytes = vec![b'n'; len];
             assert_eq!(ShortName::new(&bytes).as_bytes(), bytes);

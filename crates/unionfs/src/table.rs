@@ -4,17 +4,17 @@ use vnode::{NumberMap, SHARDS, shard_of};
 
 type Shard<V> = NumberMap<Weak<V>>;
 
-/// The live vnodes by number. Holds nothing alive: a vnode goes with its last owner.
+/// The live vnodes by number. The references are weak: they keep no vnode alive.
 #[derive(Debug)]
 pub(crate) struct Table<V> {
     shards: Box<[Mutex<Shard<V>>]>,
 }
 
-/// What [`Table::intern`] found.
+/// The result of [`Table::intern`].
 pub(crate) enum Interned<V> {
-    /// Nothing had the number: made now.
+    /// No vnode had the number: a new one.
     New(Arc<V>),
-    /// This vnode has the number.
+    /// The live vnode with the number.
     Present(Arc<V>),
 }
 
@@ -31,7 +31,8 @@ impl<V> Table<V> {
         self.shard(id)?.lock().get(&id)?.upgrade()
     }
 
-    /// The live vnode of that number, or a new one. No vnode is dropped while the shard is locked: its `Drop` comes here.
+    /// Returns the live vnode with this number, or a new one. No vnode is dropped while the shard
+    /// is locked: `Drop` locks the shard too.
     pub(crate) fn intern(&self, id: u64, make: impl FnOnce() -> Arc<V>) -> Interned<V> {
         let Some(shard) = self.shard(id) else { return Interned::New(make()) };
         let mut shard = shard.lock();
@@ -43,14 +44,15 @@ impl<V> Table<V> {
         Interned::New(new)
     }
 
-    /// All live vnodes.
+    /// Returns all live vnodes.
     pub(crate) fn live(&self) -> Vec<Arc<V>> {
-        // (A vnode that is dropped comes back for its shard's lock.)
+        // The vnodes are dropped without the lock, because their `Drop` takes it.
         let live = |shard: &Mutex<Shard<V>>| shard.lock().values().filter_map(Weak::upgrade).collect::<Vec<_>>();
         self.shards.iter().flat_map(live).collect()
     }
 
-    /// Called by the vnode at `gone` as it goes. A look-up may have put another one in its place by then.
+    /// Removes the vnode at `gone`, which is being dropped. A lookup may have put another one in
+    /// its place by then.
     pub(crate) fn forget(&self, id: u64, gone: *const V) {
         let Some(shard) = self.shard(id) else { return };
         let mut shard = shard.lock();

@@ -1,35 +1,35 @@
-//! Whiteouts and opaque marks that are written by name through the union, as tools that unpack image layers do
-//! (`whiteouts=write`): docs/unionfs.md, "Unpacking image layers".
+//! Whiteouts and opaque marks created by name through the union, as by tools that unpack image
+//! layers (`whiteouts=write`): docs/unionfs.md, "Unpacking image layers".
 
 use crate::branch::{BranchId, Lower};
 use crate::file::UnionFile;
 use crate::lookup::Hit;
-use crate::marks::OPAQUE;
 use crate::node::{Core, UNCOUNTED, UnionVnode};
 use crate::op::Op;
+use crate::opaque_redirect::OPAQUE;
 use crate::options::Whiteouts;
-use crate::retry::Tries;
+use crate::retry::Retries;
 use crate::whiteout::{Listed, classify};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode};
 
-/// A reserved name that some users may write.
+/// A reserved name that some users may create.
 #[derive(Clone, Copy)]
 pub(crate) enum UserMark<'a> {
-    /// Hides this name.
+    /// A whiteout of this name.
     Whiteout(Name<'a>),
-    /// Hides everything that the directory would merge.
+    /// An opaque mark.
     Opaque,
 }
 
-/// Makes the lower file of a mark in a lower directory, under that name.
+/// Creates the lower file of a mark in a lower directory, under that name.
 type Make<'a, T> = &'a dyn Fn(&Arc<dyn Vnode>, Name<'_>) -> Result<(Entry, T)>;
 
 impl Core {
-    /// What a reserved name means to this caller; `None` where it is refused.
+    /// Returns the meaning of a reserved name for this caller; `None` if the caller may not use it.
     pub(crate) fn user_mark<'a>(&self, op: &Op<'_>, name: Name<'a>) -> Option<UserMark<'a>> {
-        if self.options.whiteouts != Whiteouts::Write || !(op.uid == 0 || op.uid == self.own().uid) {
+        if self.options.whiteouts != Whiteouts::Write || !(op.uid == 0 || op.uid == self.server_cx().uid) {
             return None;
         }
         if name.as_bytes() == OPAQUE {
@@ -43,32 +43,33 @@ impl Core {
 }
 
 impl UnionVnode {
-    /// The answer to the making of a reserved name; says why, in the log.
+    /// Returns the error for the creation of a reserved name, and logs the reason.
     pub(crate) fn refuse_name(&self, name: Name<'_>) -> Errno {
-        if self.core.refusals.is_due() {
+        if self.core.refused_names.is_due() {
             let path = self.path_to(name);
             let path = path.escape_ascii();
             let why = match classify(name.as_bytes()) {
                 Listed::Whiteout(_) => {
-                    "a union keeps names that begin with .wh. for itself; to unpack an image layer here, mount with \
+                    "names that begin with .wh. are reserved for the union; to unpack an image layer here, mount with \
                      whiteouts=write and unpack as root; a branch of another union can't lie in a union"
                 }
                 _ if name.as_bytes() == OPAQUE => {
-                    "an opaque mark of an image layer: to unpack the layer here, mount with whiteouts=write and unpack as root"
+                    "it is the opaque mark of an image layer; to unpack the layer here, mount with whiteouts=write and unpack as root"
                 }
-                _ => "a record of a union: a branch of another union can't lie in a union",
+                _ => "it is a record of a union; a branch of another union can't lie in a union",
             };
-            tracing::warn!(%path, "this name can't be made (EPERM): {why}");
+            tracing::warn!(%path, "can't create this name (EPERM): {why}");
         }
         Errno::PERM
     }
 
-    /// Where marks of this directory are written: its leftmost part, if that can be written.
+    /// Returns the part in which this directory's marks are written: the leftmost, if it can be
+    /// written.
     fn marked_part(&self, op: &Op<'_>) -> Result<Option<Lower>> {
         Ok(self.stack()?.first().filter(|part| op.set.writable(part.branch)).cloned())
     }
 
-    /// The object of a reserved name.
+    /// Returns the object of a reserved name.
     pub(crate) fn find_mark(&self, op: &Op<'_>, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
         if self.core.user_mark(op, name).is_none() {
             return Ok(None);
@@ -95,7 +96,7 @@ impl UnionVnode {
         Ok((Entry { vnode, attr }, open))
     }
 
-    pub(crate) fn make_mark(&self, op: &Op<'_>, name: Name<'_>, mark: UserMark<'_>, mode: u32) -> Result<Entry> {
+    pub(crate) fn mknod_mark(&self, op: &Op<'_>, name: Name<'_>, mark: UserMark<'_>, mode: u32) -> Result<Entry> {
         if Kind::from_mode(mode) != Some(Kind::Regular) {
             return Err(self.refuse_name(name));
         }
@@ -128,21 +129,22 @@ impl UnionVnode {
     }
 
     fn part_for_marks(&self, op: &Op<'_>) -> Result<Lower> {
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             self.check_alive()?;
             let branch = self.target(op)?;
             if let Some(part) = self.part(branch)? {
                 return Ok(part);
             }
-            // Where no part can be made there after all, the next round chooses anew.
+            // If no part can be created there after all, the next iteration chooses again.
             let _ = self.core.ensure_part(op, &self.arc()?, branch)?;
-            tries.again()?;
+            retries.count()?;
         }
     }
 
-    /// A file is removed as by unlink(2). A directory is first cut off from what it merges, which is the moment for that; then
-    /// what is left of it is removed piece by piece, as by rm(1).
+    /// Creates a whiteout. A file is removed as by unlink(2). A directory is first cut off from the
+    /// parts that it merges, in one step; then what remains of it is removed piece by piece, as by
+    /// rm(1).
     fn write_whiteout<T>(
         &self,
         op: &Op<'_>,
@@ -153,7 +155,7 @@ impl UnionVnode {
         let found = self.find(op, hidden)?.map(|(vnode, _)| vnode);
         let directory = found.as_ref().filter(|vnode| vnode.dir.is_some());
         if found.is_some() && directory.is_none() {
-            gone_is_done(self.unlink_name(op, hidden))?;
+            ignore_missing(self.unlink_name(op, hidden))?;
         }
         if let Some(directory) = directory.filter(|directory| directory.branch() == part.branch) {
             self.core.keep_number(op, directory)?;
@@ -165,12 +167,12 @@ impl UnionVnode {
         Ok(made)
     }
 
-    /// A whiteout beside it hides what this directory merges: removes what `part` has of it.
+    /// Removes the part of a directory whose other parts a whiteout hides.
     fn drop_directory(&self, op: &Op<'_>, part: &Lower, name: Name<'_>, was: &Arc<UnionVnode>) -> Result<()> {
         match part.vnode.lookup(op, name)?.filter(|entry| entry.vnode.kind() == Kind::Directory) {
             Some(entry) => {
                 if was.stack()?.len() > 1 {
-                    // A redirect beats a whiteout; the mark beats both.
+                    // A redirect beats a whiteout; an opaque mark beats both.
                     self.core.make_opaque(op, &Lower { vnode: entry.vnode, branch: part.branch })?;
                 }
                 self.entries_changed();
@@ -191,18 +193,18 @@ impl UnionVnode {
         }
         let made = self.put_mark(op, part, name, make)?;
         if self.place().is_none() {
-            // The roots of the branches are merged whatever they say: each entry is hidden by itself.
+            // The roots of branches are always merged: hide each entry.
             for name in self.names_in(op)? {
                 self.hide_right(op, part, Name::new(&name)?)?;
             }
         } else {
-            self.ends_here(part)?;
+            self.reduce_to(part)?;
         }
         Ok(made)
     }
 
-    /// The directory merges nothing any more but `part`, its leftmost.
-    fn ends_here(&self, part: &Lower) -> Result<()> {
+    /// Reduces the directory to `part`, its leftmost part.
+    fn reduce_to(&self, part: &Lower) -> Result<()> {
         self.set_stack([part.clone()].into())?;
         let dir = self.dir()?;
         dir.subdirs.store(UNCOUNTED, Ordering::Release);
@@ -211,25 +213,27 @@ impl UnionVnode {
         Ok(())
     }
 
-    /// Hides what branches right of `part` have of that name.
+    /// Hides entries of this name on branches right of `part`.
     fn hide_right(&self, op: &Op<'_>, part: &Lower, name: Name<'_>) -> Result<()> {
         match self.core.probe(op, &self.stack()?, name)?.hit {
-            Hit::Leaf { branch, .. } if op.set.is_left(part.branch, branch) => gone_is_done(self.unlink_name(op, name)),
+            Hit::Leaf { branch, .. } if op.set.is_left(part.branch, branch) => {
+                ignore_missing(self.unlink_name(op, name))
+            }
             Hit::Dir { stack, .. } if stack.iter().any(|inside| op.set.is_left(part.branch, inside.branch)) => {
                 let was = self.find(op, name)?.map(|(vnode, _)| vnode);
                 let own = stack.first().filter(|inside| inside.branch == part.branch);
                 if let Some(was) = was.as_ref().filter(|_| own.is_some()) {
                     self.core.keep_number(op, was)?;
                 }
-                let names = self.dir()?.names.write();
+                let locked = self.dir()?.entry_lock.write();
                 match own {
                     Some(own) => drop(self.core.make_opaque(op, own)?),
-                    None => drop(self.core.make_whiteout(op, part, name)?),
+                    None => drop(self.core.create_whiteout(op, part, name)?),
                 }
-                drop(names);
+                drop(locked);
                 self.entries_changed();
                 match (own, was) {
-                    (Some(own), Some(was)) => was.ends_here(own)?,
+                    (Some(own), Some(was)) => was.reduce_to(own)?,
                     (None, was) => {
                         self.count_subdir(-1);
                         was.inspect(|was| was.mark_removed());
@@ -243,10 +247,11 @@ impl UnionVnode {
     }
 
     fn put_mark<T>(&self, op: &Op<'_>, part: &Lower, name: Name<'_>, make: Make<'_, T>) -> Result<(Entry, T)> {
-        let _names = self.dir()?.names.write();
+        let _locked = self.dir()?.entry_lock.write();
         self.check_alive()?;
         let made = match make(&part.vnode, name) {
-            // The removal before it has made one. That may be a link to a file that all whiteouts share.
+            // The removal has created a whiteout, which may be a link to the blank that whiteouts
+            // share.
             Err(Errno::EXIST) => self.replace_mark(op, part, name, make)?,
             other => other?,
         };
@@ -260,22 +265,22 @@ impl UnionVnode {
         let moved = work.rename(&server, made_as.name()?, &part.vnode, name, RenameFlags::default());
         if let Err(e) = moved {
             if let Err(errno) = work.unlink(&server, made_as.name()?) {
-                tracing::warn!(%errno, "an unfinished whiteout stays in the work directory");
+                tracing::warn!(%errno, "could not remove an unfinished whiteout from the work directory");
             }
             return Err(e);
         }
         Ok(made)
     }
 
-    /// Removes a mark: what it hid shows again.
+    /// Removes a mark, which uncovers what it hid.
     pub(crate) fn remove_mark(&self, op: &Op<'_>, name: Name<'_>, mark: UserMark<'_>) -> Result<()> {
         let part = self.marked_part(op)?.ok_or(Errno::NOENT)?;
-        let names = self.dir()?.names.write();
+        let locked = self.dir()?.entry_lock.write();
         part.vnode.unlink(op, name)?;
         self.entries_changed();
-        drop(names);
+        drop(locked);
         match mark {
-            UserMark::Whiteout(hidden) => self.name_is_back(op, hidden)?,
+            UserMark::Whiteout(hidden) => self.count_uncovered(op, hidden)?,
             UserMark::Opaque => {
                 if self.place().is_some() {
                     self.refresh(op)?;
@@ -286,11 +291,11 @@ impl UnionVnode {
         Ok(())
     }
 
-    /// Counts a name that a whiteout no longer hides.
-    fn name_is_back(&self, op: &Op<'_>, name: Name<'_>) -> Result<()> {
+    /// Updates counts for a name that a whiteout no longer hides.
+    fn count_uncovered(&self, op: &Op<'_>, name: Name<'_>) -> Result<()> {
         match self.core.probe(op, &self.stack()?, name)?.hit {
             Hit::Leaf { branch, entry } => {
-                self.core.name_came_back(op, &Lower { vnode: entry.vnode, branch }, &entry.attr)
+                self.core.name_uncovered(op, &Lower { vnode: entry.vnode, branch }, &entry.attr)
             }
             Hit::Dir { .. } => {
                 self.count_subdir(1);
@@ -300,9 +305,9 @@ impl UnionVnode {
         }
     }
 
-    /// Removes an entry, and all that is in it.
+    /// Removes an entry recursively.
     fn remove_tree(self: Arc<Self>, op: &Op<'_>, name: Name<'_>) -> Result<()> {
-        // A tree may be deeper than a thread's stack.
+        // Not by recursion: a deep tree could overflow the thread's stack.
         let mut left: Vec<(Arc<Self>, Box<[u8]>)> = vec![(self, name.as_bytes().into())];
         while let Some((dir, bytes)) = left.last().cloned() {
             op.check()?;
@@ -312,11 +317,11 @@ impl UnionVnode {
                 continue;
             };
             if vnode.dir.is_none() {
-                gone_is_done(dir.unlink_name(op, name))?;
+                ignore_missing(dir.unlink_name(op, name))?;
                 left.pop();
                 continue;
             }
-            match gone_is_done(dir.remove_dir(op, name)) {
+            match ignore_missing(dir.remove_dir(op, name)) {
                 Ok(()) => drop(left.pop()),
                 Err(Errno::NOTEMPTY) => {
                     let inside = vnode.names_in(op)?;
@@ -339,8 +344,8 @@ impl UnionVnode {
     }
 }
 
-/// What was to be removed, and is not there, is done.
-fn gone_is_done(removed: Result<()>) -> Result<()> {
+/// Turns `ENOENT` of a removal into success.
+fn ignore_missing(removed: Result<()>) -> Result<()> {
     match removed {
         Err(Errno::NOENT) => Ok(()),
         other => other,

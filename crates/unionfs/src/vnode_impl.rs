@@ -1,10 +1,10 @@
-//! The union's vnode operations: each in the file of its concept.
+//! The union's vnode operations, each dispatched to the file of its concept.
 
 use crate::copyup::Change;
 use crate::file::UnionFile;
 use crate::node::UnionVnode;
 use crate::op::Op;
-use crate::retry::Tries;
+use crate::retry::Retries;
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
@@ -38,16 +38,16 @@ impl Vnode for UnionVnode {
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
-        self.changing(cx, |op| self.set_attr(op, set, file))
+        self.run_change(cx, |op| self.set_attr(op, set, file))
     }
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
-        let found = self.looking(cx, |op| self.find(op, name))?;
+        let found = self.run_read(cx, |op| self.find(op, name))?;
         Ok(found.map(|(vnode, attr)| Entry { vnode, attr }))
     }
 
     fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
-        self.looking(cx, |op| self.tell_names(op, sink))
+        self.run_read(cx, |op| self.report_names(op, sink))
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
@@ -56,9 +56,10 @@ impl Vnode for UnionVnode {
 
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
         let mut begun = false;
-        self.looking(cx, |op| {
+        self.run_read(cx, |op| {
             if begun {
-                // The branches changed meanwhile: the reader goes on from the last entry that it was shown.
+                // The branches changed meanwhile: the reader continues from the last entry that it
+                // got.
                 return Ok(());
             }
             self.read_dir(op, cookie, &mut |entry| {
@@ -77,43 +78,43 @@ impl Vnode for UnionVnode {
     }
 
     fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        self.changing(cx, |op| match self.core.user_mark(op, name) {
+        self.run_change(cx, |op| match self.core.user_mark(op, name) {
             Some(mark) => self.create_mark(op, name, mark, mode, flags),
             None => self.create_file(op, name, mode, flags),
         })
     }
 
     fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        self.changing(cx, |op| self.make_tmpfile(op, mode, flags))
+        self.run_change(cx, |op| self.create_tmpfile(op, mode, flags))
     }
 
     fn mknod(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
-        self.changing(cx, |op| match self.core.user_mark(op, name) {
-            Some(mark) => self.make_mark(op, name, mark, mode),
-            None => self.make_node(op, name, mode, rdev),
+        self.run_change(cx, |op| match self.core.user_mark(op, name) {
+            Some(mark) => self.mknod_mark(op, name, mark, mode),
+            None => self.create_node(op, name, mode, rdev),
         })
     }
 
     fn mkdir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
-        self.changing(cx, |op| self.make_dir(op, name, mode))
+        self.run_change(cx, |op| self.create_dir(op, name, mode))
     }
 
     fn symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
-        self.changing(cx, |op| self.make_symlink(op, name, target))
+        self.run_change(cx, |op| self.create_symlink(op, name, target))
     }
 
     fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
-        let linked = self.changing(cx, |op| self.link_to(op, name, target));
+        let linked = self.run_change(cx, |op| self.link_to(op, name, target));
         self.core.finder.moved();
         linked
     }
 
     fn unlink(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
-        self.changing(cx, |op| self.unlink_name(op, name))
+        self.run_change(cx, |op| self.unlink_name(op, name))
     }
 
     fn rmdir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
-        self.changing(cx, |op| self.remove_dir(op, name))
+        self.run_change(cx, |op| self.remove_dir(op, name))
     }
 
     fn rename(
@@ -124,7 +125,7 @@ impl Vnode for UnionVnode {
         new_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        let renamed = self.changing(cx, |op| self.rename_entry(op, name, new_dir, new_name, flags));
+        let renamed = self.run_change(cx, |op| self.rename_entry(op, name, new_dir, new_name, flags));
         self.core.finder.moved();
         renamed
     }
@@ -134,7 +135,7 @@ impl Vnode for UnionVnode {
     }
 
     fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        self.changing(cx, |op| self.set_xattr(op, name, value, flags))
+        self.run_change(cx, |op| self.set_xattr(op, name, value, flags))
     }
 
     fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
@@ -142,7 +143,7 @@ impl Vnode for UnionVnode {
     }
 
     fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-        self.changing(cx, |op| self.remove_xattr(op, name))
+        self.run_change(cx, |op| self.remove_xattr(op, name))
     }
 
     fn refused(&self, _cx: &Cx<'_>, _mask: u32) -> Result<()> {
@@ -150,12 +151,12 @@ impl Vnode for UnionVnode {
     }
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
-        self.looking(cx, |op| self.stat_fs(op))
+        self.run_read(cx, |op| self.stat_fs(op))
     }
 
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
         let Some(_) = &self.dir else { return self.leaf().vnode.fsync(cx, data_only) };
-        self.looking(cx, |op| {
+        self.run_read(cx, |op| {
             let stack = self.stack()?;
             let mut parts = stack.iter().filter(|part| op.set.writable(part.branch));
             parts.try_for_each(|part| part.vnode.fsync(cx, data_only))
@@ -163,15 +164,15 @@ impl Vnode for UnionVnode {
     }
 
     fn ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
-        // What brings data may change the file: that goes to a copy on a read-write branch.
+        // An ioctl with input may change the file, so it runs on a copy on a read-write branch.
         if input.is_empty() {
             return self.leaf().vnode.ioctl(cx, cmd, input, out);
         }
-        self.changing(cx, |op| self.for_change(op, None)?.vnode.ioctl(op, cmd, input, out))
+        self.run_change(cx, |op| self.for_change(op, None)?.vnode.ioctl(op, cmd, input, out))
     }
 
     fn control(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
-        self.give_command(cx, command, input)
+        self.run_command(cx, command, input)
     }
 }
 
@@ -182,9 +183,9 @@ impl UnionVnode {
         }
         let changes = flags.writes() || flags.truncates();
         if changes {
-            self.changing(cx, |op| self.open_lower(op, flags))
+            self.run_change(cx, |op| self.open_lower(op, flags))
         } else {
-            self.looking(cx, |op| self.open_lower(op, flags))
+            self.run_read(cx, |op| self.open_lower(op, flags))
         }
     }
 
@@ -194,7 +195,7 @@ impl UnionVnode {
             Ok(UnionFile::new(op, &self.arc()?, flags, (branch, moves), file)?)
         };
         let mut change = flags.truncates().then(|| Change::open(flags));
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
             if changes {
                 self.for_change(op, change.as_mut())?;
@@ -206,8 +207,8 @@ impl UnionVnode {
             let _writing = if changes { self.guard_branch(op, lower.branch)? } else { None };
             match lower.vnode.open(op, flags) {
                 Ok(file) => return open(lower.branch, moves, file),
-                Err(e) if changes && op.set.go_left(lower.branch, e) => tries.again()?,
-                Err(Errno::STALE) if self.refresh(op)? => tries.again()?,
+                Err(e) if changes && op.set.retry_left(lower.branch, e) => retries.count()?,
+                Err(Errno::STALE) if self.refresh(op)? => retries.count()?,
                 Err(e) => return Err(e),
             }
         }

@@ -1,4 +1,4 @@
-//! Names that a union keeps for itself, and whiteouts.
+//! Reserved names, and whiteouts.
 
 use crate::branch::Lower;
 use crate::node::Core;
@@ -6,20 +6,20 @@ use crate::op::Op;
 use sha2::{Digest, Sha256};
 use vnode::{Errno, NAME_MAX, Name, Result};
 
-/// What every reserved name begins with.
+/// Prefix of all reserved names.
 pub(crate) const PREFIX: &[u8] = b".wh.";
-/// What names begin with that are reserved and not whiteouts.
+/// Prefix of reserved names that are not plain whiteouts.
 const META: &[u8] = b".wh..wh.";
 const LONG: &[u8] = b".wh..wh.l.";
-/// An opaque mark as the second unionfs wrote it: looks like a whiteout, but is none.
+/// The opaque mark of Unionfs 2. It looks like a whiteout, but is none.
 pub(crate) const OLD_OPAQUE: &[u8] = b".wh.__dir_opaque";
 
-/// Is that name kept from users?
+/// Whether the name is reserved for the union.
 pub(crate) fn reserved(name: &[u8]) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// The name of the whiteout of a name, in a buffer on the stack.
+/// The name of a whiteout, in a buffer on the stack.
 pub(crate) struct WhiteoutName {
     bytes: [u8; NAME_MAX],
     len: usize,
@@ -50,12 +50,13 @@ impl WhiteoutName {
     }
 }
 
-/// Does the whiteout of that name have a hashed name? Long names have, and the one whose whiteout would be an opaque mark.
+/// Whether the whiteout of `name` has a hashed name: if the name is long, or the whiteout's plain
+/// name would be an opaque mark.
 pub(crate) fn is_long(name: &[u8]) -> bool {
     PREFIX.len() + name.len() > NAME_MAX || name == b"__dir_opaque"
 }
 
-/// The first 32 hexadecimal digits of the name's SHA-256.
+/// Returns the first 32 hexadecimal digits of the name's SHA-256.
 pub(crate) fn long_digest(name: &[u8]) -> [u8; 32] {
     let digest = Sha256::digest(name);
     let mut hex = [b'0'; 32];
@@ -72,20 +73,20 @@ fn hex_digit(n: u8) -> u8 {
     if n < 10 { b'0' + n } else { b'a' + n - 10 }
 }
 
-/// What an entry of a lower directory is to the union.
+/// The meaning of an entry of a lower directory.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Listed<'a> {
-    /// A name that users may see.
+    /// An ordinary entry.
     Plain,
-    /// Hides this name to the right.
+    /// A whiteout: hides this name on branches to the right.
     Whiteout(&'a [u8]),
-    /// Hides the name with this digest: see [`is_long`].
+    /// A whiteout of the name with this digest: see [`is_long`].
     LongWhiteout(&'a [u8]),
-    /// A mark or a record.
+    /// A mark or record of the union.
     Mark,
 }
 
-/// Sorts the names that a lower directory lists.
+/// Returns the meaning of a name that a lower directory lists.
 pub(crate) fn classify(name: &[u8]) -> Listed<'_> {
     if let Some(digest) = name.strip_prefix(LONG) {
         return Listed::LongWhiteout(digest);
@@ -101,16 +102,16 @@ pub(crate) fn classify(name: &[u8]) -> Listed<'_> {
 }
 
 impl Core {
-    /// Does the lower directory have a whiteout of that name?
+    /// Whether the lower directory has a whiteout of `name`.
     pub(crate) fn has_whiteout(&self, op: &Op<'_>, dir: &Lower, name: Name<'_>) -> Result<bool> {
         let hidden = WhiteoutName::of(name.as_bytes());
         Ok(dir.vnode.lookup(op, hidden.name()?)?.is_some())
     }
 
-    /// Makes a whiteout in a lower directory; answers false if it was there before.
-    pub(crate) fn make_whiteout(&self, op: &Op<'_>, dir: &Lower, name: Name<'_>) -> Result<bool> {
+    /// Creates a whiteout of `name` in a lower directory. Returns false if it existed before.
+    pub(crate) fn create_whiteout(&self, op: &Op<'_>, dir: &Lower, name: Name<'_>) -> Result<bool> {
         let hidden = WhiteoutName::of(name.as_bytes());
-        match self.make_empty(op, &dir.vnode, dir.branch, hidden.name()?) {
+        match self.create_empty(op, &dir.vnode, dir.branch, hidden.name()?) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
             Err(e) => {
@@ -120,7 +121,7 @@ impl Core {
         }
     }
 
-    /// Removes a whiteout, whatever type somebody gave it; it is no error if there is none.
+    /// Removes the whiteout of `name`, which may be of any file type. Succeeds if there is none.
     pub(crate) fn remove_whiteout(&self, op: &Op<'_>, dir: &Lower, name: Name<'_>) -> Result<()> {
         let hidden = WhiteoutName::of(name.as_bytes());
         let hidden = hidden.name()?;
@@ -132,10 +133,10 @@ impl Core {
         }
     }
 
-    /// Removes a whiteout that no longer matters: a failure leaves litter that changes nothing.
+    /// Removes a whiteout that has no effect any more. A failure is only logged.
     pub(crate) fn tidy_whiteout(&self, op: &Op<'_>, dir: &Lower, name: Name<'_>) {
         if let Err(errno) = self.remove_whiteout(op, dir, name) {
-            tracing::warn!(%name, %errno, branch = %op.set.path_of(dir.branch), "a whiteout that hides nothing stays");
+            tracing::warn!(%name, %errno, branch = %op.set.path_of(dir.branch), "could not remove a whiteout that hides nothing any more");
         }
     }
 }
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_whiteouts() {
+    fn whiteout_names() {
         assert_eq!(WhiteoutName::of(b"f").name().unwrap().as_bytes(), b".wh.f");
         let longest = [b'n'; 251];
         assert_eq!(WhiteoutName::of(&longest).name().unwrap().as_bytes().len(), 255);
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn lower_names_are_sorted() {
+    fn lower_names_are_classified() {
         assert_eq!(classify(b"f"), Listed::Plain);
         assert_eq!(classify(b".wh"), Listed::Plain);
         assert_eq!(classify(b".wh.f"), Listed::Whiteout(b"f"));

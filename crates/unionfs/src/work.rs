@@ -1,4 +1,5 @@
-//! The work directory: where copies are built that can't be built without a name. Emptied at mount.
+//! The work directory, where copies are built that can't be built without a name. It is emptied at
+//! mount.
 
 use crate::branch::BranchId;
 use crate::node::Core;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Cx, DirEntry, Errno, Kind, Name, Result, Vnode};
 
-/// Deeper than anything that a union leaves in a work directory.
+/// Maximum depth of a tree to remove: a union leaves no deeper one in a work directory.
 const DEPTH: u32 = 64;
 
 /// A name in a work directory.
@@ -22,8 +23,8 @@ impl WorkName {
 }
 
 impl Core {
-    /// Begins a copy in the work directory of a branch: `make` is called with that and a name that nothing in it has. Both are
-    /// answered, too.
+    /// Calls `make` with a branch's work directory and an unused name, and returns both along with
+    /// the result.
     pub(crate) fn begin_work<T>(
         &self,
         op: &Op<'_>,
@@ -37,26 +38,26 @@ impl Core {
         })
     }
 
-    /// Removes what an interrupted union left in the work directory.
+    /// Removes leftovers of an interrupted union from the work directory.
     pub(crate) fn clean_work(&self, op: &Op<'_>, branch: BranchId) -> Result<()> {
         let Some(dir) = self.own_dir(op, branch, Own::Work)? else { return Ok(()) };
         empty(op, &dir, DEPTH)
     }
 
-    /// Removes the work directory of a branch again, if it is empty.
+    /// Removes the work directory of a branch if it is empty.
     pub(crate) fn drop_work(&self, op: &Op<'_>, branch: BranchId) {
         let Ok(state) = op.set.branch(branch) else { return };
         if state.own(Own::Work).forget() {
             let removed =
-                Name::new(WORK).and_then(|name| self.keeping_times(op, &state.root, || state.root.rmdir(op, name)));
+                Name::new(WORK).and_then(|name| self.preserving_times(op, &state.root, || state.root.rmdir(op, name)));
             if let Err(errno) = removed {
-                tracing::debug!(%errno, branch = %op.set.path_of(branch), "the work directory stays");
+                tracing::debug!(%errno, branch = %op.set.path_of(branch), "could not remove the work directory");
             }
         }
     }
 }
 
-/// Removes all entries of a directory, and what is in them.
+/// Removes all entries of a directory recursively.
 fn empty(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, depth: u32) -> Result<()> {
     let depth = depth.checked_sub(1).ok_or(Errno::LOOP)?;
     for (name, kind) in entries(cx, dir)? {
@@ -73,7 +74,7 @@ fn empty(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, depth: u32) -> Result<()> {
     Ok(())
 }
 
-/// The names in a lower directory, with what they are.
+/// Returns the names in a lower directory, with their kinds.
 pub(crate) fn entries(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Vec<(Box<[u8]>, Kind)>> {
     let mut names = Vec::new();
     let mut sink = |entry: &DirEntry<'_>| {

@@ -1,12 +1,12 @@
 //! Extended attributes: those of the leftmost lower object.
 
-use crate::copymeta::{Changeable, Gives};
+use crate::copymeta::{Changeable, Grants};
 use crate::node::UnionVnode;
 use crate::op::Op;
-use crate::retry::Tries;
+use crate::retry::Retries;
 use vnode::{Cx, Errno, Result, XattrFlags};
 
-/// What the names of both ACLs begin with.
+/// Prefix of the names of both ACLs.
 const ACL: &[u8] = b"system.posix_acl_";
 
 impl UnionVnode {
@@ -19,12 +19,12 @@ impl UnionVnode {
     }
 
     pub(crate) fn set_xattr(&self, op: &Op<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
-            let Changeable { lower, branch, job: _job } = self.for_attributes(op, Gives::by_xattr(name))?;
+            let Changeable { lower, branch, job: _job } = self.for_attributes(op, Grants::of_xattr(name))?;
             match lower.vnode.setxattr(op, name, value, flags) {
-                Err(e) if op.set.go_left(branch, e) => tries.again()?,
-                Err(Errno::STALE) if self.refresh(op)? => tries.again()?,
+                Err(e) if op.set.retry_left(branch, e) => retries.count()?,
+                Err(Errno::STALE) if self.refresh(op)? => retries.count()?,
                 other => return other,
             }
         }
@@ -34,18 +34,18 @@ impl UnionVnode {
         op.set.require_writable()?;
         let lower = self.leaf();
         if !op.set.writable(lower.branch) {
-            // Nothing is copied for an attribute that is not there.
+            // Nothing is copied up to remove an attribute that does not exist.
             match lower.vnode.getxattr(op, name, &mut []) {
-                // An ACL that is not there says what the mode says, and taking it away is no error.
+                // An ACL that does not exist equals the mode, so its removal succeeds.
                 Err(Errno::NODATA) if name.starts_with(ACL) => return Ok(()),
                 other => other?,
             };
         }
-        let mut tries = Tries::new();
+        let mut retries = Retries::new();
         loop {
-            let Changeable { lower, branch, job: _job } = self.for_attributes(op, Gives::default())?;
+            let Changeable { lower, branch, job: _job } = self.for_attributes(op, Grants::default())?;
             match lower.vnode.removexattr(op, name) {
-                Err(e) if op.set.go_left(branch, e) => tries.again()?,
+                Err(e) if op.set.retry_left(branch, e) => retries.count()?,
                 other => return other,
             }
         }

@@ -1,7 +1,7 @@
 use vnode::{Errno, Result};
 
-/// Asks for the size, then for the value, until both agree.
-pub(crate) fn sized(mut ask: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
+/// Reads a value of unknown size: queries the size, then the value, until both agree.
+pub(crate) fn read_sized(mut ask: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
     loop {
         let len = ask(&mut [])?;
         if len == 0 {

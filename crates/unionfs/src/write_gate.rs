@@ -1,5 +1,6 @@
-//! Files on a read-write branch that is not the leftmost may have to move to the left (a rename onto a name there) while they
-//! are open for writing. Writes and moves of such a file exclude each other here; files of the leftmost branch never come here.
+//! Mutual exclusion of writes to a file and moves of it. A rename can move a file on a read-write
+//! branch other than the leftmost while it is open for writing. Files of the leftmost branch never
+//! move and don't use this module.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -19,26 +20,26 @@ impl Traffic {
     }
 }
 
-/// Writes in flight, by the number of the file.
+/// Writes and moves under way, by the number of the file.
 #[derive(Debug, Default)]
-pub(crate) struct Movers {
+pub(crate) struct WriteGate {
     traffic: Mutex<HashMap<u64, Traffic>>,
     changed: Condvar,
-    /// Copies without a name, kept open for as long as their vnode lives.
+    /// Copies without a name, kept open while their vnode lives.
     orphans: Mutex<HashMap<u64, Arc<dyn OpenFile>>>,
-    /// The open files whose host files were handed out for writing, by number: how many. What the kernel writes there would be lost
-    /// if the file moved.
-    promises: Mutex<NumberMap<u32>>,
+    /// Number of open files, by file, whose host file was handed out for writing. Data that the
+    /// kernel writes there would be lost if the file moved.
+    held_host_files: Mutex<NumberMap<u32>>,
 }
 
-/// A write in flight.
-pub(crate) struct Writing<'a>(&'a Movers, u64);
+/// A write under way.
+pub(crate) struct Writing<'a>(&'a WriteGate, u64);
 
-/// A move under way: nobody writes.
-pub(crate) struct Moving<'a>(&'a Movers, u64);
+/// A move under way, during which nothing is written.
+pub(crate) struct Moving<'a>(&'a WriteGate, u64);
 
-impl Movers {
-    /// A write begins, once no move is under way.
+impl WriteGate {
+    /// Begins a write, after waiting for the end of a move.
     pub(crate) fn write(&self, cx: &Cx<'_>, id: u64) -> Result<Writing<'_>> {
         let mut traffic = self.traffic.lock();
         while traffic.get(&id).is_some_and(|t| t.moving) {
@@ -50,7 +51,7 @@ impl Movers {
         Ok(Writing(self, id))
     }
 
-    /// The file is to move: new writes wait, and this waits for those in flight.
+    /// Begins a move: new writes wait, and this waits for those under way.
     pub(crate) fn start_move(&self, cx: &Cx<'_>, id: u64) -> Result<Moving<'_>> {
         let mut traffic = self.traffic.lock();
         let state = traffic.entry(id).or_default();
@@ -60,7 +61,7 @@ impl Movers {
         state.moving = true;
         let moving = Moving(self, id);
         while traffic.get(&id).is_some_and(|t| t.writers > 0) {
-            // An early way out must not keep the lock that ending the move takes.
+            // The end of the move takes the lock: release it first.
             if let Err(e) = cx.require_blocking().and_then(|()| cx.check()) {
                 drop(traffic);
                 drop(moving);
@@ -83,34 +84,34 @@ impl Movers {
         self.changed.notify_all();
     }
 
-    /// Keeps a file without a name open as long as its vnode lives.
+    /// Keeps a file without a name open while its vnode lives.
     pub(crate) fn keep_orphan(&self, id: u64, file: Arc<dyn OpenFile>) {
         let old = self.orphans.lock().insert(id, file);
         drop(old);
     }
 
-    /// A host file of that file was handed out for writing.
-    pub(crate) fn promise(&self, id: u64) {
-        *self.promises.lock().entry(id).or_default() += 1;
+    /// Notes that a host file may be handed out for writing.
+    pub(crate) fn hold_host_file(&self, id: u64) {
+        *self.held_host_files.lock().entry(id).or_default() += 1;
     }
 
-    /// It was given back.
-    pub(crate) fn fulfil(&self, id: u64) {
-        let mut promises = self.promises.lock();
-        if let Some(count) = promises.get_mut(&id) {
+    /// Notes that such a host file was closed.
+    pub(crate) fn release_host_file(&self, id: u64) {
+        let mut held_host_files = self.held_host_files.lock();
+        if let Some(count) = held_host_files.get_mut(&id) {
             *count -= 1;
             if *count == 0 {
-                promises.remove(&id);
+                held_host_files.remove(&id);
             }
         }
     }
 
-    /// Does the kernel still have a host file of it for writing?
-    pub(crate) fn is_promised(&self, id: u64) -> bool {
-        self.promises.lock().contains_key(&id)
+    /// Whether the kernel may have a host file of this file for writing.
+    pub(crate) fn is_host_file_held(&self, id: u64) -> bool {
+        self.held_host_files.lock().contains_key(&id)
     }
 
-    /// The vnode of that number goes.
+    /// Closes the file without a name that was kept for this vnode.
     pub(crate) fn release_orphan(&self, id: u64) {
         let old = self.orphans.lock().remove(&id);
         drop(old);

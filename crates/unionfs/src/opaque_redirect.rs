@@ -1,30 +1,30 @@
-//! Marks in a directory: opaque, redirect. docs/formats/union-branch.md.
+//! Opaque marks and redirects: docs/formats/union-branch.md.
 
 use crate::branch::{BranchId, Lower, same_stack};
 use crate::identity::ROOT;
 use crate::log::{read_all, write_all};
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
-use crate::times::keeping_times;
+use crate::times::preserving_times;
 use crate::trust::is_servers;
 use crate::whiteout::OLD_OPAQUE;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vnode::{Attr, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
 
-/// The opaque mark of OCI layers and aufs.
+/// The opaque mark, as in OCI layers and aufs.
 pub(crate) const OPAQUE: &[u8] = b".wh..wh..opq";
 const REDIRECT: &[u8] = b".wh..wh.redirect";
-/// In a branch's root: directories of the branch may have redirects.
+/// Mark in a branch's root: directories of the branch may have redirects.
 pub(crate) const MOVED: &[u8] = b".wh..wh.moved";
 const HEADER: &[u8] = b"strata-redirect 1\n";
-/// The longest path of a redirect in bytes.
+/// Maximum length of a redirect's path, in bytes.
 const PATH_MAX: usize = 4096;
 
-/// Where a lower directory was found: the directories that were searched, and the name. Only messages need it.
+/// The directories that were searched for a name, and the name. Only for messages.
 pub(crate) type Found<'a> = (&'a [Lower], Name<'a>);
 
-/// Bounds the work that redirects made by somebody else can cause in one look-up.
+/// Limits the work that forged redirects can cause in one lookup.
 pub(crate) struct Walk {
     steps: u32,
 }
@@ -34,26 +34,27 @@ impl Walk {
         Self { steps: 100_000 }
     }
 
-    /// Counts a step. `ELOOP` when there were too many.
+    /// Counts a step. `ELOOP` after too many.
     pub(crate) fn step(&mut self) -> Result<()> {
         self.steps = self.steps.checked_sub(1).ok_or(Errno::LOOP)?;
         Ok(())
     }
 }
 
-/// How a directory's stack goes on to the right of one of its parts.
+/// Where a directory's stack continues to the right of one of its parts.
 pub(crate) enum Onward {
     /// At the same name.
     ByName,
-    /// At the same name, unless it is opaque: to be asked if there is anything of that name.
-    Unasked,
-    /// Not at all.
+    /// At the same name, unless the part is opaque. To be checked if another directory has the
+    /// name.
+    Unchecked,
+    /// Nowhere.
     Opaque,
     /// At this path from the root.
     Redirected(Box<[u8]>),
 }
 
-/// The path that a redirect's bytes name; `None` if they are not as they should be.
+/// Parses a redirect and returns its path. `None` if it is malformed.
 pub(crate) fn parse_redirect(bytes: &[u8]) -> Option<&[u8]> {
     let path = bytes.strip_prefix(HEADER)?.strip_suffix(b"\n")?;
     let absolute = path.strip_prefix(b"/")?;
@@ -61,21 +62,22 @@ pub(crate) fn parse_redirect(bytes: &[u8]) -> Option<&[u8]> {
     good.then_some(path)
 }
 
-/// Is that the name of a redirect?
+/// Whether this is the name of a redirect.
 pub(crate) fn is_redirect(name: &[u8]) -> bool {
     name == REDIRECT
 }
 
-/// The components of a redirect's path.
+/// Returns the components of a redirect's path.
 pub(crate) fn components(path: &[u8]) -> impl Iterator<Item = Result<Name<'_>>> {
     path.split(|&b| b == b'/').filter(|part| !part.is_empty()).map(Name::new)
 }
 
 impl Core {
-    /// Where the stack goes on right of `part`, which is the entry `found.1` of the directories `found.0`.
+    /// Returns where the stack continues right of `part`, which is the entry `found.1` of the
+    /// directories `found.0`.
     pub(crate) fn onward(&self, op: &Op<'_>, part: &Lower, found: Found<'_>, walk: &mut Walk) -> Result<Onward> {
         if !op.set.has_redirects(part.branch) {
-            return Ok(Onward::Unasked);
+            return Ok(Onward::Unchecked);
         }
         walk.step()?;
         if self.is_opaque(op, part)? {
@@ -96,9 +98,10 @@ impl Core {
         Ok(false)
     }
 
-    /// Marks a directory below which nothing shows, so that nothing ever will. Answers false if it was marked before.
+    /// Makes a directory opaque that merges nothing, so that it never will. Returns false if it was
+    /// opaque before.
     pub(crate) fn make_opaque(&self, op: &Op<'_>, dir: &Lower) -> Result<bool> {
-        match self.make_empty(op, &dir.vnode, dir.branch, Name::new(OPAQUE)?) {
+        match self.create_empty(op, &dir.vnode, dir.branch, Name::new(OPAQUE)?) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
             Err(e) => {
@@ -108,12 +111,12 @@ impl Core {
         }
     }
 
-    /// Takes the mark away again.
+    /// Removes an opaque mark that has no effect yet.
     pub(crate) fn undo_opaque(&self, op: &Op<'_>, dir: &Lower) {
         self.undo_mark(op, dir, OPAQUE);
     }
 
-    /// Takes the redirect away again.
+    /// Removes a redirect that has no effect yet.
     pub(crate) fn undo_redirect(&self, op: &Op<'_>, dir: &Lower) {
         self.undo_mark(op, dir, REDIRECT);
     }
@@ -121,7 +124,7 @@ impl Core {
     fn undo_mark(&self, op: &Op<'_>, dir: &Lower, mark: &[u8]) {
         let undone = Name::new(mark).and_then(|name| dir.vnode.unlink(&self.server(op), name));
         if let Err(errno) = undone {
-            tracing::warn!(%errno, branch = %op.set.path_of(dir.branch), "a mark that changes nothing stays");
+            tracing::warn!(%errno, branch = %op.set.path_of(dir.branch), "could not remove a mark that has no effect");
         }
     }
 
@@ -129,32 +132,32 @@ impl Core {
         let Some(entry) = dir.vnode.lookup(op, Name::new(REDIRECT)?)? else { return Ok(None) };
         let limit = (HEADER.len() + PATH_MAX + 1) as u64;
         if entry.vnode.kind() != Kind::Regular || entry.attr.size > limit {
-            self.complain(op, dir, found, "is ignored: it is no small file; remove it");
+            self.warn_redirect(op, dir, found, "is ignored: it is not a small regular file; remove it");
             return Ok(None);
         }
         if !self.trusts(&entry.attr) {
-            // It names a place that whoever made it need not be able to reach.
+            // Its author may lack access to the place that it names.
             let (owner, mode) = (entry.attr.uid, entry.attr.perm());
             let why = format!(
-                "is ignored, for it may be forged: its owner is {owner}, its mode {mode:03o}, and only a read-only file of root \
+                "is ignored, because it may be forged: its owner is {owner}, its mode {mode:03o}, and only a read-only file of root \
                  or of the server's user counts; remove it, or, if you know it to be genuine, chown it to \
                  root and chmod it to 444"
             );
-            self.complain(op, dir, found, &why);
+            self.warn_redirect(op, dir, found, &why);
             return Ok(None);
         }
         let file = entry.vnode.open(&self.server(op), OpenFlags::RDONLY)?;
         let bytes = read_all(&*file, op, limit + 1)?;
         let path = parse_redirect(&bytes).map(Into::into);
         if path.is_none() {
-            self.complain(op, dir, found, "is ignored: it is damaged; remove it");
+            self.warn_redirect(op, dir, found, "is ignored: it is damaged; remove it");
         }
         Ok(path)
     }
 
-    /// Warns of a redirect in a directory of a branch, not at every look-up of it.
-    pub(crate) fn complain(&self, op: &Op<'_>, dir: &Lower, found: Found<'_>, why: &str) {
-        if self.complaints.is_new(dir) {
+    /// Logs a warning about a redirect in a lower directory, once per directory.
+    pub(crate) fn warn_redirect(&self, op: &Op<'_>, dir: &Lower, found: Found<'_>, why: &str) {
+        if self.warned.is_new(dir) {
             let (stack, name) = found;
             let (branch, path) = (op.set.path_of(dir.branch), self.path_for_log(op, stack, name));
             let inode = dir.vnode.id();
@@ -162,17 +165,17 @@ impl Core {
         }
     }
 
-    /// Puts a redirect into a directory that has none, or one that is damaged: an interrupted union of an earlier version may have
-    /// left an empty one.
+    /// Writes a redirect into a directory that has none, or an invalid one: an interrupted earlier
+    /// version could leave an empty file.
     ///
-    /// It is made aside and durable first: a directory that was moved and whose redirect is cut off would have lost all that it
-    /// merges.
+    /// The redirect is written aside and made durable before it is renamed into place. A moved
+    /// directory with a truncated redirect would lose everything that it merges.
     pub(crate) fn write_redirect(&self, op: &Op<'_>, dir: &Lower, path: &[u8]) -> Result<()> {
         if path.len() > PATH_MAX {
-            // Where the directory can't be renamed it can be copied: mv(1) does so by itself.
+            // On `EXDEV`, mv(1) copies the directory.
             return Err(Errno::XDEV);
         }
-        // It is going to wait for the disk.
+        // It waits for the disk.
         op.require_blocking()?;
         let op = &self.server(op);
         self.announce_moves(op, dir.branch)?;
@@ -187,66 +190,69 @@ impl Core {
         if published.is_err()
             && let Err(errno) = work.unlink(op, name.name()?)
         {
-            tracing::warn!(%errno, "an unfinished redirect stays in the work directory");
+            tracing::warn!(%errno, "could not remove an unfinished redirect from the work directory");
         }
         published
     }
 
-    /// Would a redirect with these attributes, made just now, be believed? A file system that does not keep owners may give
-    /// it any.
+    /// Checks that a redirect with these attributes, created just now, would be trusted. A file
+    /// system that stores no owners may show any.
     fn check_owner(&self, op: &Op<'_>, dir: &Lower, attr: &Attr) -> Result<()> {
         if self.trusts(attr) {
             return Ok(());
         }
-        if self.complaints.is_new(dir) {
+        if self.warned.is_new(dir) {
             let (branch, owner) = (op.set.path_of(dir.branch), attr.uid);
             tracing::warn!(
                 %branch,
                 owner,
-                "a directory can't be renamed, only copied (EXDEV): the branch's file system gives what the server makes to \
-                 another user, so that nobody could tell a redirect from a forged one"
+                "can't rename a directory, only copy it (EXDEV): the branch's file system gives files that the server creates to \
+                 another user, so a redirect could not be distinguished from a forged one"
             );
         }
         Err(Errno::XDEV)
     }
 
-    /// From now on look-ups in that branch look for redirects, also after the next mount.
+    /// Makes lookups search for redirects on this branch, also after the next mount.
     fn announce_moves(&self, op: &Op<'_>, branch: BranchId) -> Result<()> {
         let state = op.set.branch(branch)?;
-        self.announce(op, branch, MOVED, &state.moved)
+        self.announce(op, branch, MOVED, &state.has_redirects)
     }
 
-    /// Makes a mark in the root of a branch that tells look-ups what to look for there; `told`: whether they look.
-    pub(crate) fn announce(&self, op: &Op<'_>, branch: BranchId, mark: &[u8], told: &AtomicBool) -> Result<()> {
-        if told.load(Ordering::Acquire) {
+    /// Creates a mark in a branch's root which makes lookups search for some kind of record.
+    /// `announced`: whether the mark exists.
+    pub(crate) fn announce(&self, op: &Op<'_>, branch: BranchId, mark: &[u8], announced: &AtomicBool) -> Result<()> {
+        if announced.load(Ordering::Acquire) {
             return Ok(());
         }
         let (root, server, name) = (&op.set.branch(branch)?.root, self.server(op), Name::new(mark)?);
         let mode = Kind::Regular.mode_bits() | 0o444;
-        match keeping_times(&server, root, || root.mknod(&server, name, mode, 0)) {
-            Ok(_) | Err(Errno::EXIST) => told.store(true, Ordering::Release),
+        match preserving_times(&server, root, || root.mknod(&server, name, mode, 0)) {
+            Ok(_) | Err(Errno::EXIST) => announced.store(true, Ordering::Release),
             Err(errno) => return Err(errno),
         }
         Ok(())
     }
 }
 
-/// All bits of a mode that let anybody write.
+/// All mode bits for writing.
 const WRITE: u32 = 0o222;
 
 impl Core {
-    /// The same, for a redirect, which says something about other places than its own.
+    /// Whether a redirect with these attributes is trusted. A redirect is about another place than
+    /// its own, so it must be read-only even for its owner.
     ///
-    /// A redirect is made read-only even for its owner. Files of root with a user's data in them, such as copies under
-    /// `copyup=mounter`, rarely are: the owner of their directory must not be able to pass one off as a redirect by renaming it.
+    /// Files of root that hold a user's data, such as copies under `copyup=mounter`, rarely are
+    /// read-only. Otherwise the owner of their directory could turn one into a redirect by renaming
+    /// it.
     pub(crate) fn trusts(&self, attr: &Attr) -> bool {
-        is_servers(attr, self.own().uid) && attr.mode & WRITE == 0
+        is_servers(attr, self.server_cx().uid) && attr.mode & WRITE == 0
     }
 }
 
 impl Core {
-    /// The path in the union of the entry `name` of the directories `stack`, for messages. Only the name where that directory
-    /// is not in use.
+    /// Returns the path in the union of the entry `name` of the directories `stack`, for messages.
+    /// Only the name if that directory is not in use.
     pub(crate) fn path_for_log(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>) -> String {
         let merges = |dir: &Arc<UnionVnode>| dir.stack().is_ok_and(|own| same_stack(&own, stack));
         let numbers = [Some(ROOT), self.directory_number(op, stack).ok()];
@@ -269,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_redirects_are_refused() {
+    fn malformed_redirects_are_rejected() {
         for bad in [
             "",
             "/a",
@@ -289,7 +295,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn takes_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn parse_redirect_accepts_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let bytes = [HEADER, &bytes].concat();
             if let Some(path) = parse_redirect(&bytes) {
                 prop_assert!(components(path).all(|c| c.is_ok()));

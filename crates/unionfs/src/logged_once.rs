@@ -1,31 +1,32 @@
-//! What was said in the log, so that it is not said again each time.
+//! Limits on repeated log messages.
 
 use crate::branch::{BranchId, Lower};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-/// The directories with bad marks that were warned of.
+/// The lower objects that were already warned about.
 #[derive(Debug, Default)]
-pub(crate) struct Complaints(Mutex<HashSet<(BranchId, u64)>>);
+pub(crate) struct WarnedOnce(Mutex<HashSet<(BranchId, u64)>>);
 
-impl Complaints {
-    /// After so many warnings nobody reads more.
+impl WarnedOnce {
+    /// Maximum number of such warnings.
     const MOST: usize = 1000;
 
-    /// Is it the first complaint of this directory?
+    /// Whether this object was not warned about yet.
     pub(crate) fn is_new(&self, dir: &Lower) -> bool {
         let mut seen = self.0.lock();
         seen.len() < Self::MOST && seen.insert((dir.branch, dir.vnode.id()))
     }
 }
 
-/// When it was last said that a reserved name can't be made.
+/// When a refused reserved name was last logged.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(Mutex<Option<Instant>>);
+pub(crate) struct RateLimit(Mutex<Option<Instant>>);
 
-impl Refusals {
-    /// A tool that unpacks a layer tries hundreds.
+impl RateLimit {
+    /// Minimum time between two messages: a tool that unpacks an image layer may try hundreds of
+    /// names.
     const SILENCE: Duration = Duration::from_secs(60);
 
     pub(crate) fn is_due(&self) -> bool {

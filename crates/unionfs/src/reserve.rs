@@ -1,4 +1,5 @@
-//! What lets files be removed from a full branch: docs/design/unionfs.md, "Full branches".
+//! The files that a union sets aside on a branch for when that is full: docs/design/unionfs.md,
+//! "Full branches".
 
 use crate::identity::mix;
 use crate::log::write_all;
@@ -7,16 +8,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vnode::{Cx, Entry, Errno, OpenFile, OpenFlags, Result, SetAttr, Vnode};
 
-/// Room for a whiteout in a directory that must grow for it, and for the records of the identity log.
+/// Bytes reserved: room for a block of a directory that has to grow for a whiteout, and for records
+/// of the identity log.
 const RESERVE: u64 = 64 << 10;
-/// A reserve takes at most this share of a file system.
+/// The reserve takes at most 1/256 of the file system.
 const SHARE: u64 = 256;
-/// Less than this is of no use.
+/// The smallest useful reserve, in bytes.
 const LEAST: u64 = 4 << 10;
-/// `FALLOC_FL_KEEP_SIZE` is not given: the reserve has the size of what it allocates, so that truncating it frees that.
+/// Flags for fallocate(2): without `FALLOC_FL_KEEP_SIZE`, so that truncating the reserve frees its
+/// blocks.
 const ALLOCATE: u32 = 0;
 
-/// A file without a name. It lives as long as it is open: a killed server leaves nothing behind.
+/// An open file without a name. It vanishes when closed, also if the server is killed.
 #[derive(Debug)]
 pub(crate) struct Unnamed {
     pub(crate) vnode: Arc<dyn Vnode>,
@@ -30,37 +33,37 @@ impl Unnamed {
     }
 }
 
-/// What a union keeps on a read-write branch for the time when that is full.
+/// Files set aside on a read-write branch for when that is full.
 #[derive(Debug, Default)]
-pub(crate) struct Spare {
-    /// An empty whiteout: where no inode is left, new whiteouts are hard links to it.
+pub(crate) struct Reserve {
+    /// The blank, an empty whiteout. If no inode is left, new whiteouts are hard links to it.
     pub(crate) blank: Mutex<Option<Unnamed>>,
-    /// Allocated blocks.
-    pub(crate) reserve: Mutex<Option<Unnamed>>,
-    /// The reserve was spent, and could not be filled again.
+    /// The reserve of allocated blocks.
+    pub(crate) blocks: Mutex<Option<Unnamed>>,
+    /// The reserve was released and could not be filled again.
     pub(crate) short: AtomicBool,
 }
 
-impl Spare {
-    /// Lets both files go.
+impl Reserve {
+    /// Closes both files.
     pub(crate) fn release(&self) {
-        let old = (self.blank.lock().take(), self.reserve.lock().take());
+        let old = (self.blank.lock().take(), self.blocks.lock().take());
         drop(old);
         self.short.store(false, Ordering::Release);
     }
 
-    /// Makes what can be had.
+    /// Creates both files, with as many blocks as available.
     pub(crate) fn prepare(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>) -> Result<()> {
         let blank = Unnamed::make(cx, root, 0o444)?;
         *self.blank.lock() = Some(blank);
         let reserve = Unnamed::make(cx, root, 0o600)?;
-        let mut kept = self.reserve.lock();
+        let mut kept = self.blocks.lock();
         *kept = Some(reserve);
         self.fill(cx, root, &kept);
         Ok(())
     }
 
-    /// Allocates the reserve's blocks, or fewer of them where these are not to be had.
+    /// Allocates the reserve's blocks, or fewer if the file system has no more.
     pub(crate) fn fill(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, reserve: &Option<Unnamed>) {
         let Some(reserve) = reserve else { return };
         let total = root.statfs(cx).map_or(0, |fs| fs.blocks.saturating_mul(fs.frsize));
@@ -71,7 +74,7 @@ impl Spare {
                 Err(Errno::NOSPC | Errno::DQUOT) => size /= 2,
                 Ok(()) => break,
                 Err(errno) => {
-                    tracing::debug!(%errno, "no space can be reserved for removing files from a full branch");
+                    tracing::debug!(%errno, "could not reserve space for removals on a full branch");
                     self.short.store(false, Ordering::Release);
                     return;
                 }
@@ -80,22 +83,23 @@ impl Spare {
         self.short.store(size < most, Ordering::Release);
     }
 
-    /// Gives the reserve's blocks back to the file system.
-    pub(crate) fn spend(&self, cx: &Cx<'_>, reserve: &Option<Unnamed>) {
+    /// Releases the reserve's blocks.
+    pub(crate) fn release_blocks(&self, cx: &Cx<'_>, reserve: &Option<Unnamed>) {
         let Some(reserve) = reserve else { return };
         let set = SetAttr { size: Some(0), ..SetAttr::default() };
         if let Err(errno) = reserve.vnode.setattr(cx, &set, Some(&*reserve.file)) {
-            tracing::debug!(%errno, "the space reserved for removing files could not be released");
+            tracing::debug!(%errno, "could not release the space reserved for removals");
         }
         self.short.store(true, Ordering::Release);
     }
 }
 
-/// Allocates the first `size` bytes of a file; writes them where the file system can't allocate.
+/// Allocates the first `size` bytes of a file. Writes them if the file system does not support
+/// fallocate(2).
 fn allocate(cx: &Cx<'_>, file: &dyn OpenFile, size: u64) -> Result<()> {
     match file.fallocate(cx, ALLOCATE, 0, size) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
-            // Nothing that a file system could compress.
+            // Bytes that a file system can't compress.
             let bytes: Vec<u8> = (0..size / 8).flat_map(|n| mix(n).to_le_bytes()).collect();
             write_all(file, cx, &bytes, 0)
         }
@@ -103,7 +107,7 @@ fn allocate(cx: &Cx<'_>, file: &dyn OpenFile, size: u64) -> Result<()> {
     }
 }
 
-/// Is there no room left, or none for this user?
+/// Whether the error means that the file system, or the user's quota, is full.
 pub(crate) fn is_full(errno: Errno) -> bool {
     matches!(errno, Errno::NOSPC | Errno::DQUOT)
 }

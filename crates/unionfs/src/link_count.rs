@@ -1,4 +1,4 @@
-//! Counting the names of files: docs/design/unionfs.md, "Hard links".
+//! Link counts: docs/design/unionfs.md, "Hard links".
 
 use crate::branch::Lower;
 use crate::links::Pending;
@@ -10,19 +10,21 @@ use parking_lot::MutexGuard;
 use vnode::{Attr, Errno, Name, Result};
 
 impl Core {
-    /// Gives a copy its index entry. The names that the file has where it lay so far are from then on names that lead to it.
+    /// Adds a copy to the index. From then on, the names of the file on its old branch count as
+    /// lower names that lead to the copy.
     pub(crate) fn index_copy(&self, op: &Op<'_>, number: u64, from: (&Lower, &Attr), copy: &Lower) -> Result<()> {
         let (old, attr) = from;
         if self.links.branch(number) != Some(old.branch) {
             self.use_name(op, number, attr.nlink, 0);
             return self.add_to_index(op, number, copy);
         }
-        // A copy that moves on. After a crash the next mount sees by the index whether it did.
+        // A copy that moves further left. After a crash, the next mount sees in the index whether
+        // it did.
         let tag = op.set.branch(old.branch)?.tag;
         let record = Record::Using { tag, number, first: attr.nlink, path: Vec::new() };
-        self.begin_using(op, record)?;
+        self.append_use(op, record)?;
         if let Err(e) = self.add_to_index(op, number, copy) {
-            self.end_using(op, number, 0);
+            self.end_use(op, number, 0);
             return Err(e);
         }
         self.index_moved(op, number, attr.nlink);
@@ -30,15 +32,16 @@ impl Core {
         Ok(())
     }
 
-    fn begin_using(&self, op: &Op<'_>, record: Record) -> Result<()> {
+    fn append_use(&self, op: &Op<'_>, record: Record) -> Result<()> {
         let mut counting = self.links.counting.lock();
         self.identity.append(&self.server(op), record.clone())?;
         counting.insert(std::thread::current().id(), record);
         Ok(())
     }
 
-    /// Writes a count of names, which ends the operation of this thread on a name of that file. In the log it ends those of
-    /// other threads too, which are still to be completed after a crash: they are written again with it.
+    /// Writes a link count, which ends this thread's operation on a name of that file. In the log,
+    /// the record ends the operations of other threads too, although these would have to be
+    /// completed after a crash. So their records are written again with it.
     fn write_names(&self, op: &Op<'_>, mut counting: MutexGuard<'_, Pending>, number: u64, first: u32, used: u32) {
         let of_file = |record: &Record| matches!(record, Record::Using { number: n, .. } if *n == number);
         let this = std::thread::current().id();
@@ -47,10 +50,11 @@ impl Core {
         }
         let mut records = vec![Record::Names { number, first, used }];
         records.extend(counting.values().filter(|record| of_file(record)).cloned());
-        self.identity.note_all(&self.server(op), records);
+        self.identity.append_all_or_defer(&self.server(op), records);
     }
 
-    /// An index entry came to another branch: the `nlink` names of the file on the old one lead to it, but for the old entry.
+    /// Updates the link count after an index entry moved to another branch: the file's `nlink`
+    /// names on the old branch, without the old index entry, now count as lower names.
     pub(crate) fn index_moved(&self, op: &Op<'_>, number: u64, nlink: u32) {
         let counting = self.links.counting.lock();
         let names = self.identity.names(number).unwrap_or_default();
@@ -58,20 +62,22 @@ impl Core {
         self.write_names(op, counting, number, first, names.used);
     }
 
-    /// Is that a name of a file whose link count is kept in the log, or will be once the name is used up?
+    /// Returns the number of a file if its link count is in the log, or will be once this name is
+    /// used up.
     fn counts(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) -> Result<Option<u64>> {
         let number = self.number_of(op, lower, attr)?;
         let counted = match self.links.branch(number) {
             Some(at) => at != lower.branch,
-            // On the leftmost branch nothing hides a name.
+            // Nothing hides names of the leftmost branch.
             None => attr.nlink > 1 && !op.set.is_leftmost(lower.branch),
         };
         Ok(counted.then_some(number))
     }
 
-    /// To be called before a name of a lower file is hidden, replaced or removed: after a crash the next mount finds out what
-    /// came of it. What [`Self::name_went`] or [`Self::use_name`] writes later, or [`Self::kept_name`], ends this.
-    pub(crate) fn going_to_use(
+    /// Logs that a name of a lower file is about to be hidden, replaced or removed. After a crash,
+    /// the next mount checks whether it was. Ended by the record that [`Self::name_removed`] or
+    /// [`Self::use_name`] writes, or by [`Self::cancel_use`].
+    pub(crate) fn begin_use(
         &self,
         op: &Op<'_>,
         dir: &UnionVnode,
@@ -82,37 +88,39 @@ impl Core {
         let Some(number) = self.counts(op, lower, attr)? else { return Ok(()) };
         let tag = op.set.branch(lower.branch)?.tag;
         let record = Record::Using { tag, number, first: attr.nlink, path: dir.path_to(name) };
-        match self.begin_using(op, record) {
-            // A path of 64 KiB: only a crash just now could make the link count wrong.
+        match self.append_use(op, record) {
+            // A path of 64 KiB can't be logged. The link count is wrong only after a crash at this
+            // moment.
             Err(Errno::NAMETOOLONG) => Ok(()),
             other => other,
         }
     }
 
-    /// The name was not used up after all.
-    pub(crate) fn kept_name(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) {
+    /// Ends [`Self::begin_use`] of a name that was not used up.
+    pub(crate) fn cancel_use(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) {
         if let Ok(Some(number)) = self.counts(op, lower, attr) {
-            self.end_using(op, number, 0);
+            self.end_use(op, number, 0);
         }
     }
 
-    /// No name was used up; `removed` names of the lower file are gone for good.
-    pub(crate) fn end_using(&self, op: &Op<'_>, number: u64, removed: u32) {
+    /// Ends an operation without a used name. `removed` names of the lower file are deleted.
+    pub(crate) fn end_use(&self, op: &Op<'_>, number: u64, removed: u32) {
         let counting = self.links.counting.lock();
         let names = self.identity.names(number).unwrap_or_default();
         let first = match self.links.branch(number) {
             Some(_) => names.first,
-            // Nothing is hidden, nothing to be remembered.
+            // No name is hidden: no record is needed.
             None if names.used == 0 => 0,
             None => names.first.saturating_sub(removed).max(names.used),
         };
         self.write_names(op, counting, number, first, names.used);
     }
 
-    /// Bookkeeping after a name was removed that something had hidden: it was counted as used up when that came.
-    pub(crate) fn hidden_name_went(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) {
+    /// Updates the link count after a hidden name was removed. It was counted as used up when it
+    /// was hidden.
+    pub(crate) fn hidden_name_removed(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) {
         let Ok(number) = self.number_of(op, lower, attr) else { return };
-        // Of a copy's original it goes on being one of the first names, and used up.
+        // A name of a copy's original remains one of the first names, and used up.
         let counted = self.links.branch(number).is_none_or(|at| at == lower.branch);
         if counted && attr.nlink > 1 && self.identity.names(number).is_some_and(|names| names.used > 0) {
             self.use_name(op, number, attr.nlink.saturating_sub(1), -1);
@@ -124,8 +132,8 @@ impl Core {
         }
     }
 
-    /// Bookkeeping after a name that something hid shows again.
-    pub(crate) fn name_came_back(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) -> Result<()> {
+    /// Updates the link count after a hidden name became visible again.
+    pub(crate) fn name_uncovered(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) -> Result<()> {
         if let Some(number) = self.counts(op, lower, attr)?
             && self.identity.names(number).is_some_and(|names| names.used > 0)
         {
@@ -134,11 +142,11 @@ impl Core {
         Ok(())
     }
 
-    /// Counts one of the names of a lower file with `first` names as used up. Once the file is in the index, the names that it
-    /// had then stay what is counted from.
+    /// Adds `by` to the number of used names of a lower file with `first` names. Once the file is
+    /// in the index, the number of first names is fixed.
     pub(crate) fn use_name(&self, op: &Op<'_>, number: u64, first: u32, by: i32) {
         let counting = self.links.counting.lock();
-        let fresh = crate::identity::Names { first, used: 0 };
+        let fresh = crate::identity::LinkCount { first, used: 0 };
         let mut names = self.identity.names(number).unwrap_or(fresh);
         if self.links.branch(number).is_none() {
             names.first = first.max(1);
@@ -147,52 +155,54 @@ impl Core {
         self.write_names(op, counting, number, names.first, names.used);
     }
 
-    /// The link count to show for a file, given that of its lower file.
+    /// Returns the link count to show for a file, given that of its lower file.
     pub(crate) fn link_count(&self, number: u64, lower: u32) -> u32 {
         let indexed = self.links.branch(number).is_some();
         if lower < 2 && !indexed {
             return lower;
         }
         match self.identity.names(number) {
-            // A name on the copy's own branch may be hidden too.
+            // Names on the copy's own branch may be hidden too.
             Some(names) if indexed => lower.saturating_sub(1).saturating_add(names.first).saturating_sub(names.used),
             Some(names) => lower.saturating_sub(names.used),
             None => lower.saturating_sub(u32::from(indexed)),
         }
     }
 
-    /// Bookkeeping after a name of a file went. `lower`, `attr`: what the name led to on its own branch, with the attributes
-    /// from before; `stays`: the lower name is still there, hidden.
-    fn name_went(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, stays: bool) -> Result<()> {
+    /// Updates the link count after a name of a file was removed. `lower`, `attr`: the object that
+    /// the name led to on its branch, with its attributes before. `remains`: the lower name still
+    /// exists, hidden.
+    fn name_removed(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, remains: bool) -> Result<()> {
         let number = self.number_of(op, lower, attr)?;
         let indexed = self.links.branch(number);
         let own = indexed.is_none_or(|at| at == lower.branch);
-        if !own || (attr.nlink > 1 && stays) {
+        if !own || (attr.nlink > 1 && remains) {
             self.use_name(op, number, attr.nlink, 1);
         } else if indexed.is_none() && attr.nlink > 1 && !op.set.is_leftmost(lower.branch) {
-            self.end_using(op, number, 1);
+            self.end_use(op, number, 1);
         }
         let left = match indexed {
-            Some(_) => self.names_left(op, number, lower, attr, own && !stays)?,
+            Some(_) => self.names_left(op, number, lower, attr, own && !remains)?,
             None => {
                 let used = self.identity.names(number).map_or(0, |names| names.used);
-                attr.nlink.saturating_sub(u32::from(!stays)).saturating_sub(used)
+                attr.nlink.saturating_sub(u32::from(!remains)).saturating_sub(used)
             }
         };
         if left == 0 || (attr.nlink < 2 && indexed.is_none()) {
-            self.last_name_went(op, number, lower)?;
+            self.last_name_removed(op, number, lower)?;
         }
         Ok(())
     }
 
-    /// The same after the moment of an operation, when it can't fail any more: at worst a link count is not right.
-    pub(crate) fn note_name_went(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, stays: bool) {
-        if let Err(errno) = self.name_went(op, lower, attr, stays) {
-            tracing::warn!(%errno, "the names of a file could not be counted");
+    /// As [`Self::name_removed`], after an operation took effect and can't fail any more. At worst
+    /// a link count is wrong.
+    pub(crate) fn note_name_removed(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, remains: bool) {
+        if let Err(errno) = self.name_removed(op, lower, attr, remains) {
+            tracing::warn!(%errno, "could not update the link count of a file");
         }
     }
 
-    /// How many names still lead to an indexed file.
+    /// Returns the number of names that still lead to an indexed file.
     fn names_left(&self, op: &Op<'_>, number: u64, lower: &Lower, attr: &Attr, removed: bool) -> Result<u32> {
         let copy = if removed {
             attr.nlink.saturating_sub(1)
@@ -206,7 +216,7 @@ impl Core {
         Ok(self.link_count(number, copy))
     }
 
-    fn last_name_went(&self, op: &Op<'_>, number: u64, lower: &Lower) -> Result<()> {
+    fn last_name_removed(&self, op: &Op<'_>, number: u64, lower: &Lower) -> Result<()> {
         let op = &self.server(op);
         if let Some(branch) = self.links.branch(number)
             && let Some(dir) = self.links_dir(op, branch)?
@@ -216,7 +226,7 @@ impl Core {
         }
         self.remove_from_index(op, number);
         if self.identity.names(number).is_some() {
-            self.identity.note(op, Record::Names { number, first: 0, used: 0 });
+            self.identity.append_or_defer(op, Record::Names { number, first: 0, used: 0 });
         }
         self.identity.unalias(op, op.set.branch(lower.branch)?.tag, lower.vnode.id());
         if let Some(vnode) = self.table.get(number) {
@@ -227,7 +237,7 @@ impl Core {
 }
 
 impl UnionVnode {
-    /// A file's attributes as users see them, from those of its lower file.
+    /// Returns a file's attributes as users see them, from those of its lower file.
     pub(crate) fn leaf_attr(&self, mut attr: Attr) -> Attr {
         attr.ino = self.core.shown(self.id);
         attr.nlink = if self.is_gone() && attr.nlink < 2 { 0 } else { self.core.link_count(self.id, attr.nlink) };
@@ -241,9 +251,9 @@ mod tests {
     use crate::branch::BranchId;
     use vnode::Kind;
 
-    /// Names of one file may go from several directories at once.
+    /// Names of one file may be removed from several directories at once.
     #[test]
-    fn names_that_go_at_once_are_all_counted() {
+    fn names_used_by_several_threads_are_all_counted() {
         const THREADS: u32 = 4;
         const NAMES: u32 = 3000;
         let layer = memfs::MemFs::new();
@@ -260,9 +270,10 @@ mod tests {
         assert_eq!(core.identity.names(77).map(|names| names.used), Some(THREADS * NAMES));
     }
 
-    /// A crash while names of one file go from several directories: one operation has ended, another is to be completed.
+    /// A crash while names of one file are removed from several directories: one operation has
+    /// ended, another is to be completed.
     #[test]
-    fn the_end_of_one_operation_leaves_others_to_be_completed() {
+    fn ending_one_operation_does_not_end_others() {
         let layers = [memfs::MemFs::new(), memfs::MemFs::new()];
         let cx = vnode::Cx::internal(0, 0);
         let name = |text: &'static str| Name::new(text.as_bytes()).unwrap();
@@ -288,8 +299,8 @@ mod tests {
                     let lower = Lower { vnode: file.clone(), branch: BranchId(1) };
                     let set = top.core.branches.get();
                     let op = Op::new(&cx, &set);
-                    top.core.going_to_use(&op, top, name("b"), &lower, &file.getattr(&cx).unwrap()).unwrap();
-                    top.core.make_whiteout(&op, &top.part(BranchId(0)).unwrap().unwrap(), name("b")).unwrap();
+                    top.core.begin_use(&op, top, name("b"), &lower, &file.getattr(&cx).unwrap()).unwrap();
+                    top.core.create_whiteout(&op, &top.part(BranchId(0)).unwrap().unwrap(), name("b")).unwrap();
                 });
             });
             root.unlink(&cx, name("a")).unwrap();

@@ -1,0 +1,77 @@
+//! Recovery of link counts after a crash.
+
+use crate::branch::Lower;
+use crate::identity::Using;
+use crate::lookup::Hit;
+use crate::node::Core;
+use crate::op::Op;
+use crate::opaque_redirect::components;
+use vnode::{Errno, Name, Result};
+
+/// The state of a name of a lower file.
+enum NameState {
+    /// It leads to the file as before.
+    Shows,
+    /// It exists but is hidden.
+    Hidden,
+    /// It does not exist any more.
+    Removed,
+}
+
+impl Core {
+    /// Completes the changes of link counts that a crash interrupted.
+    pub(crate) fn complete_names(&self, op: &Op<'_>) -> Result<()> {
+        for (number, using) in self.identity.unfinished_uses() {
+            if using.path.is_empty() {
+                match self.links.branch(number) {
+                    Some(at) if op.set.branch(at)?.tag != using.tag => self.index_moved(op, number, using.first),
+                    _ => self.end_use(op, number, 0),
+                }
+                continue;
+            }
+            let name_state = match self.name_state(op, number, &using) {
+                // No branch can have such a name, so it was not used up.
+                Err(Errno::NAMETOOLONG | Errno::INVAL | Errno::LOOP) => NameState::Shows,
+                other => other?,
+            };
+            match name_state {
+                NameState::Shows => self.end_use(op, number, 0),
+                NameState::Hidden => self.use_name(op, number, using.first, 1),
+                NameState::Removed if self.links.branch(number).is_some() => self.use_name(op, number, using.first, 1),
+                NameState::Removed => self.end_use(op, number, 1),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the state of a lower name.
+    fn name_state(&self, op: &Op<'_>, number: u64, using: &Using) -> Result<NameState> {
+        let mut stack = op.set.roots();
+        let mut name_state = NameState::Removed;
+        for name in components(&using.path) {
+            let name = name?;
+            name_state = self.name_state_in(op, &stack, name, number, using.tag)?;
+            match self.probe(op, &stack, name)?.hit {
+                Hit::Dir { stack: next, .. } => stack = next,
+                Hit::None | Hit::Leaf { .. } => break,
+            }
+        }
+        Ok(name_state)
+    }
+
+    fn name_state_in(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>, number: u64, tag: u16) -> Result<NameState> {
+        for part in stack {
+            if op.set.branch(part.branch)?.tag != tag {
+                continue;
+            }
+            let Some(entry) = part.vnode.lookup(op, name)? else { break };
+            let lower = Lower { vnode: entry.vnode, branch: part.branch };
+            if self.number_of(op, &lower, &entry.attr)? != number {
+                break;
+            }
+            let shows = self.probe(op, stack, name)?.branch() == Some(part.branch);
+            return Ok(if shows { NameState::Shows } else { NameState::Hidden });
+        }
+        Ok(NameState::Removed)
+    }
+}
