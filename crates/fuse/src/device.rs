@@ -196,7 +196,7 @@ impl Reader {
         if self.high > KEEP {
             let mut wanted = [PollFd::new(&*self.device, PollFlags::IN)];
             if poll(&mut wanted, Some(&KEEP_MEMORY)) == Ok(0) {
-                self.buffer.give_back(KEEP..self.high.next_multiple_of(4096));
+                self.buffer.discard(KEEP..self.high.next_multiple_of(4096));
                 self.high = 0;
             }
         }

@@ -72,7 +72,7 @@ impl<J: Job> Workers<J> {
 
     fn work(&self) {
         sys::block_signals();
-        sys::schedule_as(self.scheduling);
+        sys::reset_inherited_policy(self.scheduling);
         if let Some(cpus) = &self.cpus {
             // Without it the worker shares one CPU with a queue: slower, not wrong.
             let _pinned = rustix::thread::sched_setaffinity(None, cpus);
@@ -157,18 +157,18 @@ mod tests {
         let of_a_worker = |usual_gives_way: bool| {
             let (done, results) = mpsc::channel();
             let made = std::thread::spawn(move || {
-                let gave_way = if usual_gives_way { sys::give_way(true) } else { Ok(()) };
+                let gave_way = if usual_gives_way { sys::set_sched_idle(true) } else { Ok(()) };
                 let workers = Workers::new(1, None);
-                gave_way.and_then(|()| sys::give_way(true)).unwrap();
+                gave_way.and_then(|()| sys::set_sched_idle(true)).unwrap();
                 workers.submit(Call(Box::new(move || done.send(sys::scheduling()).unwrap())));
                 workers.close(Duration::from_secs(60))
             });
             assert!(made.join().unwrap());
             results.recv().unwrap()
         };
-        assert_eq!(of_a_worker(true), Scheduling::GivesWay);
-        if crate::ring::giveway::may_come_back() {
-            assert_eq!(of_a_worker(false), Scheduling::Ordinary);
+        assert_eq!(of_a_worker(true), Scheduling::Idle);
+        if crate::ring::sched_idle::can_leave_sched_idle() {
+            assert_eq!(of_a_worker(false), Scheduling::Normal);
         }
     }
 

@@ -1,8 +1,9 @@
-//! Waking a queue whose requests the kernel has forgotten about.
+//! Recovers a queue whose pending requests the kernel does not deliver.
 //!
-//! Requests that come while all entries of a queue are held by workers wait in the kernel until an entry is *committed*. A
-//! newly registered entry does not fetch them, and new requests overtake them. So a queue that was exhausted, and has
-//! nothing to commit, makes the kernel send it something: the answer to that fetches the next of those that wait.
+//! Requests that arrive while workers hold all entries of a queue wait in the kernel until an entry
+//! is *committed*. A newly registered entry does not fetch them, and new requests overtake them. A
+//! queue that ran out of entries and has nothing to commit therefore makes the kernel send it a
+//! request: committing the reply fetches the next pending one.
 
 use crate::abi::InHeader;
 use crate::sys::{self, Scheduling};
@@ -10,19 +11,21 @@ use crate::{Errno, Opcode, Session};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a queue needs for its kicks.
-pub(super) struct Kicker {
+/// Per-queue state for provoking requests.
+pub(super) struct StallRecovery {
     session: Arc<Session>,
     cpu: u16,
-    /// A node that was a regular file when it was last seen; 0: none was.
+    /// Node id of the regular file seen last, 0 if none.
     file: AtomicU64,
-    /// Threads on their way.
+    /// Threads whose system call is in progress.
     callers: Arc<Mutex<Callers>>,
-    /// How threads of this program are scheduled, whatever the queue's thread may be doing when it makes one.
+    /// Scheduling class of the process's threads. A thread spawned by the queue thread inherits the
+    /// queue's class instead.
     scheduling: Scheduling,
 }
 
-/// How many threads may be on their way: each can be overtaken by a program's request and has to wait with the others.
+/// Maximum number of such threads: a program's request can overtake each one, which then has to
+/// wait with the others.
 const MAX_CALLERS: usize = 128;
 
 #[derive(Default)]
@@ -31,24 +34,26 @@ struct Callers {
     ids: Vec<u32>,
 }
 
-impl Kicker {
+impl StallRecovery {
     pub(super) fn new(session: Arc<Session>, cpu: u16) -> Self {
         Self { session, cpu, file: AtomicU64::new(0), callers: Arc::default(), scheduling: sys::scheduling() }
     }
 
-    /// Remembers the request's node if only regular files have such requests.
-    pub(super) fn saw(&self, opcode: Opcode, node: u64) {
+    /// Remembers the request's node if only regular files receive this opcode.
+    pub(super) fn record_request(&self, opcode: Opcode, node: u64) {
         if matches!(opcode, Opcode::Read | Opcode::Write | Opcode::Fallocate | Opcode::CopyFileRange64 | Opcode::Lseek)
         {
             self.file.store(node, Ordering::Relaxed);
         }
     }
 
-    /// Has a request sent to this queue, which has a free entry for it. To be called by the queue's own thread.
+    /// Makes the kernel send a request to this queue, which has a free entry for it. Called by the
+    /// queue's own thread.
     pub(super) fn kick(&self) {
         let file = self.file.load(Ordering::Relaxed);
-        // An empty answer about a file's cached data goes to the queue of the CPU that asks for it. The kernel must know the
-        // file; where it does not, any system call on the mount will do, made on that CPU by somebody else.
+        // An empty retrieve of a file's cached data is replied to on the queue of the calling CPU.
+        // The kernel must know the file. If it does not, another thread on that CPU makes some
+        // system call on the mount.
         let told = if file == 0 { Err(Errno::NOENT) } else { self.session.notifier().kick(file) };
         if told.is_err() {
             self.call();
@@ -66,11 +71,11 @@ impl Kicker {
         let scheduling = self.scheduling;
         let call = move || {
             sys::block_signals();
-            sys::schedule_as(scheduling);
+            sys::reset_inherited_policy(scheduling);
             super::pin(cpu);
             let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
             lock(&callers).ids.push(id);
-            // What it answers does not matter: see `is_ours`.
+            // The result does not matter: see `is_own_request`.
             let _answered = rustix::fs::statfs(session.mountpoint());
             let mut callers = lock(&callers);
             callers.ids.retain(|&other| other != id);
@@ -82,9 +87,9 @@ impl Kicker {
         }
     }
 
-    /// Is this a request of a thread of ours, made only so that the queue has something to commit? No handler is to see it:
-    /// it could be slow as well.
-    pub(super) fn is_ours(&self, request: &InHeader) -> bool {
+    /// Whether the request comes from one of these threads, which only serve to give the queue
+    /// something to commit. It bypasses the handlers, which could be slow as well.
+    pub(super) fn is_own_request(&self, request: &InHeader) -> bool {
         request.opcode == Opcode::Statfs as u32 && lock(&self.callers).ids.contains(&request.pid)
     }
 }
