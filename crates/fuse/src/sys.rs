@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_zero_until_written_and_after_it_was_given_back() {
+    fn memory_is_zero_until_written_and_after_discard() {
         let mut memory = Mapping::new(3 * 4096).unwrap();
         assert!(memory.bytes().iter().all(|&b| b == 0));
         memory.bytes().fill(7);

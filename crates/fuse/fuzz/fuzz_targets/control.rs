@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use fuse::control::{Asked, FRAME, Reply};
+use fuse::control::{ControlRequest, FRAME, Reply};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -10,13 +10,13 @@ fuzz_target!(|data: &[u8]| {
     let mut frame = [0; FRAME];
     frame.iter_mut().zip(data).for_each(|(place, byte)| *place = *byte);
     let mut again = [0; FRAME];
-    if let Ok(asked) = Asked::read(&frame) {
+    if let Ok(asked) = ControlRequest::read(&frame) {
         asked.write(&mut again).expect("a request that was read");
-        assert_eq!(Asked::read(&again), Ok(asked));
+        assert_eq!(ControlRequest::read(&again), Ok(asked));
     }
     if let Ok(reply) = Reply::read(&frame) {
         reply.write(&mut again).expect("a reply that was read");
         assert_eq!(Reply::read(&again), Ok(reply));
     }
-    let _any_length = (Asked::read(data), Reply::read(data));
+    let _any_length = (ControlRequest::read(data), Reply::read(data));
 });

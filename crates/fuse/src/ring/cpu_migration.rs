@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_is_read_from_elsewhere() {
+    fn a_stream_is_served_from_another_cpu() {
         let mut stream = Stream::default();
         for n in 1..=3 * STREAM_READS {
             stream.record_reply(true);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_cpu_is_idle_it_stays() {
+    fn without_an_idle_cpu_there_is_no_migration() {
         let mut stream = Stream::default();
         for _ in 0..100 {
             stream.record_reply(true);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_goes_and_comes_back() {
+    fn the_thread_migrates_and_returns() {
         // In a separate thread, so the test process keeps its affinity.
         let moved = std::thread::spawn(|| {
             let all = rustix::thread::sched_getaffinity(None).unwrap();

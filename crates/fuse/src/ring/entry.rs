@@ -196,7 +196,7 @@ mod tests {
         /// Any bytes in an entry get a reply, whether or not the handler first asks for a blocking
         /// thread.
         #[test]
-        fn any_bytes_are_answered(
+        fn arbitrary_bytes_get_a_reply(
             in_out in prop::collection::vec(any::<u8>(), 128),
             opcode in 0_u32..64,
             first in prop::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 128),

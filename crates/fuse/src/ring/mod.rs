@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_lists() {
+    fn cpu_lists_are_parsed() {
         assert_eq!(parse_cpu_list(b"0\n"), Some(1));
         assert_eq!(parse_cpu_list(b"0-3\n"), Some(4));
         assert_eq!(parse_cpu_list(b"0-3,8,10-11\n"), Some(7));

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runnable_are_read() {
+    fn loadavg_is_parsed() {
         assert_eq!(parse(b"0.20 0.18 0.12 1/80 11206\n"), Some(1));
         assert_eq!(parse(b"0.20 0.18 0.12 317/1280 11206\n"), Some(317));
         for bad in [&b""[..], b"0.20", b"a b c d", b"1 2 3 /4", b"\xff \xff \xff \xff/"] {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_way_while_a_cpu_is_idle() {
+    fn sched_idle_while_a_cpu_is_idle() {
         let (mut policy, mut now) = (Policy::new(2), Duration::ZERO);
         assert_eq!(until_changed(&mut policy, &mut now, 1), Some((NET_SAMPLES, true)));
         assert_eq!(until_changed(&mut policy, &mut now, 2), Some((NET_SAMPLES, false)));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_kept_waiting_twice_takes_its_right_back() {
+    fn a_thread_that_starved_twice_leaves_sched_idle() {
         let (mut policy, mut now) = (Policy::new(2), Duration::ZERO);
         until_changed(&mut policy, &mut now, 1);
         assert_eq!(policy.step(now + STARVED_GAP, || Some(3)), None);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_until_it_went_well() {
+    fn backoff_grows_and_resets_after_a_good_period() {
         let (mut policy, mut now) = (Policy::new(2), Duration::ZERO);
         let mut backoffs = Vec::new();
         for _ in 0..8 {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn on_one_cpu_or_where_nothing_is_known_it_is_ordinary() {
+    fn one_cpu_or_unknown_load_means_sched_other() {
         let (mut policy, mut now) = (Policy::new(1), Duration::ZERO);
         assert_eq!(until_changed(&mut policy, &mut now, 1), None);
         let mut policy = Policy::new(8);

@@ -11,7 +11,7 @@ use crate::caller::Calling;
 use crate::ops::Server;
 use core::fmt;
 use fuse::abi::IoctlOut;
-use fuse::control::{Asked, FRAME, Malformed};
+use fuse::control::{ControlRequest, FRAME, Malformed};
 use fuse::{Reply, Request};
 use kept::Kept;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl Server {
         out: &mut [u8],
     ) -> Reply<(IoctlOut, usize)> {
         let out: &mut [u8; FRAME] = out.try_into().map_err(|_| Errno::NOTTY)?;
-        let answer = match Asked::read(frame) {
+        let answer = match ControlRequest::read(frame) {
             Err(Malformed::Foreign) => return Err(Errno::NOTTY),
             Err(Malformed::Version(_)) => Err(Errno::PROTO),
             Err(Malformed::Wrong) => Err(Errno::INVAL),
@@ -91,11 +91,11 @@ impl Server {
         Ok((IoctlOut::default(), FRAME))
     }
 
-    fn answer(&self, rq: &Request<'_>, node: u64, asked: Asked<'_>, out: &mut [u8; FRAME]) -> vnode::Result<()> {
+    fn answer(&self, rq: &Request<'_>, node: u64, asked: ControlRequest<'_>, out: &mut [u8; FRAME]) -> vnode::Result<()> {
         let kept = &self.channel.kept;
         match asked {
-            Asked::Rest { token, offset } => kept.rest(rq.uid, token, offset, Instant::now(), out),
-            Asked::Command { name, input } => {
+            ControlRequest::Rest { token, offset } => kept.rest(rq.uid, token, offset, Instant::now(), out),
+            ControlRequest::Command { name, input } => {
                 let reply = self.command(rq, node, name, input)?;
                 kept.begin(rq.uid, reply, Instant::now(), out)
             }

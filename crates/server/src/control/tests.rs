@@ -2,7 +2,7 @@ use super::{Command, Invocation};
 use crate::Config;
 use crate::ops::Server;
 use fuse::abi::{InHeader, IoctlIn, MknodIn};
-use fuse::control::{Asked, CONTROL, FRAME, PIECE_MAX, Reply};
+use fuse::control::{ControlRequest, CONTROL, FRAME, PIECE_MAX, Reply};
 use fuse::{Filesystem, Opcode, Request};
 use memfs::MemFs;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn send(server: &Server, (uid, may_block): (u32, bool), node: u64, frame: &[u8; 
     Ok(out)
 }
 
-fn ask(server: &Server, uid: u32, node: u64, asked: Asked<'_>) -> Result<(u64, Vec<u8>), Errno> {
+fn ask(server: &Server, uid: u32, node: u64, asked: ControlRequest<'_>) -> Result<(u64, Vec<u8>), Errno> {
     let mut frame = [0; FRAME];
     asked.write(&mut frame).unwrap();
     match Reply::read(&send(server, (uid, true), node, &frame).unwrap()).unwrap() {
@@ -49,7 +49,7 @@ fn ask(server: &Server, uid: u32, node: u64, asked: Asked<'_>) -> Result<(u64, V
 }
 
 fn command(server: &Server, uid: u32, name: &str, input: &[u8]) -> Result<Vec<u8>, Errno> {
-    ask(server, uid, ROOT, Asked::Command { name, input }).map(|(_, bytes)| bytes)
+    ask(server, uid, ROOT, ControlRequest::Command { name, input }).map(|(_, bytes)| bytes)
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn commands_that_are_not_there_are_told_from_those_of_other_objects() {
     let rq = Request::new(&InHeader::default(), Opcode::Mknod, true, &cancelled, &[]);
     node += server.mknod(&rq, ROOT, &MknodIn { mode: 0o100_644, ..MknodIn::default() }, b"f").unwrap().nodeid;
     let given =
-        |uid, node, name| ask(&server, uid, node, Asked::Command { name, input: b"in" }).map(|(_, bytes)| bytes);
+        |uid, node, name| ask(&server, uid, node, ControlRequest::Command { name, input: b"in" }).map(|(_, bytes)| bytes);
     assert_eq!(given(5, node, "test.files"), Ok(b"uid 5: in".to_vec()));
     // An inode that the kernel does not know, and a command of the layer's for its owner alone.
     assert_eq!(given(5, 4711, "test.files"), Err(Errno::STALE));
@@ -120,23 +120,23 @@ fn a_thread_that_serves_others_is_not_kept() {
     let server = server();
     let mut frame = [0; FRAME];
     for name in ["server.long", "server.sync", "none.such"] {
-        Asked::Command { name, input: b"" }.write(&mut frame).unwrap();
+        ControlRequest::Command { name, input: b"" }.write(&mut frame).unwrap();
         assert_eq!(send(&server, (0, false), ROOT, &frame), Err(MAY_BLOCK), "{name}");
     }
     // Fetching the rest takes no time.
-    let (token, _) = ask(&server, 0, ROOT, Asked::Command { name: "server.long", input: &[0; 20] }).unwrap();
-    Asked::Rest { token, offset: PIECE_MAX as u64 }.write(&mut frame).unwrap();
+    let (token, _) = ask(&server, 0, ROOT, ControlRequest::Command { name: "server.long", input: &[0; 20] }).unwrap();
+    ControlRequest::Rest { token, offset: PIECE_MAX as u64 }.write(&mut frame).unwrap();
     assert!(send(&server, (0, false), ROOT, &frame).is_ok());
 }
 
 #[test]
 fn long_replies_come_in_pieces_for_their_user_alone() {
     let server = server();
-    let (token, first) = ask(&server, 5, ROOT, Asked::Command { name: "server.long", input: &[0; 20] }).unwrap();
+    let (token, first) = ask(&server, 5, ROOT, ControlRequest::Command { name: "server.long", input: &[0; 20] }).unwrap();
     assert!(token != 0 && first.len() == PIECE_MAX);
     let mut got = first.len();
     while got < 20_000 {
-        let rest = Asked::Rest { token, offset: got as u64 };
+        let rest = ControlRequest::Rest { token, offset: got as u64 };
         assert_eq!(ask(&server, 6, ROOT, rest), Err(Errno::STALE));
         // Whatever object it is asked for on.
         let (more, bytes) = ask(&server, 5, 4711, rest).unwrap();
@@ -152,7 +152,7 @@ fn other_versions_and_foreign_frames_are_answered_so() {
     let server = server();
     let mut frame = [0; FRAME];
     assert_eq!(send(&server, (0, true), ROOT, &frame), Err(Errno::NOTTY));
-    Asked::Command { name: "server.sync", input: b"" }.write(&mut frame).unwrap();
+    ControlRequest::Command { name: "server.sync", input: b"" }.write(&mut frame).unwrap();
     frame[8] = 2;
     let reply = send(&server, (0, true), ROOT, &frame).unwrap();
     assert_eq!(Reply::read(&reply), Ok(Reply::Failed(Errno::PROTO)));
@@ -173,8 +173,8 @@ fn no_frame_does_harm() {
     for round in 0..20_000 {
         let name = ["server.long", "server.secret", "server.commands", "a.b"][random() as usize % 4];
         match round % 3 {
-            0 => Asked::Command { name, input: b"seven bytes" }.write(&mut valid).unwrap(),
-            _ => Asked::Rest { token: random() % 5, offset: random() % 20_000 }.write(&mut valid).unwrap(),
+            0 => ControlRequest::Command { name, input: b"seven bytes" }.write(&mut valid).unwrap(),
+            _ => ControlRequest::Rest { token: random() % 5, offset: random() % 20_000 }.write(&mut valid).unwrap(),
         }
         // Of a valid frame some bytes are changed, most of them of the header.
         for _ in 0..random() % 4 {
