@@ -1,4 +1,5 @@
-//! Any bytes as a frame of the control channel, a request and a reply. What is read is written and read again.
+//! Decodes arbitrary bytes as control frames, a request and a reply. A decoded frame is encoded and
+//! decoded again.
 
 #![no_main]
 
@@ -6,7 +7,7 @@ use fuse::control::{ControlRequest, FRAME, Reply};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    // Most inputs should get past the check of the length.
+    // Pad to a full frame, so that most inputs pass the length check.
     let mut frame = [0; FRAME];
     frame.iter_mut().zip(data).for_each(|(place, byte)| *place = *byte);
     let mut again = [0; FRAME];
