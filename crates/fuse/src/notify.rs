@@ -125,25 +125,25 @@ impl Notifier {
         self.send(abi::NOTIFY_RETRIEVE, &[out.as_bytes()])
     }
 
-    /// Requests that were read from the device and not answered are delivered again. Only with
     /// Makes the kernel deliver again all requests that were read from the device and not replied
     /// to. Only with [`crate::flags::HAS_RESEND`]; does not cover requests of the ring.
+    ///
     /// # Errors
     /// See [`Notifier`].
     pub fn resend(&self) -> Result<(), Errno> {
         self.send(abi::NOTIFY_RESEND, &[])
     }
 
-    /// All names are looked up anew before their next use. Since Linux 6.16 (7.44).
     /// Invalidates all cached names. Since Linux 6.16 (7.44).
+    ///
     /// # Errors
     /// See [`Notifier`].
     pub fn inc_epoch(&self) -> Result<(), Errno> {
         self.send(abi::NOTIFY_INC_EPOCH, &[])
     }
 
-    /// The kernel forgets those of the nodes that nothing uses. Since Linux 6.18 (7.45).
     /// Evicts those of the nodes that are not in use. Since Linux 6.18 (7.45).
+    ///
     /// # Errors
     /// See [`Notifier`].
     pub fn prune(&self, nodes: &[u64]) -> Result<(), Errno> {
@@ -151,8 +151,8 @@ impl Notifier {
         self.send(abi::NOTIFY_PRUNE, &[NotifyPruneOut { count, padding: 0, spare: 0 }.as_bytes(), nodes.as_bytes()])
     }
 
-    /// Those who poll an open file are to ask again. `kh` came with POLL.
     /// Wakes the pollers of an open file. `kh` is the number from its POLL request.
+    ///
     /// # Errors
     /// See [`Notifier`].
     pub fn poll_wakeup(&self, kh: u64) -> Result<(), Errno> {
