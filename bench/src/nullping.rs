@@ -13,7 +13,7 @@ use fuse::abi::{
     Kstatfs, LkIn, LkOut, LseekIn, MknodIn, OpenIn, OpenOut, ROOT_ID, ReadIn, ReleaseIn, RenameFlags2, SetattrIn,
     SetxattrIn, StatxIn, StatxOut, WriteIn,
 };
-use fuse::{Errno, Filesystem, MountOptions, Reply, Request, Session, Transport, Wish};
+use fuse::{Errno, Filesystem, InitConfig, MountOptions, Reply, Request, Session, Transport};
 
 /// The hidden first argument that makes this program a server; its mount point and transport follow.
 pub(crate) const SUBCOMMAND: &str = "nullping";
@@ -68,8 +68,8 @@ fn refused<T>() -> Reply<T> {
 }
 
 impl Filesystem for Nullping {
-    fn init(&self, _: &Arc<Session>, _: &InitIn) -> Wish {
-        Wish::default()
+    fn init(&self, _: &Arc<Session>, _: &InitIn) -> InitConfig {
+        InitConfig::default()
     }
     fn destroy(&self) {}
     fn lookup(&self, _: &Request<'_>, parent: u64, name: &[u8]) -> Reply<Option<EntryOut>> {

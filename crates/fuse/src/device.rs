@@ -105,34 +105,34 @@ impl Readers {
         let readers = self.clone();
         let run = move || {
             sys::block_signals();
-            let device = cloned(&readers.core.session);
+            let device = clone_device_fd(&readers.core.session);
             // Without memory the pool has one thread less.
             if let Ok(mut reader) = Reader::new(readers.clone(), device) {
                 reader.run(true);
             }
-            readers.left();
+            readers.thread_ended();
         };
         if let Err(error) = std::thread::Builder::new().name(name).spawn(run) {
             tracing::warn!(%error, "cannot start another thread for /dev/fuse");
-            self.left();
-            return if self.others() { Next::Caller } else { Next::Nobody };
+            self.thread_ended();
+            return if self.has_others() { Next::Caller } else { Next::Nobody };
         }
         Next::Other
     }
 
     /// Whether threads other than the first exist.
-    fn others(&self) -> bool {
+    fn has_others(&self) -> bool {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).living > 0
     }
 
-    fn left(&self) {
+    fn thread_ended(&self) {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).living -= 1;
         self.ended.notify_all();
     }
 }
 
 /// Returns another descriptor of the connection, or the existing one if cloning fails.
-fn cloned(session: &Session) -> Arc<OwnedFd> {
+fn clone_device_fd(session: &Session) -> Arc<OwnedFd> {
     let new = open().and_then(|new| sys::clone_device(new.as_fd(), session.device.as_fd()).map(|()| new));
     new.map_or_else(|_| session.device.clone(), Arc::new)
 }
@@ -145,7 +145,7 @@ struct Reader {
     slot: Arc<Slot>,
     pipe: Pipe,
     /// High-water mark of the buffer since memory was last released.
-    high: usize,
+    high_water: usize,
 }
 
 impl Drop for Reader {
@@ -160,7 +160,7 @@ impl Reader {
         let payload = session.agreed().map_or(crate::abi::MIN_READ_BUFFER, |agreed| agreed.payload);
         let buffer = Mapping::new(HEAD + payload)?;
         let slot = session.inflight.add_slot();
-        Ok(Self { readers, device, buffer, slot, pipe: Pipe::new(), high: 0 })
+        Ok(Self { readers, device, buffer, slot, pipe: Pipe::new(), high_water: 0 })
     }
 
     /// Serves until the connection is closed or, if `may_end`, enough other threads are idle.
@@ -197,15 +197,15 @@ impl Reader {
     }
 
     fn read(&mut self) -> Result<usize, Errno> {
-        if self.high > KEEP {
+        if self.high_water > KEEP {
             let mut wanted = [PollFd::new(&*self.device, PollFlags::IN)];
             if poll(&mut wanted, Some(&KEEP_MEMORY)) == Ok(0) {
-                self.buffer.discard(KEEP..self.high.next_multiple_of(4096));
-                self.high = 0;
+                self.buffer.discard(KEEP..self.high_water.next_multiple_of(4096));
+                self.high_water = 0;
             }
         }
         let len = rustix::io::read(&*self.device, self.buffer.bytes())?;
-        self.high = self.high.max(len);
+        self.high_water = self.high_water.max(len);
         Ok(len)
     }
 
@@ -231,7 +231,7 @@ impl Reader {
                 if last
                     && !opcode.is_oneway()
                     && matches!(self.readers.grow(), Next::Caller)
-                    && self.put_off(header, len)
+                    && self.queue_request(header, len)
                 {
                     return;
                 }
@@ -248,7 +248,7 @@ impl Reader {
 
     /// Queues the request just read for the next free thread, and continues reading: only a reading
     /// thread receives interrupts. Returns false if the request has to be served here.
-    fn put_off(&mut self, header: InHeader, len: usize) -> bool {
+    fn queue_request(&mut self, header: InHeader, len: usize) -> bool {
         let backlog = &self.readers.backlog;
         // Idle threads are reading already.
         if self.readers.idle.load(Ordering::SeqCst) > 0 || !backlog.has_room() {
@@ -268,7 +268,7 @@ impl Reader {
             && let Some(opcode) = Opcode::new(header.opcode)
         {
             buffer.copy_from_slice(message);
-            self.high = self.high.max(len);
+            self.high_water = self.high_water.max(len);
             self.serve(&core, (header, opcode), len, &waiting.slot, waiting.device.as_fd());
         }
         core.session.inflight.remove_slot(&waiting.slot);
@@ -297,7 +297,7 @@ impl Reader {
                 self.reply_from_pipe(core, header.unique, (payload_at, len), device);
             }
             Outcome::Reply(len) => {
-                self.high = self.high.max(payload_at + len);
+                self.high_water = self.high_water.max(payload_at + len);
                 let body = self.buffer.bytes().get(payload_at..payload_at + len).unwrap_or_default();
                 reply(device, header.unique, Ok(body));
             }
@@ -311,9 +311,9 @@ impl Reader {
     fn reply_from_pipe(&mut self, core: &Core, unique: u64, (payload_at, len): (usize, usize), device: BorrowedFd<'_>) {
         core.session.counters.spliced.fetch_add(1, Ordering::Relaxed);
         if let Some(sent) = self.pipe.send(device) {
-            return accepted(sent);
+            return check_sent(sent);
         }
-        self.high = self.high.max(payload_at + len);
+        self.high_water = self.high_water.max(payload_at + len);
         let body = self.buffer.bytes().get_mut(payload_at..payload_at + len).unwrap_or_default();
         let taken = self.pipe.take(body);
         reply(device, unique, taken.map(|()| &*body));
@@ -321,7 +321,7 @@ impl Reader {
 }
 
 /// Handles the kernel's response to a reply.
-fn accepted(sent: Result<(), Errno>) {
+fn check_sent(sent: Result<(), Errno>) {
     match sent {
         // ENOENT: the caller was killed. The others: the connection is closed.
         Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => {}
@@ -334,5 +334,5 @@ pub(crate) fn reply(device: BorrowedFd<'_>, unique: u64, answer: Result<&[u8], E
     let (body, error) = answer.map_or_else(|errno| (&[][..], -errno.raw_os_error()), |body| (body, 0));
     let len = u32::try_from(size_of::<OutHeader>() + body.len()).unwrap_or(u32::MAX);
     let header = OutHeader { len, error, unique };
-    accepted(rustix::io::writev(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body)]).map(drop));
+    check_sent(rustix::io::writev(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body)]).map(drop));
 }

@@ -79,12 +79,12 @@ impl Dispatcher {
     /// Runs the request's handler. If it panics, the request fails with `EIO`.
     pub(crate) fn run(&self, frame: &mut Frame<'_>, counters: &Counters) -> Outcome {
         if tracing::enabled!(tracing::Level::TRACE) {
-            return trace::traced(frame, |frame| self.answer(frame, counters));
+            return trace::traced(frame, |frame| self.run_handler(frame, counters));
         }
-        self.answer(frame, counters)
+        self.run_handler(frame, counters)
     }
 
-    fn answer(&self, frame: &mut Frame<'_>, counters: &Counters) -> Outcome {
+    fn run_handler(&self, frame: &mut Frame<'_>, counters: &Counters) -> Outcome {
         let result = catch_unwind(AssertUnwindSafe(|| self.handle(frame, counters)));
         if frame.opcode.is_oneway() {
             return Outcome::Nothing;
@@ -92,7 +92,7 @@ impl Dispatcher {
         match result {
             Ok(Ok(len)) => Outcome::Reply(len),
             Ok(Err(MAY_BLOCK)) if !frame.may_block => Outcome::MayBlock,
-            Ok(Err(errno)) => Outcome::Error(speakable(errno, frame.opcode)),
+            Ok(Err(errno)) => Outcome::Error(valid_errno(errno, frame.opcode)),
             Err(_) => {
                 tracing::error!(opcode = %frame.opcode, node = frame.header.nodeid, "a handler panicked: the request fails with EIO");
                 Outcome::Error(Errno::IO)
@@ -237,7 +237,7 @@ impl Dispatcher {
             Opcode::Getxattr => getxattr(fs, rq, first, payload, len),
             Opcode::Listxattr => {
                 let arg: abi::GetxattrIn = parse(first)?;
-                xattr_answer(payload, arg.size, |out| fs.listxattr(rq, node, out))
+                xattr_reply(payload, arg.size, |out| fs.listxattr(rq, node, out))
             }
             Opcode::Removexattr => fs.removexattr(rq, node, name(payload, len)?).map(|()| 0),
             _ => Err(Errno::NOSYS),
@@ -416,7 +416,7 @@ const fn incomplete(opcode: Opcode) -> Outcome {
 }
 
 /// Returns an errno that the kernel accepts: 1 to 511.
-fn speakable(errno: Errno, opcode: Opcode) -> Errno {
+fn valid_errno(errno: Errno, opcode: Opcode) -> Errno {
     if (1..512).contains(&errno.raw_os_error()) {
         return errno;
     }
@@ -472,7 +472,7 @@ fn batch_forget(fs: &dyn Filesystem, counters: &Counters, first: &[u8], list: &[
 }
 
 /// GETXATTR and LISTXATTR: returns the value, or only its size if the caller passed no buffer.
-fn xattr_answer(
+fn xattr_reply(
     payload: &mut [u8],
     size: u32,
     handler: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
@@ -500,7 +500,7 @@ fn getxattr(
     let place = copy.get_mut(..name.len()).ok_or(Errno::RANGE)?;
     place.copy_from_slice(name);
     let name = &*place;
-    let result = xattr_answer(payload, arg.size, |out| fs.getxattr(rq, rq.node, name, out));
+    let result = xattr_reply(payload, arg.size, |out| fs.getxattr(rq, rq.node, name, out));
     if result == Err(MAY_BLOCK) {
         restore(payload, name);
     }

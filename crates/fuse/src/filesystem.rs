@@ -24,13 +24,13 @@ pub type Reply<T> = core::result::Result<T, Errno>;
 pub trait Filesystem: Send + Sync + 'static {
     /// Receives the kernel's offer and returns the file system's wishes. Called once, before all
     /// other methods.
-    fn init(&self, session: &Arc<Session>, offer: &InitIn) -> crate::Wish;
+    fn init(&self, session: &Arc<Session>, offer: &InitIn) -> crate::InitConfig;
 
     /// Ends the file system: the connection was unmounted or aborted. No method is called after
     /// this one.
     fn destroy(&self);
 
-    /// `None`: a negative lookup, which the kernel may cache for [`crate::Wish::negative_timeout`].
+    /// `None`: a negative lookup, which the kernel may cache for [`crate::InitConfig::negative_timeout`].
     fn lookup(&self, rq: &Request<'_>, parent: u64, name: &[u8]) -> Reply<Option<EntryOut>>;
     /// Subtracts `ForgetOne::nlookup` from each node's lookup count.
     fn forget(&self, nodes: &[ForgetOne]);
@@ -64,7 +64,8 @@ pub trait Filesystem: Send + Sync + 'static {
     ) -> Reply<()>;
     /// link(2)
     fn link(&self, rq: &Request<'_>, node: u64, new_parent: u64, new_name: &[u8]) -> Reply<EntryOut>;
-    /// open(2) of an existing file. `arg.flags` are the `O_*` bits; `arg.open_flags` may have `OPEN_KILL_SUIDGID`.
+    /// open(2) of an existing file. `arg.flags` are the `O_*` bits; `arg.open_flags` may have
+    /// `OPEN_KILL_SUIDGID`.
     fn open(&self, rq: &Request<'_>, node: u64, arg: &OpenIn) -> Reply<OpenOut>;
     /// open(2) with `O_CREAT` of a name that does not exist.
     fn create(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn, name: &[u8]) -> Reply<(EntryOut, OpenOut)>;

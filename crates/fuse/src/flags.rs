@@ -1,4 +1,4 @@
-//! INIT flags: the kernel offers them, [`crate::Wish::flags`] accepts them. Both words of the
+//! INIT flags: the kernel offers them, [`crate::InitConfig::flags`] accepts them. Both words of the
 //! protocol are combined in one `u64`.
 
 macro_rules! flags {

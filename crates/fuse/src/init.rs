@@ -14,7 +14,7 @@ const DEFAULT_PAGES: u16 = 32;
 /// Flags that the kernel does not offer are silently dropped; [`crate::Session::agreed`] returns
 /// the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct InitConfig {
     /// Flags of [`crate::flags`]. Those of the transport ([`flags::TRANSPORT`]) are implied.
     pub flags: u64,
     /// Largest write in bytes, which also limits reads. At most 1 MiB unless the system's limit was
@@ -38,7 +38,7 @@ pub struct Wish {
     pub negative_timeout: Duration,
 }
 
-impl Default for Wish {
+impl Default for InitConfig {
     fn default() -> Self {
         Self {
             flags: flags::ASYNC_READ | flags::PARALLEL_DIROPS | flags::HAS_IOCTL_DIR | flags::ASYNC_DIO,
@@ -118,20 +118,20 @@ pub(crate) const fn is_supported(offer: &InitIn) -> bool {
 }
 
 /// Combines offer and wish.
-pub(crate) fn agree(offer: &InitIn, wish: &Wish, ring: bool) -> (Agreed, InitOut) {
+pub(crate) fn agree(offer: &InitIn, init_config: &InitConfig, ring: bool) -> (Agreed, InitOut) {
     let offered = offer.all_flags();
-    let mut agreed = offered & (wish.flags & !flags::TRANSPORT | flags::TRANSPORT);
+    let mut agreed = offered & (init_config.flags & !flags::TRANSPORT | flags::TRANSPORT);
     if !ring {
         agreed &= !flags::OVER_IO_URING;
     }
-    if agreed & flags::PASSTHROUGH != 0 && (agreed & flags::WRITEBACK_CACHE != 0 || wish.max_stack_depth == 0) {
+    if agreed & flags::PASSTHROUGH != 0 && (agreed & flags::WRITEBACK_CACHE != 0 || init_config.max_stack_depth == 0) {
         tracing::warn!("passthrough is off: it needs a stack depth of 1 or 2 and excludes the writeback cache");
         agreed &= !flags::PASSTHROUGH;
     }
     let page = u32::try_from(PAGE).unwrap_or(4096);
-    let wanted_pages = u16::try_from(wish.max_write.div_ceil(page).max(1)).unwrap_or(u16::MAX);
+    let wanted_pages = u16::try_from(init_config.max_write.div_ceil(page).max(1)).unwrap_or(u16::MAX);
     let max_pages = if agreed & flags::MAX_PAGES != 0 { wanted_pages } else { DEFAULT_PAGES.min(wanted_pages) };
-    let max_write = wish.max_write.clamp(page, u32::from(max_pages) * page);
+    let max_write = init_config.max_write.clamp(page, u32::from(max_pages) * page);
     let minor = offer.minor.min(KERNEL_MINOR_VERSION);
     let passthrough = agreed & flags::PASSTHROUGH != 0;
     #[expect(clippy::cast_possible_truncation, reason = "the flags are split into their two words")]
@@ -139,17 +139,17 @@ pub(crate) fn agree(offer: &InitIn, wish: &Wish, ring: bool) -> (Agreed, InitOut
     let out = InitOut {
         major: KERNEL_VERSION,
         minor,
-        max_readahead: offer.max_readahead.min(wish.max_readahead),
+        max_readahead: offer.max_readahead.min(init_config.max_readahead),
         flags: low,
-        max_background: wish.max_background,
-        congestion_threshold: wish.congestion_threshold,
+        max_background: init_config.max_background,
+        congestion_threshold: init_config.congestion_threshold,
         max_write,
-        time_gran: wish.time_gran,
+        time_gran: init_config.time_gran,
         max_pages,
         map_alignment: 0,
         flags2: high,
-        max_stack_depth: if passthrough { wish.max_stack_depth.min(2) } else { 0 },
-        request_timeout: if agreed & flags::REQUEST_TIMEOUT != 0 { wish.request_timeout } else { 0 },
+        max_stack_depth: if passthrough { init_config.max_stack_depth.min(2) } else { 0 },
+        request_timeout: if agreed & flags::REQUEST_TIMEOUT != 0 { init_config.request_timeout } else { 0 },
         unused: [0; 11],
     };
     // Without MAX_PAGES, reads may still reach the kernel's default size.
@@ -161,7 +161,7 @@ pub(crate) fn agree(offer: &InitIn, wish: &Wish, ring: bool) -> (Agreed, InitOut
         max_write,
         max_readahead: out.max_readahead,
         payload,
-        negative_timeout: wish.negative_timeout,
+        negative_timeout: init_config.negative_timeout,
     };
     (agreed, out)
 }
@@ -183,23 +183,23 @@ mod tests {
 
     #[test]
     fn only_flags_that_both_sides_want_are_agreed() {
-        let wish = Wish { flags: flags::PASSTHROUGH | flags::DONT_MASK, ..Wish::default() };
-        let (agreed, out) = agree(&offer(45, u64::MAX), &wish, true);
+        let init_config = InitConfig { flags: flags::PASSTHROUGH | flags::DONT_MASK, ..InitConfig::default() };
+        let (agreed, out) = agree(&offer(45, u64::MAX), &init_config, true);
         assert!(agreed.has(flags::PASSTHROUGH | flags::DONT_MASK | flags::OVER_IO_URING | flags::MAX_PAGES));
         assert!(!agreed.has(flags::POSIX_ACL));
         assert_eq!((out.minor, out.max_stack_depth, out.max_pages), (45, 1, 256));
         assert_eq!(agreed.payload, 1 << 20);
-        let (agreed, _) = agree(&offer(45, u64::MAX), &wish, false);
+        let (agreed, _) = agree(&offer(45, u64::MAX), &init_config, false);
         assert!(!agreed.has(flags::OVER_IO_URING));
-        let (agreed, out) = agree(&offer(99, flags::DONT_MASK), &wish, true);
+        let (agreed, out) = agree(&offer(99, flags::DONT_MASK), &init_config, true);
         assert_eq!(agreed.flags, flags::DONT_MASK);
         assert_eq!((out.minor, out.max_stack_depth, out.max_write, agreed.payload), (45, 0, 131_072, 131_072));
     }
 
     #[test]
     fn passthrough_excludes_the_writeback_cache() {
-        let wish = Wish { flags: flags::PASSTHROUGH | flags::WRITEBACK_CACHE, ..Wish::default() };
-        assert!(!agree(&offer(45, u64::MAX), &wish, true).0.has(flags::PASSTHROUGH));
+        let init_config = InitConfig { flags: flags::PASSTHROUGH | flags::WRITEBACK_CACHE, ..InitConfig::default() };
+        assert!(!agree(&offer(45, u64::MAX), &init_config, true).0.has(flags::PASSTHROUGH));
     }
 
     #[test]

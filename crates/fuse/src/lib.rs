@@ -60,7 +60,7 @@ pub use dirbuf::DirBuf;
 pub use error::MountError;
 pub use filesystem::{Filesystem, Reply};
 pub use heap_trim::trim_heap;
-pub use init::{Agreed, Wish};
+pub use init::{Agreed, InitConfig};
 pub use mount::{Flags, MountOptions, Mounter, Transport};
 pub use notify::Notifier;
 pub use opcode::Opcode;

@@ -8,7 +8,9 @@ use crate::mount::{self, Attached, Mounter, Prepared};
 use crate::request::parse;
 use crate::ring::{self, Plan, Rings};
 use crate::sys::Mapping;
-use crate::{Agreed, CounterSnapshot, Errno, Filesystem, MountError, MountOptions, Opcode, Transport, Wish, flags};
+use crate::{
+    Agreed, CounterSnapshot, Errno, Filesystem, InitConfig, MountError, MountOptions, Opcode, Transport, flags,
+};
 use crate::{fusermount, init, sys};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -193,10 +195,10 @@ impl Session {
                 format!("the kernel speaks {}.{}, not 7.31 or newer", offer.major, offer.minor),
             )));
         }
-        let mut wish = fs.init(self, &offer);
-        wish.max_readahead = self.options.readahead.unwrap_or(wish.max_readahead);
-        let rings = self.rings(&offer, &wish).map_err(refuse)?;
-        let (agreed, out) = init::agree(&offer, &wish, rings.is_some());
+        let mut init_config = fs.init(self, &offer);
+        init_config.max_readahead = self.options.readahead.unwrap_or(init_config.max_readahead);
+        let rings = self.rings(&offer, &init_config).map_err(refuse)?;
+        let (agreed, out) = init::agree(&offer, &init_config, rings.is_some());
         let _once = self.agreed.set(agreed);
         device::reply(self.device.as_fd(), header.unique, Ok(out.as_bytes()));
         let dispatcher = Dispatcher::new(fs.clone(), agreed.flags, agreed.negative_timeout);
@@ -232,7 +234,7 @@ impl Session {
     }
 
     /// Creates the rings if the kernel offers them and the options ask for them.
-    fn rings(self: &Arc<Self>, offer: &InitIn, wish: &Wish) -> Result<Option<Rings>, MountError> {
+    fn rings(self: &Arc<Self>, offer: &InitIn, init_config: &InitConfig) -> Result<Option<Rings>, MountError> {
         let offered = offer.all_flags() & flags::OVER_IO_URING != 0;
         let wanted = self.options.transport;
         if !offered && ring_is_switched_off() {
@@ -249,7 +251,7 @@ impl Session {
         let plan = Plan {
             device: self.device.clone(),
             depth: self.options.depth,
-            payload: init::agree(offer, wish, true).0.payload,
+            payload: init::agree(offer, init_config, true).0.payload,
             workers: self.options.max_workers,
         };
         match Rings::prepare(self, &plan) {

@@ -21,7 +21,8 @@ fn check(result: libc::c_int) -> Result<i32, Errno> {
 /// progress.
 pub(crate) fn clone_device(new: BorrowedFd<'_>, device: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut number = u32::try_from(device.as_raw_fd()).map_err(|_| Errno::BADF)?;
-    // SAFETY: this command of /dev/fuse reads one u32, which outlives the call; other files refuse it.
+    // SAFETY: this command of /dev/fuse reads one u32, which outlives the call; other files refuse
+    // it.
     check(unsafe { libc::ioctl(new.as_raw_fd(), DEV_IOC_CLONE, &raw mut number) }).map(drop)
 }
 

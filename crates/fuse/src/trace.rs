@@ -15,18 +15,18 @@ use std::time::Instant;
 pub(crate) fn traced(frame: &mut Frame<'_>, run: impl FnOnce(&mut Frame<'_>) -> Outcome) -> Outcome {
     let (header, opcode) = (frame.header, frame.opcode);
     // The reply overwrites the names, and the caller may exit once it is sent.
-    let (asked, by) = (asked(frame), caller(&header));
+    let (request, by) = (describe_request(frame), caller(&header));
     let begun = Instant::now();
     let outcome = run(frame);
     let time = begun.elapsed();
     if outcome != Outcome::MayBlock && !(opcode == Opcode::NotifyReply && header.unique == KICK) {
-        tracing::trace!("{asked}: {} in {time:?}; {by}", answered(opcode, outcome, frame.payload));
+        tracing::trace!("{request}: {} in {time:?}; {by}", describe_outcome(opcode, outcome, frame.payload));
     }
     outcome
 }
 
 /// Formats opcode, node and arguments.
-fn asked(frame: &Frame<'_>) -> String {
+fn describe_request(frame: &Frame<'_>) -> String {
     let mut out = format!("{} node {}", frame.opcode, frame.header.nodeid);
     // A truncated request gets an error as its reply; the line shows the complete part.
     let _ = arguments(&mut out, frame);
@@ -99,7 +99,7 @@ fn caller(header: &InHeader) -> String {
     out
 }
 
-fn answered(opcode: Opcode, outcome: Outcome, payload: &[u8]) -> String {
+fn describe_outcome(opcode: Opcode, outcome: Outcome, payload: &[u8]) -> String {
     match outcome {
         // A cacheable negative lookup is a reply without a node.
         Outcome::Reply(_)
@@ -124,7 +124,7 @@ mod tests {
         header.nodeid = 7;
         let (mut payload, len) = (payload.to_vec(), payload.len());
         let cancelled = AtomicBool::new(false);
-        asked(&Frame {
+        describe_request(&Frame {
             header,
             opcode,
             first,
@@ -153,12 +153,12 @@ mod tests {
 
     #[test]
     fn errors_are_logged_by_name() {
-        let error = |errno| answered(Opcode::Open, Outcome::Error(errno), &[]);
+        let error = |errno| describe_outcome(Opcode::Open, Outcome::Error(errno), &[]);
         assert_eq!((error(Errno::ACCESS).as_str(), error(Errno::TOOBIG).as_str()), ("EACCES", "E2BIG"));
         let entry = EntryOut::default();
-        assert_eq!(answered(Opcode::Lookup, Outcome::Reply(size_of_val(&entry)), entry.as_bytes()), "ENOENT");
-        assert_eq!(answered(Opcode::Getattr, Outcome::Reply(1), &[0; 200]), "done");
-        assert_eq!(answered(Opcode::Read, Outcome::Reply(5), &[0; 200]), "5 bytes");
+        assert_eq!(describe_outcome(Opcode::Lookup, Outcome::Reply(size_of_val(&entry)), entry.as_bytes()), "ENOENT");
+        assert_eq!(describe_outcome(Opcode::Getattr, Outcome::Reply(1), &[0; 200]), "done");
+        assert_eq!(describe_outcome(Opcode::Read, Outcome::Reply(5), &[0; 200]), "5 bytes");
     }
 
     #[test]

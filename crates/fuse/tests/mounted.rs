@@ -77,7 +77,7 @@ fn thousands_of_names() {
         for plus in [true, false] {
             let mut memory = Memory::new();
             if !plus {
-                memory.wish.flags &= !(flags::DO_READDIRPLUS | flags::READDIRPLUS_AUTO);
+                memory.init_config.flags &= !(flags::DO_READDIRPLUS | flags::READDIRPLUS_AUTO);
             }
             let expected: HashSet<String> = (0..5000).map(|i| format!("name-{i:0>width$}", width = i % 100)).collect();
             for name in &expected {
@@ -349,7 +349,7 @@ fn notifications_invalidate_the_kernels_caches() {
     on_each(|mount| {
         let mut memory = Memory::new();
         memory.valid = Duration::from_secs(3600);
-        memory.wish.negative_timeout = Duration::from_secs(3600);
+        memory.init_config.negative_timeout = Duration::from_secs(3600);
         let node = memory.add_file(b"f", b"old text");
         let m = mount(memory);
         let notifier = m.session.notifier();

@@ -193,7 +193,7 @@ mod tests {
         listing_cache.begin(&CX, 7, &*dir).unwrap();
         assert_eq!(verdict(&listing_cache, &*dir), Verdict::Stale(record), "the kernel may keep the earlier listing");
         listing_cache.drop_record(7, record);
-        assert_eq!(verdict(&listing_cache, &*dir), Verdict::Valid, "the kernel was told");
+        assert_eq!(verdict(&listing_cache, &*dir), Verdict::Valid, "the kernel was notified");
         listing_cache.begin(&CX, 7, &*dir).unwrap();
         listing_cache.drop_record(7, record);
         touch("c");

@@ -152,7 +152,7 @@ impl Nodes {
                         None => {
                             let old = Arc::clone(&known.vnode);
                             drop(shard);
-                            gone = Some(is_gone(&*old));
+                            gone = Some(is_removed(&*old));
                             continue;
                         }
                         Some(true) => known.generation = generation,
@@ -274,7 +274,7 @@ impl Nodes {
 }
 
 /// Whether the object has no link left, or no longer exists.
-fn is_gone(vnode: &dyn Vnode) -> bool {
+fn is_removed(vnode: &dyn Vnode) -> bool {
     match vnode.getattr(&Cx::internal(0, 0)) {
         Ok(attr) => attr.nlink == 0,
         Err(errno) => errno == Errno::STALE || errno == Errno::NOENT,

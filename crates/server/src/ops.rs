@@ -16,7 +16,7 @@ use fuse::abi::{
     StatxIn, StatxOut, WriteIn,
 };
 use fuse::control::CONTROL;
-use fuse::{BackingId, Filesystem, Reply, Request, Session, Wish, flags};
+use fuse::{BackingId, Filesystem, InitConfig, Reply, Request, Session, flags};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -337,17 +337,17 @@ fn leave_to_kernel<T>() -> Reply<T> {
 }
 
 impl Filesystem for Server {
-    fn init(&self, session: &Arc<Session>, offer: &InitIn) -> Wish {
+    fn init(&self, session: &Arc<Session>, offer: &InitIn) -> InitConfig {
         let _ = self.session.set(Arc::clone(session));
         self.notifier.attach(session);
-        Wish {
+        InitConfig {
             flags: self.init_flags(offer),
             max_write: 1 << 20,
             max_readahead: 1 << 20,
             time_gran: 1,
             max_stack_depth: self.stack_depth,
             negative_timeout: self.names,
-            ..Wish::default()
+            ..InitConfig::default()
         }
     }
 
@@ -542,8 +542,8 @@ impl Filesystem for Server {
         let call = RequestContext::of(rq);
         let flags = convert::open_flags(arg.flags);
         let dir = self.nodes.get(parent)?;
-        let made = dir.create(&call.cx(arg.umask), name(bytes)?, arg.mode & 0o7777, flags);
-        let (entry, file) = made.map_err(|errno| match errno {
+        let created = dir.create(&call.cx(arg.umask), name(bytes)?, arg.mode & 0o7777, flags);
+        let (entry, file) = created.map_err(|errno| match errno {
             // Another process created it without the kernel's knowledge: the kernel repeats the
             // lookup and opens the existing file.
             Errno::EXIST if !convert::exclusive(arg.flags) => Errno::STALE,
@@ -559,8 +559,8 @@ impl Filesystem for Server {
         self.check_writable()?;
         let call = RequestContext::of(rq);
         let flags = convert::open_flags(arg.flags);
-        let made = self.nodes.get(parent)?.tmpfile(&call.cx(arg.umask), arg.mode & 0o7777, flags);
-        let (entry, file) = made.map_err(|errno| self.warn_on_shortage(rq, errno))?;
+        let created = self.nodes.get(parent)?.tmpfile(&call.cx(arg.umask), arg.mode & 0o7777, flags);
+        let (entry, file) = created.map_err(|errno| self.warn_on_shortage(rq, errno))?;
         let out = self.entry_out(&call.call, parent, &entry);
         let open = self.open_new(&out, file, flags, &entry.attr)?;
         Ok((self.refresh_attr_lifetime(&call.call, out), open))

@@ -334,9 +334,9 @@ mod tests {
 
         /// Sends attributes of node 7 to the kernel.
         fn is_out_of_band(&self, attr: &Attr) -> bool {
-            let news = self.pages.is_out_of_band(7, attr);
+            let out_of_band = self.pages.is_out_of_band(7, attr);
             self.pages.drop_if_stale(7, attr, false, &self.notifier);
-            news
+            out_of_band
         }
     }
 
@@ -403,9 +403,9 @@ mod tests {
         assert!(!test.is_out_of_band(&attr(3, 3, 13)), "one is still under way");
         test.pages.end(&second, Some(&attr(3, 3, 13)));
         assert!(!test.is_out_of_band(&attr(3, 3, 13)));
-        assert!(!test.is_out_of_band(&attr(2, 2, 12)), "an answer that comes late");
+        assert!(!test.is_out_of_band(&attr(2, 2, 12)), "a late reply");
         assert!(test.is_out_of_band(&attr(4, 4, 13)));
-        assert!(!test.is_out_of_band(&attr(4, 4, 13)), "told once");
+        assert!(!test.is_out_of_band(&attr(4, 4, 13)), "sent once");
         let third = test.pages.begin(7);
         test.pages.end(&third, None);
         assert!(!test.is_out_of_band(&attr(5, 5, 13)), "what it is since is not known");

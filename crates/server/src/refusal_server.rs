@@ -10,7 +10,7 @@ use fuse::abi::{
     Kstatfs, LkIn, LkOut, LseekIn, MknodIn, OpenIn, OpenOut, ReadIn, ReleaseIn, RenameFlags2, SetattrIn, SetxattrIn,
     StatxIn, StatxOut, WriteIn,
 };
-use fuse::{Filesystem, Reply, Request, Session, Wish, flags};
+use fuse::{Filesystem, InitConfig, Reply, Request, Session, flags};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,13 +98,13 @@ fn extend_validity(seconds: &mut u64, nanoseconds: &mut u32) {
 }
 
 impl Filesystem for RefusalServer {
-    fn init(&self, session: &Arc<Session>, offer: &InitIn) -> Wish {
-        let wish = self.server.init(session, offer);
+    fn init(&self, session: &Arc<Session>, offer: &InitIn) -> InitConfig {
+        let init_config = self.server.init(session, offer);
         // The detector needs every lookup of a missing or restricted name, so READDIRPLUS is off.
-        Wish {
-            flags: wish.flags & !(flags::DO_READDIRPLUS | flags::READDIRPLUS_AUTO),
+        InitConfig {
+            flags: init_config.flags & !(flags::DO_READDIRPLUS | flags::READDIRPLUS_AUTO),
             negative_timeout: Duration::ZERO,
-            ..wish
+            ..init_config
         }
     }
 
@@ -392,7 +392,7 @@ mod tests {
         request(1, Opcode::Mknod, |rq| fs.mknod(rq, ROOT, &MknodIn { mode, ..MknodIn::default() }, bytes).unwrap())
     }
 
-    fn ask(fs: &RefusalServer, pid: u32, node: u64) {
+    fn getattr_as(fs: &RefusalServer, pid: u32, node: u64) {
         request(pid, Opcode::Getattr, |rq| fs.getattr(rq, node, &GetattrIn::default()).unwrap());
     }
 
@@ -418,13 +418,13 @@ mod tests {
     fn a_getattr_for_valid_attributes_is_a_refusal() {
         let (fs, seen) = refusal_server();
         let node = make(&fs, b"f", 0o100_600).nodeid;
-        ask(&fs, 2, node);
+        getattr_as(&fs, 2, node);
         assert_eq!(*seen.lock().unwrap(), [(2, node, 7)]);
         // After a change of an object, the kernel requests its attributes once.
         request(1, Opcode::Setxattr, |rq| fs.setxattr(rq, node, &SetxattrIn::default(), b"user.a", b"b").unwrap());
-        ask(&fs, 3, node);
+        getattr_as(&fs, 3, node);
         assert_eq!(seen.lock().unwrap().len(), 1);
-        ask(&fs, 3, node);
+        getattr_as(&fs, 3, node);
         assert_eq!(seen.lock().unwrap().len(), 2);
     }
 
@@ -433,18 +433,18 @@ mod tests {
         let (fs, seen) = refusal_server();
         let node = make(&fs, b"f", 0o100_600).nodeid;
         let open = request(1, Opcode::Open, |rq| fs.open(rq, node, &OpenIn::default()).unwrap());
-        ask(&fs, 2, node);
-        ask(&fs, 2, node);
+        getattr_as(&fs, 2, node);
+        getattr_as(&fs, 2, node);
         request(3, Opcode::Lookup, |rq| fs.lookup(rq, ROOT, b"f").unwrap());
-        ask(&fs, 2, node);
+        getattr_as(&fs, 2, node);
         assert_eq!(*seen.lock().unwrap(), []);
         request(3, Opcode::Lookup, |rq| fs.lookup(rq, ROOT, b"f").unwrap());
-        ask(&fs, 3, node);
+        getattr_as(&fs, 3, node);
         assert_eq!(*seen.lock().unwrap(), [(3, node, 7)]);
         request(1, Opcode::Release, |rq| {
             fs.release(rq, node, &ReleaseIn { fh: open.fh, ..ReleaseIn::default() }).unwrap();
         });
-        ask(&fs, 2, node);
+        getattr_as(&fs, 2, node);
         assert_eq!(seen.lock().unwrap().len(), 1);
     }
 }

@@ -11,9 +11,9 @@ fuzz_target!(|data: &[u8]| {
     let mut frame = [0; FRAME];
     frame.iter_mut().zip(data).for_each(|(place, byte)| *place = *byte);
     let mut again = [0; FRAME];
-    if let Ok(asked) = ControlRequest::read(&frame) {
-        asked.write(&mut again).expect("a request that was read");
-        assert_eq!(ControlRequest::read(&again), Ok(asked));
+    if let Ok(request) = ControlRequest::read(&frame) {
+        request.write(&mut again).expect("a request that was read");
+        assert_eq!(ControlRequest::read(&again), Ok(request));
     }
     if let Ok(reply) = Reply::read(&frame) {
         reply.write(&mut again).expect("a reply that was read");

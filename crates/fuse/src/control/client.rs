@@ -5,7 +5,7 @@ use rustix::fs::{AtFlags, FileType, StatxFlags};
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// How often a command is sent again because the server dropped its reply before the last piece.
-const AGAIN: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 
 /// Why a command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub fn call(file: impl AsFd, command: &str, input: &[u8]) -> Result<Vec<u8>, Err
     let file = file.as_fd();
     check(file)?;
     let mut done = Err(Error::Garbled);
-    for _ in 0..AGAIN {
+    for _ in 0..MAX_ATTEMPTS {
         done = call_once(command, input, &mut |frame| sys::control(file, frame));
         if done != Err(Error::Refused(Errno::STALE)) {
             break;
@@ -81,10 +81,10 @@ type Exchange<'a> = &'a mut dyn FnMut(&mut [u8; FRAME]) -> Result<(), Errno>;
 
 fn call_once(command: &str, input: &[u8], exchange: Exchange<'_>) -> Result<Vec<u8>, Error> {
     let mut whole = Vec::new();
-    let mut asked = ControlRequest::Command { name: command, input };
+    let mut request = ControlRequest::Command { name: command, input };
     let mut frame = [0; FRAME];
     loop {
-        asked.write(&mut frame).map_err(Error::Channel)?;
+        request.write(&mut frame).map_err(Error::Channel)?;
         exchange(&mut frame).map_err(|errno| match errno {
             Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL => Error::Foreign,
             _ => Error::Channel(errno),
@@ -102,7 +102,7 @@ fn call_once(command: &str, input: &[u8], exchange: Exchange<'_>) -> Result<Vec<
                 if token == 0 {
                     return Ok(whole);
                 }
-                asked = ControlRequest::Rest { token, offset: whole.len() as u64 };
+                request = ControlRequest::Rest { token, offset: whole.len() as u64 };
             }
         }
     }
@@ -114,7 +114,7 @@ mod tests {
     use crate::control::{PIECE_MAX, REPLY_MAX};
 
     /// Simulates a server that sends `whole` in pieces of `piece` bytes.
-    fn say(whole: &[u8], piece: usize) -> Result<Vec<u8>, Error> {
+    fn serve_in_pieces(whole: &[u8], piece: usize) -> Result<Vec<u8>, Error> {
         call_once("a.b", b"input", &mut |frame| {
             let at = match ControlRequest::read(frame).unwrap() {
                 ControlRequest::Command { name: "a.b", input: b"input" } => 0,
@@ -131,10 +131,10 @@ mod tests {
     fn pieces_are_reassembled() {
         let long: Vec<u8> = (0..40_000_u32).map(|n| n as u8).collect();
         for piece in [1000, PIECE_MAX] {
-            assert_eq!(say(&long, piece).unwrap(), long);
+            assert_eq!(serve_in_pieces(&long, piece).unwrap(), long);
         }
-        assert_eq!(say(b"", 10).unwrap(), b"");
-        assert_eq!(say(&vec![1; REPLY_MAX + 1], PIECE_MAX), Err(Error::Garbled));
+        assert_eq!(serve_in_pieces(b"", 10).unwrap(), b"");
+        assert_eq!(serve_in_pieces(&vec![1; REPLY_MAX + 1], PIECE_MAX), Err(Error::Garbled));
     }
 
     #[test]

@@ -165,8 +165,8 @@ impl<'a> Reply<'a> {
         let end = offset.checked_add(bytes.len() as u64).ok_or(Malformed::Wrong)?;
         let fits = end <= total && total <= REPLY_MAX as u64;
         // The last piece reaches the end of the reply, and every other piece carries data.
-        let goes_on = end < total && !bytes.is_empty();
-        if fits && (token == 0 && end == total || token != 0 && goes_on) {
+        let has_more = end < total && !bytes.is_empty();
+        if fits && (token == 0 && end == total || token != 0 && has_more) {
             Ok(Self::Piece { token, offset, total, bytes })
         } else {
             Err(Malformed::Wrong)
@@ -230,9 +230,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn written(asked: &ControlRequest<'_>) -> [u8; FRAME] {
+    fn written(request: &ControlRequest<'_>) -> [u8; FRAME] {
         let mut frame = [7; FRAME];
-        asked.write(&mut frame).unwrap();
+        request.write(&mut frame).unwrap();
         frame
     }
 
@@ -313,9 +313,9 @@ mod tests {
     proptest! {
         #[test]
         fn written_requests_are_read_back(name in "[a-z]{1,20}\\.[a-z0-9-]{1,20}", input in proptest::collection::vec(any::<u8>(), 0..500)) {
-            let asked = ControlRequest::Command { name: &name, input: &input };
-            let frame = written(&asked);
-            prop_assert_eq!(ControlRequest::read(&frame), Ok(asked));
+            let request = ControlRequest::Command { name: &name, input: &input };
+            let frame = written(&request);
+            prop_assert_eq!(ControlRequest::read(&frame), Ok(request));
         }
 
         #[test]
@@ -341,9 +341,9 @@ mod tests {
         #[test]
         fn decoding_and_encoding_round_trip(frame in frames()) {
             let mut again = [7; FRAME];
-            if let Ok(asked) = ControlRequest::read(&frame) {
-                prop_assert_eq!(asked.write(&mut again), Ok(()));
-                prop_assert_eq!(ControlRequest::read(&again), Ok(asked));
+            if let Ok(request) = ControlRequest::read(&frame) {
+                prop_assert_eq!(request.write(&mut again), Ok(()));
+                prop_assert_eq!(ControlRequest::read(&again), Ok(request));
             }
             if let Ok(reply) = Reply::read(&frame) {
                 prop_assert_eq!(reply.write(&mut again), Ok(()));

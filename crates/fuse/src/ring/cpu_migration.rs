@@ -53,7 +53,7 @@ impl CpuMigration {
         let Some(migrated) = self.stream.step(idle) else { return true };
         let moved = sched_setaffinity(None, if migrated { &self.other_cpus } else { &self.own_cpu });
         if let Err(error) = &moved {
-            tracing::debug!(migrated, %error, "a queue's thread can't change its CPU");
+            tracing::debug!(migrated, %error, "a queue thread cannot change its CPU affinity");
         }
         moved.is_ok()
     }

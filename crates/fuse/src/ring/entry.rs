@@ -29,7 +29,7 @@ pub(super) struct Entry {
     /// Length of the last reply, in bytes.
     replied: usize,
     /// High-water mark of the payload since memory was last released.
-    high: usize,
+    high_water: usize,
     /// Index in the queue's table.
     pub(super) index: usize,
     /// Whether the entry is being registered, as opposed to carrying a reply.
@@ -57,7 +57,7 @@ impl Entry {
             commit_id: 0,
             payload_len: 0,
             replied: 0,
-            high: 0,
+            high_water: 0,
             index,
             registering: true,
             committed_in: 0,
@@ -89,7 +89,7 @@ impl Entry {
         self.payload_len = (header.ring_ent_in_out.payload_sz as usize).min(payload_len);
         self.request = InHeader::read_from_prefix(&header.in_out).map(|(h, _)| h).unwrap_or_default();
         self.opcode = Opcode::new(self.request.opcode);
-        self.high = self.high.max(self.payload_len);
+        self.high_water = self.high_water.max(self.payload_len);
         inflight.begin(&self.slot, self.request.unique);
         self.opcode
     }
@@ -128,16 +128,16 @@ impl Entry {
         if outcome == Outcome::MayBlock {
             return false;
         }
-        self.answer(outcome);
+        self.set_reply(outcome);
         true
     }
 
     /// Encodes an error as the reply, without calling a handler.
     pub(super) fn refuse(&mut self) {
-        self.answer(Outcome::Error(Errno::AGAIN));
+        self.set_reply(Outcome::Error(Errno::AGAIN));
     }
 
-    fn answer(&mut self, outcome: Outcome) {
+    fn set_reply(&mut self, outcome: Outcome) {
         InFlight::end(&self.slot);
         let (len, error) = match outcome {
             Outcome::Reply(len) => (len, 0),
@@ -146,7 +146,7 @@ impl Entry {
         };
         // Handlers get no more room than the kernel requested, so a handler writes little beyond
         // its reply.
-        self.high = self.high.max(len);
+        self.high_water = self.high_water.max(len);
         self.replied = len;
         let len = u32::try_from(len).unwrap_or(0);
         let out = OutHeader { len: len + size_of::<OutHeader>() as u32, error, unique: self.request.unique };
@@ -163,14 +163,14 @@ impl Entry {
 
     /// Whether the entry holds more memory than an idle one should.
     pub(super) const fn is_large(&self) -> bool {
-        self.high > KEEP
+        self.high_water > KEEP
     }
 
     /// Releases the memory of large transfers.
     pub(super) fn shrink(&mut self) {
         if self.is_large() {
-            self.memory.discard(PAYLOAD_AT + KEEP..PAYLOAD_AT + self.high.next_multiple_of(4096));
-            self.high = KEEP;
+            self.memory.discard(PAYLOAD_AT + KEEP..PAYLOAD_AT + self.high_water.next_multiple_of(4096));
+            self.high_water = KEEP;
         }
     }
 }

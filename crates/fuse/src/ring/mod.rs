@@ -131,7 +131,7 @@ fn pin(cpu: u16) {
         let mut set = rustix::thread::CpuSet::new();
         set.set(usize::from(cpu));
         if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-            tracing::debug!(cpu, %error, "a queue's thread is not pinned");
+            tracing::debug!(cpu, %error, "cannot pin a queue thread");
         }
     }
 }

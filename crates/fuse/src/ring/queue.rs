@@ -23,7 +23,7 @@ const IDLE_TIMEOUT: Timespec = Timespec::new().sec(1);
 /// Delay before a registration is retried that came too early.
 const REGISTER_RETRY_DELAY: Duration = Duration::from_micros(50);
 /// User data of the eventfd poll; other completions carry an entry's index.
-const WATCH: u64 = u64::MAX;
+const WAKEUP: u64 = u64::MAX;
 
 /// Queue of one CPU, run by its own thread.
 pub(super) struct Queue {
@@ -135,7 +135,7 @@ impl Queue {
 
     /// Serves until the connection is closed.
     pub(super) fn run(mut self, core: &Arc<Core>) {
-        self.submit(&sqe::watch(self.returns.eventfd.as_raw_fd(), WATCH));
+        self.submit(&sqe::poll_eventfd(self.returns.eventfd.as_raw_fd(), WAKEUP));
         for index in 0..self.entries.len() {
             self.register(index);
         }
@@ -175,9 +175,9 @@ impl Queue {
         // Nothing completes during this loop: the kernel does its part only inside this thread's
         // system calls.
         while let Some(completion) = self.next_completion() {
-            if completion.user_data() == WATCH {
+            if completion.user_data() == WAKEUP {
                 if !cqueue::more(completion.flags()) && !self.down {
-                    self.submit(&sqe::watch(self.returns.eventfd.as_raw_fd(), WATCH));
+                    self.submit(&sqe::poll_eventfd(self.returns.eventfd.as_raw_fd(), WAKEUP));
                 }
                 self.commit_returned();
             } else {
@@ -213,7 +213,7 @@ impl Queue {
     fn kick(&self) {
         // The new entries must be submitted first.
         if let Err(error) = self.ring.submit() {
-            tracing::debug!(cpu = self.cpu, %error, "could not submit before a kick");
+            tracing::debug!(cpu = self.cpu, %error, "cannot submit before a kick");
         }
         self.stall_recovery.kick();
     }
@@ -266,7 +266,7 @@ impl Queue {
                 return self.register(index);
             }
             _ if entry.registering => {
-                tracing::warn!(cpu = self.cpu, %error, "the kernel does not take a ring entry; the device serves");
+                tracing::warn!(cpu = self.cpu, %error, "the kernel refused a ring entry: requests use /dev/fuse");
                 self.session.ring_failed();
             }
             // The kernel rejected the reply, or its request is gone. It has released the entry.
@@ -295,7 +295,7 @@ impl Queue {
         if free < self.plan.depth && self.entries.len() < MAX_ENTRIES {
             match self.add_entry() {
                 Ok(index) => self.register(index),
-                Err(error) => tracing::warn!(cpu = self.cpu, %error, "no memory for another ring entry"),
+                Err(error) => tracing::warn!(cpu = self.cpu, %error, "cannot add a ring entry"),
             }
         }
     }

@@ -73,7 +73,7 @@ impl SchedIdle {
         }
         let changed = sys::set_sched_idle(idle_class);
         if let Err(error) = &changed {
-            tracing::debug!(idle_class, %error, "a queue's thread can't change how it is scheduled");
+            tracing::debug!(idle_class, %error, "a queue thread cannot change its scheduling class");
         }
         changed.is_ok()
     }

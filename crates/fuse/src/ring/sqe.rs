@@ -43,7 +43,7 @@ pub(super) fn commit(qid: u16, commit_id: u64, user_data: u64) -> Entry128 {
 }
 
 /// Returns a multishot poll that completes each time `eventfd` is written.
-pub(super) fn watch(eventfd: RawFd, user_data: u64) -> Entry128 {
+pub(super) fn poll_eventfd(eventfd: RawFd, user_data: u64) -> Entry128 {
     let events = u32::from(libc::POLLIN.unsigned_abs());
     opcode::PollAdd::new(types::Fd(eventfd), events).multi(true).build().user_data(user_data).into()
 }

@@ -54,13 +54,13 @@ impl StallRecovery {
         // An empty retrieve of a file's cached data is replied to on the queue of the calling CPU.
         // The kernel must know the file. If it does not, another thread on that CPU makes some
         // system call on the mount.
-        let told = if file == 0 { Err(Errno::NOENT) } else { self.session.notifier().kick(file) };
-        if told.is_err() {
-            self.call();
+        let sent = if file == 0 { Err(Errno::NOENT) } else { self.session.notifier().kick(file) };
+        if sent.is_err() {
+            self.spawn_caller();
         }
     }
 
-    fn call(&self) {
+    fn spawn_caller(&self) {
         let mut callers = lock(&self.callers);
         if callers.count >= MAX_CALLERS {
             return;
@@ -69,7 +69,7 @@ impl StallRecovery {
         drop(callers);
         let (session, cpu, callers) = (self.session.clone(), self.cpu, self.callers.clone());
         let scheduling = self.scheduling;
-        let call = move || {
+        let spawn_caller = move || {
             sys::block_signals();
             sys::reset_inherited_policy(scheduling);
             super::pin(cpu);
@@ -81,8 +81,8 @@ impl StallRecovery {
             callers.ids.retain(|&other| other != id);
             callers.count -= 1;
         };
-        if let Err(error) = std::thread::Builder::new().name(format!("fuse-kick-{cpu}")).spawn(call) {
-            tracing::warn!(cpu, %error, "a queue stands still until a slow request ends");
+        if let Err(error) = std::thread::Builder::new().name(format!("fuse-kick-{cpu}")).spawn(spawn_caller) {
+            tracing::warn!(cpu, %error, "a queue stalls until a slow request ends: cannot start a thread");
             lock(&self.callers).count -= 1;
         }
     }

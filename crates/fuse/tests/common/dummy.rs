@@ -1,7 +1,7 @@
 //! A file system that accepts every request and uses all of its arguments.
 
 use fuse::abi::*;
-use fuse::{Errno, Filesystem, MAY_BLOCK, Reply, Request, Session, Wish};
+use fuse::{Errno, Filesystem, InitConfig, MAY_BLOCK, Reply, Request, Session};
 use std::sync::Arc;
 
 /// See the module. With `shy`, every request first asks for a thread that may block.
@@ -34,8 +34,8 @@ impl Dummy {
 }
 
 impl Filesystem for Dummy {
-    fn init(&self, _: &Arc<Session>, _: &InitIn) -> Wish {
-        Wish::default()
+    fn init(&self, _: &Arc<Session>, _: &InitIn) -> InitConfig {
+        InitConfig::default()
     }
     fn destroy(&self) {}
     fn lookup(&self, rq: &Request<'_>, _: u64, name: &[u8]) -> Reply<Option<EntryOut>> {

@@ -1,7 +1,7 @@
 //! A small in-memory file system with files that misbehave on purpose.
 
 use fuse::abi::*;
-use fuse::{BackingId, DirBuf, Errno, Filesystem, MAY_BLOCK, Reply, Request, Session, Wish, flags};
+use fuse::{BackingId, DirBuf, Errno, Filesystem, InitConfig, MAY_BLOCK, Reply, Request, Session, flags};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ struct Node {
 pub struct Memory {
     nodes: Mutex<HashMap<u64, Node>>,
     next: AtomicU64,
-    pub wish: Wish,
+    pub init_config: InitConfig,
     pub valid: Duration,
     pub offer: OnceLock<InitIn>,
     session: OnceLock<std::sync::Weak<Session>>,
@@ -55,13 +55,13 @@ impl Memory {
             | flags::HAS_RESEND
             | flags::HAS_EXPIRE_ONLY
             | flags::NO_OPENDIR_SUPPORT;
-        let mut wish = Wish::default();
-        wish.flags |= wished;
+        let mut init_config = InitConfig::default();
+        init_config.flags |= wished;
         let root = Node { mode: 0o40_777, nlink: 2, ..Node::default() };
         Self {
             nodes: Mutex::new(HashMap::from([(ROOT_ID, root)])),
             next: AtomicU64::new(2),
-            wish,
+            init_config,
             valid: Duration::ZERO,
             offer: OnceLock::new(),
             session: OnceLock::new(),
@@ -177,10 +177,10 @@ impl Memory {
 }
 
 impl Filesystem for Memory {
-    fn init(&self, session: &Arc<Session>, offer: &InitIn) -> Wish {
+    fn init(&self, session: &Arc<Session>, offer: &InitIn) -> InitConfig {
         let _once = self.offer.set(*offer);
         let _once = self.session.set(Arc::downgrade(session));
-        self.wish
+        self.init_config
     }
 
     fn destroy(&self) {

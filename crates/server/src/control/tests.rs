@@ -39,9 +39,9 @@ fn send(server: &Server, (uid, may_block): (u32, bool), node: u64, frame: &[u8; 
     Ok(out)
 }
 
-fn ask(server: &Server, uid: u32, node: u64, asked: ControlRequest<'_>) -> Result<(u64, Vec<u8>), Errno> {
+fn send_request(server: &Server, uid: u32, node: u64, request: ControlRequest<'_>) -> Result<(u64, Vec<u8>), Errno> {
     let mut frame = [0; FRAME];
-    asked.write(&mut frame).unwrap();
+    request.write(&mut frame).unwrap();
     match Reply::read(&send(server, (uid, true), node, &frame).unwrap()).unwrap() {
         Reply::Failed(errno) => Err(errno),
         Reply::Piece { token, bytes, .. } => Ok((token, bytes.to_vec())),
@@ -49,7 +49,7 @@ fn ask(server: &Server, uid: u32, node: u64, asked: ControlRequest<'_>) -> Resul
 }
 
 fn command(server: &Server, uid: u32, name: &str, input: &[u8]) -> Result<Vec<u8>, Errno> {
-    ask(server, uid, ROOT, ControlRequest::Command { name, input }).map(|(_, bytes)| bytes)
+    send_request(server, uid, ROOT, ControlRequest::Command { name, input }).map(|(_, bytes)| bytes)
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn unknown_commands_and_wrong_objects_have_different_errors() {
     let rq = Request::new(&InHeader::default(), Opcode::Mknod, true, &cancelled, &[]);
     node += server.mknod(&rq, ROOT, &MknodIn { mode: 0o100_644, ..MknodIn::default() }, b"f").unwrap().nodeid;
     let given = |uid, node, name| {
-        ask(&server, uid, node, ControlRequest::Command { name, input: b"in" }).map(|(_, bytes)| bytes)
+        send_request(&server, uid, node, ControlRequest::Command { name, input: b"in" }).map(|(_, bytes)| bytes)
     };
     assert_eq!(given(5, node, "test.files"), Ok(b"uid 5: in".to_vec()));
     // An inode unknown to the kernel, and an owner-only command of a layer.
@@ -125,7 +125,8 @@ fn commands_do_not_run_on_shared_threads() {
         assert_eq!(send(&server, (0, false), ROOT, &frame), Err(MAY_BLOCK), "{name}");
     }
     // Fetching the rest of a reply does not block.
-    let (token, _) = ask(&server, 0, ROOT, ControlRequest::Command { name: "server.long", input: &[0; 20] }).unwrap();
+    let (token, _) =
+        send_request(&server, 0, ROOT, ControlRequest::Command { name: "server.long", input: &[0; 20] }).unwrap();
     ControlRequest::Rest { token, offset: PIECE_MAX as u64 }.write(&mut frame).unwrap();
     assert!(send(&server, (0, false), ROOT, &frame).is_ok());
 }
@@ -134,14 +135,14 @@ fn commands_do_not_run_on_shared_threads() {
 fn long_replies_are_fetched_in_pieces_by_the_same_user() {
     let server = server();
     let (token, first) =
-        ask(&server, 5, ROOT, ControlRequest::Command { name: "server.long", input: &[0; 20] }).unwrap();
+        send_request(&server, 5, ROOT, ControlRequest::Command { name: "server.long", input: &[0; 20] }).unwrap();
     assert!(token != 0 && first.len() == PIECE_MAX);
     let mut got = first.len();
     while got < 20_000 {
         let rest = ControlRequest::Rest { token, offset: got as u64 };
-        assert_eq!(ask(&server, 6, ROOT, rest), Err(Errno::STALE));
+        assert_eq!(send_request(&server, 6, ROOT, rest), Err(Errno::STALE));
         // The rest can be fetched on any object.
-        let (more, bytes) = ask(&server, 5, 4711, rest).unwrap();
+        let (more, bytes) = send_request(&server, 5, 4711, rest).unwrap();
         got += bytes.len();
         assert_eq!(more == 0, got == 20_000);
     }
