@@ -94,7 +94,11 @@ impl Dispatcher {
             Ok(Err(MAY_BLOCK)) if !frame.may_block => Outcome::MayBlock,
             Ok(Err(errno)) => Outcome::Error(valid_errno(errno, frame.opcode)),
             Err(_) => {
-                tracing::error!(opcode = %frame.opcode, node = frame.header.nodeid, "a handler panicked: the request fails with EIO");
+                tracing::error!(
+                    opcode = %frame.opcode,
+                    node = frame.header.nodeid,
+                    "a handler panicked: the request fails with EIO"
+                );
                 Outcome::Error(Errno::IO)
             }
         }
@@ -420,7 +424,11 @@ fn valid_errno(errno: Errno, opcode: Opcode) -> Errno {
     if (1..512).contains(&errno.raw_os_error()) {
         return errno;
     }
-    tracing::error!(%opcode, errno = errno.raw_os_error(), "a handler returned an invalid errno: the request fails with EIO");
+    tracing::error!(
+        %opcode,
+        errno = errno.raw_os_error(),
+        "a handler returned an invalid errno: the request fails with EIO"
+    );
     Errno::IO
 }
 

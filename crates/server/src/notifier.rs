@@ -165,7 +165,7 @@ impl NotificationQueue {
         let notifier = Arc::clone(self);
         let thread = std::thread::Builder::new().name("fuse-notify".into()).spawn(move || notifier.serve());
         if let Err(error) = &thread {
-            tracing::warn!(%error, "no notification thread: out-of-band changes become visible only when cached attributes expire");
+            tracing::warn!(%error, "no notification thread: out-of-band changes appear only when caches expire");
             self.close();
         }
         thread.is_ok()

@@ -193,11 +193,11 @@ impl Server {
     fn fetch_attr(&self, call: &RequestContext<'_>, node: u64) -> Reply<Attr> {
         let (vnode, cx) = (self.nodes.get(node)?, call.cx(0));
         let attr = vnode.getattr(&cx)?;
-        self.send_attr(&cx, (node, &*vnode), attr)
+        self.check_attr(&cx, (node, &*vnode), attr)
     }
 
     /// Runs the checks for attributes that are about to be sent to the kernel.
-    fn send_attr(&self, cx: &Cx<'_>, (node, vnode): (u64, &dyn Vnode), attr: Attr) -> Reply<Attr> {
+    fn check_attr(&self, cx: &Cx<'_>, (node, vnode): (u64, &dyn Vnode), attr: Attr) -> Reply<Attr> {
         self.listing_cache.check(cx, (node, vnode), &attr, &self.notifier)?;
         self.files.attributes_sent(node, &attr, &self.notifier);
         Ok(attr)
@@ -286,7 +286,7 @@ impl Server {
         if errno == Errno::NFILE && self.files.is_time_to_warn() {
             tracing::warn!(
                 uid = rq.uid,
-                "cannot open a file: no more open files: the server or this user's share has run out of descriptors; see ulimit -n"
+                "cannot open a file: no more open files: the server or this user's share is out of descriptors; see ulimit -n"
             );
         }
         errno
@@ -400,7 +400,7 @@ impl Filesystem for Server {
         let call = RequestContext::of(rq);
         let vnode = self.nodes.get(node)?;
         if let Some(attr) = self.noop_setattr(rq, node, &*vnode, arg)? {
-            let attr = self.send_attr(&call.cx(0), (node, &*vnode), attr)?;
+            let attr = self.check_attr(&call.cx(0), (node, &*vnode), attr)?;
             return Ok(convert::attr_out(&attr, self.attr_lifetime(&call.call, node)));
         }
         let file = if arg.valid & fuse::abi::FATTR_FH != 0 { self.files.get(arg.fh).ok() } else { None };

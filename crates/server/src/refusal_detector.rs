@@ -7,6 +7,7 @@
 //! the layer determines what the caller may not do.
 //!
 //! Three rules make the detection as reliable as possible:
+//!
 //! * Names of restricted objects ([`is_restricted`]) are not cached by the kernel, so each path to
 //!   them causes a LOOKUP by the caller, whose attributes are then valid.
 //! * Data of an open file is written without the server's knowledge, and its attributes become

@@ -4,7 +4,7 @@ use core::fmt;
 use rustix::fs::{AtFlags, FileType, StatxFlags};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// How often a command is sent again because the server dropped its reply before the last piece.
+/// Maximum number of attempts for a command whose reply the server drops before the last piece.
 const MAX_ATTEMPTS: usize = 3;
 
 /// Why a command failed.

@@ -24,7 +24,7 @@ pub(super) const BUILTIN: [Builtin; 4] = [
     Builtin {
         is: Command {
             name: "server.info",
-            help: "Returns the state of the server as JSON: version, process, transport, inodes known to the kernel, open files.",
+            help: "Returns the state of the server as JSON: version, process, transport, inodes in use, open files.",
             who: Who::Anyone,
         },
         run: |server, _| info(server),
