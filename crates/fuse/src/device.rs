@@ -73,13 +73,13 @@ impl Readers {
     }
 
     /// Reads and serves on the calling thread until the connection is closed, then waits for the
-    /// other threads. Returns false if some still run handlers after `patience`.
-    pub(crate) fn run(self: &Arc<Self>, patience: Duration) -> bool {
+    /// other threads. Returns false if some still run handlers after `timeout`.
+    pub(crate) fn run(self: &Arc<Self>, timeout: Duration) -> bool {
         Reader::new(self.clone(), self.core.session.device.clone()).map_or_else(
             |error| tracing::error!(%error, "cannot read /dev/fuse: no memory for a buffer"),
             |mut reader| reader.run(false),
         );
-        let deadline = std::time::Instant::now() + patience;
+        let deadline = std::time::Instant::now() + timeout;
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         while threads.living > 0 {
             let left = deadline.saturating_duration_since(std::time::Instant::now());

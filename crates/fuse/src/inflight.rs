@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// the request, so a thread begins that request within moments. An interrupt without a request after
 /// this time belongs to one that has completed. While an interrupt waits, every request takes a
 /// lock, so the time must be short.
-const PATIENCE: Duration = Duration::from_secs(1);
+const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Slot for one request at a time: a ring entry, or a thread that reads the device.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl InFlight {
             if state.early.iter().any(|&(early, _)| early == unique) {
                 slot.cancelled.store(true, Ordering::Relaxed);
             }
-            state.early.retain(|&(early, since)| early != unique && since.elapsed() < PATIENCE);
+            state.early.retain(|&(early, since)| early != unique && since.elapsed() < INTERRUPT_TIMEOUT);
             self.attention.store(state.early.len(), Ordering::SeqCst);
         }
     }
@@ -89,7 +89,7 @@ impl InFlight {
             Some(slot) => slot.cancelled.store(true, Ordering::SeqCst),
             None => state.early.push((unique, Instant::now())),
         }
-        state.early.retain(|&(_, since)| since.elapsed() < PATIENCE);
+        state.early.retain(|&(_, since)| since.elapsed() < INTERRUPT_TIMEOUT);
         self.attention.store(state.early.len(), Ordering::SeqCst);
     }
 

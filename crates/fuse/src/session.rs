@@ -23,7 +23,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// How long closing a session waits for running handlers.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A mounted file system, from mount to unmount.
 pub struct Session {
@@ -170,9 +170,9 @@ impl Session {
             rings.start(&core);
         }
         let _nobody_waits = report.send(Ok(()));
-        let mut all = Readers::new(core).run(PATIENCE);
+        let mut all = Readers::new(core).run(SHUTDOWN_TIMEOUT);
         if let Some(rings) = rings {
-            all &= rings.join(PATIENCE);
+            all &= rings.join(SHUTDOWN_TIMEOUT);
         }
         if all {
             fs.destroy();

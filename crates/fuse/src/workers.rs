@@ -111,12 +111,12 @@ impl<J: Job> Workers<J> {
     }
 
     /// Ends the workers once the queue is empty, and waits for them. Returns false if some are
-    /// still running after `patience`.
-    pub(crate) fn close(&self, patience: Duration) -> bool {
+    /// still running after `timeout`.
+    pub(crate) fn close(&self, timeout: Duration) -> bool {
         let mut state = self.lock();
         state.closed = true;
         self.changed.notify_all();
-        let deadline = std::time::Instant::now() + patience;
+        let deadline = std::time::Instant::now() + timeout;
         while state.threads > 0 {
             let left = deadline.saturating_duration_since(std::time::Instant::now());
             if left.is_zero() {

@@ -126,13 +126,13 @@ impl NotificationQueue {
         drop(self.sent.wait_timeout_while(self.queue(), left, pending));
     }
 
-    /// Queues a notification and waits until it was sent, at most for `patience`. A handler must
+    /// Queues a notification and waits until it was sent, at most for `timeout`. A handler must
     /// not call this while the kernel holds a lock that the notification needs, unless it accepts
     /// to time out.
-    pub(crate) fn enqueue_and_wait(self: &Arc<Self>, notification: Notification, patience: Duration) {
+    pub(crate) fn enqueue_and_wait(self: &Arc<Self>, notification: Notification, timeout: Duration) {
         let (done, sent) = sync_channel(1);
         self.push(notification, Some(done));
-        let _late = sent.recv_timeout(patience);
+        let _late = sent.recv_timeout(timeout);
     }
 
     fn push(self: &Arc<Self>, notification: Notification, done: Option<SyncSender<()>>) -> bool {
@@ -171,8 +171,8 @@ impl NotificationQueue {
         thread.is_ok()
     }
 
-    /// Waits until all notifications queued so far were sent. Returns false after `patience`.
-    pub(crate) fn settle(&self, patience: Duration) -> bool {
+    /// Waits until all notifications queued so far were sent. Returns false after `timeout`.
+    pub(crate) fn settle(&self, timeout: Duration) -> bool {
         let sent = {
             let mut queue = self.queue();
             if queue.closed || (queue.notifications.is_empty() && queue.sending.is_none()) {
@@ -183,7 +183,7 @@ impl NotificationQueue {
             sent
         };
         // A dropped sender means that the connection is closed.
-        !matches!(sent.recv_timeout(patience), Err(RecvTimeoutError::Timeout))
+        !matches!(sent.recv_timeout(timeout), Err(RecvTimeoutError::Timeout))
     }
 
     fn serve(&self) {
@@ -320,8 +320,8 @@ impl Upcalls for UpcallHandler {
         nodes.into_iter().map(|node| self.nodes.successors.number_of(node)).collect()
     }
 
-    fn settle(&self, patience: Duration) -> bool {
-        self.notifier.settle(patience)
+    fn settle(&self, timeout: Duration) -> bool {
+        self.notifier.settle(timeout)
     }
 }
 

@@ -400,7 +400,7 @@ mod tests {
         let (first, second) = (test.pages.begin(7), test.pages.begin(7));
         assert!(first.matters() && !test.is_out_of_band(&attr(2, 2, 12)));
         test.pages.end(&first, Some(&attr(2, 2, 12)));
-        assert!(!test.is_out_of_band(&attr(3, 3, 13)), "one is still under way");
+        assert!(!test.is_out_of_band(&attr(3, 3, 13)), "one is still in progress");
         test.pages.end(&second, Some(&attr(3, 3, 13)));
         assert!(!test.is_out_of_band(&attr(3, 3, 13)));
         assert!(!test.is_out_of_band(&attr(2, 2, 12)), "a late reply");

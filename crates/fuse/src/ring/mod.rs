@@ -87,13 +87,13 @@ impl Rings {
     }
 
     /// Waits for the threads to end, after the connection was closed. Returns false if handlers
-    /// still run after `patience`.
-    pub(crate) fn join(self, patience: Duration) -> bool {
+    /// still run after `timeout`.
+    pub(crate) fn join(self, timeout: Duration) -> bool {
         for queue in self.queues {
             drop(queue.start);
             let _panicked = queue.thread.join();
         }
-        self.workers.close(patience)
+        self.workers.close(timeout)
     }
 }
 

@@ -170,15 +170,15 @@ mod tests {
             let _token = begin(&pending, uid, REPLY_MAX, now);
             let _token = begin(&pending, uid, REPLY_MAX, now);
         }
-        let held = || {
+        let pending_size = || {
             let state = pending.state();
             (state.replies.len(), state.replies.iter().map(|reply| reply.bytes.len()).sum::<usize>())
         };
-        assert_eq!(held(), (8, MAX_BYTES));
+        assert_eq!(pending_size(), (8, MAX_BYTES));
         for uid in 0..100 {
             let _token = begin(&pending, uid, 10_000, now);
         }
-        assert!(held().0 == MAX_REPLIES && held().1 <= MAX_BYTES);
+        assert!(pending_size().0 == MAX_REPLIES && pending_size().1 <= MAX_BYTES);
         // Expired replies are dropped at the next command, even if its reply is short.
         let _token = begin(&pending, 1, 1, now + LIFETIME);
         assert!(pending.state().replies.is_empty());
