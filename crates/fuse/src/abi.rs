@@ -3,7 +3,7 @@
 //! Each one is `struct fuse_*` of `<linux/fuse.h>` in CamelCase, without the prefix. Fields keep
 //! the kernel's names, so the header documents them. All are plain integers without padding: any
 //! bytes of the right length are a valid value.
-#![expect(missing_docs, reason = "fields and constants are the kernel header's own, which documents them")]
+#![expect(missing_docs, reason = "the kernel header documents fields and constants")]
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -91,7 +91,8 @@ pub const IO_URING_CMD_COMMIT_AND_FETCH: u32 = 2;
 macro_rules! wire {
     ($($(#[$doc:meta])* struct $name:ident { $($field:tt)* })*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
         #[repr(C)]
         pub struct $name { $($field)* }
     )*};

@@ -30,7 +30,8 @@ pub trait Filesystem: Send + Sync + 'static {
     /// this one.
     fn destroy(&self);
 
-    /// `None`: a negative lookup, which the kernel may cache for [`crate::InitConfig::negative_timeout`].
+    /// `None`: a negative lookup, which the kernel may cache for
+    /// [`crate::InitConfig::negative_timeout`].
     fn lookup(&self, rq: &Request<'_>, parent: u64, name: &[u8]) -> Reply<Option<EntryOut>>;
     /// Subtracts `ForgetOne::nlookup` from each node's lookup count.
     fn forget(&self, nodes: &[ForgetOne]);

@@ -3,9 +3,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long an interrupt waits for its request. The kernel sends one only after it has delivered
-/// the request, so a thread begins that request within moments. An interrupt without a request after
-/// this time belongs to one that has completed. While an interrupt waits, every request takes a
-/// lock, so the time must be short.
+/// the request, so a thread begins that request within moments. An interrupt without a request
+/// after this time belongs to one that has completed. While an interrupt waits, every request takes
+/// a lock, so the time must be short.
 const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Slot for one request at a time: a ring entry, or a thread that reads the device.

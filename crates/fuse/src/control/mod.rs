@@ -22,7 +22,7 @@
 //! | 8 | 2 | [`VERSION`] of the program | [`VERSION`] of the server |
 //! | 10 | 2 | 0 | 0 |
 //! | 12 | 4 | 0 | 0, or the errno that the command failed with |
-//! | 16 | 8 | 0, or the token of a reply whose rest is requested | the token, or 0 for the last piece |
+//! | 16 | 8 | 0, or the token of a reply to be continued | the token, or 0 for the last piece |
 //! | 24 | 8 | offset of the requested rest, in bytes; 0 without a token | offset of this piece |
 //! | 32 | 8 | 0 | length of the whole reply |
 //! | 40 | 4 | length of the command's name, at most [`NAME_MAX`] | 0 |
