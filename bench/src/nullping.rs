@@ -15,7 +15,7 @@ use fuse::abi::{
     Kstatfs, LkIn, LkOut, LseekIn, MknodIn, OpenIn, OpenOut, ROOT_ID, ReadIn, ReleaseIn, RenameFlags2, SetattrIn,
     SetxattrIn, StatxIn, StatxOut, WriteIn,
 };
-use fuse::{Errno, Filesystem, MountOptions, Reply, Request, Session, Transport, Wish};
+use fuse::{Errno, Filesystem, InitConfig, MountOptions, Reply, Request, Session, Transport};
 
 /// Hidden first argument that runs this program as the server; its mount point and transport
 /// follow.
@@ -71,8 +71,8 @@ fn refused<T>() -> Reply<T> {
 }
 
 impl Filesystem for Nullping {
-    fn init(&self, _: &Arc<Session>, _: &InitIn) -> Wish {
-        Wish::default()
+    fn init(&self, _: &Arc<Session>, _: &InitIn) -> InitConfig {
+        InitConfig::default()
     }
     fn destroy(&self) {}
     fn lookup(&self, _: &Request<'_>, parent: u64, name: &[u8]) -> Reply<Option<EntryOut>> {

@@ -1,7 +1,8 @@
-//! How long does a request take that does nothing? Mounts a file system that answers from memory and asks for the
+//! Measures the latency of an empty request: mounts an in-memory file system and requests the
 //! attributes of a file whose attributes are never cached.
 //!
-//! `nullping [ring|device] [seconds] [threads] [pin]`, as root, in a mount namespace of its own (`unshare -m`).
+//! `nullping [ring|device] [seconds] [threads] [pin]`, as root, in its own mount namespace
+//! (`unshare -m`).
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub)]
 

@@ -1,24 +1,25 @@
 //! The kernel's structures, byte for byte, up to protocol 7.45.
 //!
-//! Each is `struct fuse_*` of `<linux/fuse.h>` in CamelCase and without the prefix; fields keep the kernel's names, so that
-//! the header is their documentation. All are plain numbers without padding: any bytes of the right length are a valid value.
-#![expect(missing_docs, reason = "fields and constants are the kernel header's own, which documents them")]
+//! Each one is `struct fuse_*` of `<linux/fuse.h>` in CamelCase, without the prefix. Fields keep
+//! the kernel's names, so the header documents them. All are plain integers without padding: any
+//! bytes of the right length are a valid value.
+#![expect(missing_docs, reason = "the kernel header documents fields and constants")]
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The protocol's major version.
+/// Major version of the protocol.
 pub const KERNEL_VERSION: u32 = 7;
-/// The newest minor version that this crate speaks.
+/// Newest minor version that this crate speaks.
 pub const KERNEL_MINOR_VERSION: u32 = 45;
-/// The oldest minor version that this crate speaks (Linux 5.4).
+/// Oldest minor version that this crate speaks (Linux 5.4).
 pub const OLDEST_MINOR_VERSION: u32 = 31;
-/// The node id of the root directory.
+/// Node id of the root directory.
 pub const ROOT_ID: u64 = 1;
-/// The smallest buffer that the kernel lets us read the device with.
+/// Smallest buffer that the kernel accepts for reading the device, in bytes.
 pub const MIN_READ_BUFFER: usize = 8192;
-/// Set in a request's `unique` if it was sent before (see [`crate::Notifier::resend`]).
+/// Flag in a request's `unique`: the request was sent before (see [`crate::Notifier::resend`]).
 pub const UNIQUE_RESEND: u64 = 1 << 63;
-/// What the kernel sends as uid and gid on an idmapped mount, outside creations.
+/// The uid and gid of requests on an idmapped mount, except for creations.
 pub const INVALID_UIDGID: u32 = u32::MAX;
 
 pub const FATTR_MODE: u32 = 1 << 0;
@@ -75,21 +76,23 @@ pub const NOTIFY_RESEND: i32 = 7;
 pub const NOTIFY_INC_EPOCH: i32 = 8;
 pub const NOTIFY_PRUNE: i32 = 9;
 
-/// Extension types up to this one are the header of security contexts, whose count stands in the place of the type.
+/// Extension types up to this one are headers of security contexts; the type field holds their
+/// number.
 pub const MAX_NR_SECCTX: u32 = 31;
-/// The extension that holds supplementary groups.
+/// Extension type of supplementary groups.
 pub const EXT_GROUPS: u32 = 32;
 
-/// Command of an SQE: register an entry of a queue and fetch a request into it.
+/// SQE command: register an entry of a queue and fetch a request into it.
 pub const IO_URING_CMD_REGISTER: u32 = 1;
-/// Command of an SQE: the entry holds a reply; take it and fetch the next request.
+/// SQE command: commit the reply in the entry and fetch the next request.
 pub const IO_URING_CMD_COMMIT_AND_FETCH: u32 = 2;
 
-/// Derives for all of them what a structure of the wire needs.
+/// Declares a structure of the protocol with the traits that all of them need.
 macro_rules! wire {
     ($($(#[$doc:meta])* struct $name:ident { $($field:tt)* })*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
         #[repr(C)]
         pub struct $name { $($field)* }
     )*};
@@ -111,20 +114,21 @@ wire! {
         pub nlink: u32,
         pub uid: u32,
         pub gid: u32,
-        /// As the kernel's `new_encode_dev` packs it: minor's low 8 bits, 12 bits of major, the rest of minor.
+        /// Encoded like the kernel's `new_encode_dev`: low 8 bits of the minor, 12 bits of major,
+        /// the rest of the minor.
         pub rdev: u32,
         pub blksize: u32,
         pub flags: u32,
     }
 
-    /// A time of [`Statx`].
+    /// Timestamp in [`Statx`].
     struct SxTime {
         pub tv_sec: i64,
         pub tv_nsec: u32,
         pub __reserved: i32,
     }
 
-    /// Attributes of a node, as statx(2) gives them.
+    /// Attributes of a node, as in statx(2).
     struct Statx {
         pub mask: u32,
         pub blksize: u32,
@@ -149,7 +153,7 @@ wire! {
         pub __spare2: [u64; 14],
     }
 
-    /// Figures of the file system, as statfs(2) gives them.
+    /// File system statistics, as in statfs(2).
     struct Kstatfs {
         pub blocks: u64,
         pub bfree: u64,
@@ -163,7 +167,7 @@ wire! {
         pub spare: [u32; 6],
     }
 
-    /// A range lock of fcntl(2).
+    /// A byte-range lock, as in fcntl(2).
     struct FileLock {
         pub start: u64,
         pub end: u64,
@@ -171,7 +175,7 @@ wire! {
         pub pid: u32,
     }
 
-    /// A node and its attributes, and how long the kernel may remember both.
+    /// A node, its attributes, and how long the kernel may cache both.
     struct EntryOut {
         pub nodeid: u64,
         pub generation: u64,
@@ -184,7 +188,7 @@ wire! {
 
     struct ForgetIn { pub nlookup: u64, }
 
-    /// So many look-ups of a node are forgotten.
+    /// A node and the number of lookups to drop.
     struct ForgetOne { pub nodeid: u64, pub nlookup: u64, }
 
     struct BatchForgetIn { pub count: u32, pub dummy: u32, }
@@ -236,7 +240,7 @@ wire! {
 
     struct CreateIn { pub flags: u32, pub mode: u32, pub umask: u32, pub open_flags: u32, }
 
-    /// The answer of opens; `backing_id` counts only with [`FOPEN_PASSTHROUGH`].
+    /// Reply to an open; `backing_id` is valid only with [`FOPEN_PASSTHROUGH`].
     struct OpenOut { pub fh: u64, pub open_flags: u32, pub backing_id: i32, }
 
     struct ReleaseIn { pub fh: u64, pub flags: u32, pub release_flags: u32, pub lock_owner: u64, }
@@ -269,7 +273,8 @@ wire! {
 
     struct FsyncIn { pub fh: u64, pub fsync_flags: u32, pub padding: u32, }
 
-    /// Without `SETXATTR_EXT` the kernel sends only `size` and `flags`; the rest is then 0.
+    /// Without `SETXATTR_EXT` the kernel sends only `size` and `flags`; the other fields are then
+    /// 0.
     struct SetxattrIn { pub size: u32, pub flags: u32, pub setxattr_flags: u32, pub padding: u32, }
 
     struct GetxattrIn { pub size: u32, pub padding: u32, }
@@ -282,7 +287,8 @@ wire! {
 
     struct AccessIn { pub mask: u32, pub padding: u32, }
 
-    /// What the kernel offers. Kernels before 7.36 send the first four fields only; the rest is then 0.
+    /// The kernel's offer. Kernels before 7.36 send only the first four fields; the others are then
+    /// 0.
     struct InitIn {
         pub major: u32,
         pub minor: u32,
@@ -409,21 +415,21 @@ wire! {
 
     struct ExtHeader { pub size: u32, pub r#type: u32, }
 
-    /// Group ids follow.
+    /// Header of a list of group ids.
     struct SuppGroups { pub nr_groups: u32, }
 
-    /// The part of a ring entry's header that belongs to the ring itself.
+    /// The ring's own part of an entry's header.
     struct UringEntInOut { pub flags: u64, pub commit_id: u64, pub payload_sz: u32, pub padding: u32, pub reserved: u64, }
 
-    /// What the command area of an SQE holds.
+    /// Command area of an SQE.
     struct UringCmdReq { pub flags: u64, pub commit_id: u64, pub qid: u16, pub padding: [u8; 6], }
 }
 
-/// The header of a ring entry, which kernel and server hand to and fro.
+/// Header of a ring entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct UringReqHeader {
-    /// [`InHeader`] on the way in, [`OutHeader`] on the way out.
+    /// [`InHeader`] in requests, [`OutHeader`] in replies.
     pub in_out: [u8; 128],
     /// The first argument of the opcode.
     pub op_in: [u8; 128],
@@ -435,14 +441,14 @@ pub struct UringReqHeader {
 pub struct RenameFlags2(pub u32);
 
 impl RenameFlags2 {
-    /// Fail with `EEXIST` if the new name exists.
+    /// `RENAME_NOREPLACE`: fail with `EEXIST` if the new name exists.
     pub const NOREPLACE: Self = Self(1);
-    /// Exchange the two names.
+    /// `RENAME_EXCHANGE`: exchange the two names.
     pub const EXCHANGE: Self = Self(2);
-    /// Leave a whiteout in the old place.
+    /// `RENAME_WHITEOUT`: leave a whiteout at the old name.
     pub const WHITEOUT: Self = Self(4);
 
-    /// Are all bits of `other` set?
+    /// Whether all bits of `other` are set.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -450,7 +456,7 @@ impl RenameFlags2 {
 }
 
 impl SetattrIn {
-    /// Are all of the `FATTR_*` bits in `what` to be set?
+    /// Whether all `FATTR_*` bits of `what` are to be set.
     #[must_use]
     pub const fn has(&self, what: u32) -> bool {
         self.valid & what == what
@@ -458,7 +464,7 @@ impl SetattrIn {
 }
 
 impl InitIn {
-    /// Both words of flags in one: see [`crate::flags`].
+    /// Returns both flag words combined: see [`crate::flags`].
     #[must_use]
     pub const fn all_flags(&self) -> u64 {
         self.flags as u64 | (self.flags2 as u64) << 32
@@ -470,9 +476,9 @@ mod tests {
     use super::*;
     use core::mem::size_of;
 
-    /// The sizes that `<linux/fuse.h>` gives on 64-bit Linux.
+    /// Sizes according to `<linux/fuse.h>` on 64-bit Linux.
     #[test]
-    fn sizes_are_the_kernels() {
+    fn sizes_match_the_kernel_header() {
         assert_eq!(size_of::<Attr>(), 88);
         assert_eq!(size_of::<EntryOut>(), 128);
         assert_eq!(size_of::<AttrOut>(), 104);

@@ -4,18 +4,22 @@ use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-/// The registration of a backing file: what [`crate::abi::OpenOut::backing_id`] names together with
+/// A registered backing file, named by [`crate::abi::OpenOut::backing_id`] together with
 /// [`crate::abi::FOPEN_PASSTHROUGH`].
 ///
-/// # Life time
-/// Dropping it takes the registration back. It must live until the kernel has seen the reply to the open that names it,
-/// which a handler can't know; so keep it until the RELEASE of that open. All opens of one node that are open at the same
-/// time must name the *same* registration: another one, even of the same file, is refused by the kernel with `EIO`, and so
-/// is the same file registered anew while opens with the old one live. So one registration per node, shared by its opens,
-/// dropped after the last RELEASE.
+/// # Lifetime
+/// Dropping it removes the registration. It must live until the kernel has processed the reply to
+/// the open that names it. A handler cannot observe that, so keep it until the RELEASE of that
+/// open.
 ///
-/// Each open of the node reopens the registered file with its own flags and with the credentials *of the thread that
-/// registered it*. `O_PATH` descriptors will do, and one registration serves every mode of opening.
+/// All opens of one node that overlap in time must name the *same* registration. The kernel refuses
+/// another one with `EIO`, even of the same file, and even if the file was registered anew while
+/// older opens live. So keep one registration per node, share it among the node's opens, and drop
+/// it after the last RELEASE.
+///
+/// Each open of the node reopens the registered file with its own flags and with the credentials
+/// *of the thread that registered it*. `O_PATH` descriptors are sufficient, and one registration
+/// serves every open mode.
 #[derive(Debug)]
 pub struct BackingId {
     session: std::sync::Weak<Session>,
@@ -23,13 +27,13 @@ pub struct BackingId {
 }
 
 impl BackingId {
-    /// The number for [`crate::abi::OpenOut::backing_id`].
+    /// Returns the number for [`crate::abi::OpenOut::backing_id`].
     #[must_use]
     pub const fn id(&self) -> i32 {
         self.id
     }
 
-    /// Was it registered in this session?
+    /// Whether the file was registered in this session.
     #[must_use]
     pub fn is_of(&self, session: &Arc<Session>) -> bool {
         std::ptr::eq(self.session.as_ptr(), Arc::as_ptr(session))
@@ -40,7 +44,7 @@ impl Drop for BackingId {
     fn drop(&mut self) {
         let Some(session) = self.session.upgrade() else { return };
         if session.backings().remove(&self.id) {
-            // Fails only if the connection is gone, and the registration with it.
+            // Fails only if the connection is closed, and the registration with it.
             let _gone = sys::backing_close(session.device.as_fd(), self.id);
             session.counters.backing_closes.fetch_add(1, Ordering::Relaxed);
         }
@@ -52,15 +56,15 @@ impl Session {
         self.backings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection is gone: takes back what somebody still keeps registered.
+    /// Removes all remaining registrations, after the connection was closed.
     ///
-    /// The kernel would let go of the host files only with the last reference to the device. That
-    /// of a ring goes some time after the process has ended, and a removed file would keep its
-    /// space that long.
+    /// The kernel itself releases the host files only with the last reference to the device. A ring
+    /// drops its reference some time after the process has ended, and a removed file would occupy
+    /// its space until then.
     pub(crate) fn close_backings(&self) {
         for id in std::mem::take(&mut *self.backings()) {
             if let Err(error) = sys::backing_close(self.device.as_fd(), id) {
-                tracing::debug!(%error, "a backing file stays until the device is closed");
+                tracing::debug!(%error, "a backing file stays registered until the device is closed");
             }
         }
     }
@@ -68,9 +72,9 @@ impl Session {
     /// Registers `file`, a regular file that may be opened with `O_PATH`, as a backing file.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_SYS_ADMIN` in the initial user namespace or if [`crate::flags::PASSTHROUGH`] was not agreed,
-    /// `ELOOP` if the file lies on a file system that is stacked too deep, `EOPNOTSUPP` if it is not a regular file,
-    /// `ENOTTY` before Linux 6.9.
+    /// `EPERM` without `CAP_SYS_ADMIN` in the initial user namespace or if
+    /// [`crate::flags::PASSTHROUGH`] was not agreed, `ELOOP` if the file's own file system is
+    /// stacked too deep, `EOPNOTSUPP` if it is not a regular file, `ENOTTY` before Linux 6.9.
     pub fn backing_open(self: &Arc<Self>, file: BorrowedFd<'_>) -> Result<BackingId, Errno> {
         let id = sys::backing_open(self.device.as_fd(), file)?;
         self.counters.backing_opens.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Requests that were read from the device while every thread was busy, and wait for the first that is free. One thread
-//! goes on reading meanwhile, so that those who give up are heard.
+//! Requests read from the device while every thread was busy, queued for the first thread that
+//! becomes free. One thread keeps reading meanwhile, so that interrupts are received.
 
 use crate::inflight::{InFlight, Slot};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -7,16 +7,17 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// More than this, in requests or in bytes, is not taken from the kernel before there is a thread for it.
+/// Limits of the backlog, in requests and in bytes. Beyond them, requests stay in the kernel.
 const MOST: usize = 1024;
 const MOST_BYTES: usize = 16 << 20;
 
-/// A request as it was read.
+/// A queued request.
 pub(crate) struct Waiting {
     message: Box<[u8]>,
-    /// By which an interrupt finds it while it waits, and while it is served.
+    /// Lets an interrupt find the request, both queued and in progress.
     pub(crate) slot: Arc<Slot>,
-    /// Where it was read: each descriptor of the connection takes replies to its own requests only.
+    /// The descriptor that the request was read from: each one accepts replies to its own requests
+    /// only.
     pub(crate) device: Arc<OwnedFd>,
 }
 
@@ -32,12 +33,12 @@ impl Waiting {
     }
 }
 
-/// First come, first served.
+/// First-in, first-out queue of requests.
 #[derive(Default)]
 pub(crate) struct Backlog {
     queue: Mutex<Queue>,
-    /// How long the queue is. Its sequentially consistent order with the count of idle threads makes sure that either who puts
-    /// a request here sees the idle thread, or that thread sees the request.
+    /// Length of the queue. It is sequentially consistent with the count of idle threads: either
+    /// the thread that queues a request sees the idle thread, or the idle thread sees the request.
     len: AtomicUsize,
 }
 
@@ -48,7 +49,7 @@ struct Queue {
 }
 
 impl Backlog {
-    /// Is there room for one more?
+    /// Whether there is room for one more request.
     pub(crate) fn has_room(&self) -> bool {
         let queue = self.lock();
         queue.waiting.len() < MOST && queue.bytes < MOST_BYTES
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn has_an_order_and_an_end() {
+    fn fifo_order_and_limits() {
         let (inflight, backlog) = (InFlight::default(), Backlog::default());
         assert!(backlog.take().is_none());
         for unique in 0..MOST as u64 {
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_can_give_up() {
+    fn a_queued_request_can_be_interrupted() {
         let (inflight, backlog) = (InFlight::default(), Backlog::default());
         backlog.put(waiting(&inflight, 4, b"a"));
         backlog.put(waiting(&inflight, 6, b"b"));

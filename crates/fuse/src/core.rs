@@ -2,7 +2,7 @@ use crate::Session;
 use crate::dispatch::Dispatcher;
 use std::sync::Arc;
 
-/// What every thread that serves requests needs.
+/// State shared by all threads that serve requests.
 pub(crate) struct Core {
     pub(crate) session: Arc<Session>,
     pub(crate) dispatcher: Dispatcher,

@@ -2,7 +2,7 @@ use crate::Opcode;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// One thread group's counts per opcode, on cache lines of its own.
+/// Counts per opcode of one group of threads, on its own cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Block([AtomicU64; Opcode::COUNT]);
@@ -15,12 +15,12 @@ impl Block {
     }
 }
 
-/// What a session counts.
+/// Counters of a session.
 #[derive(Debug)]
 pub(crate) struct Counters {
-    /// Requests that came by the device.
+    /// Requests received from the device.
     pub(crate) device: Block,
-    /// Requests that came by the ring, per queue.
+    /// Requests received over the ring, per queue.
     pub(crate) ring: Box<[Block]>,
     pub(crate) passthrough_opens: AtomicU64,
     pub(crate) backing_opens: AtomicU64,
@@ -69,49 +69,50 @@ impl Counters {
     }
 }
 
-/// The counts of a session at one moment, since it was mounted.
+/// Snapshot of a session's counters since mounting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CounterSnapshot {
-    /// Requests that came by the ring, and by the device, of each opcode that came at all.
+    /// Number of requests over the ring and over the device, for each opcode that occurred.
     pub requests: Vec<(Opcode, u64, u64)>,
-    /// Opens that were answered with a backing file.
+    /// Opens with a backing file.
     pub passthrough_opens: u64,
     /// Backing files registered.
     pub backing_opens: u64,
-    /// Backing files given back.
+    /// Backing files unregistered.
     pub backing_closes: u64,
     /// Notifications sent.
     pub notifications: u64,
-    /// Ring requests that were handed to a worker.
+    /// Ring requests handed to a worker.
     pub offloads: u64,
-    /// Requests whose caller gave up.
+    /// Requests interrupted by their caller.
     pub interrupts: u64,
     /// Nodes in FORGET and BATCH_FORGET.
     pub forgotten: u64,
-    /// READs that were answered with pages of a host file (splice), of those that came by the device.
+    /// READs from the device with a zero-copy reply (splice).
     pub spliced: u64,
 }
 
 impl CounterSnapshot {
-    /// Requests of this opcode, by either transport.
+    /// Returns the number of requests with this opcode, over both transports.
     #[must_use]
     pub fn total(&self, opcode: Opcode) -> u64 {
         self.requests.iter().filter(|r| r.0 == opcode).map(|&(_, ring, device)| ring + device).sum()
     }
 
-    /// Requests that came by the ring.
+    /// Returns the number of requests over the ring.
     #[must_use]
     pub fn by_ring(&self) -> u64 {
         self.requests.iter().map(|r| r.1).sum()
     }
 
-    /// Requests that came by the device.
+    /// Returns the number of requests over the device.
     #[must_use]
     pub fn by_device(&self) -> u64 {
         self.requests.iter().map(|r| r.2).sum()
     }
 
-    /// One line of JSON: `{"ring":{"LOOKUP":1},"device":{"INIT":1},"passthrough_opens":0,...}`.
+    /// Formats the counters as one line of JSON:
+    /// `{"ring":{"LOOKUP":1},"device":{"INIT":1},"passthrough_opens":0,...}`.
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut json = String::from("{");
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_summed_and_named() {
+    fn counts_are_summed_and_formatted() {
         let counters = Counters::new(2);
         counters.ring[0].count(Opcode::Lookup);
         counters.ring[1].count(Opcode::Lookup);

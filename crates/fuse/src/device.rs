@@ -1,4 +1,4 @@
-//! The transport over /dev/fuse, and what the kernel sends there even when the ring is in use: FORGET and INTERRUPT.
+//! The /dev/fuse transport. FORGET and INTERRUPT arrive here even when the ring is in use.
 
 use crate::abi::{InHeader, InterruptIn, OutHeader};
 use crate::backlog::{Backlog, Waiting};
@@ -20,22 +20,23 @@ use zerocopy::IntoBytes;
 
 /// Room for the header and the first argument before the payload.
 const HEAD: usize = 4096;
-/// How much of its buffer an idle thread keeps.
+/// How much of its buffer an idle thread keeps, in bytes.
 const KEEP: usize = 32 << 10;
-/// How long it keeps more.
+/// How long an idle thread keeps more.
 const KEEP_MEMORY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// More idle threads than this end.
+/// Surplus idle threads end.
 const MAX_IDLE: usize = 4;
-/// How long FORGETs may gather while requests come by the ring, so that removing a tree costs a wake-up per batch
-/// rather than per file.
+/// How long FORGETs are batched while other requests use the ring, so that removing a tree costs
+/// one wake-up per batch and not per file.
 const GATHER: Duration = Duration::from_millis(2);
 
-/// Opens the device, unconnected.
+/// Opens the device without a connection.
 pub(crate) fn open() -> Result<OwnedFd, Errno> {
     rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Threads that read the device: one always, more while it is busy. Once there may be no more, one of them only reads.
+/// Threads that read the device: one permanently, more under load. At the limit, one of them only
+/// reads.
 pub(crate) struct Readers {
     core: Arc<Core>,
     idle: AtomicUsize,
@@ -44,13 +45,13 @@ pub(crate) struct Readers {
     ended: Condvar,
 }
 
-/// Who reads the device while a request is served.
+/// Which thread reads the device while a request is served.
 enum Next {
     /// A new thread.
     Other,
-    /// The one that was to serve it: others are busy, and will be free.
+    /// The thread that was to serve the request. The others are busy, and will become free.
     Caller,
-    /// There is but one thread.
+    /// None: there is only one thread.
     Nobody,
 }
 
@@ -71,14 +72,14 @@ impl Readers {
         })
     }
 
-    /// Reads and serves in the calling thread, until the connection is gone; then waits for the other threads, at most so
-    /// long. False: some still run handlers.
-    pub(crate) fn run(self: &Arc<Self>, patience: Duration) -> bool {
+    /// Reads and serves on the calling thread until the connection is closed, then waits for the
+    /// other threads. Returns false if some still run handlers after `timeout`.
+    pub(crate) fn run(self: &Arc<Self>, timeout: Duration) -> bool {
         Reader::new(self.clone(), self.core.session.device.clone()).map_or_else(
-            |error| tracing::error!(%error, "no memory to read the device with"),
+            |error| tracing::error!(%error, "cannot read /dev/fuse: no memory for a buffer"),
             |mut reader| reader.run(false),
         );
-        let deadline = std::time::Instant::now() + patience;
+        let deadline = std::time::Instant::now() + timeout;
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         while threads.living > 0 {
             let left = deadline.saturating_duration_since(std::time::Instant::now());
@@ -90,7 +91,8 @@ impl Readers {
         true
     }
 
-    /// All threads are busy: makes another one, if it may. Answers who reads on.
+    /// Starts another thread, if allowed, because all are busy. Returns which thread continues
+    /// reading.
     fn grow(self: &Arc<Self>) -> Next {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         if threads.living + 1 >= self.core.session.options.max_threads {
@@ -103,47 +105,47 @@ impl Readers {
         let readers = self.clone();
         let run = move || {
             sys::block_signals();
-            let device = cloned(&readers.core.session);
-            // Without memory there is one thread less; the others go on.
+            let device = clone_device_fd(&readers.core.session);
+            // Without memory the pool has one thread less.
             if let Ok(mut reader) = Reader::new(readers.clone(), device) {
                 reader.run(true);
             }
-            readers.left();
+            readers.thread_ended();
         };
         if let Err(error) = std::thread::Builder::new().name(name).spawn(run) {
-            tracing::warn!(%error, "no further thread for the device");
-            self.left();
-            return if self.others() { Next::Caller } else { Next::Nobody };
+            tracing::warn!(%error, "cannot start another thread for /dev/fuse");
+            self.thread_ended();
+            return if self.has_others() { Next::Caller } else { Next::Nobody };
         }
         Next::Other
     }
 
-    /// Is there any thread but the first?
-    fn others(&self) -> bool {
+    /// Whether threads other than the first exist.
+    fn has_others(&self) -> bool {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).living > 0
     }
 
-    fn left(&self) {
+    fn thread_ended(&self) {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).living -= 1;
         self.ended.notify_all();
     }
 }
 
-/// Another descriptor of the connection, or the same where that can't be had.
-fn cloned(session: &Session) -> Arc<OwnedFd> {
+/// Returns another descriptor of the connection, or the existing one if cloning fails.
+fn clone_device_fd(session: &Session) -> Arc<OwnedFd> {
     let new = open().and_then(|new| sys::clone_device(new.as_fd(), session.device.as_fd()).map(|()| new));
     new.map_or_else(|_| session.device.clone(), Arc::new)
 }
 
-/// One thread's part.
+/// State of one reading thread.
 struct Reader {
     readers: Arc<Readers>,
     device: Arc<OwnedFd>,
     buffer: Mapping,
     slot: Arc<Slot>,
     pipe: Pipe,
-    /// How far into the buffer it was written since memory was last given back.
-    high: usize,
+    /// High-water mark of the buffer since memory was last released.
+    high_water: usize,
 }
 
 impl Drop for Reader {
@@ -158,14 +160,15 @@ impl Reader {
         let payload = session.agreed().map_or(crate::abi::MIN_READ_BUFFER, |agreed| agreed.payload);
         let buffer = Mapping::new(HEAD + payload)?;
         let slot = session.inflight.add_slot();
-        Ok(Self { readers, device, buffer, slot, pipe: Pipe::new(), high: 0 })
+        Ok(Self { readers, device, buffer, slot, pipe: Pipe::new(), high_water: 0 })
     }
 
-    /// Serves until the connection is gone or, if `may_end`, there are enough others.
+    /// Serves until the connection is closed or, if `may_end`, enough other threads are idle.
     fn run(&mut self, may_end: bool) {
         loop {
             let idle = self.readers.idle.fetch_add(1, Ordering::SeqCst);
-            // Whoever finds somebody reading may serve. One of two threads that come here finds the other.
+            // A thread that finds another one reading may serve the backlog. Of two threads that
+            // arrive together, one finds the other.
             if idle > 0
                 && let Some(waiting) = self.readers.backlog.take()
             {
@@ -181,27 +184,28 @@ impl Reader {
             let last = self.readers.idle.fetch_sub(1, Ordering::SeqCst) == 1;
             match read {
                 Ok(len) => self.handle(len, last),
-                // The request was withdrawn while it was being read; or a signal, or nothing there after all.
+                // The request was withdrawn during the read, or a signal arrived, or nothing was
+                // there.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
                 Err(Errno::NODEV | Errno::CONNABORTED) => return,
                 Err(error) => {
                     tracing::error!(%error, "reading the device failed");
-                    return;
+                    tracing::error!(%error, "reading /dev/fuse failed");
                 }
             }
         }
     }
 
     fn read(&mut self) -> Result<usize, Errno> {
-        if self.high > KEEP {
+        if self.high_water > KEEP {
             let mut wanted = [PollFd::new(&*self.device, PollFlags::IN)];
             if poll(&mut wanted, Some(&KEEP_MEMORY)) == Ok(0) {
-                self.buffer.give_back(KEEP..self.high.next_multiple_of(4096));
-                self.high = 0;
+                self.buffer.discard(KEEP..self.high_water.next_multiple_of(4096));
+                self.high_water = 0;
             }
         }
         let len = rustix::io::read(&*self.device, self.buffer.bytes())?;
-        self.high = self.high.max(len);
+        self.high_water = self.high_water.max(len);
         Ok(len)
     }
 
@@ -210,7 +214,7 @@ impl Reader {
         let session = &core.session;
         let message = self.buffer.bytes().get(..len).unwrap_or_default();
         let Ok(header) = parse::<InHeader>(message) else {
-            return tracing::error!(len, "the device gave less than a header");
+            return tracing::error!(len, "/dev/fuse returned less than a request header");
         };
         let opcode = Opcode::new(header.opcode);
         if let Some(opcode) = opcode {
@@ -227,7 +231,7 @@ impl Reader {
                 if last
                     && !opcode.is_oneway()
                     && matches!(self.readers.grow(), Next::Caller)
-                    && self.put_off(header, len)
+                    && self.queue_request(header, len)
                 {
                     return;
                 }
@@ -242,11 +246,11 @@ impl Reader {
         }
     }
 
-    /// Leaves the request that was just read to the first thread that is free, to read on: only who reads hears of interrupts.
-    /// Answers false if it is to be served here after all.
-    fn put_off(&mut self, header: InHeader, len: usize) -> bool {
+    /// Queues the request just read for the next free thread, and continues reading: only a reading
+    /// thread receives interrupts. Returns false if the request has to be served here.
+    fn queue_request(&mut self, header: InHeader, len: usize) -> bool {
         let backlog = &self.readers.backlog;
-        // Who is idle reads.
+        // Idle threads are reading already.
         if self.readers.idle.load(Ordering::SeqCst) > 0 || !backlog.has_room() {
             return false;
         }
@@ -256,7 +260,7 @@ impl Reader {
         true
     }
 
-    /// Serves a request that was put off.
+    /// Serves a request from the backlog.
     fn serve_waiting(&mut self, waiting: &Waiting) {
         let core = self.readers.core.clone();
         let (message, len) = (waiting.message(), waiting.message().len());
@@ -264,7 +268,7 @@ impl Reader {
             && let Some(opcode) = Opcode::new(header.opcode)
         {
             buffer.copy_from_slice(message);
-            self.high = self.high.max(len);
+            self.high_water = self.high_water.max(len);
             self.serve(&core, (header, opcode), len, &waiting.slot, waiting.device.as_fd());
         }
         core.session.inflight.remove_slot(&waiting.slot);
@@ -293,7 +297,7 @@ impl Reader {
                 self.reply_from_pipe(core, header.unique, (payload_at, len), device);
             }
             Outcome::Reply(len) => {
-                self.high = self.high.max(payload_at + len);
+                self.high_water = self.high_water.max(payload_at + len);
                 let body = self.buffer.bytes().get(payload_at..payload_at + len).unwrap_or_default();
                 reply(device, header.unique, Ok(body));
             }
@@ -302,32 +306,33 @@ impl Reader {
         }
     }
 
-    /// Sends the reply in the pipe. Where the file ended early it goes by the buffer: the header in the pipe announces too much.
+    /// Sends the reply from the pipe. If the file ended early, the header in the pipe announces too
+    /// much and the reply is copied into the buffer.
     fn reply_from_pipe(&mut self, core: &Core, unique: u64, (payload_at, len): (usize, usize), device: BorrowedFd<'_>) {
         core.session.counters.spliced.fetch_add(1, Ordering::Relaxed);
         if let Some(sent) = self.pipe.send(device) {
-            return accepted(sent);
+            return check_sent(sent);
         }
-        self.high = self.high.max(payload_at + len);
+        self.high_water = self.high_water.max(payload_at + len);
         let body = self.buffer.bytes().get_mut(payload_at..payload_at + len).unwrap_or_default();
         let taken = self.pipe.take(body);
         reply(device, unique, taken.map(|()| &*body));
     }
 }
 
-/// What the kernel says to a reply.
-fn accepted(sent: Result<(), Errno>) {
+/// Handles the kernel's response to a reply.
+fn check_sent(sent: Result<(), Errno>) {
     match sent {
-        // ENOENT: the caller is gone. The rest: the whole connection is.
+        // ENOENT: the caller was killed. The others: the connection is closed.
         Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => {}
         Err(error) => tracing::warn!(%error, "the kernel refused a reply"),
     }
 }
 
-/// Answers request `unique`.
+/// Sends the reply to request `unique`.
 pub(crate) fn reply(device: BorrowedFd<'_>, unique: u64, answer: Result<&[u8], Errno>) {
     let (body, error) = answer.map_or_else(|errno| (&[][..], -errno.raw_os_error()), |body| (body, 0));
     let len = u32::try_from(size_of::<OutHeader>() + body.len()).unwrap_or(u32::MAX);
     let header = OutHeader { len, error, unique };
-    accepted(rustix::io::writev(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body)]).map(drop));
+    check_sent(rustix::io::writev(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body)]).map(drop));
 }

@@ -1,9 +1,9 @@
 use crate::abi::{Dirent, Direntplus, EntryOut};
 use zerocopy::IntoBytes;
 
-/// Writes directory entries into the buffer of READDIR or READDIRPLUS, as the kernel reads them.
+/// Encodes directory entries into the buffer of READDIR or READDIRPLUS.
 ///
-/// An answer holds entries of one kind: [`DirBuf::push`] for the one opcode, [`DirBuf::push_plus`] for the other.
+/// A reply holds entries of one kind: use only [`DirBuf::push`] or only [`DirBuf::push_plus`].
 #[derive(Debug)]
 pub struct DirBuf<'a> {
     out: &'a mut [u8],
@@ -11,39 +11,40 @@ pub struct DirBuf<'a> {
 }
 
 impl<'a> DirBuf<'a> {
-    /// An empty answer, which may grow to the size of `out`.
+    /// Creates an empty reply, which may grow to the size of `out`.
     #[must_use]
     pub const fn new(out: &'a mut [u8]) -> Self {
         Self { out, len: 0 }
     }
 
-    /// Bytes written so far: what the handler answers.
+    /// Returns the number of bytes written: the handler's return value.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Is nothing written yet? As an answer that means the end of the directory.
+    /// Whether nothing was written. An empty reply means the end of the directory.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds an entry of READDIR. `off` is where the kernel goes on after it, `kind` the `DT_*` number. False: it does not
-    /// fit, and nothing was written.
+    /// Appends an entry of READDIR. `off` is the offset to resume after it, `kind` the `DT_*`
+    /// number. Returns false, and writes nothing, if it does not fit.
     #[must_use]
     pub fn push(&mut self, ino: u64, off: u64, kind: u32, name: &[u8]) -> bool {
         self.write(dirent(ino, off, kind, name).as_bytes(), name)
     }
 
-    /// Adds an entry of READDIRPLUS. A node id of 0 in `entry` means that its attributes aren't known. False: it does not
-    /// fit, nothing was written, and the look-up doesn't count.
+    /// Appends an entry of READDIRPLUS. A node id of 0 in `entry` means unknown attributes. Returns
+    /// false, and writes nothing, if it does not fit; the lookup then does not count.
     #[must_use]
     pub fn push_plus(&mut self, entry: &EntryOut, ino: u64, off: u64, kind: u32, name: &[u8]) -> bool {
         self.write(Direntplus { entry_out: *entry, dirent: dirent(ino, off, kind, name) }.as_bytes(), name)
     }
 
-    /// Would an entry of READDIRPLUS with a name of this length fit? To be asked before a look-up that would then count.
+    /// Whether an entry of READDIRPLUS with a name of this length fits. Check it before a lookup
+    /// that would be counted.
     #[must_use]
     pub const fn fits_plus(&self, name_len: usize) -> bool {
         (size_of::<Direntplus>() + name_len).next_multiple_of(8) <= self.out.len() - self.len
@@ -63,7 +64,7 @@ impl<'a> DirBuf<'a> {
 }
 
 fn dirent(ino: u64, off: u64, kind: u32, name: &[u8]) -> Dirent {
-    // A name longer than the kernel takes is refused by the kernel; one longer than 4 GiB does not exist.
+    // The kernel refuses a name that is too long; none exceeds 4 GiB.
     Dirent { ino, off, namelen: u32::try_from(name.len()).unwrap_or(u32::MAX), r#type: kind }
 }
 
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn plus_is_asked_first() {
+    fn fits_plus_predicts_push_plus() {
         let mut buffer = [0; 160];
         let mut dir = DirBuf::new(&mut buffer);
         assert!(dir.fits_plus(8));

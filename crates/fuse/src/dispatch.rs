@@ -1,4 +1,5 @@
-//! From bytes to a handler and back: the same for both transports, and free of I/O.
+//! Decodes requests, calls the handlers and encodes their replies. Shared by both transports, and
+//! free of I/O.
 
 use crate::abi::{self, CopyFileRangeIn, CopyFileRangeOut, EntryOut, ForgetOne, InHeader, OpenOut, RenameFlags2};
 use crate::counters::Counters;
@@ -12,47 +13,48 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
-/// The longest target of a symbolic link that the kernel takes.
+/// Longest symbolic link target that the kernel accepts, in bytes.
 const READLINK_MAX: usize = 4095;
-/// What one COPY_FILE_RANGE may copy: its reply has 32 bits, and the kernel wants whole pages.
+/// Maximum number of bytes per COPY_FILE_RANGE: its reply has 32 bits, and the kernel expects whole
+/// pages.
 const COPY_MAX: u64 = 0xffff_f000;
-/// The longest name of an extended attribute.
+/// Longest name of an extended attribute, in bytes.
 const XATTR_NAME_MAX: usize = 255;
-/// How many forgotten nodes are handed over at once.
+/// Number of forgotten nodes per call of the handler.
 const FORGET_CHUNK: usize = 64;
 
-/// The largest first argument of any opcode fits.
+/// Upper bound of the first argument's size, in bytes.
 const FIRST_MAX: usize = 128;
 
-/// How a request ended.
+/// Result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The reply's body is so many bytes at the start of the payload.
+    /// Success; the reply's body is this many bytes at the start of the payload.
     Reply(usize),
     /// The request failed.
     Error(Errno),
-    /// There is no reply to this request.
+    /// The request has no reply.
     Nothing,
-    /// Nothing was done; it wants a thread that may wait. The payload still holds the request.
+    /// Nothing was done: a thread that may block is needed. The payload still holds the request.
     MayBlock,
 }
 
-/// One request, as a transport delivers it.
+/// One request, as delivered by a transport.
 pub(crate) struct Frame<'a> {
     pub(crate) header: InHeader,
     pub(crate) opcode: Opcode,
-    /// The opcode's first argument. May be longer, with anything after it.
+    /// The opcode's first argument. May be longer, with arbitrary bytes after it.
     pub(crate) first: &'a [u8],
-    /// What came after the first argument in the first `len` bytes; room for the reply in all of it.
+    /// The rest of the request in the first `len` bytes; the whole slice is room for the reply.
     pub(crate) payload: &'a mut [u8],
     pub(crate) len: usize,
     pub(crate) may_block: bool,
     pub(crate) cancelled: &'a AtomicBool,
-    /// Takes a large READ's reply in place of the payload, where the transport can send it from there.
+    /// Where a large READ may put its reply instead, if the transport can send it from there.
     pub(crate) pipe: Option<&'a mut Pipe>,
 }
 
-/// Runs the handlers of a file system.
+/// Calls the handlers of a file system.
 pub(crate) struct Dispatcher {
     fs: Arc<dyn Filesystem>,
     negative_timeout: Duration,
@@ -64,25 +66,25 @@ impl Dispatcher {
         Self { fs, negative_timeout, setxattr_ext: agreed_flags & flags::SETXATTR_EXT != 0 }
     }
 
-    /// The file system itself.
+    /// Returns the file system.
     pub(crate) fn fs(&self) -> &dyn Filesystem {
         &*self.fs
     }
 
-    /// How many bytes after the header are the first argument.
+    /// Returns how many bytes after the header are the first argument.
     pub(crate) const fn first_argument_len(&self, opcode: Opcode) -> usize {
         first_argument_len(opcode, self.setxattr_ext)
     }
 
-    /// Runs the request's handler. A panic of it becomes `EIO`.
+    /// Runs the request's handler. If it panics, the request fails with `EIO`.
     pub(crate) fn run(&self, frame: &mut Frame<'_>, counters: &Counters) -> Outcome {
         if tracing::enabled!(tracing::Level::TRACE) {
-            return trace::traced(frame, |frame| self.answer(frame, counters));
+            return trace::traced(frame, |frame| self.run_handler(frame, counters));
         }
-        self.answer(frame, counters)
+        self.run_handler(frame, counters)
     }
 
-    fn answer(&self, frame: &mut Frame<'_>, counters: &Counters) -> Outcome {
+    fn run_handler(&self, frame: &mut Frame<'_>, counters: &Counters) -> Outcome {
         let result = catch_unwind(AssertUnwindSafe(|| self.handle(frame, counters)));
         if frame.opcode.is_oneway() {
             return Outcome::Nothing;
@@ -90,16 +92,20 @@ impl Dispatcher {
         match result {
             Ok(Ok(len)) => Outcome::Reply(len),
             Ok(Err(MAY_BLOCK)) if !frame.may_block => Outcome::MayBlock,
-            Ok(Err(errno)) => Outcome::Error(speakable(errno, frame.opcode)),
+            Ok(Err(errno)) => Outcome::Error(valid_errno(errno, frame.opcode)),
             Err(_) => {
-                tracing::error!(opcode = %frame.opcode, node = frame.header.nodeid, "a handler panicked");
+                tracing::error!(
+                    opcode = %frame.opcode,
+                    node = frame.header.nodeid,
+                    "a handler panicked: the request fails with EIO"
+                );
                 Outcome::Error(Errno::IO)
             }
         }
     }
 
-    /// Runs the handler of a request that stands in one piece at the start of `buffer`, as the device delivers it. Answers
-    /// also where in `buffer` a reply's body starts.
+    /// Handles a contiguous request at the start of `buffer`, as delivered by the device. Also
+    /// returns where in `buffer` the reply's body starts.
     pub(crate) fn run_message(
         &self,
         buffer: &mut [u8],
@@ -127,7 +133,7 @@ impl Dispatcher {
         (self.run(&mut frame, counters), payload_at)
     }
 
-    /// Each opcode is handled by the method of its kind. The compiler sees that none is left out.
+    /// Dispatches the opcode by its group. The match is exhaustive, so no opcode can be missed.
     fn handle(&self, frame: &mut Frame<'_>, counters: &Counters) -> Result<usize, Errno> {
         let Frame { header, opcode, first, len, may_block, cancelled, .. } = *frame;
         let extensions_len = usize::from(header.total_extlen) * 8;
@@ -180,12 +186,12 @@ impl Dispatcher {
             Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply | Opcode::Destroy => {
                 self.oneway(&rq, first, frame.payload.get(..len).unwrap_or_default(), counters)
             }
-            // INIT and INTERRUPT belong to the transport; DAX needs a device of its own.
+            // The transport handles INIT and INTERRUPT; DAX needs its own device.
             Opcode::Init | Opcode::Interrupt | Opcode::Setupmapping | Opcode::Removemapping => Err(Errno::NOSYS),
         }
     }
 
-    /// Entries of directories.
+    /// Directory entries.
     fn names(&self, rq: &Request<'_>, first: &[u8], payload: &mut [u8], len: usize) -> Result<usize, Errno> {
         let (fs, node) = (self.fs(), rq.node);
         match rq.opcode {
@@ -221,7 +227,7 @@ impl Dispatcher {
         }
     }
 
-    /// Attributes, extended ones too.
+    /// Attributes and extended attributes.
     fn attributes(&self, rq: &Request<'_>, first: &[u8], payload: &mut [u8], len: usize) -> Result<usize, Errno> {
         let (fs, node) = (self.fs(), rq.node);
         match rq.opcode {
@@ -235,14 +241,14 @@ impl Dispatcher {
             Opcode::Getxattr => getxattr(fs, rq, first, payload, len),
             Opcode::Listxattr => {
                 let arg: abi::GetxattrIn = parse(first)?;
-                xattr_answer(payload, arg.size, |out| fs.listxattr(rq, node, out))
+                xattr_reply(payload, arg.size, |out| fs.listxattr(rq, node, out))
             }
             Opcode::Removexattr => fs.removexattr(rq, node, name(payload, len)?).map(|()| 0),
             _ => Err(Errno::NOSYS),
         }
     }
 
-    /// Open files from the first to the last: opening, locking, making durable, closing.
+    /// Open files: open, lock, sync, close.
     fn open_files(
         &self,
         rq: &Request<'_>,
@@ -279,7 +285,7 @@ impl Dispatcher {
         }
     }
 
-    /// The data of files, and what has no kind of its own.
+    /// File data, and opcodes without a group.
     fn data(
         &self,
         rq: &Request<'_>,
@@ -331,7 +337,7 @@ impl Dispatcher {
         }
     }
 
-    /// What the kernel waits for no answer to.
+    /// Opcodes without a reply.
     fn oneway(&self, rq: &Request<'_>, first: &[u8], rest: &[u8], counters: &Counters) -> Result<usize, Errno> {
         let fs = self.fs();
         match rq.opcode {
@@ -352,7 +358,7 @@ impl Dispatcher {
         Ok(0)
     }
 
-    /// The opcodes that make something: extensions may follow their arguments.
+    /// Opcodes that create an object: extensions may follow their arguments.
     fn creation(&self, frame: &mut Frame<'_>, counters: &Counters, extensions_len: usize) -> Result<usize, Errno> {
         let fs = self.fs();
         let node = frame.header.nodeid;
@@ -395,7 +401,7 @@ impl Dispatcher {
         self.fs().setxattr(rq, rq.node, &arg, name, value).map(|()| 0)
     }
 
-    /// The answer for a name that does not exist.
+    /// Returns the reply to a negative lookup.
     fn negative(&self) -> Result<EntryOut, Errno> {
         if self.negative_timeout.is_zero() {
             return Err(Errno::NOENT);
@@ -408,17 +414,21 @@ impl Dispatcher {
     }
 }
 
-/// How a request ends that is shorter than it must be.
+/// Returns the outcome of a truncated request.
 const fn incomplete(opcode: Opcode) -> Outcome {
     if opcode.is_oneway() { Outcome::Nothing } else { Outcome::Error(Errno::IO) }
 }
 
-/// The kernel takes errors from 1 to 511 only.
-fn speakable(errno: Errno, opcode: Opcode) -> Errno {
+/// Returns an errno that the kernel accepts: 1 to 511.
+fn valid_errno(errno: Errno, opcode: Opcode) -> Errno {
     if (1..512).contains(&errno.raw_os_error()) {
         return errno;
     }
-    tracing::error!(%opcode, errno = errno.raw_os_error(), "a handler answered an error that the kernel does not take");
+    tracing::error!(
+        %opcode,
+        errno = errno.raw_os_error(),
+        "a handler returned an invalid errno: the request fails with EIO"
+    );
     Errno::IO
 }
 
@@ -431,7 +441,7 @@ fn two_names(payload: &[u8], len: usize) -> Result<(&[u8], &[u8]), Errno> {
     Ok((old, split_name(rest)?.0))
 }
 
-/// Writes a reply of one structure.
+/// Encodes a reply that is one structure.
 fn put<T: IntoBytes + Immutable>(payload: &mut [u8], reply: &T) -> Result<usize, Errno> {
     reply.write_to_prefix(payload).map_err(|_| Errno::IO)?;
     Ok(size_of::<T>())
@@ -469,8 +479,8 @@ fn batch_forget(fs: &dyn Filesystem, counters: &Counters, first: &[u8], list: &[
     Ok(())
 }
 
-/// GETXATTR and LISTXATTR: the value itself, or only its size if the caller has no room.
-fn xattr_answer(
+/// GETXATTR and LISTXATTR: returns the value, or only its size if the caller passed no buffer.
+fn xattr_reply(
     payload: &mut [u8],
     size: u32,
     handler: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
@@ -492,13 +502,13 @@ fn getxattr(
     len: usize,
 ) -> Result<usize, Errno> {
     let arg: abi::GetxattrIn = parse(first)?;
-    // The value is written where the name stands.
+    // The value overwrites the name.
     let mut copy = [0; XATTR_NAME_MAX];
     let name = name(payload, len)?;
     let place = copy.get_mut(..name.len()).ok_or(Errno::RANGE)?;
     place.copy_from_slice(name);
     let name = &*place;
-    let result = xattr_answer(payload, arg.size, |out| fs.getxattr(rq, rq.node, name, out));
+    let result = xattr_reply(payload, arg.size, |out| fs.getxattr(rq, rq.node, name, out));
     if result == Err(MAY_BLOCK) {
         restore(payload, name);
     }
@@ -525,7 +535,7 @@ fn ioctl(fs: &dyn Filesystem, rq: &Request<'_>, first: &[u8], payload: &mut [u8]
     }
 }
 
-/// Puts the arguments of a request back that is to be handled a second time.
+/// Restores the arguments of a request that is to be handled again.
 fn restore(payload: &mut [u8], argument: &[u8]) {
     if let Some(place) = payload.get_mut(..argument.len()) {
         place.copy_from_slice(argument);

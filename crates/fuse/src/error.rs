@@ -3,7 +3,7 @@ use core::fmt;
 use std::error::Error;
 use std::io;
 
-/// Why a file system could not be mounted: the step that failed, the system's reason, and what else is known.
+/// Error of mounting or unmounting: the failed step, the system's reason, and further details.
 #[derive(Debug)]
 pub struct MountError {
     step: &'static str,
@@ -28,13 +28,13 @@ impl MountError {
         self
     }
 
-    /// What was being done.
+    /// Returns the step that failed.
     #[must_use]
     pub const fn step(&self) -> &'static str {
         self.step
     }
 
-    /// The system's error, where a system call failed.
+    /// Returns the errno of the failed system call, if there was one.
     #[must_use]
     pub fn errno(&self) -> Option<Errno> {
         self.source.as_ref().and_then(Errno::from_io_error)

@@ -1,5 +1,5 @@
-//! The flags that kernel and server agree on at INIT: the kernel offers, [`crate::Wish::flags`] takes. Both words of the
-//! protocol in one `u64`.
+//! INIT flags: the kernel offers them, [`crate::InitConfig::flags`] accepts them. Both words of the
+//! protocol are combined in one `u64`.
 
 macro_rules! flags {
     ($($(#[$doc:meta])* $name:ident = $bit:literal,)*) => {
@@ -10,19 +10,20 @@ macro_rules! flags {
 }
 
 flags! {
-    /// Reads of one file may overtake each other.
+    /// Parallel reads of one file.
     ASYNC_READ = 0,
-    /// fcntl(2) locks come to the server.
+    /// fcntl(2) locks are sent to the server.
     POSIX_LOCKS = 1,
     /// Never used by the kernel.
     FILE_OPS = 2,
     /// OPEN carries `O_TRUNC`.
     ATOMIC_O_TRUNC = 3,
-    /// LOOKUP of `.` and `..` works: needed for handles of nodes that the kernel has forgotten.
+    /// LOOKUP of `.` and `..` works: needed for file handles of nodes that the kernel has
+    /// forgotten.
     EXPORT_SUPPORT = 4,
     /// Writes larger than a page.
     BIG_WRITES = 5,
-    /// The kernel does not apply the umask; the file system does.
+    /// The file system applies the umask, not the kernel.
     DONT_MASK = 6,
     /// splice(2) to the device.
     SPLICE_WRITE = 7,
@@ -30,55 +31,55 @@ flags! {
     SPLICE_MOVE = 8,
     /// splice(2) from the device.
     SPLICE_READ = 9,
-    /// flock(2) locks come to the server.
+    /// flock(2) locks are sent to the server.
     FLOCK_LOCKS = 10,
     /// ioctl(2) on directories.
     HAS_IOCTL_DIR = 11,
-    /// Pages are dropped when a refresh shows another mtime or size.
+    /// Cached pages are dropped when refreshed attributes have another mtime or size.
     AUTO_INVAL_DATA = 12,
-    /// READDIRPLUS is understood.
+    /// READDIRPLUS is supported.
     DO_READDIRPLUS = 13,
-    /// READDIRPLUS only where it seems useful.
+    /// The kernel chooses between READDIR and READDIRPLUS.
     READDIRPLUS_AUTO = 14,
-    /// Direct I/O in parallel.
+    /// Parallel direct I/O.
     ASYNC_DIO = 15,
-    /// Writes are cached and written back later. Excludes [`PASSTHROUGH`].
+    /// Writeback cache. Excludes [`PASSTHROUGH`].
     WRITEBACK_CACHE = 16,
-    /// ENOSYS to OPEN: no more of them are sent.
+    /// ENOSYS to OPEN makes the kernel open files without requests.
     NO_OPEN_SUPPORT = 17,
-    /// Look-ups and readings of one directory in parallel.
+    /// Parallel lookups and listings in one directory.
     PARALLEL_DIROPS = 18,
-    /// The file system takes set-id bits away, first version.
+    /// The file system clears set-id bits, first version.
     HANDLE_KILLPRIV = 19,
     /// POSIX ACLs, as extended attributes.
     POSIX_ACL = 20,
-    /// Reading the device after an abort tells so (`ECONNABORTED`).
+    /// Reading the device after an abort fails with `ECONNABORTED`.
     ABORT_ERROR = 21,
-    /// `max_pages` counts. The transport sets it.
+    /// `max_pages` is valid. Set by the transport.
     MAX_PAGES = 22,
     /// Targets of symbolic links are cached.
     CACHE_SYMLINKS = 23,
-    /// ENOSYS to OPENDIR: no more of them are sent.
+    /// ENOSYS to OPENDIR makes the kernel open directories without requests.
     NO_OPENDIR_SUPPORT = 24,
-    /// Pages are dropped only when told.
+    /// Cached pages are dropped only on notification.
     EXPLICIT_INVAL_DATA = 25,
     /// DAX only.
     MAP_ALIGNMENT = 26,
     /// virtiofs only.
     SUBMOUNTS = 27,
-    /// The file system takes set-id bits away when told.
+    /// The file system clears set-id bits when a request says so.
     HANDLE_KILLPRIV_V2 = 28,
     /// The longer form of SETXATTR.
     SETXATTR_EXT = 29,
-    /// The second word of flags counts. The transport sets it.
+    /// The second flags word is valid. Set by the transport.
     INIT_EXT = 30,
-    /// The security context comes with creations.
+    /// Creations carry the security context.
     SECURITY_CTX = 32,
     /// DAX only.
     HAS_INODE_DAX = 33,
-    /// The directory's group, if the caller is in it, comes with creations.
+    /// Creations carry the directory's group if the caller is a member.
     CREATE_SUPP_GROUP = 34,
-    /// Entries can be made to expire: [`crate::Notifier::expire_entry`].
+    /// Cached names can be expired: [`crate::Notifier::expire_entry`].
     HAS_EXPIRE_ONLY = 35,
     /// Shared mappings of files opened with `FOPEN_DIRECT_IO`.
     DIRECT_IO_ALLOW_MMAP = 36,
@@ -86,15 +87,15 @@ flags! {
     PASSTHROUGH = 37,
     /// No file handles at all.
     NO_EXPORT_SUPPORT = 38,
-    /// [`crate::Notifier::resend`] works.
+    /// [`crate::Notifier::resend`] is supported.
     HAS_RESEND = 39,
-    /// Idmapped mounts; requests then lack the caller's ids.
+    /// Idmapped mounts; requests other than creations then lack the caller's ids.
     ALLOW_IDMAP = 40,
-    /// The ring. The transport sets it.
+    /// The io_uring transport. Set by the transport.
     OVER_IO_URING = 41,
-    /// Requests that take too long abort the connection.
+    /// Requests that exceed a time limit abort the connection.
     REQUEST_TIMEOUT = 42,
 }
 
-/// The flags that the transport sets by itself, whatever the file system wishes.
+/// Flags that the transport controls, regardless of the file system's wishes.
 pub const TRANSPORT: u64 = MAX_PAGES | INIT_EXT | OVER_IO_URING | BIG_WRITES | ABORT_ERROR;

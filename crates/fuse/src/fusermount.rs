@@ -1,4 +1,4 @@
-//! The set-user-id program that mounts for ordinary users.
+//! Mounting through fusermount3, the set-user-id program for unprivileged users.
 
 use crate::{Errno, MountError, MountOptions};
 use rustix::io::FdFlags;
@@ -14,16 +14,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const PROGRAM: &str = "fusermount3";
-/// The environment variable that tells the program over which descriptor to send the device.
+/// Environment variable with the descriptor over which the program returns the device.
 const COMM_FD: &str = "_FUSE_COMMFD";
 
-/// Mounts and answers the connected device.
+/// Mounts and returns the connected device.
 pub(crate) fn mount(options: &MountOptions, mountpoint: &Path) -> Result<OwnedFd, MountError> {
-    let socket = |error| MountError::new("making a socket for fusermount3", error);
+    let socket = |error| MountError::new("creating a socket for fusermount3", error);
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(socket)?;
-    // The program inherits this end. Should another thread start a program right now, that one gets it as well, which does
-    // no harm: it holds a socket that nobody listens to.
+    // The child inherits this end. So does a child that another thread spawns at the same time,
+    // which is harmless: nothing listens to its copy.
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(socket)?;
     let child = Command::new(PROGRAM)
         .arg("-o")
@@ -48,7 +48,8 @@ pub(crate) fn mount(options: &MountOptions, mountpoint: &Path) -> Result<OwnedFd
     }
 }
 
-/// The descriptor that the program sends with one byte; `None` if it ends without.
+/// Receives the descriptor that the program sends with one byte; `None` if it exits without sending
+/// one.
 fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -66,7 +67,7 @@ fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
     })
 }
 
-/// Unmounts; `lazy`: as soon as it is no longer in use.
+/// Unmounts; with `lazy` also while in use.
 pub(crate) fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
     let mut command = Command::new(PROGRAM);
     command.arg("-u").arg("-q");

@@ -2,12 +2,13 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long an interrupt waits for its request to be seen. The kernel sends one only after it has handed the request over,
-/// so that a thread of ours will take it up within moments; what waits longer was answered meanwhile.
-/// Until then every request takes a lock, so it must not be long.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long an interrupt waits for its request. The kernel sends one only after it has delivered
+/// the request, so a thread begins that request within moments. An interrupt without a request
+/// after this time belongs to one that has completed. While an interrupt waits, every request takes
+/// a lock, so the time must be short.
+const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The place of one request at a time: a ring entry, a thread that reads the device.
+/// Slot for one request at a time: a ring entry, or a thread that reads the device.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     unique: AtomicU64,
@@ -15,20 +16,22 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// The flag that [`crate::Request::cancelled`] shows.
+    /// Returns the flag behind [`crate::Request::cancelled`].
     pub(crate) const fn cancelled(&self) -> &AtomicBool {
         &self.cancelled
     }
 }
 
-/// The requests being served, so that an interrupt finds its own.
+/// Requests in progress, so that an interrupt finds the one it belongs to.
 ///
-/// The common case, no interrupts, takes no lock. The sequentially consistent order of the accesses to `unique` and
-/// `attention` makes sure that either the interrupt sees the request in its slot, or the request sees the interrupt.
+/// The common case, no interrupts, takes no lock. The accesses to `unique` and `attention` are
+/// sequentially consistent: either the interrupt sees the request in its slot, or the request sees
+/// the interrupt.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     state: Mutex<State>,
-    /// Interrupts that wait for their request, plus one while an interrupt is being handled.
+    /// Number of interrupts that wait for their request, plus one while an interrupt is being
+    /// handled.
     attention: AtomicUsize,
 }
 
@@ -39,22 +42,23 @@ struct State {
 }
 
 impl InFlight {
-    /// A new place for requests.
+    /// Adds a slot.
     pub(crate) fn add_slot(&self) -> Arc<Slot> {
         let slot = Arc::new(Slot::default());
         self.lock().slots.push(slot.clone());
         slot
     }
 
-    /// The place is no longer needed.
+    /// Removes a slot.
     pub(crate) fn remove_slot(&self, slot: &Arc<Slot>) {
         self.lock().slots.retain(|s| !Arc::ptr_eq(s, slot));
     }
 
-    /// The request takes its place.
+    /// Puts a request into its slot.
     pub(crate) fn begin(&self, slot: &Slot, unique: u64) {
         if self.attention.load(Ordering::SeqCst) != 0 {
-            // An interrupt of the request before this one may be about to set the flag: let it finish first.
+            // An interrupt of the previous request may be about to set the flag: let it finish
+            // first.
             drop(self.lock());
         }
         slot.cancelled.store(false, Ordering::Relaxed);
@@ -64,27 +68,28 @@ impl InFlight {
             if state.early.iter().any(|&(early, _)| early == unique) {
                 slot.cancelled.store(true, Ordering::Relaxed);
             }
-            state.early.retain(|&(early, since)| early != unique && since.elapsed() < PATIENCE);
+            state.early.retain(|&(early, since)| early != unique && since.elapsed() < INTERRUPT_TIMEOUT);
             self.attention.store(state.early.len(), Ordering::SeqCst);
         }
     }
 
-    /// The request leaves its place, before its reply is sent.
+    /// Clears the slot, before the reply is sent.
     pub(crate) fn end(slot: &Slot) {
         slot.unique.store(0, Ordering::SeqCst);
     }
 
-    /// The caller of request `unique` has given up.
+    /// Marks request `unique` as cancelled by its caller.
     pub(crate) fn interrupt(&self, unique: u64) {
         let mut state = self.lock();
         self.attention.fetch_add(1, Ordering::SeqCst);
-        // From here on a request that takes its place waits for us, see `begin`; or it has taken it, and we see it.
+        // From here on, a request that begins waits for this lock (see `begin`), or is visible in
+        // its slot.
         let found = state.slots.iter().find(|slot| slot.unique.load(Ordering::SeqCst) == unique);
         match found {
             Some(slot) => slot.cancelled.store(true, Ordering::SeqCst),
             None => state.early.push((unique, Instant::now())),
         }
-        state.early.retain(|&(_, since)| since.elapsed() < PATIENCE);
+        state.early.retain(|&(_, since)| since.elapsed() < INTERRUPT_TIMEOUT);
         self.attention.store(state.early.len(), Ordering::SeqCst);
     }
 
@@ -98,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_is_served() {
+    fn an_interrupt_finds_its_request() {
         let table = InFlight::default();
         let (a, b) = (table.add_slot(), table.add_slot());
         table.begin(&a, 2);

@@ -1,41 +1,44 @@
-//! INIT: what the kernel offers, what the file system wishes, what they agree on.
+//! INIT: the kernel's offer, the file system's wishes, and the result of the negotiation.
 
 use crate::abi::{InitIn, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, MIN_READ_BUFFER, OLDEST_MINOR_VERSION};
 use crate::flags;
 use core::time::Duration;
 
-/// The unit of [`InitOut::max_pages`] on the systems that this crate runs on.
+/// Unit of [`InitOut::max_pages`] on the supported architectures.
 const PAGE: usize = 4096;
-/// What a transfer is limited to without `MAX_PAGES`.
+/// Limit of a transfer without `MAX_PAGES`, in pages.
 const DEFAULT_PAGES: u16 = 32;
 
-/// What a file system wishes of the kernel: the answer of [`crate::Filesystem::init`].
+/// Features and limits that a file system wishes for: returned by [`crate::Filesystem::init`].
 ///
-/// Flags that the kernel does not offer are left out in silence; [`crate::Session::agreed`] tells what came of it.
+/// Flags that the kernel does not offer are silently dropped; [`crate::Session::agreed`] returns
+/// the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
-    /// Of [`crate::flags`]. Those of the transport ([`flags::TRANSPORT`]) need not be wished.
+pub struct InitConfig {
+    /// Flags of [`crate::flags`]. Those of the transport ([`flags::TRANSPORT`]) are implied.
     pub flags: u64,
-    /// Largest write in bytes; also what a read is limited to. At most 1 MiB unless the system's limit was raised.
+    /// Largest write in bytes, which also limits reads. At most 1 MiB unless the system's limit was
+    /// raised.
     pub max_write: u32,
-    /// Largest read-ahead in bytes.
+    /// Largest readahead in bytes.
     pub max_readahead: u32,
-    /// How many background requests may be under way.
+    /// Maximum number of pending background requests.
     pub max_background: u16,
-    /// From how many background requests on the file system counts as congested.
+    /// Number of background requests from which on the kernel treats the file system as congested.
     pub congestion_threshold: u16,
     /// Granularity of timestamps in nanoseconds.
     pub time_gran: u32,
-    /// How deep the stack of file systems under a backing file may be, itself included: 1 or 2. Only with
-    /// [`flags::PASSTHROUGH`].
+    /// Maximum stacking depth of the file system under a backing file, itself included: 1 or 2.
+    /// Only with [`flags::PASSTHROUGH`].
     pub max_stack_depth: u32,
-    /// Seconds after which an unanswered request aborts the connection; 0: never. Only with [`flags::REQUEST_TIMEOUT`].
+    /// Seconds after which a pending request aborts the connection; 0: never. Only with
+    /// [`flags::REQUEST_TIMEOUT`].
     pub request_timeout: u16,
-    /// How long the kernel may remember that a name does not exist; zero: not at all.
+    /// How long the kernel may cache negative lookups; zero: not at all.
     pub negative_timeout: Duration,
 }
 
-impl Default for Wish {
+impl Default for InitConfig {
     fn default() -> Self {
         Self {
             flags: flags::ASYNC_READ | flags::PARALLEL_DIROPS | flags::HAS_IOCTL_DIR | flags::ASYNC_DIO,
@@ -51,32 +54,33 @@ impl Default for Wish {
     }
 }
 
-/// What kernel and file system agreed on.
+/// Result of the negotiation between kernel and file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// The minor version of the protocol, 31 to 45.
+    /// Minor version of the protocol, 31 to 45.
     pub minor: u32,
-    /// Of [`crate::flags`].
+    /// Flags of [`crate::flags`].
     pub flags: u64,
     /// Largest write in bytes.
     pub max_write: u32,
-    /// Largest read-ahead in bytes.
+    /// Largest readahead in bytes.
     pub max_readahead: u32,
-    /// Bytes that a reply or the data of a request can have.
+    /// Largest payload of a request or a reply, in bytes.
     pub payload: usize,
-    /// How long the kernel may remember that a name does not exist.
+    /// How long the kernel may cache negative lookups.
     pub negative_timeout: Duration,
 }
 
 impl Agreed {
-    /// Was this agreed?
+    /// Whether all bits of `flag` were agreed.
     #[must_use]
     pub const fn has(&self, flag: u64) -> bool {
         self.flags & flag == flag
     }
 }
 
-/// The offer, as an older kernel would have made it: without the flags in `refuse` and those newer than `max_minor`.
+/// Returns the offer as an older kernel would send it: without the flags in `refuse` and those
+/// newer than `max_minor`.
 pub(crate) const fn reduce(offer: &InitIn, refuse: u64, max_minor: u32) -> InitIn {
     let mut offered = offer.all_flags();
     if offered & flags::INIT_EXT == 0 {
@@ -90,7 +94,7 @@ pub(crate) const fn reduce(offer: &InitIn, refuse: u64, max_minor: u32) -> InitI
     InitIn { minor, flags: low, flags2: high, ..*offer }
 }
 
-/// The flags that a kernel of this minor version knows.
+/// Returns the flags that a kernel of this minor version knows.
 const fn flags_up_to(minor: u32) -> u64 {
     let first_unknown = match minor {
         ..=31 => 27,
@@ -108,26 +112,26 @@ const fn flags_up_to(minor: u32) -> u64 {
     if first_unknown == 64 { u64::MAX } else { (1 << first_unknown) - 1 }
 }
 
-/// Is the offer one that this crate can answer?
+/// Whether this crate can serve a kernel with this offer.
 pub(crate) const fn is_supported(offer: &InitIn) -> bool {
     offer.major == KERNEL_VERSION && offer.minor >= OLDEST_MINOR_VERSION
 }
 
-/// Joins offer and wish.
-pub(crate) fn agree(offer: &InitIn, wish: &Wish, ring: bool) -> (Agreed, InitOut) {
+/// Combines offer and wish.
+pub(crate) fn agree(offer: &InitIn, init_config: &InitConfig, ring: bool) -> (Agreed, InitOut) {
     let offered = offer.all_flags();
-    let mut agreed = offered & (wish.flags & !flags::TRANSPORT | flags::TRANSPORT);
+    let mut agreed = offered & (init_config.flags & !flags::TRANSPORT | flags::TRANSPORT);
     if !ring {
         agreed &= !flags::OVER_IO_URING;
     }
-    if agreed & flags::PASSTHROUGH != 0 && (agreed & flags::WRITEBACK_CACHE != 0 || wish.max_stack_depth == 0) {
-        tracing::warn!("no backing files: they need a stack depth and exclude cached writes");
+    if agreed & flags::PASSTHROUGH != 0 && (agreed & flags::WRITEBACK_CACHE != 0 || init_config.max_stack_depth == 0) {
+        tracing::warn!("passthrough is off: it needs a stack depth of 1 or 2 and excludes the writeback cache");
         agreed &= !flags::PASSTHROUGH;
     }
     let page = u32::try_from(PAGE).unwrap_or(4096);
-    let wanted_pages = u16::try_from(wish.max_write.div_ceil(page).max(1)).unwrap_or(u16::MAX);
+    let wanted_pages = u16::try_from(init_config.max_write.div_ceil(page).max(1)).unwrap_or(u16::MAX);
     let max_pages = if agreed & flags::MAX_PAGES != 0 { wanted_pages } else { DEFAULT_PAGES.min(wanted_pages) };
-    let max_write = wish.max_write.clamp(page, u32::from(max_pages) * page);
+    let max_write = init_config.max_write.clamp(page, u32::from(max_pages) * page);
     let minor = offer.minor.min(KERNEL_MINOR_VERSION);
     let passthrough = agreed & flags::PASSTHROUGH != 0;
     #[expect(clippy::cast_possible_truncation, reason = "the flags are split into their two words")]
@@ -135,20 +139,20 @@ pub(crate) fn agree(offer: &InitIn, wish: &Wish, ring: bool) -> (Agreed, InitOut
     let out = InitOut {
         major: KERNEL_VERSION,
         minor,
-        max_readahead: offer.max_readahead.min(wish.max_readahead),
+        max_readahead: offer.max_readahead.min(init_config.max_readahead),
         flags: low,
-        max_background: wish.max_background,
-        congestion_threshold: wish.congestion_threshold,
+        max_background: init_config.max_background,
+        congestion_threshold: init_config.congestion_threshold,
         max_write,
-        time_gran: wish.time_gran,
+        time_gran: init_config.time_gran,
         max_pages,
         map_alignment: 0,
         flags2: high,
-        max_stack_depth: if passthrough { wish.max_stack_depth.min(2) } else { 0 },
-        request_timeout: if agreed & flags::REQUEST_TIMEOUT != 0 { wish.request_timeout } else { 0 },
+        max_stack_depth: if passthrough { init_config.max_stack_depth.min(2) } else { 0 },
+        request_timeout: if agreed & flags::REQUEST_TIMEOUT != 0 { init_config.request_timeout } else { 0 },
         unused: [0; 11],
     };
-    // Without MAX_PAGES reads may still be as large as the kernel's default.
+    // Without MAX_PAGES, reads may still reach the kernel's default size.
     let payload_pages = if agreed & flags::MAX_PAGES != 0 { max_pages } else { DEFAULT_PAGES };
     let payload = (usize::from(payload_pages) * PAGE).max(max_write as usize).max(MIN_READ_BUFFER);
     let agreed = Agreed {
@@ -157,7 +161,7 @@ pub(crate) fn agree(offer: &InitIn, wish: &Wish, ring: bool) -> (Agreed, InitOut
         max_write,
         max_readahead: out.max_readahead,
         payload,
-        negative_timeout: wish.negative_timeout,
+        negative_timeout: init_config.negative_timeout,
     };
     (agreed, out)
 }
@@ -178,28 +182,28 @@ mod tests {
     }
 
     #[test]
-    fn only_what_both_want() {
-        let wish = Wish { flags: flags::PASSTHROUGH | flags::DONT_MASK, ..Wish::default() };
-        let (agreed, out) = agree(&offer(45, u64::MAX), &wish, true);
+    fn only_flags_that_both_sides_want_are_agreed() {
+        let init_config = InitConfig { flags: flags::PASSTHROUGH | flags::DONT_MASK, ..InitConfig::default() };
+        let (agreed, out) = agree(&offer(45, u64::MAX), &init_config, true);
         assert!(agreed.has(flags::PASSTHROUGH | flags::DONT_MASK | flags::OVER_IO_URING | flags::MAX_PAGES));
         assert!(!agreed.has(flags::POSIX_ACL));
         assert_eq!((out.minor, out.max_stack_depth, out.max_pages), (45, 1, 256));
         assert_eq!(agreed.payload, 1 << 20);
-        let (agreed, _) = agree(&offer(45, u64::MAX), &wish, false);
+        let (agreed, _) = agree(&offer(45, u64::MAX), &init_config, false);
         assert!(!agreed.has(flags::OVER_IO_URING));
-        let (agreed, out) = agree(&offer(99, flags::DONT_MASK), &wish, true);
+        let (agreed, out) = agree(&offer(99, flags::DONT_MASK), &init_config, true);
         assert_eq!(agreed.flags, flags::DONT_MASK);
         assert_eq!((out.minor, out.max_stack_depth, out.max_write, agreed.payload), (45, 0, 131_072, 131_072));
     }
 
     #[test]
-    fn backing_files_exclude_cached_writes() {
-        let wish = Wish { flags: flags::PASSTHROUGH | flags::WRITEBACK_CACHE, ..Wish::default() };
-        assert!(!agree(&offer(45, u64::MAX), &wish, true).0.has(flags::PASSTHROUGH));
+    fn passthrough_excludes_the_writeback_cache() {
+        let init_config = InitConfig { flags: flags::PASSTHROUGH | flags::WRITEBACK_CACHE, ..InitConfig::default() };
+        assert!(!agree(&offer(45, u64::MAX), &init_config, true).0.has(flags::PASSTHROUGH));
     }
 
     #[test]
-    fn older_kernels_are_imitated() {
+    fn offers_can_be_reduced_to_older_kernels() {
         let reduced = reduce(&offer(45, u64::MAX), flags::POSIX_ACL, 38);
         assert_eq!(reduced.minor, 38);
         let all = reduced.all_flags();

@@ -1,18 +1,22 @@
 //! The FUSE kernel protocol, its two transports, and mounting. No file-system policy.
 //!
-//! A [`Filesystem`] answers requests; [`Session::mount`] attaches it to the tree and serves it until it is unmounted. The
-//! kernel's own structures ([`abi`]) are the types of the interface: nothing is translated on the way.
+//! A [`Filesystem`] handles requests. [`Session::mount`] mounts it and serves it until it is
+//! unmounted. Handlers take and return the kernel's own structures ([`abi`]), so nothing is
+//! translated in between.
 //!
-//! Requests come one of two ways, and a handler does not notice which:
+//! Requests arrive over one of two transports. A handler cannot tell them apart:
 //!
-//! * **the ring** (`ring`, Linux 6.14 and newer): io_uring queues, one per CPU, one system call per request;
-//! * **the device** (`device`): `/dev/fuse`, read by a pool of threads. FORGET and INTERRUPT always come this way.
+//! * **the ring** (`ring`, Linux 6.14 and newer): io_uring queues, one per CPU, one system call per
+//!   request;
+//! * **the device** (`device`): `/dev/fuse`, read by a pool of threads. FORGET and INTERRUPT always
+//!   arrive here.
 //!
-//! Both end in one dispatcher (`dispatch`), which turns bytes into the call of a handler and its answer into bytes. It does
-//! no I/O and takes any bytes without harm.
+//! Both feed one dispatcher (`dispatch`), which decodes a request, calls the handler and encodes
+//! the reply. It does no I/O and accepts arbitrary bytes safely.
 //!
-//! `unsafe` is confined to `sys` (ioctls, memory), `ring::sqe` (submission queue entries) and `ring::queue` (their
-//! submission).
+//! `unsafe` is confined to `sys` (ioctls, memory, scheduling), `ring::sqe` (building submission
+//! queue entries), `ring::queue` (submitting them), `ring::entry` (`Send`) and `heap_trim`
+//! (malloc_trim(3)).
 
 pub mod abi;
 mod backing;
@@ -27,7 +31,7 @@ mod error;
 mod filesystem;
 pub mod flags;
 mod fusermount;
-mod heap;
+mod heap_trim;
 mod inflight;
 mod init;
 mod mount;
@@ -55,8 +59,8 @@ pub use counters::CounterSnapshot;
 pub use dirbuf::DirBuf;
 pub use error::MountError;
 pub use filesystem::{Filesystem, Reply};
-pub use heap::trim_heap;
-pub use init::{Agreed, Wish};
+pub use heap_trim::trim_heap;
+pub use init::{Agreed, InitConfig};
 pub use mount::{Flags, MountOptions, Mounter, Transport};
 pub use notify::Notifier;
 pub use opcode::Opcode;
@@ -64,8 +68,8 @@ pub use request::Request;
 pub use rustix::io::Errno;
 pub use session::Session;
 
-/// "This would take long": answered by a handler, before it changed anything, where [`Request::may_block`] is false. The
-/// handler is then called again on a thread that may wait.
+/// Asks for a thread that may block: a handler returns this, before it changed anything, where
+/// [`Request::may_block`] is false. The handler then runs again on a thread that may wait.
 ///
 /// The number is the kernel-internal `EIOCBQUEUED`, which never reaches a program.
 pub const MAY_BLOCK: Errno = Errno::from_raw_os_error(529);

@@ -1,4 +1,4 @@
-//! Attaching to the tree, as root and through fusermount3.
+//! Mounting and unmounting, as root or through fusermount3.
 
 use crate::fusermount;
 use crate::{Errno, MountError};
@@ -11,31 +11,31 @@ use rustix::mount::{
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// Which way requests come.
+/// Transport of the requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// The ring where the kernel offers it, else the device.
+    /// The ring where the kernel offers it, otherwise the device.
     #[default]
     Auto,
-    /// The ring, or mounting fails.
+    /// The ring; mounting fails without it.
     Ring,
     /// The device.
     Device,
 }
 
-/// Who attaches the file system.
+/// How the file system is mounted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mounter {
-    /// Ourselves, if we are root; else fusermount3.
+    /// Directly as root, otherwise through fusermount3.
     #[default]
     Auto,
-    /// Ourselves.
+    /// Directly, by system calls.
     Direct,
-    /// The set-user-id program fusermount3, as an ordinary user does.
+    /// Through the set-user-id program fusermount3, as unprivileged users do.
     Fusermount,
 }
 
-/// What mount(8) calls options of the mount itself.
+/// Per-mount options of mount(8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct Flags {
@@ -61,46 +61,47 @@ pub struct Flags {
     pub dirsync: bool,
 }
 
-/// How to mount, and how to serve.
+/// Options for mounting and serving.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// Where.
+    /// Mount point.
     pub mountpoint: PathBuf,
-    /// What df(1) and findmnt(8) show as the source.
+    /// Source shown by df(1) and findmnt(8).
     pub source: Vec<u8>,
-    /// The type is `fuse.` and this.
+    /// The file system type is `fuse.<subtype>`.
     pub subtype: String,
-    /// Options of the mount.
+    /// Per-mount options.
     pub flags: Flags,
-    /// The kernel checks permissions by mode, owner and ACL.
+    /// Lets the kernel check permissions by mode, owner and ACL.
     pub default_permissions: bool,
-    /// Other users than the one who mounts may use it.
+    /// Lets users other than the mounting one access the mount.
     pub allow_other: bool,
-    /// Largest read in bytes, if not what INIT agrees on.
+    /// Largest read in bytes, if not the size agreed on in INIT.
     pub max_read: Option<u32>,
-    /// Bytes that the kernel reads ahead in files that it does not read by passthrough; `None`: the kernel's default, 128 KiB.
-    /// More than that only root can have; the mount goes on with the default, and a warning, where it is refused.
+    /// Readahead of files without passthrough, in bytes; `None`: the kernel's default, 128 KiB.
+    /// Larger values need root; if refused, a warning is logged and the default stays.
     pub readahead: Option<u32>,
-    /// Which way requests come.
+    /// Transport of the requests.
     pub transport: Transport,
-    /// Who attaches it.
+    /// How the file system is mounted.
     pub mounter: Mounter,
-    /// Requests that may be under way in each queue of the ring before it grows.
+    /// Initial number of entries in each queue of the ring.
     pub depth: usize,
-    /// How many threads may read the device.
+    /// Maximum number of threads that read the device.
     pub max_threads: usize,
-    /// How many workers may run slow requests of the ring.
+    /// Maximum number of worker threads for slow requests of the ring.
     pub max_workers: usize,
-    /// What lies below can hang (a network file system): no request is served on a thread that others need.
+    /// The file systems below can hang (network file systems): no request runs on a thread that
+    /// others need.
     pub may_hang: bool,
-    /// Flags of INIT to treat as not offered, for tests: as an older kernel would.
+    /// INIT flags to treat as not offered, for tests: as an older kernel would.
     pub refuse: u64,
-    /// The newest minor version to speak, for tests.
+    /// Newest minor version to speak, for tests.
     pub max_minor: u32,
 }
 
 impl MountOptions {
-    /// The defaults, for this place.
+    /// Returns the default options for a mount point.
     #[must_use]
     pub fn new(mountpoint: impl Into<PathBuf>) -> Self {
         Self {
@@ -123,7 +124,7 @@ impl MountOptions {
         }
     }
 
-    /// Options of the superblock that take no value.
+    /// Superblock options without a value.
     fn switches(&self) -> impl Iterator<Item = &'static str> {
         let all = [
             ("default_permissions", self.default_permissions),
@@ -135,7 +136,7 @@ impl MountOptions {
         all.into_iter().filter_map(|(name, on)| on.then_some(name))
     }
 
-    /// Options of the superblock that take a value.
+    /// Superblock options with a value.
     fn values(&self, device: &OwnedFd) -> Vec<(&'static str, Vec<u8>)> {
         let mut values = vec![
             ("fd", device.as_raw_fd().to_string().into_bytes()),
@@ -149,7 +150,7 @@ impl MountOptions {
         values
     }
 
-    /// The options as fusermount3 takes them, with commas in values escaped.
+    /// Returns the options in fusermount3's syntax, with commas in values escaped.
     pub(crate) fn fusermount_options(&self) -> Vec<u8> {
         let mut options = Vec::new();
         for (name, value) in [("fsname", &self.source[..]), ("subtype", self.subtype.as_bytes())] {
@@ -180,22 +181,22 @@ impl MountOptions {
     }
 }
 
-/// How a file system got attached, and so how it is detached.
+/// How the file system was mounted, which decides how it is unmounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attached {
     Direct,
     Fusermount,
 }
 
-/// A superblock that is not attached yet.
+/// A superblock that may not be attached yet.
 pub(crate) enum Prepared {
-    /// By the kernel's newer calls.
+    /// Created by fsopen(2) and fsmount(2).
     Mount(OwnedFd),
-    /// There was only mount(2), which makes and attaches at once.
+    /// Created and attached in one step by mount(2).
     Done,
 }
 
-/// Makes the superblock. With a synchronous INIT that waits until the server has answered.
+/// Creates the superblock. With synchronous INIT this waits for the server's reply.
 pub(crate) fn prepare(options: &MountOptions, mountpoint: &Path, device: &OwnedFd) -> Result<Prepared, MountError> {
     match fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC) {
         Ok(fs) => prepare_new(options, device, &fs).map(Prepared::Mount),
@@ -204,7 +205,7 @@ pub(crate) fn prepare(options: &MountOptions, mountpoint: &Path, device: &OwnedF
     }
 }
 
-/// The most bytes that fsconfig(2) takes as a value. What is shown of a longer source is its beginning.
+/// Maximum length of a value of fsconfig(2), in bytes. A longer source is truncated.
 const VALUE_MAX: usize = 255;
 
 fn prepare_new(options: &MountOptions, device: &OwnedFd, fs: &OwnedFd) -> Result<OwnedFd, MountError> {
@@ -233,15 +234,15 @@ fn prepare_new(options: &MountOptions, device: &OwnedFd, fs: &OwnedFd) -> Result
     ];
     let attributes = attributes.into_iter().filter(|a| a.0).map(|a| a.1).collect();
     fsmount(fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
-        .map_err(|error| MountError::new("making the mount", error).with_detail(kernel_message(fs)))
+        .map_err(|error| MountError::new("creating the mount", error).with_detail(kernel_message(fs)))
 }
 
-/// What the kernel has to say about its refusal.
+/// Returns the kernel's messages about a refusal.
 fn kernel_message(fs: &OwnedFd) -> String {
     let mut buffer = [0; 512];
     let mut messages = Vec::new();
     while let Ok(len @ 1..) = rustix::io::read(fs, &mut buffer) {
-        // Each message has a letter for its kind and a space before it.
+        // Each message begins with a letter for its kind and a space.
         let message = buffer.get(..len).unwrap_or_default();
         messages.push(message.get(2..).unwrap_or_default().trim_ascii().escape_ascii().to_string());
     }
@@ -279,7 +280,7 @@ fn mount_old(options: &MountOptions, mountpoint: &Path, device: &OwnedFd) -> Res
         .map_err(|error| MountError::new("mounting", error))
 }
 
-/// Attaches the superblock at its place.
+/// Attaches the mount at its mount point.
 pub(crate) fn attach(prepared: &Prepared, mountpoint: &Path) -> Result<(), MountError> {
     match prepared {
         Prepared::Done => Ok(()),
@@ -288,7 +289,7 @@ pub(crate) fn attach(prepared: &Prepared, mountpoint: &Path) -> Result<(), Mount
     }
 }
 
-/// Detaches what is mounted at `mountpoint`: at once, or if it is in use and `lazy`, as soon as it no longer is.
+/// Unmounts `mountpoint`. If it is in use and `lazy`, it is detached and unmounted once unused.
 pub(crate) fn detach(attached: Attached, mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
     match attached {
         Attached::Direct => {
@@ -305,7 +306,7 @@ pub(crate) fn detach(attached: Attached, mountpoint: &Path, lazy: bool) -> Resul
     }
 }
 
-/// Ends the connection, whatever is in use: what is open answers errors from now on.
+/// Aborts the connection, even if in use: operations on open files fail from now on.
 pub(crate) fn abort(mountpoint: &Path) -> Result<(), MountError> {
     unmount(mountpoint, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH)
         .map_err(|error| MountError::new("aborting the connection", error))

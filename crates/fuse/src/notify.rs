@@ -8,28 +8,31 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// Numbers of retrievals start here, where the kernel's own never come.
+/// Ids of retrievals start here, out of the range of the kernel's request ids.
 static NEXT_RETRIEVAL: AtomicU64 = AtomicU64::new(1 << 62);
 
-/// The number of retrievals that are made for their answer's sake only.
+/// Id of the empty retrieve that only provokes a reply: see [`Notifier::kick`].
 pub(crate) const KICK: u64 = 1 << 61;
 
-/// Tells the kernel what changed behind its back. Cheap to clone; made by [`Session::notifier`].
+/// Notifies the kernel of out-of-band changes. Cheap to clone; created by [`Session::notifier`].
 ///
 /// # Never from a handler
-/// Most notifications take locks that the kernel holds while it waits for a handler, and then both wait for ever:
+/// Most notifications take locks that the kernel holds while it waits for a handler, which would
+/// deadlock:
 ///
-/// * entries ([`Notifier::inval_entry`], [`Notifier::expire_entry`], [`Notifier::delete`]): the parent's lock, held
-///   during LOOKUP, READDIR, CREATE, UNLINK, RENAME, ... in that directory;
-/// * data ([`Notifier::inval_inode`] with an offset of 0 or more, [`Notifier::store`], [`Notifier::retrieve`]): pages,
-///   held during READ and WRITE of that file.
+/// * entries ([`Notifier::inval_entry`], [`Notifier::expire_entry`], [`Notifier::delete`]): the
+///   parent's lock, held during LOOKUP, READDIR, CREATE, UNLINK, RENAME, ... in that directory;
+/// * data ([`Notifier::inval_inode`] with an offset of 0 or more, [`Notifier::store`],
+///   [`Notifier::retrieve`]): page locks, held during READ and WRITE of that file.
 ///
-/// So send them from a thread that serves no requests, without holding a lock that a handler may wait for. Safe anywhere:
-/// [`Notifier::inval_attributes`], [`Notifier::inc_epoch`], [`Notifier::poll_wakeup`].
+/// Send these from a thread that serves no requests, and without holding a lock that a handler may
+/// wait for. Safe anywhere: [`Notifier::inval_attributes`], [`Notifier::inc_epoch`],
+/// [`Notifier::poll_wakeup`].
 ///
 /// # Errors
-/// All answer `ENOENT` where the kernel does not know the node or name (nothing is to be done then), `EINVAL` where it
-/// does not know the notification, `ENOTCONN` or `ENODEV` after the end of the connection.
+/// All methods return `ENOENT` if the kernel does not know the node or name (nothing to do),
+/// `EINVAL` if it does not know the notification, `ENOTCONN` or `ENODEV` after the connection was
+/// closed.
 #[derive(Clone, Debug)]
 pub struct Notifier {
     session: Arc<Session>,
@@ -40,8 +43,8 @@ impl Notifier {
         Self { session }
     }
 
-    /// The name is looked up anew before its next use. Detaches what is mounted under it: prefer
-    /// [`Notifier::expire_entry`] for directories.
+    /// Invalidates a name: the kernel looks it up before its next use. Unmounts everything below
+    /// it; prefer [`Notifier::expire_entry`] for directories.
     ///
     /// # Errors
     /// See [`Notifier`].
@@ -49,8 +52,9 @@ impl Notifier {
         self.entry(parent, name, 0)
     }
 
-    /// What the kernel remembers of the name has run out: it is looked up anew before its next use, and nothing is
-    /// detached if that gives the same node. Since Linux 6.1, with [`crate::flags::HAS_EXPIRE_ONLY`].
+    /// Expires a cached name: the kernel looks it up before its next use, and keeps mounts below it
+    /// if the lookup returns the same node. Since Linux 6.1, with
+    /// [`crate::flags::HAS_EXPIRE_ONLY`].
     ///
     /// # Errors
     /// See [`Notifier`].
@@ -64,8 +68,8 @@ impl Notifier {
         self.send(abi::NOTIFY_INVAL_ENTRY, &[out.as_bytes(), name, b"\0"])
     }
 
-    /// Attributes and ACLs of the node are fetched anew, and the cached data of `len` bytes at `off` is dropped (`len` of
-    /// 0 or less: all from there).
+    /// Invalidates attributes and ACLs of the node, and drops its cached data: `len` bytes at
+    /// `off`, or everything from `off` on if `len` is 0 or less.
     ///
     /// # Errors
     /// See [`Notifier`].
@@ -74,7 +78,7 @@ impl Notifier {
         self.send(abi::NOTIFY_INVAL_INODE, &[NotifyInvalInodeOut { ino: node, off, len }.as_bytes()])
     }
 
-    /// Attributes and ACLs of the node are fetched anew; its cached data stays.
+    /// Invalidates attributes and ACLs of the node, and keeps its cached data.
     ///
     /// # Errors
     /// See [`Notifier`].
@@ -82,7 +86,8 @@ impl Notifier {
         self.send(abi::NOTIFY_INVAL_INODE, &[NotifyInvalInodeOut { ino: node, off: -1, len: 0 }.as_bytes()])
     }
 
-    /// The entry was removed, as by unlink(2) or rmdir(2): watchers hear of it.
+    /// Reports that the entry was removed, as by unlink(2) or rmdir(2): inotify watchers are
+    /// notified.
     ///
     /// # Errors
     /// See [`Notifier`].
@@ -91,7 +96,7 @@ impl Notifier {
         self.send(abi::NOTIFY_DELETE, &[out.as_bytes(), name, b"\0"])
     }
 
-    /// Puts data into the node's page cache.
+    /// Stores data in the node's page cache.
     ///
     /// # Errors
     /// See [`Notifier`].
@@ -100,7 +105,8 @@ impl Notifier {
         self.send(abi::NOTIFY_STORE, &[out.as_bytes(), data])
     }
 
-    /// Asks for data of the node's page cache: [`crate::Filesystem::notify_reply`] gets it, with the number answered here.
+    /// Requests data from the node's page cache. [`crate::Filesystem::notify_reply`] receives it
+    /// under the id that this returns.
     ///
     /// # Errors
     /// See [`Notifier`].
@@ -111,15 +117,16 @@ impl Notifier {
         self.send(abi::NOTIFY_RETRIEVE, &[out.as_bytes()]).map(|()| unique)
     }
 
-    /// Has the kernel send an empty NOTIFY_REPLY numbered [`KICK`] to the queue of the CPU that this runs on. `file` is a
-    /// regular file that the kernel knows. Takes no lock that a handler could be waiting under: the range is empty.
+    /// Makes the kernel send an empty NOTIFY_REPLY with id [`KICK`] to the queue of the current
+    /// CPU. `file` is a regular file that the kernel knows. Takes no lock that a handler could hold
+    /// up, because the range is empty.
     pub(crate) fn kick(&self, file: u64) -> Result<(), Errno> {
         let out = NotifyRetrieveOut { notify_unique: KICK, nodeid: file, offset: 0, size: 0, padding: 0 };
         self.send(abi::NOTIFY_RETRIEVE, &[out.as_bytes()])
     }
 
-    /// Requests that were read from the device and not answered are delivered again. Only with
-    /// [`crate::flags::HAS_RESEND`]; requests of the ring are not covered.
+    /// Makes the kernel deliver again all requests that were read from the device and not replied
+    /// to. Only with [`crate::flags::HAS_RESEND`]; does not cover requests of the ring.
     ///
     /// # Errors
     /// See [`Notifier`].
@@ -127,7 +134,7 @@ impl Notifier {
         self.send(abi::NOTIFY_RESEND, &[])
     }
 
-    /// All names are looked up anew before their next use. Since Linux 6.16 (7.44).
+    /// Invalidates all cached names. Since Linux 6.16 (7.44).
     ///
     /// # Errors
     /// See [`Notifier`].
@@ -135,7 +142,7 @@ impl Notifier {
         self.send(abi::NOTIFY_INC_EPOCH, &[])
     }
 
-    /// The kernel forgets those of the nodes that nothing uses. Since Linux 6.18 (7.45).
+    /// Evicts those of the nodes that are not in use. Since Linux 6.18 (7.45).
     ///
     /// # Errors
     /// See [`Notifier`].
@@ -144,7 +151,7 @@ impl Notifier {
         self.send(abi::NOTIFY_PRUNE, &[NotifyPruneOut { count, padding: 0, spare: 0 }.as_bytes(), nodes.as_bytes()])
     }
 
-    /// Those who poll an open file are to ask again. `kh` came with POLL.
+    /// Wakes the pollers of an open file. `kh` is the number from its POLL request.
     ///
     /// # Errors
     /// See [`Notifier`].
@@ -170,7 +177,7 @@ fn length(bytes: &[u8]) -> Result<u32, Errno> {
 }
 
 impl Session {
-    /// A way to tell the kernel what changed.
+    /// Returns a handle for sending notifications.
     #[must_use]
     pub fn notifier(self: &Arc<Self>) -> Notifier {
         Notifier::new(self.clone())

@@ -10,12 +10,12 @@ use core::time::Duration;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// Room for a reply.
+/// Maximum size of a reply, in bytes.
 const ROOM: usize = 8 << 10;
 
-/// Has one request handled as the device would deliver it (an [`InHeader`], then its arguments), and answers the bytes
-/// that the kernel would get: an [`OutHeader`] and the reply's body. `None`: no reply, or not even a header. `flags` are
-/// those of [`crate::flags`] that count as agreed.
+/// Handles one request in the device's format (an [`InHeader`], then its arguments) and returns the
+/// kernel's reply: an [`OutHeader`] and the body. `None` if there is no reply, or not even a
+/// header. `flags` are the flags of [`crate::flags`] to treat as agreed.
 #[must_use]
 pub fn answer(fs: &Arc<dyn Filesystem>, flags: u64, message: &[u8]) -> Option<Vec<u8>> {
     let header: InHeader = parse(message).ok()?;

@@ -2,11 +2,12 @@ use core::fmt;
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
-        /// What a request asks for.
+        /// Opcode of a request.
         ///
-        /// The kernel remembers an `ENOSYS` answer to these for the life of the connection and asks no more: OPEN and
-        /// OPENDIR (if so agreed), FLUSH, FSYNC, FSYNCDIR, ACCESS, the four of extended attributes, CREATE, TMPFILE,
-        /// RENAME2, LSEEK, FALLOCATE, COPY_FILE_RANGE, STATX, POLL, BMAP, GETLK, SETLK, IOCTL on directories.
+        /// The kernel caches an `ENOSYS` reply to these for the life of the connection and sends no
+        /// more of them: OPEN and OPENDIR (if so agreed), FLUSH, FSYNC, FSYNCDIR, ACCESS, the four
+        /// for extended attributes, CREATE, TMPFILE, RENAME2, LSEEK, FALLOCATE, COPY_FILE_RANGE,
+        /// STATX, POLL, BMAP, GETLK, SETLK, IOCTL on directories.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Opcode {
@@ -14,10 +15,10 @@ macro_rules! opcodes {
         }
 
         impl Opcode {
-            /// All of them.
+            /// All opcodes.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The opcode of a number, if this crate knows it.
+            /// Returns the opcode with this number, if this crate knows it.
             #[must_use]
             pub const fn new(number: u32) -> Option<Self> {
                 Some(match number {
@@ -30,29 +31,29 @@ macro_rules! opcodes {
 }
 
 opcodes! {
-    /// Find an entry.
+    /// Look up an entry.
     Lookup = 1,
-    /// Forget a node. No reply.
+    /// Drop lookups of a node. No reply.
     Forget = 2,
-    /// Attributes.
+    /// Get attributes.
     Getattr = 3,
-    /// Change attributes.
+    /// Set attributes.
     Setattr = 4,
-    /// Target of a symbolic link.
+    /// Read a symbolic link.
     Readlink = 5,
-    /// Make a symbolic link.
+    /// Create a symbolic link.
     Symlink = 6,
-    /// Make a file or device node.
+    /// Create a file or device node.
     Mknod = 8,
-    /// Make a directory.
+    /// Create a directory.
     Mkdir = 9,
-    /// Remove an entry.
+    /// Remove a file.
     Unlink = 10,
     /// Remove a directory.
     Rmdir = 11,
-    /// Rename.
+    /// Rename an entry.
     Rename = 12,
-    /// Make a hard link.
+    /// Create a hard link.
     Link = 13,
     /// Open a file.
     Open = 14,
@@ -60,11 +61,11 @@ opcodes! {
     Read = 15,
     /// Write.
     Write = 16,
-    /// Figures of the file system.
+    /// File system statistics.
     Statfs = 17,
-    /// An open file is gone.
+    /// Close an open file.
     Release = 18,
-    /// Make a file's data durable.
+    /// Flush a file to stable storage.
     Fsync = 20,
     /// Set an extended attribute.
     Setxattr = 21,
@@ -74,49 +75,49 @@ opcodes! {
     Listxattr = 23,
     /// Remove an extended attribute.
     Removexattr = 24,
-    /// A descriptor is closed.
+    /// close(2) of a descriptor.
     Flush = 25,
-    /// Agree on the protocol.
+    /// Negotiate the protocol.
     Init = 26,
     /// Open a directory.
     Opendir = 27,
     /// Read a directory.
     Readdir = 28,
-    /// An open directory is gone.
+    /// Close an open directory.
     Releasedir = 29,
-    /// Make a directory durable.
+    /// Flush a directory to stable storage.
     Fsyncdir = 30,
-    /// Who holds a lock?
+    /// Find a conflicting lock.
     Getlk = 31,
     /// Lock or unlock.
     Setlk = 32,
-    /// Lock, and wait for it.
+    /// Lock, and block until it is available.
     Setlkw = 33,
     /// access(2).
     Access = 34,
-    /// Make and open a file.
+    /// Create and open a file.
     Create = 35,
-    /// A request's caller gave up. No reply.
+    /// Cancel a request. No reply.
     Interrupt = 36,
-    /// Block of a file.
+    /// Map a file's block to the device.
     Bmap = 37,
-    /// The end.
+    /// End of the file system.
     Destroy = 38,
     /// ioctl(2).
     Ioctl = 39,
     /// poll(2).
     Poll = 40,
-    /// Answer to a retrieve notification. No reply.
+    /// Reply to a retrieve notification. No reply.
     NotifyReply = 41,
-    /// Forget many nodes. No reply.
+    /// Drop lookups of many nodes. No reply.
     BatchForget = 42,
-    /// Allocate, punch or zero.
+    /// Allocate, punch a hole or zero a range.
     Fallocate = 43,
     /// Read a directory with attributes.
     Readdirplus = 44,
     /// Rename with flags.
     Rename2 = 45,
-    /// Find data or a hole.
+    /// Seek to data or to a hole.
     Lseek = 46,
     /// Copy between files, up to 4 GiB.
     CopyFileRange = 47,
@@ -124,21 +125,21 @@ opcodes! {
     Setupmapping = 48,
     /// DAX: unmap.
     Removemapping = 49,
-    /// Make the file system durable.
+    /// Flush the file system to stable storage.
     Syncfs = 50,
-    /// Make and open a file without a name.
+    /// Create and open a file without a name.
     Tmpfile = 51,
-    /// Attributes with birth time.
+    /// Get attributes with birth time.
     Statx = 52,
     /// Copy between files.
     CopyFileRange64 = 53,
 }
 
 impl Opcode {
-    /// One more than the largest number.
+    /// One more than the largest opcode.
     pub const COUNT: usize = 54;
 
-    /// The kernel's name of it, without the prefix.
+    /// Returns the kernel's name of the opcode, without the prefix.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -196,7 +197,8 @@ impl Opcode {
         }
     }
 
-    /// Does this usually wait for a disk or for another program? Such requests go to a worker at once.
+    /// Whether the request usually waits for a disk or another program. Such requests are handed to
+    /// a worker at once.
     #[must_use]
     pub const fn usually_blocks(self) -> bool {
         matches!(
@@ -211,7 +213,7 @@ impl Opcode {
         )
     }
 
-    /// Is there no reply to this?
+    /// Whether the request has no reply.
     #[must_use]
     pub const fn is_oneway(self) -> bool {
         matches!(self, Self::Forget | Self::BatchForget | Self::Interrupt | Self::NotifyReply)

@@ -1,10 +1,12 @@
-//! Answers to large READs that share the pages of a host file, in place of copying them twice.
+//! Zero-copy replies to large READs, which share the pages of a host file.
 //!
-//! A READ that a handler serves from a host file costs two copies on the device: from the host's page cache to the server, and
-//! from there to the kernel's pages of the FUSE file. A pipe holds references to the host's pages instead, and splice(2)
-//! copies from them (`fuse_dev_splice_write` in fs/fuse/dev.c). The ring has no such way: its replies lie in memory of the server.
+//! A READ served from a host file costs two copies on the device: from the host's page cache to the
+//! server, and from there to the FUSE file's pages. A pipe holds references to the host's pages
+//! instead, and splice(2) copies directly from them (`fuse_dev_splice_write` in fs/fuse/dev.c). The
+//! ring has no equivalent: its replies are in the server's memory.
 //!
-//! Measured with a union, 256 MiB of its read-only branch read in parts of 128 KiB: 78 ms of the server's time in place of 119.
+//! Measured with a union, 256 MiB of its read-only branch read in 128 KiB parts: 78 ms of server
+//! time, against 119 ms with copies.
 
 use crate::Errno;
 use crate::abi::OutHeader;
@@ -12,16 +14,16 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use zerocopy::IntoBytes;
 
-/// From how many bytes on a reply is worth the pipe's three system calls.
+/// Minimum size of a reply that is worth the pipe's three system calls, in bytes.
 pub(crate) const LEAST: usize = 32 << 10;
-/// A slot of a pipe holds a page or less.
+/// A slot of a pipe holds at most a page.
 const PAGE: usize = 4096;
 
-/// A pipe that is empty, or holds one reply to one request.
+/// A pipe that is empty or holds one reply.
 pub(crate) struct Pipe {
     unique: u64,
     ends: Option<Ends>,
-    /// A pipe can't have more slots (`fs.pipe-max-size`, 1 MiB, without `CAP_SYS_RESOURCE`).
+    /// Maximum number of slots (`fs.pipe-max-size`, 1 MiB, without `CAP_SYS_RESOURCE`).
     most: usize,
     held: Option<Held>,
 }
@@ -32,7 +34,7 @@ struct Ends {
     slots: usize,
 }
 
-/// The reply in the pipe: a header that announces `promised` bytes, and `len` bytes.
+/// The reply in the pipe: a header that announces `promised` bytes, and `len` bytes of data.
 #[derive(Clone, Copy)]
 struct Held {
     promised: usize,
@@ -44,14 +46,15 @@ impl Pipe {
         Self { unique: 0, ends: None, most: usize::MAX, held: None }
     }
 
-    /// What is put into the pipe from now on answers this request.
+    /// Sets the request that the next `fill` replies to.
     pub(crate) fn begin(&mut self, unique: u64) {
         self.unique = unique;
         self.empty();
     }
 
-    /// Puts `len` bytes of a host file from `offset` on into the pipe, or as many as there are, after the header. Answers how many;
-    /// `None`: this file or this pipe can't do that, or reading failed, and nothing is in the pipe.
+    /// Writes the header and up to `len` bytes of a host file from `offset` into the pipe. Returns
+    /// the number of bytes, or `None` with an empty pipe if the file or the pipe does not support
+    /// that, or reading failed.
     pub(crate) fn fill(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> Option<usize> {
         self.empty();
         let header_len = u32::try_from(size_of::<OutHeader>() + len).ok()?;
@@ -60,33 +63,33 @@ impl Pipe {
         match filled {
             Ok(filled) => self.held = Some(Held { promised: len, len: filled }),
             Err(error) => {
-                tracing::debug!(%error, "a reply does not go by a pipe");
+                tracing::debug!(%error, "a reply cannot use splice");
                 self.ends = None;
             }
         }
         filled.ok()
     }
 
-    /// A pipe with room for a header and `len` bytes that need not begin with a page.
+    /// Returns a pipe with room for a header and `len` bytes that need not be page-aligned.
     fn ends(&mut self, len: usize) -> Option<&Ends> {
         let slots = len.div_ceil(PAGE) + 2;
         if slots <= self.most && self.ends.as_ref().is_none_or(|ends| ends.slots < slots) {
             match Ends::new(slots) {
                 Ok(ends) => self.ends = Some(ends),
                 Err(Errno::PERM) => self.most = slots - 1,
-                // Descriptors may be short for a moment.
-                Err(error) => tracing::debug!(%error, "no pipe for replies"),
+                // Running out of descriptors may be temporary.
+                Err(error) => tracing::debug!(%error, "cannot create a pipe for replies"),
             }
         }
         self.ends.as_ref().filter(|ends| ends.slots >= slots)
     }
 
-    /// Does it hold a reply?
+    /// Whether the pipe holds a reply.
     pub(crate) const fn is_full(&self) -> bool {
         self.held.is_some()
     }
 
-    /// Hands the reply over, if it is as long as its header says.
+    /// Sends the reply if it is as long as its header announces.
     ///
     /// # Errors
     /// Those of a write to the device.
@@ -96,25 +99,26 @@ impl Pipe {
         let ends = self.ends.as_ref()?;
         let sent = splice(&ends.out, None, device, None, size_of::<OutHeader>() + held.len, SpliceFlags::empty());
         if sent != Ok(size_of::<OutHeader>() + held.len) {
-            // What is left in it is not known.
+            // The pipe may hold an unknown remainder.
             self.ends = None;
         }
         Some(sent.map(drop))
     }
 
-    /// Copies the reply's bytes out, without its header, for the end of a file: the header has promised more.
+    /// Copies the reply's data out without the header, for a read past the end of the file: the
+    /// header announces more.
     ///
     /// # Errors
-    /// The reply does not fit, or the pipe could not be read.
+    /// If the reply does not fit, or the pipe could not be read.
     pub(crate) fn take(&mut self, out: &mut [u8]) -> Result<(), Errno> {
-        // What a failure leaves in the pipe is dropped with it.
+        // On failure the pipe is dropped together with its contents.
         let (Some(held), Some(ends)) = (self.held.take(), self.ends.take()) else { return Err(Errno::IO) };
         ends.drain(out.get_mut(..held.len).ok_or(Errno::IO)?)?;
         self.ends = Some(ends);
         Ok(())
     }
 
-    /// A reply that was not sent is dropped, with the pipe.
+    /// Drops an unsent reply, together with the pipe.
     fn empty(&mut self) {
         if self.held.take().is_some() {
             self.ends = None;
@@ -123,7 +127,7 @@ impl Pipe {
 }
 
 impl Ends {
-    /// Writes the header, then splices the file's bytes.
+    /// Writes the header, then splices the file's data.
     fn fill(&self, header: &OutHeader, (file, mut offset): (BorrowedFd<'_>, u64), len: usize) -> Result<usize, Errno> {
         rustix::io::write(&self.into, header.as_bytes())?;
         let mut filled = 0;
@@ -138,7 +142,7 @@ impl Ends {
         Ok(filled)
     }
 
-    /// Reads the header, which nobody needs, and as many bytes as `out` has.
+    /// Discards the header and reads the data into `out`.
     fn drain(&self, out: &mut [u8]) -> Result<(), Errno> {
         let mut header = [0; size_of::<OutHeader>()];
         let mut len = rustix::io::read(&self.out, &mut header)?;
@@ -169,7 +173,7 @@ mod tests {
         (file, data)
     }
 
-    /// What comes out at the device's end, which here is another pipe.
+    /// Returns what arrives at the device, which here is another pipe.
     fn sent(pipe: &mut Pipe) -> (OutHeader, Vec<u8>) {
         let ends = Ends::new(200).unwrap();
         pipe.send(ends.into.as_fd()).unwrap().unwrap();
@@ -181,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_replies_are_sent_with_their_header() {
+    fn complete_replies_are_sent_with_their_header() {
         let (file, data) = file(3 << 20);
         let mut pipe = Pipe::new();
         for (unique, offset, len) in [(7, 0, LEAST), (9, 4095, 600 << 10), (11, 8192, 128 << 10), (13, 1, LEAST + 1)] {
@@ -198,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_file_is_taken_out() {
+    fn a_short_read_at_the_end_of_a_file_is_copied_out() {
         let (file, data) = file(100_000);
         let mut pipe = Pipe::new();
         pipe.begin(1);
@@ -207,7 +211,7 @@ mod tests {
         let mut out = vec![0; 60_000];
         pipe.take(&mut out).unwrap();
         assert!(out == data[40_000..]);
-        // Beyond it there is nothing.
+        // Nothing past the end of the file.
         assert_eq!(pipe.fill(file.as_fd(), 200_000, LEAST), Some(0));
         pipe.take(&mut []).unwrap();
         assert!(pipe.take(&mut out).is_err() && !pipe.is_full());
@@ -221,12 +225,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_sent_is_dropped() {
+    fn an_unsent_reply_is_dropped() {
         let (file, data) = file(1 << 20);
         let mut pipe = Pipe::new();
         pipe.begin(1);
         pipe.fill(file.as_fd(), 0, LEAST).unwrap();
-        // Tried again, as after another replica failed.
+        // A second fill, as after a failed replica.
         pipe.fill(file.as_fd(), 4096, LEAST).unwrap();
         assert!(sent(&mut pipe).1 == data[4096..4096 + LEAST]);
         pipe.fill(file.as_fd(), 0, LEAST).unwrap();
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_cannot_be_spliced_are_left_to_read() {
+    fn files_without_splice_are_read() {
         let (file, _) = file(1 << 20);
         let directory = std::fs::File::open("/").unwrap();
         let unread = std::fs::File::options().write(true).open("/dev/null").unwrap();
@@ -246,7 +250,7 @@ mod tests {
         assert_eq!(pipe.fill(directory.as_fd(), 0, LEAST), None);
         assert_eq!(pipe.fill(unread.as_fd(), 0, LEAST), None);
         assert!(!pipe.is_full() && pipe.send(file.as_fd()).is_none());
-        // A reply for which no pipe is large enough; smaller ones go on.
+        // No pipe is large enough for this reply; smaller ones still work.
         assert_eq!(pipe.fill(file.as_fd(), 0, 2 << 30), None);
         assert_eq!(pipe.fill(file.as_fd(), 0, LEAST), Some(LEAST));
     }

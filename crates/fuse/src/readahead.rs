@@ -1,8 +1,9 @@
-//! More read-ahead than INIT can agree on.
+//! Readahead beyond the limit of INIT.
 //!
-//! In its answer to INIT a server can only lower what the kernel offers, which is 128 KiB (`VM_READAHEAD_PAGES`). What root can
-//! do is write `read_ahead_kb` of the mount's backing device, as administrators do for disks. The kernel looks at it when a file
-//! is opened, so this is done before the mount can be reached.
+//! In its reply to INIT a server can only lower the kernel's offer of 128 KiB
+//! (`VM_READAHEAD_PAGES`). Root can write `read_ahead_kb` of the mount's backing device instead, as
+//! for disks. The kernel reads that value when a file is opened, so it is set before the mount
+//! becomes reachable.
 
 use crate::mount::Prepared;
 use crate::{Errno, Session};
@@ -11,7 +12,8 @@ use std::fs;
 use std::path::Path;
 
 impl Session {
-    /// Sets the mount's read-ahead where more is wanted than INIT could agree on. A refusal is a warning: the mount works all the same.
+    /// Raises the mount's readahead beyond the agreed value if the options ask for it. A failure
+    /// only logs a warning.
     pub(crate) fn raise_readahead(&self, prepared: &Prepared) {
         let Some(wanted) = self.options.readahead else { return };
         let agreed = self.agreed().map_or(0, |agreed| agreed.max_readahead);
@@ -24,7 +26,7 @@ impl Session {
         }
     }
 
-    /// Says so where more read-ahead is wanted than the mounting user can have.
+    /// Warns if the options ask for more readahead than an unprivileged mount can have.
     pub(crate) fn miss_readahead(&self) {
         let agreed = self.agreed().map_or(0, |agreed| agreed.max_readahead);
         if let Some(wanted) = self.options.readahead.filter(|&wanted| wanted > agreed) {
@@ -33,7 +35,7 @@ impl Session {
     }
 }
 
-/// What is known of the root of the mount, without asking the server.
+/// Returns the attributes of the mount's root that are known without a request to the server.
 fn root_of(prepared: &Prepared, mountpoint: &Path) -> Result<Statx, Errno> {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     match prepared {
@@ -44,7 +46,7 @@ fn root_of(prepared: &Prepared, mountpoint: &Path) -> Result<Statx, Errno> {
 
 fn raise((major, minor): (u32, u32), wanted: u32, agreed: u32) {
     let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
-    // Without O_CREAT: where there is no sysfs, no file is made.
+    // Without O_CREAT: no file is created if sysfs is not mounted.
     let written = fs::OpenOptions::new()
         .write(true)
         .open(&path)

@@ -3,29 +3,31 @@ use crate::{Errno, Opcode};
 use core::sync::atomic::AtomicBool;
 use zerocopy::FromBytes;
 
-/// Who asks, and under what conditions: what every handler learns besides its arguments.
+/// Context of a request: its caller, and the conditions under which the handler runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The kernel's number of this request.
+    /// The kernel's id of this request.
     pub unique: u64,
-    /// What is asked for.
+    /// Opcode of this request.
     pub opcode: Opcode,
-    /// The node that it concerns.
+    /// Node that the request concerns.
     pub node: u64,
     /// File-system user id of the caller.
     pub uid: u32,
     /// File-system group id of the caller.
     pub gid: u32,
-    /// Process (thread) id of the caller as the server's pid namespace sees it, or 0.
+    /// Process (thread) id of the caller in the server's pid namespace, or 0.
     pub pid: u32,
-    /// False on a thread that serves others too: see [`crate::MAY_BLOCK`].
+    /// Whether the handler may block. False on a thread that serves other requests too: see
+    /// [`crate::MAY_BLOCK`].
     pub may_block: bool,
     cancelled: &'a AtomicBool,
     extensions: &'a [u8],
 }
 
 impl<'a> Request<'a> {
-    /// A request of this header. `cancelled` becomes true when the caller gives up, `extensions` is the tail of a creation.
+    /// Creates a request from its header. `cancelled` becomes true when the caller gives up,
+    /// `extensions` is the tail of a creation.
     #[must_use]
     pub const fn new(
         header: &InHeader,
@@ -47,15 +49,15 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// True once the caller has given up (a signal). The handler may then answer `EINTR`; if it does not look, nothing
-    /// happens but that the caller waits.
+    /// Becomes true once the caller gave up (a signal arrived). The handler may then return
+    /// `EINTR`; if it ignores the flag, the caller keeps waiting.
     #[must_use]
     pub const fn cancelled(&self) -> &'a AtomicBool {
         self.cancelled
     }
 
-    /// The group of the parent directory, if the caller is a member of it by its supplementary groups. Comes with
-    /// creations if [`crate::flags::CREATE_SUPP_GROUP`] was agreed.
+    /// Returns the group of the parent directory, if it is one of the caller's supplementary
+    /// groups. Sent with creations if [`crate::flags::CREATE_SUPP_GROUP`] was agreed.
     #[must_use]
     pub fn supplementary_group(&self) -> Option<u32> {
         self.extension(|kind| kind == EXT_GROUPS).and_then(|body| {
@@ -64,11 +66,12 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Name and value of the security context of the new object. Comes with creations if
+    /// Returns name and value of the new object's security context. Sent with creations if
     /// [`crate::flags::SECURITY_CTX`] was agreed.
     #[must_use]
     pub fn security_context(&self) -> Option<(&'a [u8], &'a [u8])> {
-        // The type of this extension is the count of contexts, of which the kernel sends at most one.
+        // For this extension the type field holds the number of contexts, and the kernel sends at
+        // most one.
         let body = self.extension(|kind| kind != 0 && kind <= MAX_NR_SECCTX)?;
         let (context, rest) = crate::abi::Secctx::read_from_prefix(body).ok()?;
         let (name, rest) = split_name(rest).ok()?;
@@ -89,20 +92,20 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Splits `bytes` after the name that they start with, which ends with a NUL.
+/// Splits `bytes` after the NUL-terminated name at the start.
 pub(crate) fn split_name(bytes: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
     let end = bytes.iter().position(|&b| b == 0).ok_or(Errno::IO)?;
     let (name, rest) = bytes.split_at(end);
     Ok((name, rest.get(1..).unwrap_or_default()))
 }
 
-/// Reads the structure that `bytes` start with.
+/// Reads the structure at the start of `bytes`.
 pub(crate) fn parse<T: FromBytes>(bytes: &[u8]) -> Result<T, Errno> {
     T::read_from_prefix(bytes).map(|(value, _)| value).map_err(|_| Errno::IO)
 }
 
-/// Length in bytes of the first argument of a request: what the ring delivers apart from the rest. Opcodes whose first
-/// argument is a name or data have none.
+/// Returns the length of an opcode's first argument, which the ring delivers apart from the rest,
+/// in bytes. It is 0 for opcodes that start with a name or data.
 pub(crate) const fn first_argument_len(opcode: Opcode, setxattr_ext: bool) -> usize {
     use crate::abi as a;
     match opcode {
@@ -124,7 +127,7 @@ pub(crate) const fn first_argument_len(opcode: Opcode, setxattr_ext: bool) -> us
         Opcode::Release | Opcode::Releasedir => size_of::<a::ReleaseIn>(),
         Opcode::Flush => size_of::<a::FlushIn>(),
         Opcode::Fsync | Opcode::Fsyncdir => size_of::<a::FsyncIn>(),
-        // The second half came with SETXATTR_EXT.
+        // SETXATTR_EXT doubled the structure.
         Opcode::Setxattr if setxattr_ext => size_of::<a::SetxattrIn>(),
         Opcode::Setxattr => size_of::<a::SetxattrIn>() / 2,
         Opcode::Getxattr | Opcode::Listxattr => size_of::<a::GetxattrIn>(),
@@ -162,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions_are_found() {
+    fn extensions_are_parsed() {
         let flag = AtomicBool::new(false);
         let mut bytes = Vec::new();
         bytes.extend_from_slice(ExtHeader { size: 8 + 8 + 9 + 3, r#type: 1 }.as_bytes());
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_extensions_end() {
+    fn malformed_extensions_are_ignored() {
         let flag = AtomicBool::new(false);
         for size in [0_u32, 1, 7, 8, 9, u32::MAX] {
             let mut bytes = ExtHeader { size, r#type: 99 }.as_bytes().to_vec();

@@ -8,7 +8,9 @@ use crate::mount::{self, Attached, Mounter, Prepared};
 use crate::request::parse;
 use crate::ring::{self, Plan, Rings};
 use crate::sys::Mapping;
-use crate::{Agreed, CounterSnapshot, Errno, Filesystem, MountError, MountOptions, Opcode, Transport, Wish, flags};
+use crate::{
+    Agreed, CounterSnapshot, Errno, Filesystem, InitConfig, MountError, MountOptions, Opcode, Transport, flags,
+};
 use crate::{fusermount, init, sys};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -20,10 +22,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// How long the end of a session waits for handlers that still run.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long closing a session waits for running handlers.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A mounted file system, from mounting to unmounting.
+/// A mounted file system, from mount to unmount.
 pub struct Session {
     pub(crate) device: Arc<OwnedFd>,
     pub(crate) options: MountOptions,
@@ -34,7 +36,7 @@ pub struct Session {
     agreed: OnceLock<Agreed>,
     hint: OnceLock<&'static str>,
     ring: AtomicBool,
-    /// Backing files that the kernel has, for the end: see [`Session::close_backings`].
+    /// Registered backing files, for cleanup: see [`Session::close_backings`].
     pub(crate) backings: Mutex<HashSet<i32>>,
     ended: Mutex<bool>,
     end: Condvar,
@@ -47,12 +49,12 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Mounts `fs`. Returns when INIT is answered and the mount can be used; requests are served by threads of the
-    /// session, which block all signals.
+    /// Mounts `fs`. Returns once INIT is complete and the mount is usable. Threads of the session
+    /// serve the requests; they block all signals.
     ///
     /// # Errors
-    /// The step that failed and why. Nothing stays mounted then.
-    #[expect(clippy::needless_pass_by_value, reason = "the session keeps it until its end")]
+    /// The step that failed and the reason. Nothing stays mounted then.
+    #[expect(clippy::needless_pass_by_value, reason = "the session keeps it while mounted")]
     pub fn mount(options: &MountOptions, fs: Arc<dyn Filesystem>) -> Result<Arc<Self>, MountError> {
         let mountpoint = std::fs::canonicalize(&options.mountpoint).map_err(|error| {
             MountError::new("finding the mount point", error).with_detail(options.mountpoint.display().to_string())
@@ -75,13 +77,13 @@ impl Session {
         fs: &Arc<dyn Filesystem>,
     ) -> Result<Arc<Self>, MountError> {
         let device = device::open().map_err(|error| MountError::new("opening /dev/fuse", error))?;
-        // Since Linux 6.18: the call that makes the superblock waits for INIT, and reports its failure.
+        // Since Linux 6.18: creating the superblock waits for INIT and reports its failure.
         let synchronous = sys::sync_init(device.as_fd()).is_ok();
         let session = Self::new(options, device, mountpoint, Attached::Direct);
         let early = if synchronous { Some(session.serve(fs)?) } else { None };
         let prepared = match mount::prepare(options, &session.mountpoint, &session.device) {
             Ok(prepared) => prepared,
-            // If it was the server that refused, its own reason is the better one.
+            // If the server refused, its own reason is more precise.
             Err(error) => return Err(early.and_then(|early| refusal(&early)).unwrap_or(error)),
         };
         let started = early.map_or_else(|| session.serve(fs), Ok)?;
@@ -129,13 +131,14 @@ impl Session {
         })
     }
 
-    /// A session without a kernel.
+    /// Returns a session without a kernel.
     #[cfg(test)]
     pub(crate) fn unmounted(options: &MountOptions, device: OwnedFd) -> Arc<Self> {
         Self::new(options, device, options.mountpoint.clone(), Attached::Direct)
     }
 
-    /// Starts the thread that answers INIT and then reads the device. It reports when the file system can be used.
+    /// Starts the thread that replies to INIT and then reads the device. The receiver reports when
+    /// the mount is usable.
     fn serve(self: &Arc<Self>, fs: &Arc<dyn Filesystem>) -> Result<Receiver<Result<(), MountError>>, MountError> {
         let (report, started) = sync_channel(1);
         let (session, fs) = (self.clone(), fs.clone());
@@ -153,7 +156,7 @@ impl Session {
         Ok(started)
     }
 
-    /// From INIT to the end of the connection.
+    /// Serves from INIT until the connection is closed.
     fn life(self: &Arc<Self>, fs: &Arc<dyn Filesystem>, report: &SyncSender<Result<(), MountError>>) {
         let (core, rings) = match self.start(fs) {
             Ok(started) => started,
@@ -167,18 +170,18 @@ impl Session {
             rings.start(&core);
         }
         let _nobody_waits = report.send(Ok(()));
-        let mut all = Readers::new(core).run(PATIENCE);
+        let mut all = Readers::new(core).run(SHUTDOWN_TIMEOUT);
         if let Some(rings) = rings {
-            all &= rings.join(PATIENCE);
+            all &= rings.join(SHUTDOWN_TIMEOUT);
         }
         if all {
             fs.destroy();
         } else {
-            tracing::warn!("handlers still run after the end of the connection; the file system is left as it is");
+            tracing::warn!("handlers still run after the connection was closed: destroy is not called");
         }
     }
 
-    /// Answers INIT.
+    /// Replies to INIT.
     fn start(self: &Arc<Self>, fs: &Arc<dyn Filesystem>) -> Result<(Arc<Core>, Option<Rings>), MountError> {
         let (header, real_offer) = self.read_init()?;
         let offer = init::reduce(&real_offer, self.options.refuse, self.options.max_minor);
@@ -192,10 +195,10 @@ impl Session {
                 format!("the kernel speaks {}.{}, not 7.31 or newer", offer.major, offer.minor),
             )));
         }
-        let mut wish = fs.init(self, &offer);
-        wish.max_readahead = self.options.readahead.unwrap_or(wish.max_readahead);
-        let rings = self.rings(&offer, &wish).map_err(refuse)?;
-        let (agreed, out) = init::agree(&offer, &wish, rings.is_some());
+        let mut init_config = fs.init(self, &offer);
+        init_config.max_readahead = self.options.readahead.unwrap_or(init_config.max_readahead);
+        let rings = self.rings(&offer, &init_config).map_err(refuse)?;
+        let (agreed, out) = init::agree(&offer, &init_config, rings.is_some());
         let _once = self.agreed.set(agreed);
         device::reply(self.device.as_fd(), header.unique, Ok(out.as_bytes()));
         let dispatcher = Dispatcher::new(fs.clone(), agreed.flags, agreed.negative_timeout);
@@ -224,14 +227,14 @@ impl Session {
             if offer.major <= KERNEL_VERSION {
                 return Ok((header, offer));
             }
-            // A kernel of the future asks again, in our version.
+            // A kernel with a newer major version repeats INIT in our version.
             let ours = InitOut { major: KERNEL_VERSION, minor: KERNEL_MINOR_VERSION, ..InitOut::new_zeroed() };
             device::reply(self.device.as_fd(), header.unique, Ok(ours.as_bytes()));
         }
     }
 
-    /// Makes the rings, if they are offered and wanted.
-    fn rings(self: &Arc<Self>, offer: &InitIn, wish: &Wish) -> Result<Option<Rings>, MountError> {
+    /// Creates the rings if the kernel offers them and the options ask for them.
+    fn rings(self: &Arc<Self>, offer: &InitIn, init_config: &InitConfig) -> Result<Option<Rings>, MountError> {
         let offered = offer.all_flags() & flags::OVER_IO_URING != 0;
         let wanted = self.options.transport;
         if !offered && ring_is_switched_off() {
@@ -240,7 +243,7 @@ impl Session {
         match (wanted, offered) {
             (Transport::Device, _) | (Transport::Auto, false) => return Ok(None),
             (Transport::Ring, false) => {
-                let why = self.hint().unwrap_or("this kernel does not offer it (Linux 6.14 or newer does)");
+                let why = self.hint().unwrap_or("this kernel does not offer it: needs Linux 6.14 or newer");
                 return Err(MountError::without_reason("using the io_uring transport", why));
             }
             (_, true) => {}
@@ -248,55 +251,56 @@ impl Session {
         let plan = Plan {
             device: self.device.clone(),
             depth: self.options.depth,
-            payload: init::agree(offer, wish, true).0.payload,
+            payload: init::agree(offer, init_config, true).0.payload,
             workers: self.options.max_workers,
         };
         match Rings::prepare(self, &plan) {
             Ok(rings) => Ok(Some(rings)),
-            Err(error) if wanted == Transport::Ring => Err(MountError::new("making the rings", error)),
+            Err(error) if wanted == Transport::Ring => Err(MountError::new("creating the io_uring queues", error)),
             Err(error) => {
-                tracing::warn!(%error, "no io_uring here; requests come by /dev/fuse");
+                tracing::warn!(%error, "io_uring is not available: requests use /dev/fuse");
                 Ok(None)
             }
         }
     }
 
-    /// The kernel does not use the ring after all, and sends everything to the device.
+    /// Records that the kernel refused the ring and sends everything to the device.
     pub(crate) fn ring_failed(&self) {
         self.ring.store(false, Ordering::Release);
     }
 
-    /// Do requests come by the ring?
+    /// Whether requests arrive over the ring.
     #[must_use]
     pub fn ring_is_up(&self) -> bool {
         self.ring.load(Ordering::Acquire)
     }
 
-    /// What kernel and file system agreed on; `None` until INIT is answered.
+    /// Returns the result of INIT; `None` until INIT is complete.
     #[must_use]
     pub fn agreed(&self) -> Option<&Agreed> {
         self.agreed.get()
     }
 
-    /// How the administrator could make this mount faster, if there is a way: one line.
+    /// Returns a one-line hint for the administrator on making this mount faster, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         self.hint.get().copied()
     }
 
-    /// What was counted since mounting.
+    /// Returns the counters since mounting.
     #[must_use]
     pub fn counters(&self) -> CounterSnapshot {
         self.counters.snapshot()
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     #[must_use]
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
 
-    /// Waits until the file system is unmounted (or the connection aborted) and its threads have ended.
+    /// Blocks until the file system is unmounted (or the connection aborted) and its threads have
+    /// ended.
     pub fn wait(&self) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         while !*ended {
@@ -304,28 +308,29 @@ impl Session {
         }
     }
 
-    /// Unmounts: at once, or if the file system is in use, as soon as it no longer is; [`Session::wait`] waits for that.
+    /// Unmounts, lazily if the file system is in use; [`Session::wait`] waits until it no longer
+    /// is.
     ///
     /// # Errors
-    /// Where unmounting fails; most often because someone else has unmounted it already.
+    /// If unmounting fails, most often because the file system was unmounted already.
     pub fn stop(&self) -> Result<(), MountError> {
         mount::detach(self.attached, &self.mountpoint, true)
     }
 
-    /// Ends the connection at once. What is open answers errors from now on. Needs root.
+    /// Aborts the connection at once: operations on open files fail from now on. Needs root.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// If umount2(2) fails.
     pub fn abort(&self) -> Result<(), MountError> {
         mount::abort(&self.mountpoint)
     }
 }
 
-/// How to switch the ring on.
+/// Hint for enabling the ring.
 const RING_HINT: &str = "FUSE over io_uring is switched off; for about twice the speed of metadata operations: \
     echo Y > /sys/module/fuse/parameters/enable_uring";
 
-/// Does the kernel know the ring, and has it switched off?
+/// Whether the kernel supports the ring but has it disabled.
 fn ring_is_switched_off() -> bool {
     std::fs::read("/sys/module/fuse/parameters/enable_uring").is_ok_and(|value| value.starts_with(b"N"))
 }
@@ -334,8 +339,8 @@ fn await_start(started: &Receiver<Result<(), MountError>>) -> Result<(), MountEr
     started.recv().unwrap_or_else(|_| Err(unknown()))
 }
 
-/// Why the server did not answer INIT. If it was not even asked, it says nothing (and its thread waits for INIT until the
-/// program ends: there is no way to wake it without a connection).
+/// Returns the server's reason for refusing INIT, or `None` if it never received one. Its thread
+/// then waits for INIT until the process ends: nothing can wake it without a connection.
 fn refusal(started: &Receiver<Result<(), MountError>>) -> Option<MountError> {
     started.recv_timeout(Duration::from_millis(500)).ok()?.err()
 }

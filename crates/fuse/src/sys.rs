@@ -1,4 +1,5 @@
-//! The system calls that no safe crate offers: the device's ioctls, private memory, signal masks, scheduling policies.
+//! System calls that no safe crate wraps: the device's ioctls, private memory, signal masks,
+//! scheduling policies.
 
 use crate::abi::BackingMap;
 use crate::control::{CONTROL, FRAME};
@@ -16,10 +17,12 @@ fn check(result: libc::c_int) -> Result<i32, Errno> {
     if result < 0 { Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)) } else { Ok(result) }
 }
 
-/// Makes the freshly opened `new` another descriptor of `device`'s connection, with requests in progress of its own.
+/// Attaches the freshly opened `new` to `device`'s connection, with its own list of requests in
+/// progress.
 pub(crate) fn clone_device(new: BorrowedFd<'_>, device: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut number = u32::try_from(device.as_raw_fd()).map_err(|_| Errno::BADF)?;
-    // SAFETY: this command of /dev/fuse reads one u32, which outlives the call; other files refuse it.
+    // SAFETY: this command of /dev/fuse reads one u32, which outlives the call; other files refuse
+    // it.
     check(unsafe { libc::ioctl(new.as_raw_fd(), DEV_IOC_CLONE, &raw mut number) }).map(drop)
 }
 
@@ -30,76 +33,80 @@ pub(crate) fn backing_open(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Resu
     check(unsafe { libc::ioctl(device.as_raw_fd(), DEV_IOC_BACKING_OPEN, &raw const map) })
 }
 
-/// Takes a backing file's registration back.
+/// Removes the registration of a backing file.
 pub(crate) fn backing_close(device: BorrowedFd<'_>, id: i32) -> Result<(), Errno> {
     // SAFETY: this command of /dev/fuse reads one 32-bit number, which outlives the call.
     check(unsafe { libc::ioctl(device.as_raw_fd(), DEV_IOC_BACKING_CLOSE, &raw const id) }).map(drop)
 }
 
-/// Asks that mounting the freshly opened `device` waits until INIT is answered.
+/// Requests synchronous INIT: mounting the freshly opened `device` then waits for the reply to
+/// INIT.
 pub(crate) fn sync_init(device: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: this command of /dev/fuse has no argument.
     check(unsafe { libc::ioctl(device.as_raw_fd(), DEV_IOC_SYNC_INIT) }).map(drop)
 }
 
-/// Has a frame of the control channel answered by the server of the mount that `file` lies on.
+/// Sends a control frame to the server of the mount that `file` lies on, and replaces it by the
+/// reply.
 pub(crate) fn control(file: BorrowedFd<'_>, frame: &mut [u8; FRAME]) -> Result<(), Errno> {
-    // SAFETY: the number of the command says that it reads and writes `FRAME` bytes, and `frame` has as many and
-    // outlives the call. The caller has seen that it is a regular file or a directory: no file system of the kernel knows the
-    // number, and FUSE keeps to what it says.
+    // SAFETY: the command number declares that `FRAME` bytes are read and written; `frame` has that
+    // size and outlives the call. The caller has checked that `file` is a regular file or a
+    // directory: no kernel file system knows the number, and FUSE honours the declared size.
     check(unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(CONTROL), frame.as_mut_ptr()) }).map(drop)
 }
 
-/// Blocks all signals for the calling thread, so that they reach threads of the program that expect them.
+/// Blocks all signals in the calling thread, so that they reach the program's own threads.
 pub(crate) fn block_signals() {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigfillset initialises the set, and pthread_sigmask only reads it; the old mask is not asked for.
+    // SAFETY: sigfillset initialises the set, and pthread_sigmask only reads it; the old mask is
+    // not requested.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut());
     }
 }
 
-/// How a thread is scheduled.
+/// Scheduling class of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheduling {
-    /// As most are (`SCHED_OTHER`).
-    Ordinary,
-    /// Where nobody else wants to run (`SCHED_IDLE`).
-    GivesWay,
-    /// As somebody has decided.
+    /// `SCHED_OTHER`, the default.
+    Normal,
+    /// `SCHED_IDLE`: runs only when no other thread wants the CPU.
+    Idle,
+    /// Any other class, set from outside.
     Other,
 }
 
-/// How the calling thread is scheduled.
+/// Returns the scheduling class of the calling thread.
 pub(crate) fn scheduling() -> Scheduling {
-    // SAFETY: the call has no memory of ours; 0 is the calling thread.
+    // SAFETY: the call accesses no memory of ours; 0 is the calling thread.
     match unsafe { libc::sched_getscheduler(0) } {
-        libc::SCHED_OTHER => Scheduling::Ordinary,
-        libc::SCHED_IDLE => Scheduling::GivesWay,
+        libc::SCHED_OTHER => Scheduling::Normal,
+        libc::SCHED_IDLE => Scheduling::Idle,
         _ => Scheduling::Other,
     }
 }
 
-/// The calling thread runs only where nobody else wants to (`SCHED_IDLE`), or as most do.
-pub(crate) fn give_way(yields: bool) -> Result<(), Errno> {
-    let policy = if yields { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
+/// Switches the calling thread to `SCHED_IDLE`, or to `SCHED_OTHER`.
+pub(crate) fn set_sched_idle(idle: bool) -> Result<(), Errno> {
+    let policy = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
     let priority = libc::sched_param { sched_priority: 0 };
     // SAFETY: the call reads one `sched_param`, which outlives it; 0 is the calling thread.
     check(unsafe { libc::sched_setscheduler(0, policy, &raw const priority) }).map(drop)
 }
 
-/// Lets go of what the calling thread inherited from one that gave way just then, unless `usual` says that all of them do.
-pub(crate) fn schedule_as(usual: Scheduling) {
-    if usual == Scheduling::Ordinary
-        && scheduling() == Scheduling::GivesWay
-        && let Err(error) = give_way(false)
+/// Leaves `SCHED_IDLE` if the calling thread inherited it from a queue thread, unless the whole
+/// process runs in that class (`usual`).
+pub(crate) fn reset_inherited_policy(usual: Scheduling) {
+    if usual == Scheduling::Normal
+        && scheduling() == Scheduling::Idle
+        && let Err(error) = set_sched_idle(false)
     {
-        tracing::debug!(%error, "a thread goes on giving way");
+        tracing::debug!(%error, "a thread inherited SCHED_IDLE and can't leave it");
     }
 }
 
-/// Private anonymous memory, zero at first, that takes up room only where it was written.
+/// Private anonymous memory, zero-filled, that occupies memory only where it was written.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
@@ -107,14 +114,14 @@ pub(crate) struct Mapping {
 
 // SAFETY: a `Mapping` owns its memory as a `Box<[u8]>` does.
 unsafe impl Send for Mapping {}
-// SAFETY: shared access gives shared slices only.
+// SAFETY: shared access yields shared slices only.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// `len` bytes, page-aligned. `len` is not 0.
+    /// Maps `len` bytes, page-aligned. `len` must not be 0.
     pub(crate) fn new(len: usize) -> Result<Self, Errno> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new anonymous mapping touches no memory of ours.
+        // SAFETY: a new anonymous mapping touches no existing memory.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::NOMEM));
@@ -123,29 +130,31 @@ impl Mapping {
         Ok(Self { start, len })
     }
 
-    /// The address of byte `offset`, for the kernel.
+    /// Returns the address of byte `offset`, for the kernel.
     pub(crate) fn address(&self, offset: usize) -> *mut u8 {
         self.start.as_ptr().wrapping_add(offset)
     }
 
-    /// All of it.
+    /// Returns the whole mapping as a slice.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping is `len` bytes long, initialised (zero or written), and borrowed uniquely through `self`.
-        // Where the kernel writes it too (ring entries), their owner sees to it that it doesn't while the slice lives.
+        // SAFETY: the mapping is `len` bytes long, initialised (zero or written), and borrowed
+        // uniquely through `self`. Where the kernel also writes it (ring entries), the owner
+        // ensures that it does not while the slice lives.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Gives the memory of `bytes` (page-aligned) back: it is zero again and takes up no room.
-    pub(crate) fn give_back(&mut self, bytes: std::ops::Range<usize>) {
+    /// Releases the memory of `bytes` (page-aligned): it reads as zero again and occupies nothing.
+    pub(crate) fn discard(&mut self, bytes: std::ops::Range<usize>) {
         let Some(part) = self.bytes().get_mut(bytes) else { return };
-        // SAFETY: the range lies in the mapping, which is ours alone and not borrowed now; zero is a valid content.
+        // SAFETY: the range lies in the mapping, which we own and which is not borrowed now; zero
+        // is a valid content.
         unsafe { libc::madvise(part.as_mut_ptr().cast(), part.len(), libc::MADV_DONTNEED) };
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no slice of it outlives `self`.
+        // SAFETY: we own the mapping, and no slice of it outlives `self`.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
@@ -155,11 +164,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_zero_until_written_and_after_it_was_given_back() {
+    fn memory_is_zero_until_written_and_after_discard() {
         let mut memory = Mapping::new(3 * 4096).unwrap();
         assert!(memory.bytes().iter().all(|&b| b == 0));
         memory.bytes().fill(7);
-        memory.give_back(4096..8192);
+        memory.discard(4096..8192);
         let bytes = memory.bytes();
         assert!(bytes[..4096].iter().all(|&b| b == 7));
         assert!(bytes[4096..8192].iter().all(|&b| b == 0));

@@ -1,4 +1,4 @@
-//! A line of the log for each request, at the level `trace`: what was asked for, who asked, the answer and the time.
+//! Logs each request at level `trace`: opcode, arguments, result, duration, caller.
 //!
 //! `LOOKUP node 1 "letter": ENOENT in 12.3µs; uid 1000 gid 1000 pid 4242 (cat)`
 
@@ -10,25 +10,25 @@ use crate::{Errno, Opcode};
 use core::fmt::Write as _;
 use std::time::Instant;
 
-/// Lets `run` answer the request, and logs it. A request that runs again on a thread that may wait is logged then.
+/// Runs the request and logs it. A request that is repeated on a blocking thread is logged there.
 #[cold]
 pub(crate) fn traced(frame: &mut Frame<'_>, run: impl FnOnce(&mut Frame<'_>) -> Outcome) -> Outcome {
     let (header, opcode) = (frame.header, frame.opcode);
-    // The reply is written over the names, and the caller may be gone after it.
-    let (asked, by) = (asked(frame), caller(&header));
+    // The reply overwrites the names, and the caller may exit once it is sent.
+    let (request, by) = (describe_request(frame), caller(&header));
     let begun = Instant::now();
     let outcome = run(frame);
     let time = begun.elapsed();
     if outcome != Outcome::MayBlock && !(opcode == Opcode::NotifyReply && header.unique == KICK) {
-        tracing::trace!("{asked}: {} in {time:?}; {by}", answered(opcode, outcome, frame.payload));
+        tracing::trace!("{request}: {} in {time:?}; {by}", describe_outcome(opcode, outcome, frame.payload));
     }
     outcome
 }
 
-/// Opcode, node and arguments.
-fn asked(frame: &Frame<'_>) -> String {
+/// Formats opcode, node and arguments.
+fn describe_request(frame: &Frame<'_>) -> String {
     let mut out = format!("{} node {}", frame.opcode, frame.header.nodeid);
-    // A request that is cut off is answered with an error; the line says as much as there is.
+    // A truncated request gets an error as its reply; the line shows the complete part.
     let _ = arguments(&mut out, frame);
     out
 }
@@ -57,7 +57,7 @@ fn arguments(out: &mut String, frame: &Frame<'_>) -> Result<(), Errno> {
         Opcode::Rename | Opcode::Rename2 => {
             let (old, rest) = split_name(payload)?;
             name(out, " ", old);
-            // Both begin with it.
+            // Both structures begin with this field.
             let _ = write!(out, " -> node {}", parse::<abi::RenameIn>(frame.first)?.newdir);
             name(out, " ", split_name(rest)?.0);
         }
@@ -74,7 +74,7 @@ fn arguments(out: &mut String, frame: &Frame<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A name in quotes, on one line whatever its bytes are.
+/// Appends a quoted name, escaped to fit on one line.
 fn name(out: &mut String, before: &str, name: &[u8]) {
     out.push_str(before);
     out.push('"');
@@ -87,7 +87,8 @@ fn name(out: &mut String, before: &str, name: &[u8]) {
     out.push('"');
 }
 
-/// Who asks. The kernel asks for itself as process 0, and so does a process that the server's pid namespace lacks.
+/// Formats the caller. The pid is 0 for the kernel itself, and for processes outside the server's
+/// pid namespace.
 fn caller(header: &InHeader) -> String {
     let mut out = format!("uid {} gid {} pid {}", header.uid, header.gid, header.pid);
     if header.pid != 0
@@ -98,9 +99,9 @@ fn caller(header: &InHeader) -> String {
     out
 }
 
-fn answered(opcode: Opcode, outcome: Outcome, payload: &[u8]) -> String {
+fn describe_outcome(opcode: Opcode, outcome: Outcome, payload: &[u8]) -> String {
     match outcome {
-        // A missing name is answered by an entry without a node where the kernel may remember that.
+        // A cacheable negative lookup is a reply without a node.
         Outcome::Reply(_)
             if opcode == Opcode::Lookup && parse::<EntryOut>(payload).is_ok_and(|entry| entry.nodeid == 0) =>
         {
@@ -123,7 +124,7 @@ mod tests {
         header.nodeid = 7;
         let (mut payload, len) = (payload.to_vec(), payload.len());
         let cancelled = AtomicBool::new(false);
-        asked(&Frame {
+        describe_request(&Frame {
             header,
             opcode,
             first,
@@ -145,23 +146,23 @@ mod tests {
         assert_eq!(line(Opcode::Rename2, rename.as_bytes(), b"a\0b\0"), r#"RENAME2 node 7 "a" -> node 9 "b""#);
         assert_eq!(line(Opcode::Link, link.as_bytes(), b"n\0"), r#"LINK node 7 to node 8 "n""#);
         assert_eq!(line(Opcode::Getattr, &[], b""), "GETATTR node 7");
-        // Cut off.
+        // Truncated.
         assert_eq!(line(Opcode::Rename, &[], b"a\0b"), r#"RENAME node 7 "a""#);
         assert_eq!(line(Opcode::Mkdir, &[], b"a"), "MKDIR node 7");
     }
 
     #[test]
-    fn answers_have_the_errors_name() {
-        let error = |errno| answered(Opcode::Open, Outcome::Error(errno), &[]);
+    fn errors_are_logged_by_name() {
+        let error = |errno| describe_outcome(Opcode::Open, Outcome::Error(errno), &[]);
         assert_eq!((error(Errno::ACCESS).as_str(), error(Errno::TOOBIG).as_str()), ("EACCES", "E2BIG"));
         let entry = EntryOut::default();
-        assert_eq!(answered(Opcode::Lookup, Outcome::Reply(size_of_val(&entry)), entry.as_bytes()), "ENOENT");
-        assert_eq!(answered(Opcode::Getattr, Outcome::Reply(1), &[0; 200]), "done");
-        assert_eq!(answered(Opcode::Read, Outcome::Reply(5), &[0; 200]), "5 bytes");
+        assert_eq!(describe_outcome(Opcode::Lookup, Outcome::Reply(size_of_val(&entry)), entry.as_bytes()), "ENOENT");
+        assert_eq!(describe_outcome(Opcode::Getattr, Outcome::Reply(1), &[0; 200]), "done");
+        assert_eq!(describe_outcome(Opcode::Read, Outcome::Reply(5), &[0; 200]), "5 bytes");
     }
 
     #[test]
-    fn the_caller_is_named() {
+    fn the_caller_is_logged() {
         let mut header = InHeader::new_zeroed();
         assert_eq!(caller(&header), "uid 0 gid 0 pid 0");
         (header.uid, header.pid) = (3, std::process::id());

@@ -5,23 +5,24 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// How long a worker without work stays.
+/// How long an idle worker lives.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// What a worker does.
+/// Work for a worker thread.
 pub(crate) trait Job: Send + 'static {
-    /// Does it.
+    /// Runs the job.
     fn run(self);
 }
 
-/// Threads that may wait. Their number follows the work, up to a limit.
+/// Pool of threads that may block. It grows with the load, up to a limit.
 pub(crate) struct Workers<J> {
     state: Mutex<State<J>>,
     changed: Condvar,
     max: usize,
-    /// The CPUs that the program itself may use: a worker is born on a pinned thread, and must not inherit that.
+    /// The process's CPU affinity. A worker is spawned by a pinned thread and must not inherit its
+    /// affinity.
     cpus: Option<CpuSet>,
-    /// Nor that the thread may be giving way just then.
+    /// The process's scheduling class, which a worker must not inherit from a queue thread either.
     scheduling: Scheduling,
 }
 
@@ -40,7 +41,7 @@ impl<J: Job> Workers<J> {
         Arc::new(Self { state: Mutex::new(state), changed: Condvar::new(), max: max.max(1), cpus, scheduling })
     }
 
-    /// Has `job` done by a worker, by a new one if all are busy.
+    /// Queues `job`, and starts another worker if all are busy.
     pub(crate) fn submit(self: &Arc<Self>, job: J) {
         let mut state = self.lock();
         state.queue.push_back(job);
@@ -59,7 +60,8 @@ impl<J: Job> Workers<J> {
         }
     }
 
-    /// No thread could be made: the others will do the work, or if there are none, the caller must.
+    /// Handles a failed thread creation: the other workers run the job, or the caller if there are
+    /// none.
     fn without_a_new_thread(&self) {
         let mut state = self.lock();
         state.threads -= 1;
@@ -72,20 +74,20 @@ impl<J: Job> Workers<J> {
 
     fn work(&self) {
         sys::block_signals();
-        sys::schedule_as(self.scheduling);
+        sys::reset_inherited_policy(self.scheduling);
         if let Some(cpus) = &self.cpus {
-            // Without it the worker shares one CPU with a queue: slower, not wrong.
+            // If it fails, the worker shares one CPU with a queue: slow, but correct.
             let _pinned = rustix::thread::sched_setaffinity(None, cpus);
         }
         while let Some(job) = self.next() {
-            // A worker that dies of a panic would be waited for at the end.
+            // `close` would wait forever for a worker that died of a panic.
             if catch_unwind(AssertUnwindSafe(|| job.run())).is_err() {
                 tracing::error!("a worker's job panicked");
             }
         }
     }
 
-    /// The next job, or `None` if this worker is to end.
+    /// Returns the next job, or `None` if this worker has to end.
     fn next(&self) -> Option<J> {
         let mut state = self.lock();
         loop {
@@ -108,12 +110,13 @@ impl<J: Job> Workers<J> {
         None
     }
 
-    /// Ends the workers as soon as their work is done, and waits for that at most so long. False: some still work.
-    pub(crate) fn close(&self, patience: Duration) -> bool {
+    /// Ends the workers once the queue is empty, and waits for them. Returns false if some are
+    /// still running after `timeout`.
+    pub(crate) fn close(&self, timeout: Duration) -> bool {
         let mut state = self.lock();
         state.closed = true;
         self.changed.notify_all();
-        let deadline = std::time::Instant::now() + patience;
+        let deadline = std::time::Instant::now() + timeout;
         while state.threads > 0 {
             let left = deadline.saturating_duration_since(std::time::Instant::now());
             if left.is_zero() {
@@ -143,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_ends_no_worker() {
+    fn a_worker_survives_a_panicking_job() {
         let workers = Workers::new(1, None);
         let (done, results) = mpsc::channel();
         workers.submit(Call(Box::new(|| panic!("expected"))));
@@ -153,27 +156,27 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_does_not_inherit_that_a_queue_gives_way() {
+    fn a_worker_does_not_inherit_a_queue_threads_sched_idle() {
         let of_a_worker = |usual_gives_way: bool| {
             let (done, results) = mpsc::channel();
             let made = std::thread::spawn(move || {
-                let gave_way = if usual_gives_way { sys::give_way(true) } else { Ok(()) };
+                let gave_way = if usual_gives_way { sys::set_sched_idle(true) } else { Ok(()) };
                 let workers = Workers::new(1, None);
-                gave_way.and_then(|()| sys::give_way(true)).unwrap();
+                gave_way.and_then(|()| sys::set_sched_idle(true)).unwrap();
                 workers.submit(Call(Box::new(move || done.send(sys::scheduling()).unwrap())));
                 workers.close(Duration::from_secs(60))
             });
             assert!(made.join().unwrap());
             results.recv().unwrap()
         };
-        assert_eq!(of_a_worker(true), Scheduling::GivesWay);
-        if crate::ring::giveway::may_come_back() {
-            assert_eq!(of_a_worker(false), Scheduling::Ordinary);
+        assert_eq!(of_a_worker(true), Scheduling::Idle);
+        if crate::ring::sched_idle::can_leave_sched_idle() {
+            assert_eq!(of_a_worker(false), Scheduling::Normal);
         }
     }
 
     #[test]
-    fn grows_to_the_limit_and_ends() {
+    fn the_pool_grows_to_its_limit_and_ends() {
         let workers = Workers::new(4, None);
         let barrier = Arc::new(std::sync::Barrier::new(4));
         let (done, results) = mpsc::channel();

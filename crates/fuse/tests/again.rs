@@ -1,4 +1,4 @@
-//! Mounting many times in a row: what depends on who is faster, the mounting thread or the queues.
+//! Mounts many times in a row, to find races between the mounting thread and the queues.
 
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -9,7 +9,7 @@ use common::on_each;
 use std::fs;
 
 #[test]
-fn every_mount_can_be_used() {
+fn repeated_mounts_are_usable() {
     on_each(|mount| {
         for _ in 0..200 {
             let m = mount(Memory::new());

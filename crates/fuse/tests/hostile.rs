@@ -1,4 +1,4 @@
-//! Whatever bytes arrive as a request, there is an answer, and it is one that the kernel takes.
+//! Arbitrary bytes as a request get a reply that the kernel accepts.
 
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -36,8 +36,8 @@ fn check(fs: &Arc<dyn Filesystem>, opcode: u32, agreed: u64, message: &[u8]) {
     assert!(header.error == 0 || body.is_empty());
 }
 
-/// A handler of [`Dummy`] that finds its arguments inconsistent panics, which the dispatcher turns into `EIO`; here it
-/// should be seen.
+/// Prints panics: a handler of [`Dummy`] panics on inconsistent arguments, which the dispatcher
+/// would turn into `EIO`.
 fn loud_panics() {
     std::panic::set_hook(Box::new(|info| {
         eprintln!("{info}");
@@ -46,7 +46,7 @@ fn loud_panics() {
 }
 
 #[test]
-fn every_opcode_at_every_length() {
+fn every_opcode_survives_every_length() {
     loud_panics();
     let fs: Arc<dyn Filesystem> = Arc::new(Dummy::default());
     for fill in [0_u8, 1, b'a', 0xff] {

@@ -1,4 +1,4 @@
-//! A mounted file system, on both transports and as an older kernel would have it.
+//! Tests of a mounted file system, on both transports and as with an older kernel.
 
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 #[test]
-fn names_come_and_go() {
+fn names_are_created_renamed_and_removed() {
     on_each(|mount| {
         let m = mount(Memory::new());
         fs::write(m.at("a"), b"one").unwrap();
@@ -62,7 +62,7 @@ fn large_transfers() {
         let mut back = Vec::new();
         file.read_to_end(&mut back).unwrap();
         assert!(back == data);
-        // Two passes, with a pause for the buffers to be given back in between.
+        // Two passes, with a pause in between in which buffers are released.
         std::thread::sleep(Duration::from_millis(1300));
         let mut part = vec![0; 1 << 20];
         let file = File::open(m.at("f")).unwrap();
@@ -77,7 +77,7 @@ fn thousands_of_names() {
         for plus in [true, false] {
             let mut memory = Memory::new();
             if !plus {
-                memory.wish.flags &= !(flags::DO_READDIRPLUS | flags::READDIRPLUS_AUTO);
+                memory.init_config.flags &= !(flags::DO_READDIRPLUS | flags::READDIRPLUS_AUTO);
             }
             let expected: HashSet<String> = (0..5000).map(|i| format!("name-{i:0>width$}", width = i % 100)).collect();
             for name in &expected {
@@ -94,7 +94,7 @@ fn thousands_of_names() {
 }
 
 #[test]
-fn what_may_block_goes_to_a_worker() {
+fn requests_that_may_block_run_on_a_worker() {
     on_each(|mount| {
         let m = mount(Memory::new());
         m.fs.add_file(b"later", b"text");
@@ -114,7 +114,7 @@ fn what_may_block_goes_to_a_worker() {
 }
 
 #[test]
-fn ranges_are_copied_and_sought() {
+fn copy_file_range_and_lseek() {
     on_each(|mount| {
         let m = mount(Memory::new());
         m.fs.add_file(b"from", b"0123456789");
@@ -131,7 +131,7 @@ fn ranges_are_copied_and_sought() {
 }
 
 #[test]
-fn ioctls_of_files_and_directories() {
+fn ioctls_on_files_and_directories() {
     on_each(|mount| {
         let m = mount(Memory::new());
         m.fs.add_file(b"f", b"");
@@ -147,7 +147,7 @@ fn ioctls_of_files_and_directories() {
 }
 
 #[test]
-fn handlers_that_misbehave_harm_only_their_caller() {
+fn misbehaving_handlers_affect_only_their_caller() {
     on_each(|mount| {
         let m = mount(Memory::new());
         m.fs.add_file(b"panic", b"x");
@@ -162,7 +162,7 @@ fn handlers_that_misbehave_harm_only_their_caller() {
 }
 
 #[test]
-fn an_interrupted_caller_gets_away() {
+fn an_interrupted_caller_returns() {
     on_each(|mount| {
         let m = mount(Memory::new());
         m.fs.add_file(b"hang", b"x");
@@ -182,7 +182,7 @@ fn an_interrupted_caller_gets_away() {
 }
 
 #[test]
-fn with_all_threads_busy_interrupts_are_heard_and_who_waits_is_served() {
+fn with_all_threads_busy_interrupts_arrive_and_queued_requests_are_served() {
     const THREADS: usize = 4;
     const CALLERS: usize = 10;
     if !sandbox() {
@@ -202,7 +202,7 @@ fn with_all_threads_busy_interrupts_are_heard_and_who_waits_is_served() {
             .collect();
         until("all that can be are served", || m.fs.hanging.load(Ordering::SeqCst) == threads - 1);
         std::thread::scope(|scope| {
-            // It comes last, and is served although those before it never end by themselves.
+            // It arrives last and is served although the earlier ones never finish on their own.
             let good = scope.spawn(|| fs::read(m.at("good")).unwrap());
             for caller in &mut callers {
                 let pid = rustix::process::Pid::from_child(caller);
@@ -219,7 +219,7 @@ fn with_all_threads_busy_interrupts_are_heard_and_who_waits_is_served() {
 }
 
 #[test]
-fn slow_requests_do_not_stop_fast_ones() {
+fn slow_requests_do_not_block_fast_ones() {
     const SLOW: usize = 64;
     if !sandbox() {
         return;
@@ -228,12 +228,12 @@ fn slow_requests_do_not_stop_fast_ones() {
         if transport == Transport::Ring && !ring_is_on() {
             continue;
         }
-        // Reads, of files that the kernel knows; look-ups, where it knows none.
+        // Reads, where the kernel knows a regular file, and lookups, where it knows none.
         for name in ["hang", "slow"] {
             let m = Mounted::new(Memory::new(), |options| {
                 options.transport = transport;
                 options.depth = 2;
-                // The device's pool has a limit; as many slow requests as that would stop it.
+                // The device's pool is limited; that many slow requests would exhaust it.
                 options.max_threads = SLOW + 8;
             });
             m.fs.add_file(b"good", b"y");
@@ -269,7 +269,7 @@ fn slow_requests_do_not_stop_fast_ones() {
 }
 
 #[test]
-fn where_all_may_hang_nothing_is_served_by_a_queue() {
+fn with_may_hang_no_request_runs_on_a_queue_thread() {
     if !sandbox() || !ring_is_on() {
         return;
     }
@@ -322,7 +322,7 @@ fn backing_files_bypass_the_server() {
 }
 
 #[test]
-fn an_older_kernel_is_served() {
+fn older_kernels_are_supported() {
     if !sandbox() {
         return;
     }
@@ -345,11 +345,11 @@ fn an_older_kernel_is_served() {
 }
 
 #[test]
-fn notifications_end_what_the_kernel_remembers() {
+fn notifications_invalidate_the_kernels_caches() {
     on_each(|mount| {
         let mut memory = Memory::new();
         memory.valid = Duration::from_secs(3600);
-        memory.wish.negative_timeout = Duration::from_secs(3600);
+        memory.init_config.negative_timeout = Duration::from_secs(3600);
         let node = memory.add_file(b"f", b"old text");
         let m = mount(memory);
         let notifier = m.session.notifier();
@@ -367,7 +367,7 @@ fn notifications_end_what_the_kernel_remembers() {
         notifier.expire_entry(1, b"f").unwrap();
         stat();
         assert_eq!(lookups(), known + 2);
-        // Newer than the imitated kernel, but the real one knows it.
+        // Newer than the simulated kernel, but the real one supports it.
         match notifier.inc_epoch() {
             Ok(()) => {
                 stat();
@@ -417,7 +417,7 @@ fn notifications_end_what_the_kernel_remembers() {
 }
 
 #[test]
-fn what_is_removed_is_forgotten() {
+fn removed_files_are_forgotten() {
     on_each(|mount| {
         let m = mount(Memory::new());
         for round in 0..10 {
@@ -439,7 +439,7 @@ fn what_is_removed_is_forgotten() {
 }
 
 #[test]
-fn failures_to_mount_say_why() {
+fn mount_errors_name_the_step_and_reason() {
     if !sandbox() {
         return;
     }
@@ -462,7 +462,7 @@ fn failures_to_mount_say_why() {
 }
 
 #[test]
-fn the_mount_table_shows_it() {
+fn mount_options_appear_in_the_mount_table() {
     if !sandbox() {
         return;
     }

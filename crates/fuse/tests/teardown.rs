@@ -1,4 +1,4 @@
-//! When a file system is unmounted or its connection breaks, nothing of it stays. One test, because it counts the
+//! Unmounting, or a broken connection, leaves nothing behind. A single test, because it counts the
 //! threads of the whole process.
 
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -19,7 +19,7 @@ enum End {
 }
 
 #[test]
-fn no_thread_stays() {
+fn all_threads_end() {
     if !sandbox() {
         return;
     }
@@ -40,7 +40,7 @@ fn no_thread_stays() {
                 }
                 End::LazyUnmount => {
                     m.session.stop().unwrap();
-                    // Still served.
+                    // Requests are still served.
                     assert_eq!(std::io::read_to_string(&file).unwrap(), "y");
                     drop(file);
                 }

@@ -1,4 +1,5 @@
-//! Mounting as an ordinary user, through fusermount3. The test runs itself again as that user.
+//! Mounting as an unprivileged user, through fusermount3. The test executes itself again as that
+//! user.
 
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -16,7 +17,7 @@ const ROLE: &str = "FUSE_TEST_AS_USER";
 const NOBODY: u32 = 65_534;
 
 #[test]
-fn an_ordinary_user_mounts() {
+fn an_unprivileged_user_mounts() {
     if std::env::var_os(ROLE).is_some() {
         return as_user();
     }
@@ -27,10 +28,10 @@ fn an_ordinary_user_mounts() {
         eprintln!("skipped: there is no fusermount3");
         return;
     }
-    // Where the build puts programs may be out of the user's reach.
+    // The build directory may be inaccessible to the user.
     let dir = common::temporary_dir();
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
-    // The device may be root's alone here: in this namespace everybody may have it.
+    // The device may be restricted to root here; this namespace opens it to everybody.
     let device = dir.join("fuse");
     let number = fs::metadata("/dev/fuse").unwrap().rdev();
     rustix::fs::mknodat(
@@ -46,7 +47,7 @@ fn an_ordinary_user_mounts() {
     let program = dir.join("test");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let output = Command::new(&program)
-        .args(["--exact", "an_ordinary_user_mounts", "--nocapture"])
+        .args(["--exact", "an_unprivileged_user_mounts", "--nocapture"])
         .env(ROLE, "1")
         .env("TMPDIR", &dir)
         .current_dir(&dir)

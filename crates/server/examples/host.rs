@@ -1,4 +1,5 @@
-//! Mounts a host directory through the server, with no layer between: `host DIRECTORY MOUNTPOINT [CACHE_SECONDS]`.
+//! Mounts a host directory through the server, without a layer in between: `host DIRECTORY
+//! MOUNTPOINT [CACHE_SECONDS]`.
 use std::path::PathBuf;
 use std::time::Duration;
 

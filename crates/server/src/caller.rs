@@ -1,33 +1,33 @@
-//! The caller of a request, as layers see it.
+//! Caller of a request, as the layers see it.
 
 use fuse::Request;
 use std::fs;
 use std::path::PathBuf;
 use vnode::{Call, Cx, Processes};
 
-/// What is kept of a request while it is answered.
+/// Context of a request while it is handled.
 #[derive(Debug)]
-pub(crate) struct Calling<'a> {
+pub(crate) struct RequestContext<'a> {
     rq: &'a Request<'a>,
     pub(crate) call: Call,
 }
 
-impl<'a> Calling<'a> {
+impl<'a> RequestContext<'a> {
     pub(crate) const fn of(rq: &'a Request<'a>) -> Self {
         Self { rq, call: Call::new(&Proc) }
     }
 
-    /// The context for operations of the layers.
+    /// Returns the context for vnode operations.
     pub(crate) fn cx(&self, umask: u32) -> Cx<'_> {
         let rq = self.rq;
         Cx::new(rq.uid, rq.gid, rq.pid, umask, rq.may_block, rq.cancelled()).of_call(&self.call)
     }
 }
 
-/// The processes that this server's `/proc` shows.
+/// Processes, according to this server's `/proc`.
 ///
-/// A caller waits while its request is served, so what `/proc` says of it is what the kernel
-/// decided by.
+/// A caller blocks until its request is finished, so `/proc` still shows the state that the kernel
+/// based its decision on.
 #[derive(Debug)]
 struct Proc;
 
@@ -53,7 +53,8 @@ impl Processes for Proc {
     }
 }
 
-/// What a line of proc_pid_status(5) says. A process chooses its own name, but can't begin a line with it.
+/// Returns a field of proc_pid_status(5). A process chooses its own name, but newlines in it are
+/// escaped, so it cannot fake a line.
 fn line_of<'a>(status: &'a [u8], field: &[u8]) -> Option<&'a [u8]> {
     status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(field))
 }
@@ -68,18 +69,18 @@ fn umask(status: &[u8]) -> Option<u32> {
     u32::from_str_radix(octal.trim(), 8).ok().filter(|mask| mask & !0o777 == 0)
 }
 
-/// Fields 6 and 22 of proc_pid_stat(5), counted from the end of the name, which may have blanks
-/// and parentheses in it.
+/// Returns fields 6 and 22 of proc_pid_stat(5), counted from the end of the name, which may contain
+/// blanks and parentheses.
 fn session(stat: &[u8]) -> Option<(u32, u64)> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     let mut fields = stat.get(end + 1..)?.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
-    // The first of these is field 3.
+    // The first field here is field 3.
     let session = number(fields.nth(3)?)?;
     let start = number(fields.nth(15)?)?;
     Some((session, start))
 }
 
-/// The line of the unified hierarchy: `0::/path`.
+/// Returns the path in the unified hierarchy: `0::/path`.
 fn cgroup(text: &[u8]) -> Option<Vec<u8>> {
     let path = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"0::"))?;
     path.starts_with(b"/").then(|| path.to_vec())
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_read() {
+    fn groups_are_parsed() {
         let status =
             b"Name:\tGroups:\\nGroups:\t7\nUmask:\t0022\nGid:\t9\t9\t9\t9\nGroups:\t4 24 1000 \nVmRSS:\t1 kB\n";
         assert_eq!(groups(status), Some(vec![4, 24, 1000]));
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn session_and_start_are_read() {
+    fn session_and_start_time_are_parsed() {
         let stat = b"77 (a) b (c) S 1 2 33 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 987654 20\n";
         assert_eq!(session(stat), Some((33, 987_654)));
         assert_eq!(session(b"77 (cut"), None);
@@ -115,13 +116,13 @@ mod tests {
     }
 
     #[test]
-    fn the_unified_hierarchy_counts() {
+    fn the_cgroup_is_that_of_the_unified_hierarchy() {
         assert_eq!(cgroup(b"1:name=x:/y\n0::/user.slice/a b\n").as_deref(), Some(b"/user.slice/a b".as_slice()));
         assert_eq!(cgroup(b"1:name=x:/y\n"), None);
     }
 
     #[test]
-    fn a_process_that_is_gone_has_no_facts() {
+    fn an_exited_process_has_no_information() {
         assert_eq!(Proc.groups(u32::MAX), None);
         assert_eq!(Proc.executable(u32::MAX), None);
         assert!(Proc.executable(std::process::id()).is_some());

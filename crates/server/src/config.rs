@@ -2,37 +2,39 @@ use crate::Command;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How a stack is served.
+/// Configuration for serving a stack.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How and where to mount, by which transport.
+    /// Mount point, mount options, transport.
     pub mount: fuse::MountOptions,
-    /// How long the kernel may remember names, missing names and attributes without asking again. Changes made through
-    /// the mount are seen at once whatever this is; changes made behind its back are seen after this long.
-    /// Names are not remembered at all where several lead to one entry ([`vnode::Layer::merges_names`]).
+    /// How long the kernel may cache names, negative lookups and attributes. Changes through the
+    /// mount are visible immediately; out-of-band changes become visible after this time at the
+    /// latest. Names are not cached where several names refer to one entry
+    /// ([`vnode::Layer::merges_names`]).
     pub cache: Duration,
-    /// Hand host files to the kernel where the layers allow it.
+    /// Use passthrough where the layers allow it.
     pub passthrough: bool,
-    /// Serve extended attributes. If not, the kernel is told so at its first request and sends no more of them: there are
-    /// no ACLs, file capabilities or user attributes.
+    /// Serve extended attributes. Otherwise the kernel learns so with the first request and sends
+    /// no more: there are no ACLs, file capabilities or user attributes.
     pub xattrs: bool,
-    /// The kernel opens files without asking and serves their data from its page cache (`FUSE_NO_OPEN_SUPPORT`); the
-    /// server answers every change with `EROFS`. Excludes passthrough. For read-only mounts alone: no layer sees who
-    /// opens a file.
+    /// The kernel opens files without requests and serves data from its page cache
+    /// (`FUSE_NO_OPEN_SUPPORT`); changes fail with `EROFS`. Excludes passthrough. Only for
+    /// read-only mounts; the layers do not see opens.
     pub cached_data: bool,
-    /// How many stacked file systems the kernel may find under this one: 1, or 2 where a host directory lies on overlayfs
-    /// or on another passthrough mount (overlayfs can then not be put on top of this one).
+    /// Maximum stacking depth of file systems below this one: 1, or 2 if a host directory is on
+    /// overlayfs or on another passthrough mount (overlayfs can then not be stacked on this one).
     pub stack_depth: u32,
-    /// The layer's positions in directories have 31 bits, and so are those of `.` and `..` to have.
+    /// Directory offsets of the layer have 31 bits, and those of `.` and `..` have to fit too.
     pub narrow_positions: bool,
-    /// The user who may, beside root, give commands that are for the mount's owner ([`vnode::Who::Owner`]).
+    /// The user who, besides root, may send owner-only commands ([`vnode::Who::Owner`]).
     pub owner: u32,
-    /// Commands of the control channel besides those that the server itself answers.
+    /// Control commands in addition to the server's own.
     pub commands: Vec<Command>,
 }
 
 impl Config {
-    /// Defaults for a mount at `mountpoint` that shows as type `fuse.<subtype>` from `source`.
+    /// Returns the defaults for a mount at `mountpoint` of type `fuse.<subtype>` with source
+    /// `source`.
     #[must_use]
     pub fn new(mountpoint: PathBuf, source: &str, subtype: &str) -> Self {
         let mut mount = fuse::MountOptions::new(mountpoint);

@@ -1,6 +1,6 @@
-//! Listing directories.
+//! Directory listings.
 
-use crate::caller::Calling;
+use crate::caller::RequestContext;
 use crate::convert::name;
 use crate::nodes::ROOT;
 use crate::ops::Server;
@@ -8,15 +8,17 @@ use fuse::abi::EntryOut;
 use fuse::{DirBuf, Reply, Request};
 use vnode::{Call, Cx, DirEntry, Kind, Vnode};
 
-/// Offsets after `.`, and after `..`, where the layer's own entries begin: above all cookies that file systems give, but for
-/// ext4's mark of the end; or above all that a layer with positions of 31 bits gives.
+/// Returns the offsets after `.` and after `..`, where the layer's own entries begin. They are
+/// larger than all cookies of file systems, except for ext4's end-of-directory mark, or larger than
+/// all 31-bit cookies if `narrow`.
 pub(crate) const fn after_dots(narrow: bool) -> [u64; 2] {
     if narrow { [0x7fff_fffe, 0x7fff_ffff] } else { [0x7fff_ffff_0000_0001, 0x7fff_ffff_0000_0002] }
 }
 
-/// The answer to a listing that took the buffer from `before` bytes to `now`. An error after some entries waits until the
-/// rest is asked for: the look-ups of these entries are counted, and only a kernel that is told of them will forget them.
-fn as_far_as_it_came(read: Reply<()>, before: usize, now: usize) -> Reply<usize> {
+/// Returns the result of a listing that filled the buffer from `before` to `now` bytes. An error
+/// after some entries is deferred to the next request: their lookups are counted, and the kernel
+/// only forgets entries that it received.
+fn partial_listing(read: Reply<()>, before: usize, now: usize) -> Reply<usize> {
     match read {
         Err(error) if now == before => Err(error),
         _ => Ok(now),
@@ -24,10 +26,10 @@ fn as_far_as_it_came(read: Reply<()>, before: usize, now: usize) -> Reply<usize>
 }
 
 impl Server {
-    /// READDIR: names only.
+    /// READDIR: lists names.
     pub(crate) fn list(&self, rq: &Request<'_>, node: u64, offset: u64, out: &mut [u8]) -> Reply<usize> {
         let vnode = self.nodes.get(node)?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let cx = call.cx(0);
         let mut buf = DirBuf::new(out);
         let dot = Kind::Directory.d_type();
@@ -37,16 +39,16 @@ impl Server {
         };
         let before = buf.len();
         if cookie == 0 {
-            self.listed.begin(&cx, node, &*vnode)?;
+            self.listing_cache.begin(&cx, node, &*vnode)?;
         }
         let read = vnode.readdir(&cx, cookie, &mut |e| buf.push(e.ino, e.cookie, e.kind.d_type(), e.name.as_bytes()));
-        as_far_as_it_came(read, before, buf.len())
+        partial_listing(read, before, buf.len())
     }
 
-    /// READDIRPLUS: names with attributes, each counted as a look-up.
+    /// READDIRPLUS: lists names with attributes; each entry counts as a lookup.
     pub(crate) fn list_plus(&self, rq: &Request<'_>, node: u64, offset: u64, out: &mut [u8]) -> Reply<usize> {
         let vnode = self.nodes.get(node)?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let cx = call.cx(0);
         let mut buf = DirBuf::new(out);
         let blank = EntryOut::default();
@@ -56,15 +58,16 @@ impl Server {
             return Ok(buf.len());
         };
         if cookie == 0 {
-            self.listed.begin(&cx, node, &*vnode)?;
+            self.listing_cache.begin(&cx, node, &*vnode)?;
         }
         let before = buf.len();
         let read = vnode.readdir(&cx, cookie, &mut |e| self.push_plus((&call.call, &cx), (node, &*vnode), e, &mut buf));
-        as_far_as_it_came(read, before, buf.len())
+        partial_listing(read, before, buf.len())
     }
 
-    /// One entry of a READDIRPLUS. An entry that is gone by now, or can't be looked up, goes without attributes:
-    /// the kernel then asks when it needs them, and the program gets that answer.
+    /// Appends one entry of a READDIRPLUS. An entry that was removed meanwhile, or cannot be looked
+    /// up, has no attributes: the kernel sends a LOOKUP when it needs them, and the caller gets
+    /// that result.
     fn push_plus(
         &self,
         (call, cx): (&Call, &Cx<'_>),
@@ -80,14 +83,15 @@ impl Server {
         let entry = name(bytes).and_then(|n| dir.lookup(cx, n)).ok().flatten();
         if let Some(entry) = entry.as_ref().filter(|entry| entry.attr.kind() == Kind::Directory) {
             let vnode = &entry.vnode;
-            self.listed.noticed(cx, (self.node_of(vnode), &**vnode), &entry.attr, &self.teller);
+            self.listing_cache.check_nowait(cx, (self.node_of(vnode), &**vnode), &entry.attr, &self.notifier);
         }
         let out = entry.as_ref().map_or_else(EntryOut::default, |entry| self.entry_out(call, node, entry));
         let (ino, kind) = entry.as_ref().map_or((e.ino, e.kind), |entry| (entry.attr.ino, entry.attr.kind()));
         buf.push_plus(&out, ino, e.cookie, kind.d_type(), bytes)
     }
 
-    /// Lists `.` and `..` where `offset` asks for them; answers the layer's cookie to go on at, or `None` if the buffer is full.
+    /// Lists `.` and `..` if `offset` is at them. Returns the layer's cookie to continue at, or
+    /// `None` if the buffer is full.
     fn dots(
         &self,
         cx: &Cx<'_>,
@@ -108,7 +112,7 @@ impl Server {
         Ok(Some(if [0, after_dot, after_dotdot].contains(&offset) { 0 } else { offset }))
     }
 
-    /// The inode number that a node shows.
+    /// Returns the inode number of a node.
     fn number(&self, node: u64) -> u64 {
         if node == ROOT { self.layer.root().id() } else { node }
     }
@@ -120,10 +124,10 @@ mod tests {
     use vnode::Errno;
 
     #[test]
-    fn what_was_listed_is_answered_before_an_error() {
-        assert_eq!(as_far_as_it_came(Ok(()), 0, 0), Ok(0));
-        assert_eq!(as_far_as_it_came(Ok(()), 64, 128), Ok(128));
-        assert_eq!(as_far_as_it_came(Err(Errno::IO), 64, 128), Ok(128));
-        assert_eq!(as_far_as_it_came(Err(Errno::IO), 64, 64), Err(Errno::IO));
+    fn entries_are_returned_before_an_error() {
+        assert_eq!(partial_listing(Ok(()), 0, 0), Ok(0));
+        assert_eq!(partial_listing(Ok(()), 64, 128), Ok(128));
+        assert_eq!(partial_listing(Err(Errno::IO), 64, 128), Ok(128));
+        assert_eq!(partial_listing(Err(Errno::IO), 64, 64), Err(Errno::IO));
     }
 }

@@ -1,39 +1,43 @@
-//! Serves a stack of layers to the kernel: FUSE requests become vnode operations.
+//! Serves a stack of layers to the kernel: translates FUSE requests into vnode operations.
 //!
-//! What is decided here and nowhere else:
+//! This crate alone handles:
 //!
-//! * which vnodes the kernel knows, by which node id, and how often it looked them up ([`nodes`]);
-//! * which files are open, and for each inode whether its data goes through the kernel's page cache and this server, or
-//!   straight to the host file ([`files`]: passthrough);
-//! * on mounts where the kernel opens files without asking, which files stay open for its READs ([`held`]);
-//! * when pages that the kernel keeps of a file are out of date ([`pages`]);
-//! * how long the kernel may remember names and attributes ([`Config::cache`]), less where they change without its knowledge ([`mapped`]);
-//! * who may give which command through the control channel, and who answers it ([`control`]);
-//! * how a refusal of the kernel's is noticed, for layers that want to know ([`watch`]).
+//! * the vnodes that the kernel knows, their node ids and lookup counts ([`nodes`]);
+//! * open files, and the data path of each inode: through the kernel's page cache and this server,
+//!   or directly to the host file ([`files`]: passthrough);
+//! * files kept open for READs on mounts where the kernel opens files without a request
+//!   ([`open_cache`]);
+//! * invalidation of the kernel's page cache ([`page_cache`]) and directory listings
+//!   ([`listing_cache`]), sent by one thread ([`notifier`]);
+//! * how long the kernel may cache names and attributes ([`Config::cache`]), and shorter times for
+//!   files that change through a shared mapping ([`shared_mappings`]);
+//! * permissions and execution of control commands ([`control`]);
+//! * detection of requests that the kernel refuses, for layers that audit them
+//!   ([`refusal_detector`]).
 //!
-//! A layer below sees only the vnode interface. The opcode's method in `ops.rs` (or `dirs.rs` for listing) has the name of the
-//! opcode and calls the vnode operation of the same name.
+//! Layers see only the vnode interface. Each opcode is a method of the same name in `ops.rs` (or
+//! `dirs.rs` for listings), which calls the vnode operation of the same name.
 #![forbid(unsafe_code)]
 
-mod by_number;
 mod caller;
 mod config;
 mod control;
 mod convert;
 mod dirs;
+mod export;
 mod files;
-mod held;
-mod listed;
-mod mapped;
+mod listing_cache;
 mod mount;
 mod nodes;
+mod notifier;
+mod open_cache;
 mod ops;
-mod pages;
+mod page_cache;
+mod refusal_detector;
+mod refusal_server;
+mod shared_mappings;
 mod successors;
 mod suid;
-mod teller;
-mod watch;
-mod watching;
 
 pub use config::Config;
 pub use control::{Command, Invocation, Run};

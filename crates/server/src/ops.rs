@@ -1,22 +1,22 @@
-//! The opcodes: each becomes the vnode operation of the same name.
+//! The opcodes: each one calls the vnode operation of the same name.
 
-use crate::caller::Calling;
+use crate::caller::RequestContext;
 use crate::config::Config;
 use crate::control::Channel;
 use crate::convert::{self, name};
 use crate::files::{Files, Kernel, Opening, Use};
-use crate::held::Held;
-use crate::listed::Listed;
-use crate::nodes::{Known, Nodes};
+use crate::listing_cache::ListingCache;
+use crate::nodes::{NodeRef, Nodes};
+use crate::notifier::{NotificationQueue, UpcallHandler};
+use crate::open_cache::OpenCache;
 use crate::suid::{self, is_root};
-use crate::teller::{FromLayers, Teller};
 use fuse::abi::{
     AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut,
     Kstatfs, LkIn, LkOut, LseekIn, MknodIn, OpenIn, OpenOut, ReadIn, ReleaseIn, RenameFlags2, SetattrIn, SetxattrIn,
     StatxIn, StatxOut, WriteIn,
 };
 use fuse::control::CONTROL;
-use fuse::{BackingId, Filesystem, Reply, Request, Session, Wish, flags};
+use fuse::{BackingId, Filesystem, InitConfig, Reply, Request, Session, flags};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -26,20 +26,20 @@ use vnode::{
     SetAttr, Vnode, XattrFlags,
 };
 
-/// A stack of layers as a FUSE file system.
+/// A stack of layers, served as a FUSE file system.
 pub(crate) struct Server {
     pub(crate) layer: Arc<dyn Layer>,
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) files: Arc<Files>,
-    pub(crate) listed: Listed,
-    pub(crate) teller: Arc<Teller>,
+    pub(crate) listing_cache: ListingCache,
+    pub(crate) notifier: Arc<NotificationQueue>,
     pub(crate) cache: Duration,
-    /// The same for names, there and missing.
+    /// Lifetime of cached names, positive and negative.
     names: Duration,
     xattrs: bool,
     properties: Properties,
     stack_depth: u32,
-    /// Offsets after `.` and `..`.
+    /// Directory offsets after `.` and `..`.
     pub(crate) after_dots: [u64; 2],
     passthrough: AtomicBool,
     pub(crate) channel: Channel,
@@ -50,24 +50,24 @@ impl Server {
     pub(crate) fn new(layer: Arc<dyn Layer>, config: &Config) -> Self {
         let properties = layer.properties();
         let nodes = Arc::new(Nodes::new(layer.root()));
-        let teller = Teller::new(Arc::clone(&nodes));
+        let notifier = NotificationQueue::new(Arc::clone(&nodes));
         let cache = if properties.varies_by_caller { Duration::ZERO } else { config.cache };
         let mut files = if properties.varies_by_caller { Files::varying() } else { Files::default() };
-        files.held = config.cached_data.then(|| Held::new(cache));
+        files.open_cache = config.cached_data.then(|| OpenCache::new(cache));
         files.keep_flush = properties.needs_flush;
         let files = Arc::new(files);
-        let from_layers = FromLayers {
+        let upcalls = UpcallHandler {
             root: layer.root().id(),
             nodes: Arc::clone(&nodes),
-            teller: Arc::clone(&teller),
+            notifier: Arc::clone(&notifier),
             files: Arc::clone(&files),
         };
-        layer.attach(Arc::new(from_layers));
+        layer.attach(Arc::new(upcalls));
         Self {
             nodes,
             files,
-            listed: Listed::default(),
-            teller,
+            listing_cache: ListingCache::default(),
+            notifier,
             cache,
             names: if properties.merges_names { Duration::ZERO } else { cache },
             xattrs: config.xattrs,
@@ -81,14 +81,14 @@ impl Server {
         }
     }
 
-    /// Tells the kernel of an entry, and counts the look-up.
+    /// Counts the lookup of an entry, and returns the entry for the kernel.
     pub(crate) fn entry_out(&self, call: &Call, parent: u64, entry: &Entry) -> EntryOut {
-        self.known_out(call, self.nodes.remember(parent, entry), entry)
+        self.counted_entry_out(call, self.nodes.add_lookup(parent, entry), entry)
     }
 
-    /// Tells the kernel of an entry whose look-up is counted.
-    pub(crate) fn known_out(&self, call: &Call, known: Known, entry: &Entry) -> EntryOut {
-        self.files.told(known.node, &entry.attr, &self.teller);
+    /// Returns an entry whose lookup is counted already for the kernel.
+    pub(crate) fn counted_entry_out(&self, call: &Call, known: NodeRef, entry: &Entry) -> EntryOut {
+        self.files.attributes_sent(known.node, &entry.attr, &self.notifier);
         let attr_lifetime = self.attr_lifetime(call, known.node);
         let name_lifetime = call.names_lifetime(self.names);
         EntryOut {
@@ -102,16 +102,16 @@ impl Server {
         }
     }
 
-    /// How long the kernel may believe attributes of a node.
+    /// Returns how long the kernel may cache attributes of a node.
     fn attr_lifetime(&self, call: &Call, node: u64) -> Duration {
         if self.nodes.successors.is_superseded(node) {
             return Duration::ZERO;
         }
-        self.files.mapped.lifetime(node, call.attributes_lifetime(self.cache))
+        self.files.shared_mappings.lifetime(node, call.attributes_lifetime(self.cache))
     }
 
-    /// What the kernel is told of a name that is missing; `None`: what was agreed for all of them.
-    fn missing(&self, call: &Call) -> Reply<Option<EntryOut>> {
+    /// Returns the reply to a negative lookup; `None`: with the negative lifetime agreed in INIT.
+    fn negative_entry(&self, call: &Call) -> Reply<Option<EntryOut>> {
         let lifetime = call.names_lifetime(self.names);
         if lifetime == self.names {
             return Ok(None);
@@ -123,48 +123,50 @@ impl Server {
         Ok(Some(EntryOut { entry_valid, entry_valid_nsec, ..EntryOut::default() }))
     }
 
-    /// Of a file that was made and opened, the entry, which says how long it may be believed.
-    fn opened_entry(&self, call: &Call, mut entry: EntryOut) -> EntryOut {
+    /// Updates the attribute lifetime of an entry that was created and opened.
+    fn refresh_attr_lifetime(&self, call: &Call, mut entry: EntryOut) -> EntryOut {
         let lifetime = self.attr_lifetime(call, entry.nodeid);
         (entry.attr_valid, entry.attr_valid_nsec) = (lifetime.as_secs(), lifetime.subsec_nanos());
         entry
     }
 
-    /// A file was opened that may be mapped: what the kernel keeps of its attributes goes. (If it is cut, the kernel knows by itself.)
+    /// Invalidates the attributes cached by the kernel after an open that permits a shared mapping.
+    /// (The kernel handles a truncating open on its own.)
     ///
-    /// Of all notifications this one takes no lock. It is sent from here, since the program may
-    /// change the mapping as soon as it has the open file.
-    fn attributes_may_change(&self, node: u64, flags: OpenFlags) {
+    /// Unlike other notifications this one takes no lock. A handler sends it directly, because the
+    /// program may write to the mapping as soon as the open returns.
+    fn invalidate_mapped_attributes(&self, node: u64, flags: OpenFlags) {
         if !flags.truncates()
-            && self.files.mapped.opens(node) > 0
+            && self.files.shared_mappings.opens(node) > 0
             && let Some(session) = self.session.get()
             && let Err(error) = session.notifier().inval_attributes(node)
         {
-            tracing::debug!(node, %error, "the kernel does not hold the attributes");
+            tracing::debug!(node, %error, "cannot invalidate the kernel's attributes");
         }
     }
 
-    /// Takes in an open file, by passthrough if the layers and the kernel allow it.
+    /// Registers an open file, with passthrough if the layers and the kernel allow it.
     ///
     /// # Errors
-    /// `ESTALE` where the file has another node by now: the kernel looks the name up once more.
+    /// `ESTALE` if the file has another node by now: the kernel repeats the lookup.
     fn open_out(&self, opening: Opening<'_>) -> Reply<OpenOut> {
-        self.files.add(opening, &self.teller, self)
+        self.files.add(opening, &self.notifier, self)
     }
 
-    /// The same for a file that was just made, whose look-up is counted already.
+    /// Registers an open file that was just created and whose lookup is counted already.
     fn open_new(&self, entry: &EntryOut, file: Arc<dyn OpenFile>, flags: OpenFlags, attr: &Attr) -> Reply<OpenOut> {
         let use_ = Use { creates: true, ..Use::of(flags) };
         let opening = Opening { node: entry.nodeid, file, use_, attr: Some(attr), may_block: false };
-        // The kernel will not forget what it is not told.
+        // The kernel sends no FORGET for an entry that it never received.
         self.open_out(opening).inspect_err(|_| {
             self.nodes.forget(entry.nodeid, 1);
         })
     }
 
-    /// Does what changes a file's data or times, so that nobody takes it for a change by others.
-    fn changing<T>(&self, rq: &Request<'_>, node: u64, change: impl FnOnce() -> Reply<T>) -> Reply<T> {
-        let call = Calling::of(rq);
+    /// Runs a change of a file's data or times, so that it is not mistaken for an out-of-band
+    /// change.
+    fn track_change<T>(&self, rq: &Request<'_>, node: u64, change: impl FnOnce() -> Reply<T>) -> Reply<T> {
+        let call = RequestContext::of(rq);
         let begun = self.files.pages.begin(node);
         let done = change();
         if begun.matters() {
@@ -174,8 +176,8 @@ impl Server {
         done
     }
 
-    /// The attributes of a file that is being opened, if its data are likely to go through the page cache, and if they can
-    /// be had. Only `MAY_BLOCK` is an error.
+    /// Returns the attributes of a file being opened, if its data probably uses the page cache and
+    /// if they are available. The only error is `MAY_BLOCK`.
     fn cached_attr(&self, cx: &Cx<'_>, node: u64, vnode: &dyn Vnode, file: &dyn OpenFile) -> Reply<Option<Attr>> {
         let by_passthrough = self.passthrough.load(Ordering::Relaxed) && file.backing().is_some();
         if by_passthrough && !(self.files.pages.any() && self.files.is_cached(node)) {
@@ -187,22 +189,22 @@ impl Server {
         }
     }
 
-    /// The attributes that the kernel is told when it asks for them.
-    fn told(&self, call: &Calling<'_>, node: u64) -> Reply<Attr> {
+    /// Returns a node's attributes for the kernel.
+    fn fetch_attr(&self, call: &RequestContext<'_>, node: u64) -> Reply<Attr> {
         let (vnode, cx) = (self.nodes.get(node)?, call.cx(0));
         let attr = vnode.getattr(&cx)?;
-        self.tell(&cx, (node, &*vnode), attr)
+        self.check_attr(&cx, (node, &*vnode), attr)
     }
 
-    /// Notes that the kernel is told these attributes.
-    fn tell(&self, cx: &Cx<'_>, (node, vnode): (u64, &dyn Vnode), attr: Attr) -> Reply<Attr> {
-        self.listed.seen(cx, (node, vnode), &attr, &self.teller)?;
-        self.files.told(node, &attr, &self.teller);
+    /// Runs the checks for attributes that are about to be sent to the kernel.
+    fn check_attr(&self, cx: &Cx<'_>, (node, vnode): (u64, &dyn Vnode), attr: Attr) -> Reply<Attr> {
+        self.listing_cache.check(cx, (node, vnode), &attr, &self.notifier)?;
+        self.files.attributes_sent(node, &attr, &self.notifier);
         Ok(attr)
     }
 
-    /// The flags to agree on, of those that the kernel offers.
-    fn wanted(&self, offer: &InitIn) -> u64 {
+    /// Returns the INIT flags to request from the kernel's offer.
+    fn init_flags(&self, offer: &InitIn) -> u64 {
         let mut wanted = flags::ASYNC_READ
             | flags::EXPORT_SUPPORT
             | flags::BIG_WRITES
@@ -224,49 +226,53 @@ impl Server {
             wanted |= flags::CACHE_SYMLINKS | flags::NO_OPENDIR_SUPPORT;
         }
         if self.xattrs {
-            // Where it is agreed, the kernel takes an error for a refusal.
+            // With ACLs agreed, the kernel treats an error of getxattr as a denial.
             wanted |= flags::POSIX_ACL;
         }
-        let opens = self.files.held.is_none();
-        // Of files that it opens by itself the kernel would forget the truncation. Without the flag it sends a SETATTR.
+        let opens = self.files.open_cache.is_none();
+        // The kernel forgets the truncation of a file that it opens without a request. Without the
+        // flag it sends a SETATTR.
         wanted |= if opens { flags::ATOMIC_O_TRUNC } else { flags::NO_OPEN_SUPPORT };
-        // Which pages are out of date is better known here (Linux 5.2): see `pages`. Not without opens; but then there are
-        // no writers, and the kernel compares attributes at each read(2) that finds them expired.
+        // The server knows better which pages are stale (Linux 5.2): see `page_cache`. It cannot
+        // without OPEN requests; but then there are no writers, and the kernel compares attributes
+        // at each read(2) that finds them expired.
         let explicit = opens && u64::from(offer.flags) & flags::EXPLICIT_INVAL_DATA != 0;
         wanted | if explicit { flags::EXPLICIT_INVAL_DATA } else { flags::AUTO_INVAL_DATA }
     }
 
-    /// The open file of a request: that of its handle; or where the kernel opens files without asking, one of the node's
-    /// that was opened for reading.
-    fn opened(&self, cx: &Cx<'_>, node: u64, fh: u64) -> Reply<Arc<dyn OpenFile>> {
-        match &self.files.held {
+    /// Returns the open file of a request: the handle's, or, where the kernel opens files without
+    /// requests, the node's cached one.
+    fn open_file(&self, cx: &Cx<'_>, node: u64, fh: u64) -> Reply<Arc<dyn OpenFile>> {
+        match &self.files.open_cache {
             None => self.files.get(fh),
-            // It serves whoever reads the file: no user's share of descriptors is taken.
-            Some(held) => {
-                held.get(node, || self.nodes.get(node)?.open(&cx.as_server(cx.uid, cx.gid), OpenFlags::RDONLY))
+            // It serves all readers of the file, so no user's share of descriptors is charged.
+            Some(open_cache) => {
+                open_cache.get(node, || self.nodes.get(node)?.open(&cx.as_server(cx.uid, cx.gid), OpenFlags::RDONLY))
             }
         }
     }
 
-    /// Refuses changes on a mount where the kernel opens files without asking, whatever the mount's flags say by now: it
-    /// would open files for writing as well.
+    /// Refuses changes on a mount where the kernel opens files without requests, even if it was
+    /// remounted read-write: the kernel would open files for writing as well.
     fn check_writable(&self) -> Reply<()> {
-        if self.files.held.is_some() { Err(Errno::ROFS) } else { Ok(()) }
+        if self.files.open_cache.is_some() { Err(Errno::ROFS) } else { Ok(()) }
     }
 
-    /// Without extended attributes, the kernel is told so once for each of the four requests, and asks no more.
+    /// Without extended attributes, replies `ENOSYS` once to each of the four requests, and the
+    /// kernel sends no more of them.
     fn check_xattrs(&self) -> Reply<()> {
-        if self.xattrs { Ok(()) } else { kernel_does_it() }
+        if self.xattrs { Ok(()) } else { leave_to_kernel() }
     }
 
-    /// The node id of an object.
+    /// Returns the node id of an object.
     pub(crate) fn node_of(&self, vnode: &Arc<dyn Vnode>) -> u64 {
         self.nodes.node_of(&**vnode)
     }
 
-    /// What came from the directory `old` has another `..` now, if it is a directory. Whoever moves one has looked it up before:
-    /// where the kernel knows no directory in `old`, it is none.
-    fn note_moved(&self, cx: &Cx<'_>, old: u64, (dir, parent): (&dyn Vnode, u64), name: Name<'_>) {
+    /// Updates the parent of a directory that was moved out of `old`. The kernel looks up a
+    /// directory before it moves it: if it knows no directory in `old`, the moved object is not a
+    /// directory.
+    fn record_move(&self, cx: &Cx<'_>, old: u64, (dir, parent): (&dyn Vnode, u64), name: Name<'_>) {
         if self.nodes.has_directories(old)
             && let Ok(Some(entry)) = dir.lookup(cx, name)
             && entry.vnode.kind() == Kind::Directory
@@ -275,12 +281,12 @@ impl Server {
         }
     }
 
-    /// Notes that somebody could not open a file for want of descriptors.
-    fn noted(&self, rq: &Request<'_>, errno: Errno) -> Errno {
+    /// Warns if an open failed for lack of descriptors; returns the errno.
+    fn warn_on_shortage(&self, rq: &Request<'_>, errno: Errno) -> Errno {
         if errno == Errno::NFILE && self.files.is_time_to_warn() {
             tracing::warn!(
                 uid = rq.uid,
-                "no more open files: the server's descriptors are used up, or this user's share of them (ulimit -n)"
+                "cannot open a file: no more open files: the server or this user's share is out of descriptors; see ulimit -n"
             );
         }
         errno
@@ -306,12 +312,13 @@ impl Kernel for Server {
                 Some(id)
             }
             Err(error) => {
-                // ELOOP: too many stacked file systems below; EPERM: not the host's root. Neither will change.
+                // ELOOP: the file systems below are stacked too deep; EPERM: no privileges on the
+                // host. Both are permanent.
                 if error == Errno::LOOP || error == Errno::PERM {
                     self.passthrough.store(false, Ordering::Relaxed);
                     tracing::warn!("the kernel refuses passthrough ({error}): data is served through the page cache");
                 } else {
-                    tracing::debug!("no passthrough for a file: {error}");
+                    tracing::debug!(%error, "a file gets no passthrough");
                 }
                 None
             }
@@ -323,46 +330,50 @@ impl Kernel for Server {
     }
 }
 
-/// What the kernel is to do by itself from now on: it remembers this answer for the life of the connection.
-fn kernel_does_it<T>() -> Reply<T> {
+/// Returns `ENOSYS`: the kernel remembers it for the life of the connection and handles the opcode
+/// on its own.
+fn leave_to_kernel<T>() -> Reply<T> {
     Err(Errno::NOSYS)
 }
 
 impl Filesystem for Server {
-    fn init(&self, session: &Arc<Session>, offer: &InitIn) -> Wish {
+    fn init(&self, session: &Arc<Session>, offer: &InitIn) -> InitConfig {
         let _ = self.session.set(Arc::clone(session));
-        self.teller.begin(session);
-        Wish {
-            flags: self.wanted(offer),
+        self.notifier.attach(session);
+        InitConfig {
+            flags: self.init_flags(offer),
             max_write: 1 << 20,
             max_readahead: 1 << 20,
             time_gran: 1,
             max_stack_depth: self.stack_depth,
             negative_timeout: self.names,
-            ..Wish::default()
+            ..InitConfig::default()
         }
     }
 
     fn destroy(&self) {
-        self.teller.end();
-        if let Some(held) = &self.files.held {
-            held.end();
+        self.notifier.close();
+        if let Some(open_cache) = &self.files.open_cache {
+            open_cache.close();
         }
-        tracing::debug!("the connection is gone; the kernel still knew {} inodes", self.nodes.len());
+        tracing::debug!("the connection is closed; the kernel still knew {} inodes", self.nodes.len());
     }
 
     fn lookup(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<Option<EntryOut>> {
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         match bytes {
-            b"." => return self.find_itself(&call, parent),
-            b".." => return self.find_parent(&call, parent),
+            b"." => return self.lookup_self(&call, parent),
+            b".." => return self.lookup_parent(&call, parent),
             _ => {}
         }
         let cx = call.cx(0);
-        let Some(entry) = self.nodes.get(parent)?.lookup(&cx, name(bytes)?)? else { return self.missing(&call.call) };
-        // Before the look-up is counted: this may have to be done again where waiting is allowed.
+        let Some(entry) = self.nodes.get(parent)?.lookup(&cx, name(bytes)?)? else {
+            return self.negative_entry(&call.call);
+        };
+        // Before the lookup is counted, because the request may be repeated on a thread that may
+        // block.
         let vnode = &entry.vnode;
-        self.listed.seen(&cx, (self.node_of(vnode), &**vnode), &entry.attr, &self.teller)?;
+        self.listing_cache.check(&cx, (self.node_of(vnode), &**vnode), &entry.attr, &self.notifier)?;
         Ok(Some(self.entry_out(&call.call, parent, &entry)))
     }
 
@@ -370,87 +381,87 @@ impl Filesystem for Server {
         for one in nodes {
             if self.nodes.forget(one.nodeid, one.nlookup) {
                 self.files.pages.forget(one.nodeid);
-                self.files.mapped.forget(one.nodeid);
-                self.listed.remove(one.nodeid);
-                self.files.forget_held(one.nodeid);
+                self.files.shared_mappings.forget(one.nodeid);
+                self.listing_cache.remove(one.nodeid);
+                self.files.forget_cached_open(one.nodeid);
             }
         }
         self.nodes.trim();
     }
 
     fn getattr(&self, rq: &Request<'_>, node: u64, _arg: &GetattrIn) -> Reply<AttrOut> {
-        let call = Calling::of(rq);
-        let attr = self.told(&call, node)?;
+        let call = RequestContext::of(rq);
+        let attr = self.fetch_attr(&call, node)?;
         Ok(convert::attr_out(&attr, self.attr_lifetime(&call.call, node)))
     }
 
     fn setattr(&self, rq: &Request<'_>, node: u64, arg: &SetattrIn) -> Reply<AttrOut> {
         self.check_writable()?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let vnode = self.nodes.get(node)?;
-        if let Some(attr) = self.without_loss_of_suid(rq, node, &*vnode, arg)? {
-            let attr = self.tell(&call.cx(0), (node, &*vnode), attr)?;
+        if let Some(attr) = self.noop_setattr(rq, node, &*vnode, arg)? {
+            let attr = self.check_attr(&call.cx(0), (node, &*vnode), attr)?;
             return Ok(convert::attr_out(&attr, self.attr_lifetime(&call.call, node)));
         }
         let file = if arg.valid & fuse::abi::FATTR_FH != 0 { self.files.get(arg.fh).ok() } else { None };
         let cx = call.cx(0);
-        let set = suid::exactly(&cx, &*vnode, convert::set_attr(arg))?;
-        let attr = self.changing(rq, node, || vnode.setattr(&cx, &set, file.as_deref()))?;
+        let set = suid::exact_change(&cx, &*vnode, convert::set_attr(arg))?;
+        let attr = self.track_change(rq, node, || vnode.setattr(&cx, &set, file.as_deref()))?;
         Ok(convert::attr_out(&attr, self.attr_lifetime(&call.call, node)))
     }
 
     fn statx(&self, rq: &Request<'_>, node: u64, _arg: &StatxIn) -> Reply<StatxOut> {
-        let call = Calling::of(rq);
-        let attr = self.told(&call, node)?;
+        let call = RequestContext::of(rq);
+        let attr = self.fetch_attr(&call, node)?;
         Ok(convert::statx_out(&attr, self.attr_lifetime(&call.call, node)))
     }
 
     fn readlink(&self, rq: &Request<'_>, node: u64, out: &mut [u8]) -> Reply<usize> {
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let target = self.nodes.get(node)?.readlink(&call.cx(0))?;
-        // The kernel's buffer is a page: longer targets can't exist on a file system of Linux.
+        // The kernel's buffer is one page; no Linux file system has longer targets.
         out.get_mut(..target.len()).ok_or(Errno::NAMETOOLONG)?.copy_from_slice(&target);
         Ok(target.len())
     }
 
     fn symlink(&self, rq: &Request<'_>, parent: u64, bytes: &[u8], target: &[u8]) -> Reply<EntryOut> {
         self.check_writable()?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let entry = self.nodes.get(parent)?.symlink(&call.cx(0), name(bytes)?, target)?;
-        self.listed.remove(parent);
+        self.listing_cache.remove(parent);
         Ok(self.entry_out(&call.call, parent, &entry))
     }
 
     fn mknod(&self, rq: &Request<'_>, parent: u64, arg: &MknodIn, bytes: &[u8]) -> Reply<EntryOut> {
         self.check_writable()?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let rdev = convert::rdev_from_kernel(arg.rdev);
         let entry = self.nodes.get(parent)?.mknod(&call.cx(arg.umask), name(bytes)?, arg.mode, rdev)?;
-        self.listed.remove(parent);
+        self.listing_cache.remove(parent);
         Ok(self.entry_out(&call.call, parent, &entry))
     }
 
     fn mkdir(&self, rq: &Request<'_>, parent: u64, mode: u32, umask: u32, bytes: &[u8]) -> Reply<EntryOut> {
         self.check_writable()?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let entry = self.nodes.get(parent)?.mkdir(&call.cx(umask), name(bytes)?, mode & 0o7777)?;
-        self.listed.remove(parent);
+        self.listing_cache.remove(parent);
         Ok(self.entry_out(&call.call, parent, &entry))
     }
 
     fn unlink(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<()> {
         self.check_writable()?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         self.nodes.get(parent)?.unlink(&call.cx(0), name(bytes)?)?;
-        self.listed.remove(parent);
+        self.listing_cache.remove(parent);
         Ok(())
     }
 
     fn rmdir(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<()> {
         self.check_writable()?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         self.nodes.get(parent)?.rmdir(&call.cx(0), name(bytes)?)?;
-        self.listed.remove(parent);
+        self.listing_cache.remove(parent);
         Ok(())
     }
 
@@ -464,19 +475,19 @@ impl Filesystem for Server {
         flags: RenameFlags2,
     ) -> Reply<()> {
         self.check_writable()?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let flags = convert::rename_flags(flags.0)?;
         let from = self.nodes.get(parent)?;
         let to = self.nodes.get(new_parent)?;
         let cx = call.cx(0);
         let (old, new) = (name(bytes)?, name(new_bytes)?);
         from.rename(&cx, old, &to, new, flags)?;
-        self.listed.remove(parent);
-        self.listed.remove(new_parent);
+        self.listing_cache.remove(parent);
+        self.listing_cache.remove(new_parent);
         if parent != new_parent {
-            self.note_moved(&cx, parent, (&*to, new_parent), new);
+            self.record_move(&cx, parent, (&*to, new_parent), new);
             if flags.exchange {
-                self.note_moved(&cx, new_parent, (&*from, parent), old);
+                self.record_move(&cx, new_parent, (&*from, parent), old);
             }
         }
         Ok(())
@@ -484,79 +495,81 @@ impl Filesystem for Server {
 
     fn link(&self, rq: &Request<'_>, node: u64, new_parent: u64, bytes: &[u8]) -> Reply<EntryOut> {
         self.check_writable()?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let target = self.nodes.get(node)?;
         let entry = self.nodes.get(new_parent)?.link(&call.cx(0), name(bytes)?, &target)?;
-        self.listed.remove(new_parent);
+        self.listing_cache.remove(new_parent);
         Ok(self.entry_out(&call.call, new_parent, &entry))
     }
 
     fn open(&self, rq: &Request<'_>, node: u64, arg: &OpenIn) -> Reply<OpenOut> {
-        if self.files.held.is_some() {
+        if self.files.open_cache.is_some() {
             let wanted = convert::open_flags(arg.flags);
-            return if wanted.writes() || wanted.truncates() { Err(Errno::ROFS) } else { kernel_does_it() };
+            return if wanted.writes() || wanted.truncates() { Err(Errno::ROFS) } else { leave_to_kernel() };
         }
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let vnode = self.nodes.get(node)?;
         let cx = call.cx(0);
         let wanted = convert::open_flags(arg.flags);
-        if wanted.truncates() && !wanted.writes() && self.files.is_run(node) {
-            // The kernel refuses to cut a running program, but for a reader it looks only after this request.
+        if wanted.truncates() && !wanted.writes() && self.files.is_executing(node) {
+            // The kernel refuses to truncate a running program, but for a read-only open it checks
+            // only after this request.
             return Err(Errno::TXTBSY);
         }
         let file = if wanted.truncates() {
-            self.changing(rq, node, || vnode.open(&cx, wanted))
+            self.track_change(rq, node, || vnode.open(&cx, wanted))
         } else {
             vnode.open(&cx, wanted)
         };
-        let file = file.map_err(|errno| self.noted(rq, errno))?;
+        let file = file.map_err(|errno| self.warn_on_shortage(rq, errno))?;
         if arg.open_flags & fuse::abi::OPEN_KILL_SUIDGID != 0 {
-            // To the host it was the server who cut the file.
+            // The host attributes the truncation to the server.
             suid::strip(&cx, &*vnode, Some(&*file))?;
         }
         let use_ = Use { executes: convert::executes(arg.flags), ..Use::of(wanted) };
-        // From here on all may be done a second time, on a thread that may wait. A file that was cut then is cut again, before
-        // the program has it.
+        // The following may run again on a thread that may block. A file that was truncated is then
+        // truncated again, before the program receives it.
         let attr = self.cached_attr(&cx, node, &*vnode, &*file)?;
         let out = self.open_out(Opening { node, file, use_, attr: attr.as_ref(), may_block: rq.may_block })?;
         if use_.maps {
-            self.attributes_may_change(node, wanted);
+            self.invalidate_mapped_attributes(node, wanted);
         }
         Ok(out)
     }
 
     fn create(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn, bytes: &[u8]) -> Reply<(EntryOut, OpenOut)> {
         self.check_writable()?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let flags = convert::open_flags(arg.flags);
         let dir = self.nodes.get(parent)?;
-        let made = dir.create(&call.cx(arg.umask), name(bytes)?, arg.mode & 0o7777, flags);
-        let (entry, file) = made.map_err(|errno| match errno {
-            // Somebody else has made it, which the kernel did not know: it looks again, and opens what is there.
+        let created = dir.create(&call.cx(arg.umask), name(bytes)?, arg.mode & 0o7777, flags);
+        let (entry, file) = created.map_err(|errno| match errno {
+            // Another process created it without the kernel's knowledge: the kernel repeats the
+            // lookup and opens the existing file.
             Errno::EXIST if !convert::exclusive(arg.flags) => Errno::STALE,
-            other => self.noted(rq, other),
+            other => self.warn_on_shortage(rq, other),
         })?;
-        self.listed.remove(parent);
+        self.listing_cache.remove(parent);
         let out = self.entry_out(&call.call, parent, &entry);
         let open = self.open_new(&out, file, flags, &entry.attr)?;
-        Ok((self.opened_entry(&call.call, out), open))
+        Ok((self.refresh_attr_lifetime(&call.call, out), open))
     }
 
     fn tmpfile(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn) -> Reply<(EntryOut, OpenOut)> {
         self.check_writable()?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let flags = convert::open_flags(arg.flags);
-        let made = self.nodes.get(parent)?.tmpfile(&call.cx(arg.umask), arg.mode & 0o7777, flags);
-        let (entry, file) = made.map_err(|errno| self.noted(rq, errno))?;
+        let created = self.nodes.get(parent)?.tmpfile(&call.cx(arg.umask), arg.mode & 0o7777, flags);
+        let (entry, file) = created.map_err(|errno| self.warn_on_shortage(rq, errno))?;
         let out = self.entry_out(&call.call, parent, &entry);
         let open = self.open_new(&out, file, flags, &entry.attr)?;
-        Ok((self.opened_entry(&call.call, out), open))
+        Ok((self.refresh_attr_lifetime(&call.call, out), open))
     }
 
     fn read(&self, rq: &Request<'_>, node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize> {
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let cx = call.cx(0);
-        self.opened(&cx, node, arg.fh)?.read(&cx, out, arg.offset)
+        self.open_file(&cx, node, arg.fh)?.read(&cx, out, arg.offset)
     }
 
     fn read_host(
@@ -566,62 +579,63 @@ impl Filesystem for Server {
         arg: &ReadIn,
         take: &mut dyn FnMut(BorrowedFd<'_>) -> Option<usize>,
     ) -> Reply<Option<usize>> {
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let cx = call.cx(0);
-        self.opened(&cx, node, arg.fh)?.read_host(&cx, take)
+        self.open_file(&cx, node, arg.fh)?.read_host(&cx, take)
     }
 
     fn write(&self, rq: &Request<'_>, node: u64, arg: &WriteIn, data: &[u8]) -> Reply<u32> {
         self.check_writable()?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let cx = call.cx(0);
         let file = if arg.write_flags & fuse::abi::WRITE_CACHE == 0 && convert::open_flags(arg.flags).appends() {
             self.files.get(arg.fh)?
         } else {
-            // Not refused for want of descriptors: that would lose what was written to a mapping.
+            // No descriptor limit applies, because a failure would lose data written to a mapping.
             let cx = cx.as_server(rq.uid, rq.gid);
             self.files.get_in_place(arg.fh, || self.nodes.get(node)?.open(&cx, OpenFlags::WRONLY))?
         };
         if arg.write_flags & fuse::abi::WRITE_KILL_SUIDGID != 0 {
-            // Before the write, as the kernel does it on a file system of its own. After it, an answer of MAY_BLOCK would have
-            // the data written a second time.
+            // Before the write, as the kernel does on its own file systems. Returning MAY_BLOCK
+            // after the write would write the data twice.
             suid::strip(&cx, &*self.nodes.get(node)?, None)?;
         }
-        let written = self.changing(rq, node, || file.write(&cx, data, arg.offset))?;
+        let written = self.track_change(rq, node, || file.write(&cx, data, arg.offset))?;
         u32::try_from(written).map_err(|_| Errno::IO)
     }
 
     fn flush(&self, rq: &Request<'_>, _node: u64, fh: u64, _lock_owner: u64) -> Reply<()> {
-        if self.files.held.is_some() {
-            // What a file reports at close(2) concerns writers.
-            return kernel_does_it();
+        if self.files.open_cache.is_some() {
+            // Errors at close(2) concern only writers.
+            return leave_to_kernel();
         }
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         self.files.get(fh)?.flush(&call.cx(0))
     }
 
     fn release(&self, rq: &Request<'_>, _node: u64, arg: &ReleaseIn) -> Reply<()> {
-        // A file that a layer reads and writes itself may have work left for its last close.
+        // A file that a layer handles itself may have work left for its last close.
         if !rq.may_block && self.files.get(arg.fh).is_ok_and(|file| file.backing().is_none()) {
             return Err(MAY_BLOCK);
         }
-        self.files.release(arg.fh, &self.teller);
+        self.files.release(arg.fh, &self.notifier);
         Ok(())
     }
 
     fn fsync(&self, rq: &Request<'_>, node: u64, fh: u64, data_only: bool) -> Reply<()> {
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let cx = call.cx(0);
-        self.opened(&cx, node, fh)?.fsync(&cx, data_only)
+        self.open_file(&cx, node, fh)?.fsync(&cx, data_only)
     }
 
     fn opendir(&self, _rq: &Request<'_>, _node: u64, _flags: u32) -> Reply<OpenOut> {
         if self.properties.varies_by_caller {
-            // Without FOPEN_CACHE_DIR each listing is asked for anew.
+            // Without FOPEN_CACHE_DIR the kernel requests each listing anew.
             return Ok(OpenOut::default());
         }
-        // From now on the kernel opens directories by itself, and keeps their listings until they change.
-        kernel_does_it()
+        // From now on the kernel opens directories without requests, and caches their listings
+        // until they change.
+        leave_to_kernel()
     }
 
     fn readdir(&self, rq: &Request<'_>, node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize> {
@@ -637,12 +651,12 @@ impl Filesystem for Server {
     }
 
     fn fsyncdir(&self, rq: &Request<'_>, node: u64, _fh: u64, data_only: bool) -> Reply<()> {
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         self.nodes.get(node)?.fsync(&call.cx(0), data_only)
     }
 
     fn statfs(&self, rq: &Request<'_>, node: u64) -> Reply<Kstatfs> {
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let s = self.nodes.get(node)?.statfs(&call.cx(0))?;
         Ok(Kstatfs {
             blocks: s.blocks,
@@ -660,14 +674,14 @@ impl Filesystem for Server {
     fn setxattr(&self, rq: &Request<'_>, node: u64, arg: &SetxattrIn, key: &[u8], value: &[u8]) -> Reply<()> {
         self.check_xattrs()?;
         self.check_writable()?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         const CREATE: u32 = 1;
         const REPLACE: u32 = 2;
         let vnode = self.nodes.get(node)?;
-        self.files.not_bare(node);
+        self.files.xattr_set(node);
         let how = XattrFlags { create: arg.flags & CREATE != 0, replace: arg.flags & REPLACE != 0 };
         vnode.setxattr(&call.cx(0), key, value, how)?;
-        // The kernel says so for both ACLs; only the one that stands for the mode is meant.
+        // The kernel sets the flag for both ACLs, but only the access ACL affects the mode.
         if arg.setxattr_flags & fuse::abi::SETXATTR_ACL_KILL_SGID != 0 && key == b"system.posix_acl_access" {
             let cx = call.cx(0);
             let mode = vnode.getattr(&cx)?.perm();
@@ -680,12 +694,13 @@ impl Filesystem for Server {
 
     fn getxattr(&self, rq: &Request<'_>, node: u64, key: &[u8], out: &mut [u8]) -> Reply<usize> {
         self.check_xattrs()?;
-        let call = Calling::of(rq);
-        if key == b"security.capability" && self.files.is_bare(node) {
+        let call = RequestContext::of(rq);
+        if key == b"security.capability" && self.files.has_no_xattrs(node) {
             return Err(Errno::NODATA);
         }
         match self.nodes.get(node)?.getxattr(&call.cx(0), key, out) {
-            // Below there are no ACLs at all. To the kernel's permission check any other error would be a refusal.
+            // The layers below have no ACLs. The kernel's permission check treats any other error
+            // as a denial.
             Err(Errno::OPNOTSUPP) if key.starts_with(b"system.posix_acl_") => Err(Errno::NODATA),
             answer => answer,
         }
@@ -693,7 +708,7 @@ impl Filesystem for Server {
 
     fn listxattr(&self, rq: &Request<'_>, node: u64, out: &mut [u8]) -> Reply<usize> {
         self.check_xattrs()?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let vnode = self.nodes.get(node)?;
         if is_root(rq) {
             return vnode.listxattr(&call.cx(0), out);
@@ -706,26 +721,26 @@ impl Filesystem for Server {
     fn removexattr(&self, rq: &Request<'_>, node: u64, key: &[u8]) -> Reply<()> {
         self.check_xattrs()?;
         self.check_writable()?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         self.nodes.get(node)?.removexattr(&call.cx(0), key)
     }
 
     fn access(&self, _rq: &Request<'_>, _node: u64, _mask: u32) -> Reply<()> {
-        // default_permissions: the kernel checks.
-        kernel_does_it()
+        // With default_permissions the kernel checks.
+        leave_to_kernel()
     }
 
     fn getlk(&self, _rq: &Request<'_>, _node: u64, _arg: &LkIn) -> Reply<LkOut> {
-        // Locks were not asked for: the kernel keeps them itself.
-        kernel_does_it()
+        // Lock flags were not agreed: the kernel handles locks itself.
+        leave_to_kernel()
     }
 
     fn setlk(&self, _rq: &Request<'_>, _node: u64, _arg: &LkIn, _wait: bool) -> Reply<()> {
-        kernel_does_it()
+        leave_to_kernel()
     }
 
     fn bmap(&self, _rq: &Request<'_>, _node: u64, _block: u64, _blocksize: u32) -> Reply<u64> {
-        kernel_does_it()
+        leave_to_kernel()
     }
 
     fn ioctl(
@@ -739,25 +754,25 @@ impl Filesystem for Server {
         if arg.cmd == CONTROL {
             return self.control(rq, node, input, out);
         }
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let reply = self.nodes.get(node)?.ioctl(&call.cx(0), arg.cmd, input, out)?;
         Ok((IoctlOut { result: reply.result, ..IoctlOut::default() }, reply.len))
     }
 
     fn poll(&self, _rq: &Request<'_>, _node: u64, _fh: u64, _kh: u64, _flags: u32, _events: u32) -> Reply<u32> {
         // Regular files are always ready.
-        kernel_does_it()
+        leave_to_kernel()
     }
 
     fn fallocate(&self, rq: &Request<'_>, node: u64, arg: &FallocateIn) -> Reply<()> {
         self.check_writable()?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let file = self.files.get(arg.fh)?;
-        self.changing(rq, node, || file.fallocate(&call.cx(0), arg.mode, arg.offset, arg.length))
+        self.track_change(rq, node, || file.fallocate(&call.cx(0), arg.mode, arg.offset, arg.length))
     }
 
     fn lseek(&self, rq: &Request<'_>, node: u64, arg: &LseekIn) -> Reply<u64> {
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         const SEEK_DATA: u32 = 3;
         const SEEK_HOLE: u32 = 4;
         let whence = match arg.whence {
@@ -766,24 +781,26 @@ impl Filesystem for Server {
             _ => return Err(Errno::INVAL),
         };
         let cx = call.cx(0);
-        self.opened(&cx, node, arg.fh)?.seek(&cx, arg.offset, whence)
+        self.open_file(&cx, node, arg.fh)?.seek(&cx, arg.offset, whence)
     }
 
     fn copy_file_range(&self, rq: &Request<'_>, _node: u64, arg: &CopyFileRangeIn) -> Reply<u64> {
         self.check_writable()?;
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let source = self.files.get(arg.fh_in)?;
         let target = self.files.get(arg.fh_out)?;
-        self.changing(rq, arg.nodeid_out, || target.copy_from(&call.cx(0), arg.off_out, &*source, arg.off_in, arg.len))
+        self.track_change(rq, arg.nodeid_out, || {
+            target.copy_from(&call.cx(0), arg.off_out, &*source, arg.off_in, arg.len)
+        })
     }
 
     fn syncfs(&self, rq: &Request<'_>, _node: u64) -> Reply<()> {
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         self.layer.sync(&call.cx(0))
     }
 
     fn notify_reply(&self, _rq: &Request<'_>, _node: u64, _unique: u64, _offset: u64, _data: &[u8]) {
-        // Nothing here asks the kernel for its pages.
+        // The server never retrieves pages.
     }
 }
 
@@ -802,7 +819,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_says_whether_opening_takes_set_user_id_away() {
+    fn an_open_clears_set_user_id_only_if_the_kernel_says_so() {
         const O_WRONLY_TRUNC: u32 = 0o1001;
         let server = Server::new(MemFs::new(), &Config::new("/".into(), "none", "test"));
         let mut node = 0;
@@ -810,7 +827,7 @@ mod tests {
             let make = CreateIn { mode: 0o106_775, ..CreateIn::default() };
             node = server.create(rq, ROOT, &make, b"f").unwrap().0.nodeid;
         });
-        // User 0 may have lost the capability, and another one may have it.
+        // User 0 may lack the capability, and another user may have it.
         for (uid, open_flags, left) in [(7, 0, 0o6775), (0, fuse::abi::OPEN_KILL_SUIDGID, 0o775)] {
             request(uid, Opcode::Open, |rq| {
                 server.open(rq, node, &OpenIn { flags: O_WRONLY_TRUNC, open_flags }).unwrap();
@@ -821,7 +838,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exists_unknown_to_the_kernel_is_looked_up_again() {
+    fn create_of_an_existing_file_unknown_to_the_kernel_returns_estale() {
         const O_RDWR_CREAT: u32 = 0o102;
         const O_EXCL: u32 = 0o200;
         let server = Server::new(MemFs::new(), &Config::new("/".into(), "none", "test"));
@@ -839,7 +856,7 @@ mod tests {
     }
 
     #[test]
-    fn moving_files_costs_no_lookup_of_them() {
+    fn renaming_files_needs_no_lookup() {
         let faults = Faults::new();
         let fs = MemFs::with(MemOptions::default(), &faults);
         let server = Server::new(fs, &Config::new("/".into(), "none", "test"));
@@ -857,7 +874,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_to_be_appended_is_appended() {
+    fn only_append_writes_are_appended() {
         const O_RDWR_APPEND: u32 = 0o2002;
         const O_RDWR: u32 = 0o2;
         let server = Server::new(MemFs::new(), &Config::new("/".into(), "none", "test"));
@@ -869,7 +886,7 @@ mod tests {
                 server.write(rq, entry.nodeid, &arg, data).unwrap();
             };
             write(O_RDWR_APPEND, 0, 0, b"......");
-            // A page of a mapping, of which the kernel says no flags.
+            // A page of a mapping, for which the kernel sends no flags.
             write(0, fuse::abi::WRITE_CACHE, 0, b"map");
             // After F_SETFL, and after another one.
             write(O_RDWR, 0, 2, b"set");
@@ -884,7 +901,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_has_to_wait_has_written_nothing() {
+    fn a_write_that_returns_may_block_has_written_nothing() {
         const O_RDWR_APPEND: u32 = 0o2002;
         let faults = Faults::new();
         let fs = MemFs::with(MemOptions::default(), &faults);

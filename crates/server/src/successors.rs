@@ -1,38 +1,39 @@
-//! Nodes of files whose data moved while the kernel had the old host file.
+//! Nodes of files whose data moved while the kernel had passthrough to the old host file.
 //!
-//! The kernel allows one backing file per inode for as long as any open file of it lives. When a
-//! layer copies a file up that is open with passthrough ([`vnode::Upcalls::data_moved`]), the
-//! file's number gets another node: its *successor*. Whoever has the old node open stays there.
-//! Opening the old node answers `ESTALE`; the kernel then looks the name up once more and finds
-//! the successor, which shows the same `st_ino`.
+//! The kernel allows one backing file per inode while any open file of it exists. When a layer
+//! copies up a file that is open with passthrough ([`vnode::Upcalls::data_moved`]), the file's
+//! number gets a new node, its *successor*. Existing open files keep the old node. Opening the old
+//! node returns `ESTALE`; the kernel then repeats the lookup and finds the successor, which has the
+//! same `st_ino`.
 //!
-//! There are few of them: files that were copied up while somebody had them open for reading.
+//! Successors are rare: files copied up while a reader had them open.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The node ids of successors count down from here. Numbers of objects are small or spread by a
-/// hash; one that is met here all the same is passed over.
+/// Node ids of successors count down from here. Object numbers are small or spread by a hash; an id
+/// that is in use is skipped.
 const FIRST: u64 = u64::MAX - 1;
 
-/// What a number's node is where it is not the number itself.
+/// Mapping between numbers and nodes, where they differ.
 #[derive(Default)]
 struct State {
-    /// The successor that new look-ups find, by number.
+    /// Successor that new lookups find, by number.
     current: HashMap<u64, u64>,
-    /// The number of each successor.
+    /// Number of each successor.
     numbers: HashMap<u64, u64>,
     /// Nodes that must not be opened any more.
     superseded: HashSet<u64>,
     next: u64,
 }
 
-/// The successors of a mount.
+/// Successor nodes of a mount.
 #[derive(Default)]
 pub(crate) struct Successors {
     state: RwLock<State>,
-    /// How many superseded nodes and successors the kernel may know: without any, no lock is taken.
+    /// Number of superseded nodes and successors that the kernel may know. If it is 0, no lock is
+    /// taken.
     count: AtomicUsize,
 }
 
@@ -48,22 +49,22 @@ impl Successors {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The node of a number.
+    /// Returns the node of a number.
     pub(crate) fn node_of(&self, number: u64) -> u64 {
         self.read().and_then(|state| state.current.get(&number).copied()).unwrap_or(number)
     }
 
-    /// The number of a node.
+    /// Returns the number of a node.
     pub(crate) fn number_of(&self, node: u64) -> u64 {
         self.read().and_then(|state| state.numbers.get(&node).copied()).unwrap_or(node)
     }
 
-    /// Has the node a successor?
+    /// Whether the node has a successor.
     pub(crate) fn is_superseded(&self, node: u64) -> bool {
         self.read().is_some_and(|state| state.superseded.contains(&node))
     }
 
-    /// Gives the number another node; `is_taken` says which ids can't be used.
+    /// Assigns a new node to the number; `is_taken`: whether an id is in use.
     pub(crate) fn supersede(&self, number: u64, is_taken: impl Fn(u64) -> bool) {
         let mut state = self.write();
         let old = state.current.get(&number).copied().unwrap_or(number);
@@ -80,10 +81,10 @@ impl Successors {
         self.count.store(state.superseded.len() + state.numbers.len(), Ordering::Release);
     }
 
-    /// The kernel has forgotten the node. `is_known` says which others it knows.
+    /// Forgets a node after the kernel did; `is_known`: whether the kernel knows another node.
     ///
-    /// A number has its own node again once the kernel knows neither a superseded one nor the
-    /// successor. File handles of the successor are stale from then on.
+    /// A number returns to its original node once the kernel knows neither superseded nodes nor the
+    /// successor. File handles of the successor become stale then.
     pub(crate) fn forget(&self, node: u64, is_known: impl Fn(u64) -> bool) {
         if self.read().is_none() {
             return;
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_has_its_own_node_again_once_all_others_are_forgotten() {
+    fn a_number_returns_to_its_own_node_once_all_others_are_forgotten() {
         let successors = Successors::default();
         let none = |_| false;
         assert_eq!((successors.node_of(7), successors.number_of(7)), (7, 7));
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_that_the_kernel_knows_stays() {
+    fn a_successor_known_to_the_kernel_is_kept() {
         let successors = Successors::default();
         successors.supersede(7, |_| false);
         let second = successors.node_of(7);

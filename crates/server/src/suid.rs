@@ -1,7 +1,7 @@
-//! Who loses set-user-id and set-group-id when a file is changed. With `HANDLE_KILLPRIV_V2` the kernel says when, and leaves
-//! it to the server what exactly that takes away.
+//! Clearing of set-user-id and set-group-id when a file changes. With `HANDLE_KILLPRIV_V2` the
+//! kernel says when, and the server decides which bits.
 
-use crate::caller::Calling;
+use crate::caller::RequestContext;
 use crate::convert;
 use crate::ops::Server;
 use fuse::abi::SetattrIn;
@@ -12,20 +12,20 @@ const SUID: u32 = 0o4000;
 const SGID: u32 = 0o2000;
 const GROUP_EXEC: u32 = 0o010;
 
-/// May the caller do what the host lets only root do, to the host's knowledge? Requests say nothing of capabilities.
+/// Whether the caller counts as root on the host. Requests carry no capabilities.
 pub(crate) fn is_root(rq: &Request<'_>) -> bool {
     rq.uid == 0
 }
 
-/// Before or after somebody changes the data of `vnode`, and the kernel has said that they lose the bits.
+/// Clears the bits of `vnode` where the kernel requested it, before or after a change of its data.
 pub(crate) fn strip(cx: &Cx<'_>, vnode: &dyn Vnode, file: Option<&dyn OpenFile>) -> Reply<()> {
     let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
-    vnode.setattr(cx, &exactly(cx, vnode, set)?, file).map(drop)
+    vnode.setattr(cx, &exact_change(cx, vnode, set)?, file).map(drop)
 }
 
-/// What a change of `vnode` takes away, exactly: a set-group-id bit where the group may not execute goes, too, unless the caller is of
-/// the group. The kernel's request does not say so.
-pub(crate) fn exactly(cx: &Cx<'_>, vnode: &dyn Vnode, set: SetAttr) -> Reply<SetAttr> {
+/// Completes a change that clears set-id bits: a set-group-id bit without group execute permission
+/// is cleared too, unless the caller is in the group. The kernel's request does not include that.
+pub(crate) fn exact_change(cx: &Cx<'_>, vnode: &dyn Vnode, set: SetAttr) -> Reply<SetAttr> {
     if !set.kill_suidgid || set.mode.is_some() || cx.uid == 0 {
         return Ok(set);
     }
@@ -36,8 +36,8 @@ pub(crate) fn exactly(cx: &Cx<'_>, vnode: &dyn Vnode, set: SetAttr) -> Reply<Set
     Ok(SetAttr { mode: Some(attr.perm() & !0o6000), kill_suidgid: false, ..set })
 }
 
-/// Does a change of `vnode`'s data or owner by this caller take anything away?
-fn loses(cx: &Cx<'_>, attr: &Attr) -> bool {
+/// Whether a change of the file's data or owner by this caller clears any bit.
+fn drops_privileges(cx: &Cx<'_>, attr: &Attr) -> bool {
     if attr.kind() == Kind::Directory {
         return false;
     }
@@ -46,10 +46,13 @@ fn loses(cx: &Cx<'_>, attr: &Attr) -> bool {
 }
 
 impl Server {
-    /// A SETATTR that changes nothing takes set-user-id away. The kernel sends it when somebody writes, by passthrough, and for a
-    /// chown(2) that changes nothing; the latter without a check of whose file it is. Anybody may do that where nothing is lost: then
-    /// this answers the attributes as they are, and nothing is to be done.
-    pub(crate) fn without_loss_of_suid(
+    /// Returns the current attributes for a SETATTR that changes nothing, or `None` if it has to be
+    /// executed.
+    ///
+    /// Such a SETATTR clears set-user-id. The kernel sends it for a write with passthrough, and for
+    /// a chown(2) without effect, the latter without checking the file's owner. Any user may do
+    /// that if no bit is lost, and then nothing has to be done.
+    pub(crate) fn noop_setattr(
         &self,
         rq: &Request<'_>,
         node: u64,
@@ -59,10 +62,10 @@ impl Server {
         if !convert::changes_nothing(arg) || self.files.is_written(node) {
             return Ok(None);
         }
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let cx = call.cx(0);
         let attr = vnode.getattr(&cx)?;
-        if !loses(&cx, &attr) {
+        if !drops_privileges(&cx, &attr) {
             return Ok(Some(attr));
         }
         if is_root(rq) || attr.uid == rq.uid { Ok(None) } else { Err(Errno::PERM) }

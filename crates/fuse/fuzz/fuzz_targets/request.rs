@@ -1,4 +1,5 @@
-//! Any bytes as a request: the first eight are the agreed flags, then comes what the device would deliver.
+//! Handles arbitrary bytes as a request: the first eight are the agreed flags, the rest is what the
+//! device would deliver.
 
 #![no_main]
 
@@ -12,7 +13,7 @@ use std::sync::Arc;
 fuzz_target!(|data: &[u8]| {
     let Some((flags, message)) = data.split_first_chunk::<8>() else { return };
     let mut message = message.to_vec();
-    // The device's own length is never wrong: most inputs should get past that check.
+    // The device's own length is always right, so fix it: most inputs should pass that check.
     let len = (message.len() as u32).to_ne_bytes();
     if let Some(place) = message.first_chunk_mut::<4>() {
         *place = len;

@@ -1,26 +1,27 @@
-use super::{Asked, FRAME, Malformed, Reply};
+use super::{ControlRequest, FRAME, Malformed, Reply};
 use crate::{Errno, sys};
 use core::fmt;
 use rustix::fs::{AtFlags, FileType, StatxFlags};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// How often a command is given again whose reply was not kept until its end.
-const AGAIN: usize = 3;
+/// Maximum number of attempts for a command whose reply the server drops before the last piece.
+const MAX_ATTEMPTS: usize = 3;
 
-/// Why a command has no answer.
+/// Why a command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The file is on no mount of Strata.
+    /// The file is not on a mount of Strata.
     Foreign,
-    /// The server speaks that version of the protocol.
+    /// The server speaks this other version of the protocol.
     Version(u16),
-    /// The server or a layer refused the command: `ENOTTY` if nobody knows it, `EOPNOTSUPP` if it is not for this
-    /// object, `EPERM` if the user may not give it, `EINVAL` for its input, and others.
+    /// The server or a layer refused the command: `ENOTTY` if it is unknown, `EOPNOTSUPP` if it
+    /// does not apply to this object, `EPERM` if the user lacks permission, `EINVAL` for its input,
+    /// and others.
     Refused(Errno),
-    /// The command did not get there: `ENOTCONN` if the server has ended, `EACCES` if other users than the mount's
-    /// own may not use it, `E2BIG` for input that is too long, and others.
+    /// The command did not reach the server: `ENOTCONN` if the server has ended, `EACCES` if the
+    /// mount is closed to other users, `E2BIG` for input that is too long, and others.
     Channel(Errno),
-    /// The server's reply breaks the rules of the protocol.
+    /// The server's reply violates the protocol.
     Garbled,
 }
 
@@ -44,16 +45,16 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// Gives a command on the mount that `file` lies on: a regular file or a directory, opened in any
-/// way but `O_PATH`. A command that acts on an object acts on this one.
+/// Sends a command to the mount that `file` lies on: a regular file or a directory, not opened with
+/// `O_PATH`. A command that acts on an object acts on this one.
 ///
 /// # Errors
-/// [`Error`]
+/// See [`Error`].
 pub fn call(file: impl AsFd, command: &str, input: &[u8]) -> Result<Vec<u8>, Error> {
     let file = file.as_fd();
     check(file)?;
     let mut done = Err(Error::Garbled);
-    for _ in 0..AGAIN {
+    for _ in 0..MAX_ATTEMPTS {
         done = call_once(command, input, &mut |frame| sys::control(file, frame));
         if done != Err(Error::Refused(Errno::STALE)) {
             break;
@@ -62,10 +63,11 @@ pub fn call(file: impl AsFd, command: &str, input: &[u8]) -> Result<Vec<u8>, Err
     done
 }
 
-/// To the drivers of devices and the like the number of the ioctl may mean another thing: only files and directories are asked. The
-/// kernel's file systems don't know it, and other servers answer without our magic.
+/// Allows only regular files and directories: for device drivers and the like, the number of the
+/// ioctl may mean something else. The kernel's file systems do not know it, and other servers reply
+/// without our magic.
 fn check(file: BorrowedFd<'_>) -> Result<(), Error> {
-    // Asks the kernel alone.
+    // Does not send a request to the server.
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(file, c"", flags, StatxFlags::TYPE).map_err(Error::Channel)?;
     match FileType::from_raw_mode(stat.stx_mode.into()) {
@@ -74,15 +76,15 @@ fn check(file: BorrowedFd<'_>) -> Result<(), Error> {
     }
 }
 
-/// Passes a frame to the server and has it overwritten by the reply.
+/// Sends a frame to the server and overwrites it with the reply.
 type Exchange<'a> = &'a mut dyn FnMut(&mut [u8; FRAME]) -> Result<(), Errno>;
 
 fn call_once(command: &str, input: &[u8], exchange: Exchange<'_>) -> Result<Vec<u8>, Error> {
     let mut whole = Vec::new();
-    let mut asked = Asked::Command { name: command, input };
+    let mut request = ControlRequest::Command { name: command, input };
     let mut frame = [0; FRAME];
     loop {
-        asked.write(&mut frame).map_err(Error::Channel)?;
+        request.write(&mut frame).map_err(Error::Channel)?;
         exchange(&mut frame).map_err(|errno| match errno {
             Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL => Error::Foreign,
             _ => Error::Channel(errno),
@@ -100,7 +102,7 @@ fn call_once(command: &str, input: &[u8], exchange: Exchange<'_>) -> Result<Vec<
                 if token == 0 {
                     return Ok(whole);
                 }
-                asked = Asked::Rest { token, offset: whole.len() as u64 };
+                request = ControlRequest::Rest { token, offset: whole.len() as u64 };
             }
         }
     }
@@ -111,12 +113,12 @@ mod tests {
     use super::*;
     use crate::control::{PIECE_MAX, REPLY_MAX};
 
-    /// What a server answers that says `whole` in pieces of so many bytes.
-    fn say(whole: &[u8], piece: usize) -> Result<Vec<u8>, Error> {
+    /// Simulates a server that sends `whole` in pieces of `piece` bytes.
+    fn serve_in_pieces(whole: &[u8], piece: usize) -> Result<Vec<u8>, Error> {
         call_once("a.b", b"input", &mut |frame| {
-            let at = match Asked::read(frame).unwrap() {
-                Asked::Command { name: "a.b", input: b"input" } => 0,
-                Asked::Rest { token: 7, offset } => usize::try_from(offset).unwrap(),
+            let at = match ControlRequest::read(frame).unwrap() {
+                ControlRequest::Command { name: "a.b", input: b"input" } => 0,
+                ControlRequest::Rest { token: 7, offset } => usize::try_from(offset).unwrap(),
                 other => panic!("{other:?}"),
             };
             let end = whole.len().min(at + piece);
@@ -126,22 +128,22 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_put_together() {
+    fn pieces_are_reassembled() {
         let long: Vec<u8> = (0..40_000_u32).map(|n| n as u8).collect();
         for piece in [1000, PIECE_MAX] {
-            assert_eq!(say(&long, piece).unwrap(), long);
+            assert_eq!(serve_in_pieces(&long, piece).unwrap(), long);
         }
-        assert_eq!(say(b"", 10).unwrap(), b"");
-        assert_eq!(say(&vec![1; REPLY_MAX + 1], PIECE_MAX), Err(Error::Garbled));
+        assert_eq!(serve_in_pieces(b"", 10).unwrap(), b"");
+        assert_eq!(serve_in_pieces(&vec![1; REPLY_MAX + 1], PIECE_MAX), Err(Error::Garbled));
     }
 
     #[test]
-    fn a_server_that_misbehaves_is_not_believed() {
+    fn invalid_replies_are_rejected() {
         let once =
             |answer: &dyn Fn(&mut [u8; FRAME]) -> Result<(), Errno>| call_once("a.b", b"", &mut |frame| answer(frame));
         assert_eq!(once(&|_| Err(Errno::NOTTY)), Err(Error::Foreign));
         assert_eq!(once(&|_| Err(Errno::NOTCONN)), Err(Error::Channel(Errno::NOTCONN)));
-        // One that answers anything by success, or with what it was given.
+        // A server that replies to anything with success, or echoes the request.
         assert_eq!(once(&|_| Ok(())), Err(Error::Foreign));
         let zeros = |frame: &mut [u8; FRAME]| {
             frame.fill(0);
@@ -154,14 +156,14 @@ mod tests {
             Ok(())
         };
         assert_eq!(once(&newer), Err(Error::Version(9)));
-        // The same piece for ever.
+        // The same piece forever.
         let stuck = |frame: &mut [u8; FRAME]| Reply::Piece { token: 1, offset: 0, total: 9, bytes: b"x" }.write(frame);
         assert_eq!(once(&stuck), Err(Error::Garbled));
         assert_eq!(once(&|frame| Reply::Failed(Errno::PERM).write(frame)), Err(Error::Refused(Errno::PERM)));
     }
 
     #[test]
-    fn other_file_systems_are_not_asked() {
+    fn other_file_types_get_no_ioctl() {
         for other in ["/proc/self/stat", "/proc", "/dev/null"] {
             let file = std::fs::File::open(other).unwrap();
             assert_eq!(call(&file, "server.info", b""), Err(Error::Foreign), "{other}");

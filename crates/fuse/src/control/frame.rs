@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, FromZeros as _, Immutable, IntoBytes, KnownLayout};
 const REQUEST: [u8; 8] = *b"Strata?\n";
 const REPLY: [u8; 8] = *b"Strata!\n";
 
-/// What every frame begins with: see the table in [`super`].
+/// Header of a frame: see the table in [`super`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Header {
@@ -29,7 +29,7 @@ impl Header {
         Self { magic, version: VERSION.into(), ..Self::new_zeroed() }
     }
 
-    /// Writes a frame: the header, then the parts, then zeros.
+    /// Encodes a frame: the header, the parts, zeros.
     fn write(&self, out: &mut [u8; FRAME], parts: [&[u8]; 2]) -> Option<()> {
         out.fill(0);
         let (header, mut rest) = out.split_at_mut(HEADER);
@@ -43,41 +43,41 @@ impl Header {
     }
 }
 
-/// What a request asks for.
+/// A decoded request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked<'a> {
-    /// That a command is done.
+pub enum ControlRequest<'a> {
+    /// Run a command.
     Command {
-        /// Its name.
+        /// Name of the command.
         name: &'a str,
-        /// Its input.
+        /// Input of the command.
         input: &'a [u8],
     },
-    /// The rest of an earlier reply.
+    /// Fetch the rest of an earlier reply.
     Rest {
-        /// The reply's token.
+        /// Token of the reply.
         token: u64,
-        /// Where the rest begins, in bytes.
+        /// Offset of the rest, in bytes.
         offset: u64,
     },
 }
 
-/// Why a frame is no request or reply of this version.
+/// Why a frame is not a request or reply of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// It is no frame of this protocol.
+    /// It is not a frame of this protocol.
     Foreign,
-    /// It is one of that version.
+    /// It has this other version.
     Version(u16),
-    /// It breaks the rules of this version.
+    /// It violates this version of the protocol.
     Wrong,
 }
 
-impl<'a> Asked<'a> {
-    /// Reads a request. Any bytes can be given.
+impl<'a> ControlRequest<'a> {
+    /// Decodes a request from arbitrary bytes.
     ///
     /// # Errors
-    /// [`Malformed`]
+    /// See [`Malformed`].
     pub fn read(frame: &'a [u8]) -> Result<Self, Malformed> {
         let (header, body) = split(frame, REQUEST)?;
         let (name_len, len) = (header.name_len.get() as usize, header.len.get() as usize);
@@ -98,10 +98,11 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// Writes a request.
+    /// Encodes a request.
     ///
     /// # Errors
-    /// `E2BIG` if name or input are longer than [`NAME_MAX`] and [`INPUT_MAX`], `EINVAL` if the name is none.
+    /// `E2BIG` if name or input exceed [`NAME_MAX`] or [`INPUT_MAX`], `EINVAL` if the name is not
+    /// valid.
     pub fn write(&self, frame: &mut [u8; FRAME]) -> Result<(), Errno> {
         let mut header = Header::new(REQUEST);
         let parts: [&[u8]; 2] = match *self {
@@ -126,18 +127,18 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// A piece of a reply, or an error.
+/// A decoded reply: a piece of the output, or an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// A piece.
+    /// A piece of the output.
     Piece {
-        /// With which the rest is asked for; 0 if this is the last piece.
+        /// Token for fetching the rest; 0 in the last piece.
         token: u64,
-        /// Where it begins, in bytes.
+        /// Offset of the piece, in bytes.
         offset: u64,
-        /// Length of the whole reply, in bytes.
+        /// Length of the whole output, in bytes.
         total: u64,
-        /// At most [`PIECE_MAX`] bytes.
+        /// Data of the piece, at most [`PIECE_MAX`] bytes.
         bytes: &'a [u8],
     },
     /// The command failed.
@@ -145,10 +146,10 @@ pub enum Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Reads a reply. Any bytes can be given.
+    /// Decodes a reply from arbitrary bytes.
     ///
     /// # Errors
-    /// [`Malformed`]
+    /// See [`Malformed`].
     pub fn read(frame: &'a [u8]) -> Result<Self, Malformed> {
         let (header, body) = split(frame, REPLY)?;
         let status = header.status.get();
@@ -163,16 +164,16 @@ impl<'a> Reply<'a> {
         let bytes = body.get(..header.len.get() as usize).ok_or(Malformed::Wrong)?;
         let end = offset.checked_add(bytes.len() as u64).ok_or(Malformed::Wrong)?;
         let fits = end <= total && total <= REPLY_MAX as u64;
-        // The last piece ends where the reply ends, and each of the others brings something.
-        let goes_on = end < total && !bytes.is_empty();
-        if fits && (token == 0 && end == total || token != 0 && goes_on) {
+        // The last piece reaches the end of the reply, and every other piece carries data.
+        let has_more = end < total && !bytes.is_empty();
+        if fits && (token == 0 && end == total || token != 0 && has_more) {
             Ok(Self::Piece { token, offset, total, bytes })
         } else {
             Err(Malformed::Wrong)
         }
     }
 
-    /// Writes a reply.
+    /// Encodes a reply.
     ///
     /// # Errors
     /// `EIO` if the piece is longer than [`PIECE_MAX`].
@@ -196,7 +197,7 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// Errnos of the kernel are smaller.
+/// Upper bound of the kernel's errnos.
 const ERRNO_END: i32 = 4096;
 
 impl Header {
@@ -205,13 +206,14 @@ impl Header {
     }
 }
 
-/// `LAYER.WORD`: letters, digits and hyphens in small letters, with dots between them.
+/// Whether the name has the form `LAYER.WORD`: lower-case letters, digits and hyphens, separated by
+/// dots.
 fn is_name(name: &str) -> bool {
     let is_word = |word: &str| !word.is_empty() && word.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'));
     name.contains('.') && name.split('.').all(is_word)
 }
 
-/// Header and body of a frame of this version.
+/// Splits a frame of this version into header and body.
 fn split(frame: &[u8], magic: [u8; 8]) -> Result<(Header, &[u8]), Malformed> {
     let (header, body) = Header::read_from_prefix(frame).map_err(|_| Malformed::Foreign)?;
     if header.magic != magic || frame.len() != FRAME {
@@ -228,9 +230,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn written(asked: &Asked<'_>) -> [u8; FRAME] {
+    fn written(request: &ControlRequest<'_>) -> [u8; FRAME] {
         let mut frame = [7; FRAME];
-        asked.write(&mut frame).unwrap();
+        request.write(&mut frame).unwrap();
         frame
     }
 
@@ -241,12 +243,12 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_is_the_documented_one() {
-        let frame = written(&Asked::Command { name: "a.b", input: b"xyz" });
+    fn the_layout_matches_the_documentation() {
+        let frame = written(&ControlRequest::Command { name: "a.b", input: b"xyz" });
         assert_eq!(frame[..16], *b"Strata?\n\x01\0\0\0\0\0\0\0");
         assert_eq!((&frame[40..44], &frame[44..48]), (&[3, 0, 0, 0][..], &[3, 0, 0, 0][..]));
         assert_eq!(&frame[64..71], b"a.bxyz\0");
-        let frame = written(&Asked::Rest { token: 0x0102, offset: 5 });
+        let frame = written(&ControlRequest::Rest { token: 0x0102, offset: 5 });
         assert_eq!(frame[16..32], *b"\x02\x01\0\0\0\0\0\0\x05\0\0\0\0\0\0\0");
         let frame = replied(&Reply::Piece { token: 9, offset: 1, total: 1000, bytes: b"piece" });
         assert_eq!((&frame[..8], frame[16], frame[24], &frame[32..34]), (&b"Strata!\n"[..], 9, 1, &[232, 3][..]));
@@ -256,17 +258,21 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_kept() {
+    fn limits_are_enforced() {
         let mut frame = [0; FRAME];
         let (name, input) = (format!("a.{}", "b".repeat(NAME_MAX - 2)), vec![1; INPUT_MAX]);
-        let longest = Asked::Command { name: &name, input: &input };
-        assert_eq!(Asked::read(&written(&longest)), Ok(longest));
+        let longest = ControlRequest::Command { name: &name, input: &input };
+        assert_eq!(ControlRequest::read(&written(&longest)), Ok(longest));
         let more = [&input[..], b"x"].concat();
-        assert_eq!(Asked::Command { name: &name, input: &more }.write(&mut frame), Err(Errno::TOOBIG));
+        assert_eq!(ControlRequest::Command { name: &name, input: &more }.write(&mut frame), Err(Errno::TOOBIG));
         let longer = format!("{name}x");
-        assert_eq!(Asked::Command { name: &longer, input: b"" }.write(&mut frame), Err(Errno::TOOBIG));
+        assert_eq!(ControlRequest::Command { name: &longer, input: b"" }.write(&mut frame), Err(Errno::TOOBIG));
         for bad in ["", "a", "a.", ".a", "a..b", "A.b", "a.b c", "a.b\n", "ä.b", "a/b.c"] {
-            assert_eq!(Asked::Command { name: bad, input: b"" }.write(&mut frame), Err(Errno::INVAL), "{bad:?}");
+            assert_eq!(
+                ControlRequest::Command { name: bad, input: b"" }.write(&mut frame),
+                Err(Errno::INVAL),
+                "{bad:?}"
+            );
         }
         let piece = vec![1; PIECE_MAX + 1];
         let reply = Reply::Piece { token: 0, offset: 0, total: 9000, bytes: &piece };
@@ -277,39 +283,39 @@ mod tests {
     }
 
     #[test]
-    fn versions_and_foreign_frames_are_told_apart() {
-        let good = written(&Asked::Command { name: "a.b", input: b"" });
+    fn other_versions_and_foreign_frames_are_distinguished() {
+        let good = written(&ControlRequest::Command { name: "a.b", input: b"" });
         let changed = |at: usize, byte: u8| {
             let mut frame = good;
             frame[at] = byte;
-            Asked::read(&frame).map(|_| ()).unwrap_err()
+            ControlRequest::read(&frame).map(|_| ()).unwrap_err()
         };
         assert_eq!(changed(0, b's'), Malformed::Foreign);
         assert_eq!(changed(8, 2), Malformed::Version(2));
         for at in [10, 12, 24, 32, 43, 47, 48, 63, 64] {
             assert_eq!(changed(at, 0xff), Malformed::Wrong, "{at}");
         }
-        assert_eq!(Asked::read(&good[..100]), Err(Malformed::Foreign));
+        assert_eq!(ControlRequest::read(&good[..100]), Err(Malformed::Foreign));
         assert_eq!(Reply::read(&good), Err(Malformed::Foreign));
-        assert_eq!(Asked::read(&[]), Err(Malformed::Foreign));
+        assert_eq!(ControlRequest::read(&[]), Err(Malformed::Foreign));
     }
 
     #[test]
-    fn replies_that_can_not_be_are_refused() {
+    fn inconsistent_replies_are_rejected() {
         let piece =
             |token, offset, total, bytes| Reply::read(&replied(&Reply::Piece { token, offset, total, bytes })).is_ok();
         assert!(piece(0, 0, 0, b"") && piece(0, 4, 5, b"x") && piece(1, 0, 5, b"x"));
-        // Nothing new, beyond the end, an end too early or too late, too much.
+        // No progress, beyond the end, an end too early or too late, too much.
         assert!(!piece(1, 0, 5, b"") && !piece(0, 5, 5, b"x") && !piece(0, 0, 5, b"x") && !piece(1, 4, 5, b"x"));
         assert!(!piece(1, 0, REPLY_MAX as u64 + 1, b"x") && !piece(0, u64::MAX, 5, b"x"));
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(name in "[a-z]{1,20}\\.[a-z0-9-]{1,20}", input in proptest::collection::vec(any::<u8>(), 0..500)) {
-            let asked = Asked::Command { name: &name, input: &input };
-            let frame = written(&asked);
-            prop_assert_eq!(Asked::read(&frame), Ok(asked));
+        fn written_requests_are_read_back(name in "[a-z]{1,20}\\.[a-z0-9-]{1,20}", input in proptest::collection::vec(any::<u8>(), 0..500)) {
+            let request = ControlRequest::Command { name: &name, input: &input };
+            let frame = written(&request);
+            prop_assert_eq!(ControlRequest::read(&frame), Ok(request));
         }
 
         #[test]
@@ -322,7 +328,7 @@ mod tests {
             if magic < 2 && let Some(version) = frame.get_mut(8..10) {
                 version.copy_from_slice(&VERSION.to_le_bytes());
             }
-            if let Ok(Asked::Command { name, input }) = Asked::read(&frame) {
+            if let Ok(ControlRequest::Command { name, input }) = ControlRequest::read(&frame) {
                 prop_assert!(name.len() <= NAME_MAX && input.len() <= INPUT_MAX);
             }
             if let Ok(Reply::Piece { bytes, total, .. }) = Reply::read(&frame) {
@@ -330,13 +336,14 @@ mod tests {
             }
         }
 
-        /// What the fuzz target `control` does with any bytes, with such as get further.
+        /// Runs the checks of the fuzz target `control` on frames that get further than random
+        /// bytes.
         #[test]
-        fn what_is_read_is_written_and_read_again(frame in frames()) {
+        fn decoding_and_encoding_round_trip(frame in frames()) {
             let mut again = [7; FRAME];
-            if let Ok(asked) = Asked::read(&frame) {
-                prop_assert_eq!(asked.write(&mut again), Ok(()));
-                prop_assert_eq!(Asked::read(&again), Ok(asked));
+            if let Ok(request) = ControlRequest::read(&frame) {
+                prop_assert_eq!(request.write(&mut again), Ok(()));
+                prop_assert_eq!(ControlRequest::read(&again), Ok(request));
             }
             if let Ok(reply) = Reply::read(&frame) {
                 prop_assert_eq!(reply.write(&mut again), Ok(()));
@@ -345,7 +352,7 @@ mod tests {
         }
     }
 
-    /// Frames of both kinds with small, large and impossible numbers in each field.
+    /// Frames of both kinds with small, large and invalid numbers in each field.
     fn frames() -> impl Strategy<Value = Vec<u8>> {
         let edges = [NAME_MAX, INPUT_MAX, PIECE_MAX, REPLY_MAX, FRAME].map(|edge| edge as u64);
         let near = (proptest::sample::select(edges.to_vec()), 0..3_u64).prop_map(|(edge, more)| edge + more - 1);
@@ -376,14 +383,14 @@ mod tests {
     }
 
     #[test]
-    fn the_frames_of_that_test_get_past_the_checks() {
+    fn generated_frames_pass_the_header_checks() {
         let mut runner = proptest::test_runner::TestRunner::deterministic();
         let mut found = [0; 4];
         for _ in 0..4000 {
             let frame = proptest::strategy::ValueTree::current(&frames().new_tree(&mut runner).unwrap());
-            match (Asked::read(&frame), Reply::read(&frame)) {
-                (Ok(Asked::Command { .. }), _) => found[0] += 1,
-                (Ok(Asked::Rest { .. }), _) => found[1] += 1,
+            match (ControlRequest::read(&frame), Reply::read(&frame)) {
+                (Ok(ControlRequest::Command { .. }), _) => found[0] += 1,
+                (Ok(ControlRequest::Rest { .. }), _) => found[1] += 1,
                 (_, Ok(Reply::Piece { .. })) => found[2] += 1,
                 (_, Ok(Reply::Failed(_))) => found[3] += 1,
                 _ => {}

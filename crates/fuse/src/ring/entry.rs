@@ -8,16 +8,16 @@ use crate::{Errno, Opcode};
 use std::sync::Arc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// The header's place: the first page of an entry's memory. The payload follows.
+/// Offset of the payload. The header occupies the first page.
 const PAYLOAD_AT: usize = 4096;
-/// How much of the payload an idle entry keeps.
+/// How much of the payload an idle entry keeps, in bytes.
 const KEEP: usize = 16 << 10;
 
-/// An entry of a queue: memory that is handed to and fro between kernel and us.
+/// An entry of a queue: memory that kernel and server hand back and forth.
 ///
-/// The kernel writes the memory only between the submission of the entry and its completion. Whoever uses it must
-/// know that the entry is not submitted: the queue's thread, which sees submissions and completions, or the worker that
-/// the entry was given to.
+/// The kernel writes the memory only between the entry's submission and its completion. A user of
+/// the memory must know that the entry is not submitted: the queue thread, which sees submissions
+/// and completions, or the worker that holds the entry.
 pub(super) struct Entry {
     memory: Mapping,
     iovecs: [libc::iovec; 2],
@@ -26,15 +26,15 @@ pub(super) struct Entry {
     opcode: Option<Opcode>,
     commit_id: u64,
     payload_len: usize,
-    /// Bytes of the last reply.
+    /// Length of the last reply, in bytes.
     replied: usize,
-    /// How far into the payload it was written since it was last given back.
-    high: usize,
-    /// The queue's index of it.
+    /// High-water mark of the payload since memory was last released.
+    high_water: usize,
+    /// Index in the queue's table.
     pub(super) index: usize,
-    /// Is the kernel yet to accept it (as opposed to a reply in it)?
+    /// Whether the entry is being registered, as opposed to carrying a reply.
     pub(super) registering: bool,
-    /// The queue's round in which it was committed last.
+    /// The queue's round in which the entry was committed last.
     pub(super) committed_in: u64,
 }
 
@@ -57,7 +57,7 @@ impl Entry {
             commit_id: 0,
             payload_len: 0,
             replied: 0,
-            high: 0,
+            high_water: 0,
             index,
             registering: true,
             committed_in: 0,
@@ -76,34 +76,36 @@ impl Entry {
         self.commit_id
     }
 
-    /// The kernel has delivered a request: learns what it is. Without a known opcode, [`Entry::serve`] refuses it.
+    /// Decodes the request that the kernel delivered. Without a known opcode, [`Entry::serve`]
+    /// refuses it.
     pub(super) fn accept(&mut self, inflight: &InFlight) -> Option<Opcode> {
         let bytes = self.memory.bytes();
         let (header, payload_len) = bytes.split_at_mut_checked(PAYLOAD_AT).map_or((None, 0), |(page, payload)| {
             (UringReqHeader::mut_from_prefix(page).ok().map(|(header, _)| header), payload.len())
         });
-        // The first page is large enough and aligned; the alternative is never taken.
+        // The first page is large enough and aligned, so this never returns early.
         let header = header?;
         self.commit_id = header.ring_ent_in_out.commit_id;
         self.payload_len = (header.ring_ent_in_out.payload_sz as usize).min(payload_len);
         self.request = InHeader::read_from_prefix(&header.in_out).map(|(h, _)| h).unwrap_or_default();
         self.opcode = Opcode::new(self.request.opcode);
-        self.high = self.high.max(self.payload_len);
+        self.high_water = self.high_water.max(self.payload_len);
         inflight.begin(&self.slot, self.request.unique);
         self.opcode
     }
 
-    /// The request's header.
+    /// Returns the request's header.
     pub(super) const fn request(&self) -> &InHeader {
         &self.request
     }
 
-    /// Is it the answer to [`crate::Notifier::kick`], of which the file system knows nothing?
-    pub(super) fn is_kick(&self) -> bool {
+    /// Whether the request is the reply to [`crate::Notifier::kick`], which no handler sees.
+    pub(super) fn is_kick_reply(&self) -> bool {
         self.opcode == Some(Opcode::NotifyReply) && self.request.unique == KICK
     }
 
-    /// Runs the handler and leaves the reply in the memory. False: it wants a thread that may wait.
+    /// Runs the handler and encodes the reply. Returns false if the handler needs a thread that may
+    /// block.
     pub(super) fn serve(&mut self, core: &Core, may_block: bool) -> bool {
         let Some((page, payload)) = self.memory.bytes().split_at_mut_checked(PAYLOAD_AT) else { return true };
         let Ok((header, _)) = UringReqHeader::mut_from_prefix(page) else { return true };
@@ -126,24 +128,25 @@ impl Entry {
         if outcome == Outcome::MayBlock {
             return false;
         }
-        self.answer(outcome);
+        self.set_reply(outcome);
         true
     }
 
-    /// Leaves an error in the memory, without asking a handler.
+    /// Encodes an error as the reply, without calling a handler.
     pub(super) fn refuse(&mut self) {
-        self.answer(Outcome::Error(Errno::AGAIN));
+        self.set_reply(Outcome::Error(Errno::AGAIN));
     }
 
-    fn answer(&mut self, outcome: Outcome) {
+    fn set_reply(&mut self, outcome: Outcome) {
         InFlight::end(&self.slot);
         let (len, error) = match outcome {
             Outcome::Reply(len) => (len, 0),
             Outcome::Error(errno) => (0, -errno.raw_os_error()),
             Outcome::Nothing | Outcome::MayBlock => (0, 0),
         };
-        // Handlers get no more room than was asked for, so that what they wrote beyond their reply is little.
-        self.high = self.high.max(len);
+        // Handlers get no more room than the kernel requested, so a handler writes little beyond
+        // its reply.
+        self.high_water = self.high_water.max(len);
         self.replied = len;
         let len = u32::try_from(len).unwrap_or(0);
         let out = OutHeader { len: len + size_of::<OutHeader>() as u32, error, unique: self.request.unique };
@@ -153,21 +156,21 @@ impl Entry {
         }
     }
 
-    /// How many bytes the last reply had.
+    /// Returns the length of the last reply, in bytes.
     pub(super) const fn replied(&self) -> usize {
         self.replied
     }
 
-    /// Does the entry hold more memory than an idle one should?
+    /// Whether the entry holds more memory than an idle one should.
     pub(super) const fn is_large(&self) -> bool {
-        self.high > KEEP
+        self.high_water > KEEP
     }
 
-    /// Gives the memory of large transfers back.
+    /// Releases the memory of large transfers.
     pub(super) fn shrink(&mut self) {
         if self.is_large() {
-            self.memory.give_back(PAYLOAD_AT + KEEP..PAYLOAD_AT + self.high.next_multiple_of(4096));
-            self.high = KEEP;
+            self.memory.discard(PAYLOAD_AT + KEEP..PAYLOAD_AT + self.high_water.next_multiple_of(4096));
+            self.high_water = KEEP;
         }
     }
 }
@@ -190,9 +193,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever stands in an entry, it gets a reply, refused by a thread that must not wait or not.
+        /// Any bytes in an entry get a reply, whether or not the handler first asks for a blocking
+        /// thread.
         #[test]
-        fn any_bytes_are_answered(
+        fn arbitrary_bytes_get_a_reply(
             in_out in prop::collection::vec(any::<u8>(), 128),
             opcode in 0_u32..64,
             first in prop::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 128),
@@ -214,7 +218,7 @@ mod tests {
             prop_assert_eq!(entry.accept(&core.session.inflight), Opcode::new(opcode));
             prop_assert_eq!(entry.commit_id(), 77);
             if !entry.serve(&core, false) {
-                // What the handler will read again is as it was.
+                // The arguments that the handler reads again are unchanged.
                 let used = match Opcode::new(opcode) {
                     Some(Opcode::Getxattr) => sent.iter().position(|&b| b == 0).unwrap() + 1,
                     Some(Opcode::Ioctl) => u32::from_ne_bytes(entry.memory.bytes()[128 + 24..][..4].try_into().unwrap()) as usize,

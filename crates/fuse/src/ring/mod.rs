@@ -1,29 +1,30 @@
-//! The transport over io_uring: one queue per CPU that can exist, each with a thread pinned to that CPU and a ring of its
-//! own.
+//! The io_uring transport: one queue per possible CPU, each with its own ring and a thread pinned
+//! to that CPU.
 //!
-//! The kernel puts a request into the queue of the CPU that the caller runs on, and never into another. A queue has several
-//! entries, each with a buffer; an entry is either with the kernel, or with us and holds a request. One system call hands
-//! all finished entries back and waits for the next.
+//! The kernel puts a request into the queue of the caller's CPU, never into another. A queue has
+//! several entries, each with a buffer. An entry is owned either by the kernel or by the server,
+//! which then holds a request in it. One system call returns all finished entries and waits for the
+//! next request.
 //!
-//! The kernel copies requests in on behalf of the thread that submitted an entry last, so an entry is only ever submitted
-//! by its queue's own thread, which lives as long as the mount. A request that may take long is carried to a worker together
-//! with its entry, and comes back with the reply in it; the queue gets a new entry in its place where too few are left, so
-//! that slow requests never keep the others waiting.
+//! The kernel copies requests in the context of the thread that submitted an entry last. An entry
+//! is therefore only ever submitted by its queue's thread, which lives as long as the mount. A slow
+//! request moves to a worker thread together with its entry and returns with the reply in it. A
+//! queue that runs short of entries adds new ones, so slow requests never block the others.
 
-mod away;
+mod cpu_migration;
 mod entry;
-pub(crate) mod giveway;
-mod kick;
 mod queue;
+pub(crate) mod sched_idle;
 mod sqe;
+mod stall_recovery;
 
 use crate::core::Core;
 use crate::workers::Workers;
 use crate::{Errno, Session};
-use away::Away;
 use core::time::Duration;
-use giveway::GiveWay;
+use cpu_migration::CpuMigration;
 use queue::{Offloaded, Queue};
+use sched_idle::SchedIdle;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -31,7 +32,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-/// Rings whose threads wait for the word to start.
+/// Rings whose threads wait for the signal to start.
 pub(crate) struct Rings {
     queues: Vec<QueueThread>,
     workers: Arc<Workers<Offloaded>>,
@@ -42,20 +43,20 @@ struct QueueThread {
     thread: JoinHandle<()>,
 }
 
-/// What the queues of a session have in common.
+/// Parameters shared by all queues of a session.
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub(crate) device: Arc<OwnedFd>,
-    /// Entries that a queue starts with.
+    /// Number of entries that a queue starts with.
     pub(crate) depth: usize,
-    /// Bytes of each entry's buffer.
+    /// Size of each entry's buffer, in bytes.
     pub(crate) payload: usize,
-    /// How many workers there may be.
+    /// Maximum number of worker threads.
     pub(crate) workers: usize,
 }
 
 impl Rings {
-    /// Makes everything that can fail: threads, rings, buffers.
+    /// Allocates everything that can fail: threads, rings, buffers.
     pub(crate) fn prepare(session: &Arc<Session>, plan: &Plan) -> io::Result<Self> {
         let cpus = rustix::thread::sched_getaffinity(None).ok();
         let workers = Workers::new(plan.workers, cpus);
@@ -77,21 +78,22 @@ impl Rings {
         Ok(Self { queues, workers })
     }
 
-    /// INIT is answered: the queues begin to serve.
+    /// Starts serving, after the reply to INIT.
     pub(crate) fn start(&self, core: &Arc<Core>) {
         for queue in &self.queues {
-            // A thread that is not there any more has reported why.
+            // A thread that has ended already has reported why.
             let _gone = queue.start.send(core.clone());
         }
     }
 
-    /// The connection is gone: waits for the threads to end. False: some handlers still run after `patience`.
-    pub(crate) fn join(self, patience: Duration) -> bool {
+    /// Waits for the threads to end, after the connection was closed. Returns false if handlers
+    /// still run after `timeout`.
+    pub(crate) fn join(self, timeout: Duration) -> bool {
         for queue in self.queues {
             drop(queue.start);
             let _panicked = queue.thread.join();
         }
-        self.workers.close(patience)
+        self.workers.close(timeout)
     }
 }
 
@@ -104,11 +106,11 @@ fn queue_thread(
     started: &Receiver<Arc<Core>>,
 ) {
     crate::sys::block_signals();
-    // Of all CPUs, not of the one that this thread keeps to.
-    let give_way = GiveWay::new();
-    let away = rustix::thread::sched_getaffinity(None).ok().and_then(|all| Away::new(cpu, &all));
+    // Before pinning: this is the affinity of the whole process.
+    let sched_idle = SchedIdle::new();
+    let cpu_migration = rustix::thread::sched_getaffinity(None).ok().and_then(|all| CpuMigration::new(cpu, &all));
     pin(cpu);
-    let queue = Queue::new(cpu, session, plan, workers, (give_way, away));
+    let queue = Queue::new(cpu, session, plan, workers, (sched_idle, cpu_migration));
     let (queue, result) = match queue {
         Ok(queue) => (Some(queue), Ok(())),
         Err(error) => (None, Err(error)),
@@ -116,24 +118,25 @@ fn queue_thread(
     if report.send(result).is_err() {
         return;
     }
-    // No start means that the ring is not used after all.
+    // The session falls back to the device without starting the queues.
     if let (Some(queue), Ok(core)) = (queue, started.recv()) {
         queue.run(&core);
     }
 }
 
-/// Keeps the calling thread on `cpu`. A CPU that exists but is offline can't be pinned to; its queue still needs a thread.
+/// Pins the calling thread to `cpu`. Pinning to an offline CPU fails, but its queue still needs a
+/// thread.
 fn pin(cpu: u16) {
     if usize::from(cpu) < rustix::thread::CpuSet::MAX_CPU {
         let mut set = rustix::thread::CpuSet::new();
         set.set(usize::from(cpu));
         if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-            tracing::debug!(cpu, %error, "a queue's thread is not pinned");
+            tracing::debug!(cpu, %error, "cannot pin a queue thread");
         }
     }
 }
 
-/// How many CPUs can ever exist in this system: the number of queues that the kernel expects.
+/// Returns the number of possible CPUs, which is the number of queues that the kernel expects.
 pub(crate) fn possible_cpus() -> u16 {
     let list = fs::read("/sys/devices/system/cpu/possible").unwrap_or_default();
     let online = || std::thread::available_parallelism().map_or(1, usize::from);
@@ -141,7 +144,7 @@ pub(crate) fn possible_cpus() -> u16 {
     u16::try_from(count).unwrap_or(u16::MAX)
 }
 
-/// The number of CPUs in a list like `0-3,8-11`.
+/// Returns the number of CPUs in a list like `0-3,8-11`.
 fn parse_cpu_list(list: &[u8]) -> Option<usize> {
     let list = std::str::from_utf8(list).ok()?;
     let mut count = 0;
@@ -158,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_lists() {
+    fn cpu_lists_are_parsed() {
         assert_eq!(parse_cpu_list(b"0\n"), Some(1));
         assert_eq!(parse_cpu_list(b"0-3\n"), Some(4));
         assert_eq!(parse_cpu_list(b"0-3,8,10-11\n"), Some(7));

@@ -1,7 +1,7 @@
-use super::away::Away;
+use super::cpu_migration::CpuMigration;
 use super::entry::Entry;
-use super::giveway::GiveWay;
-use super::kick::Kicker;
+use super::sched_idle::SchedIdle;
+use super::stall_recovery::StallRecovery;
 use super::{Plan, sqe};
 use crate::core::Core;
 use crate::workers::{Job, Workers};
@@ -16,91 +16,91 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How many entries a queue may have: with all of them held by slow requests it stands still.
+/// Maximum number of entries per queue. With slow requests in all of them the queue stalls.
 const MAX_ENTRIES: usize = 511;
-/// How long a queue keeps the memory of large transfers after its last request.
-const KEEP_MEMORY: Timespec = Timespec::new().sec(1);
-/// When to try again what came too early.
-const REGISTER_AGAIN: Duration = Duration::from_micros(50);
-/// The completion of the eventfd's watch, as opposed to entries by their index.
-const WATCH: u64 = u64::MAX;
+/// How long an idle queue keeps the memory of large transfers.
+const IDLE_TIMEOUT: Timespec = Timespec::new().sec(1);
+/// Delay before a registration is retried that came too early.
+const REGISTER_RETRY_DELAY: Duration = Duration::from_micros(50);
+/// User data of the eventfd poll; other completions carry an entry's index.
+const WAKEUP: u64 = u64::MAX;
 
-/// One CPU's queue, on its own thread.
+/// Queue of one CPU, run by its own thread.
 pub(super) struct Queue {
     cpu: u16,
     ring: IoUring<Entry128, cqueue::Entry>,
-    /// By index; `None`: held by a worker, or lost.
+    /// By index. `None`: held by a worker, or lost.
     entries: Vec<Option<Box<Entry>>>,
-    /// Entries that the kernel has.
+    /// Number of entries owned by the kernel.
     submitted: usize,
-    /// Entries that workers have.
+    /// Number of entries held by workers.
     held: usize,
-    /// Requests may be waiting in the kernel for an entry, because at some moment all were held.
+    /// Requests may be pending in the kernel, because all entries were in use at some moment.
     starved: bool,
-    /// Counts the turns of the loop: entries remember in which they were committed.
+    /// Number of the current loop iteration; entries record the one in which they were committed.
     round: u64,
-    /// Entries committed in this round.
+    /// Number of entries committed in this round.
     committed: usize,
-    /// The connection is gone.
+    /// The connection is closed.
     down: bool,
     /// Some entry holds more memory than an idle one should.
     large: bool,
     session: Arc<Session>,
     plan: Plan,
     workers: Arc<Workers<Offloaded>>,
-    home: Arc<Home>,
-    kicker: Kicker,
-    /// `None`: the thread is scheduled as it was.
-    give_way: Option<GiveWay>,
-    /// `None`: the thread stays where it is.
-    away: Option<Away>,
+    returns: Arc<Returns>,
+    stall_recovery: StallRecovery,
+    /// `None`: the scheduling class is left alone.
+    sched_idle: Option<SchedIdle>,
+    /// `None`: the thread keeps its CPU.
+    cpu_migration: Option<CpuMigration>,
 }
 
-/// Where workers bring entries back to.
-struct Home {
-    #[expect(clippy::vec_box, reason = "entries stay where they are while they change hands")]
+/// Where workers return finished entries.
+struct Returns {
+    #[expect(clippy::vec_box, reason = "entries are boxed so that their addresses never change")]
     returned: Mutex<Vec<Box<Entry>>>,
-    /// The queue's thread was woken and has not looked yet.
+    /// The queue thread was woken and has not looked yet.
     woken: AtomicBool,
-    bell: OwnedFd,
+    eventfd: OwnedFd,
 }
 
-/// A request on its way to a worker.
+/// A request handed to a worker.
 pub(super) struct Offloaded {
     entry: Box<Entry>,
-    home: Arc<Home>,
+    returns: Arc<Returns>,
     core: Arc<Core>,
 }
 
 impl Job for Offloaded {
     fn run(mut self) {
         self.entry.serve(&self.core, true);
-        self.home.returned.lock().unwrap_or_else(PoisonError::into_inner).push(self.entry);
-        if !self.home.woken.swap(true, Ordering::SeqCst) {
-            // Can only fail if the count overflows, and then the queue is woken anyway.
-            let _full = rustix::io::write(&self.home.bell, &1_u64.to_ne_bytes());
+        self.returns.returned.lock().unwrap_or_else(PoisonError::into_inner).push(self.entry);
+        if !self.returns.woken.swap(true, Ordering::SeqCst) {
+            // Fails only if the counter overflows; the queue thread is woken in that case too.
+            let _full = rustix::io::write(&self.returns.eventfd, &1_u64.to_ne_bytes());
         }
     }
 }
 
 impl Queue {
-    /// A ring with its first entries, not yet known to the kernel's FUSE.
+    /// Returns a ring with its initial entries, not yet registered with the kernel.
     pub(super) fn new(
         cpu: u16,
         session: &Arc<Session>,
         plan: &Plan,
         workers: Arc<Workers<Offloaded>>,
-        (give_way, away): (Option<GiveWay>, Option<Away>),
+        (sched_idle, cpu_migration): (Option<SchedIdle>, Option<CpuMigration>),
     ) -> io::Result<Self> {
-        // One thread submits, and the kernel's part of the work is done when that thread asks for it and at no other time:
-        // `shrink` relies on this.
+        // A single thread submits, and the kernel runs its deferred work only inside that thread's
+        // own system calls. `shrink` relies on this.
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .build(u32::try_from(MAX_ENTRIES + 1).unwrap_or(512))?;
         ring.submitter().register_files(&[plan.device.as_raw_fd()])?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let home = Arc::new(Home { returned: Mutex::new(Vec::new()), woken: AtomicBool::new(false), bell });
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let returns = Arc::new(Returns { returned: Mutex::new(Vec::new()), woken: AtomicBool::new(false), eventfd });
         let mut queue = Self {
             cpu,
             ring,
@@ -115,10 +115,10 @@ impl Queue {
             session: session.clone(),
             plan: plan.clone(),
             workers,
-            home,
-            kicker: Kicker::new(session.clone(), cpu),
-            give_way,
-            away,
+            returns,
+            stall_recovery: StallRecovery::new(session.clone(), cpu),
+            sched_idle,
+            cpu_migration,
         };
         for _ in 0..plan.depth.clamp(1, MAX_ENTRIES) {
             queue.add_entry()?;
@@ -133,15 +133,15 @@ impl Queue {
         Ok(index)
     }
 
-    /// Serves until the connection is gone.
+    /// Serves until the connection is closed.
     pub(super) fn run(mut self, core: &Arc<Core>) {
-        self.submit(&sqe::watch(self.home.bell.as_raw_fd(), WATCH));
+        self.submit(&sqe::poll_eventfd(self.returns.eventfd.as_raw_fd(), WAKEUP));
         for index in 0..self.entries.len() {
             self.register(index);
         }
         while self.submitted > 0 || (self.held > 0 && !self.down) {
             match self.wait() {
-                // The time is also up where something was submitted and then nothing came.
+                // The timeout also ends a call that submitted something and then received nothing.
                 Ok(()) if self.large && self.ring.completion().is_empty() => self.shrink(),
                 Ok(()) => self.complete_all(core),
                 Err(Errno::TIME) => self.shrink(),
@@ -157,11 +157,11 @@ impl Queue {
         }
     }
 
-    /// Submits what is to be submitted and waits for a completion: the one system call per round.
+    /// Submits all queued SQEs and waits for a completion: the one system call per round.
     fn wait(&self) -> Result<(), Errno> {
         let submitter = self.ring.submitter();
         let result = if self.large {
-            submitter.submit_with_args(1, &SubmitArgs::new().timespec(&KEEP_MEMORY))
+            submitter.submit_with_args(1, &SubmitArgs::new().timespec(&IDLE_TIMEOUT))
         } else {
             submitter.submit_and_wait(1)
         };
@@ -172,13 +172,14 @@ impl Queue {
         let committed = std::mem::take(&mut self.committed);
         let mut served = 0;
         let mut idle = self.submitted;
-        // Nothing completes while we are here: the kernel does its part within our own call to it.
+        // Nothing completes during this loop: the kernel does its part only inside this thread's
+        // system calls.
         while let Some(completion) = self.next_completion() {
-            if completion.user_data() == WATCH {
+            if completion.user_data() == WAKEUP {
                 if !cqueue::more(completion.flags()) && !self.down {
-                    self.submit(&sqe::watch(self.home.bell.as_raw_fd(), WATCH));
+                    self.submit(&sqe::poll_eventfd(self.returns.eventfd.as_raw_fd(), WAKEUP));
                 }
-                self.take_back();
+                self.commit_returned();
             } else {
                 let index = usize::try_from(completion.user_data()).unwrap_or(usize::MAX);
                 let entry = self.entries.get(index).and_then(Option::as_ref);
@@ -187,8 +188,8 @@ impl Queue {
                 self.complete(index, completion.result(), core);
             }
         }
-        self.place();
-        // An entry that was committed and got nothing is proof that nothing waits.
+        self.place_thread();
+        // An entry that was committed and received nothing proves that no request is pending.
         self.starved = idle == 0 || (self.starved && served == committed);
         self.round += 1;
         if self.starved && self.committed == 0 && self.submitted > 0 && !self.down {
@@ -196,36 +197,36 @@ impl Queue {
         }
     }
 
-    /// Sees to how and where the thread runs from here on.
-    fn place(&mut self) {
-        let beside = self.away.as_ref().is_some_and(Away::is_away);
-        if self.give_way.as_mut().is_some_and(|give_way| !give_way.consider(beside)) {
-            self.give_way = None;
+    /// Updates the thread's scheduling class and CPU.
+    fn place_thread(&mut self) {
+        let migrated = self.cpu_migration.as_ref().is_some_and(CpuMigration::is_migrated);
+        if self.sched_idle.as_mut().is_some_and(|sched_idle| !sched_idle.update(migrated)) {
+            self.sched_idle = None;
         }
-        let idle = self.give_way.as_ref().is_some_and(GiveWay::sees_an_idle_cpu);
-        if self.away.as_mut().is_some_and(|away| !away.settle(idle)) {
-            self.away = None;
+        let idle = self.sched_idle.as_ref().is_some_and(SchedIdle::sees_idle_cpu);
+        if self.cpu_migration.as_mut().is_some_and(|cpu_migration| !cpu_migration.apply(idle)) {
+            self.cpu_migration = None;
         }
     }
 
-    /// Makes the kernel send something: see [`Kicker`].
+    /// Makes the kernel send a request: see [`StallRecovery`].
     fn kick(&self) {
-        // The new entries must be with the kernel by then.
+        // The new entries must be submitted first.
         if let Err(error) = self.ring.submit() {
-            tracing::debug!(cpu = self.cpu, %error, "could not submit before a kick");
+            tracing::debug!(cpu = self.cpu, %error, "cannot submit before a kick");
         }
-        self.kicker.kick();
+        self.stall_recovery.kick();
     }
 
     fn next_completion(&mut self) -> Option<cqueue::Entry> {
         self.ring.completion().next()
     }
 
-    /// An entry is ours again: with a request, or because something went wrong.
+    /// Handles a completion: the kernel returned an entry, with a request or an error.
     fn complete(&mut self, index: usize, result: i32, core: &Arc<Core>) {
         self.submitted -= 1;
         if result < 0 {
-            return self.failed(index, Errno::from_raw_os_error(-result));
+            return self.handle_error(index, Errno::from_raw_os_error(-result));
         }
         let Some(Some(entry)) = self.entries.get_mut(index) else { return };
         entry.registering = false;
@@ -234,18 +235,18 @@ impl Queue {
             counters.count(opcode);
         }
         if let Some(opcode) = opcode {
-            self.kicker.saw(opcode, entry.request().nodeid);
+            self.stall_recovery.record_request(opcode, entry.request().nodeid);
         }
-        if self.kicker.is_ours(entry.request()) {
+        if self.stall_recovery.is_own_request(entry.request()) {
             entry.refuse();
             return self.commit(index);
         }
         let slow = self.session.options.may_hang || opcode.is_some_and(crate::Opcode::usually_blocks);
-        let slow = slow && !entry.is_kick();
+        let slow = slow && !entry.is_kick_reply();
         if !slow && entry.serve(core, false) {
             let len = entry.replied();
-            if let Some(away) = &mut self.away {
-                away.answered(opcode == Some(crate::Opcode::Read), len);
+            if let Some(cpu_migration) = &mut self.cpu_migration {
+                cpu_migration.record_reply(opcode == Some(crate::Opcode::Read), len);
             }
             self.commit(index);
         } else {
@@ -253,61 +254,62 @@ impl Queue {
         }
     }
 
-    /// The kernel did not take the entry.
-    fn failed(&mut self, index: usize, error: Errno) {
+    /// Handles an entry that completed with an error.
+    fn handle_error(&mut self, index: usize, error: Errno) {
         let Some(Some(entry)) = self.entries.get_mut(index) else { return };
         match error {
             Errno::NOTCONN | Errno::CANCELED => self.down = true,
-            // INIT is answered, but the thread that mounts has not read the answer yet (where mounting waits for INIT).
+            // INIT is replied to, but the mounting thread has not processed the reply yet (with
+            // synchronous INIT).
             Errno::AGAIN if entry.registering => {
-                std::thread::sleep(REGISTER_AGAIN);
+                std::thread::sleep(REGISTER_RETRY_DELAY);
                 return self.register(index);
             }
             _ if entry.registering => {
-                tracing::warn!(cpu = self.cpu, %error, "the kernel does not take a ring entry; the device serves");
+                tracing::warn!(cpu = self.cpu, %error, "the kernel refused a ring entry: requests use /dev/fuse");
                 self.session.ring_failed();
             }
-            // The reply was not wanted any more, or not as it was. The kernel has let go of the entry.
+            // The kernel rejected the reply, or its request is gone. It has released the entry.
             _ => {
                 tracing::debug!(cpu = self.cpu, %error, "a reply was refused");
                 return self.register(index);
             }
         }
-        self.lose(index);
+        self.drop_entry(index);
     }
 
-    fn lose(&mut self, index: usize) {
+    fn drop_entry(&mut self, index: usize) {
         if let Some(entry) = self.entries.get_mut(index).and_then(Option::take) {
             self.session.inflight.remove_slot(entry.slot());
         }
     }
 
-    /// Gives the entry to a worker, and the queue a new one if few are left.
+    /// Hands the entry to a worker, and adds a new entry if few are left.
     fn offload(&mut self, index: usize, core: &Arc<Core>) {
         let Some(entry) = self.entries.get_mut(index).and_then(Option::take) else { return };
         self.held += 1;
         self.session.counters.offloads.fetch_add(1, Ordering::Relaxed);
-        self.workers.submit(Offloaded { entry, home: self.home.clone(), core: core.clone() });
-        // Neither with a worker nor lost.
+        self.workers.submit(Offloaded { entry, returns: self.returns.clone(), core: core.clone() });
+        // Entries neither held by a worker nor lost.
         let free = self.entries.iter().flatten().count();
         if free < self.plan.depth && self.entries.len() < MAX_ENTRIES {
             match self.add_entry() {
                 Ok(index) => self.register(index),
-                Err(error) => tracing::warn!(cpu = self.cpu, %error, "no memory for another ring entry"),
+                Err(error) => tracing::warn!(cpu = self.cpu, %error, "cannot add a ring entry"),
             }
         }
     }
 
-    /// Commits what workers have finished.
-    fn take_back(&mut self) {
-        self.home.woken.store(false, Ordering::SeqCst);
-        let returned = std::mem::take(&mut *self.home.returned.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Commits the entries that workers have finished.
+    fn commit_returned(&mut self) {
+        self.returns.woken.store(false, Ordering::SeqCst);
+        let returned = std::mem::take(&mut *self.returns.returned.lock().unwrap_or_else(PoisonError::into_inner));
         for entry in returned {
             self.held -= 1;
             let index = entry.index;
             if let Some(place) = self.entries.get_mut(index) {
                 *place = Some(entry);
-                if self.down { self.lose(index) } else { self.commit(index) }
+                if self.down { self.drop_entry(index) } else { self.commit(index) }
             }
         }
     }
@@ -332,10 +334,11 @@ impl Queue {
         }
     }
 
-    /// Puts `sqe` where the next [`Queue::wait`] finds it. There is room for all entries at once.
+    /// Queues `sqe` for the next [`Queue::wait`]. The ring has room for all entries at once.
     fn submit(&mut self, sqe: &Entry128) -> bool {
-        // SAFETY: what the SQE points to (an entry's iovecs, header and payload) is owned by `self.entries` in a box, and is
-        // not dropped before the entry's completion was seen or the ring was closed.
+        // SAFETY: everything that the SQE points to (an entry's iovecs, header and payload) lives
+        // in a boxed entry owned by `self.entries`, and is not dropped before the entry's
+        // completion was seen or the ring was closed.
         let pushed = unsafe { self.ring.submission().push(sqe) };
         if pushed.is_err() {
             tracing::error!(cpu = self.cpu, "the submission queue is full");
@@ -343,10 +346,10 @@ impl Queue {
         pushed.is_ok()
     }
 
-    /// Nothing happened for a while: gives the memory of large transfers back.
+    /// Releases the memory of large transfers after an idle period.
     ///
-    /// No request can be in the buffers now: the kernel fills them only within our own call to it, and what it filled then
-    /// has completed, of which there is none left.
+    /// No buffer can hold a request now: the kernel fills buffers only inside this thread's own
+    /// system calls, every filled buffer has a completion, and none is left.
     fn shrink(&mut self) {
         if self.ring.completion().is_empty() {
             for entry in self.entries.iter_mut().flatten() {

@@ -1,4 +1,4 @@
-//! The submission queue entries of this transport.
+//! Submission queue entries of the io_uring transport.
 
 use crate::abi::{IO_URING_CMD_COMMIT_AND_FETCH, IO_URING_CMD_REGISTER, UringCmdReq};
 use io_uring::squeue::Entry128;
@@ -8,7 +8,8 @@ use zerocopy::IntoBytes;
 
 /// The index of the device among the ring's registered files.
 const DEVICE: types::Fixed = types::Fixed(0);
-/// Where `struct io_uring_sqe` has `addr` (8 bytes) and `len` (4 bytes), which the builder does not offer.
+/// Offsets of `addr` (8 bytes) and `len` (4 bytes) in `struct io_uring_sqe`, which the builder does
+/// not expose.
 const ADDR: usize = 16;
 const LEN: usize = 24;
 
@@ -20,14 +21,15 @@ fn command(number: u32, request: &UringCmdReq, user_data: u64) -> Entry128 {
     opcode::UringCmd80::new(DEVICE, number).cmd(area).build().user_data(user_data)
 }
 
-/// Registers an entry whose header and buffer the two `iovecs` describe, and fetches a request into it.
+/// Returns an SQE that registers an entry, described by two `iovecs` for header and buffer, and
+/// fetches a request into it.
 pub(super) fn register(qid: u16, iovecs: &[libc::iovec; 2], user_data: u64) -> Entry128 {
     const { assert!(size_of::<Entry128>() == 128) };
     let request = UringCmdReq { flags: 0, commit_id: 0, qid, padding: [0; 6] };
     let mut sqe = command(IO_URING_CMD_REGISTER, &request, user_data);
     let bytes = (&raw mut sqe).cast::<u8>();
-    // SAFETY: an `Entry128` is `struct io_uring_sqe` (128 bytes, checked above), plain numbers throughout, in which these
-    // two fields lie at these offsets.
+    // SAFETY: an `Entry128` is `struct io_uring_sqe` (128 bytes, checked above) and consists of
+    // plain integers; these two fields lie at these offsets.
     unsafe {
         bytes.add(ADDR).cast::<u64>().write_unaligned(iovecs.as_ptr() as u64);
         bytes.add(LEN).cast::<u32>().write_unaligned(2);
@@ -35,13 +37,13 @@ pub(super) fn register(qid: u16, iovecs: &[libc::iovec; 2], user_data: u64) -> E
     sqe
 }
 
-/// Hands the reply in an entry to the kernel and fetches the next request into it.
+/// Returns an SQE that commits the reply in an entry and fetches the next request into it.
 pub(super) fn commit(qid: u16, commit_id: u64, user_data: u64) -> Entry128 {
     command(IO_URING_CMD_COMMIT_AND_FETCH, &UringCmdReq { flags: 0, commit_id, qid, padding: [0; 6] }, user_data)
 }
 
-/// Completes each time that `eventfd` is written, until told otherwise.
-pub(super) fn watch(eventfd: RawFd, user_data: u64) -> Entry128 {
+/// Returns a multishot poll that completes each time `eventfd` is written.
+pub(super) fn poll_eventfd(eventfd: RawFd, user_data: u64) -> Entry128 {
     let events = u32::from(libc::POLLIN.unsigned_abs());
     opcode::PollAdd::new(types::Fd(eventfd), events).multi(true).build().user_data(user_data).into()
 }

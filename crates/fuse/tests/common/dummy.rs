@@ -1,10 +1,10 @@
-//! A file system that says yes to everything and uses whatever it is given.
+//! A file system that accepts every request and uses all of its arguments.
 
 use fuse::abi::*;
-use fuse::{Errno, Filesystem, MAY_BLOCK, Reply, Request, Session, Wish};
+use fuse::{Errno, Filesystem, InitConfig, MAY_BLOCK, Reply, Request, Session};
 use std::sync::Arc;
 
-/// See above. With `shy`, every request is refused the first time, on a thread that must not wait.
+/// See the module. With `shy`, every request first asks for a thread that may block.
 #[derive(Default)]
 pub struct Dummy {
     pub shy: bool,
@@ -34,8 +34,8 @@ impl Dummy {
 }
 
 impl Filesystem for Dummy {
-    fn init(&self, _: &Arc<Session>, _: &InitIn) -> Wish {
-        Wish::default()
+    fn init(&self, _: &Arc<Session>, _: &InitIn) -> InitConfig {
+        InitConfig::default()
     }
     fn destroy(&self) {}
     fn lookup(&self, rq: &Request<'_>, _: u64, name: &[u8]) -> Reply<Option<EntryOut>> {

@@ -1,14 +1,14 @@
-//! A small file system in memory, with files that misbehave on purpose.
+//! A small in-memory file system with files that misbehave on purpose.
 
 use fuse::abi::*;
-use fuse::{BackingId, DirBuf, Errno, Filesystem, MAY_BLOCK, Reply, Request, Session, Wish, flags};
+use fuse::{BackingId, DirBuf, Errno, Filesystem, InitConfig, MAY_BLOCK, Reply, Request, Session, flags};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
-/// Attributes of nodes whose name starts like this...
+/// Name prefixes that select a behaviour:
 pub const HANG: &[u8] = b"hang"; // reading waits until interrupted or `release` is called
 pub const SLOW: &[u8] = b"slow"; // looking it up waits in the same way
 pub const LATER: &[u8] = b"later"; // every operation wants a thread that may wait
@@ -29,20 +29,20 @@ struct Node {
 pub struct Memory {
     nodes: Mutex<HashMap<u64, Node>>,
     next: AtomicU64,
-    pub wish: Wish,
+    pub init_config: InitConfig,
     pub valid: Duration,
     pub offer: OnceLock<InitIn>,
     session: OnceLock<std::sync::Weak<Session>>,
     backing_file: Option<OwnedFd>,
     backing: Mutex<Option<Arc<BackingId>>>,
-    /// Readers of hanging files.
+    /// Readers blocked on hanging files.
     pub hanging: AtomicUsize,
     released: Mutex<bool>,
     release: Condvar,
     pub destroyed: AtomicBool,
     pub forgotten: AtomicU64,
     pub retrieved: Mutex<Vec<(u64, u64, Vec<u8>)>>,
-    /// May a ring thread call the handlers of `later` files? Counts those that did.
+    /// Number of calls on `later` files that returned MAY_BLOCK.
     pub refused: AtomicUsize,
 }
 
@@ -55,13 +55,13 @@ impl Memory {
             | flags::HAS_RESEND
             | flags::HAS_EXPIRE_ONLY
             | flags::NO_OPENDIR_SUPPORT;
-        let mut wish = Wish::default();
-        wish.flags |= wished;
+        let mut init_config = InitConfig::default();
+        init_config.flags |= wished;
         let root = Node { mode: 0o40_777, nlink: 2, ..Node::default() };
         Self {
             nodes: Mutex::new(HashMap::from([(ROOT_ID, root)])),
             next: AtomicU64::new(2),
-            wish,
+            init_config,
             valid: Duration::ZERO,
             offer: OnceLock::new(),
             session: OnceLock::new(),
@@ -82,14 +82,14 @@ impl Memory {
         self
     }
 
-    /// Makes a file before or during the mount.
+    /// Creates a file before or during the mount.
     pub fn add_file(&self, name: &[u8], data: &[u8]) -> u64 {
         let id = self.add(ROOT_ID, name, 0o100_666).unwrap();
         self.nodes.lock().unwrap().get_mut(&id).unwrap().data = data.to_vec();
         id
     }
 
-    /// Lets readers of hanging files go on.
+    /// Releases the readers of hanging files.
     pub fn release(&self) {
         *self.released.lock().unwrap() = true;
         self.release.notify_all();
@@ -138,7 +138,7 @@ impl Memory {
         Ok(AttrOut { attr_valid: self.valid.as_secs(), attr: self.attr(id)?, ..AttrOut::default() })
     }
 
-    /// What the name of a node makes it do.
+    /// Selects the behaviour by the node's name.
     fn behave(&self, rq: &Request<'_>, node: u64) -> Reply<()> {
         let name = self.with(node, |n| Ok(n.name.clone()))?;
         if name.starts_with(LATER) && !rq.may_block {
@@ -177,10 +177,10 @@ impl Memory {
 }
 
 impl Filesystem for Memory {
-    fn init(&self, session: &Arc<Session>, offer: &InitIn) -> Wish {
+    fn init(&self, session: &Arc<Session>, offer: &InitIn) -> InitConfig {
         let _once = self.offer.set(*offer);
         let _once = self.session.set(Arc::downgrade(session));
-        self.wish
+        self.init_config
     }
 
     fn destroy(&self) {
@@ -302,7 +302,7 @@ impl Filesystem for Memory {
             Ok(n.name.clone())
         })?;
         if name.starts_with(HANG) {
-            // So that reads are the caller's own, and can be interrupted.
+            // Keeps reads in the caller's context, so that they can be interrupted.
             return Ok(OpenOut { open_flags: FOPEN_DIRECT_IO, ..OpenOut::default() });
         }
         if !name.starts_with(BACKED) {
@@ -430,7 +430,7 @@ impl Filesystem for Memory {
     }
 
     fn getxattr(&self, rq: &Request<'_>, node: u64, name: &[u8], out: &mut [u8]) -> Reply<usize> {
-        // Written before it is refused: the name must survive that.
+        // Written before MAY_BLOCK is returned: the name must survive that.
         out.fill(0xee);
         self.behave(rq, node)?;
         self.with(node, |n| copy_out(n.xattrs.get(name).ok_or(Errno::NODATA)?, out))
@@ -468,7 +468,7 @@ impl Filesystem for Memory {
         if !rq.may_block {
             return Err(MAY_BLOCK);
         }
-        // Answers its own input, reversed, and says whether it was asked of a directory.
+        // Returns its input reversed, and whether the target is a directory.
         let reversed: Vec<u8> = input.iter().rev().copied().collect();
         let len = copy_out(&reversed, out)?;
         Ok((IoctlOut { result: i32::from(arg.flags & IOCTL_DIR != 0), ..IoctlOut::default() }, len))

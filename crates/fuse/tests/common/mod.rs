@@ -1,4 +1,4 @@
-//! What the mounted tests stand on.
+//! Shared fixtures of the mounted tests.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -11,24 +11,24 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// The kernels that are imitated: the ring, the device, and Linux 6.1 (protocol 7.38).
+/// Simulated kernels: with ring, device only, and Linux 6.1 (protocol 7.38).
 pub const KERNELS: [(Transport, u32); 3] = [(Transport::Ring, 45), (Transport::Device, 45), (Transport::Auto, 38)];
 
-/// A mount in a mount namespace of its own.
+/// A mount in its own mount namespace.
 pub struct Mounted {
     pub session: Arc<Session>,
     pub fs: Arc<Memory>,
     pub path: PathBuf,
 }
 
-/// Gives the calling thread a mount namespace of its own, from which nothing gets out. False, with a word, if the tests
-/// can't mount here.
+/// Moves the calling thread into a new, private mount namespace. Returns false, with a message, if
+/// the tests cannot mount here.
 pub fn sandbox() -> bool {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: mounting needs root");
         return false;
     }
-    // SAFETY: only the mount namespace and the working directory of this thread change.
+    // SAFETY: affects only the mount namespace and the working directory of this thread.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0);
     rustix::mount::mount_change(
         "/",
@@ -38,7 +38,7 @@ pub fn sandbox() -> bool {
     true
 }
 
-/// A new empty directory.
+/// Creates an empty directory.
 pub fn temporary_dir() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -66,14 +66,14 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         self.fs.release();
-        // Fails where the test itself has unmounted.
+        // Fails if the test has unmounted it already.
         let _gone = self.session.stop();
         self.session.wait();
         std::fs::remove_dir(&self.path).unwrap();
     }
 }
 
-/// Runs `test` on each of [`KERNELS`] that this system has.
+/// Runs `test` on each of [`KERNELS`] that this system supports.
 pub fn on_each(test: impl Fn(&dyn Fn(Memory) -> Mounted)) {
     if !sandbox() {
         return;
@@ -96,7 +96,7 @@ pub fn ring_is_on() -> bool {
     std::fs::read("/sys/module/fuse/parameters/enable_uring").is_ok_and(|v| v.starts_with(b"Y"))
 }
 
-/// A test that hangs on its own mount could not even be killed: breaks the connection after a while.
+/// Aborts the connection after a while: a test that hangs on its own mount could not be killed.
 fn watch(session: Weak<Session>) {
     std::thread::spawn(move || {
         let end = Instant::now() + Duration::from_secs(100);
@@ -122,7 +122,7 @@ pub fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Keeps the calling thread on one CPU.
+/// Pins the calling thread to one CPU.
 pub fn pin(cpu: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
@@ -133,7 +133,7 @@ pub fn errno(error: &std::io::Error) -> Option<Errno> {
     Errno::from_io_error(error)
 }
 
-/// Names of this process' threads.
+/// Returns the names of this process's threads.
 pub fn threads() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let name = |path: &Path| std::fs::read_to_string(path.join("comm")).unwrap_or_default().trim().to_owned();

@@ -1,41 +1,41 @@
-//! The server's side of the control channel (`fuse::control`): frames become commands, and commands
-//! are answered by the server, by whoever mounted ([`Command`]), or by the layers.
+//! Server side of the control channel (`fuse::control`): dispatches commands to the server, to the
+//! mounting program ([`Command`]), or to the layers.
 //!
-//! A command of the server answers the same on every object of the mount. A command of a layer goes
-//! to the topmost layer's vnode of the object that it is given on.
+//! A server command returns the same on every object of the mount. A layer command is passed to the
+//! topmost layer's vnode of the object that it was sent on.
 
-mod kept;
-mod own;
+mod builtin;
+mod pending_replies;
 
-use crate::caller::Calling;
+use crate::caller::RequestContext;
 use crate::ops::Server;
 use core::fmt;
 use fuse::abi::IoctlOut;
-use fuse::control::{Asked, FRAME, Malformed};
+use fuse::control::{ControlRequest, FRAME, Malformed};
 use fuse::{Reply, Request};
-use kept::Kept;
+use pending_replies::PendingReplies;
 use std::sync::Arc;
 use std::time::Instant;
 use vnode::{Cx, Errno, MAY_BLOCK, Who};
 
-/// A command that the mounting program adds to those of the server: `server.stack` and the like.
+/// A command that the mounting program adds, such as `server.stack`.
 #[derive(Clone)]
 pub struct Command {
-    /// Its name, which begins with `server.`, and its rules.
+    /// Name, which begins with `server.`, help and permission.
     pub is: vnode::Command,
-    /// Does it, on a thread that may wait.
+    /// Runs the command, on a thread that may block.
     pub run: Run,
 }
 
 /// See [`Command::run`].
 pub type Run = Arc<dyn Fn(&Invocation<'_>) -> vnode::Result<Vec<u8>> + Send + Sync>;
 
-/// A command as it was given.
+/// Arguments of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Invocation<'a> {
-    /// Its input.
+    /// Input of the command.
     pub input: &'a [u8],
-    /// Was it given by root or by the user who mounted?
+    /// Whether root or the mounting user sent it.
     pub by_owner: bool,
 }
 
@@ -45,18 +45,18 @@ impl fmt::Debug for Command {
     }
 }
 
-/// What the server keeps for the channel.
+/// State of the control channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    /// The user who mounted.
+    /// The mounting user.
     owner: u32,
     added: Vec<Command>,
-    kept: Kept,
+    pending: PendingReplies,
 }
 
 impl Channel {
     pub(crate) fn new(owner: u32, added: Vec<Command>) -> Self {
-        Self { owner, added, kept: Kept::default() }
+        Self { owner, added, pending: PendingReplies::default() }
     }
 
     fn is_owner(&self, uid: u32) -> bool {
@@ -65,10 +65,10 @@ impl Channel {
 }
 
 impl Server {
-    /// Answers a frame of the control channel.
+    /// Handles a frame of the control channel.
     ///
     /// # Errors
-    /// `ENOTTY` if it is no frame of ours. Errors of commands are in the reply.
+    /// `ENOTTY` if the frame is not one of this protocol. Errors of commands are part of the reply.
     pub(crate) fn control(
         &self,
         rq: &Request<'_>,
@@ -77,11 +77,11 @@ impl Server {
         out: &mut [u8],
     ) -> Reply<(IoctlOut, usize)> {
         let out: &mut [u8; FRAME] = out.try_into().map_err(|_| Errno::NOTTY)?;
-        let answer = match Asked::read(frame) {
+        let answer = match ControlRequest::read(frame) {
             Err(Malformed::Foreign) => return Err(Errno::NOTTY),
             Err(Malformed::Version(_)) => Err(Errno::PROTO),
             Err(Malformed::Wrong) => Err(Errno::INVAL),
-            Ok(asked) => self.answer(rq, node, asked, out),
+            Ok(request) => self.answer(rq, node, request, out),
         };
         match answer {
             Err(MAY_BLOCK) => return Err(MAY_BLOCK),
@@ -91,28 +91,34 @@ impl Server {
         Ok((IoctlOut::default(), FRAME))
     }
 
-    fn answer(&self, rq: &Request<'_>, node: u64, asked: Asked<'_>, out: &mut [u8; FRAME]) -> vnode::Result<()> {
-        let kept = &self.channel.kept;
-        match asked {
-            Asked::Rest { token, offset } => kept.rest(rq.uid, token, offset, Instant::now(), out),
-            Asked::Command { name, input } => {
+    fn answer(
+        &self,
+        rq: &Request<'_>,
+        node: u64,
+        request: ControlRequest<'_>,
+        out: &mut [u8; FRAME],
+    ) -> vnode::Result<()> {
+        let pending = &self.channel.pending;
+        match request {
+            ControlRequest::Rest { token, offset } => pending.rest(rq.uid, token, offset, Instant::now(), out),
+            ControlRequest::Command { name, input } => {
                 let reply = self.command(rq, node, name, input)?;
-                kept.begin(rq.uid, reply, Instant::now(), out)
+                pending.begin(rq.uid, reply, Instant::now(), out)
             }
         }
     }
 
     fn command(&self, rq: &Request<'_>, node: u64, name: &str, input: &[u8]) -> vnode::Result<Vec<u8>> {
-        let call = Calling::of(rq);
+        let call = RequestContext::of(rq);
         let cx = call.cx(0);
-        // How long it takes is the command's business.
+        // A command may take arbitrarily long.
         cx.require_blocking()?;
         let by_owner = self.channel.is_owner(rq.uid);
         let permit = |who| if who == Who::Anyone || by_owner { Ok(()) } else { Err(Errno::PERM) };
         tracing::debug!(name, uid = rq.uid, pid = rq.pid, node, "command");
-        if let Some(own) = own::OWN.iter().find(|own| own.is.name == name) {
-            permit(own.is.who)?;
-            return if input.is_empty() { (own.run)(self, &cx) } else { Err(Errno::INVAL) };
+        if let Some(builtin) = builtin::BUILTIN.iter().find(|builtin| builtin.is.name == name) {
+            permit(builtin.is.who)?;
+            return if input.is_empty() { (builtin.run)(self, &cx) } else { Err(Errno::INVAL) };
         }
         if let Some(added) = self.channel.added.iter().find(|added| added.is.name == name) {
             permit(added.is.who)?;
@@ -120,30 +126,30 @@ impl Server {
         }
         let commands = self.commands();
         permit(commands.iter().find(|command| command.name == name).ok_or(Errno::NOTTY)?.who)?;
-        self.pass_on(&cx, node, name, input)
+        self.forward_to_layer(&cx, node, name, input)
     }
 
-    /// Gives the object a command of a layer.
-    fn pass_on(&self, cx: &Cx<'_>, node: u64, name: &str, input: &[u8]) -> vnode::Result<Vec<u8>> {
+    /// Passes a layer command to the object's vnode.
+    fn forward_to_layer(&self, cx: &Cx<'_>, node: u64, name: &str, input: &[u8]) -> vnode::Result<Vec<u8>> {
         let done = self.nodes.get(node)?.control(cx, name, input);
-        // The command may have changed the object, and unlike setxattr(2) an ioctl makes the kernel ask for nothing
-        // anew. This notification takes no lock.
+        // The command may have changed the object, and the kernel invalidates nothing after an
+        // ioctl, unlike after setxattr(2). This notification takes no lock.
         if let Some(session) = self.session.get()
             && let Err(error) = session.notifier().inval_attributes(node)
         {
             tracing::debug!(node, %error, "the kernel does not hold the attributes");
         }
-        // The command is known, but not to any layer of this object.
+        // The command exists, but no layer of this object implements it.
         if done == Err(Errno::NOTTY) { Err(Errno::OPNOTSUPP) } else { done }
     }
 
-    /// All commands, those of the layers last. Several layers of a kind have one each of a name.
+    /// Returns all commands, the layers' last. Several layers of one type share a command.
     fn commands(&self) -> Vec<vnode::Command> {
-        let own = own::OWN.iter().map(|own| own.is);
-        let mut all: Vec<vnode::Command> = own.chain(self.channel.added.iter().map(|added| added.is)).collect();
+        let builtins = builtin::BUILTIN.iter().map(|builtin| builtin.is);
+        let mut all: Vec<vnode::Command> = builtins.chain(self.channel.added.iter().map(|added| added.is)).collect();
         for command in self.layer.commands().into_iter().filter(|command| !command.name.starts_with("server.")) {
             match all.iter_mut().find(|known| known.name == command.name) {
-                // The stricter rule holds.
+                // The stricter permission applies.
                 Some(known) if command.who == Who::Owner => known.who = Who::Owner,
                 Some(_) => {}
                 None => all.push(command),

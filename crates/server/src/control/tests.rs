@@ -2,7 +2,7 @@ use super::{Command, Invocation};
 use crate::Config;
 use crate::ops::Server;
 use fuse::abi::{InHeader, IoctlIn, MknodIn};
-use fuse::control::{Asked, CONTROL, FRAME, PIECE_MAX, Reply};
+use fuse::control::{CONTROL, ControlRequest, FRAME, PIECE_MAX, Reply};
 use fuse::{Filesystem, Opcode, Request};
 use memfs::MemFs;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn server() -> Server {
     Server::new(MemFs::new(), &config)
 }
 
-/// Sends a frame, and answers the frame that comes back.
+/// Sends a frame and returns the reply frame.
 fn send(server: &Server, (uid, may_block): (u32, bool), node: u64, frame: &[u8; FRAME]) -> Result<[u8; FRAME], Errno> {
     let cancelled = AtomicBool::new(false);
     let header = InHeader { uid, ..InHeader::default() };
@@ -39,9 +39,9 @@ fn send(server: &Server, (uid, may_block): (u32, bool), node: u64, frame: &[u8; 
     Ok(out)
 }
 
-fn ask(server: &Server, uid: u32, node: u64, asked: Asked<'_>) -> Result<(u64, Vec<u8>), Errno> {
+fn send_request(server: &Server, uid: u32, node: u64, request: ControlRequest<'_>) -> Result<(u64, Vec<u8>), Errno> {
     let mut frame = [0; FRAME];
-    asked.write(&mut frame).unwrap();
+    request.write(&mut frame).unwrap();
     match Reply::read(&send(server, (uid, true), node, &frame).unwrap()).unwrap() {
         Reply::Failed(errno) => Err(errno),
         Reply::Piece { token, bytes, .. } => Ok((token, bytes.to_vec())),
@@ -49,11 +49,11 @@ fn ask(server: &Server, uid: u32, node: u64, asked: Asked<'_>) -> Result<(u64, V
 }
 
 fn command(server: &Server, uid: u32, name: &str, input: &[u8]) -> Result<Vec<u8>, Errno> {
-    ask(server, uid, ROOT, Asked::Command { name, input }).map(|(_, bytes)| bytes)
+    send_request(server, uid, ROOT, ControlRequest::Command { name, input }).map(|(_, bytes)| bytes)
 }
 
 #[test]
-fn who_may_give_a_command() {
+fn command_permissions() {
     let server = server();
     for (uid, may) in [(0, true), (OWNER, true), (8, false), (u32::MAX, false)] {
         let expected = if may { Ok(b"told".to_vec()) } else { Err(Errno::PERM) };
@@ -64,7 +64,7 @@ fn who_may_give_a_command() {
 }
 
 #[test]
-fn commands_that_are_not_there_are_told_from_those_of_other_objects() {
+fn unknown_commands_and_wrong_objects_have_different_errors() {
     let layer = wrapfs::Template::over(MemFs::new()).commands(Only).build();
     let server = Server::new(layer, &Config::new("/".into(), "none", "test"));
     assert_eq!(command(&server, 0, "test.other", b""), Err(Errno::NOTTY));
@@ -75,13 +75,14 @@ fn commands_that_are_not_there_are_told_from_those_of_other_objects() {
     let cancelled = AtomicBool::new(false);
     let rq = Request::new(&InHeader::default(), Opcode::Mknod, true, &cancelled, &[]);
     node += server.mknod(&rq, ROOT, &MknodIn { mode: 0o100_644, ..MknodIn::default() }, b"f").unwrap().nodeid;
-    let given =
-        |uid, node, name| ask(&server, uid, node, Asked::Command { name, input: b"in" }).map(|(_, bytes)| bytes);
+    let given = |uid, node, name| {
+        send_request(&server, uid, node, ControlRequest::Command { name, input: b"in" }).map(|(_, bytes)| bytes)
+    };
     assert_eq!(given(5, node, "test.files"), Ok(b"uid 5: in".to_vec()));
-    // An inode that the kernel does not know, and a command of the layer's for its owner alone.
+    // An inode unknown to the kernel, and an owner-only command of a layer.
     assert_eq!(given(5, 4711, "test.files"), Err(Errno::STALE));
     assert_eq!(given(5, node, "test.owner"), Err(Errno::PERM));
-    // The layer can't take the place of the server.
+    // A layer cannot replace a server command.
     assert_eq!(given(0, node, "server.layers"), Err(Errno::NOTTY));
     let list = command(&server, 9, "server.commands", b"").unwrap();
     let list = String::from_utf8(list).unwrap();
@@ -116,30 +117,32 @@ impl wrapfs::hooks::Commands for Only {
 }
 
 #[test]
-fn a_thread_that_serves_others_is_not_kept() {
+fn commands_do_not_run_on_shared_threads() {
     let server = server();
     let mut frame = [0; FRAME];
     for name in ["server.long", "server.sync", "none.such"] {
-        Asked::Command { name, input: b"" }.write(&mut frame).unwrap();
+        ControlRequest::Command { name, input: b"" }.write(&mut frame).unwrap();
         assert_eq!(send(&server, (0, false), ROOT, &frame), Err(MAY_BLOCK), "{name}");
     }
-    // Fetching the rest takes no time.
-    let (token, _) = ask(&server, 0, ROOT, Asked::Command { name: "server.long", input: &[0; 20] }).unwrap();
-    Asked::Rest { token, offset: PIECE_MAX as u64 }.write(&mut frame).unwrap();
+    // Fetching the rest of a reply does not block.
+    let (token, _) =
+        send_request(&server, 0, ROOT, ControlRequest::Command { name: "server.long", input: &[0; 20] }).unwrap();
+    ControlRequest::Rest { token, offset: PIECE_MAX as u64 }.write(&mut frame).unwrap();
     assert!(send(&server, (0, false), ROOT, &frame).is_ok());
 }
 
 #[test]
-fn long_replies_come_in_pieces_for_their_user_alone() {
+fn long_replies_are_fetched_in_pieces_by_the_same_user() {
     let server = server();
-    let (token, first) = ask(&server, 5, ROOT, Asked::Command { name: "server.long", input: &[0; 20] }).unwrap();
+    let (token, first) =
+        send_request(&server, 5, ROOT, ControlRequest::Command { name: "server.long", input: &[0; 20] }).unwrap();
     assert!(token != 0 && first.len() == PIECE_MAX);
     let mut got = first.len();
     while got < 20_000 {
-        let rest = Asked::Rest { token, offset: got as u64 };
-        assert_eq!(ask(&server, 6, ROOT, rest), Err(Errno::STALE));
-        // Whatever object it is asked for on.
-        let (more, bytes) = ask(&server, 5, 4711, rest).unwrap();
+        let rest = ControlRequest::Rest { token, offset: got as u64 };
+        assert_eq!(send_request(&server, 6, ROOT, rest), Err(Errno::STALE));
+        // The rest can be fetched on any object.
+        let (more, bytes) = send_request(&server, 5, 4711, rest).unwrap();
         got += bytes.len();
         assert_eq!(more == 0, got == 20_000);
     }
@@ -148,11 +151,11 @@ fn long_replies_come_in_pieces_for_their_user_alone() {
 }
 
 #[test]
-fn other_versions_and_foreign_frames_are_answered_so() {
+fn other_versions_and_foreign_frames_are_rejected() {
     let server = server();
     let mut frame = [0; FRAME];
     assert_eq!(send(&server, (0, true), ROOT, &frame), Err(Errno::NOTTY));
-    Asked::Command { name: "server.sync", input: b"" }.write(&mut frame).unwrap();
+    ControlRequest::Command { name: "server.sync", input: b"" }.write(&mut frame).unwrap();
     frame[8] = 2;
     let reply = send(&server, (0, true), ROOT, &frame).unwrap();
     assert_eq!(Reply::read(&reply), Ok(Reply::Failed(Errno::PROTO)));
@@ -163,7 +166,7 @@ fn other_versions_and_foreign_frames_are_answered_so() {
 }
 
 #[test]
-fn no_frame_does_harm() {
+fn random_frames_are_harmless() {
     let (server, mut seed) = (server(), 1_u64);
     let mut random = || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -173,10 +176,10 @@ fn no_frame_does_harm() {
     for round in 0..20_000 {
         let name = ["server.long", "server.secret", "server.commands", "a.b"][random() as usize % 4];
         match round % 3 {
-            0 => Asked::Command { name, input: b"seven bytes" }.write(&mut valid).unwrap(),
-            _ => Asked::Rest { token: random() % 5, offset: random() % 20_000 }.write(&mut valid).unwrap(),
+            0 => ControlRequest::Command { name, input: b"seven bytes" }.write(&mut valid).unwrap(),
+            _ => ControlRequest::Rest { token: random() % 5, offset: random() % 20_000 }.write(&mut valid).unwrap(),
         }
-        // Of a valid frame some bytes are changed, most of them of the header.
+        // Changes some bytes of a valid frame, mostly in the header.
         for _ in 0..random() % 4 {
             let at = random() as usize % if random() % 2 == 0 { 64 } else { FRAME };
             valid[at] = random() as u8;

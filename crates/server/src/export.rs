@@ -1,10 +1,10 @@
-//! Nodes that the kernel has forgotten and has a handle of (open_by_handle_at(2), NFS).
+//! Lookup by file handle (open_by_handle_at(2), NFS) of nodes that the kernel has forgotten.
 //!
-//! The kernel asks for such a node by a LOOKUP of `.` on its id. For a directory it goes on with
-//! LOOKUPs of `..` up to one that it knows, and on the way back finds the name of each directory by
-//! its number in the listing of its parent.
+//! The kernel requests such a node by a LOOKUP of `.` on its id. For a directory it continues with
+//! LOOKUPs of `..` up to one that it knows. On the way back it finds the name of each directory by
+//! its inode number in the listing of its parent.
 
-use crate::caller::Calling;
+use crate::caller::RequestContext;
 use crate::nodes::ROOT;
 use crate::ops::Server;
 use fuse::Reply;
@@ -13,8 +13,8 @@ use std::sync::Arc;
 use vnode::{Cx, Entry, Errno, Kind, MAY_BLOCK, Result, Vnode};
 
 impl Server {
-    /// LOOKUP of `.`: the node itself. The kernel compares generations.
-    pub(crate) fn find_itself(&self, call: &Calling<'_>, node: u64) -> Reply<Option<EntryOut>> {
+    /// LOOKUP of `.`: returns the node itself. The kernel compares generations.
+    pub(crate) fn lookup_self(&self, call: &RequestContext<'_>, node: u64) -> Reply<Option<EntryOut>> {
         let cx = call.cx(0);
         let vnode = match self.nodes.get(node) {
             Ok(known) => known,
@@ -25,11 +25,11 @@ impl Server {
         if removed || self.node_of(&vnode) != node {
             return Err(Errno::STALE);
         }
-        self.found(call, &cx, &Entry { vnode, attr })
+        self.counted_entry(call, &cx, &Entry { vnode, attr })
     }
 
-    /// LOOKUP of `..`: the directory that a directory lies in.
-    pub(crate) fn find_parent(&self, call: &Calling<'_>, node: u64) -> Reply<Option<EntryOut>> {
+    /// LOOKUP of `..`: returns the parent of a directory.
+    pub(crate) fn lookup_parent(&self, call: &RequestContext<'_>, node: u64) -> Reply<Option<EntryOut>> {
         let cx = call.cx(0);
         let dir = self.nodes.get(node)?;
         if dir.kind() != Kind::Directory {
@@ -37,18 +37,18 @@ impl Server {
         }
         let vnode = if node == ROOT { Some(dir) } else { parent(&cx, &*dir)? };
         let vnode = vnode.ok_or(Errno::STALE)?;
-        self.nodes.lies_in(node, self.node_of(&vnode));
+        self.nodes.set_parent(node, self.node_of(&vnode));
         let attr = vnode.getattr(&cx)?;
-        self.found(call, &cx, &Entry { vnode, attr })
+        self.counted_entry(call, &cx, &Entry { vnode, attr })
     }
 
-    fn found(&self, call: &Calling<'_>, cx: &Cx<'_>, entry: &Entry) -> Reply<Option<EntryOut>> {
+    fn counted_entry(&self, call: &RequestContext<'_>, cx: &Cx<'_>, entry: &Entry) -> Reply<Option<EntryOut>> {
         let vnode = &entry.vnode;
-        self.listed.seen(cx, (self.node_of(vnode), &**vnode), &entry.attr, &self.teller)?;
-        Ok(Some(self.known_out(&call.call, self.nodes.remember_found(entry), entry)))
+        self.listing_cache.check(cx, (self.node_of(vnode), &**vnode), &entry.attr, &self.notifier)?;
+        Ok(Some(self.counted_entry_out(&call.call, self.nodes.add_lookup_by_id(entry), entry)))
     }
 
-    /// The node id of the directory that a directory lies in; the root where that can't be found out.
+    /// Returns the node id of a directory's parent, or the root if it cannot be determined.
     pub(crate) fn parent_of(&self, cx: &Cx<'_>, (node, dir): (u64, &dyn Vnode)) -> Reply<u64> {
         if let Some(known) = self.nodes.parent_of(node) {
             return Ok(known);
@@ -56,7 +56,7 @@ impl Server {
         match parent(cx, dir) {
             Ok(Some(parent)) => {
                 let parent = self.node_of(&parent);
-                self.nodes.lies_in(node, parent);
+                self.nodes.set_parent(node, parent);
                 Ok(parent)
             }
             Err(errno @ (MAY_BLOCK | Errno::INTR)) => Err(errno),
@@ -65,7 +65,7 @@ impl Server {
     }
 }
 
-/// The directory that a directory lies in; `None` if it was removed.
+/// Returns the parent of a directory; `None` if the directory was removed.
 fn parent(cx: &Cx<'_>, dir: &dyn Vnode) -> Result<Option<Arc<dyn Vnode>>> {
     let mut parent = None;
     dir.names(cx, &mut |dir, _| {

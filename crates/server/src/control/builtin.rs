@@ -1,46 +1,46 @@
-//! The commands that the server itself answers.
+//! Commands implemented by the server itself.
 
-use crate::held::Held;
+use crate::open_cache::OpenCache;
 use crate::ops::Server;
 use core::fmt::Write as _;
 use vnode::{Command, Cx, Errno, Result, Who};
 
-/// A command of the server's. It takes no input.
-pub(super) struct Own {
+/// A server command, which takes no input.
+pub(super) struct Builtin {
     pub(super) is: Command,
     pub(super) run: fn(&Server, &Cx<'_>) -> Result<Vec<u8>>,
 }
 
-/// All of them.
-pub(super) const OWN: [Own; 4] = [
-    Own {
+/// All server commands.
+pub(super) const BUILTIN: [Builtin; 4] = [
+    Builtin {
         is: Command {
             name: "server.commands",
-            help: "Answers as JSON the commands of this mount: name, who may give it, help.",
+            help: "Returns the commands of this mount as JSON: name, permission, help.",
             who: Who::Anyone,
         },
         run: |server, _| Ok(list(server)),
     },
-    Own {
+    Builtin {
         is: Command {
             name: "server.info",
-            help: "Answers as JSON which server this is: version, process, transport, inodes that the kernel knows, open files.",
+            help: "Returns the state of the server as JSON: version, process, transport, inodes in use, open files.",
             who: Who::Anyone,
         },
         run: |server, _| info(server),
     },
-    Own {
+    Builtin {
         is: Command {
             name: "server.stats",
-            help: "Answers as JSON how many requests of each kind the kernel has sent, by transport, and what else is counted.",
+            help: "Returns the request counts by opcode and transport, and the other counters, as JSON.",
             who: Who::Anyone,
         },
         run: |server, _| Ok(session(server)?.counters().to_json().into_bytes()),
     },
-    Own {
+    Builtin {
         is: Command {
             name: "server.sync",
-            help: "Makes everything durable that was done on the mount, as syncfs(2) does on other file systems.",
+            help: "Flushes all changes on the mount to stable storage, as syncfs(2) does on other file systems.",
             who: Who::Anyone,
         },
         run: |server, cx| server.layer.sync(cx).map(|()| Vec::new()),
@@ -65,7 +65,7 @@ fn list(server: &Server) -> Vec<u8> {
     format!("[{}]", list.join(",")).into_bytes()
 }
 
-/// A string in JSON.
+/// Formats a JSON string.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -84,7 +84,7 @@ fn quoted(text: &str) -> String {
 
 fn info(server: &Server) -> Result<Vec<u8>> {
     let (open, passthrough) = server.files.count();
-    let open = open + server.files.held.as_ref().map_or(0, Held::len);
+    let open = open + server.files.open_cache.as_ref().map_or(0, OpenCache::len);
     let info = format!(
         concat!(
             "{{\"version\":\"{}\",\"control_version\":{},\"pid\":{},\"transport\":\"{}\",\"inodes\":{},",

@@ -1,16 +1,16 @@
-//! The server of a stack in which a layer wants to know what is refused: each opcode goes on to the ordinary server, and what the kernel is told
-//! is noted in [`Watch`].
+//! Server of a stack with a layer that audits refused accesses: forwards each opcode to the
+//! ordinary server and records the attributes sent to the kernel in [`RefusalDetector`].
 
-use crate::caller::Calling;
+use crate::caller::RequestContext;
 use crate::convert::name;
 use crate::ops::Server;
-use crate::watch::{SHORTEST, Watch, is_closed};
+use crate::refusal_detector::{MIN_ATTR_VALIDITY, RefusalDetector, is_restricted};
 use fuse::abi::{
     AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut,
     Kstatfs, LkIn, LkOut, LseekIn, MknodIn, OpenIn, OpenOut, ReadIn, ReleaseIn, RenameFlags2, SetattrIn, SetxattrIn,
     StatxIn, StatxOut, WriteIn,
 };
-use fuse::{Filesystem, Reply, Request, Session, Wish, flags};
+use fuse::{Filesystem, InitConfig, Reply, Request, Session, flags};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,64 +18,68 @@ use vnode::{Cx, Errno, Kind, MAY_BLOCK};
 
 const ACL: &[u8] = b"system.posix_acl_access";
 
-/// See the module.
-pub(crate) struct Watching {
+/// A [`Server`] with a detector of refused accesses.
+pub(crate) struct RefusalServer {
     server: Server,
-    watch: Watch,
+    detector: RefusalDetector,
 }
 
-impl Watching {
+impl RefusalServer {
     pub(crate) fn new(server: Server) -> Self {
-        let watch = Watch::new(server.cache.max(SHORTEST));
-        Self { server, watch }
+        let detector = RefusalDetector::new(server.cache.max(MIN_ATTR_VALIDITY));
+        Self { server, detector }
     }
 
-    /// What the kernel is told of an entry; `thread`: it has looked it up.
+    /// Records and adjusts an entry that is sent to the kernel; `thread`: the thread whose LOOKUP
+    /// this is, or 0.
     fn entry(&self, mut out: EntryOut, thread: u32) -> EntryOut {
-        self.watch.told(out.nodeid, thread);
-        stretch(&mut out.attr_valid, &mut out.attr_valid_nsec);
-        if is_closed(out.attr.mode) || is_directory(out.attr.mode) && self.has_acl(out.nodeid) {
+        self.detector.attributes_sent(out.nodeid, thread);
+        extend_validity(&mut out.attr_valid, &mut out.attr_valid_nsec);
+        if is_restricted(out.attr.mode) || is_directory(out.attr.mode) && self.has_acl(out.nodeid) {
             (out.entry_valid, out.entry_valid_nsec) = (0, 0);
         }
         out
     }
 
-    /// Whom an ACL shuts out, the mode does not say.
+    /// Whether the node has an access ACL, which can exclude users that the mode admits.
     fn has_acl(&self, node: u64) -> bool {
         match self.server.nodes.get(node).map(|vnode| vnode.getxattr(&Cx::internal(0, 0), ACL, &mut [])) {
             Ok(Err(Errno::NODATA | Errno::OPNOTSUPP)) => false,
-            // In doubt it has one.
+            // If unknown, assume that it has one.
             Ok(_) | Err(_) => true,
         }
     }
 
-    /// The same of an entry that was made in `parent`.
-    fn made(&self, parent: u64, out: EntryOut) -> EntryOut {
-        self.watch.changed(parent);
+    /// Records and adjusts an entry created in `parent`.
+    fn created(&self, parent: u64, out: EntryOut) -> EntryOut {
+        self.detector.changed(parent);
         self.entry(out, 0)
     }
 
-    /// The number of what an operation is going to change by its name. The caller has looked it up before: this look-up is ours.
-    fn named(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<Option<u64>> {
-        let found = self.server.nodes.get(parent)?.lookup(&Calling::of(rq).cx(0).as_server(0, 0), name(bytes)?)?;
+    /// Returns the node id of the name that an operation is about to change. The caller has looked
+    /// it up before; this lookup is the server's own.
+    fn resolve(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<Option<u64>> {
+        let found =
+            self.server.nodes.get(parent)?.lookup(&RequestContext::of(rq).cx(0).as_server(0, 0), name(bytes)?)?;
         Ok(found.map(|entry| self.server.node_of(&entry.vnode)))
     }
 
     fn changed(&self, nodes: impl IntoIterator<Item = u64>) {
-        nodes.into_iter().for_each(|node| self.watch.changed(node));
+        nodes.into_iter().for_each(|node| self.detector.changed(node));
     }
 
-    /// Tells the layers, if this question for attributes means that the kernel is about to refuse something.
-    fn note_refusal(&self, rq: &Request<'_>, node: u64) -> Reply<()> {
+    /// Reports a refusal to the layers if this GETATTR means that the kernel is about to refuse the
+    /// caller.
+    fn report_refusal(&self, rq: &Request<'_>, node: u64) -> Reply<()> {
         let vnode = self.server.nodes.get(node)?;
-        let mask = self.watch.refused(node, vnode.kind(), rq.pid, self.server.files.is_open(node));
+        let mask = self.detector.refused_mask(node, vnode.kind(), rq.pid, self.server.files.is_open(node));
         if mask == 0 {
             return Ok(());
         }
-        match vnode.refused(&Calling::of(rq).cx(0), mask) {
+        match vnode.refused(&RequestContext::of(rq).cx(0), mask) {
             Err(MAY_BLOCK) => Err(MAY_BLOCK),
             Err(errno) => {
-                tracing::debug!("nobody took notice that something was refused: {errno}");
+                tracing::debug!("no layer recorded a refused access: {errno}");
                 Ok(())
             }
             Ok(()) => Ok(()),
@@ -87,20 +91,20 @@ fn is_directory(mode: u32) -> bool {
     Kind::from_mode(mode) == Some(Kind::Directory)
 }
 
-/// Believed a little while at least: see [`SHORTEST`].
-fn stretch(seconds: &mut u64, nanoseconds: &mut u32) {
-    let valid = Duration::new(*seconds, *nanoseconds).max(SHORTEST);
+/// Extends a validity to at least [`MIN_ATTR_VALIDITY`].
+fn extend_validity(seconds: &mut u64, nanoseconds: &mut u32) {
+    let valid = Duration::new(*seconds, *nanoseconds).max(MIN_ATTR_VALIDITY);
     (*seconds, *nanoseconds) = (valid.as_secs(), valid.subsec_nanos());
 }
 
-impl Filesystem for Watching {
-    fn init(&self, session: &Arc<Session>, offer: &InitIn) -> Wish {
-        let wish = self.server.init(session, offer);
-        // Each look-up of a missing name is to be seen, and each of a closed one: it must not come with a listing.
-        Wish {
-            flags: wish.flags & !(flags::DO_READDIRPLUS | flags::READDIRPLUS_AUTO),
+impl Filesystem for RefusalServer {
+    fn init(&self, session: &Arc<Session>, offer: &InitIn) -> InitConfig {
+        let init_config = self.server.init(session, offer);
+        // The detector needs every lookup of a missing or restricted name, so READDIRPLUS is off.
+        InitConfig {
+            flags: init_config.flags & !(flags::DO_READDIRPLUS | flags::READDIRPLUS_AUTO),
             negative_timeout: Duration::ZERO,
-            ..wish
+            ..init_config
         }
     }
 
@@ -120,23 +124,23 @@ impl Filesystem for Watching {
 
     fn getattr(&self, rq: &Request<'_>, node: u64, arg: &GetattrIn) -> Reply<AttrOut> {
         let mut out = self.server.getattr(rq, node, arg)?;
-        self.note_refusal(rq, node)?;
-        self.watch.told(node, 0);
-        stretch(&mut out.attr_valid, &mut out.attr_valid_nsec);
+        self.report_refusal(rq, node)?;
+        self.detector.attributes_sent(node, 0);
+        extend_validity(&mut out.attr_valid, &mut out.attr_valid_nsec);
         Ok(out)
     }
 
     fn setattr(&self, rq: &Request<'_>, node: u64, arg: &SetattrIn) -> Reply<AttrOut> {
         let mut out = self.server.setattr(rq, node, arg)?;
-        self.watch.told(node, 0);
-        stretch(&mut out.attr_valid, &mut out.attr_valid_nsec);
+        self.detector.attributes_sent(node, 0);
+        extend_validity(&mut out.attr_valid, &mut out.attr_valid_nsec);
         Ok(out)
     }
 
     fn statx(&self, rq: &Request<'_>, node: u64, arg: &StatxIn) -> Reply<StatxOut> {
         let mut out = self.server.statx(rq, node, arg)?;
-        self.watch.told(node, 0);
-        stretch(&mut out.attr_valid, &mut out.attr_valid_nsec);
+        self.detector.attributes_sent(node, 0);
+        extend_validity(&mut out.attr_valid, &mut out.attr_valid_nsec);
         Ok(out)
     }
 
@@ -145,19 +149,19 @@ impl Filesystem for Watching {
     }
 
     fn symlink(&self, rq: &Request<'_>, parent: u64, bytes: &[u8], target: &[u8]) -> Reply<EntryOut> {
-        Ok(self.made(parent, self.server.symlink(rq, parent, bytes, target)?))
+        Ok(self.created(parent, self.server.symlink(rq, parent, bytes, target)?))
     }
 
     fn mknod(&self, rq: &Request<'_>, parent: u64, arg: &MknodIn, bytes: &[u8]) -> Reply<EntryOut> {
-        Ok(self.made(parent, self.server.mknod(rq, parent, arg, bytes)?))
+        Ok(self.created(parent, self.server.mknod(rq, parent, arg, bytes)?))
     }
 
     fn mkdir(&self, rq: &Request<'_>, parent: u64, mode: u32, umask: u32, bytes: &[u8]) -> Reply<EntryOut> {
-        Ok(self.made(parent, self.server.mkdir(rq, parent, mode, umask, bytes)?))
+        Ok(self.created(parent, self.server.mkdir(rq, parent, mode, umask, bytes)?))
     }
 
     fn unlink(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<()> {
-        let victim = self.named(rq, parent, bytes)?;
+        let victim = self.resolve(rq, parent, bytes)?;
         self.server.unlink(rq, parent, bytes)?;
         self.changed(victim.into_iter().chain([parent]));
         Ok(())
@@ -165,7 +169,7 @@ impl Filesystem for Watching {
 
     fn rmdir(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<()> {
         self.server.rmdir(rq, parent, bytes)?;
-        self.watch.changed(parent);
+        self.detector.changed(parent);
         Ok(())
     }
 
@@ -178,32 +182,32 @@ impl Filesystem for Watching {
         new_bytes: &[u8],
         flags: RenameFlags2,
     ) -> Reply<()> {
-        let moved = [self.named(rq, parent, bytes)?, self.named(rq, new_parent, new_bytes)?];
+        let moved = [self.resolve(rq, parent, bytes)?, self.resolve(rq, new_parent, new_bytes)?];
         self.server.rename(rq, parent, bytes, new_parent, new_bytes, flags)?;
         self.changed(moved.into_iter().flatten().chain([parent, new_parent]));
         Ok(())
     }
 
     fn link(&self, rq: &Request<'_>, node: u64, new_parent: u64, bytes: &[u8]) -> Reply<EntryOut> {
-        let out = self.made(new_parent, self.server.link(rq, node, new_parent, bytes)?);
-        self.watch.changed(node);
+        let out = self.created(new_parent, self.server.link(rq, node, new_parent, bytes)?);
+        self.detector.changed(node);
         Ok(out)
     }
 
     fn open(&self, rq: &Request<'_>, node: u64, arg: &OpenIn) -> Reply<OpenOut> {
         let out = self.server.open(rq, node, arg)?;
-        self.watch.changed(node);
+        self.detector.changed(node);
         Ok(out)
     }
 
     fn create(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn, bytes: &[u8]) -> Reply<(EntryOut, OpenOut)> {
         let (entry, open) = self.server.create(rq, parent, arg, bytes)?;
-        Ok((self.made(parent, entry), open))
+        Ok((self.created(parent, entry), open))
     }
 
     fn tmpfile(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn) -> Reply<(EntryOut, OpenOut)> {
         let (entry, open) = self.server.tmpfile(rq, parent, arg)?;
-        Ok((self.made(parent, entry), open))
+        Ok((self.created(parent, entry), open))
     }
 
     fn read(&self, rq: &Request<'_>, node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize> {
@@ -229,8 +233,8 @@ impl Filesystem for Watching {
     }
 
     fn release(&self, rq: &Request<'_>, node: u64, arg: &ReleaseIn) -> Reply<()> {
-        // Reading and writing have made its attributes stale.
-        self.watch.changed(node);
+        // Reads and writes have made the cached attributes stale.
+        self.detector.changed(node);
         self.server.release(rq, node, arg)
     }
 
@@ -244,7 +248,7 @@ impl Filesystem for Watching {
 
     fn readdir(&self, rq: &Request<'_>, node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize> {
         let len = self.server.readdir(rq, node, arg, out)?;
-        self.watch.changed(node);
+        self.detector.changed(node);
         Ok(len)
     }
 
@@ -266,7 +270,7 @@ impl Filesystem for Watching {
 
     fn setxattr(&self, rq: &Request<'_>, node: u64, arg: &SetxattrIn, key: &[u8], value: &[u8]) -> Reply<()> {
         self.server.setxattr(rq, node, arg, key, value)?;
-        self.watch.changed(node);
+        self.detector.changed(node);
         Ok(())
     }
 
@@ -280,7 +284,7 @@ impl Filesystem for Watching {
 
     fn removexattr(&self, rq: &Request<'_>, node: u64, key: &[u8]) -> Reply<()> {
         self.server.removexattr(rq, node, key)?;
-        self.watch.changed(node);
+        self.detector.changed(node);
         Ok(())
     }
 
@@ -309,7 +313,7 @@ impl Filesystem for Watching {
         out: &mut [u8],
     ) -> Reply<(IoctlOut, usize)> {
         let reply = self.server.ioctl(rq, node, arg, input, out)?;
-        self.watch.changed(node);
+        self.detector.changed(node);
         Ok(reply)
     }
 
@@ -352,7 +356,7 @@ mod tests {
     use wrapfs::Template;
     use wrapfs::hooks::{Op, OpKind, OpSet, Operations, Verdict};
 
-    /// Who was refused what of which object.
+    /// Pid, node and mask of each refusal.
     type Seen = Arc<Mutex<Vec<(u32, u64, u32)>>>;
 
     #[derive(Debug)]
@@ -377,24 +381,24 @@ mod tests {
         run(&Request::new(&header, opcode, true, &cancelled, &[]))
     }
 
-    fn watching() -> (Watching, Seen) {
+    fn refusal_server() -> (RefusalServer, Seen) {
         let seen = Seen::default();
         let layer = Template::over(MemFs::new()).operations(Witness(Arc::clone(&seen))).build();
         assert!(layer.properties().watches_refusals);
-        (Watching::new(Server::new(layer, &Config::new("/".into(), "none", "test"))), seen)
+        (RefusalServer::new(Server::new(layer, &Config::new("/".into(), "none", "test"))), seen)
     }
 
-    fn make(fs: &Watching, bytes: &[u8], mode: u32) -> EntryOut {
+    fn make(fs: &RefusalServer, bytes: &[u8], mode: u32) -> EntryOut {
         request(1, Opcode::Mknod, |rq| fs.mknod(rq, ROOT, &MknodIn { mode, ..MknodIn::default() }, bytes).unwrap())
     }
 
-    fn ask(fs: &Watching, pid: u32, node: u64) {
+    fn getattr_as(fs: &RefusalServer, pid: u32, node: u64) {
         request(pid, Opcode::Getattr, |rq| fs.getattr(rq, node, &GetattrIn::default()).unwrap());
     }
 
     #[test]
-    fn only_names_of_what_is_open_to_all_are_remembered() {
-        let (fs, _) = watching();
+    fn only_names_of_unrestricted_objects_are_cached() {
+        let (fs, _) = refusal_server();
         assert_eq!(make(&fs, b"file", 0o100_666).entry_valid, 0);
         let mkdir = |name: &[u8], mode| request(1, Opcode::Mkdir, |rq| fs.mkdir(rq, ROOT, mode, 0, name).unwrap());
         let lookup = |name: &[u8]| request(2, Opcode::Lookup, |rq| fs.lookup(rq, ROOT, name).unwrap().unwrap());
@@ -402,7 +406,7 @@ mod tests {
         let open = mkdir(b"open", 0o755);
         assert_eq!(open.entry_valid, 10);
         assert_eq!((lookup(b"closed").entry_valid, lookup(b"closed").attr_valid), (0, 10));
-        // Everybody but user 5.
+        // Everybody except user 5.
         let entries = [(1, 7), (2, 0), (4, 5), (16, 5), (32, 5)];
         let acl = entries.map(|(tag, perm)| [tag, 0, perm, 0, 5, 0, 0, 0]).concat();
         let acl = [&2u32.to_le_bytes()[..], &acl].concat();
@@ -411,36 +415,36 @@ mod tests {
     }
 
     #[test]
-    fn a_question_for_what_was_told_is_a_refusal() {
-        let (fs, seen) = watching();
+    fn a_getattr_for_valid_attributes_is_a_refusal() {
+        let (fs, seen) = refusal_server();
         let node = make(&fs, b"f", 0o100_600).nodeid;
-        ask(&fs, 2, node);
+        getattr_as(&fs, 2, node);
         assert_eq!(*seen.lock().unwrap(), [(2, node, 7)]);
-        // What changes an object makes the kernel ask anew, once.
+        // After a change of an object, the kernel requests its attributes once.
         request(1, Opcode::Setxattr, |rq| fs.setxattr(rq, node, &SetxattrIn::default(), b"user.a", b"b").unwrap());
-        ask(&fs, 3, node);
+        getattr_as(&fs, 3, node);
         assert_eq!(seen.lock().unwrap().len(), 1);
-        ask(&fs, 3, node);
+        getattr_as(&fs, 3, node);
         assert_eq!(seen.lock().unwrap().len(), 2);
     }
 
     #[test]
-    fn of_an_open_file_a_refusal_follows_the_same_threads_lookup() {
-        let (fs, seen) = watching();
+    fn a_refusal_of_an_open_file_follows_a_lookup_by_the_same_thread() {
+        let (fs, seen) = refusal_server();
         let node = make(&fs, b"f", 0o100_600).nodeid;
         let open = request(1, Opcode::Open, |rq| fs.open(rq, node, &OpenIn::default()).unwrap());
-        ask(&fs, 2, node);
-        ask(&fs, 2, node);
+        getattr_as(&fs, 2, node);
+        getattr_as(&fs, 2, node);
         request(3, Opcode::Lookup, |rq| fs.lookup(rq, ROOT, b"f").unwrap());
-        ask(&fs, 2, node);
+        getattr_as(&fs, 2, node);
         assert_eq!(*seen.lock().unwrap(), []);
         request(3, Opcode::Lookup, |rq| fs.lookup(rq, ROOT, b"f").unwrap());
-        ask(&fs, 3, node);
+        getattr_as(&fs, 3, node);
         assert_eq!(*seen.lock().unwrap(), [(3, node, 7)]);
         request(1, Opcode::Release, |rq| {
             fs.release(rq, node, &ReleaseIn { fh: open.fh, ..ReleaseIn::default() }).unwrap();
         });
-        ask(&fs, 2, node);
+        getattr_as(&fs, 2, node);
         assert_eq!(seen.lock().unwrap().len(), 1);
     }
 }

@@ -1,0 +1,99 @@
+//! Recovers a queue whose pending requests the kernel does not deliver.
+//!
+//! Requests that arrive while workers hold all entries of a queue wait in the kernel until an entry
+//! is *committed*. A newly registered entry does not fetch them, and new requests overtake them. A
+//! queue that ran out of entries and has nothing to commit therefore makes the kernel send it a
+//! request: committing the reply fetches the next pending one.
+
+use crate::abi::InHeader;
+use crate::sys::{self, Scheduling};
+use crate::{Errno, Opcode, Session};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Per-queue state for provoking requests.
+pub(super) struct StallRecovery {
+    session: Arc<Session>,
+    cpu: u16,
+    /// Node id of the regular file seen last, 0 if none.
+    file: AtomicU64,
+    /// Threads whose system call is in progress.
+    callers: Arc<Mutex<Callers>>,
+    /// Scheduling class of the process's threads. A thread spawned by the queue thread inherits the
+    /// queue's class instead.
+    scheduling: Scheduling,
+}
+
+/// Maximum number of such threads: a program's request can overtake each one, which then has to
+/// wait with the others.
+const MAX_CALLERS: usize = 128;
+
+#[derive(Default)]
+struct Callers {
+    count: usize,
+    ids: Vec<u32>,
+}
+
+impl StallRecovery {
+    pub(super) fn new(session: Arc<Session>, cpu: u16) -> Self {
+        Self { session, cpu, file: AtomicU64::new(0), callers: Arc::default(), scheduling: sys::scheduling() }
+    }
+
+    /// Remembers the request's node if only regular files receive this opcode.
+    pub(super) fn record_request(&self, opcode: Opcode, node: u64) {
+        if matches!(opcode, Opcode::Read | Opcode::Write | Opcode::Fallocate | Opcode::CopyFileRange64 | Opcode::Lseek)
+        {
+            self.file.store(node, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes the kernel send a request to this queue, which has a free entry for it. Called by the
+    /// queue's own thread.
+    pub(super) fn kick(&self) {
+        let file = self.file.load(Ordering::Relaxed);
+        // An empty retrieve of a file's cached data is replied to on the queue of the calling CPU.
+        // The kernel must know the file. If it does not, another thread on that CPU makes some
+        // system call on the mount.
+        let sent = if file == 0 { Err(Errno::NOENT) } else { self.session.notifier().kick(file) };
+        if sent.is_err() {
+            self.spawn_caller();
+        }
+    }
+
+    fn spawn_caller(&self) {
+        let mut callers = lock(&self.callers);
+        if callers.count >= MAX_CALLERS {
+            return;
+        }
+        callers.count += 1;
+        drop(callers);
+        let (session, cpu, callers) = (self.session.clone(), self.cpu, self.callers.clone());
+        let scheduling = self.scheduling;
+        let spawn_caller = move || {
+            sys::block_signals();
+            sys::reset_inherited_policy(scheduling);
+            super::pin(cpu);
+            let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+            lock(&callers).ids.push(id);
+            // The result does not matter: see `is_own_request`.
+            let _answered = rustix::fs::statfs(session.mountpoint());
+            let mut callers = lock(&callers);
+            callers.ids.retain(|&other| other != id);
+            callers.count -= 1;
+        };
+        if let Err(error) = std::thread::Builder::new().name(format!("fuse-kick-{cpu}")).spawn(spawn_caller) {
+            tracing::warn!(cpu, %error, "a queue stalls until a slow request ends: cannot start a thread");
+            lock(&self.callers).count -= 1;
+        }
+    }
+
+    /// Whether the request comes from one of these threads, which only serve to give the queue
+    /// something to commit. It bypasses the handlers, which could be slow as well.
+    pub(super) fn is_own_request(&self, request: &InHeader) -> bool {
+        request.opcode == Opcode::Statfs as u32 && lock(&self.callers).ids.contains(&request.pid)
+    }
+}
+
+fn lock(callers: &Mutex<Callers>) -> MutexGuard<'_, Callers> {
+    callers.lock().unwrap_or_else(PoisonError::into_inner)
+}

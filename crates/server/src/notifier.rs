@@ -1,0 +1,366 @@
+//! Notifies the kernel of out-of-band changes, on a dedicated thread.
+//!
+//! A notification takes locks that the kernel holds while it waits for a handler: the lock of a
+//! directory during LOOKUP, CREATE, RENAME and the like, page locks during READ and WRITE. A
+//! handler that sent one could deadlock. So notifications are queued here, and the thread sends
+//! them in order. It serves no requests and holds no lock of the server while it sends.
+//!
+//! * The queue is bounded. If it overflows, all queued notifications are replaced by one that
+//!   invalidates everything the kernel caches.
+//! * A notification that is still queued is not queued again.
+
+use crate::files::Files;
+use crate::nodes::{Nodes, ROOT};
+use fuse::{Notifier, Session};
+use std::collections::{HashSet, VecDeque};
+use std::ops::Range;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use vnode::{Drained, Errno, Name, Upcalls};
+
+/// Maximum number of queued notifications, about 4 MiB of them.
+const MAX_QUEUED: usize = 1 << 16;
+
+/// A notification for the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Notification {
+    /// Expire a name: the kernel looks it up before its next use.
+    Entry { dir: u64, name: Box<[u8]> },
+    /// Invalidate attributes and ACLs of a node.
+    Attributes(u64),
+    /// Drop pages of a file from `start`: `len` bytes, or all if `len` is 0. For a directory, drop
+    /// its listing.
+    Data { node: u64, start: u64, len: i64 },
+    /// Invalidate everything that the kernel caches.
+    Everything,
+}
+
+impl Notification {
+    /// Drops all pages of a file, or a directory's listing.
+    pub(crate) const fn pages(node: u64) -> Self {
+        Self::Data { node, start: 0, len: 0 }
+    }
+}
+
+/// Queued notifications, and the threads that wait for them.
+#[derive(Default)]
+struct Queue {
+    notifications: VecDeque<(Notification, Option<SyncSender<()>>)>,
+    waiting: HashSet<Notification>,
+    /// The notification being sent.
+    sending: Option<Notification>,
+    /// Waiters for an empty queue.
+    settling: Vec<SyncSender<()>>,
+    started: bool,
+    closed: bool,
+}
+
+impl Queue {
+    fn is_pending(&self, notification: &Notification) -> bool {
+        self.waiting.contains(notification) || self.sending.as_ref() == Some(notification)
+    }
+
+    /// Whether a pending notification drops all pages of the node.
+    fn drops_pages(&self, node: u64) -> bool {
+        self.is_pending(&Notification::pages(node)) || self.is_pending(&Notification::Everything)
+    }
+}
+
+/// Queue of notifications for the kernel, and the thread that sends them.
+pub(crate) struct NotificationQueue {
+    nodes: Arc<Nodes>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    /// Signalled after each notification that was sent.
+    sent: Condvar,
+    session: Mutex<Option<Weak<Session>>>,
+}
+
+impl NotificationQueue {
+    pub(crate) fn new(nodes: Arc<Nodes>) -> Arc<Self> {
+        let (changed, sent) = (Condvar::new(), Condvar::new());
+        Arc::new(Self { nodes, queue: Mutex::default(), changed, sent, session: Mutex::new(None) })
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts accepting notifications. Earlier ones are dropped, because the kernel had nothing
+    /// cached.
+    pub(crate) fn attach(&self, session: &Arc<Session>) {
+        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::downgrade(session));
+    }
+
+    /// Drops all notifications and ends the thread, after the connection was closed.
+    pub(crate) fn close(&self) {
+        let mut queue = self.queue();
+        queue.closed = true;
+        queue.notifications.clear();
+        queue.waiting.clear();
+        queue.settling.clear();
+        drop(queue);
+        self.changed.notify_all();
+        self.sent.notify_all();
+    }
+
+    fn session(&self) -> Option<Arc<Session>> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
+    }
+
+    /// Queues a notification. Returns false if the kernel cannot be notified.
+    pub(crate) fn enqueue(self: &Arc<Self>, notification: Notification) -> bool {
+        self.push(notification, None)
+    }
+
+    /// Whether a pending notification drops all pages of the node.
+    pub(crate) fn drops_pages(&self, node: u64) -> bool {
+        self.queue().drops_pages(node)
+    }
+
+    /// Waits until no such notification is pending, at most until `deadline`.
+    pub(crate) fn wait_for_pages(&self, node: u64, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let pending = |queue: &mut Queue| queue.drops_pages(node);
+        drop(self.sent.wait_timeout_while(self.queue(), left, pending));
+    }
+
+    /// Queues a notification and waits until it was sent, at most for `timeout`. A handler must
+    /// not call this while the kernel holds a lock that the notification needs, unless it accepts
+    /// to time out.
+    pub(crate) fn enqueue_and_wait(self: &Arc<Self>, notification: Notification, timeout: Duration) {
+        let (done, sent) = sync_channel(1);
+        self.push(notification, Some(done));
+        let _late = sent.recv_timeout(timeout);
+    }
+
+    fn push(self: &Arc<Self>, notification: Notification, done: Option<SyncSender<()>>) -> bool {
+        let mut queue = self.queue();
+        if queue.closed || self.session().is_none() {
+            return false;
+        }
+        if done.is_none() && queue.waiting.contains(&notification) {
+            return true;
+        }
+        if queue.notifications.len() >= MAX_QUEUED {
+            tracing::debug!("the notification queue is full: invalidating everything that the kernel caches");
+            queue.notifications.clear();
+            queue.waiting.clear();
+            queue.notifications.push_back((Notification::Everything, None));
+            queue.waiting.insert(Notification::Everything);
+        }
+        queue.waiting.insert(notification.clone());
+        queue.notifications.push_back((notification, done));
+        let start = !std::mem::replace(&mut queue.started, true);
+        drop(queue);
+        if start {
+            return self.start();
+        }
+        self.changed.notify_one();
+        true
+    }
+
+    fn start(self: &Arc<Self>) -> bool {
+        let notifier = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("fuse-notify".into()).spawn(move || notifier.serve());
+        if let Err(error) = &thread {
+            tracing::warn!(%error, "no notification thread: out-of-band changes appear only when caches expire");
+            self.close();
+        }
+        thread.is_ok()
+    }
+
+    /// Waits until all notifications queued so far were sent. Returns false after `timeout`.
+    pub(crate) fn settle(&self, timeout: Duration) -> bool {
+        let sent = {
+            let mut queue = self.queue();
+            if queue.closed || (queue.notifications.is_empty() && queue.sending.is_none()) {
+                return true;
+            }
+            let (done, sent) = sync_channel(1);
+            queue.settling.push(done);
+            sent
+        };
+        // A dropped sender means that the connection is closed.
+        !matches!(sent.recv_timeout(timeout), Err(RecvTimeoutError::Timeout))
+    }
+
+    fn serve(&self) {
+        while let Some((notification, done)) = self.next() {
+            let Some(session) = self.session() else { return };
+            self.send(&session.notifier(), &notification);
+            if let Some(done) = done {
+                // The waiter may have timed out.
+                let _gone = done.try_send(());
+            }
+        }
+    }
+
+    fn next(&self) -> Option<(Notification, Option<SyncSender<()>>)> {
+        let mut queue = self.queue();
+        if queue.sending.take().is_some() {
+            self.sent.notify_all();
+        }
+        loop {
+            if queue.closed {
+                return None;
+            }
+            if let Some((notification, done)) = queue.notifications.pop_front() {
+                queue.waiting.remove(&notification);
+                queue.sending = Some(notification.clone());
+                return Some((notification, done));
+            }
+            for waiting in queue.settling.drain(..) {
+                let _gone = waiting.try_send(());
+            }
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn send(&self, kernel: &Notifier, notification: &Notification) {
+        let sent = match notification {
+            Notification::Entry { dir, name } => kernel.expire_entry(*dir, name),
+            Notification::Attributes(node) => kernel.inval_attributes(*node),
+            Notification::Data { node, start, len } => kernel.inval_inode(*node, *start, *len),
+            Notification::Everything => self.send_everything(kernel),
+        };
+        match sent {
+            // The kernel does not have it cached.
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => tracing::debug!(?notification, %error, "the kernel refused a notification"),
+        }
+    }
+
+    /// Invalidates names by incrementing their epoch (Linux 6.16; older kernels use them until
+    /// `cache=` expires), and attributes, data and listings node by node.
+    fn send_everything(&self, kernel: &Notifier) -> Result<(), Errno> {
+        let names = kernel.inc_epoch();
+        for node in self.nodes.all() {
+            match kernel.inval_inode(node, 0, 0) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        names
+    }
+}
+
+/// Handles the layers' upcalls (see [`Upcalls`]). Object numbers equal node ids, except for the
+/// root.
+pub(crate) struct UpcallHandler {
+    pub(crate) root: u64,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) notifier: Arc<NotificationQueue>,
+    pub(crate) files: Arc<Files>,
+}
+
+impl std::fmt::Debug for UpcallHandler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FromLayers")
+    }
+}
+
+impl UpcallHandler {
+    fn node(&self, vnode: u64) -> u64 {
+        if vnode == self.root { ROOT } else { self.nodes.successors.node_of(vnode) }
+    }
+}
+
+impl Upcalls for UpcallHandler {
+    fn entry_changed(&self, dir: u64, name: Name<'_>) {
+        let dir = self.node(dir);
+        self.notifier.enqueue(Notification::Entry { dir, name: name.as_bytes().into() });
+        // The kernel caches listings separately from names.
+        self.notifier.enqueue(Notification::Data { node: dir, start: 0, len: 0 });
+    }
+
+    fn attributes_changed(&self, vnode: u64) {
+        self.notifier.enqueue(Notification::Attributes(self.node(vnode)));
+    }
+
+    fn data_changed(&self, vnode: u64, range: Range<u64>) {
+        // The protocol's offsets are signed, and its length 0 means "to the end".
+        let node = self.node(vnode);
+        self.files.forget_cached_open(node);
+        let start = range.start.min(i64::MAX.cast_unsigned());
+        let len = range.end.saturating_sub(start);
+        if len > 0 {
+            let to_end = range.end > i64::MAX.cast_unsigned();
+            let len = if to_end { 0 } else { len.cast_signed() };
+            self.notifier.enqueue(Notification::Data { node, start, len });
+        }
+    }
+
+    fn data_moved(&self, vnode: u64) {
+        let node = self.node(vnode);
+        if self.files.supersede(node, || self.nodes.supersede(vnode)) {
+            // The kernel may have cached the attributes with a nonzero lifetime.
+            self.notifier.enqueue(Notification::Attributes(node));
+        }
+    }
+
+    fn everything_changed(&self) {
+        if let Some(open_cache) = &self.files.open_cache {
+            open_cache.forget_all();
+        }
+        self.notifier.enqueue(Notification::Everything);
+    }
+
+    fn stop_passthrough(&self, vnode: u64, drained: Drained) {
+        self.files.stop_passthrough(self.node(vnode), drained);
+    }
+
+    fn allow_passthrough(&self, vnode: u64) {
+        self.files.allow_passthrough(self.node(vnode));
+    }
+
+    fn passthrough(&self) -> Vec<u64> {
+        let nodes = self.files.with_passthrough();
+        nodes.into_iter().map(|node| self.nodes.successors.number_of(node)).collect()
+    }
+
+    fn settle(&self, timeout: Duration) -> bool {
+        self.notifier.settle(timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memfs::MemFs;
+    use vnode::Layer as _;
+
+    #[test]
+    fn nothing_is_queued_without_a_connection() {
+        let nodes = Arc::new(Nodes::new(MemFs::new().root()));
+        let notifier = NotificationQueue::new(nodes);
+        notifier.enqueue(Notification::Everything);
+        assert!(notifier.settle(Duration::ZERO));
+        notifier.enqueue_and_wait(Notification::Attributes(7), Duration::from_secs(60));
+        notifier.close();
+        notifier.enqueue(Notification::Attributes(7));
+        assert!(notifier.queue().notifications.is_empty() && notifier.settle(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_notification_is_pending_until_it_was_sent() {
+        let mut queue = Queue::default();
+        assert!(!queue.drops_pages(7));
+        queue.waiting.insert(Notification::pages(7));
+        assert!(queue.drops_pages(7) && !queue.drops_pages(8));
+        queue.waiting.clear();
+        queue.sending = Some(Notification::pages(7));
+        assert!(queue.drops_pages(7) && !queue.drops_pages(8));
+        queue.sending = Some(Notification::Attributes(7));
+        assert!(!queue.drops_pages(7));
+        queue.waiting.insert(Notification::Everything);
+        assert!(queue.drops_pages(7) && queue.drops_pages(8));
+        let begun = Instant::now();
+        let notifier = NotificationQueue::new(Arc::new(Nodes::new(MemFs::new().root())));
+        notifier.wait_for_pages(7, begun + Duration::from_secs(60));
+        *notifier.queue() = queue;
+        notifier.wait_for_pages(7, begun + Duration::from_millis(20));
+        assert!((20..60_000).contains(&begun.elapsed().as_millis()));
+    }
+}

@@ -1,0 +1,442 @@
+//! Tracks which state of a file the kernel's page cache holds, for files whose data passes through
+//! this server.
+//!
+//! By default (`AUTO_INVAL_DATA`) the kernel drops a file's pages whenever it receives another
+//! mtime or size, even if the file's own writers caused it, and even a page whose WRITE is in
+//! progress. A concurrent reader then fills the cache with old data, which a shared mapping may
+//! write back. So the server requests `EXPLICIT_INVAL_DATA` and invalidates pages itself after an
+//! out-of-band change. It detects one by a ctime later than any that the mount's own changes
+//! produced, together with another size or mtime.
+//!
+//! * While a change through the mount is in progress, nothing is compared; after the last one, the
+//!   file's stamp is taken again.
+//! * A dedicated thread notifies the kernel ([`crate::notifier`]), because the notification waits
+//!   for page locks.
+//! * An open compares too, even if the file is open already: the previous RELEASE may still be in
+//!   progress. The open returns once stale pages are dropped ([`crate::files`]), and so does every
+//!   other open of the file. So meanwhile no reader uses the pages and no WRITE is in progress.
+//! * While the file is open for writing, a WRITE may be in progress that has not reached the
+//!   server. Pages dropped now may be read again before it arrives, and would keep the old data. So
+//!   they are dropped once the file is no longer open for writing, or after a period without writes
+//!   ([`IDLE`]). In the latter case they are dropped again after the next write.
+//! * An out-of-band change between two changes through the mount goes unnoticed if nothing reveals
+//!   it before the second one.
+
+use crate::notifier::{Notification, NotificationQueue};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use vnode::{Attr, NumberMap, SHARDS, Time, shard_of};
+
+/// After this time without a write, a WRITE is unlikely to be in progress.
+const IDLE: Duration = Duration::from_millis(100);
+
+/// Attributes that reveal a change of a file's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    ctime: Time,
+    mtime: Time,
+    size: u64,
+}
+
+impl Stamp {
+    fn of(attr: &Attr) -> Self {
+        Self { ctime: attr.ctime, mtime: attr.mtime, size: attr.size }
+    }
+
+    /// Whether `later` has other data. A change of attributes alone moves only the ctime.
+    fn has_other_data(&self, later: &Self) -> bool {
+        (later.mtime, later.size) != (self.mtime, self.size)
+    }
+}
+
+/// How a file's stamp was obtained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    /// It describes the data in the page cache.
+    Known,
+    /// Changes through the mount are in progress, and none has completed.
+    Begun,
+    /// It is the latest one after the changes that have completed.
+    Ended,
+    /// The file changed through the mount, and its stamp since could not be obtained.
+    Lost,
+}
+
+/// State of a file that was opened through the page cache.
+#[derive(Clone, Copy, Debug)]
+struct FileState {
+    stamp: Stamp,
+    trust: Trust,
+    /// Number of changes through the mount in progress.
+    busy: u32,
+    /// Time of the last change through the mount.
+    changed: Option<Instant>,
+    /// The pages are out of date, but kept because the file is open for writing.
+    stale: bool,
+    /// Pages were dropped although the file was open for writing.
+    dropped_while_open: bool,
+}
+
+impl FileState {
+    fn of(attr: &Attr) -> Self {
+        let (stamp, trust) = (Stamp::of(attr), Trust::Known);
+        Self { stamp, trust, busy: 0, changed: None, stale: false, dropped_while_open: false }
+    }
+
+    /// Adopts these attributes as the state of the pages that replace the dropped ones.
+    fn adopt(&mut self, attr: &Attr) {
+        self.stale = false;
+        if self.busy == 0 && (self.trust != Trust::Known || attr.ctime >= self.stamp.ctime) {
+            (self.stamp, self.trust) = (Stamp::of(attr), Trust::Known);
+        }
+    }
+
+    /// Whether the stamp can be compared with others.
+    fn is_comparable(&self) -> bool {
+        self.busy == 0 && self.trust == Trust::Known
+    }
+
+    /// Whether the data changed out of band. The ctime check admits attributes that were read
+    /// before a change through the mount and are compared after it.
+    fn is_stale_at(&self, attr: &Attr) -> bool {
+        self.is_comparable() && attr.ctime > self.stamp.ctime && self.stamp.has_other_data(&Stamp::of(attr))
+    }
+
+    /// Whether the data certainly did not change out of band. With coarse timestamps two changes
+    /// can have the same time.
+    fn is_valid_at(&self, attr: &Attr) -> bool {
+        let is_same = attr.ctime < self.stamp.ctime || !self.stamp.has_other_data(&Stamp::of(attr));
+        self.is_comparable() && !self.stale && is_same
+    }
+
+    /// Records an out-of-band change, and returns whether the pages have to be dropped.
+    fn check_stale(&mut self, attr: &Attr) -> bool {
+        self.stale |= self.is_stale_at(attr);
+        self.stale
+    }
+
+    /// Whether pages may be dropped while the file is open for writing.
+    fn is_idle(&self) -> bool {
+        self.busy == 0 && self.changed.is_none_or(|changed| changed.elapsed() >= IDLE)
+    }
+
+    /// See [`PageCache::opened`].
+    fn opened(&mut self, (node, attr): (u64, &Attr), written: bool, notifier: &Arc<NotificationQueue>) -> PageState {
+        if self.is_valid_at(attr) {
+            return PageState::Valid;
+        }
+        match (self.check_stale(attr), written) {
+            // The apparent change may be one through the mount.
+            (false, true) => return PageState::Valid,
+            (true, true) if !self.is_idle() => return PageState::BeingWritten,
+            _ => {}
+        }
+        // Under the caller's lock: an open that finds the new stamp must find the notification too.
+        self.adopt(attr);
+        if self.drop_pages(node, written, notifier) { PageState::Dropping } else { PageState::Unknown }
+    }
+
+    /// Whether attributes that are being sent to the kernel show an out-of-band change.
+    fn is_out_of_band(&mut self, attr: &Attr) -> bool {
+        if self.busy == 0 && self.trust == Trust::Lost {
+            self.stamp = Stamp::of(attr);
+            self.trust = Trust::Known;
+        }
+        self.check_stale(attr)
+    }
+
+    /// Queues a notification that drops all pages of the file. Returns false if the kernel cannot
+    /// be notified.
+    fn drop_pages(&mut self, node: u64, written: bool, notifier: &Arc<NotificationQueue>) -> bool {
+        tracing::debug!(node, "out-of-band change of a file: dropping its pages");
+        self.dropped_while_open = written;
+        notifier.enqueue(Notification::pages(node))
+    }
+
+    /// Records the start of a change through the mount.
+    fn begin(&mut self) {
+        if self.busy == 0 {
+            self.trust = Trust::Begun;
+        }
+        self.busy += 1;
+    }
+
+    /// Records the end of a change; `attr`: the attributes after it.
+    fn end(&mut self, attr: Option<&Attr>) {
+        self.busy = self.busy.saturating_sub(1);
+        self.changed = Some(Instant::now());
+        // The change may have been in progress when pages were dropped.
+        self.stale |= std::mem::take(&mut self.dropped_while_open);
+        match attr.map(Stamp::of) {
+            None => self.trust = Trust::Lost,
+            // Another change may have completed, and its attributes been read, after these.
+            Some(after) if self.trust == Trust::Begun || after.ctime >= self.stamp.ctime => self.stamp = after,
+            Some(_) => {}
+        }
+        if self.trust != Trust::Lost {
+            self.trust = if self.busy == 0 { Trust::Known } else { Trust::Ended };
+        }
+    }
+}
+
+/// State of the pages that the kernel may hold of a file being opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageState {
+    /// The pages are valid.
+    Valid,
+    /// The server does not know which state of the file they hold.
+    Unknown,
+    /// The pages are stale, and a notification to drop them is queued.
+    Dropping,
+    /// The pages are stale, but kept for now because the file is being written.
+    BeingWritten,
+}
+
+/// Files of a mount that may have pages in the kernel's cache.
+#[derive(Default)]
+pub(crate) struct PageCache {
+    shards: [Mutex<NumberMap<FileState>>; SHARDS],
+    count: AtomicUsize,
+}
+
+/// A change through the mount, until [`PageCache::end`].
+#[must_use]
+pub(crate) struct Change(Option<u64>);
+
+impl Change {
+    /// Whether the attributes after the change are needed.
+    pub(crate) const fn matters(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl PageCache {
+    fn shard(&self, node: u64) -> MutexGuard<'_, NumberMap<FileState>> {
+        self.shards[shard_of(node)].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the state of the pages of a file that is opened through the page cache. `attr`: its
+    /// attributes, if available. `written`: the file is open for writing.
+    pub(crate) fn opened(
+        &self,
+        node: u64,
+        attr: Option<&Attr>,
+        written: bool,
+        notifier: &Arc<NotificationQueue>,
+    ) -> PageState {
+        let mut shard = self.shard(node);
+        match (attr, shard.get_mut(&node)) {
+            (None, known) => {
+                known.into_iter().for_each(|known| known.trust = Trust::Lost);
+                PageState::Unknown
+            }
+            (Some(attr), None) => {
+                shard.insert(node, FileState::of(attr));
+                self.count.fetch_add(1, Ordering::Relaxed);
+                PageState::Unknown
+            }
+            (Some(attr), Some(known)) => known.opened((node, attr), written, notifier),
+        }
+    }
+
+    /// Whether the kernel may hold pages of any file.
+    pub(crate) fn any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Forgets a node that the kernel has forgotten, or whose writes bypass the cache from now on.
+    pub(crate) fn forget(&self, node: u64) {
+        if self.any() && self.shard(node).remove(&node).is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Records the start of a change of data, size or times through the mount.
+    pub(crate) fn begin(&self, node: u64) -> Change {
+        if !self.any() {
+            return Change(None);
+        }
+        Change(self.shard(node).get_mut(&node).map(|known| {
+            known.begin();
+            node
+        }))
+    }
+
+    /// Records the end of a change, successful or not; `attr`: the attributes since, if available.
+    pub(crate) fn end(&self, change: &Change, attr: Option<&Attr>) {
+        let Some(node) = change.0 else { return };
+        if let Some(known) = self.shard(node).get_mut(&node) {
+            known.end(attr);
+        }
+    }
+
+    /// Whether attributes that are being sent to the kernel show an out-of-band change.
+    pub(crate) fn is_out_of_band(&self, node: u64, attr: &Attr) -> bool {
+        self.any() && self.shard(node).get_mut(&node).is_some_and(|known| known.is_out_of_band(attr))
+    }
+
+    /// Drops the pages after such a change. `written`: the file is open for writing.
+    pub(crate) fn drop_if_stale(&self, node: u64, attr: &Attr, written: bool, notifier: &Arc<NotificationQueue>) {
+        let mut shard = self.shard(node);
+        if let Some(known) = shard.get_mut(&node).filter(|known| known.stale && (!written || known.is_idle())) {
+            known.adopt(attr);
+            known.drop_pages(node, written, notifier);
+        }
+    }
+
+    /// Drops stale pages after the last open file for writing was released.
+    pub(crate) fn last_writer_closed(&self, node: u64, notifier: &Arc<NotificationQueue>) {
+        if !self.any() {
+            return;
+        }
+        let mut shard = self.shard(node);
+        if let Some(known) = shard.get_mut(&node) {
+            known.dropped_while_open = false;
+            if std::mem::take(&mut known.stale) {
+                known.drop_pages(node, false, notifier);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::Nodes;
+    use memfs::MemFs;
+    use vnode::{Cx, Layer};
+
+    fn attr(ctime: i64, mtime: i64, size: u64) -> Attr {
+        let time = |sec| Time { sec, nsec: 0 };
+        let any = MemFs::new().root().getattr(&Cx::internal(0, 0)).unwrap();
+        Attr { ctime: time(ctime), mtime: time(mtime), size, ..any }
+    }
+
+    /// A page cache whose kernel cannot be notified.
+    struct TestPages {
+        pages: PageCache,
+        notifier: Arc<NotificationQueue>,
+    }
+
+    impl TestPages {
+        fn new() -> Self {
+            Self {
+                pages: PageCache::default(),
+                notifier: NotificationQueue::new(Arc::new(Nodes::new(MemFs::new().root()))),
+            }
+        }
+
+        /// Opens node 7.
+        fn opened(&self, attr: Option<Attr>, written: bool) -> PageState {
+            self.pages.opened(7, attr.as_ref(), written, &self.notifier)
+        }
+
+        /// Sends attributes of node 7 to the kernel.
+        fn is_out_of_band(&self, attr: &Attr) -> bool {
+            let out_of_band = self.pages.is_out_of_band(7, attr);
+            self.pages.drop_if_stale(7, attr, false, &self.notifier);
+            out_of_band
+        }
+    }
+
+    #[test]
+    fn pages_survive_opens_without_an_out_of_band_change() {
+        let test = TestPages::new();
+        let opened = |attr| test.opened(Some(attr), false);
+        assert_eq!(opened(attr(1, 1, 10)), PageState::Unknown, "nothing is known of pages from before");
+        assert_eq!(opened(attr(1, 1, 10)), PageState::Valid);
+        assert_eq!(opened(attr(2, 1, 10)), PageState::Valid, "chmod changes no data");
+        assert_eq!(opened(attr(3, 3, 10)), PageState::Unknown);
+        assert_eq!(opened(attr(4, 3, 11)), PageState::Unknown);
+        assert_eq!(opened(attr(4, 3, 12)), PageState::Unknown, "with coarse times");
+        assert_eq!(opened(attr(3, 3, 10)), PageState::Valid, "read before, compared late");
+        assert_eq!(test.opened(None, false), PageState::Unknown);
+        assert_eq!(opened(attr(4, 3, 12)), PageState::Unknown);
+        assert_eq!(opened(attr(4, 3, 12)), PageState::Valid);
+        test.pages.forget(7);
+        assert_eq!(opened(attr(4, 3, 12)), PageState::Unknown);
+    }
+
+    #[test]
+    fn pages_are_kept_while_a_file_is_being_written() {
+        let test = TestPages::new();
+        test.opened(Some(attr(1, 1, 10)), false);
+        let change = test.pages.begin(7);
+        assert_eq!(test.opened(Some(attr(3, 3, 10)), true), PageState::Valid, "it may be ours");
+        test.pages.end(&change, Some(&attr(3, 3, 10)));
+        assert_eq!(test.opened(Some(attr(3, 3, 10)), true), PageState::Valid);
+        assert_eq!(test.opened(Some(attr(4, 4, 10)), true), PageState::BeingWritten);
+        let change = test.pages.begin(7);
+        test.pages.end(&change, Some(&attr(5, 5, 10)));
+        assert_eq!(test.opened(Some(attr(5, 5, 10)), true), PageState::BeingWritten, "it is still to be done");
+        test.pages.drop_if_stale(7, &attr(5, 5, 10), true, &test.notifier);
+        assert!(test.pages.is_out_of_band(7, &attr(5, 5, 10)));
+        test.pages.last_writer_closed(7, &test.notifier);
+        assert!(!test.pages.is_out_of_band(7, &attr(5, 5, 10)));
+        assert_eq!(test.opened(Some(attr(5, 5, 10)), false), PageState::Valid);
+    }
+
+    #[test]
+    fn pages_are_dropped_while_an_open_writer_is_idle() {
+        let test = TestPages::new();
+        test.opened(Some(attr(1, 1, 10)), true);
+        assert!(test.pages.is_out_of_band(7, &attr(2, 2, 10)));
+        test.pages.drop_if_stale(7, &attr(2, 2, 10), true, &test.notifier);
+        assert!(!test.pages.is_out_of_band(7, &attr(2, 2, 10)));
+        // This write may have been in progress meanwhile.
+        let change = test.pages.begin(7);
+        test.pages.end(&change, Some(&attr(3, 3, 10)));
+        assert!(test.pages.is_out_of_band(7, &attr(3, 3, 10)));
+        assert_eq!(test.opened(Some(attr(3, 3, 10)), true), PageState::BeingWritten);
+        assert_eq!(test.opened(Some(attr(3, 3, 10)), false), PageState::Unknown);
+        assert_eq!(test.opened(Some(attr(3, 3, 10)), false), PageState::Valid);
+    }
+
+    #[test]
+    fn changes_through_the_mount_are_not_out_of_band() {
+        let test = TestPages::new();
+        test.opened(Some(attr(1, 1, 10)), false);
+        let (first, second) = (test.pages.begin(7), test.pages.begin(7));
+        assert!(first.matters() && !test.is_out_of_band(&attr(2, 2, 12)));
+        test.pages.end(&first, Some(&attr(2, 2, 12)));
+        assert!(!test.is_out_of_band(&attr(3, 3, 13)), "one is still in progress");
+        test.pages.end(&second, Some(&attr(3, 3, 13)));
+        assert!(!test.is_out_of_band(&attr(3, 3, 13)));
+        assert!(!test.is_out_of_band(&attr(2, 2, 12)), "a late reply");
+        assert!(test.is_out_of_band(&attr(4, 4, 13)));
+        assert!(!test.is_out_of_band(&attr(4, 4, 13)), "sent once");
+        let third = test.pages.begin(7);
+        test.pages.end(&third, None);
+        assert!(!test.is_out_of_band(&attr(5, 5, 13)), "what it is since is not known");
+        assert!(test.is_out_of_band(&attr(6, 6, 13)));
+    }
+
+    #[test]
+    fn the_latest_change_counts_regardless_of_completion_order() {
+        let test = TestPages::new();
+        test.opened(Some(attr(1, 1, 10)), false);
+        let (first, second) = (test.pages.begin(7), test.pages.begin(7));
+        test.pages.end(&second, Some(&attr(3, 3, 13)));
+        // These attributes were read before the second change completed.
+        test.pages.end(&first, Some(&attr(2, 2, 12)));
+        assert!(!test.is_out_of_band(&attr(3, 3, 13)));
+        assert_eq!(test.opened(Some(attr(3, 3, 13)), false), PageState::Valid);
+        let (first, second) = (test.pages.begin(7), test.pages.begin(7));
+        test.pages.end(&first, None);
+        test.pages.end(&second, Some(&attr(4, 4, 14)));
+        assert!(!test.is_out_of_band(&attr(5, 5, 15)), "the first may have ended last");
+        // The clock was set back.
+        let change = test.pages.begin(7);
+        test.pages.end(&change, Some(&attr(1, 1, 11)));
+        assert!(test.is_out_of_band(&attr(2, 2, 11)));
+    }
+
+    #[test]
+    fn files_without_pages_are_not_tracked() {
+        let test = TestPages::new();
+        assert!(!test.pages.begin(7).matters() && !test.is_out_of_band(&attr(1, 1, 1)));
+        test.pages.opened(8, Some(&attr(1, 1, 10)), false, &test.notifier);
+        assert!(!test.pages.begin(7).matters() && !test.is_out_of_band(&attr(1, 1, 1)));
+    }
+}
