@@ -1,7 +1,7 @@
 use crate::file::HostFile;
 use crate::hot::Use;
 use crate::layer::statx_fd;
-use crate::reach::{Fd, GLANCE, proc_path, retry};
+use crate::reopen::{Fd, READ_NONBLOCK, proc_path, retry};
 use crate::sys;
 use crate::vnode_impl::HostVnode;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use rustix::fs::{
 };
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, Result, SetAttr, SetTime, StatFs, Time};
 
-/// What statx(2) says an object is.
+/// Returns the kind of object that statx(2) reports.
 pub(crate) fn kind_of(stat: &Statx) -> Kind {
     Kind::from_mode(u32::from(stat.stx_mode)).unwrap_or(Kind::Regular)
 }
@@ -19,7 +19,7 @@ fn time_of(time: rustix::fs::StatxTimestamp) -> Time {
     Time { sec: time.tv_sec, nsec: time.tv_nsec }
 }
 
-/// What statx(2) answered, under the vnode's number.
+/// Converts a statx(2) result to attributes with the vnode's number.
 pub(crate) fn attr_of(stat: &Statx, ino: u64) -> Attr {
     let is_device = matches!(kind_of(stat), Kind::CharDevice | Kind::BlockDevice);
     Attr {
@@ -47,7 +47,7 @@ fn timespec_of(time: Option<SetTime>) -> Timespec {
     }
 }
 
-/// Through what attributes are changed.
+/// The descriptor through which attributes are changed.
 enum Descriptor<'a> {
     OfFile(&'a HostFile),
     Own(OwnedFd),
@@ -70,8 +70,8 @@ impl HostVnode {
         if let Some((_, stat)) = self.hot() {
             return Ok(attr_of(&stat, self.number()));
         }
-        let stamp = files.is_second(Use::Attributes, self.number()).then(|| files.stamp(self.number()));
-        let fd = self.fd_anew()?;
+        let stamp = files.is_repeated(Use::Attributes, self.number()).then(|| files.stamp(self.number()));
+        let fd = self.fresh_fd()?;
         let stat = statx_fd(&fd)?;
         if let (Some(stamp), Fd::Own(fd), 1..) = (stamp, fd, stat.stx_nlink) {
             self.keep_reference(fd, stamp);
@@ -80,9 +80,9 @@ impl HostVnode {
     }
 
     pub(crate) fn change_attributes(&self, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
-        self.fs().changing()?;
+        self.fs().check_writable()?;
         let file = file.and_then(|file| file.as_any().downcast_ref::<HostFile>());
-        if set.mode.is_some() && self.what() == Kind::Symlink {
+        if set.mode.is_some() && self.object_kind() == Kind::Symlink {
             return Err(Errno::OPNOTSUPP);
         }
         let fd = match file {
@@ -91,8 +91,9 @@ impl HostVnode {
             _ => Descriptor::Any(self.fd()?),
         };
         let fd = fd.as_fd();
-        // The size goes first, since it is what can fail when all else succeeds. It makes no difference to the rest: only a change
-        // of owner takes bits away from the mode, and the times come last.
+        // The size is set first, because it can fail where the other changes succeed. The order
+        // does not affect the result: only a change of owner clears mode bits, and the times are
+        // set last.
         if let Some(size) = set.size {
             retry(|| rustix::fs::ftruncate(fd, size))?;
         }
@@ -106,9 +107,10 @@ impl HostVnode {
     }
 
     fn open_to_truncate(&self) -> Result<OwnedFd> {
-        match self.what() {
+        match self.object_kind() {
             Kind::Regular => {
-                // As in `open_shared`: what was removed must not be cut in place of what has its name now.
+                // As in `open_shared`: drop an entry of a removed file, which must not be truncated
+                // in place of the file that has its name now.
                 drop(self.hot());
                 self.reopen_named(OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY)
             }
@@ -117,16 +119,16 @@ impl HostVnode {
         }
     }
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     pub(crate) fn link_target(&self) -> Result<Vec<u8>> {
-        if self.what() != Kind::Symlink {
+        if self.object_kind() != Kind::Symlink {
             return Err(Errno::INVAL);
         }
         let fd = self.fd()?;
         Ok(rustix::fs::readlinkat(fd, c"", Vec::with_capacity(256))?.into_bytes())
     }
 
-    pub(crate) fn figures(&self) -> Result<StatFs> {
+    pub(crate) fn fs_stats(&self) -> Result<StatFs> {
         let stat = rustix::fs::fstatvfs(self.fd()?)?;
         Ok(StatFs {
             frsize: stat.f_frsize,
@@ -137,31 +139,32 @@ impl HostVnode {
             files: stat.f_files,
             ffree: stat.f_ffree,
             namemax: u32::try_from(stat.f_namemax).unwrap_or(u32::MAX),
-            // One layer lies on one mount, so on one file system.
+            // A layer lies on one mount, so on one file system.
             fsid: self.fs().root_dev,
         })
     }
 
-    /// fsync(2) of what is not open.
+    /// Syncs an object that is not open.
     pub(crate) fn make_durable(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
         cx.require_blocking()?;
         if self.fs().read_only {
             return Ok(());
         }
-        if self.what() == Kind::Regular {
-            // By a descriptor of its own: a failure is reported to each open file once.
-            return sync_fd(self.reopen(GLANCE)?.as_fd(), data_only);
+        if self.object_kind() == Kind::Regular {
+            // Through a new descriptor: the host reports a failure once to each open file, and a
+            // shared one would consume another's report.
+            return sync_fd(self.reopen(READ_NONBLOCK)?.as_fd(), data_only);
         }
-        let Some(fd) = self.glance()? else { return Err(Errno::INVAL) };
+        let Some(fd) = self.readable_fd()? else { return Err(Errno::INVAL) };
         match sync_fd(fd.as_fd(), data_only) {
-            // A descriptor for reference only, by which a directory is kept that was removed.
-            Err(Errno::BADF) => sync_fd(self.reopen(GLANCE)?.as_fd(), data_only),
+            // An `O_PATH` descriptor, which keeps a removed directory.
+            Err(Errno::BADF) => sync_fd(self.reopen(READ_NONBLOCK)?.as_fd(), data_only),
             other => other,
         }
     }
 }
 
-/// fsync(2) or fdatasync(2).
+/// Calls fsync(2) or fdatasync(2).
 pub(crate) fn sync_fd(fd: BorrowedFd<'_>, data_only: bool) -> Result<()> {
     retry(|| if data_only { rustix::fs::fdatasync(fd) } else { rustix::fs::fsync(fd) })
 }
@@ -178,7 +181,7 @@ fn change_owner(fd: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
     rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)
 }
 
-/// The mode asked for, or else the present one without the bits that `kill_suidgid` takes away.
+/// Sets the requested mode, or clears the bits that `kill_suidgid` removes.
 fn change_mode(fd: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
     let mode = match set.mode {
         Some(mode) => mode & 0o7777,
@@ -198,8 +201,8 @@ fn change_mode(fd: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
     }
 }
 
-/// The permission bits without set-user-id, and without set-group-id where the group may execute; `None` if they have
-/// neither, or it is a directory, whose bits mean something else.
+/// Returns the permission bits without set-user-id, and without set-group-id if the group may
+/// execute. `None` if neither bit is set, or for a directory, where the bits mean something else.
 fn without_suidgid(mode: u32) -> Option<u32> {
     if Kind::from_mode(mode) == Some(Kind::Directory) {
         return None;
@@ -215,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn set_id_bits_are_killed_as_the_kernel_does() {
+    fn set_id_bits_are_cleared_as_the_kernel_does() {
         assert_eq!(without_suidgid(0o106_755), Some(0o755));
         assert_eq!(without_suidgid(0o102_745), None);
         assert_eq!(without_suidgid(0o104_644), Some(0o644));

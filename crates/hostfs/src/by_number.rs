@@ -1,49 +1,49 @@
-//! An object by its number, and the names of an object.
+//! Vnodes by number, and the names of an object.
 //!
-//! Numbers of most objects are inode numbers. On ext4, f2fs, squashfs, btrfs and xfs a file handle
-//! can be made from one, and the host opens it; everywhere else a [`Finder`] walks the tree. A
-//! handle reaches every inode of the file system, so whatever one opens must be shown to lie inside
-//! the root: a directory by its `..`, anything else by a name that leads to it.
+//! The numbers of most objects are inode numbers. On ext4, f2fs, squashfs, btrfs and xfs the layer
+//! constructs a file handle from the number, and the host opens it. Elsewhere a [`Finder`] walks
+//! the tree. A handle can reach every inode of the file system, so the layer verifies that the
+//! object lies inside the root: a directory by following `..`, any other object by a name inside.
 
 use crate::handle::FileHandle;
 use crate::identity::{self, HostInode};
 use crate::layer::{Shared, dev_of, statx_fd};
-use crate::reach::{REFER, proc_path, retry};
+use crate::reopen::{PATH_ONLY, proc_path, retry};
 use crate::sys;
-use crate::vnode_impl::{At, HostVnode, Reach};
+use crate::vnode_impl::{At, HostVnode, Locator};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use std::sync::Arc;
 use vnode::{Cx, Entry, Errno, Kind, Name, NameSink, Result, Vnode};
 
-/// More directories than this never lie in one another.
-const DEEPEST: u32 = 1 << 20;
+/// Maximum depth of directories, against endless loops.
+const MAX_DEPTH: u32 = 1 << 20;
 
-/// How a file system makes the handle of an inode from its number.
+/// How to construct the handle of an inode from its number on this file system.
 #[derive(Clone, Debug)]
 pub(crate) struct Forge {
     kind: i32,
     /// The handle of the root.
     model: Box<[u8]>,
     form: Form,
-    /// No inode that a handle can reach lies outside the root.
+    /// Whether the root is the root of the file system, so that every inode lies inside it.
     whole: bool,
 }
 
-/// What such a handle looks like: the number, what else the model has, and the generation.
+/// Layout of a handle: the inode number, fields copied from the model, and the generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// 32 bits, and a generation that may be 0 for "any".
+    /// A 32-bit number, and a generation that may be 0 for "any".
     Narrow,
-    /// 64 bits, the subvolume, and a generation that may be 0 for "any".
+    /// A 64-bit number, the subvolume, and a generation that may be 0 for "any".
     Btrfs,
-    /// 32 or 64 bits, and the generation.
+    /// A 32-bit or 64-bit number, and the exact generation.
     Xfs,
 }
 
 impl Forge {
-    /// Of a file system of that type (statfs(2)) whose root directory has this number and handle;
-    /// `None` if handles can't be made there.
+    /// Returns the rule for a file system with this magic number of statfs(2), whose root directory
+    /// has this inode number and handle. `None` if handles can't be constructed there.
     pub(crate) fn of(magic: u64, ino: u64, handle: &FileHandle) -> Option<Self> {
         const EXT: u64 = 0xef53;
         const F2FS: u64 = 0xf2f5_2010;
@@ -53,8 +53,8 @@ impl Forge {
         let (kind, model) = handle.parts();
         let narrow = model.first_chunk() == Some(&(ino as u32).to_le_bytes());
         let wide = model.first_chunk() == Some(&ino.to_le_bytes());
-        // The handle types of the kernel's exportfs: FILEID_INO32_GEN, FILEID_BTRFS_WITHOUT_PARENT,
-        // and FILEID_INO32_GEN with the flag of xfs for 64 bits.
+        // Handle types of the kernel's exportfs: FILEID_INO32_GEN, FILEID_BTRFS_WITHOUT_PARENT, and
+        // FILEID_INO32_GEN with the xfs flag for 64 bits.
         let form = match (magic, kind, model.len()) {
             (EXT | F2FS | SQUASHFS, 1, 8) if narrow => Form::Narrow,
             (BTRFS, 0x4d, 20) if wide => Form::Btrfs,
@@ -62,12 +62,12 @@ impl Forge {
             (XFS, 0x81, 12) if wide => Form::Xfs,
             _ => return None,
         };
-        // The numbers of the root directories of these file systems and of btrfs subvolumes.
+        // Inode numbers of the root directories of these file systems, and of btrfs subvolumes.
         let whole = matches!((magic, ino), (EXT, 2) | (F2FS, 3) | (BTRFS, 256));
         Some(Self { kind, model: model.into(), form, whole })
     }
 
-    /// The handle of an inode.
+    /// Constructs the handle of an inode.
     fn handle(&self, root: BorrowedFd<'_>, ino: u64) -> Result<Vec<u8>> {
         let generation = if self.form == Form::Xfs { sys::xfs_generation(root, ino)? } else { 0 };
         let mut handle = self.model.to_vec();
@@ -84,23 +84,23 @@ impl Forge {
 }
 
 impl Shared {
-    /// The vnode of a number that nobody holds.
-    pub(crate) fn by_number(self: &Arc<Self>, cx: &Cx<'_>, number: u64) -> Result<Arc<HostVnode>> {
+    /// Returns the vnode of a number that has no live vnode.
+    pub(crate) fn vnode_by_number(self: &Arc<Self>, cx: &Cx<'_>, number: u64) -> Result<Arc<HostVnode>> {
         cx.require_blocking()?;
         match &self.forge {
-            Some(forge) if identity::is_plain(number) => self.by_forged_handle(cx, forge, number),
+            Some(forge) if identity::is_plain(number) => self.vnode_by_forged_handle(cx, forge, number),
             _ => {
                 let found = self.finder.find(cx, &self.root_of_walk()?, number, 1)?.into_iter().next();
-                self.own(&found.ok_or(Errno::STALE)?.entry.vnode)
+                self.downcast(&found.ok_or(Errno::STALE)?.entry.vnode)
             }
         }
     }
 
-    fn by_forged_handle(self: &Arc<Self>, cx: &Cx<'_>, forge: &Forge, number: u64) -> Result<Arc<HostVnode>> {
+    fn vnode_by_forged_handle(self: &Arc<Self>, cx: &Cx<'_>, forge: &Forge, number: u64) -> Result<Arc<HostVnode>> {
         let handle = forge.handle(self.root.as_fd(), number)?;
-        let opened = sys::open_by_handle(self.root.as_fd(), forge.kind, &handle, REFER.bits().cast_signed());
+        let opened = sys::open_by_handle(self.root.as_fd(), forge.kind, &handle, PATH_ONLY.bits().cast_signed());
         let fd = opened.map_err(|errno| match errno {
-            // There is no such inode, or no such number.
+            // No such inode, or an invalid number.
             Errno::NOENT | Errno::INVAL => Errno::STALE,
             errno => errno,
         })?;
@@ -110,7 +110,7 @@ impl Shared {
             return Err(Errno::STALE);
         }
         let Entry { vnode, attr } = self.root_vnode()?.entry_of_fd(fd.as_fd(), None)?;
-        let vnode = self.own(&vnode)?;
+        let vnode = self.downcast(&vnode)?;
         let inside = forge.whole
             || match attr.kind() {
                 Kind::Directory => self.is_inside(&fd)?,
@@ -119,16 +119,16 @@ impl Shared {
         if inside { Ok(vnode) } else { Err(Errno::STALE) }
     }
 
-    /// Does the directory lie inside the root?
+    /// Whether the directory lies inside the root.
     fn is_inside(&self, dir: &OwnedFd) -> Result<bool> {
         let mut at = inode_of(dir)?;
         let mut above: Option<OwnedFd> = None;
-        for _ in 0..DEEPEST {
+        for _ in 0..MAX_DEPTH {
             if at == self.root_inode {
                 return Ok(true);
             }
-            let up = match self.up(above.as_ref().unwrap_or(dir)) {
-                // Outside of a mount that shows a part of the file system only.
+            let up = match self.open_parent(above.as_ref().unwrap_or(dir)) {
+                // Outside a mount that exposes only a part of the file system.
                 Err(Errno::NOENT) => return Ok(false),
                 other => other?,
             };
@@ -141,16 +141,16 @@ impl Shared {
         Ok(false)
     }
 
-    fn up(&self, dir: impl AsFd) -> Result<OwnedFd> {
-        retry(|| rustix::fs::openat(dir.as_fd(), c"..", REFER | OFlags::DIRECTORY, Mode::empty()))
+    fn open_parent(&self, dir: impl AsFd) -> Result<OwnedFd> {
+        retry(|| rustix::fs::openat(dir.as_fd(), c"..", PATH_ONLY | OFlags::DIRECTORY, Mode::empty()))
     }
 
-    /// The vnode of a directory that `fd` is open on.
+    /// Returns the vnode of the directory that `fd` is open on.
     fn dir_of_fd(self: &Arc<Self>, fd: &OwnedFd) -> Result<Arc<HostVnode>> {
         if inode_of(fd)? == self.root_inode {
             return self.root_vnode();
         }
-        self.own(&self.root_vnode()?.entry_of_fd(fd.as_fd(), None)?.vnode)
+        self.downcast(&self.root_vnode()?.entry_of_fd(fd.as_fd(), None)?.vnode)
     }
 
     fn root_vnode(&self) -> Result<Arc<HostVnode>> {
@@ -161,7 +161,7 @@ impl Shared {
         Ok(self.root_vnode()?)
     }
 
-    fn own(&self, vnode: &Arc<dyn Vnode>) -> Result<Arc<HostVnode>> {
+    fn downcast(&self, vnode: &Arc<dyn Vnode>) -> Result<Arc<HostVnode>> {
         self.root_vnode()?.same_layer(vnode)
     }
 }
@@ -172,17 +172,18 @@ fn inode_of(fd: impl AsFd) -> Result<HostInode> {
 }
 
 impl HostVnode {
-    /// Tells the names of this object: none if it is the root or was removed. The first one is
-    /// cheap if it is known; that there are no more of them may take a walk.
-    pub(crate) fn tell_names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
-        if let Reach::Root(_) = self.reach() {
+    /// Passes the names of this object to `sink`: none for the root or a removed object. A known
+    /// first name is cheap. Finding the others, or that there are none, may take a walk of the
+    /// tree.
+    pub(crate) fn emit_names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+        if let Locator::Root(_) = self.locator() {
             return Ok(());
         }
         let nlink = self.attributes()?.nlink as usize;
         if nlink == 0 {
             return Ok(());
         }
-        let mut tell = |names: &[At]| -> Result<bool> {
+        let mut emit = |names: &[At]| -> Result<bool> {
             for At { parent, name } in names {
                 let dir: Arc<dyn Vnode> = Arc::clone(parent) as Arc<dyn Vnode>;
                 if !sink(&dir, Name::new(name)?) {
@@ -191,31 +192,32 @@ impl HostVnode {
             }
             Ok(true)
         };
-        if self.what() == Kind::Directory {
+        if self.object_kind() == Kind::Directory {
             let names: Vec<At> = self.name_of_directory(cx)?.into_iter().collect();
-            return tell(&names).map(|_| ());
+            return emit(&names).map(|_| ());
         }
         let first = self.names_of_file(cx, 1)?;
-        if tell(&first)? && first.len() < nlink {
+        if emit(&first)? && first.len() < nlink {
             let mut rest = self.names_of_file(cx, nlink)?;
-            rest.retain(|at| !first.iter().any(|told| Arc::ptr_eq(&told.parent, &at.parent) && told.name == at.name));
-            tell(&rest)?;
+            rest.retain(|at| !first.iter().any(|seen| Arc::ptr_eq(&seen.parent, &at.parent) && seen.name == at.name));
+            emit(&rest)?;
         }
         Ok(())
     }
 
-    /// Its name, by `..`. Nothing if it was moved out of the root or removed meanwhile.
+    /// Finds the name of this directory through `..`. `None` if it was moved out of the root or
+    /// removed meanwhile.
     fn name_of_directory(&self, cx: &Cx<'_>) -> Result<Option<At>> {
         if let Some(known) = self.known_place()? {
             return Ok(Some(known));
         }
         cx.require_blocking()?;
-        // The kernel knows the way to a directory that is open.
+        // The kernel's dentry cache has the path of an open directory.
         if let Some(known) = self.name_in_cache()? {
             return Ok(Some(known));
         }
         let fs = self.fs();
-        let up = match fs.up(&*self.dir_fd()?) {
+        let up = match fs.open_parent(&*self.dir_fd()?) {
             Err(Errno::NOENT) => return Ok(None),
             other => other?,
         };
@@ -234,32 +236,32 @@ impl HostVnode {
         Ok(name.map(|name| At { parent, name }))
     }
 
-    /// `enough` names of something that is no directory, or all of them.
-    fn names_of_file(&self, cx: &Cx<'_>, enough: usize) -> Result<Vec<At>> {
+    /// Returns up to `wanted` names of a non-directory.
+    fn names_of_file(&self, cx: &Cx<'_>, wanted: usize) -> Result<Vec<At>> {
         let known = match self.known_place()? {
             None => self.name_in_cache()?,
             known => known,
         };
-        if enough <= 1
+        if wanted <= 1
             && let Some(known) = known
         {
             return Ok(vec![known]);
         }
         let fs = self.fs();
-        let found = fs.finder.find(cx, &fs.root_of_walk()?, self.number(), enough)?;
+        let found = fs.finder.find(cx, &fs.root_of_walk()?, self.number(), wanted)?;
         let mut names = Vec::new();
         for found in found {
-            // Another object may have the number by now.
-            if std::ptr::eq(Arc::as_ptr(&fs.own(&found.entry.vnode)?), self) {
-                names.push(At { parent: fs.own(&found.dir)?, name: found.name });
+            // Another object may have taken the number.
+            if std::ptr::eq(Arc::as_ptr(&fs.downcast(&found.entry.vnode)?), self) {
+                names.push(At { parent: fs.downcast(&found.dir)?, name: found.name });
             }
         }
         Ok(names)
     }
 
-    /// Where it was known to be, if it is still there.
+    /// Returns the last known place, if the object is still there.
     fn known_place(&self) -> Result<Option<At>> {
-        let Reach::Place(_, place) = self.reach() else { return Ok(None) };
+        let Locator::Place(_, place) = self.locator() else { return Ok(None) };
         match self.walk_to(place) {
             Ok(_) => Ok(Some(place.snapshot())),
             Err(Errno::STALE) => Ok(None),
@@ -267,7 +269,7 @@ impl HostVnode {
         }
     }
 
-    /// The name that the kernel has in its cache, verified.
+    /// Returns the name in the kernel's dentry cache, verified.
     fn name_in_cache(&self) -> Result<Option<At>> {
         let fs = self.fs();
         if !fs.detached {
@@ -275,7 +277,8 @@ impl HostVnode {
         }
         let fd = self.fd()?;
         let inode = inode_of(&fd)?;
-        // From the root of our own mount; "/" alone if the kernel doesn't know.
+        // The path is relative to the root of our private mount; it is "/" alone if the kernel
+        // doesn't know it.
         let path = rustix::fs::readlink(proc_path(&fd), Vec::new())?.into_bytes();
         let Some(cut) = path.iter().rposition(|&byte| byte == b'/') else { return Ok(None) };
         let (dir, name) = (path.get(1..cut).unwrap_or_default(), path.get(cut + 1..).unwrap_or_default());
@@ -283,11 +286,11 @@ impl HostVnode {
             return Ok(None);
         }
         let dir = if dir.is_empty() { b"." } else { dir };
-        let flags = REFER | OFlags::DIRECTORY;
+        let flags = PATH_ONLY | OFlags::DIRECTORY;
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-        // Anything may have been renamed meanwhile: then the name is not known.
+        // If a concurrent rename invalidates the path, the name counts as unknown.
         let Ok(dir) = rustix::fs::openat2(&*fs.root, dir, flags, Mode::empty(), beneath) else { return Ok(None) };
-        if fs.refer_verified(&dir, name, inode).is_err() {
+        if fs.path_fd_verified(&dir, name, inode).is_err() {
             return Ok(None);
         }
         Ok(Some(At { parent: fs.dir_of_fd(&dir)?, name: name.into() }))
@@ -303,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_are_made_where_their_form_is_known() {
+    fn handles_are_constructed_for_known_layouts() {
         let root = rustix::fs::open("/", OFlags::RDONLY, Mode::empty()).unwrap();
         let ext4 = forge(0xef53, 2, 1, &[2, 0, 0, 0, 9, 9, 9, 9]).unwrap();
         assert!(ext4.whole);
@@ -315,7 +318,7 @@ mod tests {
         assert!(!btrfs.whole);
         let made = btrfs.handle(root.as_fd(), 1 << 40).unwrap();
         assert_eq!(made, [[0, 0, 0, 0, 0, 1, 0, 0].as_slice(), &[7; 8], &[0; 4]].concat());
-        // Another type of handle, another file system, a handle of another inode.
+        // Rejected: another handle type, another file system, the handle of another inode.
         assert!(forge(0xef53, 2, 2, &[2, 0, 0, 0, 9, 9, 9, 9]).is_none());
         assert!(forge(0x0102_1994, 2, 1, &[2, 0, 0, 0, 9, 9, 9, 9]).is_none());
         assert!(forge(0xef53, 3, 1, &[2, 0, 0, 0, 9, 9, 9, 9]).is_none());

@@ -6,7 +6,8 @@ use rustix::thread::{
 use std::cell::Cell;
 use vnode::{Cx, Errno, Result};
 
-/// Capabilities that the kernel takes from a thread whose file-system uid ceases to be 0, and gives back when it becomes 0.
+/// Capabilities that the kernel removes when a thread's file-system uid changes from 0, and
+/// restores when it changes back.
 const FS_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)
@@ -16,17 +17,17 @@ const FS_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::MKNOD)
     .union(CapabilitySet::MAC_OVERRIDE);
 
-/// Whom the server runs as.
+/// The ids and privileges of the server process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Server {
     uid: u32,
     gid: u32,
-    /// May it act as somebody else?
+    /// Whether it may switch to other ids.
     may_switch: bool,
 }
 
 impl Server {
-    /// This process, now.
+    /// Returns those of this process, now.
     pub(crate) fn current() -> Self {
         let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
         Self {
@@ -36,11 +37,12 @@ impl Server {
         }
     }
 
-    /// Runs `make`, which makes an object with permission bits from what it is given, so that the object's owner, group
-    /// and mode come out as if the caller had made it: file-system uid and gid are the caller's, the umask too. The server's
-    /// capabilities stay in force, since the kernel has checked the caller's permissions above us.
+    /// Runs `make`, which creates an object with the mode passed to it. Owner, group and mode of
+    /// the object are those that the caller would get: the thread takes the caller's file-system
+    /// uid, gid and umask. The server's capabilities stay in force, because the kernel has already
+    /// checked the caller's permissions.
     ///
-    /// A server without the privilege to switch makes everything as itself.
+    /// A server without the privilege to switch ids creates everything as itself.
     pub(crate) fn create_as<T>(&self, cx: &Cx<'_>, mode: u32, make: impl FnOnce(Mode) -> Result<T>) -> Result<T> {
         let mode = apply_umask(cx.umask, mode);
         let _switched = if self.may_switch && (cx.uid, cx.gid) != (self.uid, self.gid) {
@@ -52,17 +54,17 @@ impl Server {
     }
 }
 
-/// This thread acts with a caller's file-system ids until this is dropped.
+/// Switches this thread to a caller's file-system ids until dropped.
 struct Switched {
     server: Server,
-    /// What the kernel is told again, where it takes and gives capabilities along with the uid.
+    /// The capabilities to restore, where the kernel changes them along with the uid.
     capabilities: Option<CapabilitySets>,
 }
 
 impl Switched {
     fn to(server: Server, uid: u32, gid: u32) -> Result<Self> {
         let capabilities = if keeps_capabilities() { None } else { Some(rustix::thread::capabilities(None)?) };
-        // From here on, dropping the guard restores whatever was reached.
+        // From here on, dropping the guard restores the ids, whichever were set.
         let guard = Self { server, capabilities };
         sys::set_fs_gid(gid);
         sys::set_fs_uid(uid);
@@ -81,28 +83,34 @@ impl Switched {
 
 impl Drop for Switched {
     fn drop(&mut self) {
-        // The effective ids, which anybody may take.
+        // A thread may always switch back to its effective ids.
         sys::set_fs_uid(self.server.uid);
         sys::set_fs_gid(self.server.gid);
-        debug_assert_eq!((sys::fs_uid(), sys::fs_gid()), (self.server.uid, self.server.gid), "its own ids are refused");
-        // Becoming root again raises all of them: take those away again that this thread had given up.
+        debug_assert_eq!(
+            (sys::fs_uid(), sys::fs_gid()),
+            (self.server.uid, self.server.gid),
+            "the kernel refused the server's own ids"
+        );
+        // Switching back to uid 0 raises all of them: lower those again that this thread had
+        // dropped.
         let Some(sets) = self.capabilities else { return };
         let as_raised = self.server.uid == 0 && sets.effective & FS_CAPABILITIES == sets.permitted & FS_CAPABILITIES;
         if !as_raised {
             let lowered = rustix::thread::set_capabilities(None, sets);
-            debug_assert!(lowered.is_ok(), "a thread could not get its own capabilities back");
+            debug_assert!(lowered.is_ok(), "can't restore the thread's capabilities");
         }
     }
 }
 
 thread_local! {
-    /// The uid and gid that the kernel let this thread take last: it will do so again.
+    /// The last uid and gid that the kernel accepted for this thread; it will accept them again.
     static ACCEPTED: Cell<Option<(u32, u32)>> = const { Cell::new(None) };
-    /// Does this thread keep its capabilities whatever its uid? `None`: not yet asked for.
+    /// Whether this thread keeps its capabilities across uid changes. `None`: not requested yet.
     static KEEPS: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
-/// Has the kernel leave this thread's capabilities alone when its file-system uid changes, if that may be had (`CAP_SETPCAP`).
+/// Makes the kernel keep this thread's capabilities when its file-system uid changes, which needs
+/// `CAP_SETPCAP`. Returns whether it does.
 fn keeps_capabilities() -> bool {
     KEEPS.get().unwrap_or_else(|| {
         let keep = CapabilitiesSecureBits::NO_SETUID_FIXUP;
@@ -112,14 +120,14 @@ fn keeps_capabilities() -> bool {
     })
 }
 
-/// What this thread knows about its umask.
+/// State of this thread's umask.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Umask {
-    /// Still shared with other threads.
+    /// Shared with other threads.
     Shared,
-    /// The thread's own, and this.
+    /// Private to this thread, with this value.
     Own(u32),
-    /// It can't be had for the thread alone (a seccomp filter).
+    /// A private umask is not available (a seccomp filter).
     Refused,
 }
 
@@ -127,9 +135,10 @@ thread_local! {
     static UMASK: Cell<Umask> = const { Cell::new(Umask::Shared) };
 }
 
-/// Makes `mask` the umask of this thread, so that the host applies it or a default ACL, and answers the mode to ask for.
+/// Sets this thread's umask, so that the host applies it or a default ACL, and returns the mode to
+/// request.
 ///
-/// Where a thread can't have its own umask, the mode is masked here; then default ACLs are not honoured in full.
+/// Without a private umask, the mode is masked here; default ACLs are then not honoured in full.
 fn apply_umask(mask: u32, mode: u32) -> Mode {
     let mask = mask & 0o777;
     UMASK.with(|state| {
@@ -154,7 +163,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     #[test]
-    fn ids_are_taken_for_one_call_and_capabilities_stay() {
+    fn ids_are_switched_for_one_call_and_capabilities_kept() {
         static NEVER: AtomicBool = AtomicBool::new(false);
         let server = Server::current();
         let own = || rustix::thread::capabilities(None).unwrap().effective;

@@ -1,5 +1,5 @@
-//! Does a host file system take several names for one? Those of other systems do (FAT, exFAT, HFS+, SMB), and directories of ext4, f2fs and
-//! tmpfs with the flag `+F` of chattr(1).
+//! Detects case-insensitive host directories. File systems of other systems are case-insensitive
+//! (FAT, exFAT, HFS+, SMB), and so are directories of ext4, f2fs and tmpfs with `chattr +F`.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, StatxFlags};
@@ -9,19 +9,19 @@ use vnode::Result;
 
 /// `FS_CASEFOLD_FL`
 const CASEFOLD: u32 = 0x4000_0000;
-/// So many names of the directory are looked at.
-const LISTED: usize = 1024;
-/// So many of them are tried in another case.
-const TRIED: usize = 8;
+/// Maximum number of names that are read from the directory.
+const MAX_LISTED: usize = 1024;
+/// Maximum number of names that are tried in another case.
+const MAX_TRIED: usize = 8;
 
-/// What the type of a file system says.
+/// Case sensitivity as far as the file system's type determines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ByType {
-    /// It takes names for one, whatever is in it now.
+    /// Always case-insensitive.
     Merges,
-    /// What it does depends on what is behind it: in doubt it takes names for one.
+    /// Depends on the remote end; assumed case-insensitive unless names show otherwise.
     Remote,
-    /// It can be made to.
+    /// Case-sensitive, unless configured otherwise.
     Local,
 }
 
@@ -38,8 +38,8 @@ impl ByType {
     }
 }
 
-/// Does the file system that `root` lies on take several names for one? Found out by its type, by the directory's flags and by trying names that
-/// are there.
+/// Whether the file system of `root` treats several names as one. Determined by its type, by the
+/// directory's flags, and by looking up existing names in another case.
 pub(crate) fn merges_names(root: &OwnedFd, magic: u64) -> bool {
     let by_type = ByType::of(magic);
     if by_type == ByType::Merges {
@@ -48,7 +48,7 @@ pub(crate) fn merges_names(root: &OwnedFd, magic: u64) -> bool {
     try_names(root).ok().flatten().unwrap_or(by_type == ByType::Remote)
 }
 
-/// `None`: there is no name that would tell.
+/// Looks up existing names in another case. `None` if no name is conclusive.
 fn try_names(root: &OwnedFd) -> Result<Option<bool>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOATIME | OFlags::CLOEXEC;
     let dir = rustix::fs::openat(root, c".", flags, Mode::empty())
@@ -58,10 +58,11 @@ fn try_names(root: &OwnedFd) -> Result<Option<bool>> {
     }
     let (names, whole) = names(&dir)?;
     let mut answer = None;
-    let candidates = names.iter().filter(|name| !names.contains(&swapped(name)) && swapped(name) != **name);
-    for name in candidates.take(TRIED) {
-        match (id_of(&dir, name), id_of(&dir, &swapped(name))) {
-            // A name that was not listed, or can't be a second one.
+    let candidates = names.iter().filter(|name| !names.contains(&swap_case(name)) && swap_case(name) != **name);
+    for name in candidates.take(MAX_TRIED) {
+        match (id_of(&dir, name), id_of(&dir, &swap_case(name))) {
+            // One object under both names: conclusive if the second name is not listed, or if the
+            // object can have only one name.
             (Some(one), Some(other)) if one.0 == other.0 && (whole || one.1) => return Ok(Some(true)),
             (Some(_), None) => answer = Some(false),
             _ => {}
@@ -70,13 +71,13 @@ fn try_names(root: &OwnedFd) -> Result<Option<bool>> {
     Ok(answer)
 }
 
-/// Names of a directory, and whether these are all.
+/// Returns names of a directory, and whether the list is complete.
 fn names(dir: &OwnedFd) -> Result<(HashSet<Vec<u8>>, bool)> {
     let mut buffer = vec![MaybeUninit::uninit(); 32 << 10];
     let mut entries = RawDir::new(dir, &mut buffer);
     let mut names = HashSet::new();
     while let Some(entry) = entries.next() {
-        if names.len() >= LISTED {
+        if names.len() >= MAX_LISTED {
             return Ok((names, false));
         }
         names.insert(entry?.file_name().to_bytes().to_vec());
@@ -84,15 +85,15 @@ fn names(dir: &OwnedFd) -> Result<(HashSet<Vec<u8>>, bool)> {
     Ok((names, true))
 }
 
-/// The name with small letters for large ones and large for small.
-fn swapped(name: &[u8]) -> Vec<u8> {
+/// Returns the name with the case of all ASCII letters swap_case.
+fn swap_case(name: &[u8]) -> Vec<u8> {
     let swap = |&byte: &u8| if byte.is_ascii_alphabetic() { byte ^ 0x20 } else { byte };
     name.iter().map(swap).collect()
 }
 
-/// What has that name: device and number; and whether it can only have one name.
+/// Returns device and inode number of a name, and whether the object can have only one name.
 fn id_of(dir: impl AsFd, name: &[u8]) -> Option<((u32, u32, u64), bool)> {
-    // Nothing is mounted only to be looked at.
+    // A probe must not trigger an automount.
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let stat = rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS).ok()?;
     let is_dir = u32::from(stat.stx_mode) & 0o170_000 == 0o040_000;
@@ -104,12 +105,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn case_is_swapped_in_letters_only() {
-        assert_eq!(swapped(b"aZ1-\xe4\x80[{@`"), b"Az1-\xe4\x80[{@`");
+    fn only_the_case_of_letters_is_swapped() {
+        assert_eq!(swap_case(b"aZ1-\xe4\x80[{@`"), b"Az1-\xe4\x80[{@`");
     }
 
     #[test]
-    fn types_are_known() {
+    fn file_systems_are_classified_by_type() {
         assert_eq!(ByType::of(0x4d44), ByType::Merges);
         assert_eq!(ByType::of(0xef53), ByType::Local);
         assert_eq!(ByType::of(0x6573_5546), ByType::Remote);

@@ -1,4 +1,4 @@
-//! One writer at a time.
+//! Exclusive use of a directory by one server.
 
 use crate::layer::HostFs;
 use crate::vnode_impl::HostVnode;
@@ -8,28 +8,29 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vnode::{Errno, Layer, Result};
 
-/// Between two tries. flock(2) knows no time limit.
+/// Interval between attempts, because flock(2) has no timeout.
 const PAUSE: Duration = Duration::from_millis(5);
 
 impl HostFs {
-    /// The descriptor of the root, which the layer has for itself.
-    fn own_root(&self) -> Result<Arc<OwnedFd>> {
+    /// Returns the descriptor of the root, which only this layer uses.
+    fn root_fd(&self) -> Result<Arc<OwnedFd>> {
         let root = self.root();
         let root = root.as_any().downcast_ref::<HostVnode>().ok_or(Errno::IO)?;
         Ok(Arc::clone(&root.fs().root))
     }
 
-    /// Claims the directory for this layer, as long as it lives, by an exclusive flock(2) on it. Answers false if somebody else
-    /// still has it after `patience`.
+    /// Claims the directory for the lifetime of this layer, by an exclusive flock(2) on it. Returns
+    /// false if another process still holds the lock after `patience`.
     ///
-    /// A server that was killed may still be in the midst of a system call when its process seems to be gone: a thread of it that
-    /// waits for the disk ends later. The kernel gives the lock away only when the last of them has ended, so whoever has it
-    /// knows that nothing of an earlier server is still to come.
+    /// A killed server may still execute a system call after its process seems to be gone: a thread
+    /// that waits for the disk ends later. The kernel releases the lock only when the last such
+    /// thread has ended. The holder of the lock therefore knows that no write of a previous server
+    /// is outstanding.
     ///
     /// # Errors
-    /// Where the file system has no such locks: their `errno`.
+    /// The `errno` of flock(2) if the file system does not support it.
     pub fn claim(&self, patience: Duration) -> Result<bool> {
-        let root = self.own_root()?;
+        let root = self.root_fd()?;
         let end = Instant::now() + patience;
         loop {
             match rustix::fs::flock(&*root, FlockOperation::NonBlockingLockExclusive) {
@@ -49,16 +50,16 @@ mod tests {
     use crate::HostOptions;
 
     #[test]
-    fn one_has_it_until_the_last_of_its_descriptors_is_gone() {
+    fn a_claim_lasts_until_its_last_descriptor_is_closed() {
         let dir = std::env::temp_dir().join(format!("hostfs-claim-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let open = || HostFs::open(&dir, HostOptions::default()).unwrap();
         let (first, second) = (open(), open());
         assert_eq!(first.claim(Duration::ZERO), Ok(true));
-        assert_eq!(first.claim(Duration::ZERO), Ok(true), "it has it already");
+        assert_eq!(first.claim(Duration::ZERO), Ok(true), "already claimed");
         assert_eq!(second.claim(Duration::from_millis(20)), Ok(false));
-        // As a thread that is still in a system call keeps it.
-        let late = rustix::io::fcntl_dupfd_cloexec(&*first.own_root().unwrap(), 0).unwrap();
+        // Simulates a thread that is still in a system call and keeps the descriptor.
+        let late = rustix::io::fcntl_dupfd_cloexec(&*first.root_fd().unwrap(), 0).unwrap();
         drop(first);
         assert_eq!(second.claim(Duration::ZERO), Ok(false));
         let ends = std::thread::spawn(move || {

@@ -1,9 +1,10 @@
-//! Who may use how many of the process's descriptors.
+//! Limits on the process's descriptors.
 //!
-//! A descriptor is held for as long as a caller has a file open, so one caller could take them all, and nothing would work for anybody
-//! else. Of what the process may have, a part is kept for operations in progress and for caches; open files share the rest, and one
-//! user gets at most half of what the other users have left. The superuser and the server's own user are not limited to a share,
-//! and the superuser may use half of the reserve as well.
+//! An open file holds a descriptor until it is closed, so one user could take them all and block
+//! everybody else. A part of the process's limit is therefore reserved for operations in progress
+//! and for caches. Open files share the rest, and one user gets at most half of what the other
+//! users have left. The superuser and the server's own user are not limited to a share, and the
+//! superuser may also use half of the reserve.
 
 use rustix::process::Resource;
 use std::collections::HashMap;
@@ -12,27 +13,29 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use vnode::{Cx, Errno, Result};
 
-/// What is made of no limit at all, and of larger ones: the kernel's table of descriptors grows with their number.
+/// Upper bound for the limit, also used if there is none: the kernel's descriptor table grows with
+/// the number of descriptors.
 const UNLIMITED: u64 = 1 << 20;
 
-/// What rings, devices, logs and branches need, where it can't be counted.
+/// Estimate for rings, devices, logs and branches, where they can't be counted.
 const FIXED: usize = 64;
 
-/// How the descriptors of the process are divided.
+/// How the process's descriptors are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
-    /// The limit that this was made for.
+    /// The limit that the plan divides.
     limit: u64,
-    /// How many open files may have.
+    /// Maximum for open files.
     files: usize,
-    /// How many beyond these the superuser's may have. As many again are for operations in progress.
+    /// Additional maximum for the superuser's open files. As many again are for operations in
+    /// progress.
     reserve: usize,
-    /// How many may be kept for later.
+    /// Maximum for caches.
     cached: usize,
 }
 
 impl Plan {
-    /// `fixed`: how many are in use for as long as the process lives.
+    /// Divides `limit`; `fixed` descriptors are in use for the lifetime of the process.
     fn new(limit: u64, fixed: usize) -> Self {
         let all = usize::try_from(limit.min(UNLIMITED)).unwrap_or(usize::MAX).saturating_sub(fixed);
         let (cached, reserve) = ((all / 4).min(8192), (all / 8).min(2048));
@@ -40,17 +43,17 @@ impl Plan {
     }
 }
 
-/// The descriptors of open files, in all and by user.
+/// Number of descriptors of open files, in total and by user.
 #[derive(Debug, Default)]
 struct Users {
     total: usize,
     by_uid: HashMap<u32, usize>,
 }
 
-/// The descriptors of the process.
+/// The process's budget of descriptors.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// The user whom the server runs as.
+    /// The uid that the server runs as.
     server: u32,
     limit: fn() -> u64,
     plan: Mutex<Option<Plan>>,
@@ -59,7 +62,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// The one of this process.
+    /// Returns the budget of this process.
     pub(crate) fn of_process() -> Arc<Self> {
         static PROCESS: OnceLock<Arc<Budget>> = OnceLock::new();
         Arc::clone(PROCESS.get_or_init(|| Arc::new(Self::new(rustix::process::geteuid().as_raw(), limit_of_process))))
@@ -78,25 +81,26 @@ impl Budget {
         *plan.get_or_insert_with(|| Plan::new((self.limit)(), fixed_of_process()))
     }
 
-    /// The plan, made anew if somebody has changed the limit (prlimit(1)).
-    fn plan_anew(&self) -> Plan {
+    /// Returns the plan, recalculated if the limit was changed (prlimit(1)).
+    fn refreshed_plan(&self) -> Plan {
         let limit = (self.limit)();
         let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
         match *plan {
             Some(plan) if plan.limit == limit => plan,
-            // What is in use now is mostly open files: only at the first time it is not.
+            // Don't count the descriptors in use: except at the first time, most of them are open
+            // files.
             _ => *plan.insert(Plan::new(limit, FIXED)),
         }
     }
 
-    /// A descriptor for an open file, on the account of the caller in whose name it is opened. What a layer opens for itself is never
-    /// refused: that is what the reserve is for.
+    /// Charges a descriptor for an open file to the caller on whose behalf it is opened. A layer's
+    /// internal opens are never refused; the reserve covers them.
     ///
     /// # Errors
-    /// `ENFILE` if the caller has its share, or all are in use.
+    /// `ENFILE` if the caller has used its share, or if no descriptors are left.
     pub(crate) fn charge(self: &Arc<Self>, cx: &Cx<'_>) -> Result<Charge> {
         let uid = cx.caller();
-        let granted = cx.is_internal() || self.take(uid, self.plan()) || self.take(uid, self.plan_anew());
+        let granted = cx.is_internal() || self.take(uid, self.plan()) || self.take(uid, self.refreshed_plan());
         if !granted {
             return Err(Errno::NFILE);
         }
@@ -126,7 +130,7 @@ impl Budget {
         granted
     }
 
-    fn give_back(&self, uid: u32) {
+    fn release(&self, uid: u32) {
         let mut users = self.users();
         users.total -= 1;
         if let Slot::Occupied(mut slot) = users.by_uid.entry(uid) {
@@ -137,20 +141,20 @@ impl Budget {
         }
     }
 
-    /// Notes a descriptor that is kept for later. Answers whether there was room for it.
+    /// Counts a cached descriptor. Returns whether the budget has room for it.
     pub(crate) fn keep(self: &Arc<Self>) -> (Kept, bool) {
         let before = self.cached.fetch_add(1, Ordering::Relaxed);
         (Kept(Arc::clone(self)), before < self.plan().cached)
     }
 
-    /// How many are kept.
+    /// Number of cached descriptors.
     #[cfg(test)]
     fn kept(&self) -> usize {
         self.cached.load(Ordering::Relaxed)
     }
 }
 
-/// One descriptor on somebody's account, until this is dropped.
+/// One descriptor charged to a user, until dropped.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,
@@ -158,7 +162,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Whose it is.
+    /// Returns the user who is charged.
     #[cfg(test)]
     pub(crate) fn uid(&self) -> u32 {
         self.uid
@@ -167,11 +171,11 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.budget.give_back(self.uid);
+        self.budget.release(self.uid);
     }
 }
 
-/// One descriptor that is kept for later, until this is dropped.
+/// One cached descriptor, until dropped.
 #[derive(Debug)]
 pub(crate) struct Kept(Arc<Budget>);
 
@@ -200,20 +204,20 @@ mod tests {
         Cx::new(uid, uid, 1, 0, true, &NEVER)
     }
 
-    /// A server of user 0, or of another, that may have 1,024 descriptors.
+    /// The budget of a server that runs as this user and may have 1,024 descriptors.
     fn budget(server: u32) -> Arc<Budget> {
         let budget = Budget::new(server, || 1024);
         *budget.plan.lock().unwrap() = Some(Plan::new(1024, 24));
         Arc::new(budget)
     }
 
-    /// Opens files until that is refused.
+    /// Opens files until an open is refused.
     fn take_all(budget: &Arc<Budget>, uid: u32) -> Vec<Charge> {
         std::iter::from_fn(|| budget.charge(&caller(uid)).ok()).collect()
     }
 
     #[test]
-    fn a_user_gets_half_of_what_others_leave_and_root_gets_more() {
+    fn a_user_gets_half_of_the_rest_and_root_more() {
         let budget = budget(0);
         let first = take_all(&budget, 1000);
         assert_eq!(first.len(), 250);
@@ -226,7 +230,7 @@ mod tests {
         assert_eq!(third.len(), 125);
         let root = take_all(&budget, 0);
         assert_eq!(first.len() + third.len() + root.len(), 500 + 125);
-        assert!(budget.charge(&Cx::internal(0, 0)).is_ok(), "a layer's own work");
+        assert!(budget.charge(&Cx::internal(0, 0)).is_ok(), "internal opens");
         assert_eq!(take_all(&budget, 1003).len(), 0);
         drop((first, third, root));
         assert_eq!(take_all(&budget, 1003).len(), 250);
@@ -234,14 +238,14 @@ mod tests {
     }
 
     #[test]
-    fn the_user_of_the_server_needs_no_share() {
+    fn the_servers_user_is_not_limited_to_a_share() {
         let budget = budget(1000);
         assert_eq!(take_all(&budget, 1000).len(), 500);
         assert_eq!(take_all(&budget, 1001).len(), 250);
     }
 
     #[test]
-    fn what_is_done_for_a_caller_counts_as_its_own() {
+    fn opens_by_the_server_for_a_caller_are_charged_to_the_caller() {
         let budget = budget(0);
         let cx = caller(1000);
         let own: Vec<_> = (0..400).map(|_| budget.charge(&cx.as_server(0, 0)).unwrap()).collect();
@@ -250,14 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_limit_is_noticed_when_it_matters() {
+    fn a_raised_limit_is_noticed_when_the_old_one_is_reached() {
         let budget = Budget::new(0, || 4096);
         *budget.plan.lock().unwrap() = Some(Plan::new(1024, 24));
         assert_eq!(take_all(&Arc::new(budget), 1000).len(), (4096 - 64) / 4);
     }
 
     #[test]
-    fn what_is_kept_is_counted() {
+    fn cached_descriptors_are_counted() {
         let budget = budget(0);
         let kept: Vec<_> = (0..250).map(|_| budget.keep()).collect();
         assert!(kept.iter().all(|(_, room)| *room));
@@ -268,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn any_limit_is_divided() {
+    fn every_limit_is_divided_completely() {
         for limit in [0, 1, 8, 63, 64, 100, 1024, 20_000, 1 << 20, u64::MAX] {
             let plan = Plan::new(limit, 64);
             let all = plan.files + plan.cached + 2 * plan.reserve;

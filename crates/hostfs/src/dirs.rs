@@ -7,8 +7,8 @@ const SHARDS: usize = 8;
 /// A directory's number and descriptor.
 type Open = (u64, Arc<OwnedFd>, Kept);
 
-/// Descriptors of recently used directories, by vnode number: a bounded number of them, the least recently used of a shard
-/// goes first.
+/// A bounded cache of descriptors of recently used directories, by vnode number. Each shard evicts
+/// its least recently used entry.
 #[derive(Debug)]
 pub(crate) struct DirCache {
     shards: [Mutex<Vec<Open>>; SHARDS],
@@ -22,14 +22,15 @@ impl DirCache {
     }
 
     fn shard(&self, id: u64) -> &Mutex<Vec<Open>> {
-        // The index is always in range; the first shard stands in for what can't be.
+        // The index is always in range; the first shard avoids a panic path.
         self.shards.get((id ^ (id >> 9)) as usize % SHARDS).unwrap_or(&self.shards[0])
     }
 
     pub(crate) fn get(&self, id: u64) -> Option<Arc<OwnedFd>> {
         let mut shard = self.shard(id).lock().unwrap_or_else(PoisonError::into_inner);
         let at = shard.iter().position(|(of, ..)| *of == id)?;
-        // The most recently used stands last; moving it half way there is as good, and moves less.
+        // The most recently used entry is last. Moving an entry half way there works as well, and
+        // is cheaper.
         let to = at + (shard.len() - at) / 2;
         shard.swap(at, to);
         shard.get(to).map(|(_, fd, _)| Arc::clone(fd))
@@ -48,7 +49,7 @@ impl DirCache {
         drop((same, oldest));
     }
 
-    /// The directory is gone.
+    /// Drops the descriptor of a removed directory.
     pub(crate) fn remove(&self, id: u64) {
         let mut shard = self.shard(id).lock().unwrap_or_else(PoisonError::into_inner);
         let gone = shard.iter().position(|(of, ..)| *of == id).map(|at| shard.remove(at));
@@ -57,8 +58,8 @@ impl DirCache {
     }
 }
 
-/// Descriptors on which directories were listed and may be listed further. One that is in use is not in here, so that two
-/// readers of a directory never share a position.
+/// Idle descriptors of directory listings that may be continued. A listing in use is taken out, so
+/// that two readers of a directory never share a position.
 #[derive(Debug)]
 pub(crate) struct Listings {
     idle: Mutex<Vec<(Listing, Kept)>>,
@@ -66,12 +67,12 @@ pub(crate) struct Listings {
     budget: Arc<Budget>,
 }
 
-/// A directory open for listing, and where it stands.
+/// A directory open for listing, and its position.
 #[derive(Debug)]
 pub(crate) struct Listing {
     pub(crate) id: u64,
     pub(crate) fd: OwnedFd,
-    /// The host's cookie of the entry read last, 0 at the start.
+    /// The host's cookie of the last entry read; 0 at the start.
     pub(crate) position: u64,
 }
 
@@ -80,7 +81,7 @@ impl Listings {
         Self { idle: Mutex::new(Vec::new()), capacity: capacity.max(1), budget }
     }
 
-    /// An idle one of that directory: one that stands at `position` if there is any.
+    /// Takes an idle listing of the directory, preferably one at `position`.
     pub(crate) fn take(&self, id: u64, position: u64) -> Option<Listing> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let exact = idle.iter().position(|(l, _)| l.id == id && l.position == position);
@@ -103,7 +104,7 @@ impl Listings {
         drop((oldest, unkept));
     }
 
-    /// The directory is gone.
+    /// Drops the idle listings of a removed directory.
     pub(crate) fn remove(&self, id: u64) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let (gone, kept) = std::mem::take(&mut *idle).into_iter().partition(|(l, _)| l.id == id);

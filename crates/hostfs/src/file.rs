@@ -1,7 +1,7 @@
 use crate::create::host_flags;
 use crate::layer::Shared;
 use crate::opened::OpenFd;
-use crate::reach::retry;
+use crate::reopen::retry;
 use crate::sys;
 use crate::vnode_impl::HostVnode;
 use core::fmt;
@@ -14,16 +14,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use vnode::{Backing, Cx, Errno, HostReader, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SeekFrom};
 
-/// How much is copied between two looks at whether the caller has given up: some milliseconds' worth.
+/// Bytes copied between two checks for cancellation: some milliseconds' worth.
 const COPY_STEP: u64 = 16 << 20;
 
-/// The buffer for copying what the host can't copy by itself.
+/// Buffer size for copies that the host can't do itself.
 const COPY_BUFFER: usize = 256 << 10;
 
 /// An open regular file of the host.
 pub(crate) struct HostFile {
     fd: Arc<OpenFd>,
-    /// How many failures of the descriptor this open file has reported, or did not see.
+    /// Number of the descriptor's sync failures that this open file has reported, or that preceded
+    /// it.
     reported: AtomicU32,
     flags: OpenFlags,
 }
@@ -47,20 +48,21 @@ impl HostFile {
 }
 
 impl HostVnode {
-    pub(crate) fn open_regular(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
-        match self.what() {
+    pub(crate) fn open_file(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        match self.object_kind() {
             Kind::Regular => {}
             Kind::Directory => return Err(Errno::ISDIR),
             Kind::Symlink => return Err(Errno::LOOP),
             _ => return Err(Errno::NXIO),
         }
         if flags.writes() || flags.truncates() {
-            self.fs().changing()?;
+            self.fs().check_writable()?;
         }
         let host = host_flags(flags);
         let open = |host| self.open_shared(cx, host, || self.reopen_named(host));
         let fd = match open(host) {
-            // Not the owner: the caller may be, and was checked above us.
+            // O_NOATIME needs the owner. The caller may be the owner even though the server is not,
+            // and was already checked.
             Err(Errno::PERM) if host.contains(OFlags::NOATIME) => open(host - OFlags::NOATIME)?,
             other => other?,
         };
@@ -78,7 +80,7 @@ impl OpenFile for HostFile {
     }
 
     fn bind(&self) {
-        // It never moves.
+        // The data never moves to another host file.
     }
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
@@ -121,13 +123,13 @@ impl OpenFile for HostFile {
 
     fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
         cx.require_blocking()?;
-        self.fs().changing()?;
+        self.fs().check_writable()?;
         let mode = FallocateFlags::from_bits_retain(mode);
         self.fs().with_room(|| retry(|| rustix::fs::fallocate(&self.fd, mode, offset, len)))
     }
 
     fn seek(&self, _cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
-        // The position of the descriptor is not used by anything else.
+        // Nothing else uses the descriptor's position.
         rustix::fs::seek(
             &self.fd,
             match whence {
@@ -185,7 +187,8 @@ impl HostFile {
         Ok(done)
     }
 
-    /// Reads what is in memory; all of what was asked for or up to the end of the file, or nothing.
+    /// Reads from the page cache, without waiting: everything up to the requested length or the end
+    /// of the file, or else nothing.
     fn read_cached(&self, out: &mut [u8], offset: u64) -> Result<usize> {
         let mut done = 0;
         while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
@@ -210,7 +213,8 @@ impl HostFile {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let copied = retry(|| rustix::fs::copy_file_range(source, Some(&mut from), &self.fd, Some(&mut to), len));
         match copied {
-            // EINVAL is also what some file systems say that can't; ranges of one file that overlap really are invalid.
+            // Some file systems return EINVAL for unsupported copies. Overlapping ranges of one
+            // file really are invalid.
             Err(Errno::INVAL) if !self.is_same_file(source)? => Err(Errno::OPNOTSUPP),
             other => Ok(other? as u64),
         }

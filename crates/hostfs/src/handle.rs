@@ -3,10 +3,11 @@ use rustix::fd::{BorrowedFd, OwnedFd};
 use std::ffi::CStr;
 use vnode::{Errno, Result};
 
-/// Bytes of a handle that are kept inside the vnode. ext4 and tmpfs use 8 to 12, xfs 8 to 12, btrfs 20.
+/// Maximum length in bytes of a handle stored inside the vnode. ext4 and tmpfs use 8 to 12, xfs 8
+/// to 12, btrfs 20.
 pub(crate) const INLINE: usize = 20;
 
-/// A file handle that is short and of a common type: fits into the vnode.
+/// A file handle that is short and of a common type, so that it fits into the vnode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SmallHandle {
     kind: u8,
@@ -21,7 +22,8 @@ pub(crate) struct LargeHandle {
     bytes: Box<[u8]>,
 }
 
-/// What name_to_handle_at(2) answers: names an inode of a file system until the inode is freed, whatever names it has.
+/// A handle as returned by name_to_handle_at(2): identifies an inode of a file system until the
+/// inode is freed, independent of its names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum FileHandle {
     Small(SmallHandle),
@@ -53,18 +55,18 @@ impl FileHandle {
         }
     }
 
-    /// The handle of `name` in `dir`; not of what a symbolic link points to.
+    /// Returns the handle of `name` in `dir`. Does not follow symbolic links.
     pub(crate) fn of_name(dir: BorrowedFd<'_>, name: &CStr) -> Result<Self> {
         let (kind, len, bytes) = sys::name_to_handle(dir, name)?;
         Ok(Self::new(kind, bytes.get(..len).ok_or(Errno::OVERFLOW)?))
     }
 
-    /// The handle of the object that `fd` is open on.
+    /// Returns the handle of the object that `fd` is open on.
     pub(crate) fn of_fd(fd: BorrowedFd<'_>) -> Result<Self> {
         Self::of_name(fd, c"")
     }
 
-    /// Type and bytes.
+    /// Returns type and bytes.
     pub(crate) fn parts(&self) -> (i32, &[u8]) {
         match self {
             Self::Small(small) => small.parts(),
@@ -78,16 +80,16 @@ impl FileHandle {
         sys::open_by_handle(mount, kind, bytes, flags)
     }
 
-    /// Where in a handle of this file system the inode number stands, judging by the handle of an inode whose number is
-    /// known: almost all put its low 32 bits at a multiple of four bytes. Only used to notice that a name was given to another
-    /// object between two system calls.
+    /// Returns the offset of the inode number in handles of this file system, judging by the handle
+    /// of a known inode: almost all file systems store its low 32 bits at a multiple of four bytes.
+    /// Used only to detect that a name was given to another object between two system calls.
     pub(crate) fn position_of(&self, ino: u64) -> Option<u8> {
         let (_, bytes) = self.parts();
         let at = bytes.chunks_exact(4).position(|word| word == (ino as u32).to_le_bytes())?;
         u8::try_from(at * 4).ok()
     }
 
-    /// Does the number at that position say that this is the handle of `ino`?
+    /// Whether the number at `position` shows that this is the handle of `ino`.
     pub(crate) fn is_of(&self, ino: u64, position: u8) -> bool {
         let (_, bytes) = self.parts();
         let at = usize::from(position);

@@ -1,15 +1,20 @@
-//! Descriptors of files that are used again and again, kept for a moment after each use, and beside each what a layer above
-//! has registered of the file ([`vnode::Registration`]): the next use opens nothing and registers nothing.
+//! Descriptors of repeatedly used files, kept open for a moment after each use together with the
+//! [`vnode::Registration`] that a layer above stored for the file. The next use neither opens nor
+//! registers the file.
 //!
-//! A file is kept from its second use on, so that reading a tree once costs nothing more. What is kept must not show:
+//! A file is kept from its second use on, so that reading a tree once costs nothing extra. Keeping
+//! a file must not be observable:
 //!
-//! * **Opening for writing or truncation is always done**, since the host may refuse it (immutable files, programs that run, a
-//!   file system that was made read-only). Only the registration is used again. What is kept is open for reading at most.
-//! * **A removed file gives its room back**: an entry goes when its file is removed or replaced through this layer, when room is
-//!   short, when the vnode goes, and after one to two seconds without use. If others removed the file, the link count says
-//!   so at the next use; then the entry goes, and the file is reached by its handle, if it still can be.
-//! * **Descriptors are bounded**: there are at most as many entries as [`MOST`], and all caches together take their share of
-//!   the process's descriptors ([`crate::descriptors`]).
+//! * **An open for writing or truncation always reaches the host**, because the host may refuse it
+//!   (immutable file, running program, file system remounted read-only). Only the registration is
+//!   reused. A kept descriptor is open for reading at most.
+//! * **A removed file releases its space**: an entry is dropped when its file is removed or
+//!   replaced through this layer, when space is short, when the vnode is dropped, and after one to
+//!   two seconds without use. If the file was removed out of band, the link count shows it at the
+//!   next use. The entry is then dropped, and the file is reopened by its handle, if that still
+//!   works.
+//! * **Descriptors are bounded**: there are at most [`MAX_ENTRIES`] entries, and all caches
+//!   together keep to their share of the process's descriptors ([`crate::descriptors`]).
 
 use crate::descriptors::{Budget, Kept};
 use crate::layer::statx_fd;
@@ -22,36 +27,36 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use vnode::{Kind, NumberMap, Registration};
 
-/// How many files are kept at most.
-const MOST: usize = 1024;
+/// Maximum number of kept files.
+const MAX_ENTRIES: usize = 1024;
 const SHARDS: usize = 16;
-/// How many of the files that were used last are remembered, to know a second use from a first.
-const REMEMBERED: usize = 512;
-/// An entry goes when it has not been used for one to two of these.
-const SWEEP: Duration = Duration::from_secs(1);
+/// Number of recently used files that are remembered, to distinguish a second use from a first.
+const RECENT_USES: usize = 512;
+/// An entry is dropped when it was not used for one to two of these intervals.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A file that is kept.
+/// A kept file.
 #[derive(Debug)]
 pub(crate) struct Hot {
     /// Dropped first, since it holds the file as well.
     registration: Registration,
     descriptor: Arc<Descriptor>,
-    /// How it was opened, if not for reference only.
+    /// The open flags; `None` for an `O_PATH` reference.
     flags: Option<OFlags>,
-    /// The address of the vnode: another one of the same number is of another object.
+    /// The address of the vnode. Another vnode with the same number is of another object.
     owner: usize,
-    /// [`Inner::clock`] at its last use.
+    /// Value of [`Inner::clock`] at the last use.
     used: AtomicU32,
     _kept: Kept,
 }
 
 impl Hot {
-    /// May it stand for a file opened with these flags?
+    /// Whether this descriptor can be used for a file opened with `flags`.
     pub(crate) fn serves(&self, flags: OFlags) -> bool {
         self.flags == Some(flags)
     }
 
-    /// Can it be read, and be asked for extended attributes?
+    /// Whether the descriptor is open for reading, which reading extended attributes needs too.
     pub(crate) fn is_readable(&self) -> bool {
         self.flags.is_some()
     }
@@ -74,7 +79,7 @@ impl AsFd for Hot {
 #[derive(Debug, Default)]
 struct Shard {
     entries: NumberMap<Arc<Hot>>,
-    /// How often entries were removed: what was being opened meanwhile is not kept.
+    /// Number of removals. A file opened while this changed is not kept.
     removed: u64,
 }
 
@@ -83,26 +88,27 @@ struct Inner {
     shards: [Mutex<Shard>; SHARDS],
     count: AtomicUsize,
     clock: AtomicU32,
-    /// A thread drops what is not used.
-    swept: Mutex<bool>,
+    /// Whether the thread runs that drops unused entries.
+    sweeper_runs: Mutex<bool>,
 }
 
-/// A use of a file, for [`HotFiles::is_second`].
+/// A kind of use of a file, for [`HotFiles::is_repeated`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Use {
     Open,
     Attributes,
 }
 
-/// What a shard had seen removed when a file was about to be opened: see [`HotFiles::stamp`].
+/// A shard's count of removals before a file was opened: see [`HotFiles::stamp`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stamp(u64);
 
-/// The files that are kept.
+/// The kept files.
 #[derive(Debug)]
 pub(crate) struct HotFiles {
     inner: Arc<Inner>,
-    /// The numbers of the files used last, at places that their numbers say; apart for each [`Use`].
+    /// The numbers of recently used files, each at the slot that its number selects; one table for
+    /// each [`Use`].
     last: [Box<[AtomicU64]>; 2],
     budget: Arc<Budget>,
 }
@@ -114,28 +120,28 @@ impl Inner {
         self.shards.get(index).unwrap_or(&self.shards[0]).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn swept(&self) -> MutexGuard<'_, bool> {
-        self.swept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn sweeper_runs(&self) -> MutexGuard<'_, bool> {
+        self.sweeper_runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes out the entries for which `goes` holds. They are to be dropped after this, and not under a lock.
-    fn take(&self, mut goes: impl FnMut(&Hot) -> bool) -> Vec<Arc<Hot>> {
-        let mut gone = Vec::new();
+    /// Removes the entries that `expired` selects. The caller drops them without holding a lock.
+    fn take(&self, mut expired: impl FnMut(&Hot) -> bool) -> Vec<Arc<Hot>> {
+        let mut removed_entries = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            gone.extend(shard.entries.extract_if(|_, hot| goes(hot)).map(|(_, hot)| hot));
+            removed_entries.extend(shard.entries.extract_if(|_, hot| expired(hot)).map(|(_, hot)| hot));
         }
-        self.count.fetch_sub(gone.len(), Ordering::Relaxed);
-        gone
+        self.count.fetch_sub(removed_entries.len(), Ordering::Relaxed);
+        removed_entries
     }
 
-    /// Drops what was not used since the last time but one. Answers whether anything is left.
+    /// Drops the entries not used since the sweep before the last. Returns whether any are left.
     fn sweep(&self) -> bool {
         let before = self.clock.fetch_add(1, Ordering::Relaxed);
         drop(self.take(|hot| before.wrapping_sub(hot.used.load(Ordering::Relaxed)) >= 1));
-        let mut swept = self.swept();
-        *swept = self.count.load(Ordering::Relaxed) > 0;
-        *swept
+        let mut sweeper_runs = self.sweeper_runs();
+        *sweeper_runs = self.count.load(Ordering::Relaxed) > 0;
+        *sweeper_runs
     }
 }
 
@@ -145,22 +151,22 @@ impl HotFiles {
             shards: Default::default(),
             count: AtomicUsize::new(0),
             clock: AtomicU32::new(0),
-            swept: Mutex::new(false),
+            sweeper_runs: Mutex::new(false),
         };
-        let last = || (0..REMEMBERED).map(|_| AtomicU64::new(0)).collect();
+        let last = || (0..RECENT_USES).map(|_| AtomicU64::new(0)).collect();
         Self { inner: Arc::new(inner), last: [last(), last()], budget }
     }
 
-    /// Is this not the first use of the file of late? Remembers it.
-    pub(crate) fn is_second(&self, use_: Use, number: u64) -> bool {
+    /// Records a use of the file and returns whether it was used recently before.
+    pub(crate) fn is_repeated(&self, use_: Use, number: u64) -> bool {
         let last = &self.last[use_ as usize];
-        let place = last.get((number ^ (number >> 9)) as usize % REMEMBERED);
+        let place = last.get((number ^ (number >> 9)) as usize % RECENT_USES);
         place.is_some_and(|place| {
             place.load(Ordering::Relaxed) == number || place.swap(number, Ordering::Relaxed) == number
         })
     }
 
-    /// To be asked before a file is opened that is to be kept.
+    /// Returns a stamp, to be taken before opening a file that is to be kept.
     pub(crate) fn stamp(&self, number: u64) -> Stamp {
         Stamp(self.inner.shard(number).removed)
     }
@@ -175,8 +181,8 @@ impl HotFiles {
         Some(Arc::clone(hot))
     }
 
-    /// Keeps a descriptor of `vnode`, unless there are too many or the file was removed since `stamp`. `flags`: how it was opened, if not
-    /// for reference only.
+    /// Keeps a descriptor of `vnode`, unless there are too many or the file was removed since
+    /// `stamp`. `flags` are the open flags, or `None` for an `O_PATH` reference.
     fn insert(
         &self,
         vnode: &HostVnode,
@@ -189,11 +195,11 @@ impl HotFiles {
         if shard.removed != stamp.0 {
             return None;
         }
-        let full = !room || shard.entries.len() >= MOST / SHARDS;
+        let full = !room || shard.entries.len() >= MAX_ENTRIES / SHARDS;
         let oldest = if full && !shard.entries.contains_key(&vnode.number()) {
             let clock = self.inner.clock.load(Ordering::Relaxed);
             let age = |hot: &Hot| clock.wrapping_sub(hot.used.load(Ordering::Relaxed));
-            // Without one that can go, there is no room for another.
+            // If no entry can be evicted, there is no space for another.
             Some(shard.entries.iter().max_by_key(|(_, hot)| age(hot)).map(|(&number, _)| number)?)
         } else {
             None
@@ -206,57 +212,57 @@ impl HotFiles {
             used: AtomicU32::new(self.inner.clock.load(Ordering::Relaxed)),
             _kept: kept,
         });
-        let gone = [
+        let removed_entries = [
             oldest.and_then(|oldest| shard.entries.remove(&oldest)),
             shard.entries.insert(vnode.number(), Arc::clone(&hot)),
         ];
-        let more = 1 - gone.iter().flatten().count().cast_signed();
+        let more = 1 - removed_entries.iter().flatten().count().cast_signed();
         drop(shard);
         self.inner.count.fetch_add(more.cast_unsigned(), Ordering::Relaxed);
-        drop(gone);
+        drop(removed_entries);
         self.start_sweeping();
         Some(hot)
     }
 
     fn start_sweeping(&self) {
-        let mut swept = self.inner.swept();
-        if *swept {
+        let mut sweeper_runs = self.inner.sweeper_runs();
+        if *sweeper_runs {
             return;
         }
         let inner = Arc::downgrade(&self.inner);
         let started = std::thread::Builder::new().name("hot-files".into()).spawn(move || {
             loop {
-                std::thread::sleep(SWEEP);
+                std::thread::sleep(SWEEP_INTERVAL);
                 if !inner.upgrade().is_some_and(|inner| inner.sweep()) {
                     return;
                 }
             }
         });
-        *swept = started.is_ok();
-        drop(swept);
+        *sweeper_runs = started.is_ok();
+        drop(sweeper_runs);
         if started.is_err() {
-            // Nobody would close it.
+            // Without the thread, nothing would close it.
             self.clear();
         }
     }
 
-    /// The file is removed or replaced, or its vnode goes.
+    /// Drops the entry of a file that is removed or replaced, or whose vnode is dropped.
     pub(crate) fn remove(&self, number: u64) {
         let mut shard = self.inner.shard(number);
         shard.removed += 1;
-        let gone = shard.entries.remove(&number);
+        let removed_entries = shard.entries.remove(&number);
         drop(shard);
-        if gone.is_some() {
+        if removed_entries.is_some() {
             self.inner.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether [`Self::remove`] would find anything at all.
+    /// Whether there are no entries, so that [`Self::remove`] has nothing to do.
     pub(crate) fn is_empty(&self) -> bool {
         self.inner.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Keeps nothing.
+    /// Drops all entries.
     pub(crate) fn clear(&self) {
         drop(self.inner.take(|_| true));
     }
@@ -277,20 +283,21 @@ fn address(vnode: &HostVnode) -> usize {
 }
 
 impl HostVnode {
-    /// The files that are kept, if this may be one of them.
+    /// Returns the cache, if this vnode may have an entry in it.
     pub(crate) fn hot_files(&self) -> Option<&HotFiles> {
         let kept = self.fs().hot.as_ref()?;
-        (self.what() == Kind::Regular && !self.is_pinned()).then_some(kept)
+        (self.object_kind() == Kind::Regular && !self.is_pinned()).then_some(kept)
     }
 
-    /// Nothing is kept of this object from now on.
-    pub(crate) fn cool(&self) {
-        if let Some(files) = self.fs().hot.as_ref().filter(|_| self.what() == Kind::Regular) {
+    /// Drops the cache entry of this object.
+    pub(crate) fn drop_kept(&self) {
+        if let Some(files) = self.fs().hot.as_ref().filter(|_| self.object_kind() == Kind::Regular) {
             files.remove(self.number());
         }
     }
 
-    /// What is kept of this file, and its attributes. An entry whose file others have removed goes.
+    /// Returns the kept descriptor of this file, and the file's attributes. Drops the entry if the
+    /// file was removed out of band.
     pub(crate) fn hot(&self) -> Option<(Arc<Hot>, Statx)> {
         let files = self.hot_files()?;
         let hot = files.get(self)?;
@@ -303,7 +310,7 @@ impl HostVnode {
         }
     }
 
-    /// Keeps a descriptor for reference that was opened after `stamp`, for the next question for attributes.
+    /// Keeps an `O_PATH` reference that was opened after `stamp`, for the next getattr.
     pub(crate) fn keep_reference(&self, fd: OwnedFd, stamp: Stamp) {
         if let Some(files) = self.hot_files() {
             files.insert(self, Descriptor::new(fd), None, stamp);
@@ -331,7 +338,7 @@ mod tests {
         Cx::new(uid, uid, 1, 0, true, &NEVER)
     }
 
-    /// A directory with a file `f`, which was used once already.
+    /// A directory with a file `f` that was used once.
     struct Scratch {
         path: PathBuf,
         fs: Arc<HostFs>,
@@ -349,7 +356,7 @@ mod tests {
             let scratch = Self { path, fs, file };
             scratch.stat().unwrap();
             scratch.open(0, OpenFlags::RDONLY);
-            assert_eq!(scratch.kept(), 0, "nothing is kept after the first use");
+            assert_eq!(scratch.kept(), 0, "kept after the first use");
             scratch
         }
 
@@ -385,13 +392,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_read_again_is_not_opened_again() {
+    fn a_file_read_twice_is_opened_once() {
         let scratch = Scratch::new("read");
         let second = scratch.open(7, OpenFlags::RDONLY);
         let number = number_of(&second);
         drop(second);
         assert_eq!(scratch.kept(), 1);
-        // Of whatever user; and two users have it open at once.
+        // Any user can use it; here two users have it open at once.
         let (third, fourth) = (scratch.open(7, OpenFlags::RDONLY), scratch.open(8, OpenFlags::RDONLY));
         assert_eq!((number_of(&third), number_of(&fourth)), (number, number));
         let mut bytes = [0; 8];
@@ -401,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_keep_a_reference_which_gives_way_to_a_descriptor() {
+    fn a_readable_descriptor_replaces_the_reference_kept_by_getattr() {
         let scratch = Scratch::new("stat");
         scratch.stat().unwrap();
         assert_eq!(scratch.kept(), 1);
@@ -416,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_are_really_opened_and_what_is_kept_can_not_write() {
+    fn writers_open_the_host_file_and_kept_descriptors_are_read_only() {
         let scratch = Scratch::new("write");
         let writer = scratch.open(7, OpenFlags::WRONLY);
         let kept = writer.backing().unwrap().kept.unwrap();
@@ -425,13 +432,13 @@ mod tests {
         assert_eq!(rustix::io::write(kept.file, b"lost"), Err(Errno::BADF));
         writer.write(&caller(7), b"TEXT", 0).unwrap();
         drop(writer);
-        // The registration is there for whoever opens it next, for reading or writing.
+        // Later opens find the registration, whether they read or write.
         for flags in [OpenFlags::RDONLY, OpenFlags::WRONLY, OpenFlags::RDWR] {
             let file = scratch.open(8, flags);
             let kept = file.backing().unwrap().kept.unwrap();
             assert_eq!(kept.registration.get::<u32>(|_| true).as_deref(), Some(&7));
         }
-        // The host refuses to open a program that runs, although it is kept.
+        // The host refuses to open a running program for writing, although it is kept.
         std::fs::copy("/bin/sleep", scratch.path.join("program")).unwrap();
         let program = scratch.fs.root().lookup(&caller(0), name("program")).unwrap().unwrap().vnode;
         for _ in 0..3 {
@@ -445,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_or_replaced_goes() {
+    fn removed_and_replaced_files_are_dropped() {
         let scratch = Scratch::new("removed");
         let root = scratch.fs.root();
         let warm = |text: &str| {
@@ -459,7 +466,7 @@ mod tests {
         assert_eq!(scratch.kept(), 0);
         assert_eq!(first.getattr(&caller(0)).unwrap().nlink, 0, "its vnode is held");
         (0..3).for_each(|_| drop(first.open(&caller(0), OpenFlags::RDONLY).unwrap()));
-        assert_eq!(scratch.kept(), 0, "what has no name is not kept");
+        assert_eq!(scratch.kept(), 0, "an unnamed file was kept");
 
         ["a", "b", "c"].iter().for_each(|name| std::fs::write(scratch.path.join(name), "text").unwrap());
         let held = [warm("a"), warm("b"), warm("c")];
@@ -467,26 +474,26 @@ mod tests {
         root.rename(&caller(0), name("a"), &root, name("b"), RenameFlags::default()).unwrap();
         assert_eq!(scratch.kept(), 2, "b was replaced");
         scratch.fs.shared().with_room(|| Err::<(), _>(Errno::NOSPC)).unwrap_err();
-        assert_eq!(scratch.kept(), 0, "room was short");
+        assert_eq!(scratch.kept(), 0, "no space left");
         drop(held);
         drop(warm("c"));
-        assert_eq!(scratch.kept(), 0, "its vnode went");
+        assert_eq!(scratch.kept(), 0, "its vnode was dropped");
     }
 
     #[test]
-    fn what_others_removed_is_stale_as_ever() {
+    fn files_removed_out_of_band_are_stale() {
         let scratch = Scratch::new("others");
         let vnode = &scratch.file.vnode;
         drop(scratch.open(0, OpenFlags::RDONLY));
         let open = scratch.open(0, OpenFlags::RDONLY);
         assert_eq!(scratch.kept(), 1);
         std::fs::remove_file(scratch.path.join("f")).unwrap();
-        assert_eq!(scratch.stat().unwrap().nlink, 0, "it is open");
+        assert_eq!(scratch.stat().unwrap().nlink, 0, "still open");
         assert_eq!(scratch.kept(), 0);
         drop(open);
         assert_eq!(scratch.stat().map(drop), Err(Errno::STALE));
 
-        // Met first by an open, and by nobody.
+        // The removal is detected by an open, or by no use at all.
         for met in [true, false] {
             std::fs::write(scratch.path.join("g"), "text").unwrap();
             let other = scratch.fs.root().lookup(&caller(0), name("g")).unwrap().unwrap().vnode;
@@ -506,10 +513,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_used_goes_and_what_is_used_stays() {
+    fn only_unused_files_are_dropped() {
         let scratch = Scratch::new("idle");
-        // As if there were a thread.
-        *scratch.files().inner.swept() = true;
+        // Pretend that the sweeper thread runs.
+        *scratch.files().inner.sweeper_runs() = true;
         scratch.open(7, OpenFlags::RDONLY);
         for _ in 0..5 {
             scratch.files().sweep();
@@ -519,7 +526,7 @@ mod tests {
         scratch.files().sweep();
         scratch.files().sweep();
         assert_eq!(scratch.kept(), 0);
-        // The thread does it by itself.
+        // The sweeper thread drops it.
         scratch.open(7, OpenFlags::RDONLY);
         while scratch.kept() > 0 {
             std::thread::sleep(Duration::from_millis(10));
@@ -527,25 +534,25 @@ mod tests {
         let weak = Arc::downgrade(&scratch.files().inner);
         scratch.open(7, OpenFlags::RDONLY);
         drop(scratch);
-        assert_eq!(weak.strong_count(), 0, "the thread does not keep them");
+        assert_eq!(weak.strong_count(), 0, "the sweeper thread holds the cache");
     }
 
     #[test]
-    fn what_is_removed_while_it_is_opened_is_not_kept() {
+    fn a_file_removed_during_its_open_is_not_kept() {
         let scratch = Scratch::new("race");
         let vnode = scratch.fs.shared().table.get(scratch.file.vnode.id()).unwrap();
         let descriptor = || Descriptor::new(std::fs::File::open(scratch.path.join("f")).unwrap().into());
         let stamp = scratch.files().stamp(vnode.number());
-        vnode.cool();
+        vnode.drop_kept();
         assert!(vnode.keep_open(&descriptor(), OFlags::RDONLY, stamp).is_none());
         let stamp = scratch.files().stamp(vnode.number());
         assert!(vnode.keep_open(&descriptor(), OFlags::RDONLY, stamp).is_some());
     }
 
     #[test]
-    fn there_is_a_bound() {
+    fn the_number_of_kept_files_is_bounded() {
         let scratch = Scratch::new("bound");
-        let files = MOST + 200;
+        let files = MAX_ENTRIES + 200;
         let vnodes: Vec<_> = (0..files)
             .map(|i| {
                 let text = format!("many-{i}");
@@ -556,6 +563,6 @@ mod tests {
         for vnode in &vnodes {
             (0..2).for_each(|_| drop(vnode.open(&caller(7), OpenFlags::RDONLY).unwrap()));
         }
-        assert!((1..=MOST).contains(&scratch.kept()), "{}", scratch.kept());
+        assert!((1..=MAX_ENTRIES).contains(&scratch.kept()), "{}", scratch.kept());
     }
 }

@@ -1,12 +1,12 @@
 use crate::handle::FileHandle;
 
-/// The root's number. The kernel's own number for the root of a FUSE file system is the same.
+/// The root's number, equal to the kernel's number for the root of a FUSE file system.
 pub(crate) const ROOT: u64 = 1;
 
-/// Host inode numbers from 2 to this are vnode numbers as they are; all others are hashed.
+/// Host inode numbers from 2 up to this one are used as vnode numbers; all others are hashed.
 const DIRECT_MAX: u64 = (1 << 48) - 1;
 
-/// What tells one host inode from all others, as far as it is known.
+/// Identifies a host inode, apart from its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostInode {
     /// `st_dev`
@@ -15,22 +15,23 @@ pub(crate) struct HostInode {
     pub(crate) ino: u64,
 }
 
-/// Can the vnode's number be told from the inode number alone?
+/// Whether the vnode's number equals the inode number.
 pub(crate) const fn is_direct(root_dev: u64, inode: HostInode) -> bool {
     inode.dev == root_dev && inode.ino > ROOT && inode.ino <= DIRECT_MAX
 }
 
-/// Is this number an inode number of the root's device (or the root's), and no hash?
+/// Whether this number is an inode number on the root's device (or the root's number), not a hash.
 pub(crate) const fn is_plain(number: u64) -> bool {
     number >> 63 == 0
 }
 
-/// The number of a vnode: a pure function of what the host says, so that it is the same after a remount.
+/// Returns the number of a vnode. It depends only on what the host reports, so it is the same after
+/// a remount.
 ///
-/// It is the inode number where that is unique and small (it lies on the root's own device, and leaves room for a layer above to
-/// put a tag in front of it), else a 63-bit hash of the file handle, with the top bit set. Other devices are seen on btrfs, where
-/// each subvolume has its own inode numbers. Without handles the hash is over device and inode number, and then
-/// only as lasting as these.
+/// It is the inode number where that is unique and small: on the root's device, and leaving room
+/// for the tag bits of a layer above. Otherwise it is a 63-bit hash of the file handle, with the
+/// top bit set. Other devices occur on btrfs, where each subvolume has its own inode numbers.
+/// Without handles, the hash covers device and inode number, and is only as stable as these.
 pub(crate) fn number(root_dev: u64, inode: HostInode, handle: Option<&FileHandle>) -> u64 {
     if is_direct(root_dev, inode) {
         return inode.ino;
@@ -45,12 +46,12 @@ pub(crate) fn number(root_dev: u64, inode: HostInode, handle: Option<&FileHandle
     mix(hash) | 1 << 63
 }
 
-/// The generation that goes with the number of an object that has this file handle.
+/// Returns the generation of an object with this file handle.
 pub(crate) fn generation(kind: i32, handle: &[u8]) -> u32 {
     (mix(fold(fold(OFFSET, &kind.to_le_bytes()), handle)) >> 32) as u32
 }
 
-/// A hash of a name.
+/// Returns a hash of a name.
 pub(crate) fn hash(name: &[u8]) -> u64 {
     mix(fold(OFFSET, name))
 }
@@ -63,7 +64,7 @@ fn fold(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
-/// Spreads every bit over all others (the finalizer of splitmix64): FNV alone is weak in its high bits.
+/// Mixes all bits (the finalizer of splitmix64): FNV alone is weak in its high bits.
 const fn mix(hash: u64) -> u64 {
     let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -75,13 +76,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_numbers_of_the_roots_device_stay() {
+    fn small_inode_numbers_on_the_roots_device_are_kept() {
         assert_eq!(number(7, HostInode { dev: 7, ino: 2 }, None), 2);
         assert_eq!(number(7, HostInode { dev: 7, ino: DIRECT_MAX }, None), DIRECT_MAX);
     }
 
     #[test]
-    fn all_else_is_hashed_the_same_each_time() {
+    fn other_inodes_get_a_stable_hash() {
         let mut seen = std::collections::HashSet::new();
         for (dev, ino) in [(7, 0), (7, 1), (7, 1 << 48), (8, 2), (8, 3), (9, 2)] {
             let inode = HostInode { dev, ino };

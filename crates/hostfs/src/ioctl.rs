@@ -3,22 +3,23 @@ use crate::vnode_impl::HostVnode;
 use rustix::fd::AsFd;
 use vnode::{Errno, IoctlReply, Kind, Result};
 
-/// An ioctl that is passed on: its argument is a plain structure.
+/// An ioctl that is passed to the host. Its argument is a plain structure.
 struct Known {
-    /// The number, with the size of the argument that is part of it.
+    /// The command number, which includes the size of the argument.
     number: u32,
-    /// Bytes that the host reads.
+    /// Number of bytes that the host reads.
     reads: usize,
-    /// Bytes that the host writes.
+    /// Number of bytes that the host writes.
     writes: usize,
     changes: bool,
 }
 
-/// The numbers must be exactly these. What has one of them, only the kernel can send: it has checked that the caller owns the
-/// file and may change such flags. With another size in it a number reaches us from any program that could open the file, and
-/// nobody has checked anything.
+/// The command numbers must match exactly. Only the kernel can send these numbers, and it has
+/// checked that the caller owns the file and may change such flags. The same command with another
+/// size can be sent by any program that could open the file, without any check.
 ///
-/// Flags and version of a file are declared as `long` and handled as `int`: FUSE sends 4 bytes of them, or 8.
+/// Flags and version of a file are declared as `long` but handled as `int`, so FUSE sends 4 or 8
+/// bytes.
 const KNOWN: [Known; 5] = [
     // FS_IOC_GETFLAGS
     Known { number: 0x8008_6601, reads: 0, writes: 4, changes: false },
@@ -36,18 +37,18 @@ impl HostVnode {
     pub(crate) fn do_ioctl(&self, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
         let known = KNOWN.iter().find(|known| known.number == cmd).ok_or(Errno::NOTTY)?;
         if known.changes {
-            self.fs().changing()?;
+            self.fs().check_writable()?;
         }
-        let Some(fd) = self.glance()? else { return Err(Errno::NOTTY) };
+        let Some(fd) = self.readable_fd()? else { return Err(Errno::NOTTY) };
         let mut buffer = [0u64; 8];
         fill(&mut buffer, input.get(..known.reads).ok_or(Errno::INVAL)?);
         let result = sys::ioctl(fd.as_fd(), known.number, &mut buffer)?;
-        if known.changes && self.what() == Kind::Directory {
-            // From now on case may not matter to it.
+        if known.changes && self.object_kind() == Kind::Directory {
+            // The flags may have made the directory case-insensitive.
             self.fs().names.remove(self.number());
         }
         let bytes = buffer.map(u64::to_ne_bytes);
-        // Where 8 bytes are wanted of a 4 byte value, the rest is zero.
+        // A 4-byte value in an 8-byte reply is padded with zeros.
         let len = out.len().min(known.writes.next_multiple_of(8));
         let len = if known.writes == 0 { 0 } else { len };
         if len < known.writes {

@@ -6,10 +6,10 @@ use crate::dirs::{DirCache, Listings};
 use crate::handle::FileHandle;
 use crate::hot::HotFiles;
 use crate::identity::{self, HostInode};
-use crate::names::Names;
+use crate::name_cache::NameCache;
 use crate::opened::Opened as OpenFiles;
 use crate::table::Table;
-use crate::vnode_impl::{HostVnode, Reach};
+use crate::vnode_impl::{HostVnode, Locator};
 use core::fmt;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, Statx, StatxFlags};
@@ -20,20 +20,22 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLo
 use std::time::Duration;
 use vnode::{Command, Cx, Errno, Finder, Layer, Properties, Result, Upcalls, Vnode};
 
-/// How a host directory is used.
+/// Options for opening a host directory as a layer.
 #[derive(Clone, Copy, Debug)]
 pub struct HostOptions {
-    /// Never change anything through this layer, even where the host would allow it: on a private mount not even access times.
+    /// Refuse all changes through this layer, even where the host would allow them. On a private
+    /// mount, access times don't change either.
     pub read_only: bool,
-    /// How many descriptors of recently used directories are kept.
+    /// Maximum number of descriptors kept for recently used directories.
     pub directories: usize,
-    /// How many descriptors of directories that were listed are kept.
+    /// Maximum number of descriptors kept for directory listings.
     pub listings: usize,
-    /// How many descriptors are kept for objects that were removed while their vnode is held.
+    /// Maximum number of descriptors kept for removed objects whose vnode is still referenced.
     pub removed: usize,
-    /// How long a name that was missing may be believed to be missing still without asking the host. Zero: always ask.
-    pub believed: Duration,
-    /// Reach objects by file handle where the host allows it. Without, by parent and name.
+    /// How long a negative lookup may be answered from the cache without checking the host. Zero
+    /// disables the cache.
+    pub name_cache_ttl: Duration,
+    /// Reopen objects by file handle where the host allows it; otherwise by parent and name.
     pub handles: bool,
     /// Use a private clone of the mount where that is permitted.
     pub detach: bool,
@@ -46,35 +48,35 @@ impl Default for HostOptions {
             directories: 256,
             listings: 64,
             removed: 256,
-            believed: Duration::from_secs(1),
+            name_cache_ttl: Duration::from_secs(1),
             handles: true,
             detach: true,
         }
     }
 }
 
-/// When reading moves the time of access, where that is not left to the mount on which the directory lies.
+/// When reads update access times, for settings that differ from those of the directory's mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessTimes {
-    /// Of anything that is read.
+    /// For all objects; `None` leaves the setting as it is.
     pub when: Option<When>,
-    /// Of directories, too (else never).
+    /// Whether directories are included; `None` leaves the setting as it is.
     pub directories: Option<bool>,
 }
 
-/// As mount(8) has it.
+/// Access time modes, as in mount(8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// `noatime`
     Never,
-    /// `relatime`: if it is older than the time of modification or change, or than a day.
+    /// `relatime`: if the access time is older than the modification or change time, or than a day.
     Relative,
     /// `strictatime`
     Always,
 }
 
 impl AccessTimes {
-    /// What the flags of a mount say, as statvfs(3) answers them.
+    /// Converts mount flags as returned by statvfs(3).
     #[must_use]
     pub fn of_mount(flags: StatVfsMountFlags) -> Self {
         let when = if flags.contains(StatVfsMountFlags::NOATIME) {
@@ -88,7 +90,7 @@ impl AccessTimes {
     }
 }
 
-/// What was granted of [`AccessTimes`], beginning with what the mount had.
+/// The [`AccessTimes`] in force, starting with those of the mount.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     times: AccessTimes,
@@ -108,11 +110,11 @@ impl Times {
 /// Why a directory can't be used as a layer.
 #[derive(Clone, Debug)]
 pub struct OpenError {
-    /// What was tried.
+    /// The step that failed.
     pub step: &'static str,
-    /// On what.
+    /// The path of the directory.
     pub path: PathBuf,
-    /// What came of it.
+    /// The error.
     pub errno: Errno,
 }
 
@@ -122,7 +124,7 @@ impl fmt::Display for OpenError {
         match self.errno {
             Errno::NOENT => write!(f, "{path}: no such directory"),
             Errno::NOTDIR => write!(f, "{path}: not a directory"),
-            Errno::ACCESS | Errno::PERM => write!(f, "{path}: not permitted to {}", self.step),
+            Errno::ACCESS | Errno::PERM => write!(f, "{path}: can't {}: not permitted", self.step),
             errno => write!(f, "{path}: can't {}: {errno}", self.step),
         }
     }
@@ -136,47 +138,51 @@ pub struct HostFs {
     root: Arc<HostVnode>,
 }
 
-/// What all vnodes of the layer share.
+/// State shared by all vnodes of the layer.
 pub(crate) struct Shared {
-    /// The root directory, on a mount of its own where `detached`.
+    /// The root directory, on a private mount if `detached`.
     pub(crate) root: Arc<OwnedFd>,
     pub(crate) detached: bool,
-    /// Keeps the private mount a mount. Without this it lives on as one that was unmounted, and with each path on it that is let go
-    /// of, so in each system call, the kernel takes the lock of all mounts of the system.
+    /// Keeps the private mount attached. If this descriptor were closed, the mount would count as
+    /// unmounted, and the kernel would take the system-wide mount lock whenever a path on it is
+    /// released, so in every system call.
     _tree: Option<OwnedFd>,
     pub(crate) root_dev: u64,
     pub(crate) root_inode: HostInode,
-    /// Are objects reached by handle? Then here is where such a handle has the inode number, if that was found.
+    /// Set if objects are reopened by handle; says where in a handle the inode number is, if that
+    /// is known.
     pub(crate) handles: Option<HandleRule>,
-    /// Can the handle of an object be made from its number? Then here is how.
+    /// Set if the handle of an object can be constructed from its inode number.
     pub(crate) forge: Option<Forge>,
-    /// Finds objects by number, and the names of files, where the host doesn't.
+    /// Walks the tree for objects by number, and for names of files, where the host offers no
+    /// better way.
     pub(crate) finder: Finder,
     pub(crate) read_only: bool,
     times: Mutex<Times>,
     pub(crate) traits: FsTraits,
-    /// May several names lead to one entry here?
+    /// Whether several names may refer to one entry (case folding).
     merges_names: bool,
     pub(crate) server: Server,
     pub(crate) table: Table,
-    /// The descriptors of the process.
+    /// The process's budget of descriptors.
     pub(crate) budget: Arc<Budget>,
-    /// The open files that may be opened once more.
+    /// Open files whose descriptor may be shared.
     pub(crate) opened: OpenFiles,
-    /// Files that are used again and again; `None` where they are not to be kept.
+    /// Descriptors of hot files; `None` where they must not be kept.
     pub(crate) hot: Option<HotFiles>,
     pub(crate) dirs: DirCache,
     pub(crate) listings: Listings,
-    /// The names of recently searched directories.
-    pub(crate) names: Names,
-    /// Are they to be used?
-    known_names: bool,
-    /// Where objects are reached by name: held for reading by who goes by names, for writing by who changes them, so that nobody
-    /// meets a name between its change on the host and the note of it here. See [`Shared::by_names`].
+    /// The names in recently searched directories.
+    pub(crate) names: NameCache,
+    /// Whether `names` is used.
+    cache_names: bool,
+    /// Lock for the case that objects are reopened by name: taken for reading by operations that
+    /// rely on names, and for writing by those that change names, so that nobody sees a name
+    /// between its change on the host and the update here. See [`Shared::read_places`].
     places: RwLock<()>,
-    /// Does this file system not say whether a read would wait (`RWF_NOWAIT`)? Found out by the first.
+    /// Whether the file system lacks `RWF_NOWAIT`; set by the first read that fails with it.
     pub(crate) no_nowait: AtomicBool,
-    /// The root's vnode, which holds this.
+    /// The root's vnode, which owns this structure.
     pub(crate) root_vnode: OnceLock<Weak<HostVnode>>,
 }
 
@@ -187,26 +193,27 @@ pub(crate) struct HandleRule {
     pub(crate) ino_at: Option<u8>,
 }
 
-/// What is known of a file system by its type.
+/// Properties of a file system, derived from its type.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FsTraits {
     may_hang: bool,
     needs_flush: bool,
-    /// Its data is always in memory: reading never waits for a device.
+    /// File data is always in memory: a read never waits for a device.
     pub(crate) in_memory: bool,
-    /// Handles are answered, but can't be relied on.
+    /// name_to_handle_at(2) works, but its handles can't be relied on.
     no_handles: bool,
-    /// Two open files of an inode with the same flags are the same to whoever uses them by position.
+    /// Two open files of one inode with the same flags behave alike for positional reads and
+    /// writes.
     pub(crate) open_once: bool,
-    /// Whatever name is found in a directory is also listed there.
+    /// Every name that a lookup finds is also listed in its directory.
     lists_all_names: bool,
-    /// `d_ino` of these can differ from `st_ino`.
-    pub(crate) vague_d_ino: Vague,
+    /// The entries whose `d_ino` can differ from their `st_ino`.
+    pub(crate) unreliable_d_ino: UnreliableIno,
 }
 
-/// Which entries of a listing must be looked at one by one for their inode number.
+/// Which entries of a listing need a statx(2) each to learn their inode number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Vague {
+pub(crate) enum UnreliableIno {
     /// None.
     #[default]
     None,
@@ -217,7 +224,7 @@ pub(crate) enum Vague {
 }
 
 impl FsTraits {
-    /// Magic numbers are those of statfs(2).
+    /// Returns the traits for a magic number of statfs(2).
     fn of(magic: u64) -> Self {
         const NFS: u64 = 0x6969;
         const SMB: u64 = 0x517b;
@@ -245,12 +252,21 @@ impl FsTraits {
             NFS | SMB | CIFS | SMB2 | AFS | CODA => Self { may_hang: true, needs_flush: true, ..none },
             V9FS | CEPH => Self { may_hang: true, ..none },
             GFS2 | OCFS2 => Self { may_hang: true, ..none },
-            // A FUSE file system answers handles even if it can't find a node by one that it has forgotten.
-            FUSE => Self { may_hang: true, needs_flush: true, no_handles: true, vague_d_ino: Vague::All, ..none },
-            OVERLAY => Self { vague_d_ino: Vague::All, ..none },
+            // A FUSE file system returns handles even for nodes that it can't find again once
+            // forgotten.
+            FUSE => Self {
+                may_hang: true,
+                needs_flush: true,
+                no_handles: true,
+                unreliable_d_ino: UnreliableIno::All,
+                ..none
+            },
+            OVERLAY => Self { unreliable_d_ino: UnreliableIno::All, ..none },
             EXT4 => Self { open_once: true, lists_all_names: true, ..none },
             TMPFS | RAMFS => Self { open_once: true, in_memory: true, lists_all_names: true, ..none },
-            BTRFS => Self { open_once: true, vague_d_ino: Vague::Directories, lists_all_names: true, ..none },
+            BTRFS => {
+                Self { open_once: true, unreliable_d_ino: UnreliableIno::Directories, lists_all_names: true, ..none }
+            }
             XFS | F2FS | SQUASHFS | EROFS | ISO9660 => Self { open_once: true, ..none },
             _ => none,
         }
@@ -258,10 +274,10 @@ impl FsTraits {
 }
 
 impl HostFs {
-    /// Opens the directory at `path` (symbolic links in this one path are followed).
+    /// Opens the directory at `path`. Symbolic links in this path are followed; it is the only one.
     ///
     /// # Errors
-    /// The step that failed, and on what.
+    /// Returns the step that failed, and the path.
     pub fn open(path: &Path, options: HostOptions) -> core::result::Result<Arc<Self>, OpenError> {
         let at = |step: &'static str| move |errno| OpenError { step, path: path.to_owned(), errno };
         let Opened { root, detached, tree } = open_root(path, &options).map_err(at("open it"))?;
@@ -295,8 +311,8 @@ impl HostFs {
             listings: Listings::new(options.listings, Arc::clone(&budget)),
             budget,
             opened: OpenFiles::default(),
-            names: Names::new(options.believed),
-            known_names: handles.is_some() && traits.lists_all_names && !options.believed.is_zero(),
+            names: NameCache::new(options.name_cache_ttl),
+            cache_names: handles.is_some() && traits.lists_all_names && !options.name_cache_ttl.is_zero(),
             places: RwLock::new(()),
             no_nowait: AtomicBool::new(false),
             root_vnode: OnceLock::new(),
@@ -304,23 +320,24 @@ impl HostFs {
         Ok(Arc::new(Self { root: HostVnode::new_root(Arc::new(shared)) }))
     }
 
-    /// Are objects reached again by file handle (else by parent and name)?
+    /// Whether objects are reopened by file handle, not by parent and name.
     #[must_use]
     pub fn uses_handles(&self) -> bool {
         self.root.fs().handles.is_some()
     }
 
-    /// Is the tree a private clone of its mount, which nothing mounted over or in it is part of?
+    /// Whether the tree is a private clone of its mount, without any mounts on it or inside it.
     #[must_use]
     pub fn is_detached(&self) -> bool {
         self.root.fs().detached
     }
 
-    /// Sets when reading through this layer moves the time of access; what `times` says nothing about stays as it is. Nobody else is
-    /// concerned: only the private clone of the mount is changed. A read-only layer never moves it.
+    /// Sets when reads through this layer update access times; a `None` in `times` keeps the
+    /// current setting. This changes the private clone of the mount only, so other users of the
+    /// file system are not affected. A read-only layer never updates access times.
     ///
     /// # Errors
-    /// `EPERM` where there is no private clone, or its setting is locked (in a user namespace).
+    /// `EPERM` if there is no private clone, or if its setting is locked (in a user namespace).
     pub fn set_access_times(&self, times: AccessTimes) -> Result<()> {
         self.change_times(|asked| {
             asked.times = AccessTimes {
@@ -330,10 +347,10 @@ impl HostFs {
         })
     }
 
-    /// Sets whether reading moves no time of access at all for now, because what is mounted over this is read-only.
+    /// Suspends or resumes access time updates, for example while the mount above is read-only.
     ///
     /// # Errors
-    /// As [`Self::set_access_times`].
+    /// Same as [`Self::set_access_times`].
     pub fn suspend_access_times(&self, suspended: bool) -> Result<()> {
         self.change_times(|asked| asked.suspended = suspended)
     }
@@ -349,12 +366,13 @@ impl HostFs {
             }
             crate::sys::set_access_times(fs.root.as_fd(), asked.effective())?;
         }
-        // What was refused is refused again, and not taken for what is so already.
+        // Stored only on success, so that a refused setting is refused again and not mistaken for
+        // the current one.
         *times = asked;
         Ok(())
     }
 
-    /// The directory itself, open for as long as the layer is.
+    /// Returns the directory's descriptor, open for the lifetime of the layer.
     #[must_use]
     pub fn directory(&self) -> BorrowedFd<'_> {
         self.root.fs().root.as_fd()
@@ -366,12 +384,12 @@ impl HostFs {
     }
 }
 
-/// What came of opening the root directory.
+/// The result of opening the root directory.
 struct Opened {
     root: OwnedFd,
-    /// It lies on a private clone of its mount.
+    /// Whether it lies on a private clone of its mount.
     detached: bool,
-    /// That clone, if it may be kept.
+    /// The clone, if it may be kept attached.
     tree: Option<OwnedFd>,
 }
 
@@ -381,27 +399,28 @@ impl Opened {
     }
 }
 
-/// The directory, on a private clone of its mount if that can be had.
+/// Opens the directory, on a private clone of its mount if possible.
 fn open_root(path: &Path, options: &HostOptions) -> Result<Opened> {
     let readable = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     if options.detach {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         match rustix::mount::open_tree(CWD, path, flags) {
-            // What open_tree answers can't be used for everything (handles): a descriptor opened from it can, and keeps
-            // the private mount alive.
+            // The descriptor from open_tree(2) does not work for everything (handles). One opened
+            // through it does, and keeps the private mount alive.
             Ok(tree) => {
                 if options.read_only {
-                    // The kernel then refuses changes as well, and reading leaves no access times. Without it (not permitted)
-                    // it is this layer alone that refuses.
+                    // The kernel then refuses changes too, and reads don't update access times. If
+                    // this is not permitted, only the layer itself refuses changes.
                     let _enforced = crate::sys::make_mount_read_only(tree.as_fd());
                 }
                 let root = rustix::fs::openat(&tree, c".", readable, Mode::empty())?;
-                // A clone of a shared mount is shared too, until it is let go of: what is mounted below would show up in it.
+                // A clone of a shared mount is shared too while it is attached: later mounts below
+                // the original would propagate into it.
                 let tree = crate::sys::make_mount_private(tree.as_fd()).is_ok().then_some(tree);
                 return Ok(Opened { root, detached: true, tree });
             }
             Err(errno @ (Errno::NOENT | Errno::LOOP | Errno::NAMETOOLONG)) => return Err(errno),
-            // Not permitted, or a mount that may not be cloned.
+            // Not permitted, or the mount can't be cloned.
             Err(_) => {}
         }
     }
@@ -414,7 +433,7 @@ fn open_root(path: &Path, options: &HostOptions) -> Result<Opened> {
     }
 }
 
-/// Can objects of this file system be opened by handle? Found out on the root.
+/// Tests on the root whether objects of this file system can be opened by handle.
 fn try_handles(root: &OwnedFd, ino: u64) -> Option<HandleRule> {
     let handle = FileHandle::of_fd(root.as_fd()).ok()?;
     let again = handle.open(root.as_fd(), libc::O_PATH | libc::O_NOFOLLOW).ok()?;
@@ -422,37 +441,37 @@ fn try_handles(root: &OwnedFd, ino: u64) -> Option<HandleRule> {
     same.then(|| HandleRule { ino_at: handle.position_of(ino) })
 }
 
-/// All that [`vnode::Attr`] has.
+/// The statx(2) fields that [`vnode::Attr`] contains.
 pub(crate) const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
-/// statx(2) of what a descriptor is open on.
+/// Calls statx(2) on a descriptor's object.
 pub(crate) fn statx_fd(fd: impl AsFd) -> Result<Statx> {
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, WANTED)
 }
 
-/// `st_dev` in one number.
+/// Returns `st_dev` as one number.
 pub(crate) fn dev_of(stat: &Statx) -> u64 {
     rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)
 }
 
 impl Shared {
-    /// To be asked before anything is changed.
-    pub(crate) fn changing(&self) -> Result<()> {
+    /// Returns `EROFS` if the layer is read-only. Called before every change.
+    pub(crate) fn check_writable(&self) -> Result<()> {
         if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
     }
 
-    /// Can it be told from a listing which names a directory lacks?
-    pub(crate) fn names_can_be_known(&self) -> bool {
-        self.known_names
+    /// Whether a listing shows which names a directory lacks.
+    pub(crate) fn caches_names(&self) -> bool {
+        self.cache_names
     }
 
-    /// To be held while going by the names that are known of objects. Nothing where objects are reached by handle.
-    pub(crate) fn by_names(&self) -> Option<RwLockReadGuard<'_, ()>> {
+    /// Locks the known names of objects for reading. `None` where objects are reopened by handle.
+    pub(crate) fn read_places(&self) -> Option<RwLockReadGuard<'_, ()>> {
         self.handles.is_none().then(|| self.places.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// To be held while names change.
-    pub(crate) fn changing_names(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+    /// Locks the known names of objects for a change. `None` where objects are reopened by handle.
+    pub(crate) fn write_places(&self) -> Option<RwLockWriteGuard<'_, ()>> {
         self.handles.is_none().then(|| self.places.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -485,7 +504,7 @@ impl Layer for HostFs {
     }
 
     fn attach(&self, _upcalls: Arc<dyn Upcalls>) {
-        // Nothing here notices out-of-band changes by itself.
+        // This layer does not detect out-of-band changes.
     }
 
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
@@ -495,7 +514,7 @@ impl Layer for HostFs {
         let fs = self.root.fs();
         Ok(match fs.table.get(number) {
             Some(live) => live,
-            None => fs.by_number(cx, number)?,
+            None => fs.vnode_by_number(cx, number)?,
         })
     }
 
@@ -510,7 +529,7 @@ impl Layer for HostFs {
             return Ok(());
         }
         match rustix::fs::syncfs(&*fs.root) {
-            // The root could not be opened for reading, only for reference.
+            // The root is only an `O_PATH` reference, because it is not readable.
             Err(Errno::BADF) => {
                 rustix::fs::sync();
                 Ok(())
@@ -522,8 +541,8 @@ impl Layer for HostFs {
 
 impl HostVnode {
     fn new_root(fs: Arc<Shared>) -> Arc<Self> {
-        let root = Arc::new(Self::new(fs, identity::ROOT, Reach::root()));
-        // Set once, here.
+        let root = Arc::new(Self::new(fs, identity::ROOT, Locator::root()));
+        // This is the only place that sets it.
         let _ = root.fs().root_vnode.set(Arc::downgrade(&root));
         root
     }

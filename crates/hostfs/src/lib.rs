@@ -1,25 +1,41 @@
-//! The bottom of every stack: a directory of the host as a [`vnode::Layer`].
+//! The bottom layer of every stack: exports a directory of the host as a [`vnode::Layer`].
 //!
-//! * **Beneath its root only.** The root is a private, detached clone of the mount that the directory lies on, where that is
-//!   permitted: what is mounted over it or beneath it, our own FUSE mount among it, is never crossed. Every step from there
-//!   is one name in one directory, and symbolic links are never followed.
-//! * **No descriptor per vnode.** An object is reached again by its file handle (name_to_handle_at(2)); where the file system
-//!   or our privileges don't allow that, by its parent and name, which are kept right over changes made through us and
-//!   verified at each use. Which of the two, is found out once, by trying, when the layer is opened.
-//! * **A bounded number of descriptors**: recently used directories, listings that may be continued, and objects that were
-//!   removed while somebody still holds their vnode (see [`HostOptions`]). Open files are limited by user, and one user's open
-//!   files of one inode with the same flags share a descriptor.
-//! * **A file that is used again is not opened again**: its descriptor is kept for a second or two ([`hot`]), where that can't be seen.
-//! * **What is missing is known**: a directory in which names were looked for in vain is listed once, so that the next costs no
-//!   system call. What others make there is seen after [`HostOptions::believed`].
-//! * **The caller owns what it makes**: file-system uid and gid of the thread are switched for the one system call that
-//!   makes an object, and its umask is applied by the host, so that default ACLs work as they do natively. Each thread that
-//!   makes objects leaves the process's shared file-system context (`CLONE_FS`) for that: its umask is its own from then on.
+//! * **Confined to its root.** Where permitted, the root is a private, detached clone of the mount
+//!   that holds the directory. Mounts on top of the directory or inside it, including our own FUSE
+//!   mount, are never crossed. Every path step is one name in one directory, and symbolic links are
+//!   never followed.
+//! * **No descriptor per vnode.** The layer reopens an object by its file handle
+//!   (name_to_handle_at(2)). Where the file system or missing privileges rule that out, it uses the
+//!   parent directory and name, which are updated on changes through this layer and verified on
+//!   each use. A probe at open time selects the method.
+//! * **A bounded number of descriptors** for recently used directories, for listings that may be
+//!   continued, and for removed objects whose vnode is still referenced (see [`HostOptions`]). Open
+//!   files are limited per user. One user's open files of one inode with the same flags share a
+//!   descriptor.
+//! * **Reuse of recently opened files**: the descriptor of a file stays open for one to two seconds
+//!   after its last use ([`hot`]), where this is not observable.
+//! * **Negative lookups are cached**: after several failed lookups in a directory, the layer lists
+//!   the directory once and then answers further negative lookups without a system call.
+//!   Out-of-band changes become visible after [`HostOptions::name_cache_ttl`].
+//! * **The caller owns the objects it creates**: the thread switches its file-system uid and gid
+//!   for the one system call that creates the object. The host applies the caller's umask, so
+//!   default ACLs work as they do natively. For this, each thread that creates objects leaves the
+//!   process's shared file-system context (`CLONE_FS`) and keeps its own umask from then on.
 //!
-//! Where to find what: [`HostFs::open`] in `layer`, handles and numbers in `handle` and `identity`, live vnodes and removed
-//! ones in `table`, descriptors in `dirs`, `opened` and `reach`, who
-//! may use how many in `descriptors`, objects by number in `by_number`, names that are missing in `names`, the caller in `caller`, one writer at a time in `claim`, and the operations in
-//! `attr`, `create`, `remove`, `readdir`, `xattr`, `ioctl` and `file`. `sys` is the only module with `unsafe`: system calls that rustix has no safe form of.
+//! | module | contents |
+//! |---|---|
+//! | `layer` | [`HostFs::open`], options, per-file-system traits |
+//! | `vnode_impl` | the vnode and its operations, one line each |
+//! | `handle`, `identity` | file handles, vnode numbers |
+//! | `table` | live vnodes, descriptors of removed objects |
+//! | `reopen` | lookup, and opening an object again by handle or by parent and name |
+//! | `by_number` | vnodes from numbers, names of an object |
+//! | `name_cache` | negative lookups |
+//! | `dirs`, `opened`, `hot`, `descriptors` | descriptor caches, and how many each user may have |
+//! | `caller` | the caller's ids and umask |
+//! | `claim` | exclusive use of the directory |
+//! | `attr`, `create`, `remove`, `readdir`, `xattr`, `ioctl`, `file` | the operations |
+//! | `sys` | system calls without a safe form in rustix; the only module with `unsafe` |
 #![deny(unsafe_code)]
 
 mod attr;
@@ -36,11 +52,11 @@ mod hot;
 mod identity;
 mod ioctl;
 mod layer;
-mod names;
+mod name_cache;
 mod opened;
-mod reach;
 mod readdir;
 mod remove;
+mod reopen;
 mod sys;
 mod table;
 mod vnode_impl;

@@ -1,5 +1,6 @@
-//! Descriptors of open files. A user who opens an inode several times with the same flags has one descriptor for all: reading and
-//! writing name their position, so nothing tells these open files apart but the errors that fsync(2) reports.
+//! Descriptors of open files. A user's opens of one inode with the same flags share a descriptor.
+//! Reads and writes are positional, so such open files differ only in the errors that fsync(2)
+//! reports to each.
 
 use crate::attr::sync_fd;
 use crate::create::host_flags;
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use vnode::{Backing, Cx, Errno, Kept, OpenFlags, Result, SHARDS, shard_of};
 
-/// Whose descriptor of what, opened how.
+/// Identifies a shared descriptor: inode, user and open flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     number: u64,
@@ -22,7 +23,7 @@ struct Key {
     flags: u32,
 }
 
-/// The open files of a layer that may share their descriptor.
+/// The open files of a layer that may share their descriptors.
 #[derive(Debug, Default)]
 pub(crate) struct Opened {
     shards: [Mutex<HashMap<Key, Weak<OpenFd>>>; SHARDS],
@@ -30,7 +31,7 @@ pub(crate) struct Opened {
 
 impl Opened {
     fn shard(&self, number: u64) -> MutexGuard<'_, HashMap<Key, Weak<OpenFd>>> {
-        // The index is always in range; the first shard stands in for what can't be.
+        // The index is always in range; the first shard avoids a panic path.
         let shard = self.shards.get(shard_of(number)).unwrap_or(&self.shards[0]);
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -40,14 +41,15 @@ impl Opened {
     }
 }
 
-/// A descriptor of a regular file, and which failures to make the file durable were met through it. The host reports a failure to each of
-/// its open files once: here, that is to be done for each open file of ours.
+/// A descriptor of a regular file, with the fsync(2) failures met through it. The host reports a
+/// failure once to each of its open files; the layer must report it once to each open file above
+/// that shares the descriptor.
 pub(crate) struct Descriptor {
     fd: OwnedFd,
-    /// How often making it durable has failed, and how it did last.
+    /// Number of failed syncs, and the last error.
     failures: AtomicU32,
     failure: Mutex<Option<Errno>>,
-    /// Held for reading while it is made durable.
+    /// Held for reading during a sync.
     syncing: RwLock<()>,
 }
 
@@ -66,7 +68,8 @@ impl Descriptor {
         }
         drop(syncing);
         if shared {
-            // Another open file's call may have been told of a failure that this one was not told of for that very reason.
+            // The host may have reported a failure to a concurrent sync on this descriptor, and
+            // therefore not to this one. Wait until such syncs have recorded it.
             drop(self.syncing.write().unwrap_or_else(PoisonError::into_inner));
         }
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,7 +80,7 @@ impl Descriptor {
         }
     }
 
-    /// Is `fd`, which is open too, open on the same inode?
+    /// Whether `fd`, also open, refers to the same inode.
     fn is_of_same_inode(&self, fd: &OwnedFd) -> Result<bool> {
         let (a, b) = (rustix::fs::fstat(&self.fd)?, rustix::fs::fstat(fd)?);
         Ok((a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
@@ -96,40 +99,40 @@ impl core::fmt::Debug for Descriptor {
     }
 }
 
-/// One or more open files of one user, which share a descriptor.
+/// A descriptor used by one or more open files of one user.
 pub(crate) struct OpenFd {
     descriptor: Arc<Descriptor>,
-    /// What is kept of the file beyond its last close; what was registered of it is there.
+    /// The hot file entry, which outlives the last close and holds the registration.
     hot: Option<Arc<Hot>>,
     fs: Arc<Shared>,
-    /// By what it is found, if it may be shared.
+    /// The key under which it is shared, if it may be shared.
     key: Option<Key>,
     _charge: Charge,
 }
 
 impl OpenFd {
-    /// The descriptor of one open file and no other.
+    /// Creates a descriptor for exactly one open file.
     pub(crate) fn alone(fd: OwnedFd, charge: Charge, fs: &Arc<Shared>) -> Arc<Self> {
         Arc::new(Self { descriptor: Descriptor::new(fd), hot: None, fs: Arc::clone(fs), key: None, _charge: charge })
     }
 
-    /// The layer that it is of.
+    /// Returns the layer of the file.
     pub(crate) fn fs(&self) -> &Arc<Shared> {
         &self.fs
     }
 
-    /// The host file, and where its registration may stay.
+    /// Returns the host file, and the place for its registration.
     pub(crate) fn backing(&self) -> Backing<'_> {
         let kept = self.hot.as_ref().map(|hot| Kept { file: hot.as_fd(), registration: hot.registration() });
         Backing { file: self.as_fd(), kept }
     }
 
-    /// How often making it durable has failed.
+    /// Number of failed syncs.
     pub(crate) fn failures(&self) -> u32 {
         self.descriptor.failures.load(Ordering::Acquire)
     }
 
-    /// fsync(2) or fdatasync(2) for an open file that has `reported` so many failures.
+    /// Runs fsync(2) or fdatasync(2) for an open file to which `reported` failures were reported.
     pub(crate) fn sync(self: &Arc<Self>, data_only: bool, reported: &AtomicU32) -> Result<()> {
         self.report(reported, || sync_fd(self.as_fd(), data_only))
     }
@@ -139,7 +142,7 @@ impl OpenFd {
         self.descriptor.report(reported, shared, sync)
     }
 
-    /// Does it use what is kept?
+    /// Whether it uses the descriptor of `hot`.
     fn is_on(&self, hot: &Arc<Hot>) -> bool {
         Arc::ptr_eq(&self.descriptor, hot.descriptor())
     }
@@ -155,7 +158,7 @@ impl Drop for OpenFd {
     fn drop(&mut self) {
         let Some(key) = self.key else { return };
         let mut shard = self.fs.opened.shard(key.number);
-        // Another one may have come in its place.
+        // Another descriptor may have replaced it under this key.
         if shard.get(&key).is_some_and(|known| std::ptr::eq(known.as_ptr(), self)) {
             shard.remove(&key);
             if shard.capacity() > 64 && shard.len() < shard.capacity() / 8 {
@@ -167,19 +170,22 @@ impl Drop for OpenFd {
 }
 
 impl HostVnode {
-    /// Opens the object with `flags` by `open`, for the caller. It is really opened each time, so that the host refuses what it must, but for
-    /// reading a file that was read a moment ago ([`crate::hot`]); what is kept of it is one descriptor.
+    /// Opens the object with `flags` for the caller. Calls `open` each time, so that the host can
+    /// refuse, except for reading a file that is kept ([`crate::hot`]). If an equal descriptor
+    /// exists, the new one is closed and the existing one shared.
     pub(crate) fn open_shared(
         &self,
         cx: &Cx<'_>,
         flags: OFlags,
         open: impl FnOnce() -> Result<OwnedFd>,
     ) -> Result<Arc<OpenFd>> {
-        // Closing a file that was emptied makes some file systems write it: at the real end only. Failures of synchronous writes are
-        // reported by the descriptor that was written to.
+        // Not shared: some file systems write a truncated file back when it is closed, which must
+        // happen at the real last close only. Failures of synchronous writes are reported through
+        // the descriptor that was written to.
         let alone = OFlags::TRUNC | OFlags::SYNC | OFlags::DSYNC;
         if !self.fs().traits.open_once || flags.intersects(alone) {
-            // A removed file that is only kept here must go, or its handle would still lead to it, and what is written be lost.
+            // An entry of a removed file must be dropped. Otherwise its handle would still reopen
+            // the file, and the data written to it would be lost.
             drop(self.hot());
             let charge = self.fs().budget.charge(cx)?;
             return Ok(OpenFd::alone(open()?, charge, self.fs()));
@@ -207,7 +213,7 @@ impl HostVnode {
         Ok(self.share(key, descriptor, hot, charge))
     }
 
-    /// An open file that opens nothing.
+    /// Returns an open file that uses a kept descriptor, without opening anything.
     fn open_hot(&self, cx: &Cx<'_>, key: Key, hot: &Arc<Hot>) -> Result<Arc<OpenFd>> {
         if let Some(known) = self.fs().opened.get(&key).filter(|known| known.is_on(hot)) {
             return Ok(known);
@@ -223,39 +229,40 @@ impl HostVnode {
         fd
     }
 
-    /// What is kept of the file that is about to be opened, and whether it is to be kept from now on.
+    /// Returns the hot file entry for a file about to be opened, and whether to keep the file from
+    /// now on.
     fn opening(&self, flags: OFlags) -> Opening {
         let Some(files) = self.hot_files() else { return Opening::default() };
         let hot = self.hot().map(|(hot, _)| hot);
         let reads = !flags.intersects(OFlags::WRONLY | OFlags::RDWR);
         let keep = match &hot {
-            // One for reference only gives way to one that can be read.
+            // A readable descriptor replaces an `O_PATH` reference.
             Some(hot) => reads && !hot.is_readable(),
-            None => files.is_second(Use::Open, self.number()),
+            None => files.is_repeated(Use::Open, self.number()),
         };
         Opening { stamp: keep.then(|| files.stamp(self.number())), hot, reads }
     }
 
-    /// What is kept of a file that was opened.
+    /// Keeps a file that was opened, if it qualifies, and returns its entry.
     fn keep_opened(&self, opening: Opening, descriptor: &Arc<Descriptor>, flags: OFlags) -> Option<Arc<Hot>> {
         let Opening { hot, stamp: Some(stamp), reads } = opening else { return opening.hot };
         if reads {
             return self.keep_open(descriptor, flags, stamp).or(hot);
         }
-        // Not the writer's: what is kept must not be open for writing.
+        // Not the writer's descriptor: a kept descriptor must not be open for writing.
         let flags = host_flags(OpenFlags::RDONLY);
         let reading = self.reopen(flags).ok()?;
         self.keep_open(&Descriptor::new(reading), flags, stamp)
     }
 }
 
-/// See [`HostVnode::opening`].
+/// The result of [`HostVnode::opening`].
 #[derive(Default)]
 struct Opening {
     hot: Option<Arc<Hot>>,
-    /// If it is to be kept.
+    /// Set if the file is to be kept.
     stamp: Option<Stamp>,
-    /// It is opened for reading only.
+    /// Whether it is opened for reading only.
     reads: bool,
 }
 
@@ -306,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_has_one_descriptor_of_an_inode_for_each_way_of_opening() {
+    fn a_user_shares_one_descriptor_per_inode_and_open_flags() {
         const O_APPEND: u32 = 0o2001;
         const O_TRUNC: u32 = 0o1001;
         const O_SYNC: u32 = 0o4_010_001;
@@ -323,7 +330,7 @@ mod tests {
         assert_eq!(scratch.known(), 5);
         others[1].write(&caller(7), b"text", 0).unwrap();
         drop((first, others));
-        assert_eq!(scratch.known(), 1, "some still have it open");
+        assert_eq!(scratch.known(), 1, "100 opens remain");
         let mut bytes = [0; 8];
         assert_eq!(same[3].read(&caller(7), &mut bytes, 1), Ok(3));
         drop(same);
@@ -331,12 +338,12 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_of_the_same_number_is_another() {
+    fn a_new_file_with_a_reused_number_gets_its_own_descriptor() {
         let scratch = Scratch::new("another");
         let old = scratch.open(7, 0);
         let number = scratch.2.vnode.id();
         let key = Key { number, uid: 7, flags: crate::create::host_flags(OpenFlags::RDONLY).bits() };
-        // As on a host that gives numbers anew while files are open.
+        // Simulates a host that reuses inode numbers while files are open.
         let other = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
         let charge = scratch.1.shared().budget.charge(&caller(7)).unwrap();
         let mut wrong = OpenFd::alone(other, charge, scratch.1.shared());
@@ -350,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_reported_once_to_each_open_file_that_was_open_then() {
+    fn a_sync_failure_is_reported_once_to_each_file_open_at_the_time() {
         let scratch = Scratch::new("failures");
         let file = std::fs::File::open(scratch.0.join("f")).unwrap();
         let charge = scratch.1.shared().budget.charge(&caller(7)).unwrap();
@@ -371,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_calls_at_once_both_are_told() {
+    fn two_concurrent_syncs_both_report_a_failure() {
         let scratch = Scratch::new("at-once");
         let file = std::fs::File::open(scratch.0.join("f")).unwrap();
         let charge = scratch.1.shared().budget.charge(&caller(7)).unwrap();

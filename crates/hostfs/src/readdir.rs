@@ -1,24 +1,26 @@
 use crate::dirs::Listing;
 use crate::identity::{self, HostInode};
-use crate::layer::{Vague, statx_fd};
+use crate::layer::{UnreliableIno, statx_fd};
 use crate::vnode_impl::HostVnode;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, RawDir, RawDirEntry, SeekFrom};
 use std::mem::MaybeUninit;
 use vnode::{DirEntry, Errno, Kind, Name, Result};
 
-/// Enough for some two hundred entries: as many as a caller takes at a time.
+/// Room for about two hundred entries: as many as a caller takes at a time.
 const BUFFER: usize = 8192;
 
 impl HostVnode {
-    /// Each call stands for itself: the descriptor is one of this directory that nobody else uses meanwhile.
+    /// Lists the directory from `cookie`. Calls are independent: each uses a descriptor that no
+    /// other call uses meanwhile.
     pub(crate) fn list(&self, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
         self.must_be_directory()?;
         let mut listing = match self.fs().listings.take(self.number(), cookie) {
             Some(listing) => listing,
             None => Listing { id: self.number(), fd: self.open_listing()?, position: 0 },
         };
-        // The start must be gone to even from the start: the host may know a listing's extent from then on.
+        // Seek to the start even when already there: the host may fix a listing's extent at that
+        // moment.
         if cookie != listing.position || cookie == 0 {
             rustix::fs::seek(&listing.fd, SeekFrom::Start(cookie))?;
         }
@@ -39,13 +41,14 @@ impl HostVnode {
         })
     }
 
-    /// Lists from where the descriptor stands; answers where it stands then.
+    /// Lists from the descriptor's position and returns the new position.
     fn list_on(&self, fd: &OwnedFd, from: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<u64> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut entries = RawDir::new(fd, &mut buffer);
         let mut position = from;
         let mut full = false;
-        // The buffer is read to its end even if the sink has enough: that is where the descriptor stands.
+        // Read the buffer to its end even if the sink is full, because the descriptor's position is
+        // at the end of the buffer.
         while !(full && entries.is_buffer_empty()) {
             let entry = match entries.next() {
                 None => break,
@@ -57,39 +60,45 @@ impl HostVnode {
             };
             position = entry.next_entry_cookie();
             if !full {
-                full = !self.show(fd, &entry, sink)?;
+                full = !self.emit_entry(fd, &entry, sink)?;
             }
         }
         Ok(position)
     }
 
-    /// False if the sink has enough.
-    fn show(&self, fd: &OwnedFd, entry: &RawDirEntry<'_>, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<bool> {
-        // `.`, `..`, and anything that the host should not list.
+    /// Passes an entry to the sink. Returns false if the sink is full.
+    fn emit_entry(
+        &self,
+        fd: &OwnedFd,
+        entry: &RawDirEntry<'_>,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<bool> {
+        // Skip `.`, `..`, and names that the host should not list.
         let Ok(name) = Name::new(entry.file_name().to_bytes()) else { return Ok(true) };
         let Some((ino, kind)) = self.entry_number(fd, entry, name)? else { return Ok(true) };
         Ok(sink(&DirEntry { cookie: entry.next_entry_cookie(), ino, kind, name }))
     }
 
-    /// Number and kind of an entry; `None` if it is gone already.
+    /// Returns vnode number and kind of an entry; `None` if it no longer exists.
     fn entry_number(&self, dir: &OwnedFd, entry: &RawDirEntry<'_>, name: Name<'_>) -> Result<Option<(u64, Kind)>> {
         let kind = kind_of(entry.file_type());
         let fs = self.fs();
-        let vague = match fs.traits.vague_d_ino {
-            Vague::None => false,
-            Vague::Directories => kind == Some(Kind::Directory),
-            Vague::All => true,
+        let unreliable = match fs.traits.unreliable_d_ino {
+            UnreliableIno::None => false,
+            UnreliableIno::Directories => kind == Some(Kind::Directory),
+            UnreliableIno::All => true,
         };
-        // What is in a directory on the root's device is there too, or it is the vague case.
+        // Entries of a directory on the root's device are on it too, except for those with an
+        // unreliable `d_ino`.
         let on_root_dev = identity::is_plain(self.number());
         let direct = on_root_dev && identity::is_direct(fs.root_dev, HostInode { dev: fs.root_dev, ino: entry.ino() });
-        if let (Some(kind), false, true) = (kind, vague, direct) {
+        if let (Some(kind), false, true) = (kind, unreliable, direct) {
             return Ok(Some((entry.ino(), kind)));
         }
-        let fd = match fs.refer_name(dir, name.as_bytes()) {
+        let fd = match fs.path_fd_at(dir, name.as_bytes()) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(None),
-            // Something is mounted there; it can't be looked up either.
+            // A mount point, which can't be looked up either.
             Err(Errno::XDEV) => return Ok(Some((entry.ino(), kind.unwrap_or(Kind::Directory)))),
             Err(errno) => return Err(errno),
         };

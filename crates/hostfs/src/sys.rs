@@ -1,4 +1,4 @@
-//! System calls that rustix has no safe form of.
+//! System calls for which rustix has no safe wrapper.
 #![allow(unsafe_code)]
 
 use crate::layer::{AccessTimes, When};
@@ -7,10 +7,10 @@ use rustix::thread::UnshareFlags;
 use std::ffi::CStr;
 use vnode::{Errno, Result};
 
-/// The longest handle of any file system in bytes (`MAX_HANDLE_SZ`).
+/// Maximum length of a file handle in bytes (`MAX_HANDLE_SZ`).
 pub(crate) const HANDLE_MAX: usize = 128;
 
-/// `struct file_handle` with room for the longest handle.
+/// `struct file_handle` with space for the longest handle.
 #[repr(C)]
 struct RawHandle {
     len: u32,
@@ -18,27 +18,29 @@ struct RawHandle {
     bytes: [u8; HANDLE_MAX],
 }
 
-fn answer(result: libc::c_long) -> Result<libc::c_long> {
+fn check(result: libc::c_long) -> Result<libc::c_long> {
     if result >= 0 {
         return Ok(result);
     }
     Err(std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error))
 }
 
-/// A descriptor that the kernel has just made for us.
+/// Wraps a descriptor that a system call just created.
 fn owned(result: libc::c_long) -> Result<OwnedFd> {
     let fd = i32::try_from(result).map_err(|_| Errno::IO)?;
-    // SAFETY: the number was answered by a system call that makes a new descriptor; nobody else knows it.
+    // SAFETY: a system call returned this new descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// name_to_handle_at(2): type, length and bytes of the handle of `name` in `dir`, or of `dir` itself where `name` is empty.
+/// Calls name_to_handle_at(2): returns type, length and bytes of the handle of `name` in `dir`, or
+/// of `dir` itself if `name` is empty.
 pub(crate) fn name_to_handle(dir: BorrowedFd<'_>, name: &CStr) -> Result<(i32, usize, [u8; HANDLE_MAX])> {
     let mut raw = RawHandle { len: HANDLE_MAX as u32, kind: 0, bytes: [0; HANDLE_MAX] };
     let mut mount_id: libc::c_int = 0;
     let flags = if name.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
-    // SAFETY: `raw` begins as struct file_handle does and has as many bytes after it as `len` says; all pointers are valid.
-    answer(unsafe {
+    // SAFETY: `raw` begins as struct file_handle does and has as many bytes after it as `len` says;
+    // all pointers are valid.
+    check(unsafe {
         libc::syscall(
             libc::SYS_name_to_handle_at,
             dir.as_raw_fd(),
@@ -52,14 +54,15 @@ pub(crate) fn name_to_handle(dir: BorrowedFd<'_>, name: &CStr) -> Result<(i32, u
     Ok((raw.kind, len, raw.bytes))
 }
 
-/// open_by_handle_at(2) on the file system that `mount` lies on. `O_CLOEXEC` is added.
+/// Calls open_by_handle_at(2) on the file system of `mount`. Adds `O_CLOEXEC`.
 pub(crate) fn open_by_handle(mount: BorrowedFd<'_>, kind: i32, handle: &[u8], flags: i32) -> Result<OwnedFd> {
     let mut raw = RawHandle { len: 0, kind, bytes: [0; HANDLE_MAX] };
     raw.bytes.get_mut(..handle.len()).ok_or(Errno::INVAL)?.copy_from_slice(handle);
     raw.len = handle.len() as u32;
     loop {
-        // SAFETY: `raw` begins as struct file_handle does and has at least `len` bytes after it; the pointer is valid.
-        let result = answer(unsafe {
+        // SAFETY: `raw` begins as struct file_handle does and has at least `len` bytes after it;
+        // the pointer is valid.
+        let result = check(unsafe {
             libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw mut raw, flags | libc::O_CLOEXEC)
         });
         match result {
@@ -69,7 +72,7 @@ pub(crate) fn open_by_handle(mount: BorrowedFd<'_>, kind: i32, handle: &[u8], fl
     }
 }
 
-/// The generation of an inode of the xfs file system that `root`, opened for reading, lies on
+/// Returns the generation of an inode on the xfs file system of `root`, which is open for reading
 /// (`XFS_IOC_BULKSTAT`); `ESTALE` if there is no such inode.
 pub(crate) fn xfs_generation(root: BorrowedFd<'_>, ino: u64) -> Result<u32> {
     /// `_IOR('X', 127, struct xfs_bulkstat_req)`
@@ -103,36 +106,36 @@ pub(crate) fn xfs_generation(root: BorrowedFd<'_>, ino: u64) -> Result<u32> {
     const { assert!(size_of::<Bulk>() == 64 + 192) };
     // SAFETY: the kernel reads the request's 64 bytes, and writes these and as many records of 192
     // bytes as `wanted` says: one, for which there is room.
-    answer(unsafe { libc::syscall(libc::SYS_ioctl, root.as_raw_fd(), BULKSTAT, &raw mut bulk) })?;
-    // The first inode from this number on is answered.
+    check(unsafe { libc::syscall(libc::SYS_ioctl, root.as_raw_fd(), BULKSTAT, &raw mut bulk) })?;
+    // The reply is the first inode with this number or a higher one.
     if bulk.got == 1 && bulk.found == ino { Ok(bulk.generation) } else { Err(Errno::STALE) }
 }
 
-/// An id that nobody has: set as a file-system id, it changes nothing.
-const NOBODY: u32 = u32::MAX;
+/// An invalid id: setting it changes nothing and returns the current one.
+const INVALID_ID: u32 = u32::MAX;
 
-/// setfsuid(2) of this thread. Says nothing of it if the kernel refuses: see [`fs_uid`].
+/// Calls setfsuid(2) for this thread. The call does not report a refusal: see [`fs_uid`].
 pub(crate) fn set_fs_uid(uid: u32) {
     // SAFETY: takes and answers numbers only.
     unsafe { libc::syscall(libc::SYS_setfsuid, uid) };
 }
 
-/// setfsgid(2) of this thread, likewise.
+/// Calls setfsgid(2) for this thread, which does not report a refusal either.
 pub(crate) fn set_fs_gid(gid: u32) {
     // SAFETY: takes and answers numbers only.
     unsafe { libc::syscall(libc::SYS_setfsgid, gid) };
 }
 
-/// The file-system uid of this thread.
+/// Returns the file-system uid of this thread.
 pub(crate) fn fs_uid() -> u32 {
     // SAFETY: takes and answers numbers only.
-    unsafe { libc::syscall(libc::SYS_setfsuid, NOBODY) as u32 }
+    unsafe { libc::syscall(libc::SYS_setfsuid, INVALID_ID) as u32 }
 }
 
-/// The file-system gid of this thread.
+/// Returns the file-system gid of this thread.
 pub(crate) fn fs_gid() -> u32 {
     // SAFETY: takes and answers numbers only.
-    unsafe { libc::syscall(libc::SYS_setfsgid, NOBODY) as u32 }
+    unsafe { libc::syscall(libc::SYS_setfsgid, INVALID_ID) as u32 }
 }
 
 /// `struct mount_attr`
@@ -145,10 +148,10 @@ struct MountAttr {
     userns_fd: u64,
 }
 
-/// mount_setattr(2) of `mount`, the root of a mount that is ours alone.
+/// Calls mount_setattr(2) on `mount`, the root of a private mount.
 fn set_mount(mount: BorrowedFd<'_>, attr: &MountAttr) -> Result<()> {
-    // SAFETY: the kernel reads an empty, terminated string and a structure of the size that it is told.
-    answer(unsafe {
+    // SAFETY: the kernel reads an empty, terminated string and a structure of the given size.
+    check(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             mount.as_raw_fd(),
@@ -161,12 +164,12 @@ fn set_mount(mount: BorrowedFd<'_>, attr: &MountAttr) -> Result<()> {
     Ok(())
 }
 
-/// Nothing can be changed any more through `mount`, the root of a mount that is ours alone: not even the time of the last access.
+/// Makes `mount`, the root of a private mount, read-only: access times don't change either.
 pub(crate) fn make_mount_read_only(mount: BorrowedFd<'_>) -> Result<()> {
     set_mount(mount, &MountAttr { set: libc::MOUNT_ATTR_RDONLY, ..MountAttr::default() })
 }
 
-/// Sets when reading moves the time of access on `mount`, the root of a mount that is ours alone.
+/// Sets when reads update access times on `mount`, the root of a private mount.
 pub(crate) fn set_access_times(mount: BorrowedFd<'_>, times: AccessTimes) -> Result<()> {
     let when = match times.when {
         None => MountAttr::default(),
@@ -190,46 +193,49 @@ pub(crate) fn set_access_times(mount: BorrowedFd<'_>, times: AccessTimes) -> Res
     )
 }
 
-/// What is mounted elsewhere shows up no more in `mount`, the root of a mount that is ours alone.
+/// Stops mount propagation into `mount`, the root of a private mount.
 pub(crate) fn make_mount_private(mount: BorrowedFd<'_>) -> Result<()> {
     set_mount(mount, &MountAttr { propagation: libc::MS_PRIVATE, ..MountAttr::default() })
 }
 
-/// Gives this thread a umask and working directory of its own.
+/// Gives this thread a private umask and working directory.
 pub(crate) fn unshare_fs() -> Result<()> {
-    // SAFETY: only CLONE_FS is given up, which concerns umask, root and working directory, and no memory or descriptors.
+    // SAFETY: only CLONE_FS is unshared, which concerns umask, root and working directory, not
+    // memory or descriptors.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }
 }
 
-/// fchmodat2(2) on the object of `fd` itself, which may be an `O_PATH` descriptor. `ENOSYS` before Linux 6.6.
+/// Calls fchmodat2(2) on the object of `fd`, which may be an `O_PATH` descriptor. `ENOSYS` before
+/// Linux 6.6.
 pub(crate) fn chmod_fd(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
     // The number is the same on all architectures.
     const SYS_FCHMODAT2: libc::c_long = 452;
     // SAFETY: the only pointer is to an empty, terminated string.
-    answer(unsafe { libc::syscall(SYS_FCHMODAT2, fd.as_raw_fd(), c"".as_ptr(), mode, libc::AT_EMPTY_PATH) })?;
+    check(unsafe { libc::syscall(SYS_FCHMODAT2, fd.as_raw_fd(), c"".as_ptr(), mode, libc::AT_EMPTY_PATH) })?;
     Ok(())
 }
 
-/// ioctl(2) of a command that reads or writes at most `buffer.len()` bytes at its argument.
+/// Calls ioctl(2) with a command whose argument has at most `size_of_val(buffer)` bytes.
 pub(crate) fn ioctl(fd: BorrowedFd<'_>, cmd: u32, buffer: &mut [u64; 8]) -> Result<i32> {
     // The size of the argument is part of the command's number.
     if (cmd >> 16) & 0x3fff > size_of_val(buffer) as u32 {
         return Err(Errno::NOTTY);
     }
-    // SAFETY: the callers pass only commands whose argument is a plain structure of the size in their number, and that
-    // fits into the buffer, which is aligned for any of them.
-    let result = answer(unsafe {
+    // SAFETY: the callers pass only commands whose argument is a plain structure of the size in the
+    // command number. It fits into the buffer, which is aligned for any of them.
+    let result = check(unsafe {
         libc::syscall(libc::SYS_ioctl, fd.as_raw_fd(), libc::c_ulong::from(cmd), buffer.as_mut_ptr())
     })?;
     i32::try_from(result).map_err(|_| Errno::IO)
 }
 
-/// Closes a copy of a descriptor: what close(2) of each of a file's descriptors does, such as writing back over a network, and
-/// the error that comes of it.
+/// Closes a duplicate of the descriptor. This has the effect of close(2) on an open file, such as
+/// writing back over a network, and returns its error.
 pub(crate) fn close_copy(fd: BorrowedFd<'_>) -> Result<()> {
     let copy = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
-    // SAFETY: the copy is ours, and is given away here. It is closed even if an error is answered.
-    match answer(libc::c_long::from(unsafe { libc::close(copy.into_raw_fd()) })) {
+    // SAFETY: the duplicate is ours, and its ownership ends here. close(2) closes it even if it
+    // returns an error.
+    match check(libc::c_long::from(unsafe { libc::close(copy.into_raw_fd()) })) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(errno) => Err(errno),
     }

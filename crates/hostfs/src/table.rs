@@ -7,16 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use vnode::{NumberMap, SHARDS, shard_of};
 
-/// The live vnodes by number, and the descriptors that keep removed objects alive for those who still hold their vnode.
+/// The live vnodes by number, and the descriptors ("pins") that keep removed objects available
+/// while their vnode is referenced.
 ///
-/// A descriptor that is kept for a removed object ("pin") goes with its vnode. There are at most `pins` of them: past that the
-/// longest kept goes. What is lost then is an object that has no name and is not open either, but that somebody still
-/// refers to (a removed working directory): it answers `ESTALE`.
+/// A pin is dropped with its vnode. There are at most `pins` of them; beyond that, the oldest is
+/// closed. This loses an object that has no name and is not open, but is still referenced (for
+/// example a removed working directory): operations on it return `ESTALE`.
 #[derive(Debug)]
 pub(crate) struct Table {
     shards: [Mutex<Shard>; SHARDS],
     pins_per_shard: usize,
-    /// Descriptors of removed objects that are being closed right now: freeing a large file takes a while.
+    /// Number of pins being closed right now: freeing a large file takes time.
     closing: AtomicUsize,
     budget: Arc<Budget>,
 }
@@ -37,22 +38,23 @@ impl Table {
     }
 
     fn shard(&self, id: u64) -> MutexGuard<'_, Shard> {
-        // The index is always in range; the first shard stands in for what can't be.
+        // The index is always in range; the first shard avoids a panic path.
         let shard = self.shards.get(shard_of(id)).unwrap_or(&self.shards[0]);
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The live vnode of that number.
+    /// Returns the live vnode with this number.
     pub(crate) fn get(&self, id: u64) -> Option<Arc<HostVnode>> {
         self.shard(id).live.get(&id).and_then(Weak::upgrade)
     }
 
-    /// The live vnode for the object that `fresh` describes: `fresh` itself if there was none. Another object's vnode of the
-    /// same number is one whose inode is gone behind our back: it is forgotten.
+    /// Returns the live vnode of the object that `fresh` describes, or `fresh` itself if there is
+    /// none. If another object has the same number, its inode was removed out of band: its vnode is
+    /// dropped from the table.
     pub(crate) fn intern(&self, fresh: HostVnode) -> Arc<HostVnode> {
         let id = fresh.number();
         let mut shard = self.shard(id);
-        // A vnode that is let go of here must be dropped after the lock: dropping it takes the lock.
+        // A vnode released here must be dropped after the lock, because its drop takes the lock.
         let old = shard.live.get(&id).and_then(Weak::upgrade);
         if let Some(old) = &old
             && old.is_same_object(&fresh)
@@ -67,7 +69,7 @@ impl Table {
         fresh
     }
 
-    /// Called when a vnode is dropped, which lay at `at` while it was shared.
+    /// Removes a vnode that is being dropped; `at` was its address while it was shared.
     pub(crate) fn forget(&self, vnode: &HostVnode, at: *const HostVnode) {
         let id = vnode.number();
         let mut shard = self.shard(id);
@@ -84,7 +86,7 @@ impl Table {
         } else {
             None
         };
-        // Closing may free the object on the host: not under the lock.
+        // Closing may free the object on the host, so not under the lock.
         if pin.is_some() {
             self.closing.fetch_add(1, Ordering::SeqCst);
             drop(shard);
@@ -93,7 +95,7 @@ impl Table {
         }
     }
 
-    /// Waits, a second at most, for removed objects that another thread is freeing.
+    /// Waits up to one second for removed objects that another thread is freeing.
     pub(crate) fn wait_for_room(&self) {
         for _ in 0..1000 {
             if self.closing.load(Ordering::SeqCst) == 0 {
@@ -103,12 +105,13 @@ impl Table {
         }
     }
 
-    /// Keeps a removed object for as long as its vnode lives.
+    /// Keeps a removed object while its vnode lives.
     pub(crate) fn pin(&self, vnode: &HostVnode, fd: OwnedFd) {
         let mut shard = self.shard(vnode.number());
         let longest = if shard.pins.len() >= self.pins_per_shard { shard.pins.pop_front() } else { None };
         let same = shard.take_pin(vnode.number());
-        // Nothing else would keep the object: the other caches make room.
+        // Pinned even beyond the budget, because nothing else keeps the object. The other caches
+        // make room.
         let (kept, _room) = self.budget.keep();
         shard.pins.push_back((vnode.number(), Arc::new(fd), kept));
         vnode.set_pinned(true);
@@ -116,13 +119,14 @@ impl Table {
         drop((longest, same));
     }
 
-    /// The object never had a name: it is not to be taken for one that others have removed.
+    /// Marks an object that never had a name, so that it is not mistaken for one removed out of
+    /// band.
     pub(crate) fn note_unnamed(&self, vnode: &HostVnode) {
         let _shard = self.shard(vnode.number());
         vnode.set_pinned(true);
     }
 
-    /// Lets go of the removed regular files, so that the host frees those that nobody has open.
+    /// Closes the pins of removed regular files, so that the host frees those that nobody has open.
     pub(crate) fn release_files(&self) {
         let is_file = |fd: &OwnedFd| {
             rustix::fs::fstat(fd).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
@@ -136,7 +140,7 @@ impl Table {
         }
     }
 
-    /// The object has a name again.
+    /// Drops the pin of an object that has a name again.
     pub(crate) fn unpin(&self, vnode: &HostVnode) {
         let mut shard = self.shard(vnode.number());
         vnode.set_pinned(false);
@@ -145,13 +149,13 @@ impl Table {
         drop(pin);
     }
 
-    /// The descriptor of a removed object.
+    /// Returns the descriptor of a removed object.
     pub(crate) fn pinned(&self, id: u64) -> Option<Arc<OwnedFd>> {
         let shard = self.shard(id);
         shard.pins.iter().find(|(of, ..)| *of == id).map(|(_, fd, _)| Arc::clone(fd))
     }
 
-    /// Live vnodes and pins.
+    /// Returns the numbers of live vnodes and pins.
     #[cfg(test)]
     pub(crate) fn counts(&self) -> (usize, usize) {
         let mut counts = (0, 0);

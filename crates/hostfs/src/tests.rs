@@ -1,8 +1,8 @@
-//! What only this layer has: bounded descriptors, removed objects, both ways of reaching an object. The rest is tested
-//! by the conformance suite.
+//! Tests of features that only this layer has: bounded descriptors, removed objects, both methods
+//! of reopening an object. The conformance suite tests the rest.
 
 use crate::identity::HostInode;
-use crate::vnode_impl::{At, HostVnode, Reach};
+use crate::vnode_impl::{At, HostVnode, Locator};
 use crate::{AccessTimes, HostFs, HostOptions, When};
 use rustix::fs::AtFlags;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, SetAttr, SetTime, Time, XattrFlags};
 
-/// A directory that goes with the test.
+/// A directory that is removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -40,7 +40,7 @@ fn name(bytes: &str) -> Name<'_> {
 
 const CX: Cx<'static> = Cx::internal(0, 0);
 
-/// Both ways of reaching objects; by handle only where the host has them.
+/// Options for both methods of reopening objects; by handle only where the host supports it.
 fn both() -> [HostOptions; 2] {
     [HostOptions::default(), HostOptions { handles: false, detach: false, ..HostOptions::default() }]
 }
@@ -51,11 +51,11 @@ fn a_vnode_is_small() {
 }
 
 #[test]
-fn a_refused_setting_of_access_times_is_refused_again() {
+fn a_refused_access_time_setting_is_not_remembered() {
     let fs = Scratch::new().open(HostOptions { detach: false, ..HostOptions::default() });
     let ask = |when| fs.set_access_times(AccessTimes { when: Some(when), directories: None });
     let twice = [When::Never, When::Relative, When::Always].map(|when| (ask(when), ask(when)));
-    // One of them is what the mount has.
+    // One of them is the mount's own setting.
     assert_eq!(twice.iter().filter(|(first, again)| first.is_ok() && again.is_ok()).count(), 1);
     assert_eq!(twice.iter().filter(|(first, again)| first.is_err() && first == again).count(), 2);
 }
@@ -72,7 +72,7 @@ fn errors_of_opening_name_step_and_path() {
 }
 
 #[test]
-fn removed_objects_answer_while_their_vnode_is_held_and_nothing_is_kept_after() {
+fn removed_objects_stay_usable_until_their_vnode_is_dropped() {
     for options in both() {
         let scratch = Scratch::new();
         let fs = scratch.open(options);
@@ -122,7 +122,7 @@ fn objects_reached_by_name_follow_renames() {
 }
 
 #[test]
-fn a_vnode_looked_up_twice_is_one() {
+fn looking_up_a_name_twice_returns_one_vnode() {
     for options in both() {
         let scratch = Scratch::new();
         let fs = scratch.open(options);
@@ -131,7 +131,7 @@ fn a_vnode_looked_up_twice_is_one() {
         let found = root.lookup(&CX, name("s")).unwrap().unwrap();
         assert!(Arc::ptr_eq(&made.vnode, &found.vnode));
         assert_eq!(found.vnode.readlink(&CX).unwrap(), b"/etc/passwd");
-        // Only the superuser may have these.
+        // Only the superuser may set these.
         if found.vnode.setxattr(&CX, b"trusted.x", b"v", XattrFlags::default()) != Err(Errno::PERM) {
             let mut value = [0; 4];
             assert_eq!(found.vnode.getxattr(&CX, b"trusted.x", &mut value), Ok(1));
@@ -140,7 +140,7 @@ fn a_vnode_looked_up_twice_is_one() {
 }
 
 #[test]
-fn descriptors_are_bounded_whatever_the_tree() {
+fn descriptors_are_bounded_in_a_large_tree() {
     for options in both() {
         let scratch = Scratch::new();
         let fs = scratch.open(options);
@@ -153,10 +153,10 @@ fn descriptors_are_bounded_whatever_the_tree() {
             dir.vnode.unlink(&CX, name("f")).unwrap();
             held.push((dir, file));
         }
-        // Other tests of this process have a few.
+        // Other tests in this process have some open too.
         let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
         assert!(open < 800, "{open} descriptors");
-        // The host may have given the number of a removed file, that is not kept any more, to another.
+        // The host may have reused the number of a removed file whose pin was closed.
         let (live, pins) = fs.shared().table.counts();
         assert!((1500..=3000).contains(&live) && pins <= 256, "{live} {pins}");
         drop(held);
@@ -165,13 +165,13 @@ fn descriptors_are_bounded_whatever_the_tree() {
 }
 
 #[test]
-fn what_is_mounted_in_it_is_not_entered() {
+fn mounts_inside_the_directory_are_not_entered() {
     use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
     if !rustix::process::geteuid().is_root() {
-        eprintln!("not run: mounting takes root");
+        eprintln!("skipped: mounting needs root");
         return;
     }
-    // In a mount namespace of one thread, which goes with it.
+    // In a mount namespace that ends with the thread.
     std::thread::spawn(|| {
         #[allow(deprecated)]
         rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).unwrap();
@@ -236,7 +236,7 @@ fn reading_a_read_only_layer_changes_no_access_time() {
     let rw = scratch.open(HostOptions::default());
     let (file, open) = rw.root().create(&CX, name("f"), 0o644, OpenFlags::RDWR).unwrap();
     assert_eq!(open.write(&CX, b"hello", 0), Ok(5));
-    // Older than the last change: a read would set it.
+    // Older than the last change, so a read would update it.
     let old = SetAttr { atime: Some(SetTime::At(Time { sec: 1000, nsec: 7 })), ..SetAttr::default() };
     let before = file.vnode.setattr(&CX, &old, None).unwrap().atime;
     let ro = scratch.open(HostOptions { read_only: true, ..HostOptions::default() });
@@ -249,13 +249,13 @@ fn reading_a_read_only_layer_changes_no_access_time() {
 }
 
 #[test]
-fn file_flags_are_passed_on_and_other_ioctls_refused() {
+fn file_flag_ioctls_are_forwarded_and_others_refused() {
     let scratch = Scratch::new();
     let fs = scratch.open(HostOptions::default());
     let root = fs.root();
     let (file, _) = root.create(&CX, name("f"), 0o644, OpenFlags::RDWR).unwrap();
     let mut out = [0; 8];
-    // FS_IOC_GETFLAGS, with the 4 bytes that FUSE asks for and the 8 that its number says.
+    // FS_IOC_GETFLAGS, with the 4 bytes that FUSE requests and the 8 in its number.
     for len in [4, 8] {
         match file.vnode.ioctl(&CX, 0x8008_6601, &[], &mut out[..len]) {
             Err(Errno::NOTTY) => return,
@@ -269,14 +269,14 @@ fn file_flags_are_passed_on_and_other_ioctls_refused() {
     // FS_IOC_FSGETXATTR
     let mut attributes = [0; 28];
     assert_eq!(root.ioctl(&CX, 0x801c_581f, &[], &mut attributes).map(|reply| reply.len), Ok(28));
-    // TIOCSTI, FICLONE; and FS_IOC_SETFLAGS and FS_IOC_FSSETXATTR with other sizes in their numbers: these come from programs
-    // past the kernel's check of who may do it.
+    // TIOCSTI, FICLONE; and FS_IOC_SETFLAGS and FS_IOC_FSSETXATTR with other sizes in their
+    // numbers, which programs can send past the kernel's permission check.
     for other in [0x5412, 0x4004_9409, 0x4004_6602, 0x4000_6602, 0x4020_5820] {
         assert_eq!(file.vnode.ioctl(&CX, other, &[0; 8], &mut out), Err(Errno::NOTTY));
     }
 }
 
-/// Looks for names that are not there until the directory's names are known.
+/// Repeats negative lookups until the directory's names are cached.
 fn miss_many(dir: &Arc<dyn vnode::Vnode>) {
     for number in 0..64 {
         assert!(dir.lookup(&CX, name(&format!("missing-{number}"))).unwrap().is_none());
@@ -284,9 +284,9 @@ fn miss_many(dir: &Arc<dyn vnode::Vnode>) {
 }
 
 #[test]
-fn a_name_that_was_missing_is_found_once_it_is_made() {
+fn a_created_name_ends_its_negative_lookup() {
     let scratch = Scratch::new();
-    let fs = scratch.open(HostOptions { believed: Duration::from_secs(3600), ..HostOptions::default() });
+    let fs = scratch.open(HostOptions { name_cache_ttl: Duration::from_secs(3600), ..HostOptions::default() });
     let dir = fs.root().mkdir(&CX, name("d"), 0o755).unwrap().vnode;
     let other = fs.root().mkdir(&CX, name("other"), 0o755).unwrap().vnode;
     miss_many(&dir);
@@ -301,7 +301,8 @@ fn a_name_that_was_missing_is_found_once_it_is_made() {
     for made in ["created", "made", "directory", "symlink", "linked", "renamed"] {
         assert!(dir.lookup(&CX, name(made)).unwrap().is_some(), "{made}");
     }
-    // What is removed may come again, also a directory in the place of another.
+    // A removed name can be created again, and a new directory can replace one whose names were
+    // cached.
     dir.unlink(&CX, name("made")).unwrap();
     assert!(dir.lookup(&CX, name("made")).unwrap().is_none());
     dir.mknod(&CX, name("made"), 0o100_644, 0).unwrap();
@@ -313,16 +314,16 @@ fn a_name_that_was_missing_is_found_once_it_is_made() {
     assert!(other.lookup(&CX, name("f")).unwrap().is_some());
 }
 
-/// An operation that makes a name.
+/// An operation that creates a name.
 type Attempt<'a> = &'a dyn Fn(Name<'_>) -> Result<(), Errno>;
 
 #[test]
-fn what_others_made_is_known_once_it_was_in_the_way() {
+fn eexist_adds_an_out_of_band_name_to_the_cache() {
     let scratch = Scratch::new();
-    let fs = scratch.open(HostOptions { believed: Duration::from_secs(3600), ..HostOptions::default() });
+    let fs = scratch.open(HostOptions { name_cache_ttl: Duration::from_secs(3600), ..HostOptions::default() });
     let dir = fs.root().mkdir(&CX, name("d"), 0o755).unwrap().vnode;
     let file = fs.root().mknod(&CX, name("f"), 0o100_644, 0).unwrap().vnode;
-    if !fs.shared().names_can_be_known() {
+    if !fs.shared().caches_names() {
         return;
     }
     let no_replace = RenameFlags { no_replace: true, ..RenameFlags::default() };
@@ -338,7 +339,7 @@ fn what_others_made_is_known_once_it_was_in_the_way() {
     ];
     for (what, make) in attempts {
         std::fs::create_dir(scratch.0.join("d").join(what)).unwrap();
-        assert!(dir.lookup(&CX, name(what)).unwrap().is_none(), "{what}: names are not known");
+        assert!(dir.lookup(&CX, name(what)).unwrap().is_none(), "{what}: names are not cached");
         let errno = if what == "replace" { Errno::ISDIR } else { Errno::EXIST };
         assert_eq!(make(name(what)), Err(errno), "{what}");
         assert!(dir.lookup(&CX, name(what)).unwrap().is_some(), "{what}");
@@ -346,10 +347,10 @@ fn what_others_made_is_known_once_it_was_in_the_way() {
 }
 
 #[test]
-fn what_others_make_is_seen_in_time() {
+fn out_of_band_names_are_found_after_the_ttl() {
     let scratch = Scratch::new();
-    let asks = scratch.open(HostOptions { believed: Duration::ZERO, ..HostOptions::default() });
-    let believes = scratch.open(HostOptions { believed: Duration::from_millis(50), ..HostOptions::default() });
+    let asks = scratch.open(HostOptions { name_cache_ttl: Duration::ZERO, ..HostOptions::default() });
+    let believes = scratch.open(HostOptions { name_cache_ttl: Duration::from_millis(50), ..HostOptions::default() });
     miss_many(&asks.root());
     miss_many(&believes.root());
     for round in 0..3 {
@@ -363,7 +364,7 @@ fn what_others_make_is_seen_in_time() {
 }
 
 #[test]
-fn learning_names_leaves_no_access_time() {
+fn listing_for_the_name_cache_keeps_the_access_time() {
     let scratch = Scratch::new();
     let fs = scratch.open(HostOptions::default());
     let old = SetAttr { atime: Some(SetTime::At(Time { sec: 1000, nsec: 7 })), ..SetAttr::default() };
@@ -373,7 +374,7 @@ fn learning_names_leaves_no_access_time() {
 }
 
 #[test]
-fn what_is_made_and_then_not_found_goes_again() {
+fn a_created_object_that_cannot_be_looked_up_is_removed() {
     for options in both() {
         let scratch = Scratch::new();
         let fs = scratch.open(options);
@@ -384,21 +385,21 @@ fn what_is_made_and_then_not_found_goes_again() {
         for errno in [Errno::MFILE, Errno::NOMEM] {
             std::fs::write(at("f"), b"").unwrap();
             std::fs::create_dir(at("d")).unwrap();
-            assert_eq!(root.made(&dir, name("f"), AtFlags::empty(), Err(errno)).unwrap_err(), errno);
-            assert_eq!(root.made(&dir, name("d"), AtFlags::REMOVEDIR, Err(errno)).unwrap_err(), errno);
+            assert_eq!(root.entry_or_undo(&dir, name("f"), AtFlags::empty(), Err(errno)).unwrap_err(), errno);
+            assert_eq!(root.entry_or_undo(&dir, name("d"), AtFlags::REMOVEDIR, Err(errno)).unwrap_err(), errno);
             assert!(!at("f").exists() && !at("d").exists());
         }
-        // Somebody else has removed it, and maybe made another.
+        // Another process has removed it, and may have created another.
         std::fs::write(at("f"), b"").unwrap();
-        assert_eq!(root.made(&dir, name("f"), AtFlags::empty(), Err(Errno::NOENT)).unwrap_err(), Errno::NOENT);
+        assert_eq!(root.entry_or_undo(&dir, name("f"), AtFlags::empty(), Err(Errno::NOENT)).unwrap_err(), Errno::NOENT);
         assert!(at("f").exists());
-        assert!(root.made(&dir, name("f"), AtFlags::empty(), root.entry_of_name(&dir, name("f"))).is_ok());
+        assert!(root.entry_or_undo(&dir, name("f"), AtFlags::empty(), root.entry_of_name(&dir, name("f"))).is_ok());
         assert!(at("f").exists());
     }
 }
 
 #[test]
-fn a_deep_chain_of_parents_is_let_go_of() {
+fn a_deep_chain_of_parents_is_dropped_without_recursion() {
     const DEPTH: u64 = 100_000;
     let scratch = Scratch::new();
     let [_, by_name] = both();
@@ -408,8 +409,8 @@ fn a_deep_chain_of_parents_is_let_go_of() {
     let chain = || {
         (2..DEPTH).fold(Arc::clone(&root), |parent, ino| {
             let at = At { parent, name: b"d".as_slice().into() };
-            let reach = Reach::place(Kind::Directory, HostInode { dev: 1, ino }, at);
-            shared.table.intern(HostVnode::new(Arc::clone(shared), ino, reach))
+            let locator = Locator::place(Kind::Directory, HostInode { dev: 1, ino }, at);
+            shared.table.intern(HostVnode::new(Arc::clone(shared), ino, locator))
         })
     };
     let (lowest, lower) = (chain(), chain());
@@ -421,7 +422,7 @@ fn a_deep_chain_of_parents_is_let_go_of() {
 }
 
 #[test]
-fn a_removed_directory_can_be_made_durable() {
+fn a_removed_directory_can_be_synced() {
     for options in both() {
         let scratch = Scratch::new();
         let root = scratch.open(options).root();
@@ -431,9 +432,9 @@ fn a_removed_directory_can_be_made_durable() {
     }
 }
 
-/// A handle reaches every inode of the file system, and a number that a client makes up must not.
+/// A handle can reach every inode of the file system; a number invented by a client must not.
 #[test]
-fn numbers_lead_nowhere_outside_the_root() {
+fn numbers_of_objects_outside_the_root_are_stale() {
     use std::os::unix::fs::MetadataExt;
     for options in both() {
         let scratch = Scratch::new();
@@ -445,7 +446,7 @@ fn numbers_lead_nowhere_outside_the_root() {
             std::fs::write(dir.join("d/f"), dir.to_str().unwrap()).unwrap();
             std::os::unix::fs::symlink("x", dir.join("s")).unwrap();
         }
-        // One of its two names is inside.
+        // A file with one of its two names inside.
         std::fs::hard_link(outside.join("d/f"), inside.join("d/e/shared")).unwrap();
         let fs = HostFs::open(&inside, options).unwrap();
         let find = |path: PathBuf| fs.vnode(&CX, ino(path)).map(|vnode| vnode.kind());
@@ -464,7 +465,7 @@ fn numbers_lead_nowhere_outside_the_root() {
             })
             .unwrap();
         assert_eq!(names, [(ino(inside.join("d/e")), b"shared".to_vec())]);
-        // Moved out behind our back, and no longer held.
+        // Moved out of the root out of band, and no longer referenced.
         let moved = ino(inside.join("d/e"));
         std::fs::rename(inside.join("d/e"), outside.join("e")).unwrap();
         drop(shared);
@@ -473,9 +474,9 @@ fn numbers_lead_nowhere_outside_the_root() {
     }
 }
 
-/// A generation is of the object, however it was found.
+/// The generation belongs to the object and does not depend on how it was found.
 #[test]
-fn generations_stay_and_tell_reused_numbers_apart() {
+fn generations_are_stable_and_distinguish_reused_numbers() {
     let scratch = Scratch::new();
     std::fs::write(scratch.0.join("f"), "first").unwrap();
     let (number, generation) = {
@@ -497,9 +498,9 @@ fn generations_stay_and_tell_reused_numbers_apart() {
     }
 }
 
-/// Without the caller's leave to wait nothing is opened.
+/// Nothing is opened for a caller that must not block.
 #[test]
-fn finding_by_number_may_wait() {
+fn finding_by_number_may_block() {
     let scratch = Scratch::new();
     std::fs::create_dir(scratch.0.join("d")).unwrap();
     let number = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(scratch.0.join("d")).unwrap());

@@ -10,26 +10,28 @@ use vnode::{
     SetAttr, StatFs, Vnode, XattrFlags,
 };
 
-/// An object of the host. Small, since there can be millions: 40 bytes, 56 with the counters of its `Arc`.
+/// An object of the host. Small, because there can be millions: 40 bytes, or 56 with the counters
+/// of its `Arc`.
 pub(crate) struct HostVnode {
     fs: Arc<Shared>,
     id: u64,
-    reach: Reach,
+    locator: Locator,
 }
 
-/// How an object is reached again. Each variant has the state, so that no byte is lost to alignment beside it.
-pub(crate) enum Reach {
-    /// It is the root.
+/// How an object is opened again. Each variant includes the state, so that no byte is lost to
+/// alignment.
+pub(crate) enum Locator {
+    /// The root.
     Root(State),
-    /// By a handle that fits in here.
+    /// By a handle stored inline.
     Small(State, SmallHandle),
-    /// By any other handle.
+    /// By a longer handle.
     Large(State, Box<LargeHandle>),
-    /// By the name it was last known by.
+    /// By its last known name.
     Place(State, Box<Place>),
 }
 
-/// The kind of an object, and whether it is a removed one that is kept by a descriptor.
+/// The kind of an object, and whether the object is pinned after its removal.
 pub(crate) struct State(AtomicU8);
 
 const PINNED: u8 = 0x80;
@@ -45,7 +47,7 @@ impl State {
     }
 }
 
-/// Where an object was last known to be, and what tells whether it still is what is there.
+/// An object's last known place, and the inode expected there.
 pub(crate) struct Place {
     pub(crate) inode: HostInode,
     pub(crate) at: Mutex<At>,
@@ -58,7 +60,7 @@ pub(crate) struct At {
     pub(crate) name: Box<[u8]>,
 }
 
-impl Reach {
+impl Locator {
     pub(crate) fn root() -> Self {
         Self::Root(State::new(Kind::Directory))
     }
@@ -82,8 +84,8 @@ impl Reach {
 }
 
 impl HostVnode {
-    pub(crate) fn new(fs: Arc<Shared>, id: u64, reach: Reach) -> Self {
-        Self { fs, id, reach }
+    pub(crate) fn new(fs: Arc<Shared>, id: u64, locator: Locator) -> Self {
+        Self { fs, id, locator }
     }
 
     pub(crate) fn fs(&self) -> &Arc<Shared> {
@@ -94,33 +96,34 @@ impl HostVnode {
         self.id
     }
 
-    /// A number that another object of the same number most likely does not have: a hash of the
-    /// file handle, which has the host's own generation in it. 0 where there are no handles.
+    /// Returns a generation that distinguishes objects with the same number, in all likelihood: a
+    /// hash of the file handle, which includes the host's own generation. 0 without handles.
     pub(crate) fn handle_hash(&self) -> u32 {
-        let (kind, bytes) = match &self.reach {
-            Reach::Small(_, handle) => handle.parts(),
-            Reach::Large(_, handle) => handle.parts(),
-            Reach::Root(_) | Reach::Place(..) => return 0,
+        let (kind, bytes) = match &self.locator {
+            Locator::Small(_, handle) => handle.parts(),
+            Locator::Large(_, handle) => handle.parts(),
+            Locator::Root(_) | Locator::Place(..) => return 0,
         };
         identity::generation(kind, bytes)
     }
 
-    pub(crate) fn reach(&self) -> &Reach {
-        &self.reach
+    pub(crate) fn locator(&self) -> &Locator {
+        &self.locator
     }
 
-    pub(crate) fn what(&self) -> Kind {
-        self.reach.state().kind()
+    pub(crate) fn object_kind(&self) -> Kind {
+        self.locator.state().kind()
     }
 
-    /// Does a descriptor keep it, because it was removed through this layer? Also of what never had a name.
+    /// Whether the object is pinned because it was removed through this layer, or because it never
+    /// had a name.
     pub(crate) fn is_pinned(&self) -> bool {
-        self.reach.state().0.load(Ordering::Acquire) & PINNED != 0
+        self.locator.state().0.load(Ordering::Acquire) & PINNED != 0
     }
 
-    /// Only for [`crate::table::Table`], under its lock.
+    /// Called only by [`crate::table::Table`], under its lock.
     pub(crate) fn set_pinned(&self, pinned: bool) {
-        let state = &self.reach.state().0;
+        let state = &self.locator.state().0;
         if pinned {
             state.fetch_or(PINNED, Ordering::Release);
         } else {
@@ -128,41 +131,41 @@ impl HostVnode {
         }
     }
 
-    /// Are these two, of the same number, the same object?
+    /// Whether two vnodes with the same number are the same object.
     pub(crate) fn is_same_object(&self, other: &Self) -> bool {
-        self.what() == other.what()
-            && match (&self.reach, &other.reach) {
-                (Reach::Small(_, a), Reach::Small(_, b)) => a == b,
-                (Reach::Large(_, a), Reach::Large(_, b)) => a == b,
-                (Reach::Place(_, a), Reach::Place(_, b)) => a.inode == b.inode,
+        self.object_kind() == other.object_kind()
+            && match (&self.locator, &other.locator) {
+                (Locator::Small(_, a), Locator::Small(_, b)) => a == b,
+                (Locator::Large(_, a), Locator::Large(_, b)) => a == b,
+                (Locator::Place(_, a), Locator::Place(_, b)) => a.inode == b.inode,
                 _ => false,
             }
     }
 
-    /// The object is known to be there now. Nothing to do for one that is reached by handle.
+    /// Records the object's current place. No effect if it is opened by handle.
     pub(crate) fn set_place(&self, parent: &Arc<Self>, name: &[u8]) {
-        let Reach::Place(_, place) = &self.reach else { return };
+        let Locator::Place(_, place) = &self.locator else { return };
         let fresh = At { parent: Arc::clone(parent), name: name.into() };
         let mut at = place.at.lock().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut *at, fresh);
         drop(at);
-        // May be the last that holds the former parent.
+        // May drop the last reference to the former parent.
         drop(old);
     }
 
-    /// Is it reached by this very name?
+    /// Whether the object is opened by this name.
     pub(crate) fn is_placed_at(&self, parent: &Self, name: &[u8]) -> bool {
-        let Reach::Place(_, place) = &self.reach else { return false };
+        let Locator::Place(_, place) = &self.locator else { return false };
         let at = place.at.lock().unwrap_or_else(PoisonError::into_inner);
         std::ptr::eq(Arc::as_ptr(&at.parent), parent) && *at.name == *name
     }
 
-    /// `ENOTDIR` unless it is a directory.
+    /// Returns `ENOTDIR` unless this is a directory.
     pub(crate) fn must_be_directory(&self) -> Result<()> {
-        if self.what() == Kind::Directory { Ok(()) } else { Err(Errno::NOTDIR) }
+        if self.object_kind() == Kind::Directory { Ok(()) } else { Err(Errno::NOTDIR) }
     }
 
-    /// The vnode of this layer that `other` is.
+    /// Downcasts `other` to a vnode of this layer; `EXDEV` if it belongs to another.
     pub(crate) fn same_layer(&self, other: &Arc<dyn Vnode>) -> Result<Arc<Self>> {
         let other: Arc<dyn Any + Send + Sync> = Arc::<dyn Vnode>::clone(other);
         match other.downcast::<Self>() {
@@ -173,14 +176,14 @@ impl HostVnode {
 }
 
 impl HostVnode {
-    /// The directory by which this was reached. To be called at the end only.
+    /// Takes the parent out of the place. Called only while the vnode is dropped.
     fn take_parent(&mut self) -> Option<Arc<Self>> {
-        if !matches!(self.reach, Reach::Place(..)) {
+        if !matches!(self.locator, Locator::Place(..)) {
             return None;
         }
-        let nowhere = Reach::Root(State::new(self.what()));
-        match std::mem::replace(&mut self.reach, nowhere) {
-            Reach::Place(_, place) => Some(place.at.into_inner().unwrap_or_else(PoisonError::into_inner).parent),
+        let nowhere = Locator::Root(State::new(self.object_kind()));
+        match std::mem::replace(&mut self.locator, nowhere) {
+            Locator::Place(_, place) => Some(place.at.into_inner().unwrap_or_else(PoisonError::into_inner).parent),
             _ => None,
         }
     }
@@ -190,14 +193,16 @@ impl Drop for HostVnode {
     fn drop(&mut self) {
         self.fs.table.forget(self, self);
         if self.fs.hot.as_ref().is_some_and(|files| !files.is_empty()) {
-            self.cool();
+            self.drop_kept();
         }
-        // A chain of parents that nobody else holds goes one by one, not recursively: a tree may be very deep.
+        // Drop a chain of otherwise unreferenced parents iteratively: recursion would overflow the
+        // stack in a very deep tree.
         let mut next = self.take_parent();
         while let Some(parent) = next {
             let at = Arc::as_ptr(&parent);
             next = Arc::into_inner(parent).and_then(|mut last| {
-                // It was moved out of its place, by which the table knows it: its own drop finds nothing to do.
+                // `last` was moved out of its `Arc`, so its own drop won't find its address in the
+                // table.
                 last.fs.table.forget(&last, at);
                 last.take_parent()
             });
@@ -207,11 +212,11 @@ impl Drop for HostVnode {
 
 impl fmt::Debug for HostVnode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HostVnode({:?} {})", self.what(), self.id)
+        write!(f, "HostVnode({:?} {})", self.object_kind(), self.id)
     }
 }
 
-/// Each operation is in the file of its concept.
+/// Each operation is implemented in the module for its concept.
 impl Vnode for HostVnode {
     fn as_any(&self) -> &dyn Any {
         self
@@ -226,7 +231,7 @@ impl Vnode for HostVnode {
     }
 
     fn kind(&self) -> Kind {
-        self.what()
+        self.object_kind()
     }
 
     fn getattr(&self, _cx: &Cx<'_>) -> Result<Attr> {
@@ -242,7 +247,7 @@ impl Vnode for HostVnode {
     }
 
     fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
-        self.tell_names(cx, sink)
+        self.emit_names(cx, sink)
     }
 
     fn readlink(&self, _cx: &Cx<'_>) -> Result<Vec<u8>> {
@@ -258,31 +263,31 @@ impl Vnode for HostVnode {
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
-        self.open_regular(cx, flags)
+        self.open_file(cx, flags)
     }
 
     fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        self.make_open(cx, name, mode, flags)
+        self.create_regular(cx, name, mode, flags)
     }
 
     fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        self.make_unnamed(cx, mode, flags)
+        self.create_unnamed(cx, mode, flags)
     }
 
     fn mknod(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
-        self.make_node(cx, name, mode, rdev)
+        self.create_node(cx, name, mode, rdev)
     }
 
     fn mkdir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
-        self.make_directory(cx, name, mode)
+        self.create_directory(cx, name, mode)
     }
 
     fn symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
-        self.make_symlink(cx, name, target)
+        self.create_symlink(cx, name, target)
     }
 
     fn link(&self, _cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
-        self.make_link(name, target)
+        self.create_link(name, target)
     }
 
     fn unlink(&self, _cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
@@ -325,7 +330,7 @@ impl Vnode for HostVnode {
     }
 
     fn statfs(&self, _cx: &Cx<'_>) -> Result<StatFs> {
-        self.figures()
+        self.fs_stats()
     }
 
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {

@@ -1,22 +1,22 @@
-use crate::reach::{Fd, proc_path};
+use crate::reopen::{Fd, proc_path};
 use crate::vnode_impl::HostVnode;
 use rustix::fs::XattrFlags as HostFlags;
 use vnode::{Errno, Result, XattrFlags};
 
-/// By what an object's extended attributes are reached.
+/// How an object's extended attributes are accessed.
 enum By<'a> {
-    /// A real descriptor: of a regular file or directory.
+    /// Through a descriptor of a regular file or directory that is not `O_PATH`.
     Descriptor(&'a Fd),
-    /// A descriptor's entry in /proc, which leads to the object itself: what must not be opened for this (a device, a
-    /// fifo) or can't be (a symbolic link).
+    /// Through a descriptor's link in /proc, for objects that must not be opened for this (device,
+    /// fifo) or can't be (symbolic link).
     Path(String),
 }
 
 impl HostVnode {
     fn by_xattr_way<T>(&self, mut call: impl FnMut(By<'_>) -> Result<T>) -> Result<T> {
-        if let Some(fd) = self.glance()? {
+        if let Some(fd) = self.readable_fd()? {
             match call(By::Descriptor(&fd)) {
-                // A descriptor for reference only, of a directory that the server may not read.
+                // An `O_PATH` descriptor of a directory that the server may not read.
                 Err(Errno::BADF) => {}
                 other => return other,
             }
@@ -35,7 +35,7 @@ impl HostVnode {
     }
 
     pub(crate) fn xattr_set(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        self.fs().changing()?;
+        self.fs().check_writable()?;
         let mut host = HostFlags::empty();
         host.set(HostFlags::CREATE, flags.create);
         host.set(HostFlags::REPLACE, flags.replace);
@@ -55,7 +55,7 @@ impl HostVnode {
     }
 
     pub(crate) fn xattr_remove(&self, name: &[u8]) -> Result<()> {
-        self.fs().changing()?;
+        self.fs().check_writable()?;
         self.by_xattr_way(|by| match by {
             By::Descriptor(fd) => rustix::fs::fremovexattr(fd, name),
             By::Path(path) => rustix::fs::removexattr(path, name),
