@@ -116,7 +116,7 @@ pub(crate) struct HotFiles {
 impl Inner {
     fn shard(&self, number: u64) -> MutexGuard<'_, Shard> {
         let index = (number ^ (number >> 9)) as usize % SHARDS;
-        // The index is always in range; the first shard stands in for what can't be.
+        // The index is always in range; the first shard avoids a panic path.
         self.shards.get(index).unwrap_or(&self.shards[0]).lock().unwrap_or_else(PoisonError::into_inner)
     }
 

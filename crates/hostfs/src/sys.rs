@@ -116,25 +116,25 @@ const INVALID_ID: u32 = u32::MAX;
 
 /// Calls setfsuid(2) for this thread. The call does not report a refusal: see [`fs_uid`].
 pub(crate) fn set_fs_uid(uid: u32) {
-    // SAFETY: takes and answers numbers only.
+    // SAFETY: the arguments and the result are plain integers.
     unsafe { libc::syscall(libc::SYS_setfsuid, uid) };
 }
 
 /// Calls setfsgid(2) for this thread, which does not report a refusal either.
 pub(crate) fn set_fs_gid(gid: u32) {
-    // SAFETY: takes and answers numbers only.
+    // SAFETY: the arguments and the result are plain integers.
     unsafe { libc::syscall(libc::SYS_setfsgid, gid) };
 }
 
 /// Returns the file-system uid of this thread.
 pub(crate) fn fs_uid() -> u32 {
-    // SAFETY: takes and answers numbers only.
+    // SAFETY: the arguments and the result are plain integers.
     unsafe { libc::syscall(libc::SYS_setfsuid, INVALID_ID) as u32 }
 }
 
 /// Returns the file-system gid of this thread.
 pub(crate) fn fs_gid() -> u32 {
-    // SAFETY: takes and answers numbers only.
+    // SAFETY: the arguments and the result are plain integers.
     unsafe { libc::syscall(libc::SYS_setfsgid, INVALID_ID) as u32 }
 }
 
