@@ -1,4 +1,4 @@
-//! New versions of blocks of one group, on their way to the lower file.
+//! Collects new versions of blocks of one group and writes them to the lower file.
 
 use crate::codec::BlockAt;
 use crate::container::Container;
@@ -10,28 +10,28 @@ use crate::scratch::with_buffer;
 use std::sync::Arc;
 use vnode::{Cx, Errno, Result};
 
-/// What becomes of a block.
+/// The new content of a block.
 #[derive(Clone, Copy, Debug)]
 enum Content {
     Hole,
-    /// Encoded bytes in the buffer, from `start` on.
+    /// Encoded bytes in the buffer, at `start`.
     Encoded {
         start: usize,
         version: Version,
     },
 }
 
-/// Blocks of one group, each at most once.
+/// New contents for blocks of one group, at most one for each.
 #[derive(Debug)]
 pub(crate) struct Batch<'b> {
     group: u64,
     items: Vec<(usize, Content)>,
-    /// Encoded blocks, each beginning at a unit.
+    /// Encoded blocks, each aligned to a unit.
     buffer: &'b mut Vec<u8>,
 }
 
 impl<'b> Batch<'b> {
-    /// An empty one. The buffer's contents don't matter.
+    /// Creates an empty batch. Discards the buffer's contents.
     pub(crate) fn new(group: u64, buffer: &'b mut Vec<u8>) -> Self {
         buffer.clear();
         Self { group, items: Vec::new(), buffer }
@@ -45,9 +45,9 @@ impl<'b> Batch<'b> {
         self.items.push((at, Content::Hole));
     }
 
-    /// Adds a block with this content; what it lacks to a whole block is zeros.
+    /// Adds a block with this content, padded with zeros to a whole block.
     pub(crate) fn add(&mut self, container: &Container, head: &Head, at: usize, plain: &[u8]) -> Result<()> {
-        let plain = without_zeros(plain);
+        let plain = trim_zeros(plain);
         if plain.is_empty() {
             self.add_hole(at);
             return Ok(());
@@ -65,7 +65,7 @@ impl<'b> Batch<'b> {
         Ok(())
     }
 
-    /// Adds a block as it is stored: `version` tells of these bytes.
+    /// Adds an already encoded block; `version` describes these bytes.
     pub(crate) fn add_encoded(&mut self, at: usize, version: Version, encoded: &[u8]) {
         let start = self.buffer.len();
         self.buffer.extend_from_slice(encoded);
@@ -73,7 +73,7 @@ impl<'b> Batch<'b> {
         self.items.push((at, Content::Encoded { start, version }));
     }
 
-    /// Adds a block whose bytes stay where they are.
+    /// Adds a block whose stored bytes don't move.
     pub(crate) fn add_in_place(&mut self, at: usize, version: Version) {
         self.items.push((at, Content::Encoded { start: 0, version }));
     }
@@ -87,8 +87,8 @@ impl<'b> Batch<'b> {
     }
 }
 
-/// Without the zeros at the end.
-fn without_zeros(bytes: &[u8]) -> &[u8] {
+/// Removes trailing zeros.
+fn trim_zeros(bytes: &[u8]) -> &[u8] {
     const WORDS: usize = 64;
     let mut rest = bytes;
     while let Some((head, tail)) = rest.split_last_chunk::<WORDS>() {
@@ -102,12 +102,13 @@ fn without_zeros(bytes: &[u8]) -> &[u8] {
 }
 
 impl Container {
-    /// Writes the new versions, then makes them the blocks' contents. After an error each block has the old or the new content;
-    /// where nothing could be written, the old.
+    /// Writes the new versions, then makes them the blocks' contents. After an error each block has
+    /// its old or its new content; if nothing could be written, the old one.
     pub(crate) fn commit(&self, cx: &Cx<'_>, head: &mut Head, batch: &mut Batch<'_>) -> Result<()> {
         self.begin_session(cx, head, batch.items.len() as u64)?;
         let before = self.group(cx, head, batch.group)?;
-        // A hole that is one already is not written: zeros over nothing take no space, not even in the index.
+        // An existing hole is not written again: zeros over a hole take no space, not even in the
+        // index.
         let is_data = |at: usize| before.entry(at).is_ok_and(Entry::is_data);
         batch.items.retain(|&(at, content)| matches!(content, Content::Encoded { .. }) || is_data(at));
         if batch.is_empty() {
@@ -122,20 +123,26 @@ impl Container {
         self.write_index(cx, head, batch, &units)
     }
 
-    /// As [`Self::commit`], to places that were chosen before; the contents are what they were.
-    pub(crate) fn commit_moves(&self, cx: &Cx<'_>, head: &mut Head, batch: &Batch<'_>, units: &[u32]) -> Result<()> {
+    /// Like [`Self::commit`], with places already chosen and contents unchanged.
+    pub(crate) fn commit_relocated(
+        &self,
+        cx: &Cx<'_>,
+        head: &mut Head,
+        batch: &Batch<'_>,
+        units: &[u32],
+    ) -> Result<()> {
         self.begin_session(cx, head, batch.items.len() as u64)?;
         self.write_pieces(cx, head, batch, units)?;
         self.write_index(cx, head, batch, units)
     }
 
-    /// Gives versions whose bytes stay where they are new numbers.
+    /// Assigns new numbers to versions whose stored bytes don't move.
     pub(crate) fn renumber(&self, cx: &Cx<'_>, head: &mut Head, batch: &Batch<'_>, units: &[u32]) -> Result<()> {
         self.begin_session(cx, head, batch.items.len() as u64)?;
         self.write_index(cx, head, batch, units)
     }
 
-    /// Makes the new versions, whose bytes are at these places, the blocks' contents.
+    /// Writes the index, which makes the new versions at `units` the blocks' contents.
     fn write_index(&self, cx: &Cx<'_>, head: &mut Head, batch: &Batch<'_>, units: &[u32]) -> Result<()> {
         let mut group = (*self.group(cx, head, batch.group)?).clone();
         let fresh_before = group.fresh();
@@ -150,7 +157,7 @@ impl Container {
             self.replace(cx, head, &mut group, at, version)?;
             (first, last) = (first.min(at), last.max(at));
         }
-        group.note_high();
+        group.update_high();
         let (offset, bytes) = group.bytes(&head.fixed, first, last);
         head.unsynced = true;
         let start = first_of(batch.group);
@@ -161,7 +168,7 @@ impl Container {
                 head.space.note(batch.group, fresh_before, group.fresh());
                 self.cache.put_group(Arc::new(group));
             }
-            // It may have been written in part.
+            // The write may have been partial.
             Err(_) => {
                 head.space.forget();
                 self.cache.forget_groups(batch.group..=batch.group);
@@ -170,12 +177,12 @@ impl Container {
         written
     }
 
-    /// Puts a version into the right slot of its entry in memory.
+    /// Puts a version into the proper slot of its entry in memory.
     fn replace(&self, cx: &Cx<'_>, head: &mut Head, group: &mut Group, at: usize, mut version: Version) -> Result<()> {
         let number = group.number;
         let entry = group.entry_mut(at)?;
         if let Some(newest) = entry.slots.iter().filter_map(Slot::version).map(|v| v.seq).max() {
-            // A session whose record a power failure took may have left larger numbers.
+            // A session whose record was lost in a power failure may have assigned larger numbers.
             if newest >= version.seq {
                 head.seq = newest;
                 version.seq = head.next_seq()?;
@@ -186,20 +193,20 @@ impl Container {
             Target::Slot(slot) => slot,
             Target::Depends { newest, other } => {
                 let candidate = entry.slots.get(newest).and_then(Slot::version).copied().ok_or(Errno::IO)?;
-                if self.is_right(cx, head, number, &candidate)? { other } else { newest }
+                if self.is_intact(cx, head, number, &candidate)? { other } else { newest }
             }
         };
         let place = entry.slots.get_mut(slot).ok_or(Errno::IO)?;
         *place = Slot::Version(version);
         entry.checked = false;
-        // Damage in the other slot is over.
+        // The new version supersedes a damaged slot.
         if let Some(other @ Slot::Damaged) = entry.slots.get_mut(1 - slot) {
             *other = Slot::Empty;
         }
         Ok(())
     }
 
-    pub(crate) fn is_right(&self, cx: &Cx<'_>, head: &Head, group: u64, version: &Version) -> Result<bool> {
+    pub(crate) fn is_intact(&self, cx: &Cx<'_>, head: &Head, group: u64, version: &Version) -> Result<bool> {
         if version.is_hole() {
             return Ok(true);
         }
@@ -207,12 +214,13 @@ impl Container {
         self.fetch(cx, head, group, version, &mut buffer)
     }
 
-    /// Finds places for the encoded blocks and writes them there. Where the disk is full, the places of versions that are only kept for a
-    /// power failure are made free first.
+    /// Allocates space for the encoded blocks and writes them. On a full disk, first frees the
+    /// versions that are kept only against a power failure.
     fn write_data(&self, cx: &Cx<'_>, head: &mut Head, batch: &Batch<'_>) -> Result<Vec<u32>> {
         let sizes = batch.sizes();
         let group = self.group(cx, head, batch.group)?;
-        // The first version of a block goes where nothing was before: if it does not arrive, that can be seen.
+        // The first version of a block is written to unused space, so that it is detectable if it
+        // did not reach the disk.
         let is_first = |at: usize| group.entry(at).is_ok_and(|entry| matches!(entry.newest(), Ok(None)));
         let fresh = batch.items.iter().any(|&(at, _)| is_first(at));
         if fresh && !sizes.is_empty() {
@@ -230,7 +238,7 @@ impl Container {
         self.write_pieces(cx, head, batch, &units).map(|()| units)
     }
 
-    /// Reads all that is in doubt in a group: what is right after that is as good as durable.
+    /// Reads all versions of a group that are in doubt. An intact one counts as durable afterwards.
     pub(crate) fn checked_group(&self, cx: &Cx<'_>, head: &Head, number: u64) -> Result<Arc<Group>> {
         let mut group = (*self.group(cx, head, number)?).clone();
         for entry in &mut group.entries {
@@ -238,7 +246,7 @@ impl Container {
                 && entry.other(slot).is_some()
                 && !head.state.is_durable(newest.seq)
             {
-                entry.checked = self.is_right(cx, head, number, newest)?;
+                entry.checked = self.is_intact(cx, head, number, newest)?;
             }
         }
         let group = Arc::new(group);
@@ -246,7 +254,7 @@ impl Container {
         Ok(group)
     }
 
-    /// Writes the encoded blocks to their places: those that lie one behind the other at once.
+    /// Writes the encoded blocks to their places, adjacent ones with one write.
     fn write_pieces(&self, cx: &Cx<'_>, head: &mut Head, batch: &Batch<'_>, units: &[u32]) -> Result<()> {
         let mut pieces: Vec<(u32, usize, usize)> = Vec::new();
         let encoded = batch.items.iter().filter_map(|(_, content)| match content {
@@ -270,7 +278,7 @@ impl Container {
         Ok(())
     }
 
-    /// Runs `work` with a batch of a group, then commits it.
+    /// Runs `work` with a batch of a group, then commits the batch.
     pub(crate) fn with_batch<R>(
         &self,
         cx: &Cx<'_>,
@@ -294,13 +302,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zeros_at_the_end_are_taken_off() {
+    fn trailing_zeros_are_trimmed() {
         for len in [0, 1, 63, 64, 65, 1000] {
-            assert_eq!(without_zeros(&vec![0; len]), b"");
+            assert_eq!(trim_zeros(&vec![0; len]), b"");
             for last in 0..len {
                 let mut bytes = vec![0; len];
                 bytes[last] = 1;
-                assert_eq!(without_zeros(&bytes).len(), last + 1);
+                assert_eq!(trim_zeros(&bytes).len(), last + 1);
             }
         }
     }

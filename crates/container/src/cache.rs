@@ -2,13 +2,13 @@ use crate::group::Group;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Groups of the index that are kept in memory, 5 KiB each.
+/// Maximum number of cached index groups, 5 KiB each.
 const GROUPS: usize = 16;
 
-/// Decoded blocks that are kept: so many bytes, but always one block.
+/// Maximum size of cached decoded blocks in bytes; at least one block is kept.
 const PLAIN: usize = 256 << 10;
 
-/// What is kept of a container. Everything in it can be had again from the lower file.
+/// Cached data of a container, all of which can be read again from the lower file.
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
     groups: Mutex<Vec<Arc<Group>>>,
@@ -24,7 +24,7 @@ impl Cache {
         groups.get(last).cloned()
     }
 
-    /// The same, without counting as a use.
+    /// Like [`Self::group`], without counting as a use.
     pub(crate) fn peek(&self, number: u64) -> Option<Arc<Group>> {
         self.groups.lock().iter().find(|group| group.number == number).cloned()
     }
@@ -38,12 +38,12 @@ impl Cache {
         groups.push(group);
     }
 
-    /// It is not known what the lower file holds there now.
+    /// Drops groups whose content in the lower file is unknown now.
     pub(crate) fn forget_groups(&self, numbers: impl core::ops::RangeBounds<u64>) {
         self.groups.lock().retain(|group| !numbers.contains(&group.number));
     }
 
-    /// A decoded block: all of it up to where its zeros begin.
+    /// Returns a decoded block without its trailing zeros.
     pub(crate) fn plain(&self, block: u64) -> Option<Arc<Vec<u8>>> {
         let mut plain = self.plain.lock();
         let at = plain.iter().position(|(number, _)| *number == block)?;
@@ -61,7 +61,7 @@ impl Cache {
         }
     }
 
-    /// These blocks have other contents now.
+    /// Drops blocks whose contents change.
     pub(crate) fn forget_plain(&self, blocks: impl core::ops::RangeBounds<u64>) {
         self.plain.lock().retain(|(number, _)| !blocks.contains(number));
     }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_bounded_and_keeps_what_was_used_last() {
+    fn the_cache_is_bounded_and_evicts_the_least_recently_used() {
         let cache = Cache::default();
         for block in 0..10 {
             cache.put_plain(block, Arc::new(vec![block as u8; PLAIN / 4]));

@@ -1,8 +1,8 @@
-//! Looks for damage in a container that nobody uses, and repairs what can be repaired.
+//! Checks a container that nobody uses for damage, and repairs it where possible.
 
 use crate::codec::{BlockAt, BlockCodec};
 use crate::container::Container;
-use crate::format::{HEADER, Slot, damaged_state};
+use crate::format::{HEADER, Slot, has_damaged_state};
 use crate::geometry::{GROUP_BLOCKS, first_of, place_of};
 use crate::group::Group;
 use crate::head::{Found, Head, read_header};
@@ -11,60 +11,61 @@ use crate::usage::{BOUND, exceeds};
 use std::sync::Arc;
 use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode};
 
-/// Less dead space than this is left alone, in bytes.
-const WORTH: u64 = 8 << 10;
+/// Minimum dead space worth reclaiming, in bytes.
+const MIN_DEAD: u64 = 8 << 10;
 
-/// What is wrong with a container. Blocks begin at their number times the block size.
+/// Damage in a container. A block begins at its number times the block size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// The header can't be read: nothing can be said of the file. Beyond repair.
+    /// The header is damaged, so nothing is known about the file. Not repairable.
     Header,
-    /// One of the two records of the size is neither empty nor right; the other one counts. A power failure leaves that, too.
+    /// One of the two state records is neither empty nor valid; the other one is used. A power
+    /// failure can cause this, too.
     State,
-    /// What the index says of a block is damaged, or the block's bytes are; reading it answers `EIO`.
+    /// A block's index entry or stored bytes are damaged; reading the block returns `EIO`.
     Block {
-        /// Which block.
+        /// Block number.
         number: u64,
-        /// Is the version before it whole, so that a repair brings that back?
+        /// Whether the previous version is intact, so that a repair restores it.
         older: bool,
     },
-    /// The block's bytes are as they were written, but the codec can't decode them. Beyond repair.
+    /// The stored bytes match their checksum, but the codec can't decode them. Not repairable.
     Content {
-        /// Which block.
+        /// Block number.
         number: u64,
     },
 }
 
 impl Damage {
-    /// Can a repair mend it?
+    /// Whether a repair can fix it.
     #[must_use]
     pub fn is_repairable(self) -> bool {
         matches!(self, Self::State | Self::Block { older: true, .. })
     }
 }
 
-/// What was found in a container.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Whose blocks it has; zeros if that can't be read.
+    /// Id of the codec; zeros if it can't be read.
     pub codec: [u8; 8],
-    /// Plain bytes.
+    /// Plain size in bytes.
     pub size: u64,
-    /// Plain bytes of a block.
+    /// Plain size of a block in bytes.
     pub block: u64,
-    /// Blocks that were looked at; holes don't count.
+    /// Number of blocks checked, without holes.
     pub blocks: u64,
-    /// Were they decoded, too?
+    /// Whether the blocks were decoded too.
     pub decoded: bool,
-    /// What is wrong, and is still so.
+    /// Number of damages that remain.
     pub left: u64,
-    /// What was wrong, and was repaired.
+    /// Number of damages repaired.
     pub repaired: u64,
-    /// Bytes that a repair gave back to the lower file system.
+    /// Bytes that a repair returned to the lower file system.
     pub given_back: u64,
 }
 
-/// Stands for a codec that is not known: bytes are compared with their sums, and nothing is decoded.
+/// Substitute for an unknown codec: stored bytes are compared with their checksums but not decoded.
 #[derive(Debug)]
 struct Unknown {
     id: [u8; 8],
@@ -93,14 +94,15 @@ impl BlockCodec for Unknown {
     }
 }
 
-/// Checks a file that nobody else uses: header, index, and the sums of all stored bytes. `codec` is asked for the codec of
-/// that id: with it blocks are decoded, too. `repair` makes blocks that are damaged what their previous version says, where that
-/// one is whole, and gives dead space back; the time of modification stays. Each damage found is given to `found`.
+/// Checks a file that nobody else uses: header, index, and the checksums of all stored bytes.
+/// `codec` returns the codec for an id; with a codec, blocks are decoded too. `repair` restores the
+/// previous version of each damaged block where that version is intact, and reclaims dead space;
+/// the modification time does not change. `found` receives each damage.
 ///
-/// `None`: the file is empty, or no container.
+/// Returns `None` if the file is empty or not a container.
 ///
 /// # Errors
-/// `EMEDIUMTYPE` for a container of a later version, `EINTR`, and those of the lower file.
+/// `EMEDIUMTYPE` for a container of a later version, `EINTR`, and errors of the lower file.
 pub fn check(
     cx: &Cx<'_>,
     vnode: &Arc<dyn Vnode>,
@@ -133,7 +135,7 @@ pub fn check(
     Ok(Some(check.report))
 }
 
-/// Can the header be read at all? Else it is the disk that fails.
+/// Whether the header can be read at all. Otherwise the disk is failing.
 fn has_bytes(cx: &Cx<'_>, file: &dyn OpenFile) -> bool {
     file.read(cx, &mut [0; HEADER], 0).is_ok()
 }
@@ -144,7 +146,7 @@ struct Check<'a, 'c> {
     repair: bool,
     found: &'a mut dyn FnMut(Damage),
     report: Report,
-    /// Bytes that a fresh copy would take.
+    /// Bytes that a fresh copy would occupy.
     fresh: u64,
 }
 
@@ -162,17 +164,17 @@ impl Check<'_, '_> {
         }
         let container = self.container;
         if damaged || self.report.repaired > 0 {
-            // Over the record that is not right.
+            // This overwrites the damaged record.
             let state = head.state;
             container.write_state(self.cx, &mut head, state)?;
             container.file.fsync(self.cx, false)?;
         }
         let taken = container.vnode.getattr(self.cx)?.blocks.saturating_mul(512);
-        // What is beyond a cut can't be encoded anew without the codec.
-        if !self.report.decoded || !exceeds(taken.saturating_sub(WORTH), self.fresh, BOUND) {
+        // Clearing a truncated tail needs the codec.
+        if !self.report.decoded || !exceeds(taken.saturating_sub(MIN_DEAD), self.fresh, BOUND) {
             return Ok(());
         }
-        // The container has read nothing of the index yet: it sees what was repaired.
+        // The container has not cached any of the index yet, so it sees the repaired one.
         container.inner.write().head = Some(head);
         self.give_back(taken)?;
         container.close(self.cx)
@@ -190,7 +192,7 @@ impl Check<'_, '_> {
     fn is_state_damaged(&self) -> Result<bool> {
         let mut header = [0; HEADER];
         self.container.read_lower(self.cx, &mut header, 0)?;
-        Ok(damaged_state(&header))
+        Ok(has_damaged_state(&header))
     }
 
     fn groups(&mut self, head: &mut Head) -> Result<()> {
@@ -230,7 +232,7 @@ impl Check<'_, '_> {
             }
             Ok(Current::Data(_)) => {}
             Err(Errno::IO) => {
-                let whole = self.whole_slot(head, group, at)?;
+                let whole = self.intact_slot(head, group, at)?;
                 let repaired = self.repair && whole.is_some();
                 if let Some(slot) = whole.filter(|_| repaired) {
                     self.restore(head, group, at, slot)?;
@@ -242,11 +244,11 @@ impl Check<'_, '_> {
         Ok(())
     }
 
-    /// The slot of a damaged entry that has a version whose bytes are right.
-    fn whole_slot(&self, head: &Head, group: &Group, at: usize) -> Result<Option<usize>> {
+    /// Returns a slot of a damaged entry whose version is intact.
+    fn intact_slot(&self, head: &Head, group: &Group, at: usize) -> Result<Option<usize>> {
         for (slot, what) in group.entry(at)?.slots.iter().enumerate() {
             if let Slot::Version(version) = what
-                && self.container.is_right(self.cx, head, group.number, version)?
+                && self.container.is_intact(self.cx, head, group.number, version)?
             {
                 return Ok(Some(slot));
             }
@@ -254,7 +256,7 @@ impl Check<'_, '_> {
         Ok(None)
     }
 
-    /// Makes the version in a slot the only one.
+    /// Clears the other slot, which makes the version in `slot` the current one.
     fn restore(&self, head: &mut Head, group: &Group, at: usize, slot: usize) -> Result<()> {
         let mut group = group.clone();
         if let Some(other) = group.entry_mut(at)?.slots.get_mut(1 - slot) {
@@ -270,7 +272,7 @@ impl Check<'_, '_> {
             while self.container.compact(self.cx)? {}
             Ok(())
         }) {
-            // It stays as it was.
+            // Reclaiming failed; the file is unchanged.
             Ok(()) | Err(Errno::NOSPC | Errno::DQUOT | Errno::OPNOTSUPP | Errno::IO) => {}
             Err(errno) => return Err(errno),
         }

@@ -1,7 +1,9 @@
-//! Gives dead space back to the lower file system: punches it, and moves blocks together where too little of it is whole pages.
+//! Returns dead space to the lower file system: punches holes, and relocates blocks where the dead
+//! space covers too few whole pages.
 //!
-//! A moved block is a new version of it with the same bytes. It is written like any other, so that the old place stays as it is
-//! until the new one is durable: at no time is there less than what [`Container::write`] leaves.
+//! A relocated block is a new version with the same bytes. It is written like any other, so the old
+//! place stays intact until the new one is durable, and the guarantees of [`Container::write`] hold
+//! at all times.
 
 use crate::batch::Batch;
 use crate::container::Container;
@@ -13,30 +15,33 @@ use crate::usage::{BOUND, Sweep, UNKNOWN, exceeds};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Result};
 
-/// Dead space that is never looked for, in bytes; one block, if that is more.
+/// Dead space that is never reclaimed, in bytes; one block, if that is larger.
 const SLACK: u64 = 64 << 10;
 
-/// The index is read when more than this part of what the file takes below was superseded.
-const PART: u64 = 24;
+/// The index is scanned when more than 1/24 of the space occupied by the file was superseded.
+const SCAN_FRACTION: u64 = 24;
 
-/// Blocks of a group are moved together if it takes this much more than a fresh copy. Tighter than [`BOUND`], so that the dead
-/// bytes that are not looked for yet fit in between: `19/16 * (1 + 1/(24 * 0.8)) < 5/4`.
-const LOOSE: (u64, u64) = (19, 16);
+/// Blocks of a group are relocated if the group occupies this much more than a fresh copy. Tighter
+/// than [`BOUND`], to leave room for dead bytes that are not scanned for yet: `19/16 * (1 + 1/(24 *
+/// 0.8)) < 5/4`.
+const RELOCATE_BOUND: (u64, u64) = (19, 16);
 
-/// Groups that one step looks at: a few milliseconds.
+/// Maximum number of groups that one step scans: a few milliseconds.
 const STEP_GROUPS: usize = 64;
 
-/// Bytes that one step moves, or one group.
+/// Maximum number of bytes relocated in one step, and in one batch of a group.
 pub(crate) const STEP_BYTES: u64 = 4 << 20;
 
-/// Bytes that are moved before an fsync lets their old places go: so much more space is needed meanwhile.
-const SETTLE_BYTES: u64 = 32 << 20;
+/// Number of bytes relocated before an fsync releases their old places. This is the additional
+/// space needed meanwhile.
+const SYNC_BYTES: u64 = 32 << 20;
 
-/// How often a group is moved in one sweep: the first time may only make room for the second.
-const TRIES: u8 = 3;
+/// Maximum number of times a group is relocated in one sweep: the first time may only free the
+/// space for the second.
+const MAX_TRIES: u8 = 3;
 
 impl Container {
-    /// Might [`Container::give_back`] find something to do? Costs nothing.
+    /// Whether [`Container::give_back`] may have work to do. Does no I/O.
     #[must_use]
     pub fn has_dead_space(&self) -> bool {
         let inner = self.inner.read();
@@ -46,28 +51,30 @@ impl Container {
         })
     }
 
-    /// Gives dead space back, one bounded step of it; true: there is more to do. To be called until it answers false after each
-    /// [`Container::sync`], and before [`Container::close`]: then the file takes at most a quarter more below than a fresh copy, and
-    /// a constant. Most calls find nothing to do: all of the work is a small multiple of what was overwritten before.
+    /// Reclaims dead space in one bounded step; returns true if more work is left. Callers repeat
+    /// it until it returns false, after each [`Container::sync`] and before [`Container::close`].
+    /// The file then occupies at most a quarter more than a fresh copy, plus a constant. Most calls
+    /// find nothing to do: the total work is a small multiple of the data overwritten before.
     ///
-    /// Reading, writing and all else may go on between two steps.
+    /// Other operations may run between two steps.
     ///
     /// # Errors
-    /// Those of the lower file, `ENOSPC` among them: the file is whole, and the next try is when more has been overwritten. After
-    /// `EINTR` the next call goes on.
+    /// Errors of the lower file, including `ENOSPC`: the file stays consistent, and reclaiming is
+    /// retried when more data was overwritten. After `EINTR` the next call continues.
     pub fn give_back(&self, cx: &Cx<'_>) -> Result<bool> {
         self.give_back_beyond(cx, None)
     }
 
-    /// As [`Container::give_back`], but looks for every dead byte, whether or not there are enough of them.
+    /// Like [`Container::give_back`], but reclaims all dead space, however little.
     ///
     /// # Errors
-    /// As [`Container::give_back`].
+    /// Same as [`Container::give_back`].
     pub fn compact(&self, cx: &Cx<'_>) -> Result<bool> {
         self.give_back_beyond(cx, Some(0))
     }
 
-    /// `limit`: so many dead bytes may stay; `None`: as many as are not worth the work.
+    /// Reclaims dead space beyond `limit` bytes; with `None`, beyond the amount that is not worth
+    /// the work.
     fn give_back_beyond(&self, cx: &Cx<'_>, limit: Option<u64>) -> Result<bool> {
         cx.require_blocking()?;
         let mut inner = self.inner.write();
@@ -88,7 +95,7 @@ impl Container {
         let mut sweep = match known {
             Some(sweep) => sweep,
             None if limit.is_some() || self.wants_sweep(cx, head)? => {
-                self.tidy(cx, head)?;
+                self.clear_tail(cx, head)?;
                 Self::new_sweep(head, limit.unwrap_or_else(|| slack(head)))
             }
             None => return Ok(false),
@@ -105,7 +112,7 @@ impl Container {
         Sweep { next: 0, visited: 0, fresh: 0, dead, light, slack, kept: 0, moved: Vec::new(), moved_bytes: 0 }
     }
 
-    /// Is there enough dead space, perhaps, for all groups to be looked at?
+    /// Whether there may be enough dead space to scan all groups.
     fn wants_sweep(&self, cx: &Cx<'_>, head: &Head) -> Result<bool> {
         let slack = slack(head);
         let dead = head.space.dead.saturating_sub(head.space.retry_above);
@@ -117,15 +124,16 @@ impl Container {
         if taken <= slack {
             return Ok(false);
         }
-        let small = known && dead <= slack + taken / PART;
+        let small = known && dead <= slack + taken / SCAN_FRACTION;
         let within = |fresh: u64| !exceeds(taken.saturating_sub(slack), fresh, BOUND);
         Ok(!small && !head.space.fresh.is_some_and(within))
     }
 
-    /// Looks at some groups, or lets go what was moved; false: all is done.
+    /// Scans some groups, or releases the old places of relocated blocks. Returns false when the
+    /// sweep is finished.
     fn sweep_step(&self, cx: &Cx<'_>, head: &mut Head, sweep: &mut Sweep) -> Result<bool> {
-        if sweep.moved_bytes >= SETTLE_BYTES {
-            return self.settle(cx, head, sweep).map(|()| true);
+        if sweep.moved_bytes >= SYNC_BYTES {
+            return self.release_relocated(cx, head, sweep).map(|()| true);
         }
         let last = place_of(head.state.size.saturating_sub(1) / head.fixed.geometry.block()).0;
         let before = sweep.moved_bytes;
@@ -144,7 +152,8 @@ impl Container {
         Ok(true)
     }
 
-    /// Where the lower file system can't say where there is data, a file of a huge size and little data must not take for ever.
+    /// Gives up on a huge, sparse file if the lower file system can't report where its data is:
+    /// scanning would take too long.
     fn check_pace(&self, cx: &Cx<'_>, sweep: &mut Sweep) -> Result<()> {
         sweep.visited += 1;
         let due = sweep.visited.is_multiple_of(4096);
@@ -154,14 +163,15 @@ impl Container {
         Ok(())
     }
 
-    /// Gives back what is dead in a group, and moves its blocks together if that is not enough. `tries`: how often they were.
+    /// Punches the dead space of a group, and relocates its blocks if that is not enough. `tries`:
+    /// how often they were relocated in this sweep.
     fn visit(&self, cx: &Cx<'_>, head: &mut Head, sweep: &mut Sweep, (number, tries): (u64, u8)) -> Result<()> {
         let mut group = match self.cache.peek(number) {
             Some(group) => group,
             None => Arc::new(Group::load(cx, &*self.file, &head.fixed, number)?),
         };
         if !sweep.light && group.entries.iter().any(|entry| entry.is_kept_in_doubt(head)) {
-            group = self.end_doubt(cx, head, number)?;
+            group = self.resolve_doubt(cx, head, number)?;
         }
         self.release(cx, head, &group)?;
         let (fresh, kept) = (group.fresh(), group.kept(head));
@@ -169,10 +179,10 @@ impl Container {
             sweep.fresh += fresh;
             sweep.kept += kept;
         }
-        if sweep.light || tries >= TRIES || !exceeds(kept, fresh, LOOSE) {
+        if sweep.light || tries >= MAX_TRIES || !exceeds(kept, fresh, RELOCATE_BOUND) {
             return Ok(());
         }
-        let moved = self.move_blocks(cx, head, &group)?;
+        let moved = self.relocate_blocks(cx, head, &group)?;
         if moved > 0 {
             sweep.moved_bytes += moved;
             sweep.moved.push((number, tries + 1));
@@ -180,9 +190,10 @@ impl Container {
         Ok(())
     }
 
-    /// Finds out which versions that an earlier session left in doubt are right, and gives them numbers of this session: so the
-    /// versions before them go. Everything is durable.
-    fn end_doubt(&self, cx: &Cx<'_>, head: &mut Head, number: u64) -> Result<Arc<Group>> {
+    /// Verifies the versions that an earlier session left in doubt, and assigns numbers of this
+    /// session to the intact ones, so that the versions before them can be freed. Everything is
+    /// durable.
+    fn resolve_doubt(&self, cx: &Cx<'_>, head: &mut Head, number: u64) -> Result<Arc<Group>> {
         let group = self.checked_group(cx, head, number)?;
         with_buffer(|buffer| {
             let mut batch = Batch::new(number, buffer);
@@ -202,8 +213,8 @@ impl Container {
         self.group(cx, head, number)
     }
 
-    /// Makes durable what was moved, and gives back where it was.
-    fn settle(&self, cx: &Cx<'_>, head: &mut Head, sweep: &mut Sweep) -> Result<()> {
+    /// Makes the relocated blocks durable, and punches their old places.
+    fn release_relocated(&self, cx: &Cx<'_>, head: &mut Head, sweep: &mut Sweep) -> Result<()> {
         self.make_durable(cx, head, true)?;
         sweep.moved_bytes = 0;
         for moved in std::mem::take(&mut sweep.moved) {
@@ -212,12 +223,12 @@ impl Container {
         Ok(())
     }
 
-    /// All groups were looked at; false: nothing is left to do.
+    /// Finishes a pass over all groups. Returns false if nothing is left to do.
     fn end_pass(&self, cx: &Cx<'_>, head: &mut Head, sweep: &mut Sweep) -> Result<bool> {
         if !sweep.moved.is_empty() {
-            return self.settle(cx, head, sweep).map(|()| true);
+            return self.release_relocated(cx, head, sweep).map(|()| true);
         }
-        if sweep.light && exceeds(sweep.kept.saturating_sub(sweep.slack), sweep.fresh, LOOSE) {
+        if sweep.light && exceeds(sweep.kept.saturating_sub(sweep.slack), sweep.fresh, RELOCATE_BOUND) {
             self.make_durable(cx, head, true)?;
             *sweep = Sweep { dead: sweep.dead, light: false, ..Self::new_sweep(head, sweep.slack) };
             return Ok(true);

@@ -7,11 +7,12 @@ use parking_lot::RwLock;
 use std::sync::Arc;
 use vnode::{Cx, Errno, OpenFile, Result, SetAttr, Vnode};
 
-/// A lower file seen through a codec. One for each file, shared by all who have it open: two of one file would not know of
-/// each other.
+/// A container file, opened with its codec. There must be only one per file, shared by everyone who
+/// has the file open: two would not see each other's changes.
 ///
-/// Any number of threads read at a time; one writes. Every operation that changes something has written it to the lower file
-/// when it answers, so that nothing is lost if this process is killed; after [`Container::sync`] nothing is lost by a power failure.
+/// Any number of threads can read concurrently; only one writes at a time. An operation has written
+/// its changes to the lower file when it returns, so nothing is lost if the process is killed.
+/// After [`Container::sync`], nothing is lost in a power failure.
 #[derive(Debug)]
 pub struct Container {
     pub(crate) codec: Arc<dyn BlockCodec>,
@@ -21,22 +22,23 @@ pub struct Container {
     pub(crate) cache: Cache,
 }
 
-/// What the lock guards.
+/// The data protected by the lock.
 #[derive(Debug)]
 pub(crate) struct Inner {
-    /// `None`: the file is empty, and has no header yet.
+    /// `None` for an empty file, which has no header yet.
     pub(crate) head: Option<Head>,
-    /// The lower file holds something, though it has no header.
+    /// The lower file has data but no header.
     pub(crate) blank: bool,
 }
 
 impl Container {
-    /// Opens what `file` holds: an open file of `vnode`, readable, and writable if anything is to be changed. It must not have been
-    /// opened to append. An empty file is an empty container; it gets its header when it is first written.
+    /// Opens the container in `file`: an open file of `vnode`, readable, and writable if it is to
+    /// be changed. It must not be open in append mode. An empty file is an empty container, which
+    /// gets a header on the first write.
     ///
     /// # Errors
-    /// `EMEDIUMTYPE` if it is not a container, or one of another codec or a later version; `EIO` if it is damaged; `EINVAL` if the
-    /// codec's sizes are not allowed.
+    /// `EMEDIUMTYPE` if the file is not a container, or has another codec or a later version; `EIO`
+    /// if it is damaged; `EINVAL` if the codec's sizes are not allowed.
     pub fn open(
         cx: &Cx<'_>,
         codec: Arc<dyn BlockCodec>,
@@ -51,7 +53,8 @@ impl Container {
                 if head.fixed.codec != codec.id() {
                     return Err(Errno::MEDIUMTYPE);
                 }
-                // A file made by the codec with other settings may have room for less than this one needs.
+                // A file written with other codec settings may have less space per block than this
+                // codec needs.
                 let needed = codec.max_encoded(head.fixed.geometry.block() as usize);
                 if needed > head.fixed.geometry.max_encoded() as usize {
                     return Err(Errno::MEDIUMTYPE);
@@ -65,13 +68,13 @@ impl Container {
         Ok(Self { codec, vnode, file, inner: RwLock::new(inner), cache: Cache::default() })
     }
 
-    /// The plain size in bytes.
+    /// Returns the plain size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.inner.read().head.as_ref().map_or(0, |head| head.state.size)
     }
 
-    /// The header, which is made if there is none, ready for changes.
+    /// Returns the header for a change, after creating it if necessary and beginning a session.
     pub(crate) fn head_for_change<'a>(&self, cx: &Cx<'_>, inner: &'a mut Inner) -> Result<&'a mut Head> {
         if inner.head.is_none() {
             if inner.blank {
@@ -80,7 +83,7 @@ impl Container {
             }
             let head = Head::fresh(&*self.codec)?;
             if let Err(errno) = self.write_lower(cx, &new_header(&head.fixed, &head.state), 0) {
-                // Half a header would make the file foreign.
+                // A partial header would make the file foreign.
                 let _best_effort = self.set_lower_size(cx, 0);
                 return Err(errno);
             }
@@ -91,14 +94,15 @@ impl Container {
         Ok(head)
     }
 
-    /// Makes room for `count` new version numbers. The first change of a session is announced in the header, durably if anything
-    /// was promised before: who finds versions after that can tell which ones are to be mistrusted.
+    /// Reserves `count` new version numbers. The first change of a session is recorded in the
+    /// header, durably if durability was ever promised. A later session that finds newer versions
+    /// then knows which of them may not have reached the disk.
     pub(crate) fn begin_session(&self, cx: &Cx<'_>, head: &mut Head, count: u64) -> Result<()> {
         if !head.needs_session(count) {
             return Ok(());
         }
         if head.session.is_some() {
-            let state = head.state_with_room()?;
+            let state = head.state_with_numbers()?;
             self.write_state(cx, head, state)?;
             return if head.state.promised { self.file.fsync(cx, true) } else { Ok(()) };
         }
@@ -106,7 +110,7 @@ impl Container {
         self.write_state(cx, head, state)?;
         if head.state.promised {
             self.file.fsync(cx, true)?;
-            // All that was there is durable as it is now.
+            // All earlier data is durable now.
             head.state.durable = start;
         }
         head.seq = start;
@@ -114,16 +118,16 @@ impl Container {
         Ok(())
     }
 
-    /// After a version number was met that no session on record has made.
+    /// Raises the limit after finding a version number that no recorded session has assigned.
     pub(crate) fn raise_limit(&self, cx: &Cx<'_>, head: &mut Head) -> Result<()> {
         if head.seq < head.state.limit {
             return Ok(());
         }
-        let state = head.state_with_room()?;
+        let state = head.state_with_numbers()?;
         self.write_state(cx, head, state)
     }
 
-    /// Writes the state into the record that holds the older one.
+    /// Writes the state over the older of the two records.
     pub(crate) fn write_state(&self, cx: &Cx<'_>, head: &mut Head, state: State) -> Result<()> {
         let stamp = head.state.stamp.checked_add(1).ok_or(Errno::IO)?;
         let state = State { stamp, dead: head.space.dead, ..state };
@@ -141,7 +145,7 @@ impl Container {
         self.write_state(cx, head, state)
     }
 
-    /// Writes all, or fails.
+    /// Writes all of `data`, or fails.
     pub(crate) fn write_lower(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<()> {
         let mut done = 0;
         while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
@@ -153,7 +157,7 @@ impl Container {
         Ok(())
     }
 
-    /// Reads all; what lies beyond the end is zeros.
+    /// Fills `out`, with zeros beyond the end of the file.
     pub(crate) fn read_lower(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<()> {
         let len = self.file.read(cx, out, offset)?;
         if let Some(rest) = out.get_mut(len..) {
@@ -167,7 +171,7 @@ impl Container {
         self.vnode.setattr(cx, &set, Some(&*self.file)).map(|_| ())
     }
 
-    /// A group of the index.
+    /// Returns a group of the index.
     pub(crate) fn group(&self, cx: &Cx<'_>, head: &Head, number: u64) -> Result<Arc<Group>> {
         if let Some(group) = self.cache.group(number) {
             return Ok(group);

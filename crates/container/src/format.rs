@@ -1,26 +1,27 @@
-//! The bytes of a container: docs/formats/container.md. Everything is little-endian, and nothing here trusts a byte.
+//! The on-disk format of a container: docs/formats/container.md. All numbers are little-endian, and
+//! all input is untrusted.
 
 use crate::geometry::{Geometry, UNIT};
 use vnode::{Errno, Result};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The first bytes of a container.
+/// Magic number at the start of a container.
 const MAGIC: [u8; 8] = *b"\x93strata\n";
 
-/// The format's version.
+/// Version of the format.
 const VERSION: u32 = 1;
 
-/// Bytes that are read of the beginning of a file.
+/// Size of the header in bytes.
 pub(crate) const HEADER: usize = 1024;
 
-/// What arrives as a whole at a power failure or not at all, in bytes.
+/// Size of a sector in bytes: in a power failure a sector is written as a whole or not at all.
 pub(crate) const SECTOR: usize = 512;
 
-/// Where the two records of the state are: each in a sector of its own.
+/// Offsets of the two state records, each in its own sector.
 pub(crate) const STATES: [u64; 2] = [64, 512];
 
-/// Written once.
+/// The part of the header that never changes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct FixedBytes {
@@ -64,7 +65,7 @@ pub(crate) struct SlotBytes {
 const PROMISED: u32 = 1;
 const COUNTED: u32 = 2;
 
-/// What a file is from its making to its emptying.
+/// The properties of a container, constant until it is truncated to zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fixed {
     pub(crate) geometry: Geometry,
@@ -72,45 +73,47 @@ pub(crate) struct Fixed {
     pub(crate) file: [u8; 16],
 }
 
-/// What changes of the header.
+/// The part of the header that changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
-    /// The newer record is the one with the larger stamp.
+    /// The record with the larger stamp is the newer one.
     pub(crate) stamp: u64,
-    /// Plain bytes of the file.
+    /// Plain size of the file in bytes.
     pub(crate) size: u64,
-    /// No version has a larger number.
+    /// Upper limit of all version numbers.
     pub(crate) limit: u64,
-    /// Versions up to this number are durable, but for those in doubt.
+    /// Versions up to this number are durable, except those in doubt.
     pub(crate) durable: u64,
-    /// Versions with larger numbers than this, up to `doubt_to`, were not made durable by the session that wrote them.
+    /// Versions with larger numbers than this, up to `doubt_to`, were not made durable by the
+    /// session that wrote them.
     pub(crate) doubt_after: u64,
     pub(crate) doubt_to: u64,
-    /// Was it ever asked to be durable? Then later sessions must not lose anything.
+    /// Whether a sync was ever requested. Later sessions must then preserve durable data.
     pub(crate) promised: bool,
-    /// Bytes of versions that were superseded and whose space was perhaps not given back. Holds only if `counted`.
+    /// Bytes of superseded versions whose space may not have been reclaimed. Valid only if
+    /// `counted`.
     pub(crate) dead: u64,
-    /// Did the last session end with `dead` up to date?
+    /// Whether the last session ended with `dead` up to date.
     pub(crate) counted: bool,
 }
 
 impl State {
-    /// Is a version of this number durable for certain?
+    /// Whether a version with this number is known to be durable.
     pub(crate) fn is_durable(&self, seq: u64) -> bool {
         seq <= self.durable && !(seq > self.doubt_after && seq <= self.doubt_to)
     }
 }
 
-/// The stored form of a block at some time.
+/// A stored version of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Version {
     /// Later versions of a block have larger numbers.
     pub(crate) seq: u64,
-    /// Where it begins in the group's data area.
+    /// First unit in the group's data area.
     pub(crate) unit: u32,
-    /// Encoded bytes; 0: the block is a hole.
+    /// Encoded size in bytes; 0 for a hole.
     pub(crate) len: u32,
-    /// Plain bytes that it is decoded to; the rest of the block is zeros.
+    /// Decoded size in bytes; the rest of the block is zeros.
     pub(crate) plain: u32,
     /// CRC-32C of the encoded bytes.
     pub(crate) sum: u32,
@@ -125,12 +128,12 @@ impl Version {
         self.len == 0
     }
 
-    /// Units in use.
+    /// Returns the number of units it occupies.
     pub(crate) fn units(&self) -> u32 {
         self.len.div_ceil(UNIT as u32)
     }
 
-    /// The unit after it.
+    /// Returns the unit after its last one.
     pub(crate) fn end(&self) -> u32 {
         self.unit.saturating_add(self.units())
     }
@@ -147,12 +150,12 @@ impl Version {
     }
 }
 
-/// One of the two places for a version in an index entry.
+/// One of the two version slots of an index entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Slot {
     #[default]
     Empty,
-    /// Neither empty nor right.
+    /// Neither empty nor valid.
     Damaged,
     Version(Version),
 }
@@ -166,7 +169,7 @@ impl Slot {
     }
 }
 
-/// The sum of an index slot holds for one block of one file only.
+/// Returns the checksum of an index slot, which is valid for one block of one file only.
 fn slot_sum(bytes: &SlotBytes, file: &[u8; 16], block: u64) -> u32 {
     let covered = bytes.as_bytes();
     let sum = crc32c::crc32c(covered.get(..covered.len() - 4).unwrap_or(covered));
@@ -228,7 +231,7 @@ impl Fixed {
         bytes.as_bytes().to_vec()
     }
 
-    /// `None`: not a container. `EMEDIUMTYPE`: of a later version.
+    /// Parses the fixed part. `None` if it is not a container; `EMEDIUMTYPE` for a later version.
     fn parse(header: &[u8]) -> Result<Option<Self>> {
         let Ok((bytes, _)) = FixedBytes::read_from_prefix(header) else { return Ok(None) };
         if bytes.magic != MAGIC {
@@ -260,7 +263,7 @@ impl State {
             dead: self.dead.into(),
             sum: 0.into(),
         };
-        bytes.sum = bytes.wanted_sum(file).into();
+        bytes.sum = bytes.expected_sum(file).into();
         bytes.as_bytes().to_vec()
     }
 
@@ -277,20 +280,20 @@ impl State {
             dead: bytes.dead.get(),
             counted: bytes.flags.get() & COUNTED != 0,
         };
-        let right = bytes.wanted_sum(&fixed.file) == bytes.sum.get();
+        let right = bytes.expected_sum(&fixed.file) == bytes.sum.get();
         (right && state.stamp > 0 && state.size <= fixed.geometry.max_size()).then_some(state)
     }
 }
 
 impl StateBytes {
-    fn wanted_sum(&self, file: &[u8; 16]) -> u32 {
+    fn expected_sum(&self, file: &[u8; 16]) -> u32 {
         let covered = self.as_bytes();
         crc32c::crc32c_append(crc32c::crc32c(covered.get(..covered.len() - 4).unwrap_or(covered)), file)
     }
 }
 
-/// Takes a header apart: what is fixed, the newer state, and in which of the two records it is. `None`: not a container.
-/// `EIO`: one, but damaged.
+/// Parses a header: returns the fixed part, the newer state, and the index of its record. `None` if
+/// it is not a container; `EIO` for a damaged container.
 pub(crate) fn parse_header(header: &[u8]) -> Result<Option<(Fixed, State, usize)>> {
     let Some(fixed) = Fixed::parse(header)? else { return Ok(None) };
     let record = |at: usize| header.get(STATES[at] as usize..).and_then(|bytes| State::parse(bytes, &fixed));
@@ -303,8 +306,8 @@ pub(crate) fn parse_header(header: &[u8]) -> Result<Option<(Fixed, State, usize)
     Ok(Some((fixed, state, at)))
 }
 
-/// Is one of the two records of the state neither empty nor right?
-pub(crate) fn damaged_state(header: &[u8]) -> bool {
+/// Whether one of the two state records is neither empty nor valid.
+pub(crate) fn has_damaged_state(header: &[u8]) -> bool {
     let Ok(Some(fixed)) = Fixed::parse(header) else { return true };
     STATES.iter().any(|&at| {
         let bytes = header.get(at as usize..at as usize + size_of::<StateBytes>()).unwrap_or_default();
@@ -312,7 +315,7 @@ pub(crate) fn damaged_state(header: &[u8]) -> bool {
     })
 }
 
-/// The header of a new file: its state is in the first record.
+/// Returns the header of a new file, with the state in the first record.
 pub(crate) fn new_header(fixed: &Fixed, state: &State) -> Vec<u8> {
     let mut header = fixed.bytes();
     header.extend(state.bytes(&fixed.file));
@@ -343,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn records_have_the_sizes_of_the_format() {
+    fn records_have_the_documented_sizes() {
         assert_eq!(size_of::<FixedBytes>(), 64);
         assert_eq!(size_of::<StateBytes>(), 64);
         assert_eq!(size_of::<SlotBytes>(), 32);
@@ -356,7 +359,7 @@ mod tests {
         let newer = State { stamp: 4, size: 100, ..state() };
         header[512..576].copy_from_slice(&newer.bytes(&[7; 16]));
         assert_eq!(parse_header(&header), Ok(Some((fixed(), newer, 1))));
-        // The newer record is torn: the older one counts.
+        // The newer record is torn, so the older one is used.
         header[520] ^= 1;
         assert_eq!(parse_header(&header), Ok(Some((fixed(), state(), 0))));
         header[70] ^= 1;
@@ -364,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn each_byte_of_what_is_fixed_counts() {
+    fn every_byte_of_the_fixed_part_is_checked() {
         let header = new_header(&fixed(), &state());
         for at in 0..64 {
             let mut bad = header.clone();
@@ -375,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_counts_at_its_block_only() {
+    fn a_slot_is_valid_only_for_its_block() {
         let version = Version { seq: 9, unit: 3, len: 100, plain: 200, sum: 77 };
         let bytes = SlotBytes::of(&version, &[7; 16], 5);
         assert_eq!(bytes.parse(&fixed(), 5), Slot::Version(version));

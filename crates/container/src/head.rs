@@ -5,33 +5,35 @@ use crate::usage::Space;
 use std::time::{SystemTime, UNIX_EPOCH};
 use vnode::{Cx, Errno, OpenFile, Result};
 
-/// So many version numbers are set aside at a time: few enough that sessions, whose numbers begin at the time in nanoseconds, don't run ahead
-/// of the clock.
-const NUMBERS: u64 = 1 << 16;
+/// Number of version numbers reserved at a time. Few enough that sessions, whose numbers start at
+/// the time in nanoseconds, don't run ahead of the clock.
+const RESERVED_NUMBERS: u64 = 1 << 16;
 
-/// What a lower file is.
+/// The type of a lower file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// No bytes at all: an empty file, for every codec.
+    /// No bytes: an empty file, valid for every codec.
     Empty,
-    /// Bytes, but the first sector is zeros: either a new container whose header never reached the disk, or a foreign file that begins
-    /// with zeros. In a tree of containers it is the former, and [`crate::Container::open`] takes it as an empty file.
+    /// The first sector is zeros: either a new container whose header never reached the disk, or a
+    /// foreign file that begins with zeros. In a tree of containers it is the former, and
+    /// [`crate::Container::open`] treats it as an empty file.
     Blank,
     /// A container.
     Container {
-        /// Plain bytes.
+        /// Plain size in bytes.
         size: u64,
-        /// Whose blocks it has.
+        /// Id of the codec.
         codec: [u8; 8],
     },
-    /// Something else.
+    /// Any other file.
     Foreign,
 }
 
-/// Looks at the beginning of a file: one small read.
+/// Determines the type of a file with one small read.
 ///
 /// # Errors
-/// `EIO` if it is a container with a damaged header, `EMEDIUMTYPE` if it is one of a later version, and those of reading.
+/// `EIO` for a container with a damaged header, `EMEDIUMTYPE` for one of a later version, and
+/// errors of reading.
 pub fn probe(cx: &Cx<'_>, lower: &dyn OpenFile) -> Result<Probe> {
     Ok(match read_header(cx, lower)? {
         Found::Empty => Probe::Empty,
@@ -41,10 +43,11 @@ pub fn probe(cx: &Cx<'_>, lower: &dyn OpenFile) -> Result<Probe> {
     })
 }
 
-/// The size of a file that is not open, in a tree of containers: what stat(2) shows. `None`: it is no container.
+/// Returns the plain size of a file in a tree of containers, for stat(2) without opening a
+/// container. `None` if it is not a container.
 ///
 /// # Errors
-/// As [`probe`].
+/// Same as [`probe`].
 pub fn plain_size(cx: &Cx<'_>, lower: &dyn OpenFile) -> Result<Option<u64>> {
     Ok(match probe(cx, lower)? {
         Probe::Empty | Probe::Blank => Some(0),
@@ -53,7 +56,7 @@ pub fn plain_size(cx: &Cx<'_>, lower: &dyn OpenFile) -> Result<Option<u64>> {
     })
 }
 
-/// What [`read_header`] found.
+/// The result of [`read_header`].
 pub(crate) enum Found {
     Empty,
     Blank,
@@ -74,22 +77,23 @@ pub(crate) fn read_header(cx: &Cx<'_>, lower: &dyn OpenFile) -> Result<Found> {
     Ok(if blank { Found::Blank } else { Found::Foreign })
 }
 
-/// The header in memory, and where this session stands.
+/// The header in memory, and the state of this session.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) fixed: Fixed,
     pub(crate) state: State,
-    /// Which record of the state is the newer one.
+    /// Index of the newer state record.
     pub(crate) record: usize,
     /// The number of the last version.
     pub(crate) seq: u64,
-    /// Versions of this session have larger numbers than this. `None`: it has not changed anything yet.
+    /// Versions of this session have larger numbers than this. `None` if it has not changed
+    /// anything yet.
     pub(crate) session: Option<u64>,
-    /// Is it certain that nothing is left in the lower file beyond the size?
-    pub(crate) tidy: bool,
-    /// Was something written since the last time that all was durable?
+    /// Whether the lower file is known to contain nothing beyond the size.
+    pub(crate) tail_is_clear: bool,
+    /// Whether anything was written since the last sync.
     pub(crate) unsynced: bool,
-    /// What is known of the space that the file takes below.
+    /// Statistics on the space that the file occupies.
     pub(crate) space: Space,
 }
 
@@ -101,63 +105,75 @@ impl Head {
             record,
             seq: state.limit,
             session: None,
-            tidy: false,
+            tail_is_clear: false,
             unsynced: true,
             space: Space::of(&state),
         }
     }
 
-    /// The header of a file that is still empty, with a session already begun.
+    /// Returns the header of an empty file, with a session already begun.
     pub(crate) fn fresh(codec: &dyn BlockCodec) -> Result<Self> {
         let block = codec.block_size();
         let geometry = Geometry::new(block, codec.max_encoded(block as usize))?;
         let mut file = [0; 16];
         getrandom::fill(&mut file).map_err(|_| Errno::IO)?;
         let start = now();
-        let state = State { stamp: 1, limit: start.checked_add(NUMBERS).ok_or(Errno::IO)?, ..State::default() };
+        let state =
+            State { stamp: 1, limit: start.checked_add(RESERVED_NUMBERS).ok_or(Errno::IO)?, ..State::default() };
         let fixed = Fixed { geometry, codec: codec.id(), file };
         let space = Space::fresh();
-        Ok(Self { fixed, state, record: 0, seq: start, session: Some(start), tidy: true, unsynced: true, space })
+        Ok(Self {
+            fixed,
+            state,
+            record: 0,
+            seq: start,
+            session: Some(start),
+            tail_is_clear: true,
+            unsynced: true,
+            space,
+        })
     }
 
-    /// The state with which a session begins, and the number that it begins after.
+    /// Returns the state at the beginning of a session, and the number after which its versions
+    /// begin.
     pub(crate) fn next_session(&self) -> Result<(State, u64)> {
         let mut state = State { counted: false, ..self.state };
         let start = state.limit.checked_add(1).ok_or(Errno::IO)?.max(now());
         if state.limit > state.durable {
-            // Whoever wrote what is there came not to know that it is durable; and if nothing was promised yet, a power failure
-            // may have taken the record of yet another session.
+            // The last writer ended before confirming durability. If no sync was ever requested,
+            // the record of yet another session may have been lost in a power failure.
             let none = state.doubt_to <= state.doubt_after;
             state.doubt_after = if none { state.durable } else { state.doubt_after.min(state.durable) };
             state.doubt_to = start;
         }
-        state.limit = start.checked_add(NUMBERS).ok_or(Errno::IO)?;
+        state.limit = start.checked_add(RESERVED_NUMBERS).ok_or(Errno::IO)?;
         Ok((state, start))
     }
 
-    /// The state with numbers set aside after the last one.
-    pub(crate) fn state_with_room(&self) -> Result<State> {
-        Ok(State { limit: self.seq.checked_add(NUMBERS).ok_or(Errno::IO)?, ..self.state })
+    /// Returns the state with numbers reserved after the last one.
+    pub(crate) fn state_with_numbers(&self) -> Result<State> {
+        Ok(State { limit: self.seq.checked_add(RESERVED_NUMBERS).ok_or(Errno::IO)?, ..self.state })
     }
 
-    /// Must a session be begun before `count` more versions are made?
+    /// Whether a session must begin, or reserve numbers, before `count` more versions are written.
     pub(crate) fn needs_session(&self, count: u64) -> bool {
         self.session.is_none() || self.seq.saturating_add(count) >= self.state.limit
     }
 
-    /// The number of a new version.
+    /// Returns the number for a new version.
     pub(crate) fn next_seq(&mut self) -> Result<u64> {
         self.seq = self.seq.checked_add(1).ok_or(Errno::IO)?;
         Ok(self.seq)
     }
 
-    /// Was this version written in this session?
-    pub(crate) fn is_own(&self, seq: u64) -> bool {
+    /// Whether this version was written in this session.
+    pub(crate) fn is_from_this_session(&self, seq: u64) -> bool {
         self.session.is_some_and(|start| seq > start)
     }
 }
 
-/// Nanoseconds since 1970: later sessions have larger numbers even if a power failure took the record of an earlier one.
+/// Returns the nanoseconds since 1970. Later sessions thus have larger numbers even if a power
+/// failure lost the record of an earlier one.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).ok().and_then(|time| u64::try_from(time.as_nanos()).ok()).unwrap_or(1)
 }

@@ -1,23 +1,29 @@
-//! Files whose blocks are stored in other sizes.
+//! Container files: random access to files whose blocks are stored compressed or encrypted.
 //!
-//! A codec that changes the size of data (compression, authenticated encryption) breaks the rule that a byte of the upper file is a
-//! byte of the lower one. A *container* is a lower file with an index that mends it: exact size to the byte, random access that reads
-//! only the blocks it needs, overwriting in place, holes. The author of a codec writes [`BlockCodec`]; [`Container`] does
-//! the rest over any [`vnode::OpenFile`]. The format is docs/formats/container.md.
+//! A codec that changes the size of data (compression, authenticated encryption) loses the identity
+//! between offsets in the upper and the lower file. A *container* is a lower file with an index
+//! that restores random access: exact sizes in bytes, reads of only the blocks needed, overwriting
+//! in place, holes. The author of a codec implements [`BlockCodec`]; [`Container`] does the rest on
+//! top of any [`vnode::OpenFile`]. docs/formats/container.md describes the format.
 //!
-//! How it stays whole:
+//! How a container stays consistent:
 //!
-//! * **Nothing is overwritten that may be needed.** A new version of a block goes to free space; then one write of 32 bytes, the
-//!   slot in the index, makes it the block's content. A kill at any moment leaves the old or the new version.
-//! * **The last durable version stays** until a newer one is known to be durable ([`Container::sync`] has returned), and so does its slot. A
-//!   power failure that keeps some of the later writes and loses others leaves, for each block, the last durable version or one that
-//!   was written after it: a checksum tells which of them arrived.
-//! * **Growing is made safe first.** What lies in the lower file beyond the size is dead, and is removed before the size passes it.
-//! * **A lower file is hostile input.** Every number in it is checked before it is used; what is wrong answers `EIO`. Memory is bounded
-//!   by the size of a block and a few groups of the index, whatever the file says.
+//! * **Data in use is never overwritten.** A new version of a block is written to free space. Then
+//!   one 32-byte write of the index slot makes it the block's content. If the process is killed at
+//!   any moment, the block has its old or its new content.
+//! * **The last durable version is kept**, together with its slot, until a newer one is known to be
+//!   durable ([`Container::sync`] has returned). A power failure may keep some of the later writes
+//!   and lose others. Each block then has its last durable version or one written after it;
+//!   checksums tell which versions reached the disk.
+//! * **The tail is cleared before the file grows.** Data in the lower file beyond the size is dead,
+//!   and is removed before the size includes it.
+//! * **The lower file is untrusted input.** Every number in it is checked before use, and invalid
+//!   ones return `EIO`. Memory use is bounded by the size of a block and a few groups of the index,
+//!   independent of the file's content.
 //!
-//! What it does not do: authenticate the index. Who can write the lower file can't forge a block against an authenticated
-//! codec, nor move one to another place or file, but can bring back an older version, make a block a hole, or change the size.
+//! Not provided: authentication of the index. With an authenticated codec, an attacker with write
+//! access to the lower file can't forge a block or move one to another place or file. The attacker
+//! can bring back an older version of a block, turn a block into a hole, or change the size.
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -30,9 +36,9 @@ mod format;
 mod geometry;
 mod group;
 mod head;
-mod moving;
 mod punch;
 mod read;
+mod relocate;
 mod resize;
 mod scratch;
 mod seek;

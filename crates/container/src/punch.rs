@@ -6,14 +6,16 @@ use crate::head::Head;
 use core::ops::Range;
 use vnode::{Cx, Result};
 
-/// From so many plain bytes on, space is given back at once, which takes an fsync of the lower file; else at the next one.
-const AT_ONCE: u64 = 1 << 20;
+/// Minimum number of plain bytes for which space is released immediately, which takes an fsync of
+/// the lower file. Less is released with the next fsync.
+const RELEASE_NOW: u64 = 1 << 20;
 
 impl Container {
-    /// Makes a range zeros, as fallocate(2) with `PUNCH_HOLE | KEEP_SIZE`; whole blocks become holes.
+    /// Zeros a range, like fallocate(2) with `PUNCH_HOLE | KEEP_SIZE`; whole blocks become holes.
     ///
     /// # Errors
-    /// `EIO` if a block that is zeroed in part can't be read, `EINTR`, and those of writing to the lower file.
+    /// `EIO` if a partially zeroed block can't be read, `EINTR`, and errors of writing to the lower
+    /// file.
     pub fn punch(&self, cx: &Cx<'_>, offset: u64, len: u64) -> Result<()> {
         cx.require_blocking()?;
         let mut inner = self.inner.write();
@@ -41,13 +43,13 @@ impl Container {
             freed += now;
             next = number + 1;
         }
-        if freed >= AT_ONCE && self.make_durable(cx, head, true).is_ok() {
+        if freed >= RELEASE_NOW && self.make_durable(cx, head, true).is_ok() {
             self.release_range(cx, head, first, last);
         }
         Ok(())
     }
 
-    /// Puts what is left of a block into the batch; answers how many bytes became a hole.
+    /// Adds the rest of a block to the batch; returns how many bytes became a hole.
     fn stage_punch(
         &self,
         cx: &Cx<'_>,
@@ -89,7 +91,7 @@ impl Container {
     }
 }
 
-/// The first and the last group of a range that is not empty.
+/// Returns the first and the last group of a non-empty range.
 fn groups_of(head: &Head, range: &Range<u64>) -> (u64, u64) {
     let size = head.fixed.geometry.block();
     (place_of(range.start / size).0, place_of((range.end - 1) / size).0)

@@ -8,47 +8,48 @@ use crate::scratch::with_buffer;
 use std::sync::Arc;
 use vnode::{Cx, Errno, Result};
 
-/// So much is read of the lower file at a time, in bytes, but always a block.
+/// Maximum number of bytes read from the lower file at a time; at least one block is read.
 const STEP: usize = 1 << 20;
 
-/// What is decoded without asking whether the thread may be kept, in bytes.
-const QUICK: usize = 128 << 10;
+/// Maximum number of bytes decoded for a caller that must not block.
+const NONBLOCKING_MAX: usize = 128 << 10;
 
-/// The version of a block that counts.
+/// The current version of a block.
 pub(crate) enum Current {
     Hole,
-    /// Its encoded bytes were read.
+    /// Data, whose encoded bytes are in the buffer.
     Data(Version),
 }
 
 impl Container {
-    /// Reads at `offset`; answers fewer bytes than asked for only at the end of the file. Reads of the lower file what the blocks
-    /// of the range need, and nothing else.
+    /// Reads at `offset`; returns fewer bytes than requested only at the end of the file. Reads
+    /// only the blocks of the range from the lower file.
     ///
     /// # Errors
-    /// `EIO` if what is stored is damaged or was tampered with; [`vnode::MAY_BLOCK`]; those of reading the lower file.
+    /// `EIO` if stored data is damaged or was tampered with; [`vnode::MAY_BLOCK`]; errors of
+    /// reading the lower file.
     pub fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
         let inner = self.inner.read();
         let Some(head) = &inner.head else { return Ok(0) };
         let len = usize::try_from(head.state.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(out.len());
-        if len.max(head.fixed.geometry.block() as usize) > QUICK {
+        if len.max(head.fixed.geometry.block() as usize) > NONBLOCKING_MAX {
             cx.require_blocking()?;
         }
         let mut done = 0;
         while let Some(rest) = out.get_mut(done..len).filter(|rest| !rest.is_empty()) {
-            // No short answer for an error: it would be taken for the end of the file.
+            // An error must not shorten the result: that would look like the end of the file.
             done += self.read_step(cx, head, rest, offset + done as u64)?;
         }
         Ok(done)
     }
 
-    /// Reads from blocks of one group, at least from one.
+    /// Reads from blocks of one group, at least from one block.
     fn read_step(&self, cx: &Cx<'_>, head: &Head, out: &mut [u8], offset: u64) -> Result<usize> {
         let size = head.fixed.geometry.block();
         let (block, within) = (offset / size, offset % size);
         let to_end = head.state.size - block * size;
         let portion = ((size - within) as usize).min(out.len());
-        // All of the block that the file has, from its first byte.
+        // The whole block, or all of it up to the end of the file.
         let whole = within == 0 && (out.len() as u64 >= size || out.len() as u64 >= to_end);
         if !whole {
             let plain = self.plain(cx, head, block)?;
@@ -68,7 +69,8 @@ impl Container {
         }
     }
 
-    /// How many blocks from `first` on lie one behind the other in the lower file, and fit `len` plain bytes. 0: the first is a hole.
+    /// Returns the number of blocks from `first` on that are adjacent in the lower file and lie
+    /// within `len` plain bytes. 0: the first is a hole.
     fn run(&self, head: &Head, group: &Group, first: usize, len: usize) -> usize {
         let size = head.fixed.geometry.block() as usize;
         let most = len.div_ceil(size).min(STEP.div_ceil(size)).max(1);
@@ -80,7 +82,7 @@ impl Container {
                     next = Some(version.end());
                     count += 1;
                 }
-                // Found out about when it is read alone.
+                // Reading it alone reports the damage.
                 Err(_) if count == 0 => return 1,
                 _ => break,
             }
@@ -88,7 +90,7 @@ impl Container {
         count
     }
 
-    /// How many bytes of holes there are from this block on.
+    /// Returns the number of hole bytes from this block on.
     fn hole_end(&self, group: &Group, first: usize, len: u64, size: u64) -> usize {
         let holes = group.entries.iter().skip(first).take_while(|entry| !entry.is_data()).count() as u64;
         (holes * size).min(len) as usize
@@ -139,7 +141,7 @@ impl Container {
         Ok(done)
     }
 
-    /// Decodes a block into `out`, which holds all of it up to the end of the file.
+    /// Decodes a block into `out`, which covers the block up to the end of the file.
     fn decode(&self, head: &Head, block: u64, version: &Version, encoded: &[u8], out: &mut [u8]) -> Result<()> {
         let at = BlockAt { file: head.fixed.file, block };
         let plain = version.plain as usize;
@@ -148,14 +150,14 @@ impl Container {
             zeros.fill(0);
             return self.codec.decode(&at, encoded, exact);
         }
-        // The file was cut within the block.
+        // The file was truncated within the block.
         let mut bytes = vec![0; plain];
         self.codec.decode(&at, encoded, &mut bytes)?;
         copy_padded(out, &bytes);
         Ok(())
     }
 
-    /// The content of a block, from its first byte to where its zeros begin; nothing beyond the end of the file.
+    /// Returns the content of a block up to its trailing zeros or the end of the file.
     pub(crate) fn plain(&self, cx: &Cx<'_>, head: &Head, block: u64) -> Result<Arc<Vec<u8>>> {
         if let Some(plain) = self.cache.plain(block) {
             return Ok(plain);
@@ -180,7 +182,7 @@ impl Container {
         })
     }
 
-    /// The version of a block that counts: the newest, if its bytes arrived.
+    /// Returns the current version of a block: the newest, if its bytes reached the disk.
     pub(crate) fn current(
         &self,
         cx: &Cx<'_>,
@@ -197,24 +199,25 @@ impl Container {
         if self.fetch(cx, head, group.number, newest, buffer)? {
             return Ok(Current::Data(*newest));
         }
-        // It was whole once: this is damage.
-        if head.state.is_durable(newest.seq) || head.is_own(newest.seq) {
+        // It was intact once, so this is damage.
+        if head.state.is_durable(newest.seq) || head.is_from_this_session(newest.seq) {
             return Err(Errno::IO);
         }
         match entry.other(slot) {
             Some(older) if older.is_hole() => Ok(Current::Hole),
             Some(older) if self.fetch(cx, head, group.number, older, buffer)? => Ok(Current::Data(*older)),
             Some(older) if head.state.is_durable(older.seq) => Err(Errno::IO),
-            // The buffer holds the bytes of the oldest of them, which was the block's first: before it there was a hole.
+            // The buffer holds the bytes of the oldest version, which was the block's first. Before
+            // it, the block was a hole.
             oldest => {
                 let unit = oldest.map_or(newest.unit, |older| older.unit);
-                let arrived = !never_arrived(buffer, head.fixed.geometry.unit_at(group.number, unit));
+                let arrived = !has_unwritten_sector(buffer, head.fixed.geometry.unit_at(group.number, unit));
                 if arrived { Err(Errno::IO) } else { Ok(Current::Hole) }
             }
         }
     }
 
-    /// Reads the bytes of a version; are they right?
+    /// Reads the bytes of a version and returns whether they are intact.
     pub(crate) fn fetch(
         &self,
         cx: &Cx<'_>,
@@ -229,21 +232,21 @@ impl Container {
     }
 }
 
-/// Is a sector of these bytes, which are at that offset, still as it was before anything was written there?
-fn never_arrived(bytes: &[u8], offset: u64) -> bool {
+/// Whether a sector of `bytes`, read at `offset`, is still in its initial state (zeros).
+fn has_unwritten_sector(bytes: &[u8], offset: u64) -> bool {
     let first = (SECTOR - (offset % SECTOR as u64) as usize).min(bytes.len());
     let (head, rest) = bytes.split_at(first);
     let is_zero = |part: &[u8]| !part.is_empty() && part.iter().all(|&byte| byte == 0);
     is_zero(head) || rest.chunks(SECTOR).any(is_zero)
 }
 
-/// The buffer's first `len` bytes, of any contents.
+/// Returns the buffer's first `len` bytes, with arbitrary content.
 fn resized(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
     buffer.resize(len, 0);
     buffer
 }
 
-/// Copies, and fills up with zeros.
+/// Copies `from` and fills the rest with zeros.
 fn copy_padded(out: &mut [u8], from: &[u8]) {
     let len = from.len().min(out.len());
     let (data, zeros) = out.split_at_mut(len);

@@ -5,10 +5,10 @@ use crate::head::Head;
 use vnode::{Cx, Errno, Result};
 
 impl Container {
-    /// Cuts or grows the file, as truncate(2); what it grows by is a hole.
+    /// Shrinks or grows the file, like truncate(2); the added range is a hole.
     ///
     /// # Errors
-    /// `EFBIG`, and those of changing the lower file.
+    /// `EFBIG`, and errors of changing the lower file.
     pub fn truncate(&self, cx: &Cx<'_>, size: u64) -> Result<()> {
         cx.require_blocking()?;
         let mut inner = self.inner.write();
@@ -17,7 +17,7 @@ impl Container {
             return Ok(());
         }
         if size == 0 {
-            // All of it goes at once, the file's id with it.
+            // Remove everything at once, including the file's id.
             self.set_lower_size(cx, 0)?;
             inner.head = None;
             self.cache.clear();
@@ -28,29 +28,29 @@ impl Container {
             return Err(Errno::FBIG);
         }
         if size > old {
-            self.tidy(cx, head)?;
+            self.clear_tail(cx, head)?;
             return self.set_size(cx, head, size);
         }
         self.cache.forget_plain(size / head.fixed.geometry.block()..);
-        head.tidy = false;
+        head.tail_is_clear = false;
         self.set_size(cx, head, size)?;
-        // For the space only: it is done in any case before the file grows.
+        // Only to release space: it happens in any case before the file grows.
         let _best_effort =
             if (old - 1) / head.fixed.geometry.group_bytes() > (size - 1) / head.fixed.geometry.group_bytes() {
-                self.tidy(cx, head)
+                self.clear_tail(cx, head)
             } else {
-                self.note_cut(cx, head)
+                self.count_truncated(cx, head)
             };
         Ok(())
     }
 
-    /// Counts what a cut within the last group made dead.
-    fn note_cut(&self, cx: &Cx<'_>, head: &mut Head) -> Result<()> {
+    /// Counts the space that a truncation within the last group made dead.
+    fn count_truncated(&self, cx: &Cx<'_>, head: &mut Head) -> Result<()> {
         let (number, _) = place_of((head.state.size - 1) / head.fixed.geometry.block());
         let group = self.group(cx, head, number)?;
         let mut cut = false;
         for at in 0..GROUP_BLOCKS {
-            if bytes_of(head, &group, at) == 0
+            if bytes_from(head, &group, at) == 0
                 && let Ok(Some((_, newest))) = group.entry(at)?.newest()
             {
                 head.space.supersede(newest);
@@ -63,10 +63,11 @@ impl Container {
         Ok(())
     }
 
-    /// Sees to it that nothing is left beyond the size, in a file that was cut, or that a kill or an error left with blocks that were
-    /// not counted yet. The size is durable before anything is taken away, and what was taken away stays away before the file grows.
-    pub(crate) fn tidy(&self, cx: &Cx<'_>, head: &mut Head) -> Result<()> {
-        if head.tidy {
+    /// Clears everything beyond the size, in a file that was truncated, or that a kill or an error
+    /// left with blocks beyond the recorded size. The size is made durable before anything is
+    /// removed, and the removal before the file grows.
+    pub(crate) fn clear_tail(&self, cx: &Cx<'_>, head: &mut Head) -> Result<()> {
+        if head.tail_is_clear {
             return Ok(());
         }
         let geometry = head.fixed.geometry;
@@ -87,19 +88,19 @@ impl Container {
             }
             self.make_durable(cx, head, true)?;
         }
-        head.tidy = true;
+        head.tail_is_clear = true;
         Ok(())
     }
 
-    /// Cuts what a group holds beyond the size.
+    /// Removes a group's content beyond the size.
     fn cut_group(&self, cx: &Cx<'_>, head: &mut Head, number: u64) -> Result<()> {
         let group = self.group(cx, head, number)?;
         self.with_batch(cx, head, number, |this, head, batch| {
             for at in (0..GROUP_BLOCKS).filter(|&at| is_stale(head, &group, at)) {
                 let plain = this.plain(cx, head, first_of(number) + at as u64);
-                // What lies beyond the size altogether need not be readable.
+                // A block entirely beyond the size need not be readable.
                 match plain {
-                    Err(errno) if bytes_of(head, &group, at) > 0 => return Err(errno),
+                    Err(errno) if bytes_from(head, &group, at) > 0 => return Err(errno),
                     Err(_) => batch.add_hole(at),
                     Ok(plain) => batch.add(this, head, at, &plain)?,
                 }
@@ -109,15 +110,15 @@ impl Container {
     }
 }
 
-/// How many bytes of the file lie in this block or after it.
-fn bytes_of(head: &Head, group: &Group, at: usize) -> u64 {
+/// Returns the number of bytes of the file in this block and after it.
+fn bytes_from(head: &Head, group: &Group, at: usize) -> u64 {
     let start = (first_of(group.number) + at as u64).saturating_mul(head.fixed.geometry.block());
     head.state.size.saturating_sub(start)
 }
 
-/// Could this block show something beyond the size?
+/// Whether this block may contain data beyond the size.
 pub(crate) fn is_stale(head: &Head, group: &Group, at: usize) -> bool {
-    let bytes = bytes_of(head, group, at);
+    let bytes = bytes_from(head, group, at);
     group.entry(at).is_ok_and(|entry| match entry.newest() {
         Ok(_) => entry.needed(head).any(|version| u64::from(version.plain) > bytes),
         Err(_) => bytes == 0,

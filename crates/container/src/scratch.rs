@@ -1,15 +1,17 @@
-//! Buffers that threads keep: making a megabyte of fresh memory for each request costs more than reading it.
+//! Per-thread buffers: allocating a megabyte of fresh memory for each request costs more than
+//! reading that much.
 
 use std::cell::Cell;
 
-/// A thread keeps no more than this.
+/// Maximum size of a kept buffer in bytes.
 const KEPT: usize = 4 << 20;
 
 thread_local! {
     static ENCODED: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Runs `work` with a buffer of any contents. A use within a use (a container over a container) gets a buffer of its own.
+/// Runs `work` with a buffer of arbitrary content. A nested use (a container on top of a container)
+/// gets another buffer.
 pub(crate) fn with_buffer<R>(work: impl FnOnce(&mut Vec<u8>) -> R) -> R {
     let mut buffer = ENCODED.take();
     let result = work(&mut buffer);

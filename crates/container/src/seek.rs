@@ -6,10 +6,10 @@ use crate::resize::is_stale;
 use vnode::{Cx, Errno, Result, SeekFrom};
 
 impl Container {
-    /// Finds data or a hole, block by block; the end of the file counts as a hole.
+    /// Finds data or a hole, with block granularity; the end of the file counts as a hole.
     ///
     /// # Errors
-    /// `ENXIO` at and past the end, and where no data follows; those of reading the lower file.
+    /// `ENXIO` at and past the end, and if no data follows; errors of reading the lower file.
     pub fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
         let inner = self.inner.read();
         let head = inner.head.as_ref().filter(|head| offset < head.state.size).ok_or(Errno::NXIO)?;
@@ -17,7 +17,7 @@ impl Container {
         let end = head.state.size;
         let (last, _) = place_of((end - 1) / size);
         let (mut number, mut at) = place_of(offset / size);
-        // Where the search ends if all that is left is a hole.
+        // The result if only a hole follows.
         let nothing = match whence {
             SeekFrom::Data => Err(Errno::NXIO),
             SeekFrom::Hole => Ok(end),
@@ -27,7 +27,7 @@ impl Container {
             let start = first_of(number).saturating_mul(size);
             match (self.next_group(cx, head, number, last)?, whence) {
                 (Some(found), _) if found == number => {}
-                // A whole group without anything.
+                // An entirely empty group.
                 (Some(_) | None, SeekFrom::Hole) if number <= last => return Ok(offset.max(start).min(end)),
                 (Some(found), _) => (number, at) = (found, 0),
                 (None, _) => return nothing,
@@ -46,13 +46,13 @@ impl Container {
         }
     }
 
-    /// Is there anything but zeros in this block?
+    /// Whether the block contains anything but zeros.
     fn is_data(&self, cx: &Cx<'_>, head: &Head, group: &Group, at: usize) -> Result<bool> {
         let entry = group.entry(at)?;
         if !entry.is_data() || !is_stale(head, group, at) {
             return Ok(entry.is_data());
         }
-        // The file was cut within it: what is left may be zeros.
+        // The file was truncated within the block; the rest may be zeros.
         let plain = self.plain(cx, head, first_of(group.number) + at as u64)?;
         Ok(plain.iter().any(|&byte| byte != 0))
     }

@@ -1,4 +1,5 @@
-//! Which parts of a group's data area are free: what no version that is needed lies in. There is no other record of it.
+//! Free space in a group's data area: everything that no needed version occupies. No other record
+//! of it exists.
 
 use crate::container::Container;
 use crate::geometry::{PAGE, UNIT};
@@ -7,12 +8,12 @@ use crate::head::Head;
 use std::sync::Arc;
 use vnode::{Cx, Errno, Result, SeekFrom};
 
-/// `fallocate` makes a hole and keeps the size.
+/// Flags of fallocate(2): `PUNCH_HOLE | KEEP_SIZE`.
 const PUNCH: u32 = 2 | 1;
 
 impl Group {
-    /// Finds places for pieces of so many units: one behind the other where that is possible, else each where it fits first. `fresh`:
-    /// rather where nothing has been yet. `None`: there is no room.
+    /// Allocates space for pieces of the given sizes in units: contiguous if possible, otherwise
+    /// first fit. `fresh` prefers space that was never used. `None` if there is no space.
     pub(crate) fn allocate(&self, head: &Head, sizes: &[u32], fresh: bool) -> Option<Vec<u32>> {
         let capacity = head.fixed.geometry.capacity_units();
         let mut used = self.used(head);
@@ -39,7 +40,7 @@ impl Group {
     }
 }
 
-/// Where the first `size` units in a row are that nothing lies in.
+/// Returns the start of the first `size` contiguous free units.
 fn first_gap(used: &[(u32, u32)], capacity: u32, size: u32) -> Option<u32> {
     let mut free_from = 0;
     for &(start, end) in used {
@@ -52,7 +53,8 @@ fn first_gap(used: &[(u32, u32)], capacity: u32, size: u32) -> Option<u32> {
 }
 
 impl Container {
-    /// Gives the space of punched blocks back, now that all is durable. That it can't be done is no error.
+    /// Releases the space of punched blocks, now that the punch is durable. Failure is not an
+    /// error.
     pub(crate) fn release_punched(&self, cx: &Cx<'_>, head: &mut Head) {
         for number in std::mem::take(&mut head.space.punched) {
             let released = self.group(cx, head, number).and_then(|group| self.release(cx, head, &group));
@@ -62,11 +64,12 @@ impl Container {
         }
     }
 
-    /// Gives a group's free space back: whole pages of it, and the page of its index if there is nothing else.
+    /// Releases a group's free space: its whole pages, and the index page too if the group has only
+    /// holes.
     pub(crate) fn release(&self, cx: &Cx<'_>, head: &Head, group: &Group) -> Result<()> {
         let geometry = head.fixed.geometry;
         let (number, end) = (group.number, geometry.capacity_units());
-        if number > 0 && group.is_void(head) {
+        if number > 0 && group.is_all_holes(head) {
             self.punch_data(cx, geometry.group_start(number), geometry.group_start(number + 1))?;
             self.cache.forget_groups(number..=number);
             return Ok(());
@@ -82,7 +85,7 @@ impl Container {
         Ok(())
     }
 
-    /// Punches a range of the lower file, if there is anything in it.
+    /// Punches a range of the lower file, if it contains data.
     fn punch_data(&self, cx: &Cx<'_>, from: u64, to: u64) -> Result<()> {
         if from >= to {
             return Ok(());
@@ -90,12 +93,13 @@ impl Container {
         match self.file.seek(cx, from, SeekFrom::Data) {
             Ok(data) if data >= to => Ok(()),
             Err(Errno::NXIO) => Ok(()),
-            // Also where the lower file system can't say.
+            // Also if the lower file system can't report where data is.
             Ok(_) | Err(_) => self.file.fallocate(cx, PUNCH, from, to - from),
         }
     }
 
-    /// Removes what a power failure or an error left of versions that never came to be, where new blocks go first.
+    /// Clears leftovers of versions that were never completed, because of a power failure or an
+    /// error, from the space that first versions use.
     pub(crate) fn clean_above(&self, cx: &Cx<'_>, head: &Head, group: &Arc<Group>) -> Result<()> {
         if group.clean {
             return Ok(());
@@ -103,14 +107,15 @@ impl Container {
         let from = head.fixed.geometry.unit_at(group.number, group.high);
         let to = head.fixed.geometry.group_start(group.number + 1);
         if self.vnode.getattr(cx)?.size > from {
-            // Where there are no holes, such leftovers may be met after one more power failure: then it is an error to read them.
+            // Without support for punching, such leftovers may be found after another power
+            // failure; reading the block is then an error.
             let _best_effort = self.file.fallocate(cx, PUNCH, from, to - from);
         }
         self.cache.put_group(Arc::new(Group { clean: true, ..(**group).clone() }));
         Ok(())
     }
 
-    /// The first group at or after this one that has something in the lower file; `None` if there is none up to `last`.
+    /// Returns the first group from `group` to `last` that has data in the lower file.
     pub(crate) fn next_group(&self, cx: &Cx<'_>, head: &Head, group: u64, last: u64) -> Result<Option<u64>> {
         if group > last {
             return Ok(None);
@@ -119,7 +124,7 @@ impl Container {
         let found = match self.file.seek(cx, geometry.group_start(group), SeekFrom::Data) {
             Ok(data) => geometry.group_at(data).max(group),
             Err(Errno::NXIO) => return Ok(None),
-            // It can't say: then every group is looked at.
+            // Not supported: check every group.
             Err(_) => group,
         };
         Ok((found <= last).then_some(found))

@@ -3,14 +3,15 @@ use crate::format::State;
 use crate::head::Head;
 use vnode::{Cx, Errno, Result};
 
-/// In files of so few groups it is not noted how much space is dead, unless something is to be noted anyway.
-const SMALL: u64 = 16;
+/// In files with at most this many groups, the amount of dead space is recorded only if a record is
+/// written anyway.
+const SMALL_GROUPS: u64 = 16;
 
 impl Container {
-    /// Makes durable what was written before, as fsync(2) (`data_only`: as fdatasync(2)).
+    /// Makes all previous writes durable, like fsync(2), or fdatasync(2) if `data_only`.
     ///
     /// # Errors
-    /// As [`vnode::OpenFile::fsync`].
+    /// Same as [`vnode::OpenFile::fsync`].
     pub fn sync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
         cx.require_blocking()?;
         let mut inner = self.inner.write();
@@ -20,12 +21,13 @@ impl Container {
         }
     }
 
-    /// To be called once when nobody has the file open for writing any more, before the container is dropped: notes that nothing
-    /// was left undone, so that the next session need not mistrust this one's blocks, and how much space is dead. Without it the next
-    /// session has to look.
+    /// Ends the session. Called once, before the container is dropped, when the file is no longer
+    /// open for writing. Records that all blocks of the session are valid, so that the next session
+    /// need not verify them, and how much space is dead. Without it, the next session has to scan
+    /// the index.
     ///
     /// # Errors
-    /// Those of writing to the lower file.
+    /// Errors of writing to the lower file.
     pub fn close(&self, cx: &Cx<'_>) -> Result<()> {
         cx.require_blocking()?;
         let mut inner = self.inner.write();
@@ -34,8 +36,8 @@ impl Container {
             return Ok(());
         }
         let durable = head.state.durable == head.seq;
-        // What little index there is, the next session reads as fast.
-        if !durable && head.state.size <= SMALL * head.fixed.geometry.group_bytes() {
+        // The next session can scan such a small index just as fast.
+        if !durable && head.state.size <= SMALL_GROUPS * head.fixed.geometry.group_bytes() {
             return Ok(());
         }
         let limit = if durable { head.seq } else { head.state.limit };
@@ -52,7 +54,7 @@ impl Container {
         }
         match self.begin_session(cx, head, 0) {
             Ok(()) => {}
-            // Opened for reading only: the bytes are made durable, though it can't be noted that they are.
+            // Open for reading only: the data is made durable, but this can't be recorded.
             Err(Errno::BADF | Errno::ROFS) => return self.file.fsync(cx, data_only),
             Err(errno) => return Err(errno),
         }
@@ -64,7 +66,8 @@ impl Container {
         self.file.fsync(cx, data_only)?;
         head.state.durable = seq;
         head.unsynced = false;
-        // Known from here on in this session. For later ones it is noted; if that fails, they know less, and nothing is wrong.
+        // This session knows it now. The record is for later sessions. If writing it fails, they
+        // know less, which does no harm.
         let _known_to_us = self.write_state(cx, head, head.state);
         head.unsynced = false;
         self.release_punched(cx, head);

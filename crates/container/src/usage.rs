@@ -1,64 +1,66 @@
-//! What is known of the space that a file takes below.
+//! Statistics on the space that a file occupies.
 
 use crate::format::{State, Version};
 use crate::geometry::{PAGE, UNIT};
 use std::collections::BTreeSet;
 
-/// A file may take a quarter more than a fresh copy.
+/// A file may occupy a quarter more than a fresh copy.
 pub(crate) const BOUND: (u64, u64) = (5, 4);
 
-/// Groups with punched blocks that are remembered.
+/// Maximum number of remembered groups with punched blocks.
 const PUNCHED: usize = 1024;
 
-/// More than any file has: the amount is not known.
+/// A value larger than any file: the amount is unknown.
 pub(crate) const UNKNOWN: u64 = 1 << 62;
 
-/// What is known of the space that a file takes below.
+/// Statistics on the space that a file occupies.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
-    /// Bytes of versions that were superseded since all groups were last looked at.
+    /// Bytes of versions superseded since the last complete scan.
     pub(crate) dead: u64,
-    /// Bytes that a fresh copy would take.
+    /// Bytes that a fresh copy would occupy, if known.
     pub(crate) fresh: Option<u64>,
-    /// Groups with blocks that were punched: what that frees is given back once it is durable.
+    /// Groups with punched blocks, whose space is released once the punch is durable.
     pub(crate) punched: BTreeSet<u64>,
-    /// After a failure: so many bytes more must be dead before the next try.
+    /// After a failure, the number of dead bytes that the next attempt must exceed.
     pub(crate) retry_above: u64,
     pub(crate) sweep: Option<Sweep>,
 }
 
-/// A walk over all groups that has begun.
+/// A scan of all groups in progress.
 #[derive(Debug)]
 pub(crate) struct Sweep {
-    /// Groups below this number were looked at.
+    /// Groups below this number were scanned.
     pub(crate) next: u64,
     pub(crate) visited: u64,
-    /// Bytes that a fresh copy of the groups below `next` would take.
+    /// Bytes that a fresh copy of the groups below `next` would occupy.
     pub(crate) fresh: u64,
-    /// What was dead when it began.
+    /// Dead bytes at the start of the scan.
     pub(crate) dead: u64,
-    /// Not everything is durable: only what no version lies in is given back, and `kept` says how much is left in use.
+    /// Set if not everything is durable: only space that no version occupies is released, and
+    /// `kept` counts what remains in use.
     pub(crate) light: bool,
     pub(crate) kept: u64,
-    /// So much more than it should be may be left without an fsync.
+    /// Excess in bytes that is accepted without an fsync.
     pub(crate) slack: u64,
-    /// Groups whose blocks were moved since the last fsync, and how often.
+    /// Groups whose blocks were relocated since the last fsync, and how often.
     pub(crate) moved: Vec<(u64, u8)>,
     pub(crate) moved_bytes: u64,
 }
 
 impl Space {
-    /// Of a file that exists: if the session before did not end properly, all of it must be looked at.
+    /// Returns the statistics of an existing file. If the last session did not end properly, the
+    /// file must be scanned.
     pub(crate) fn of(state: &State) -> Self {
         Self { dead: if state.counted { state.dead } else { UNKNOWN }, ..Self::default() }
     }
 
-    /// Of a file without a block.
+    /// Returns the statistics of a file without blocks.
     pub(crate) fn fresh() -> Self {
         Self { fresh: Some(PAGE), ..Self::default() }
     }
 
-    /// A group changed.
+    /// Records a change of a group's size in a fresh copy.
     pub(crate) fn note(&mut self, number: u64, before: u64, after: u64) {
         self.fresh = self.fresh.and_then(|fresh| (fresh + after).checked_sub(before));
         if let Some(sweep) = self.sweep.as_mut().filter(|sweep| number < sweep.next) {
@@ -66,18 +68,18 @@ impl Space {
         }
     }
 
-    /// A version was superseded.
+    /// Records that a version was superseded.
     pub(crate) fn supersede(&mut self, version: &Version) {
         self.dead = self.dead.saturating_add(u64::from(version.units()) * UNIT);
     }
 
-    /// Groups went that were not looked at.
+    /// Discards the statistics after groups were removed without being scanned.
     pub(crate) fn forget(&mut self) {
         self.fresh = None;
         self.sweep = None;
     }
 
-    /// Blocks of a group were punched.
+    /// Records that blocks of a group were punched.
     pub(crate) fn punch(&mut self, number: u64) {
         if self.punched.len() < PUNCHED {
             self.punched.insert(number);
@@ -85,7 +87,7 @@ impl Space {
     }
 }
 
-/// Are so many bytes more than that multiple of a fresh copy?
+/// Whether `bytes` exceeds `fresh` times the given fraction.
 pub(crate) fn exceeds(bytes: u64, fresh: u64, (over, under): (u64, u64)) -> bool {
     u128::from(bytes) * u128::from(under) > u128::from(fresh) * u128::from(over)
 }

@@ -5,17 +5,19 @@ use crate::head::Head;
 use std::sync::Arc;
 use vnode::{Cx, Errno, Result};
 
-/// So many plain bytes are encoded before they are written, but always a block.
+/// Maximum number of plain bytes encoded before they are written; at least one block is.
 const STEP: u64 = 1 << 20;
 
-/// A block of which only a part was written, and what it is now.
+/// A partially written block and its new content.
 type Patched = (u64, Arc<Vec<u8>>);
 
 impl Container {
-    /// Writes at `offset`; a partial write answers its length. Blocks that are written whole are not read before.
+    /// Writes at `offset`; returns the length of a partial write. Blocks that are overwritten
+    /// completely are not read first.
     ///
     /// # Errors
-    /// `EFBIG`, `EIO` if a block that is written in part can't be read, and those of writing to the lower file.
+    /// `EFBIG`, `EIO` if a partially overwritten block can't be read, and errors of writing to the
+    /// lower file.
     pub fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
         cx.require_blocking()?;
         if data.is_empty() {
@@ -27,7 +29,7 @@ impl Container {
         let data = data.get(..usize::try_from(room).unwrap_or(usize::MAX)).unwrap_or(data);
         let grows = offset + data.len() as u64 > head.state.size;
         if grows {
-            self.tidy(cx, head)?;
+            self.clear_tail(cx, head)?;
         }
         let written = self.write_all(cx, head, data, offset);
         let counted = match written {
@@ -36,7 +38,7 @@ impl Container {
         };
         if grows && (counted.is_err() || written != Ok(data.len())) {
             // Blocks beyond the size may have been written.
-            head.tidy = false;
+            head.tail_is_clear = false;
             self.cache.forget_plain(..);
         }
         counted.and(written)
@@ -54,7 +56,7 @@ impl Container {
         Ok(done)
     }
 
-    /// Writes to blocks of one group, at least to one.
+    /// Writes to blocks of one group, at least to one block.
     fn write_step(&self, cx: &Cx<'_>, head: &mut Head, data: &[u8], offset: u64) -> Result<usize> {
         let size = head.fixed.geometry.block();
         let first = offset / size;
@@ -79,7 +81,7 @@ impl Container {
         Ok(len)
     }
 
-    /// Puts the new content of a block, of which `data` is written, into the batch.
+    /// Adds the new content of a block to the batch; `data` is the written part.
     fn stage(
         &self,
         cx: &Cx<'_>,

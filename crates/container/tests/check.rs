@@ -1,9 +1,9 @@
-//! Damage is found at every byte, and repaired where the previous version of a block is whole.
+//! Detection of damage at every byte, and repair where the previous version of a block is intact.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use common::enemy::with_bytes;
+use common::untrusted::with_bytes;
 use common::{CX, Growing, Random, contents, lower, open};
 use container::{BlockCodec, Damage, Report, check};
 use memfs::{Count, Fault, Faults, MemFs, Plan};
@@ -30,7 +30,8 @@ fn stored(fs: &MemFs) -> Vec<u8> {
     bytes
 }
 
-/// Ten blocks, five of which were written twice, all durable. Also the bytes at first and at last.
+/// Returns a file with ten durable blocks, five of them written twice, and its first and last
+/// content.
 fn sample() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let fs = MemFs::new();
     let file = open(&codec(), &fs).unwrap();
@@ -46,23 +47,23 @@ fn sample() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn every_damaged_byte_is_found_and_what_can_be_is_repaired() {
+fn every_damaged_byte_is_found_and_repaired_if_possible() {
     let (bytes, first, last) = sample();
     let clean = with_bytes(&bytes);
     let (found, report) = checked(&clean, true, true);
     let report = report.unwrap();
     assert_eq!((found, report.blocks, report.size, report.decoded), (vec![], 10, 5000, true));
-    assert!(stored(&clean) == bytes, "nothing is written where nothing is wrong");
+    assert!(stored(&clean) == bytes, "the repair changed an intact file");
     let (mut repaired, mut lost) = (0, 0);
     for at in (0..bytes.len()).step_by(3) {
         let mut bad = bytes.clone();
         bad[at] ^= 0x20;
         let fs = with_bytes(&bad);
-        // What is read is right, or damage is found.
+        // Either the data read is correct, or damage is found.
         let read = open(&codec(), &fs).and_then(|file| contents(&file));
         let known = at % 2 == 0;
         let (found, report) = checked(&fs, known, false);
-        assert!(stored(&fs) == bad, "a check changes nothing");
+        assert!(stored(&fs) == bad, "the check changed the file");
         assert!(read.as_ref() == Ok(&last) || !found.is_empty() || at < 8, "byte {at}: {read:?}");
         let (again, after) = checked(&fs, known, true);
         assert_eq!(found, again, "byte {at}");
@@ -86,7 +87,7 @@ fn every_damaged_byte_is_found_and_what_can_be_is_repaired() {
 }
 
 #[test]
-fn what_a_crash_leaves_is_no_damage() {
+fn a_crash_leaves_no_damage() {
     let codec = codec();
     for at in 1..60 {
         let start = with_bytes(&sample().0);
@@ -110,7 +111,7 @@ fn what_a_crash_leaves_is_no_damage() {
 }
 
 #[test]
-fn dead_space_of_older_versions_is_given_back() {
+fn a_repair_reclaims_dead_space() {
     let fs = MemFs::new();
     let codec: Arc<dyn BlockCodec> = Arc::new(Growing(4096));
     let file = open(&codec, &fs).unwrap();
@@ -131,7 +132,7 @@ fn dead_space_of_older_versions_is_given_back() {
 }
 
 #[test]
-fn other_files_are_passed_over() {
+fn files_other_than_containers_are_skipped() {
     for bytes in [&b""[..], b"plain text", &[0; 3000]] {
         assert_eq!(checked(&with_bytes(bytes), true, true), (vec![], None));
     }

@@ -1,7 +1,7 @@
-//! The lower file fails, or the process is killed, at every step; the disk is full.
+//! Faults: the lower file fails or the process is killed at every step; the disk is full.
 //!
-//! Whatever happens: each block has its old or its new content, the size is the old or the new one, what was done before is
-//! there, and the container goes on working.
+//! In each case every block has its old or its new content, the size is the old or the new one,
+//! earlier changes are preserved, and the container keeps working.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -14,8 +14,8 @@ use vnode::{Errno, OpenFile, Result};
 
 const BLOCK: u64 = 512;
 
-/// Is each block of `seen` that of one of the files? What a file does not have counts as zeros.
-fn is_mixed_of(seen: &[u8], files: &[&[u8]]) -> std::result::Result<(), String> {
+/// Checks that each block of `seen` equals that of one of the files, which are padded with zeros.
+fn is_mix_of(seen: &[u8], files: &[&[u8]]) -> std::result::Result<(), String> {
     if !files.iter().any(|file| file.len() == seen.len()) {
         return Err(format!("{} bytes", seen.len()));
     }
@@ -32,7 +32,8 @@ fn is_mixed_of(seen: &[u8], files: &[&[u8]]) -> std::result::Result<(), String> 
     Ok(())
 }
 
-/// A file with blocks that were written once and twice, a hole, durable and not, in two groups.
+/// Creates a file of two groups, with a hole and with blocks written once and twice, durable and
+/// not.
 fn prepared(codec: &Arc<dyn BlockCodec>, synced: bool, seed: u64) -> (Arc<MemFs>, Vec<u8>) {
     let fs = MemFs::new();
     let mut bytes = Vec::new();
@@ -78,8 +79,8 @@ fn codecs() -> [Arc<dyn BlockCodec>; 2] {
     [Arc::new(Growing(BLOCK as u32)), Arc::new(Runs(BLOCK as u32))]
 }
 
-/// Does another thing with the file, so that trouble left behind shows.
-fn goes_on(file: &Container, mut bytes: Vec<u8>) {
+/// Changes the file further, to detect a bad internal state.
+fn check_usable(file: &Container, mut bytes: Vec<u8>) {
     let more = [
         Change::Write { offset: bytes.len() as u64 + 300, data: vec![3; 2000] },
         Change::Write { offset: 200, data: vec![4; 1000] },
@@ -94,10 +95,10 @@ fn goes_on(file: &Container, mut bytes: Vec<u8>) {
     }
 }
 
-/// The old content, the new one, and what is seen where the change was cut off in the middle.
+/// Checks that `seen` is the old content, the new one, or that of an interrupted change.
 fn check(seen: &[u8], old: &[u8], new: &[u8], change: &Change) {
     let partly = match change {
-        // Whole blocks of it may be there, and the size up to them.
+        // A partial write: some of its blocks, and the size up to them.
         Change::Write { offset, .. } => {
             let mut partly = new.to_vec();
             partly.truncate(seen.len().max(old.len()));
@@ -106,11 +107,11 @@ fn check(seen: &[u8], old: &[u8], new: &[u8], change: &Change) {
         _ => None,
     };
     let files: Vec<&[u8]> = [old, new].into_iter().chain(partly.as_deref()).collect();
-    is_mixed_of(seen, &files).unwrap_or_else(|e| panic!("neither old nor new: {e}, after {change:?}"));
+    is_mix_of(seen, &files).unwrap_or_else(|e| panic!("neither old nor new: {e}, after {change:?}"));
 }
 
 #[test]
-fn every_step_fails() {
+fn a_failure_at_every_step() {
     let faults = [
         (Count::All, Fault::Error(Errno::IO)),
         (Count::Changes, Fault::Errors(Errno::NOSPC)),
@@ -136,7 +137,7 @@ fn every_step_fails() {
                         _ => check(&seen, &old, &new, &change),
                     }
                     assert!(contents(&open(&codec, &fs).unwrap()).unwrap() == seen, "reopened: {change:?}, step {at}");
-                    goes_on(&file, seen);
+                    check_usable(&file, seen);
                     runs += 1;
                     if !fired {
                         answer.unwrap();
@@ -149,7 +150,7 @@ fn every_step_fails() {
     assert!(runs > 500, "{runs}");
 }
 
-/// As [`Change::apply`], but a write may be partial: was all done?
+/// Like [`Change::apply`], but a write may be partial. Returns whether it was complete.
 fn tried(change: &Change, file: &Container) -> Result<bool> {
     match change {
         Change::Write { offset, data } => Ok(file.write(&CX, data, *offset)? == data.len()),
@@ -158,7 +159,7 @@ fn tried(change: &Change, file: &Container) -> Result<bool> {
 }
 
 #[test]
-fn killed_at_every_step() {
+fn a_kill_at_every_step() {
     let mut runs = 0;
     for codec in codecs() {
         for synced in [false, true] {
@@ -181,7 +182,7 @@ fn killed_at_every_step() {
                         Ok(true) => assert!(seen == new, "{change:?} succeeded, step {at}"),
                         _ => check(&seen, &old, &new, &change),
                     }
-                    goes_on(&file, seen);
+                    check_usable(&file, seen);
                     runs += 1;
                     if !fired {
                         break;
@@ -193,7 +194,7 @@ fn killed_at_every_step() {
     assert!(runs > 300, "{runs}");
 }
 
-/// Only what was fsynced is left, at every step.
+/// Only synced data survives, at every step.
 #[test]
 fn unsynced_bytes_are_lost() {
     let options = MemOptions { lose_data: true, ..MemOptions::default() };
@@ -210,11 +211,11 @@ fn unsynced_bytes_are_lost() {
             }
             let after = open(&codec, &fs.recover(&Faults::new())).unwrap();
             let seen = contents(&after).unwrap();
-            // The lower file may have been made durable for the container's own sake since.
+            // The container may have synced the lower file since then for its own purposes.
             if change == Change::Sync {
                 assert!(seen == durable);
             }
-            goes_on(&after, seen);
+            check_usable(&after, seen);
         }
     }
 }
@@ -229,7 +230,7 @@ fn a_full_disk_is_survived() {
         file.write(&CX, &old, 0).unwrap();
         let used = lower(&fs).0.getattr(&CX).unwrap().blocks * 512;
         fs.set_space(used + extra * 4096);
-        // Overwritten as far as there is room for both, again and again.
+        // Overwritten repeatedly, as far as there is space for both versions.
         let mut bytes = old;
         for round in 2..6u8 {
             let data = vec![round; 20 * 4096];
@@ -239,7 +240,7 @@ fn a_full_disk_is_survived() {
             assert!(contents(&file).unwrap() == bytes);
             assert!(contents(&open(&codec, &fs).unwrap()).unwrap() == bytes);
         }
-        // Room is made by truncation and by holes, which need none.
+        // Truncation and punching free space, and need none.
         file.punch(&CX, 4096, 4096 * 8).unwrap();
         file.truncate(&CX, 4096 * 15).unwrap();
         file.sync(&CX, false).unwrap();
@@ -253,7 +254,7 @@ fn a_full_disk_is_survived() {
 }
 
 #[test]
-fn a_lower_file_that_can_only_be_read() {
+fn a_read_only_lower_file_is_readable() {
     let codec = &codecs()[0];
     let (fs, bytes) = prepared(codec, false, 3);
     let (vnode, _) = lower(&fs);

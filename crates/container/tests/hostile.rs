@@ -1,10 +1,9 @@
-//! Every byte of a lower file may be an enemy's: nothing panics, nothing takes much memory or time, and what is answered as
-//! success is consistent.
+//! Untrusted lower files: no panic, bounded memory and time, and every success is consistent.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use common::enemy::{exercise, mend, with_bytes};
+use common::untrusted::{exercise, fix_checksums, with_bytes};
 use common::{CX, Growing, Random, Runs, lower, open};
 use container::BlockCodec;
 use memfs::MemFs;
@@ -12,7 +11,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use vnode::Errno;
 
-/// A file of two groups with most kinds of entries.
+/// Creates a file of two groups with most kinds of entries.
 fn sample(codec: &Arc<dyn BlockCodec>) -> (Arc<MemFs>, Vec<u8>) {
     let fs = MemFs::new();
     let file = open(codec, &fs).unwrap();
@@ -41,7 +40,7 @@ proptest! {
         let codec: Arc<dyn BlockCodec> = if which { Arc::new(Growing(512)) } else { Arc::new(Runs(512)) };
         let (_, mut bytes) = sample(&codec);
         for (at, value, len) in edits {
-            // The header and the first index, mostly.
+            // Mostly the header and the first index.
             let end = (at + len).min(bytes.len());
             bytes[at.min(end)..end].fill(value);
         }
@@ -50,7 +49,7 @@ proptest! {
     }
 
     #[test]
-    fn sums_are_right_and_numbers_are_not(
+    fn invalid_numbers_with_valid_checksums(
         seed: u64,
         edits in proptest::collection::vec((0usize..48, 0usize..2, 0usize..6, any::<u64>(), 0u32..64), 1..20),
         size in proptest::option::of(any::<u64>()),
@@ -70,7 +69,7 @@ proptest! {
                 bytes[at + 8..at + 16].copy_from_slice(&(size >> 3).to_le_bytes());
             }
         }
-        mend(&mut bytes);
+        fix_checksums(&mut bytes);
         exercise(&codec, &bytes, seed);
     }
 
@@ -80,7 +79,7 @@ proptest! {
     }
 }
 
-/// Damage to what is stored is never taken for data.
+/// Damaged stored data is never returned as data.
 #[test]
 fn a_damaged_byte_is_an_error() {
     let codec: Arc<dyn BlockCodec> = Arc::new(Growing(512));
@@ -100,7 +99,7 @@ fn a_damaged_byte_is_an_error() {
         let mut out = vec![0; 6000];
         let answer = open(&codec, &with_bytes(&bad)).and_then(|file| {
             let n = file.read(&CX, &mut out, 0)?;
-            // The older of the two states, if the newer one is damaged, may tell less.
+            // If the newer state record is damaged, the older one may have a smaller size.
             assert_eq!(n, data.len());
             Ok(n)
         });

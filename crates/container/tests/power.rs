@@ -1,7 +1,8 @@
-//! Power failures: of what was written since the last fsync any sectors arrive and any don't, in any order.
+//! Power failures: an arbitrary subset of the sectors written since the last fsync reaches the
+//! disk, in any order.
 //!
-//! Then each block must be the last durable one or one that was written since, the size too, and the file must go on
-//! working, through several failures one after the other.
+//! Afterwards each block must have its last durable content or one written since then; the same
+//! holds for the size. The file must keep working through several failures in a row.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -16,7 +17,7 @@ use vnode::{Cx, OpenFile, Result, SeekFrom, Vnode};
 const BLOCK: u64 = 512;
 const SECTOR: usize = 512;
 
-/// What was done to the lower file since it was durable.
+/// A change of the lower file since the last fsync.
 #[derive(Debug)]
 enum Done {
     Write { offset: u64, data: Vec<u8> },
@@ -24,7 +25,7 @@ enum Done {
     Punch { offset: u64, len: u64 },
 }
 
-/// A lower file that notes what a power failure could lose.
+/// A lower file that records what a power failure could lose.
 #[derive(Debug)]
 struct Disk {
     vnode: Arc<dyn Vnode>,
@@ -54,9 +55,9 @@ impl Disk {
         all
     }
 
-    /// Changes of the size come through the vnode: they are noticed afterwards. Like punching, they are kept in order with what
-    /// came before by a file system with a journal.
-    fn notice_size(&self, log: &mut Log) {
+    /// Detects size changes afterwards, because they are made through the vnode. A journaling file
+    /// system keeps them, like punching, in order with earlier changes.
+    fn detect_size_change(&self, log: &mut Log) {
         let size = self.vnode.getattr(&CX).unwrap().size;
         if size < log.size {
             log.since.push(Done::Size(size));
@@ -64,15 +65,15 @@ impl Disk {
         log.size = size;
     }
 
-    /// What is on the disk if the power fails now.
+    /// Returns the content of the disk if the power fails now.
     fn fail(&self, random: &mut Random) -> Arc<MemFs> {
         let mut log = self.log.lock().unwrap();
-        self.notice_size(&mut log);
+        self.detect_size_change(&mut log);
         let mut image = log.durable.clone();
-        // How much of it arrives at all, and how many of those sectors.
+        // The number of changes that reach the disk at all, and the share of their sectors.
         let until = random.below(log.since.len() as u64 + 1) as usize;
         let share = [0, 1, 5, 9, 10][random.below(5) as usize];
-        // What the page cache holds: a sector arrives as it is there at that time.
+        // The page cache: a sector is written with its content at that time.
         let mut cached = image.clone();
         for done in &log.since[..until] {
             match done {
@@ -130,7 +131,7 @@ impl OpenFile for Disk {
 
     fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
         let mut log = self.log.lock().unwrap();
-        self.notice_size(&mut log);
+        self.detect_size_change(&mut log);
         log.since.push(Done::Write { offset, data: data.to_vec() });
         let n = self.file.write(cx, data, offset)?;
         log.size = self.vnode.getattr(cx)?.size;
@@ -151,7 +152,7 @@ impl OpenFile for Disk {
     fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
         assert_eq!(mode, 3);
         let mut log = self.log.lock().unwrap();
-        self.notice_size(&mut log);
+        self.detect_size_change(&mut log);
         log.since.push(Done::Punch { offset, len });
         self.file.fallocate(cx, mode, offset, len)
     }
@@ -174,7 +175,7 @@ fn open(codec: &Arc<dyn BlockCodec>, disk: &Arc<Disk>, hint: &str) -> Container 
     file.unwrap_or_else(|e| panic!("{hint}: {e:?}, {:?}", disk.all().get(..600)))
 }
 
-/// The block of a file, filled up with zeros.
+/// Returns a block of a file, padded with zeros.
 fn block(file: &[u8], at: usize) -> Vec<u8> {
     let size = BLOCK as usize;
     let start = (at * size).min(file.len());
@@ -183,13 +184,14 @@ fn block(file: &[u8], at: usize) -> Vec<u8> {
     block
 }
 
-/// `files`: the durable one, and what it was after each change since.
+/// Checks the content after a failure. `files`: the durable content, and the content after each
+/// change since.
 fn check(seen: &[u8], files: &[Vec<u8>], hint: &str) {
     assert!(files.iter().any(|file| file.len() == seen.len()), "{hint}: {} bytes", seen.len());
     for at in 0..seen.len().div_ceil(BLOCK as usize) {
         let found = block(seen, at);
         let known = files.iter().any(|file| {
-            // Beyond the size at that time anything that the file had is right, up to the size.
+            // Beyond the durable size, any content the file had is valid, up to the size.
             let old = block(file, at);
             let end = seen.len() - at * BLOCK as usize;
             let cut = end.min(BLOCK as usize);
@@ -234,7 +236,7 @@ fn scenario(codec: &Arc<dyn BlockCodec>, seed: u64) {
 }
 
 #[test]
-fn each_block_is_the_durable_one_or_a_later_one() {
+fn each_block_is_the_durable_version_or_a_later_one() {
     let seeds = std::env::var("STRATA_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(200);
     for seed in 0..seeds {
         scenario(&(Arc::new(Growing(BLOCK as u32)) as Arc<dyn BlockCodec>), seed);

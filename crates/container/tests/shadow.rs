@@ -1,4 +1,5 @@
-//! Random changes against a copy in memory: the same bytes, the same size, the same holes, now and after each reopening.
+//! Random changes compared with a copy in memory: the same bytes, size and holes, also after each
+//! reopening.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -14,7 +15,7 @@ fn codec(which: u8, block: u32) -> Arc<dyn BlockCodec> {
     if which == 0 { Arc::new(Growing(block)) } else { Arc::new(Runs(block)) }
 }
 
-/// Everything that can be asked.
+/// Compares everything that can be queried.
 fn check(file: &Container, bytes: &[u8], block: u64, random: &mut Random) {
     assert_eq!(file.size(), bytes.len() as u64);
     assert!(contents(file).unwrap() == bytes, "the contents differ");
@@ -71,7 +72,7 @@ proptest! {
     }
 }
 
-/// Sizes and places around every border, one change each.
+/// One change at each combination of sizes and offsets around the boundaries.
 #[test]
 fn around_the_borders() {
     let codec: Arc<dyn BlockCodec> = Arc::new(Growing(512));
@@ -94,7 +95,7 @@ fn around_the_borders() {
                 change.apply_to(&mut bytes);
                 check(&file, &bytes, 512, &mut random);
                 check(&open(&codec, &fs).unwrap(), &bytes, 512, &mut random);
-                // What was cut off does not come back.
+                // Truncated data does not reappear.
                 let grown = bytes.len() as u64 + 3000;
                 file.truncate(&CX, grown).unwrap();
                 bytes.resize(grown as usize, 0);
@@ -105,7 +106,7 @@ fn around_the_borders() {
 }
 
 #[test]
-fn a_read_takes_only_what_it_needs() {
+fn a_read_reads_only_the_needed_blocks() {
     let codec: Arc<dyn BlockCodec> = Arc::new(Growing(4096));
     let fs = MemFs::new();
     open(&codec, &fs).unwrap().write(&CX, &[7; 400 * 4096], 0).unwrap();
@@ -113,7 +114,7 @@ fn a_read_takes_only_what_it_needs() {
     fs.faults().record();
     let mut out = [0; 100];
     file.read(&CX, &mut out, 4096 * 300 + 17).unwrap();
-    // The group's index and the block.
+    // One read for the group's index, one for the block.
     assert_eq!(fs.faults().log(), [memfs::Op::Read; 2]);
     file.read(&CX, &mut out, 4096 * 300 + 117).unwrap();
     assert_eq!(fs.faults().log().len(), 2);
@@ -141,7 +142,7 @@ fn zeros_take_no_space_and_small_files_are_dense() {
 }
 
 #[test]
-fn freed_space_goes_back() {
+fn freed_space_is_returned() {
     let codec: Arc<dyn BlockCodec> = Arc::new(Growing(65536));
     let fs = MemFs::new();
     let file = open(&codec, &fs).unwrap();
@@ -152,7 +153,7 @@ fn freed_space_goes_back() {
     file.punch(&CX, 1 << 20, 6 << 20).unwrap();
     let punched = lower(&fs).0.getattr(&CX).unwrap().blocks;
     assert!(punched < full * 30 / 100, "{punched} of {full}");
-    // Written over and over, and synced, it stays about as large as it is.
+    // Overwritten and synced repeatedly, it keeps about the same size.
     for round in 0..6 {
         file.write(&CX, &vec![round + 1; 8 << 20], 0).unwrap();
         file.sync(&CX, false).unwrap();
@@ -165,7 +166,7 @@ fn freed_space_goes_back() {
 }
 
 #[test]
-fn what_is_no_container_is_refused() {
+fn files_other_than_containers_are_refused() {
     let codec: Arc<dyn BlockCodec> = Arc::new(Growing(512));
     let fs = MemFs::new();
     let (_, file) = lower(&fs);
@@ -180,7 +181,7 @@ fn what_is_no_container_is_refused() {
     assert_eq!(found, Ok(Probe::Container { size: 5, codec: *b"growing\0" }));
     let other: Arc<dyn BlockCodec> = Arc::new(Runs(512));
     assert_eq!(open(&other, &fs).map(|_| ()), Err(Errno::MEDIUMTYPE));
-    // Blocks of another size are still read.
+    // Files with another block size are still readable.
     let same: Arc<dyn BlockCodec> = Arc::new(Growing(8192));
     assert_eq!(contents(&open(&same, &fs).unwrap()), Ok(b"hello".to_vec()));
     lower(&fs).1.write(&CX, &[2], 8).unwrap();
@@ -200,7 +201,7 @@ fn what_is_no_container_is_refused() {
 }
 
 #[test]
-fn limits_answer_their_errnos() {
+fn exceeded_limits_return_their_errnos() {
     let codec: Arc<dyn BlockCodec> = Arc::new(Growing(4096));
     let fs = MemFs::new();
     let file = open(&codec, &fs).unwrap();
@@ -209,7 +210,7 @@ fn limits_answer_their_errnos() {
     assert_eq!(file.truncate(&CX, u64::MAX), Err(Errno::FBIG));
     assert_eq!(file.truncate(&CX, i64::MAX as u64), Err(Errno::FBIG));
     assert_eq!(file.write(&CX, &[], u64::MAX), Ok(0));
-    // As far as the format goes.
+    // Near the format's maximum size.
     let far = 1 << 61;
     file.write(&CX, b"far", far).unwrap();
     let mut out = [0; 10];
@@ -222,7 +223,7 @@ fn limits_answer_their_errnos() {
 }
 
 #[test]
-fn readers_see_whole_writes_while_one_writes() {
+fn concurrent_readers_see_complete_writes() {
     let codec: Arc<dyn BlockCodec> = Arc::new(Runs(4096));
     let fs = MemFs::new();
     let file = open(&codec, &fs).unwrap();
@@ -235,7 +236,7 @@ fn readers_see_whole_writes_while_one_writes() {
                 let mut out = vec![0; LEN];
                 while !done.load(std::sync::atomic::Ordering::Relaxed) {
                     assert_eq!(file.read(&CX, &mut out, 0), Ok(LEN));
-                    assert!(out.iter().all(|&byte| byte == out[0] && byte > 0), "half of a write is seen");
+                    assert!(out.iter().all(|&byte| byte == out[0] && byte > 0), "a partial write is visible");
                 }
             });
         }
@@ -250,7 +251,7 @@ fn readers_see_whole_writes_while_one_writes() {
 }
 
 #[test]
-fn a_thread_that_must_not_wait_is_not_kept() {
+fn a_caller_that_must_not_block_is_not_blocked() {
     let codec: Arc<dyn BlockCodec> = Arc::new(Growing(512));
     let fs = MemFs::new();
     let file = open(&codec, &fs).unwrap();

@@ -1,5 +1,6 @@
-//! Dead space goes back to the lower file system: whatever is overwritten, punched or cut, a file takes at most a quarter more than a
-//! fresh copy of it, and a constant. Nothing that happens to the compaction changes what is read.
+//! Reclaiming dead space: after any overwriting, punching or truncation, a file occupies at most a
+//! quarter more than a fresh copy, plus a constant. Compaction never changes the content, even if
+//! it fails.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -13,14 +14,14 @@ use vnode::{Cx, Errno};
 
 const BLOCK: usize = 512;
 
-/// What may be left that is not worth the work: twice the slack of the format's page.
+/// Excess that is not worth the work: twice the slack of the format's page.
 const CONSTANT: u64 = 128 << 10;
 
 fn taken(fs: &MemFs) -> u64 {
     lower(fs).0.getattr(&CX).unwrap().blocks * 512
 }
 
-/// What a copy of these bytes takes, which has been written from its beginning to its end.
+/// Returns the space that a fresh copy of these bytes occupies, written from start to end.
 fn fresh(codec: &Arc<dyn BlockCodec>, bytes: &[u8]) -> u64 {
     let fs = MemFs::new();
     let file = open(codec, &fs).unwrap();
@@ -35,13 +36,13 @@ fn assert_bounded(codec: &Arc<dyn BlockCodec>, fs: &MemFs, bytes: &[u8], constan
     assert!(taken <= fresh * 5 / 4 + constant, "{hint}: it takes {taken} bytes, a fresh copy {fresh}");
 }
 
-/// As whoever closes the file last.
+/// Closes the file as its last user does.
 fn close(file: &Container) {
     give_back(file).unwrap();
     file.close(&CX).unwrap();
 }
 
-/// Noise, a run, or zeros.
+/// Returns noise, a run, or zeros.
 fn content(random: &mut Random, len: usize) -> Vec<u8> {
     match random.below(5) {
         0 => vec![random.next() as u8; len],
@@ -59,7 +60,7 @@ fn content(random: &mut Random, len: usize) -> Vec<u8> {
 #[test]
 fn a_hundred_thousand_random_overwrites() {
     const BLOCKS: u64 = 700;
-    // Blocks of zeros at the end are stored shorter: all lengths occur.
+    // Trailing zeros are not stored, so all lengths occur.
     let codec: Arc<dyn BlockCodec> = Arc::new(Growing(BLOCK as u32));
     let fs = MemFs::new();
     let mut file = open(&codec, &fs).unwrap();
@@ -77,7 +78,7 @@ fn a_hundred_thousand_random_overwrites() {
             give_back(&file).unwrap();
         }
         if step.is_multiple_of(5000) {
-            // With and without an fsync before, and once without a proper end.
+            // Reopen after a sync, without one, and without a close.
             match step / 5000 % 3 {
                 0 => file.sync(&CX, false).unwrap(),
                 1 => {}
@@ -106,7 +107,7 @@ fn data_overwritten_with_constants() {
         let mut bytes: Vec<u8> = (0..3 << 20).map(|_| random.next() as u8).collect();
         file.write(&CX, &bytes, 0).unwrap();
         close(&file);
-        // In another session, in pieces that don't match the blocks, from the end to the beginning.
+        // In another session, in pieces that don't match the blocks, from end to start.
         let file = open(&codec, &fs).unwrap();
         for at in (0..bytes.len() / 100_000).rev() {
             let data = vec![at as u8 | 1; 100_000];
@@ -128,14 +129,14 @@ fn punched_holes_and_cuts_return_space() {
     file.write(&CX, &vec![7; len], 0).unwrap();
     file.sync(&CX, false).unwrap();
     let full = taken(&fs);
-    // A small hole with the next fsync, a large one at once.
+    // A small hole is released with the next fsync, a large one immediately.
     file.punch(&CX, 1 << 20, 256 << 10).unwrap();
     file.sync(&CX, false).unwrap();
     give_back(&file).unwrap();
     assert!(taken(&fs) <= full - (248 << 10), "{} of {full}", taken(&fs));
     file.punch(&CX, 2 << 20, 4 << 20).unwrap();
     assert!(taken(&fs) <= full - (4300 << 10), "{} of {full}", taken(&fs));
-    // Cut within a group, and everything punched: nothing is left but the header.
+    // After a truncation within a group and a punch of everything, only the header is left.
     let before = taken(&fs);
     file.truncate(&CX, len as u64 - (160 << 10)).unwrap();
     file.sync(&CX, false).unwrap();
@@ -149,7 +150,7 @@ fn punched_holes_and_cuts_return_space() {
     assert!(contents(&open(&codec, &fs).unwrap()).unwrap() == vec![9; size]);
 }
 
-/// Sessions that each overwrite too little to be worth looking at.
+/// Each session overwrites too little to be worth a scan.
 #[test]
 fn many_small_sessions() {
     let codec: Arc<dyn BlockCodec> = Arc::new(Runs(BLOCK as u32));
@@ -178,7 +179,7 @@ fn many_small_sessions() {
     assert!(contents(&open(&codec, &fs).unwrap()).unwrap() == bytes);
 }
 
-/// Three groups full of gaps, so that blocks must be moved.
+/// Creates three groups full of gaps, so that blocks must be relocated.
 fn loose(synced: bool) -> (Arc<dyn BlockCodec>, Arc<MemFs>, Vec<u8>) {
     let codec: Arc<dyn BlockCodec> = Arc::new(Runs(BLOCK as u32));
     let fs = MemFs::new();
@@ -205,7 +206,7 @@ fn compact(file: &Container) -> vnode::Result<()> {
 }
 
 #[test]
-fn compaction_cut_off_at_every_step() {
+fn compaction_interrupted_at_every_step() {
     for synced in [false, true] {
         let (codec, start, bytes) = loose(synced);
         let before = taken(&start);
@@ -240,13 +241,13 @@ fn compaction_cut_off_at_every_step() {
             }
         }
         assert!(runs > 60, "{runs}");
-        assert!(before > fresh(&codec, &bytes) * 3 / 2, "there was nothing to do");
+        assert!(before > fresh(&codec, &bytes) * 3 / 2, "no dead space to reclaim");
     }
 }
 
-/// Without an fsync, and with no space for moved blocks, the answer to fsync and what is read are as ever.
+/// Without an fsync, and without space for relocated blocks, sync and reads still succeed.
 #[test]
-fn lower_file_systems_that_cannot_punch_and_full_ones() {
+fn compaction_without_punch_support_or_free_space() {
     for errno in [Errno::OPNOTSUPP, Errno::NOSPC, Errno::INVAL] {
         let (codec, fs, bytes) = loose(false);
         let file = open(&codec, &fs).unwrap();
@@ -258,7 +259,7 @@ fn lower_file_systems_that_cannot_punch_and_full_ones() {
         fs.faults().disarm();
         assert!(contents(&open(&codec, &fs).unwrap()).unwrap() == bytes);
     }
-    // Without a free page nothing can be moved; a few are enough.
+    // Without a free page nothing can be relocated; a few are enough.
     let (codec, fs, bytes) = loose(true);
     let file = open(&codec, &fs).unwrap();
     fs.set_space(taken(&fs));
@@ -271,7 +272,7 @@ fn lower_file_systems_that_cannot_punch_and_full_ones() {
 }
 
 #[test]
-fn an_interrupted_compaction_goes_on() {
+fn an_interrupted_compaction_continues() {
     let (codec, fs, bytes) = loose(true);
     let file = open(&codec, &fs).unwrap();
     let cancelled = AtomicBool::new(true);
@@ -283,7 +284,7 @@ fn an_interrupted_compaction_goes_on() {
 }
 
 #[test]
-fn readers_and_writers_while_it_is_compacted() {
+fn readers_and_writers_during_compaction() {
     let codec: Arc<dyn BlockCodec> = Arc::new(Runs(BLOCK as u32));
     let fs = MemFs::new();
     let file = open(&codec, &fs).unwrap();
@@ -295,7 +296,7 @@ fn readers_and_writers_while_it_is_compacted() {
             let mut out = vec![0; LEN];
             while !done.load(Ordering::Relaxed) {
                 assert_eq!(file.read(&CX, &mut out, 0), Ok(LEN));
-                // Each block is of one write.
+                // Each block comes from one write.
                 for block in out.chunks(BLOCK) {
                     assert!(block.iter().all(|&byte| byte == block[0] && byte > 0));
                 }

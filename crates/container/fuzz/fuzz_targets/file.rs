@@ -1,4 +1,5 @@
-//! Any bytes as a lower file: the first eight choose the operations, and whether the sums of the rest are made right.
+//! Feeds arbitrary bytes as a lower file. The first eight select the operations, and whether the
+//! checksums of the rest are corrected.
 
 #![no_main]
 
@@ -6,7 +7,7 @@
 mod common;
 
 use common::Runs;
-use common::enemy::{exercise, mend};
+use common::untrusted::{exercise, fix_checksums};
 use container::BlockCodec;
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
@@ -16,12 +17,12 @@ fuzz_target!(|data: &[u8]| {
     let seed = u64::from_le_bytes(*seed);
     let mut bytes = bytes.to_vec();
     if seed & 1 == 0 {
-        // Past the first checks.
+        // Get past the first checks.
         if let Some(head) = bytes.first_chunk_mut::<32>() {
             head[..12].copy_from_slice(b"\x93strata\n\x01\0\0\0");
             head[24..].copy_from_slice(b"runs\0\0\0\0");
         }
-        mend(&mut bytes);
+        fix_checksums(&mut bytes);
     }
     let codec: Arc<dyn BlockCodec> = Arc::new(Runs(512));
     exercise(&codec, &bytes, seed);

@@ -1,7 +1,7 @@
-//! What the tests share: codecs, a lower file in memory, and a shadow copy.
+//! Shared by the tests: codecs, a lower file in memory, and random changes.
 #![allow(dead_code)] // Each test uses a part of it.
 
-pub(crate) mod enemy;
+pub(crate) mod untrusted;
 
 use container::{BlockAt, BlockCodec, Container};
 use memfs::MemFs;
@@ -10,7 +10,7 @@ use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, Result, SeekFrom, Vnode
 
 pub(crate) const CX: Cx<'static> = Cx::internal(0, 0);
 
-/// A codec that makes every block longer, by a copy of where it belongs.
+/// A codec that lengthens every block, by prepending the block's identity.
 #[derive(Debug)]
 pub(crate) struct Growing(pub(crate) u32);
 
@@ -46,7 +46,8 @@ impl BlockCodec for Growing {
     }
 }
 
-/// A codec that makes many blocks shorter: pairs of a count and a byte, or the bytes as they are.
+/// A run-length codec that shortens many blocks: pairs of a count and a byte, or the bytes as they
+/// are.
 #[derive(Debug)]
 pub(crate) struct Runs(pub(crate) u32);
 
@@ -91,7 +92,7 @@ impl BlockCodec for Runs {
     }
 }
 
-/// The file `f` of a file system in memory, which is made if it is not there.
+/// Returns the file `f` of a file system in memory; creates it if necessary.
 pub(crate) fn lower(fs: &MemFs) -> (Arc<dyn Vnode>, Arc<dyn OpenFile>) {
     let name = Name::new(b"f").unwrap();
     match fs.root().lookup(&CX, name).unwrap() {
@@ -111,7 +112,7 @@ pub(crate) fn open(codec: &Arc<dyn BlockCodec>, fs: &MemFs) -> Result<Container>
     Container::open(&CX, Arc::clone(codec), vnode, file)
 }
 
-/// All of a file.
+/// Returns the entire content of a file.
 pub(crate) fn contents(file: &Container) -> Result<Vec<u8>> {
     let mut out = vec![0xee; file.size() as usize + 10];
     let len = file.read(&CX, &mut out, 0)?;
@@ -120,13 +121,13 @@ pub(crate) fn contents(file: &Container) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Gives all dead space back.
+/// Reclaims all dead space.
 pub(crate) fn give_back(file: &Container) -> Result<()> {
     while file.give_back(&CX)? {}
     Ok(())
 }
 
-/// A change of a file, and the same of bytes in memory.
+/// A change that can be applied to a file and to bytes in memory.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Change {
     Write {
@@ -139,7 +140,7 @@ pub(crate) enum Change {
         len: u64,
     },
     Sync,
-    /// Part of giving dead space back: so many steps.
+    /// Part of a compaction: this many steps.
     Compact(u64),
 }
 
@@ -175,7 +176,7 @@ impl Change {
     }
 }
 
-/// A generator of numbers that needs no crate: the tests print its seed.
+/// A random number generator without dependencies; the tests print its seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
@@ -192,7 +193,7 @@ impl Random {
         self.next() % end.max(1)
     }
 
-    /// A place near a border of blocks, mostly.
+    /// Returns an offset, mostly near a block boundary.
     pub(crate) fn place(&mut self, block: u64, end: u64) -> u64 {
         match self.below(4) {
             0 => self.below(end + 1),
@@ -201,7 +202,7 @@ impl Random {
         }
     }
 
-    /// Noise, runs, zeros, or runs with zeros at the end.
+    /// Returns noise, a run, zeros, or a run followed by zeros.
     pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
         match self.below(4) {
             0 => (0..len).map(|_| self.next() as u8).collect(),
@@ -216,7 +217,7 @@ impl Random {
         }
     }
 
-    /// Any change to a file of at most `most` bytes.
+    /// Returns a random change to a file of at most `most` bytes.
     pub(crate) fn change(&mut self, block: u64, most: u64) -> Change {
         match self.below(13) {
             12 => Change::Compact(1 + self.below(5)),
@@ -233,7 +234,7 @@ impl Random {
     }
 }
 
-/// Where the data of these bytes begins and ends, block by block.
+/// Returns the expected result of a seek in these bytes, with block granularity.
 pub(crate) fn expected_seek(bytes: &[u8], block: usize, offset: u64, whence: SeekFrom) -> Result<u64> {
     if offset >= bytes.len() as u64 {
         return Err(Errno::NXIO);

@@ -1,4 +1,4 @@
-//! Moves the blocks of a group together.
+//! Relocates the blocks of a group to fill fewer pages.
 
 use crate::batch::Batch;
 use crate::compact::STEP_BYTES;
@@ -10,10 +10,10 @@ use crate::head::Head;
 use crate::scratch::with_buffer;
 use vnode::{Cx, Result};
 
-/// Units of a page.
+/// Number of units in a page.
 const PAGE_UNITS: u32 = (PAGE / UNIT) as u32;
 
-/// A block, where it is, and where it is to be.
+/// A block, its place, and its new place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Move {
     at: usize,
@@ -22,14 +22,14 @@ struct Move {
 }
 
 impl Container {
-    /// Moves blocks of a group together as far as free space allows; answers how many bytes of them.
-    pub(crate) fn move_blocks(&self, cx: &Cx<'_>, head: &mut Head, group: &Group) -> Result<u64> {
+    /// Relocates blocks of a group as far as free space allows; returns how many bytes.
+    pub(crate) fn relocate_blocks(&self, cx: &Cx<'_>, head: &mut Head, group: &Group) -> Result<u64> {
         let newest = |at: usize| group.entry(at).ok()?.newest().ok()?.map(|(_, version)| *version);
         let pieces = (0..group.entries.len()).filter_map(|at| Some((at, newest(at).filter(|v| !v.is_hole())?)));
         let moves = plan(&group.used(head), pieces.collect(), head.fixed.geometry.capacity_units());
         let (mut moved, mut rest) = (0, &moves[..]);
         while !rest.is_empty() {
-            let count = self.move_some(cx, head, group.number, rest)?;
+            let count = self.relocate_some(cx, head, group.number, rest)?;
             if count == 0 {
                 break;
             }
@@ -40,8 +40,9 @@ impl Container {
         Ok(moved)
     }
 
-    /// Moves the first blocks of these; answers how many. None, if the bytes of the first are not right.
-    fn move_some(&self, cx: &Cx<'_>, head: &mut Head, group: u64, moves: &[Move]) -> Result<usize> {
+    /// Relocates the first blocks of `moves`; returns how many. Stops at a block whose bytes are
+    /// not intact.
+    fn relocate_some(&self, cx: &Cx<'_>, head: &mut Head, group: u64, moves: &[Move]) -> Result<usize> {
         with_buffer(|buffer| {
             let mut batch = Batch::new(group, buffer);
             let (mut encoded, mut units, mut bytes) = (Vec::new(), Vec::new(), 0);
@@ -54,17 +55,18 @@ impl Container {
                 bytes += u64::from(one.from.units()) * UNIT;
             }
             if !units.is_empty() {
-                self.commit_moves(cx, head, &batch, &units)?;
+                self.commit_relocated(cx, head, &batch, &units)?;
             }
             Ok(units.len())
         })
     }
 }
 
-/// Where blocks go so that they fill few pages. `used`: what must not be overwritten, in order; `pieces`: the blocks, which lie in it.
+/// Plans the relocation of blocks to fill few pages. `used`: sorted pieces that must not be
+/// overwritten; `pieces`: the blocks, which lie in them.
 ///
-/// All of them one behind the other, if there is a free place so large. Else each gap, from the first on, takes the largest
-/// blocks from behind it that fit.
+/// If one gap has room for all blocks, they are placed there contiguously. Otherwise each gap, from
+/// the first on, receives the largest blocks behind it that fit.
 fn plan(used: &[(u32, u32)], mut pieces: Vec<(usize, Version)>, capacity: u32) -> Vec<Move> {
     let total: u64 = pieces.iter().map(|(_, version)| u64::from(version.units())).sum();
     let gaps = gaps(used, capacity);
@@ -93,7 +95,7 @@ fn plan(used: &[(u32, u32)], mut pieces: Vec<(usize, Version)>, capacity: u32) -
     moves
 }
 
-/// What lies between the pieces that are used.
+/// Returns the gaps between the used pieces.
 fn gaps(used: &[(u32, u32)], capacity: u32) -> Vec<(u32, u32)> {
     let mut free_from = 0;
     let mut gaps = Vec::new();
@@ -123,21 +125,21 @@ mod tests {
     }
 
     #[test]
-    fn all_go_to_a_place_that_begins_at_a_page() {
+    fn blocks_move_together_to_a_page_aligned_gap() {
         assert_eq!(planned(&[(0, 3), (10, 5), (20, 5)], 200), [(0, 64), (10, 67), (20, 72)]);
         assert_eq!(planned(&[(10, 5), (140, 60)], 200), [(10, 64), (140, 69)]);
     }
 
     #[test]
-    fn else_gaps_are_filled_from_behind() {
-        // Nowhere are 65 units free.
+    fn otherwise_gaps_are_filled_with_later_blocks() {
+        // No gap has 65 units.
         assert_eq!(planned(&[(0, 10), (30, 10), (50, 10), (70, 25), (100, 10)], 110), [(50, 20), (100, 10)]);
         assert_eq!(planned(&[(0, 60), (60, 50)], 110), []);
     }
 
-    /// Whatever is moved goes where nothing is, and to one place only.
+    /// Blocks are relocated to free places only, and each place is used once.
     #[test]
-    fn nothing_is_overwritten() {
+    fn no_used_piece_is_overwritten() {
         let mut seed = 1u64;
         let mut random = |below: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

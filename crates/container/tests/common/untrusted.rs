@@ -1,4 +1,4 @@
-//! Bytes that an enemy made.
+//! Untrusted lower files.
 
 use super::{CX, Random, lower, open};
 use container::{BlockCodec, plain_size};
@@ -6,14 +6,14 @@ use memfs::MemFs;
 use std::sync::Arc;
 use vnode::SeekFrom;
 
-/// A lower file of these bytes.
+/// Creates a lower file with these bytes.
 pub(crate) fn with_bytes(bytes: &[u8]) -> Arc<MemFs> {
     let fs = MemFs::new();
     lower(&fs).1.write(&CX, bytes, 0).unwrap();
     fs
 }
 
-/// Uses all operations of a file of these bytes.
+/// Runs all operations on a file with these bytes.
 pub(crate) fn exercise(codec: &Arc<dyn BlockCodec>, bytes: &[u8], seed: u64) {
     let fs = with_bytes(bytes);
     let _ = plain_size(&CX, &*lower(&fs).1);
@@ -30,7 +30,7 @@ pub(crate) fn exercise(codec: &Arc<dyn BlockCodec>, bytes: &[u8], seed: u64) {
                 assert!(found >= offset && found <= file.size());
             }
         }
-        // What was written is read, unless it was refused.
+        // A successful write must be readable.
         let data = random.bytes(700);
         let offset = random.below(50_000);
         if file.write(&CX, &data, offset) == Ok(data.len()) {
@@ -43,22 +43,22 @@ pub(crate) fn exercise(codec: &Arc<dyn BlockCodec>, bytes: &[u8], seed: u64) {
     let _ = file.close(&CX);
 }
 
-/// Makes the sums of the header and of the first index right, where there are enough bytes.
-pub(crate) fn mend(bytes: &mut [u8]) {
+/// Corrects the checksums of the header and of the first index, as far as there are enough bytes.
+pub(crate) fn fix_checksums(bytes: &mut [u8]) {
     let Some(file) = bytes.get(32..48).map(<[u8]>::to_vec) else { return };
-    put_sum(bytes, 0, 64, &[]);
-    put_sum(bytes, 64, 64, &file);
-    put_sum(bytes, 512, 64, &file);
+    put_checksum(bytes, 0, 64, &[]);
+    put_checksum(bytes, 64, 64, &file);
+    put_checksum(bytes, 512, 64, &file);
     for slot in 0..96 {
         let at = 1024 + slot * 32;
         if bytes.get(at..at + 28).is_some_and(|slot| slot.iter().any(|&byte| byte != 0)) {
-            put_sum(bytes, at, 32, &[&file[..], &(slot as u64 / 2).to_le_bytes()].concat());
+            put_checksum(bytes, at, 32, &[&file[..], &(slot as u64 / 2).to_le_bytes()].concat());
         }
     }
 }
 
-/// The last four bytes of a record are the sum of the others and of `more`.
-fn put_sum(bytes: &mut [u8], at: usize, len: usize, more: &[u8]) {
+/// Sets the last four bytes of a record to the checksum of the others and of `more`.
+fn put_checksum(bytes: &mut [u8], at: usize, len: usize, more: &[u8]) {
     if let Some((covered, sum)) = bytes.get_mut(at..at + len).and_then(|record| record.split_last_chunk_mut::<4>()) {
         *sum = crc32c::crc32c_append(crc32c::crc32c(covered), more).to_le_bytes();
     }
