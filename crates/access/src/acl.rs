@@ -1,17 +1,17 @@
 use vnode::{Cx, Errno, Result, Vnode};
 
-/// The extended attribute that holds the ACL of an object.
+/// Name of the extended attribute with an object's access ACL.
 pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 
-/// More entries than any file system of Linux stores.
+/// Maximum size of an ACL in bytes: more than any Linux file system stores.
 const MAX_BYTES: usize = 65536;
-/// The bytes of the header, and of an entry.
+/// The header, and the size of an entry in bytes.
 const HEADER: [u8; 4] = 2u32.to_le_bytes();
 const ENTRY: usize = 8;
 
-/// Whom an entry of an ACL is for.
+/// The subject of an ACL entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum Subject {
     Owner,
     User(u32),
     OwningGroup,
@@ -20,15 +20,15 @@ pub(crate) enum Who {
     Other,
 }
 
-/// An access ACL: who, and permission bits (`07`), in the order of the attribute.
+/// An access ACL: subjects and permission bits (`07`), in the order of the attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Acl(pub(crate) Vec<(Who, u32)>);
+pub struct Acl(pub(crate) Vec<(Subject, u32)>);
 
 impl Acl {
-    /// The ACL of an object, if it has one.
+    /// Returns the ACL of an object, if it has one.
     ///
     /// # Errors
-    /// `EIO` for one that can't be understood, and those of the layer.
+    /// `EIO` for an invalid ACL, and errors of the layer.
     pub fn of(cx: &Cx<'_>, vnode: &dyn Vnode) -> Result<Option<Self>> {
         let mut bytes = vec![0; 256];
         loop {
@@ -41,7 +41,8 @@ impl Acl {
         }
     }
 
-    /// The ACL of an attribute's bytes: a header, version 2, then tag, permissions and id of each entry, little-endian.
+    /// Parses the attribute's value: a header with version 2, then tag, permissions and id of each
+    /// entry, little-endian.
     ///
     /// # Errors
     /// `EIO` for anything else.
@@ -53,19 +54,19 @@ impl Acl {
     }
 }
 
-fn entry(&[tag, tag_high, perm, perm_high, a, b, c, d]: &[u8; ENTRY]) -> Option<(Who, u32)> {
+fn entry(&[tag, tag_high, perm, perm_high, a, b, c, d]: &[u8; ENTRY]) -> Option<(Subject, u32)> {
     let id = u32::from_le_bytes([a, b, c, d]);
-    let who = match u16::from_le_bytes([tag, tag_high]) {
-        0x01 => Who::Owner,
-        0x02 => Who::User(id),
-        0x04 => Who::OwningGroup,
-        0x08 => Who::Group(id),
-        0x10 => Who::Mask,
-        0x20 => Who::Other,
+    let subject = match u16::from_le_bytes([tag, tag_high]) {
+        0x01 => Subject::Owner,
+        0x02 => Subject::User(id),
+        0x04 => Subject::OwningGroup,
+        0x08 => Subject::Group(id),
+        0x10 => Subject::Mask,
+        0x20 => Subject::Other,
         _ => return None,
     };
     let perm = u16::from_le_bytes([perm, perm_high]);
-    (perm <= 7).then_some((who, u32::from(perm)))
+    (perm <= 7).then_some((subject, u32::from(perm)))
 }
 
 #[cfg(test)]
@@ -73,9 +74,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_acl_is_refused() {
+    fn invalid_acls_are_refused() {
         let good = [&HEADER[..], &[1, 0, 6, 0, 255, 255, 255, 255], &[2, 0, 4, 0, 7, 0, 0, 0]].concat();
-        assert_eq!(Acl::parse(&good), Ok(Acl(vec![(Who::Owner, 6), (Who::User(7), 4)])));
+        assert_eq!(Acl::parse(&good), Ok(Acl(vec![(Subject::Owner, 6), (Subject::User(7), 4)])));
         for len in (0..good.len()).filter(|len| ![4, 12].contains(len)) {
             assert_eq!(Acl::parse(&good[..len]), Err(Errno::IO), "{len}");
         }

@@ -1,7 +1,7 @@
 use std::fs;
 use vnode::Cx;
 
-/// Who asks: file-system ids and supplementary groups.
+/// The caller of an operation: file-system ids and supplementary groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// File-system user id.
@@ -13,9 +13,9 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The caller of an operation. While its request is being served it waits, so its groups are
-    /// those that the kernel decided by. None, where they can't be found out (a process of another
-    /// pid namespace).
+    /// Returns the caller of an operation. The caller waits while its request is served, so its
+    /// groups are those that the kernel used for its decision. The list is empty if the groups
+    /// can't be read (a process of another pid namespace).
     #[must_use]
     pub fn of(cx: &Cx<'_>) -> Self {
         let groups = if cx.call().is_some() { cx.groups().map(<[u32]>::to_vec) } else { read(cx.pid) };
@@ -27,12 +27,14 @@ impl Caller {
     }
 }
 
-/// The groups of a process, where the context can't tell them: in a layer loaded from an object.
+/// Reads the groups of a process, for contexts that don't provide them: in a layer loaded from an
+/// object file.
 fn read(pid: u32) -> Option<Vec<u32>> {
     Some(groups(&fs::read(format!("/proc/{pid}/status")).ok()?))
 }
 
-/// The supplementary groups that /proc/PID/status names. The process chooses its name, but can't begin a line with it.
+/// Parses the supplementary groups from /proc/PID/status. A process chooses its own name, but can't
+/// start a line with it.
 fn groups(status: &[u8]) -> Vec<u32> {
     let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Groups:"));
     let words = line.unwrap_or_default().split(u8::is_ascii_whitespace);
@@ -47,7 +49,7 @@ mod tests {
     use vnode::{Call, Processes};
 
     #[test]
-    fn groups_are_read() {
+    fn groups_are_parsed() {
         let status =
             b"Name:\tGroups:\\nGroups:\t7\nUmask:\t0022\nGid:\t9\t9\t9\t9\nGroups:\t4 24 1000 \nVmRSS:\t1 kB\n";
         assert_eq!(groups(status), [4, 24, 1000]);
@@ -55,7 +57,7 @@ mod tests {
         assert_eq!(groups(b""), []);
     }
 
-    /// Knows one process and no other.
+    /// Knows exactly one process.
     #[derive(Debug)]
     struct One;
 
@@ -82,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_context_is_asked_before_proc() {
+    fn groups_are_taken_from_the_context_before_proc() {
         let (never, call) = (AtomicBool::new(false), Call::new(&One));
         let cx = |pid| Cx::new(1, 2, pid, 0, true, &never);
         assert_eq!(Caller::of(&cx(7).of_call(&call)).groups, [4711]);
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_is_in_its_group_and_its_groups() {
+    fn a_caller_is_in_its_primary_and_supplementary_groups() {
         let caller = Caller { uid: 1, gid: 2, groups: vec![3] };
         assert_eq!([1, 2, 3].map(|gid| caller.is_in(gid)), [false, true, true]);
     }

@@ -1,9 +1,11 @@
-//! Who may do what with a file, by its mode, owner, group and POSIX ACL (POSIX.1e draft 17, section 23.1.5), as Linux decides it.
+//! Permission checks by mode, owner, group and POSIX ACL (POSIX.1e draft 17, section 23.1.5), with
+//! the same results as Linux.
 //!
-//! The kernel decides by itself what callers may do, and tells the server only that it has refused something
-//! ([`vnode::Vnode::refused`]). This crate finds out what that can have been. It opens no door: nothing is allowed because of its answer.
+//! The kernel checks permissions itself and notifies the server only that it refused something
+//! ([`vnode::Vnode::refused`]). This crate determines which access that can have been. Its result
+//! never grants access.
 //!
-//! Requests say nothing of capabilities: user 0 is taken to have those of root, all others to have none.
+//! Requests carry no capabilities: user 0 is assumed to have those of root, all others none.
 #![forbid(unsafe_code)]
 
 mod acl;

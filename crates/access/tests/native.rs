@@ -1,4 +1,5 @@
-//! The rules against the kernel's own: random objects of the host, random callers, access(2). Needs root, and a directory on a file system with ACLs.
+//! Compares the rules with the kernel's, through access(2) on random objects by random callers.
+//! Needs root, and a file system with ACLs.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -14,7 +15,7 @@ use vnode::{Cx, Layer, Name, Vnode};
 
 const OBJECTS: usize = 150;
 const CALLERS: usize = 60;
-/// Few ids, so that owners, members and strangers are all met.
+/// Few ids, so that owners, group members and others all occur.
 const IDS: u32 = 5;
 const FIRST: u32 = 7000;
 
@@ -38,7 +39,7 @@ fn entry(tag: u8, perm: u32, id: u32) -> Vec<u8> {
     [&[tag, 0, u8::try_from(perm).unwrap(), 0][..], &id.to_le_bytes()].concat()
 }
 
-/// A valid ACL: the kernel wants entries in order of tag and id.
+/// Returns a valid ACL: the kernel requires entries in order of tag and id.
 fn acl(dice: &mut Dice) -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
     let named = |dice: &mut Dice, tag: u8, bytes: &mut Vec<u8>| {
@@ -62,7 +63,7 @@ fn acl(dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-/// Removes its directory at the end.
+/// A directory that is removed at the end.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
@@ -87,7 +88,8 @@ fn make(dir: &Path, name: &str, dice: &mut Dice) {
     }
 }
 
-/// What access(2) refuses this thread, for each set of rights: a bit for each of the eight.
+/// Returns the sets of permissions that access(2) refuses this thread, one bit for each of the
+/// eight sets.
 fn native(path: &Path) -> u8 {
     let may = |mask: u32| {
         let mode = Access::from_bits_truncate(mask);
@@ -101,8 +103,8 @@ fn refused(cx: &Cx<'_>, vnode: &dyn Vnode) -> u8 {
 }
 
 #[test]
-fn the_rules_are_the_kernels() {
-    assert!(rustix::process::geteuid().is_root(), "needs root: it acts as other users");
+fn the_rules_match_the_kernel() {
+    assert!(rustix::process::geteuid().is_root(), "needs root, to act as other users");
     let seed = std::env::var("SEED").map_or(0x5EED_1234_5678, |seed| seed.parse().unwrap());
     let mut dice = Dice(seed);
     let scratch = Scratch(std::env::temp_dir().join(format!("access-{}", std::process::id())));
@@ -123,7 +125,7 @@ fn the_rules_are_the_kernels() {
         let (uid, gid) = if root { (0, 0) } else { (dice.id(), dice.id()) };
         let groups: Vec<u32> = (FIRST..FIRST + IDS).filter(|_| dice.below(3) == 0).collect();
         let (paths, raw) = (names.iter().map(|name| scratch.0.join(name)).collect::<Vec<_>>(), groups.clone());
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let (done, wait) = channel::<()>();
         let thread = std::thread::spawn(move || {
             let groups: Vec<Gid> = raw.into_iter().map(Gid::from_raw).collect();
@@ -132,10 +134,10 @@ fn the_rules_are_the_kernels() {
             rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
             rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
             let answers: Vec<u8> = paths.iter().map(|path| native(path)).collect();
-            tell.send((rustix::thread::gettid().as_raw_nonzero().get(), answers)).unwrap();
+            sender.send((rustix::thread::gettid().as_raw_nonzero().get(), answers)).unwrap();
             let _ = wait.recv();
         });
-        let (tid, answers) = told.recv().unwrap();
+        let (tid, answers) = receiver.recv().unwrap();
         let cx = Cx::new(uid, gid, tid.unsigned_abs(), 0, true, &never);
         assert_eq!(Caller::of(&cx), Caller { uid, gid, groups: groups.clone() });
         for ((name, vnode), native) in names.iter().zip(&vnodes).zip(answers) {

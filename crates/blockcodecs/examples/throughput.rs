@@ -1,7 +1,8 @@
-//! How fast files of the codecs are written and read, streaming, over a file system in memory:
-//! `cargo run --release -p blockcodecs --example throughput [FILE]` (FILE: what is stored; else text and noise that are made up).
+//! Measures the streaming write and read throughput of files with each codec, on a file system in
+//! memory: `cargo run --release -p blockcodecs --example throughput [FILE]`. The data is the
+//! content of FILE, or generated text and noise.
 
-#![allow(clippy::disallowed_methods, reason = "it makes the directories that it works on")]
+#![allow(clippy::disallowed_methods, reason = "it reads the file to store")]
 use blockcodecs::{XChaCha, Zstd};
 use container::{BlockCodec, Container};
 use memfs::{Faults, MemFs, MemOptions};
@@ -13,8 +14,8 @@ use vnode::{Cx, Layer, Name, OpenFlags};
 const CX: Cx<'static> = Cx::internal(0, 0);
 const SIZE: usize = 128 << 20;
 
-/// Words of a made-up language, with made-up numbers between them.
-fn made_up() -> Vec<u8> {
+/// Returns generated words with random numbers between them.
+fn generated() -> Vec<u8> {
     let mut seed = 1u64;
     let mut next = move || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -36,7 +37,7 @@ fn rate(bytes: usize, time: Duration) -> f64 {
     bytes as f64 / time.as_secs_f64() / 1e6
 }
 
-/// Writes and reads all in requests of one size; prints MB/s.
+/// Writes and reads all data in requests of one size; prints MB/s.
 fn run(name: &str, codec: Arc<dyn BlockCodec>, data: &[u8], request: usize) -> Result<(), Box<dyn Error>> {
     let fs = MemFs::with(MemOptions { space: 8 << 30, ..MemOptions::default() }, &Faults::new());
     let (entry, lower) = fs.root().create(&CX, Name::new(b"f")?, 0o600, OpenFlags::RDWR)?;
@@ -66,7 +67,7 @@ fn run(name: &str, codec: Arc<dyn BlockCodec>, data: &[u8], request: usize) -> R
 fn main() -> Result<(), Box<dyn Error>> {
     let data = match std::env::args_os().nth(1) {
         Some(path) => std::fs::read(path)?,
-        None => made_up(),
+        None => generated(),
     };
     println!("{:24} {:>7} {:>8} {:>8} {:>9}", "codec, block", "KiB", "write", "read", "stored");
     for request in [1 << 20, 128 << 10, 4 << 10] {

@@ -1,5 +1,5 @@
-//! Codecs that change the size of data, for files of the crate `container`: [`Zstd`] makes blocks smaller, [`XChaCha`] encrypts and
-//! authenticates them.
+//! Codecs that change the size of data, for files of the crate `container`: [`Zstd`] compresses
+//! blocks, [`XChaCha`] encrypts and authenticates them.
 #![forbid(unsafe_code)]
 
 mod xchacha;

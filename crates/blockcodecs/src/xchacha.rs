@@ -4,28 +4,30 @@ use container::{BlockAt, BlockCodec};
 use core::fmt;
 use vnode::{Errno, Result};
 
-/// Bytes of the nonce, which a block begins with.
+/// Size in bytes of the nonce, at the start of a block.
 const NONCE: usize = 24;
-/// Bytes of the tag, which it ends with.
+/// Size in bytes of the tag, at the end of a block.
 const TAG: usize = 16;
 
-/// Encrypts and authenticates each block with XChaCha20-Poly1305. The nonce is random: 24 bytes are enough for any number of blocks
-/// under one key. The file's id and the block's number are authenticated with it, so that a block is right at its own place only.
+/// Encrypts and authenticates each block with XChaCha20-Poly1305. The nonce is random; 24 bytes
+/// suffice for any number of blocks under one key. The file's id and the block's number are
+/// authenticated as well, so a block is valid only at its own place.
 pub struct XChaCha {
     cipher: XChaCha20Poly1305,
     block: u32,
 }
 
 impl XChaCha {
-    /// Blocks of `block` bytes in new files (a power of two, 512 to 1048576). The key must be uniformly random, or derived by a function made
-    /// for that: it is not a passphrase.
+    /// Creates a codec that uses blocks of `block` bytes in new files (a power of two, 512 to
+    /// 1048576). The key must be uniformly random, or derived by a key derivation function. It must
+    /// not be a passphrase.
     #[must_use]
     pub fn new(key: &[u8; 32], block: u32) -> Self {
         Self { cipher: XChaCha20Poly1305::new(&Key::from(*key)), block }
     }
 }
 
-/// What is authenticated besides the data.
+/// Returns the additional authenticated data.
 fn place(at: &BlockAt) -> [u8; 24] {
     let mut place = [0; 24];
     let (file, block) = place.split_at_mut(16);
@@ -68,7 +70,7 @@ impl BlockCodec for XChaCha {
         out.copy_from_slice(data);
         let (nonce, tag) = (XNonce::from(*nonce), Tag::from(*tag));
         self.cipher.decrypt_inout_detached(&nonce, &place(at), (&mut *out).into(), &tag).map_err(|_| {
-            // Nothing of what was not authenticated is seen by anybody.
+            // Never expose unauthenticated data.
             out.fill(0);
             Errno::IO
         })

@@ -5,15 +5,16 @@ use parking_lot::Mutex;
 use vnode::{Errno, Result};
 use zstd::bulk::{Compressor, Decompressor};
 
-/// The first byte of a block: its bytes follow as they are.
+/// First byte of a block: the data follows uncompressed.
 const RAW: u8 = 0;
-/// A Zstandard frame follows.
+/// First byte of a block: a Zstandard frame follows.
 const FRAME: u8 = 1;
 
-/// More contexts than this are not kept.
-const KEPT: usize = 16;
+/// Maximum number of idle contexts that are kept.
+const MAX_IDLE: usize = 16;
 
-/// Compresses each block by itself with Zstandard. A block that does not become at least a 32nd smaller is stored as it is.
+/// Compresses each block separately with Zstandard. A block that would not shrink by at least 1/32
+/// is stored uncompressed.
 pub struct Zstd {
     level: i32,
     block: u32,
@@ -22,17 +23,18 @@ pub struct Zstd {
 }
 
 impl Zstd {
-    /// The levels that there are.
+    /// Returns the supported compression levels.
     #[must_use]
     pub fn levels() -> RangeInclusive<i32> {
         zstd::compression_level_range()
     }
 
-    /// Blocks of `block` bytes in new files (a power of two, 512 to 1048576; larger ones compress better, smaller ones are quicker to read
-    /// at random) at a level of Zstandard's (1 to 22; 0: its default; negative ones are faster still).
+    /// Creates a codec that uses blocks of `block` bytes in new files (a power of two, 512 to
+    /// 1048576). Larger blocks compress better, smaller ones are faster for random reads. `level`
+    /// is a Zstandard level: 1 to 22; 0 for the default; negative levels are faster still.
     ///
     /// # Errors
-    /// `EINVAL` for a level that does not exist.
+    /// `EINVAL` for an unsupported level.
     pub fn new(level: i32, block: u32) -> Result<Self> {
         if !Self::levels().contains(&level) {
             return Err(Errno::INVAL);
@@ -40,17 +42,18 @@ impl Zstd {
         Ok(Self { level, block, compressors: Mutex::default(), decompressors: Mutex::default() })
     }
 
-    /// Appends a frame to `out`, or answers false and leaves it as it was: it would not be worth it.
+    /// Appends a frame to `out` and returns true. If compression saves too little, leaves `out`
+    /// unchanged and returns false.
     fn compress(&self, plain: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         let start = out.len();
-        let worth = plain.len() - plain.len() / 32;
-        out.resize(start + worth, 0);
+        let limit = plain.len() - plain.len() / 32;
+        out.resize(start + limit, 0);
         let known = self.compressors.lock().pop();
         let mut compressor = match known {
             Some(compressor) => compressor,
             None => Compressor::new(self.level).map_err(|_| Errno::NOMEM)?,
         };
-        // It fails if the frame does not fit.
+        // This fails if the frame does not fit.
         let len = compressor.compress_to_buffer(plain, out.get_mut(start..).unwrap_or(&mut [])).ok();
         keep(&self.compressors, compressor);
         out.truncate(start + len.unwrap_or(0));
@@ -60,7 +63,7 @@ impl Zstd {
 
 fn keep<T>(pool: &Mutex<Vec<T>>, context: T) {
     let mut pool = pool.lock();
-    if pool.len() < KEPT {
+    if pool.len() < MAX_IDLE {
         pool.push(context);
     }
 }

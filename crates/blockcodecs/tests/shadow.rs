@@ -1,4 +1,5 @@
-//! Both codecs under a container: random changes against a copy in memory, and enemies of the stored bytes.
+//! Tests both codecs in containers: random changes compared with a copy in memory, and manipulated
+//! stored bytes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../../container/tests/common/mod.rs"]
@@ -57,7 +58,7 @@ fn every_length_is_encoded_and_decoded() {
                 let mut out = vec![0; len];
                 codec.decode(&at, encoded, &mut out).unwrap();
                 assert!(out == plain);
-                // No other length.
+                // A wrong length is refused.
                 assert_eq!(codec.decode(&at, encoded, &mut vec![0; len + 1]), Err(Errno::IO));
                 assert_eq!(codec.decode(&at, encoded, &mut vec![0; len - 1]), Err(Errno::IO));
                 assert_eq!(codec.decode(&at, &encoded[..encoded.len() - 1], &mut out), Err(Errno::IO));
@@ -67,7 +68,7 @@ fn every_length_is_encoded_and_decoded() {
             let bytes: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
             let mut out = vec![0; 64];
             if let Ok(()) = codec.decode(&at, &bytes, &mut out) {
-                panic!("{codec:?} takes noise");
+                panic!("{codec:?} accepts noise");
             }
         }
     }
@@ -84,20 +85,20 @@ fn compressed_files_are_smaller() {
 }
 
 #[test]
-fn levels_that_do_not_exist_are_refused() {
+fn unsupported_levels_are_refused() {
     assert_eq!(Zstd::new(23, 4096).map(|_| ()), Err(Errno::INVAL));
     assert_eq!(Zstd::new(i32::MIN, 4096).map(|_| ()), Err(Errno::INVAL));
 }
 
-/// An encrypted block is right at its own place only, under its own key, and as it was.
+/// An encrypted block is valid only unmodified, at its own place, and with its own key.
 #[test]
-fn what_is_authenticated() {
+fn blocks_are_bound_to_place_and_key() {
     let codec = XChaCha::new(&KEY, 4096);
     let at = BlockAt { file: [1; 16], block: 9 };
     let (mut a, mut b) = (Vec::new(), Vec::new());
     codec.encode(&at, b"attack at dawn", &mut a).unwrap();
     codec.encode(&at, b"attack at dawn", &mut b).unwrap();
-    assert!(a[..24] != b[..24] && a[24..] != b[24..], "every nonce is new");
+    assert!(a[..24] != b[..24] && a[24..] != b[24..], "a nonce was reused");
     let mut out = [0; 14];
     let elsewhere = [BlockAt { block: 8, ..at }, BlockAt { file: [2; 16], ..at }];
     for place in elsewhere {
@@ -112,7 +113,7 @@ fn what_is_authenticated() {
     assert_eq!((codec.decode(&at, &a, &mut out), &out), (Ok(()), b"attack at dawn"));
 }
 
-/// Blocks of one file put into another, with the index made right for them.
+/// Blocks of one file are moved into another, together with the index.
 #[test]
 fn blocks_of_another_file_are_refused() {
     let codec: Arc<dyn BlockCodec> = Arc::new(XChaCha::new(&KEY, 512));
@@ -125,13 +126,13 @@ fn blocks_of_another_file_are_refused() {
         bytes
     };
     let (a, b) = (bytes(b"one hundred"), bytes(b"two hundred"));
-    // The data and the index of the one, under the header of the other.
+    // The data and index of one file, under the header of the other.
     let mut mixed = a.clone();
     mixed[1024..].copy_from_slice(&b[1024..]);
     let fs = MemFs::new();
     lower(&fs).1.write(&CX, &mixed, 0).unwrap();
     assert_eq!(contents(&open(&codec, &fs).unwrap()), Err(Errno::IO));
-    // Another key sees nothing.
+    // Another key can't decrypt it.
     let fs = MemFs::new();
     lower(&fs).1.write(&CX, &a, 0).unwrap();
     let other: Arc<dyn BlockCodec> = Arc::new(XChaCha::new(&[9; 32], 512));

@@ -361,10 +361,10 @@ fn what_is_wrong_is_said_in_a_line() {
     assert!(at_file.contains("mount point /mnt/upper.so: not a directory; the root of"), "{at_file}");
     // Whatever is rejected, what would not be is named.
     for (part, allowed) in [
-        ("zstd,level=99", "level=99: it is a number from -131072 to 22; usual are 1 to 22"),
+        ("zstd,level=99", "level=99: it is a number from -131072 to 22; usual levels are 1 to 22"),
         ("zstd,level=x", "level=x: it is a number from -131072 to 22"),
         ("zstd,block=1000", "a power of two from 512 to 1048576"),
-        ("zstd,block=1G", "as 4096, 4k or 1M; here it is a power of two from 512 to 1048576"),
+        ("zstd,block=1G", "as 4096, 4k or 1M; must be a power of two from 512 to 1048576"),
         ("xor,block=0", "a number from 1 to 1048576"),
         ("xor,block=x", "a number from 1 to 1048576"),
         ("snoopfs,rate=-1", "a number from 0 to 4294967295"),

@@ -1,8 +1,8 @@
-//! How fast data go through the `zstd` layer, and how much space they take: `cargo run --release -p layers --example compressed
-//! [DIRECTORY]`.
+//! Measures the throughput of the `zstd` layer, and the space that its files occupy: `cargo run
+//! --release -p layers --example compressed [DIRECTORY]`.
 //!
-//! In one thread, without a mount, over a directory of the host (best on tmpfs).
-#![allow(clippy::disallowed_methods, reason = "it makes the directory that it works on")]
+//! Runs in one thread and without a mount, on a directory of the host (best on tmpfs).
+#![allow(clippy::disallowed_methods, reason = "it creates its working directory")]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::PathBuf;
@@ -13,14 +13,14 @@ use wrapfs::Settings;
 const CX: Cx<'static> = Cx::internal(0, 0);
 const SIZE: u64 = 256 << 20;
 
-/// Writes of so many bytes between two fsyncs.
+/// Number of bytes written between two fsyncs.
 const SYNC: u64 = 32 << 20;
 
 fn main() {
     let dir: PathBuf = std::env::args_os().nth(1).map_or("/dev/shm".into(), PathBuf::from);
     let scratch = dir.join(format!("compressed-{}", std::process::id()));
-    std::fs::create_dir(&scratch).expect("a directory to write to");
-    let host = hostfs::HostFs::open(&scratch, hostfs::HostOptions::default()).expect("the directory as a layer");
+    std::fs::create_dir(&scratch).expect("create the working directory");
+    let host = hostfs::HostFs::open(&scratch, hostfs::HostOptions::default()).expect("open the directory as a layer");
     println!("{:34} {:>8} {:>10}", "", "MB/s", "stored MiB");
     for block in ["4096", "65536"] {
         let mut settings = Settings::new();
@@ -28,38 +28,38 @@ fn main() {
         let layer = layers::zstd::LAYER.over(host.clone(), &settings).unwrap();
         run(&*layer, &*host, block);
     }
-    std::fs::remove_dir_all(&scratch).expect("what was made can be removed");
+    std::fs::remove_dir_all(&scratch).expect("remove the working directory");
 }
 
 fn run(layer: &dyn Layer, below: &dyn Layer, block: &str) {
     let name = Name::new(b"f").unwrap();
     let (entry, file) = layer.root().create(&CX, name, 0o644, OpenFlags::RDWR).expect("a new file");
     let stored = || below.root().lookup(&CX, name).unwrap().unwrap().attr.blocks >> 11;
-    let say = |what: &str, speed: f64| println!("blocks of {block:>5}: {what:17} {speed:>8.0} {:>10}", stored());
-    say("written new", writes(&*file, 128 << 10, false, 1));
-    say("overwritten", writes(&*file, 128 << 10, false, 2));
+    let report = |what: &str, speed: f64| println!("blocks of {block:>5}: {what:17} {speed:>8.0} {:>10}", stored());
+    report("written new", writes(&*file, 128 << 10, false, 1));
+    report("overwritten", writes(&*file, 128 << 10, false, 2));
     for call in [4 << 10, 64 << 10] {
-        say(&format!("random, {} KiB", call >> 10), writes(&*file, call, true, call as u64));
+        report(&format!("random, {} KiB", call >> 10), writes(&*file, call, true, call as u64));
     }
     drop(file);
-    say("closed", 0.0);
+    report("closed", 0.0);
     let file = entry.vnode.open(&CX, OpenFlags::RDWR).unwrap();
     let start = Instant::now();
     let zeros = vec![5; 1 << 20];
     (0..SIZE >> 20).for_each(|at| assert_eq!(file.write(&CX, &zeros, at << 20), Ok(1 << 20)));
     drop(file);
-    say("constants, closed", SIZE as f64 / start.elapsed().as_secs_f64() / 1e6);
+    report("constants, closed", SIZE as f64 / start.elapsed().as_secs_f64() / 1e6);
     layer.root().unlink(&CX, name).unwrap();
 }
 
-/// MB/s of calls over the whole file, or as many at random places, with fsyncs.
+/// Returns the MB/s of sequential calls over the whole file, or of random ones, with fsyncs.
 fn writes(file: &dyn OpenFile, call: usize, random: bool, seed: u64) -> f64 {
     let mut state = seed;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         state >> 33
     };
-    // A third of it can be compressed away.
+    // A third of the data is compressible.
     let data: Vec<u8> = (0..call + 65_536).map(|i| if i % 3 == 0 { 7 } else { next() as u8 }).collect();
     let calls = SIZE / call as u64 / if random && call < 8192 { 4 } else { 1 };
     let start = Instant::now();

@@ -1,7 +1,8 @@
-//! How fast data go through the `xor` layer, against none: `cargo run --release -p layers --example throughput [DIRECTORY]`.
+//! Measures the throughput of the `xor` layer and of a null layer: `cargo run --release -p layers
+//! --example throughput [DIRECTORY]`.
 //!
-//! In one thread, without a mount: over a directory of the host (best on tmpfs) and a null layer over the same.
-#![allow(clippy::disallowed_methods, reason = "it makes the directories that it works on")]
+//! Runs in one thread and without a mount, on a directory of the host (best on tmpfs).
+#![allow(clippy::disallowed_methods, reason = "it creates its working directory")]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::PathBuf;
@@ -17,8 +18,9 @@ const ROUNDS: usize = 5;
 fn main() {
     let dir: PathBuf = std::env::args_os().nth(1).map_or("/dev/shm".into(), PathBuf::from);
     let scratch = dir.join(format!("throughput-{}", std::process::id()));
-    std::fs::create_dir(&scratch).expect("a directory to write to");
-    let host = || hostfs::HostFs::open(&scratch, hostfs::HostOptions::default()).expect("the directory as a layer");
+    std::fs::create_dir(&scratch).expect("create the working directory");
+    let host =
+        || hostfs::HostFs::open(&scratch, hostfs::HostOptions::default()).expect("open the directory as a layer");
     let xor = |block: &str| {
         let mut settings = Settings::new();
         settings.insert("block", block.as_bytes());
@@ -40,7 +42,7 @@ fn main() {
             println!("{what:12} {call:>9} {new:>12.2} {over:>12.2} {read:>12.2}");
         }
     }
-    std::fs::remove_dir_all(&scratch).expect("what was made can be removed");
+    std::fs::remove_dir_all(&scratch).expect("remove the working directory");
 }
 
 fn measure(layer: &dyn Layer, call: usize) -> [f64; 3] {
@@ -64,7 +66,7 @@ fn read(file: &dyn OpenFile, out: &mut [u8], at: u64) {
     assert_eq!(file.read(&CX, out, at), Ok(len));
 }
 
-/// GB/s of calls one after the other over the whole file.
+/// Returns the GB/s of sequential calls over the whole file.
 fn each(call: usize, mut act: impl FnMut(u64)) -> f64 {
     let start = Instant::now();
     (0..SIZE / call).for_each(|i| act((i * call) as u64));

@@ -1,5 +1,5 @@
-//! Names are stored as they are created, and found whatever the case of their letters: the example of a layer in which several names mean
-//! one entry.
+//! Case-insensitive names that are stored as created. An example of a layer in which several names
+//! refer to one entry.
 
 use wrapfs::hooks::{Matching, Names, Object};
 use wrapfs::vnode::{Cx, Result};
@@ -8,7 +8,7 @@ use wrapfs::{Build, LayerType, Template, Traits};
 /// The layer.
 pub const LAYER: LayerType = LayerType {
     name: "casefold",
-    about: "finds names whatever their case, and stores them as they are created",
+    about: "case-insensitive lookups; names are stored as created",
     options: &[],
     build: Build::Over(&|lower, _settings| Ok(Template::over(lower).names(CaseFold).build())),
     traits: Traits::NONE,
@@ -35,8 +35,9 @@ impl Names for CaseFold {
     }
 }
 
-/// Full case folding of Unicode, without normalization: `Straße` is `STRASSE`, but `é` as one character is not `e` and an accent. Names that
-/// are not UTF-8 are compared byte by byte.
+/// Returns the full Unicode case folding of a name, without normalization: `Straße` equals
+/// `STRASSE`, but a precomposed `é` differs from `e` and an accent. Names that are not UTF-8 are
+/// compared byte by byte.
 fn folded(name: &[u8]) -> Vec<u8> {
     if name.is_ascii() {
         return name.to_ascii_lowercase();
@@ -47,8 +48,9 @@ fn folded(name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The small letters of a character's capitals, so that all forms of a letter are one (`ς`, `σ` and `Σ`; `ẞ`, `ß` and `ss`). Only the
-/// dotless i, whose capital is that of i, is another letter.
+/// Folds a character to the lowercase of its uppercase, so that all forms of a letter are equal
+/// (`ς`, `σ` and `Σ`; `ẞ`, `ß` and `ss`). The dotless i, whose uppercase is that of i, remains a
+/// separate letter.
 fn fold(c: char) -> impl Iterator<Item = char> {
     let (dotless, other) = if c == 'ı' { (Some(c), None) } else { (None, Some(c)) };
     let small =
@@ -61,7 +63,7 @@ mod tests {
     use super::folded;
 
     #[test]
-    fn letters_are_one_whatever_their_form() {
+    fn all_forms_of_a_letter_are_equal() {
         for (one, other) in
             [("README", "readme"), ("Straße", "STRASSE"), ("STRAẞE", "strasse"), ("ΣΊΣΥΦΟΣ", "σίσυφος"), ("ﬁx", "FIX")]
         {

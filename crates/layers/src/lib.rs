@@ -1,4 +1,4 @@
-//! Small layers made with the template: each is one file, and shows one kind of hook.
+//! Small layers built with the template. Each is one file and demonstrates one kind of hook.
 #![forbid(unsafe_code)]
 
 pub mod casefold;
@@ -9,5 +9,5 @@ pub mod zstd;
 
 use wrapfs::LayerType;
 
-/// All of them.
+/// All layers of this crate.
 pub const ALL: &[LayerType] = &[casefold::LAYER, rot13::LAYER, worldread::LAYER, xor::LAYER, zstd::LAYER];

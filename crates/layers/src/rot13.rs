@@ -1,4 +1,4 @@
-//! Names with their letters moved by 13 places: the example of a layer that changes names.
+//! Names encoded with ROT13. An example of a layer that changes names.
 
 use wrapfs::hooks::{Names, Object};
 use wrapfs::vnode::{Cx, Result};
@@ -7,7 +7,7 @@ use wrapfs::{Build, LayerType, Template, Traits};
 /// The layer.
 pub const LAYER: LayerType = LayerType {
     name: "rot13",
-    about: "stores names with their letters moved by 13 places",
+    about: "stores names encoded with ROT13",
     options: &[],
     build: Build::Over(&|lower, _settings| Ok(Template::over(lower).names(Rot13).build())),
     traits: Traits::NONE,

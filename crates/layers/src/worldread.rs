@@ -1,5 +1,5 @@
-//! Everything is readable by everybody, whatever the umask of who made it: for directories that a web server serves (Wrapfs paper,
-//! section 2.1). The example of a layer that changes attributes.
+//! Makes everything world-readable, independent of the creator's umask, for directories that a web
+//! server serves (Wrapfs paper, section 2.1). An example of a layer that changes attributes.
 
 use wrapfs::hooks::{Attributes, Object};
 use wrapfs::vnode::{Attr, Cx, Kind, Result};
@@ -8,7 +8,7 @@ use wrapfs::{Build, LayerType, Template, Traits};
 /// The layer.
 pub const LAYER: LayerType = LayerType {
     name: "worldread",
-    about: "makes files and directories readable by everybody",
+    about: "makes files and directories world-readable",
     options: &[],
     build: Build::Over(&|lower, _settings| Ok(Template::over(lower).attributes(WorldRead).build())),
     traits: Traits::NONE,
@@ -28,7 +28,7 @@ impl Attributes for WorldRead {
     }
 }
 
-/// The permission bits that let everybody read it.
+/// Returns the permission bits that make an object world-readable.
 const fn readable(kind: Kind) -> u32 {
     match kind {
         Kind::Regular => 0o444,

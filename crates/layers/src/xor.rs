@@ -1,4 +1,4 @@
-//! Data combined with a key by exclusive or: the example of a layer that changes data. It hides nothing from anybody who tries.
+//! Data XORed with a key. An example of a layer that changes data. It provides no confidentiality.
 
 use wrapfs::hooks::{Block, Data, MAX_BLOCK};
 use wrapfs::vnode::{Cx, Result};
@@ -7,24 +7,24 @@ use wrapfs::{Build, LayerType, OptionSpec, Template, Traits};
 /// The layer.
 pub const LAYER: LayerType = LayerType {
     name: "xor",
-    about: "stores data combined with a key by exclusive or",
+    about: "stores data XORed with a key (no confidentiality)",
     options: &[
         OptionSpec {
             name: "key",
             value: Some("BYTES"),
             help: "The key, repeated from the start of each block. Default: wrapfs.",
         },
-        OptionSpec { name: "block", value: Some("N"), help: "Bytes of a block, 1 to 1M. Default: 4k." },
+        OptionSpec { name: "block", value: Some("N"), help: "Block size in bytes, 1 to 1M. Default: 4k." },
     ],
     build: Build::Over(&|lower, settings| {
         let allowed = format!("a number from 1 to {MAX_BLOCK}");
-        let block = settings.size("block").map_err(|wrong| format!("{wrong}; here it is {allowed}"))?.unwrap_or(4096);
+        let block = settings.size("block").map_err(|wrong| format!("{wrong}; must be {allowed}"))?.unwrap_or(4096);
         if !(1..=MAX_BLOCK).contains(&block) {
-            return Err(format!("block={block}: the bytes of a block are {allowed}"));
+            return Err(format!("block={block}: invalid block size: must be {allowed}"));
         }
         let key = settings.bytes("key").unwrap_or(b"wrapfs");
         if key.is_empty() {
-            return Err("key=: the key is empty: give at least one byte".to_owned());
+            return Err("key=: the key is empty; give at least one byte".to_owned());
         }
         let stream = key.iter().copied().cycle().take(block).collect();
         Ok(Template::over(lower).data(Xor { stream }).build())

@@ -1,4 +1,4 @@
-//! Every layer, and layers on layers, behave as any other.
+//! Conformance of every layer, alone and stacked.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use conformance::{random, run_all};
@@ -8,18 +8,18 @@ use std::sync::Arc;
 use vnode::{Cx, Layer, Name, OpenFlags};
 use wrapfs::{LayerType, Settings};
 
-/// Layers, the lowest first.
+/// Builds a stack of layers, the lowest first.
 fn stack(kinds: &[&LayerType]) -> Arc<dyn Layer> {
     let put = |lower, kind: &&LayerType| kind.over(lower, &Settings::new()).unwrap();
     kinds.iter().fold(MemFs::new() as Arc<dyn Layer>, put)
 }
 
-/// Those that programs can't tell from none.
-const UNSEEN: [&LayerType; 3] = [&rot13::LAYER, &xor::LAYER, &casefold::LAYER];
+/// Layers that are transparent to programs.
+const TRANSPARENT: [&LayerType; 3] = [&rot13::LAYER, &xor::LAYER, &casefold::LAYER];
 
 #[test]
 fn each_alone() {
-    for kind in UNSEEN {
+    for kind in TRANSPARENT {
         run_all(|| stack(&[kind]));
         random::compare(1, 3000, &*stack(&[kind]), &*MemFs::new());
     }
@@ -27,8 +27,8 @@ fn each_alone() {
 
 #[test]
 fn pairs() {
-    for below in UNSEEN {
-        for above in UNSEEN {
+    for below in TRANSPARENT {
+        for above in TRANSPARENT {
             run_all(|| stack(&[below, above]));
             random::compare(2, 2000, &*stack(&[below, above]), &*MemFs::new());
         }
@@ -42,7 +42,7 @@ fn stacks_of_three() {
     random::compare(3, 3000, &*stack(&three), &*MemFs::new());
 }
 
-/// Room can't be set aside in compressed files; all else is as in others.
+/// The suite, including space reservation, which compressed files don't support.
 #[test]
 fn compressed() {
     run_all(|| stack(&[&zstd::LAYER]));
@@ -50,7 +50,7 @@ fn compressed() {
 }
 
 #[test]
-fn everybody_may_read() {
+fn worldread_makes_files_world_readable() {
     const CX: Cx<'static> = Cx::internal(7, 7);
     let root = stack(&[&worldread::LAYER]).root();
     let name = |name: &'static str| Name::new(name.as_bytes()).unwrap();
