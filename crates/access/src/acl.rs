@@ -1,3 +1,5 @@
+//! Reads and parses POSIX access ACLs.
+
 use vnode::{Cx, Errno, Result, Vnode};
 
 /// Name of the extended attribute with an object's access ACL.

@@ -1,3 +1,5 @@
+//! The caller's ids and supplementary groups.
+
 use std::fs;
 use vnode::Cx;
 

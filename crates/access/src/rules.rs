@@ -1,3 +1,5 @@
+//! Evaluates mode bits and ACLs.
+
 use crate::acl::{Acl, Subject};
 use crate::caller::Caller;
 use vnode::{Attr, Cx, Kind, Result, Vnode};

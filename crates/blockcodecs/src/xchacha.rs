@@ -1,3 +1,5 @@
+//! The codec for encryption with XChaCha20-Poly1305.
+
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use chacha20poly1305::{Key, Tag, XChaCha20Poly1305, XNonce};
 use container::{BlockAt, BlockCodec};

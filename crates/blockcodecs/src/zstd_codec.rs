@@ -1,3 +1,5 @@
+//! The codec for compression with Zstandard.
+
 use container::{BlockAt, BlockCodec};
 use core::fmt;
 use core::ops::RangeInclusive;

@@ -1,3 +1,5 @@
+//! Caches of index groups and decoded blocks.
+
 use crate::group::Group;
 use parking_lot::Mutex;
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+//! The interface of a codec.
+
 use core::fmt;
 use vnode::Result;
 

@@ -1,3 +1,5 @@
+//! An open container: header changes, sessions, access to the lower file.
+
 use crate::cache::Cache;
 use crate::codec::BlockCodec;
 use crate::format::{STATES, State, new_header};

@@ -1,3 +1,5 @@
+//! The layout of a container: offsets of groups, index entries and data.
+
 use crate::codec::{encoded_limit, is_block_size};
 use vnode::{Errno, Result};
 

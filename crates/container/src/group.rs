@@ -1,3 +1,5 @@
+//! The index of a group: entries with two version slots per block.
+
 use crate::format::{Fixed, Slot, SlotBytes, Version};
 use crate::geometry::{ENTRY, GROUP_BLOCKS, PAGE, UNIT, first_of};
 use crate::head::Head;

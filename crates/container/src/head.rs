@@ -1,3 +1,5 @@
+//! The header: file type detection, sessions, version numbers.
+
 use crate::codec::BlockCodec;
 use crate::format::{Fixed, HEADER, SECTOR, State, parse_header};
 use crate::geometry::Geometry;

@@ -1,9 +1,9 @@
 //! Container files: random access to files whose blocks are stored compressed or encrypted.
 //!
-//! A codec that changes the size of data (compression, authenticated encryption) loses the identity
-//! between offsets in the upper and the lower file. A *container* is a lower file with an index
-//! that restores random access: exact sizes in bytes, reads of only the blocks needed, overwriting
-//! in place, holes. The author of a codec implements [`BlockCodec`]; [`Container`] does the rest on
+//! Compression and authenticated encryption change the size of data, so an offset in the upper file
+//! no longer equals the offset in the lower file. A *container* is a lower file with an index that
+//! restores random access: exact sizes in bytes, reads of only the blocks needed, overwriting in
+//! place, holes. The author of a codec implements [`BlockCodec`]; [`Container`] does the rest on
 //! top of any [`vnode::OpenFile`]. docs/formats/container.md describes the format.
 //!
 //! How a container stays consistent:
@@ -14,7 +14,7 @@
 //! * **The last durable version is kept**, together with its slot, until a newer one is known to be
 //!   durable ([`Container::sync`] has returned). A power failure may keep some of the later writes
 //!   and lose others. Each block then has its last durable version or one written after it;
-//!   checksums tell which versions reached the disk.
+//!   checksums show which versions reached the disk.
 //! * **The tail is cleared before the file grows.** Data in the lower file beyond the size is dead,
 //!   and is removed before the size includes it.
 //! * **The lower file is untrusted input.** Every number in it is checked before use, and invalid
@@ -24,6 +24,18 @@
 //! Not provided: authentication of the index. With an authenticated codec, an attacker with write
 //! access to the lower file can't forge a block or move one to another place or file. The attacker
 //! can bring back an older version of a block, turn a block into a hole, or change the size.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `codec` | the interface of a codec |
+//! | `container` | an open file: header changes, sessions |
+//! | `format`, `geometry` | the on-disk format and its offsets |
+//! | `head`, `group` | the header and an index group in memory |
+//! | `read`, `write`, `seek`, `punch`, `resize`, `sync` | the operations |
+//! | `batch` | how new versions of blocks are written |
+//! | `space`, `usage`, `compact`, `relocate` | free space, and reclaiming dead space |
+//! | `check` | offline check and repair |
+//! | `cache`, `scratch` | caches and buffers |
 #![forbid(unsafe_code)]
 
 mod batch;

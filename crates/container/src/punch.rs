@@ -1,3 +1,5 @@
+//! Punching holes.
+
 use crate::batch::Batch;
 use crate::container::Container;
 use crate::geometry::{GROUP_BLOCKS, first_of, place_of};

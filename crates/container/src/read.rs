@@ -1,3 +1,5 @@
+//! Reading.
+
 use crate::codec::BlockAt;
 use crate::container::Container;
 use crate::format::{SECTOR, Version};
@@ -96,7 +98,7 @@ impl Container {
         (holes * size).min(len) as usize
     }
 
-    #[allow(clippy::too_many_arguments)] // One step of `read_step`, with what that has at hand.
+    #[allow(clippy::too_many_arguments)] // A step of `read_step`, which has all of these.
     fn read_run(
         &self,
         cx: &Cx<'_>,

@@ -1,3 +1,5 @@
+//! Truncating and growing.
+
 use crate::container::Container;
 use crate::geometry::{GROUP_BLOCKS, first_of, place_of};
 use crate::group::Group;

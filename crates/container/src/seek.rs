@@ -1,3 +1,5 @@
+//! Finding data and holes.
+
 use crate::container::Container;
 use crate::geometry::{GROUP_BLOCKS, first_of, place_of};
 use crate::group::Group;

@@ -1,3 +1,5 @@
+//! Syncing and closing.
+
 use crate::container::Container;
 use crate::format::State;
 use crate::head::Head;

@@ -1,3 +1,5 @@
+//! Attributes, statfs and fsync.
+
 use crate::file::HostFile;
 use crate::hot::Use;
 use crate::layer::statx_fd;

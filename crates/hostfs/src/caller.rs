@@ -1,3 +1,5 @@
+//! Creates objects with the caller's ids and umask.
+
 use crate::sys;
 use rustix::fs::Mode;
 use rustix::thread::{

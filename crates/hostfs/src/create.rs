@@ -1,3 +1,5 @@
+//! Creates files, directories, links and other objects.
+
 use crate::descriptors::Charge;
 use crate::file::HostFile;
 use crate::opened::OpenFd;

@@ -1,3 +1,5 @@
+//! Caches of directory descriptors and of idle listings.
+
 use crate::descriptors::{Budget, Kept};
 use rustix::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};

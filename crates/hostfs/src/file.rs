@@ -1,3 +1,5 @@
+//! Open files: reading, writing, copying.
+
 use crate::create::host_flags;
 use crate::layer::Shared;
 use crate::opened::OpenFd;

@@ -1,3 +1,5 @@
+//! File handles of name_to_handle_at(2).
+
 use crate::sys;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::ffi::CStr;

@@ -1,3 +1,5 @@
+//! Vnode numbers and generations.
+
 use crate::handle::FileHandle;
 
 /// The root's number, equal to the kernel's number for the root of a FUSE file system.

@@ -1,3 +1,5 @@
+//! Forwards the ioctls for file flags.
+
 use crate::sys;
 use crate::vnode_impl::HostVnode;
 use rustix::fd::AsFd;

@@ -1,3 +1,5 @@
+//! The layer: options, opening, and the state that all vnodes share.
+
 use crate::by_number::Forge;
 use crate::caller::Server;
 use crate::casefold;

@@ -1,3 +1,5 @@
+//! The cache for negative lookups.
+
 use crate::identity;
 use crate::layer::statx_fd;
 use crate::vnode_impl::HostVnode;

@@ -1,3 +1,5 @@
+//! Lists directories.
+
 use crate::dirs::Listing;
 use crate::identity::{self, HostInode};
 use crate::layer::{UnreliableIno, statx_fd};

@@ -1,3 +1,5 @@
+//! Removes and renames, and pins objects that lose their last name.
+
 use crate::layer::{WANTED, statx_fd};
 use crate::vnode_impl::HostVnode;
 use rustix::fd::OwnedFd;

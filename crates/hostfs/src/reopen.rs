@@ -1,3 +1,5 @@
+//! Looks up names, and opens objects again by handle or by parent and name.
+
 use crate::attr::{attr_of, kind_of};
 use crate::handle::FileHandle;
 use crate::hot::Hot;

@@ -1,3 +1,5 @@
+//! The table of live vnodes and pinned objects.
+
 use crate::descriptors::{Budget, Kept};
 use crate::vnode_impl::HostVnode;
 use rustix::fd::OwnedFd;

@@ -1,3 +1,5 @@
+//! The vnode of a host object.
+
 use crate::handle::{FileHandle, LargeHandle, SmallHandle};
 use crate::identity::{self, HostInode};
 use crate::layer::Shared;

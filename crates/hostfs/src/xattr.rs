@@ -1,3 +1,5 @@
+//! Extended attributes.
+
 use crate::reopen::{Fd, proc_path};
 use crate::vnode_impl::HostVnode;
 use rustix::fs::XattrFlags as HostFlags;
