@@ -36,7 +36,7 @@ pub(crate) const STEP_BYTES: u64 = 4 << 20;
 /// space needed meanwhile.
 const SYNC_BYTES: u64 = 32 << 20;
 
-/// Maximum number of times a group is relocated in one sweep: the first time may only free the
+/// Maximum number of times a group is relocated in one sweep: the first relocation may only free
 /// space for the second.
 const MAX_TRIES: u8 = 3;
 

@@ -97,8 +97,8 @@ impl Container {
     }
 
     /// Reserves `count` new version numbers. The first change of a session is recorded in the
-    /// header, durably if durability was ever promised. A later session that finds newer versions
-    /// then knows which of them may not have reached the disk.
+    /// header, durably if a sync was ever requested. A later session that finds newer versions then
+    /// knows which of them may not have reached the disk.
     pub(crate) fn begin_session(&self, cx: &Cx<'_>, head: &mut Head, count: u64) -> Result<()> {
         if !head.needs_session(count) {
             return Ok(());

@@ -24,9 +24,9 @@ impl Container {
     }
 
     /// Ends the session. Called once, before the container is dropped, when the file is no longer
-    /// open for writing. Records that all blocks of the session are valid, so that the next session
-    /// need not verify them, and how much space is dead. Without it, the next session has to scan
-    /// the index.
+    /// open for writing. If everything is durable, records that no version of the session is in
+    /// doubt, so that the next session need not verify them. Also records how much space is dead;
+    /// otherwise the next session has to scan the index.
     ///
     /// # Errors
     /// Errors of writing to the lower file.

@@ -22,7 +22,8 @@ pub(crate) struct Space {
     pub(crate) fresh: Option<u64>,
     /// Groups with punched blocks, whose space is released once the punch is durable.
     pub(crate) punched: BTreeSet<u64>,
-    /// After a failure, the number of dead bytes that the next attempt must exceed.
+    /// The dead bytes at the time of a failure: the next attempt requires enough dead bytes beyond
+    /// these.
     pub(crate) retry_above: u64,
     pub(crate) sweep: Option<Sweep>,
 }

@@ -316,8 +316,8 @@ mod tests {
         bytes[..8].copy_from_slice(&257u64.to_le_bytes());
         let btrfs = forge(0x9123_683e, 257, 0x4d, &bytes).unwrap();
         assert!(!btrfs.whole);
-        let made = btrfs.handle(root.as_fd(), 1 << 40).unwrap();
-        assert_eq!(made, [[0, 0, 0, 0, 0, 1, 0, 0].as_slice(), &[7; 8], &[0; 4]].concat());
+        let handle = btrfs.handle(root.as_fd(), 1 << 40).unwrap();
+        assert_eq!(handle, [[0, 0, 0, 0, 0, 1, 0, 0].as_slice(), &[7; 8], &[0; 4]].concat());
         // Rejected: another handle type, another file system, the handle of another inode.
         assert!(forge(0xef53, 2, 2, &[2, 0, 0, 0, 9, 9, 9, 9]).is_none());
         assert!(forge(0x0102_1994, 2, 1, &[2, 0, 0, 0, 9, 9, 9, 9]).is_none());

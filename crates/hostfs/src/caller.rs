@@ -39,20 +39,20 @@ impl Server {
         }
     }
 
-    /// Runs `make`, which creates an object with the mode passed to it. Owner, group and mode of
+    /// Runs `create`, which creates an object with the mode passed to it. Owner, group and mode of
     /// the object are those that the caller would get: the thread takes the caller's file-system
     /// uid, gid and umask. The server's capabilities stay in force, because the kernel has already
     /// checked the caller's permissions.
     ///
     /// A server without the privilege to switch ids creates everything as itself.
-    pub(crate) fn create_as<T>(&self, cx: &Cx<'_>, mode: u32, make: impl FnOnce(Mode) -> Result<T>) -> Result<T> {
+    pub(crate) fn create_as<T>(&self, cx: &Cx<'_>, mode: u32, create: impl FnOnce(Mode) -> Result<T>) -> Result<T> {
         let mode = apply_umask(cx.umask, mode);
         let _switched = if self.may_switch && (cx.uid, cx.gid) != (self.uid, self.gid) {
             Some(Switched::to(*self, cx.uid, cx.gid)?)
         } else {
             None
         };
-        make(mode)
+        create(mode)
     }
 }
 

@@ -30,8 +30,8 @@ impl HostVnode {
         let charge = self.fs().budget.charge(cx)?;
         let _places = self.fs().read_places();
         let fd = self.fs().with_room(|| {
-            let make = |mode| retry(|| rustix::fs::openat(&dir, name.as_bytes(), open, mode));
-            self.fs().server.create_as(cx, mode & 0o7777, make)
+            let create = |mode| retry(|| rustix::fs::openat(&dir, name.as_bytes(), open, mode));
+            self.fs().server.create_as(cx, mode & 0o7777, create)
         });
         let fd = self.note_name(name, fd)?;
         let entry = self.entry_or_undo(&dir, name, AtFlags::empty(), self.entry_of_fd(fd.as_fd(), Some(name)))?;
@@ -52,8 +52,8 @@ impl HostVnode {
         let fd = self
             .fs()
             .with_room(|| {
-                let make = |mode| retry(|| rustix::fs::openat(&dir, c".", open, mode));
-                self.fs().server.create_as(cx, mode & 0o7777, make)
+                let create = |mode| retry(|| rustix::fs::openat(&dir, c".", open, mode));
+                self.fs().server.create_as(cx, mode & 0o7777, create)
             })
             .map_err(|errno| if errno == Errno::ISDIR { Errno::OPNOTSUPP } else { errno })?;
         let entry = self.entry_of_fd(fd.as_fd(), None)?;
@@ -89,29 +89,29 @@ impl HostVnode {
             },
         };
         let dir = self.dir_to_change()?;
-        let made = self.fs().with_room(|| {
-            let make = |mode| rustix::fs::mknodat(&dir, name.as_bytes(), kind, mode, rdev);
-            self.fs().server.create_as(cx, mode & 0o7777, make)
+        let created = self.fs().with_room(|| {
+            let create = |mode| rustix::fs::mknodat(&dir, name.as_bytes(), kind, mode, rdev);
+            self.fs().server.create_as(cx, mode & 0o7777, create)
         });
-        self.note_name(name, made)?;
+        self.note_name(name, created)?;
         self.entry_or_undo(&dir, name, AtFlags::empty(), self.entry_of_name(&dir, name))
     }
 
     pub(crate) fn create_directory(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
         let dir = self.dir_to_change()?;
-        let made = self.fs().with_room(|| {
+        let created = self.fs().with_room(|| {
             self.fs().server.create_as(cx, mode & 0o7777, |mode| rustix::fs::mkdirat(&dir, name.as_bytes(), mode))
         });
-        self.note_name(name, made)?;
+        self.note_name(name, created)?;
         self.entry_or_undo(&dir, name, AtFlags::REMOVEDIR, self.entry_of_name(&dir, name))
     }
 
     pub(crate) fn create_symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
         let dir = self.dir_to_change()?;
-        let made = self.fs().with_room(|| {
+        let created = self.fs().with_room(|| {
             self.fs().server.create_as(cx, 0o777, |_| rustix::fs::symlinkat(target, &dir, name.as_bytes()))
         });
-        self.note_name(name, made)?;
+        self.note_name(name, created)?;
         self.entry_or_undo(&dir, name, AtFlags::empty(), self.entry_of_name(&dir, name))
     }
 
@@ -119,7 +119,7 @@ impl HostVnode {
         let target = self.same_layer(target)?;
         let dir = self.dir_to_change()?;
         let fd = target.fd()?;
-        let made =
+        let created =
             match self.fs().with_room(|| rustix::fs::linkat(&fd, c"", &dir, name.as_bytes(), AtFlags::EMPTY_PATH)) {
                 // Without CAP_DAC_READ_SEARCH the kernel rejects the empty path.
                 Err(Errno::NOENT) => {
@@ -127,7 +127,7 @@ impl HostVnode {
                 }
                 other => other,
             };
-        self.note_name(name, made)?;
+        self.note_name(name, created)?;
         self.fs().finder.moved();
         // For a removed object linkat(2) failed with ENOENT; an unnamed one has a name from now on.
         let entry = self.entry_or_undo(&dir, name, AtFlags::empty(), self.entry_of_name(&dir, name))?;

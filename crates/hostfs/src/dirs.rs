@@ -54,9 +54,9 @@ impl DirCache {
     /// Drops the descriptor of a removed directory.
     pub(crate) fn remove(&self, id: u64) {
         let mut shard = self.shard(id).lock().unwrap_or_else(PoisonError::into_inner);
-        let gone = shard.iter().position(|(of, ..)| *of == id).map(|at| shard.remove(at));
+        let removed = shard.iter().position(|(of, ..)| *of == id).map(|at| shard.remove(at));
         drop(shard);
-        drop(gone);
+        drop(removed);
     }
 }
 
@@ -109,9 +109,9 @@ impl Listings {
     /// Drops the idle listings of a removed directory.
     pub(crate) fn remove(&self, id: u64) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let (gone, kept) = std::mem::take(&mut *idle).into_iter().partition(|(l, _)| l.id == id);
+        let (removed, kept) = std::mem::take(&mut *idle).into_iter().partition(|(l, _)| l.id == id);
         *idle = kept;
         drop(idle);
-        drop::<Vec<_>>(gone);
+        drop::<Vec<_>>(removed);
     }
 }

@@ -1,6 +1,6 @@
-//! Descriptors of repeatedly used files, kept open for a moment after each use together with the
-//! [`vnode::Registration`] that a layer above stored for the file. The next use neither opens nor
-//! registers the file.
+//! A cache of *hot* files, which were used at least twice recently. It keeps the descriptor of a
+//! hot file open for a moment after each use, together with the [`vnode::Registration`] that a
+//! layer above stored for the file. The next use neither opens nor registers the file.
 //!
 //! A file is kept from its second use on, so that reading a tree once costs nothing extra. Keeping
 //! a file must not be observable:
@@ -56,7 +56,8 @@ impl Hot {
         self.flags == Some(flags)
     }
 
-    /// Whether the descriptor is open for reading, which reading extended attributes needs too.
+    /// Whether the descriptor is open for reading, which is also needed to read extended
+    /// attributes.
     pub(crate) fn is_readable(&self) -> bool {
         self.flags.is_some()
     }
@@ -88,8 +89,8 @@ struct Inner {
     shards: [Mutex<Shard>; SHARDS],
     count: AtomicUsize,
     clock: AtomicU32,
-    /// Whether the thread runs that drops unused entries.
-    sweeper_runs: Mutex<bool>,
+    /// Whether the sweeper thread, which drops unused entries, is running.
+    sweeper_running: Mutex<bool>,
 }
 
 /// A kind of use of a file, for [`HotFiles::is_repeated`].
@@ -120,28 +121,28 @@ impl Inner {
         self.shards.get(index).unwrap_or(&self.shards[0]).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sweeper_runs(&self) -> MutexGuard<'_, bool> {
-        self.sweeper_runs.lock().unwrap_or_else(PoisonError::into_inner)
+    fn sweeper_running(&self) -> MutexGuard<'_, bool> {
+        self.sweeper_running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the entries that `expired` selects. The caller drops them without holding a lock.
     fn take(&self, mut expired: impl FnMut(&Hot) -> bool) -> Vec<Arc<Hot>> {
-        let mut removed_entries = Vec::new();
+        let mut dropped = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            removed_entries.extend(shard.entries.extract_if(|_, hot| expired(hot)).map(|(_, hot)| hot));
+            dropped.extend(shard.entries.extract_if(|_, hot| expired(hot)).map(|(_, hot)| hot));
         }
-        self.count.fetch_sub(removed_entries.len(), Ordering::Relaxed);
-        removed_entries
+        self.count.fetch_sub(dropped.len(), Ordering::Relaxed);
+        dropped
     }
 
     /// Drops the entries not used since the sweep before the last. Returns whether any are left.
     fn sweep(&self) -> bool {
         let before = self.clock.fetch_add(1, Ordering::Relaxed);
         drop(self.take(|hot| before.wrapping_sub(hot.used.load(Ordering::Relaxed)) >= 1));
-        let mut sweeper_runs = self.sweeper_runs();
-        *sweeper_runs = self.count.load(Ordering::Relaxed) > 0;
-        *sweeper_runs
+        let mut sweeper_running = self.sweeper_running();
+        *sweeper_running = self.count.load(Ordering::Relaxed) > 0;
+        *sweeper_running
     }
 }
 
@@ -151,7 +152,7 @@ impl HotFiles {
             shards: Default::default(),
             count: AtomicUsize::new(0),
             clock: AtomicU32::new(0),
-            sweeper_runs: Mutex::new(false),
+            sweeper_running: Mutex::new(false),
         };
         let last = || (0..RECENT_USES).map(|_| AtomicU64::new(0)).collect();
         Self { inner: Arc::new(inner), last: [last(), last()], budget }
@@ -212,21 +213,21 @@ impl HotFiles {
             used: AtomicU32::new(self.inner.clock.load(Ordering::Relaxed)),
             _kept: kept,
         });
-        let removed_entries = [
+        let dropped = [
             oldest.and_then(|oldest| shard.entries.remove(&oldest)),
             shard.entries.insert(vnode.number(), Arc::clone(&hot)),
         ];
-        let more = 1 - removed_entries.iter().flatten().count().cast_signed();
+        let more = 1 - dropped.iter().flatten().count().cast_signed();
         drop(shard);
         self.inner.count.fetch_add(more.cast_unsigned(), Ordering::Relaxed);
-        drop(removed_entries);
+        drop(dropped);
         self.start_sweeping();
         Some(hot)
     }
 
     fn start_sweeping(&self) {
-        let mut sweeper_runs = self.inner.sweeper_runs();
-        if *sweeper_runs {
+        let mut sweeper_running = self.inner.sweeper_running();
+        if *sweeper_running {
             return;
         }
         let inner = Arc::downgrade(&self.inner);
@@ -238,8 +239,8 @@ impl HotFiles {
                 }
             }
         });
-        *sweeper_runs = started.is_ok();
-        drop(sweeper_runs);
+        *sweeper_running = started.is_ok();
+        drop(sweeper_running);
         if started.is_err() {
             // Without the thread, nothing would close it.
             self.clear();
@@ -250,9 +251,9 @@ impl HotFiles {
     pub(crate) fn remove(&self, number: u64) {
         let mut shard = self.inner.shard(number);
         shard.removed += 1;
-        let removed_entries = shard.entries.remove(&number);
+        let dropped = shard.entries.remove(&number);
         drop(shard);
-        if removed_entries.is_some() {
+        if dropped.is_some() {
             self.inner.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -516,7 +517,7 @@ mod tests {
     fn only_unused_files_are_dropped() {
         let scratch = Scratch::new("idle");
         // Pretend that the sweeper thread runs.
-        *scratch.files().inner.sweeper_runs() = true;
+        *scratch.files().inner.sweeper_running() = true;
         scratch.open(7, OpenFlags::RDONLY);
         for _ in 0..5 {
             scratch.files().sweep();

@@ -1,4 +1,4 @@
-//! The cache for negative lookups.
+//! A cache for negative lookups: records which names a directory has.
 
 use crate::identity;
 use crate::layer::statx_fd;
@@ -34,9 +34,9 @@ const ENCODED_NAMES: u32 = 0x4000_0000 | 0x800;
 /// A cache of the names in recently searched directories, which answers negative lookups without a
 /// system call. A union looks up most names in several directories, and a whiteout for each.
 ///
-/// A directory is listed after several negative lookups in it. NameCache created through this layer
-/// are added at once. NameCache created out of band are noticed after `ttl`, by the directory's
-/// changed times.
+/// A directory is listed after several negative lookups in it. Names that are created through this
+/// layer are added at once. Out-of-band changes are noticed after `ttl`, by the directory's changed
+/// times.
 #[derive(Debug)]
 pub(crate) struct NameCache {
     shards: [Mutex<Vec<Dir>>; SHARDS],
@@ -114,7 +114,7 @@ impl NameCache {
     }
 
     /// Records a name that was just created in the directory.
-    pub(crate) fn added(&self, dir: u64, name: Name<'_>) {
+    pub(crate) fn note_added(&self, dir: u64, name: Name<'_>) {
         let mut shard = self.shard(dir);
         let Some(dir) = shard.iter_mut().find(|known| known.id == dir) else { return };
         match &mut dir.state {
@@ -174,7 +174,7 @@ impl NameCache {
         };
     }
 
-    /// Returns whether a name is known to be missing.
+    /// Looks up a name in the cache.
     fn query(&self, id: u64, name: Name<'_>) -> Answer {
         let mut shard = self.shard(id);
         let Some(Dir { state: State::Known(listed), .. }) = used(&mut shard, id) else { return Answer::Unknown };
@@ -188,8 +188,8 @@ impl NameCache {
         }
     }
 
-    /// Concludes the check of an entry that expired at `now`: `right` is its stamp if the directory
-    /// is unchanged.
+    /// Concludes the verification of a listing that had expired at `now`. `right` is the listing's
+    /// stamp if the directory is unchanged, otherwise `None`.
     fn confirm(&self, id: u64, now: Instant, right: Option<Stamp>) {
         let mut shard = self.shard(id);
         let Some(dir) = shard.iter_mut().find(|known| known.id == id) else { return };
@@ -204,12 +204,12 @@ impl NameCache {
 impl HostVnode {
     /// Records the name after an attempt to create it in this directory. The name exists even if
     /// the attempt failed because another process created it first.
-    pub(crate) fn note_name<T>(&self, name: Name<'_>, made: Result<T>) -> Result<T> {
+    pub(crate) fn note_name<T>(&self, name: Name<'_>, result: Result<T>) -> Result<T> {
         self.fs().finder.changed();
-        if matches!(made, Ok(_) | Err(Errno::EXIST | Errno::NOTEMPTY | Errno::ISDIR | Errno::NOTDIR)) {
-            self.fs().names.added(self.number(), name);
+        if matches!(result, Ok(_) | Err(Errno::EXIST | Errno::NOTEMPTY | Errno::ISDIR | Errno::NOTDIR)) {
+            self.fs().names.note_added(self.number(), name);
         }
-        made
+        result
     }
 
     /// Whether the name is known to be missing in this directory, on which `fd` is open.
@@ -301,12 +301,12 @@ mod tests {
         let now = Instant::now();
         let number = miss_until_listing(&names, 7);
         assert_eq!(names.query(7, name("new")), Answer::Unknown);
-        names.added(7, name("new"));
+        names.note_added(7, name("new"));
         names.finish_listing(7, number, listed(&["old"], now, None));
         assert_eq!(names.query(7, name("new")), Answer::Unknown);
         assert_eq!(names.query(7, name("old")), Answer::Unknown);
         assert_eq!(names.query(7, name("none")), Answer::Missing);
-        names.added(7, name("none"));
+        names.note_added(7, name("none"));
         assert_eq!(names.query(7, name("none")), Answer::Unknown);
         names.remove(7);
         assert_eq!(names.query(7, name("other")), Answer::Unknown);
@@ -318,7 +318,7 @@ mod tests {
         let now = Instant::now();
         let slow = miss_until_listing(&names, 7);
         names.remove(7);
-        names.added(7, name("between"));
+        names.note_added(7, name("between"));
         let second = miss_until_listing(&names, 7);
         names.finish_listing(7, slow, listed(&[], now, None));
         assert_eq!(names.query(7, name("between")), Answer::Unknown);

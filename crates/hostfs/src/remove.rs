@@ -63,7 +63,7 @@ impl HostVnode {
         if flags.exchange || flags.whiteout {
             // Btrfs removes both names and adds them at the end, so a concurrent listing may miss
             // them.
-            self.fs().names.added(self.number(), name);
+            self.fs().names.note_added(self.number(), name);
         }
         if self.fs().handles.is_none() {
             target.note_place(&new, new_name);

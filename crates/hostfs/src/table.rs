@@ -135,10 +135,10 @@ impl Table {
         };
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let (gone, kept) = std::mem::take(&mut shard.pins).into_iter().partition(|(_, fd, _)| is_file(fd));
+            let (removed, kept) = std::mem::take(&mut shard.pins).into_iter().partition(|(_, fd, _)| is_file(fd));
             shard.pins = kept;
             drop(shard);
-            drop::<VecDeque<_>>(gone);
+            drop::<VecDeque<_>>(removed);
         }
     }
 
