@@ -26,7 +26,8 @@ pub(crate) struct Forge {
     /// The handle of the root.
     model: Box<[u8]>,
     form: Form,
-    /// Whether the root is the root of the file system, so that every inode lies inside it.
+    /// Whether the root is the root of the file system or of its btrfs subvolume, so that every
+    /// inode that a handle can reach lies inside it.
     whole: bool,
 }
 
@@ -172,9 +173,9 @@ fn inode_of(fd: impl AsFd) -> Result<HostInode> {
 }
 
 impl HostVnode {
-    /// Passes the names of this object to `sink`: none for the root or a removed object. A known
-    /// first name is cheap. Finding the others, or that there are none, may take a walk of the
-    /// tree.
+    /// Passes the names of this object to `sink`: none for the root or a removed object. The first
+    /// name is cheap if it is known. Finding further names, or that there are none, may take a walk
+    /// of the tree.
     pub(crate) fn emit_names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
         if let Locator::Root(_) = self.locator() {
             return Ok(());

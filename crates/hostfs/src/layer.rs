@@ -276,7 +276,8 @@ impl FsTraits {
 }
 
 impl HostFs {
-    /// Opens the directory at `path`. Symbolic links in this path are followed; it is the only one.
+    /// Opens the directory at `path`. Symbolic links in `path` are followed, unlike in later
+    /// lookups.
     ///
     /// # Errors
     /// Returns the step that failed, and the path.
