@@ -12,8 +12,8 @@
 //!   continued, and for removed objects whose vnode is still referenced (see [`HostOptions`]). Open
 //!   files are limited per user. One user's open files of one inode with the same flags share a
 //!   descriptor.
-//! * **Reuse of recently opened files**: the descriptor of a file stays open for one to two seconds
-//!   after its last use ([`hot`]), where this is not observable.
+//! * **Hot files**: from the second use on, the descriptor of a file stays open for one to two
+//!   seconds after each use ([`hot`]), where this is not observable.
 //! * **Negative lookups are cached**: after several failed lookups in a directory, the layer lists
 //!   the directory once and then answers further negative lookups without a system call.
 //!   Out-of-band changes become visible after [`HostOptions::name_cache_ttl`].
