@@ -68,7 +68,7 @@ impl Fixture {
     ) -> Self {
         let sandbox = Sandbox::with_time(Duration::from_secs(240));
         let (below, dir) = (sandbox.ext4("below", 64), sandbox.dir("mount"));
-        let options = HostOptions { believed: Duration::ZERO, ..HostOptions::default() };
+        let options = HostOptions { name_cache_ttl: Duration::ZERO, ..HostOptions::default() };
         let lower: Arc<dyn Layer> = HostFs::open(&below, options).unwrap();
         let layer = Arc::new(NotifyingLayer { lower: over(lower), upcalls: OnceLock::new(), varies });
         let mut config = Config::new(dir.clone(), "upcalls", "test");

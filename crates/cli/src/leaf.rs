@@ -36,8 +36,8 @@ impl Manner {
     fn host(&self, read_only: bool) -> HostOptions {
         let host = HostOptions { read_only, ..HostOptions::default() };
         // Whoever wants to see at once what others change below wants no cache here either.
-        let believed = self.cache.map_or(host.believed, |cache| cache.min(host.believed));
-        HostOptions { believed, ..host }
+        let name_cache_ttl = self.cache.map_or(host.name_cache_ttl, |cache| cache.min(host.name_cache_ttl));
+        HostOptions { name_cache_ttl, ..host }
     }
 }
 
