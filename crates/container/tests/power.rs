@@ -197,7 +197,7 @@ fn check(seen: &[u8], files: &[Vec<u8>], hint: &str) {
             let cut = end.min(BLOCK as usize);
             old[..cut] == found[..cut]
         });
-        assert!(known, "{hint}: block {at} is none that was ever written");
+        assert!(known, "{hint}: block {at} was never written with this content");
     }
 }
 

@@ -160,7 +160,7 @@ fn freed_space_is_returned() {
         while file.give_back(&CX).unwrap() {}
     }
     let again = lower(&fs).0.getattr(&CX).unwrap().blocks;
-    assert!(again < full * 105 / 100, "{again}, and at first {full}");
+    assert!(again < full * 105 / 100, "{again} bytes, {full} at first");
     file.truncate(&CX, 65536).unwrap();
     assert!(lower(&fs).0.getattr(&CX).unwrap().blocks < full * 40 / 100);
 }

@@ -33,7 +33,7 @@ fn fresh(codec: &Arc<dyn BlockCodec>, bytes: &[u8]) -> u64 {
 
 fn assert_bounded(codec: &Arc<dyn BlockCodec>, fs: &MemFs, bytes: &[u8], constant: u64, hint: &str) {
     let (taken, fresh) = (taken(fs), fresh(codec, bytes));
-    assert!(taken <= fresh * 5 / 4 + constant, "{hint}: it takes {taken} bytes, a fresh copy {fresh}");
+    assert!(taken <= fresh * 5 / 4 + constant, "{hint}: {taken} bytes in use, a fresh copy needs {fresh}");
 }
 
 /// Closes the file as its last user does.

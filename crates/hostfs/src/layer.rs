@@ -285,9 +285,9 @@ impl HostFs {
         let at = |step: &'static str| move |errno| OpenError { step, path: path.to_owned(), errno };
         let Opened { root, detached, tree } = open_root(path, &options).map_err(at("open it"))?;
         let stat = statx_fd(&root).map_err(at("read its attributes"))?;
-        let figures = rustix::fs::fstatfs(&root).map_err(at("read its file system's figures"))?;
-        let flags = rustix::fs::fstatvfs(&root).map_err(at("read its file system's figures"))?.f_flag;
-        let magic = figures.f_type as u64 & 0xffff_ffff;
+        let fs_stats = rustix::fs::fstatfs(&root).map_err(at("query its file system"))?;
+        let flags = rustix::fs::fstatvfs(&root).map_err(at("query its file system"))?.f_flag;
+        let magic = fs_stats.f_type as u64 & 0xffff_ffff;
         let traits = FsTraits::of(magic);
         let merges_names = casefold::merges_names(&root, magic);
         let handles = if options.handles && !traits.no_handles { try_handles(&root, stat.stx_ino) } else { None };
