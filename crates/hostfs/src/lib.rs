@@ -1,4 +1,4 @@
-//! The bottom layer of every stack: exports a directory of the host as a [`vnode::Layer`].
+//! The bottom layer of most stacks: exports a directory of the host as a [`vnode::Layer`].
 //!
 //! * **Confined to its root.** Where permitted, the root is a private, detached clone of the mount
 //!   that holds the directory. Mounts on top of the directory or inside it, including our own FUSE
