@@ -27,6 +27,7 @@ impl UnionVnode {
         })
     }
 
+    /// Returns the object's attributes as users see them.
     pub(crate) fn get_attr(&self, cx: &Cx<'_>) -> Result<Attr> {
         let attr = self.on_leaf(cx, |lower| lower.vnode.getattr(cx))?;
         if self.dir.is_none() {
@@ -62,6 +63,8 @@ impl UnionVnode {
         self.listed_subdirs(op)
     }
 
+    /// Changes attributes, after a copy-up if necessary. `file`: the open file through which the
+    /// change is made.
     pub(crate) fn set_attr(&self, op: &Op<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
         let file = file.and_then(|file| file.as_any().downcast_ref::<UnionFile>());
         if let Some((branch, open)) = file.and_then(|file| file.on_removed_branch(op)) {
@@ -148,6 +151,8 @@ impl UnionVnode {
         }
     }
 
+    /// Returns the sum of the figures of all file systems with branches. Free space counts on
+    /// writable branches only.
     pub(crate) fn stat_fs(&self, op: &Op<'_>) -> Result<StatFs> {
         let mut total: Option<StatFs> = None;
         let mut seen = Vec::new();

@@ -43,10 +43,12 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
+    /// Returns the privileges that a setattr grants.
     pub(crate) fn of_setattr(set: &SetAttr) -> Self {
         Self { owner: set.uid, rights: set.mode.is_some_and(|mode| mode & SET_ID != 0) }
     }
 
+    /// Returns the privileges that setting this extended attribute grants.
     pub(crate) fn of_xattr(name: &[u8]) -> Self {
         Self { rights: name.starts_with(SECURITY), ..Self::default() }
     }

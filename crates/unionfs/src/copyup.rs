@@ -202,6 +202,8 @@ impl Core {
         Ok(built)
     }
 
+    /// Creates an empty file aside on a branch: without a name if the file system can do that, else
+    /// in the work directory.
     pub(crate) fn build_file(&self, op: &Op<'_>, to: BranchId) -> Result<Built> {
         let server = self.server(op);
         match op.set.branch(to)?.root.tmpfile(&server, 0o600, OpenFlags::RDWR) {

@@ -136,6 +136,7 @@ impl UnionVnode {
         Ok(Entry { vnode, attr })
     }
 
+    /// Creates and opens a regular file.
     pub(crate) fn create_file(
         &self,
         op: &Op<'_>,
@@ -152,21 +153,25 @@ impl UnionVnode {
         Ok((Entry { vnode, attr }, open))
     }
 
+    /// Creates a file of any kind that mknod(2) can create.
     pub(crate) fn create_node(&self, op: &Op<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
         let made = self.create_entry(op, name, &mut |dir| Ok((dir.vnode.mknod(op, name, mode, rdev)?, ())))?;
         self.present(op, made)
     }
 
+    /// Creates a directory.
     pub(crate) fn create_dir(&self, op: &Op<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
         let made = self.create_entry(op, name, &mut |dir| Ok((dir.vnode.mkdir(op, name, mode)?, ())))?;
         self.present(op, made)
     }
 
+    /// Creates a symbolic link.
     pub(crate) fn create_symlink(&self, op: &Op<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
         let made = self.create_entry(op, name, &mut |dir| Ok((dir.vnode.symlink(op, name, target)?, ())))?;
         self.present(op, made)
     }
 
+    /// Creates and opens a file without a name (`O_TMPFILE`).
     pub(crate) fn create_tmpfile(
         &self,
         op: &Op<'_>,
@@ -200,6 +205,8 @@ impl UnionVnode {
         }
     }
 
+    /// Creates another name of the file `target`. The file is copied up if the name would not be
+    /// visible on its own branch.
     pub(crate) fn link_to(&self, op: &Op<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
         let target = self.link_target(op, target)?;
         self.check_new_name(op, name)?;

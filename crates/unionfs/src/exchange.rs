@@ -21,6 +21,7 @@ struct Side<'a> {
 }
 
 impl Rename<'_> {
+    /// Exchanges the two objects. Returns false if the operation has to be retried.
     pub(crate) fn exchange(&self, op: &Op<'_>) -> Result<bool> {
         let dest = self.dest.ok_or(Errno::NOENT)?;
         let _tree = self.core.tree.lock();

@@ -9,7 +9,8 @@
 //! |---|---|
 //! | options, their validation, building a union | `declare`, `options`, `build` |
 //! | a branch; the ordered set of branches; the current set | `branch`, `set`, `current` |
-//! | changing the set while the union is in use; excluding that from other changes; revalidating vnodes | `change`, `gate`, `revalidate` |
+//! | changing the set of a union in use, excluding other changes | `change`, `gate` |
+//! | the beginning of each operation; revalidating vnodes | `revalidate` |
 //! | state shared by all vnodes, choice of branch; the context of one operation | `core`, `op` |
 //! | lookup: left to right, whiteouts, merging | `lookup` |
 //! | reserved names, whiteouts | `whiteout` |
@@ -21,12 +22,13 @@
 //! | copy-up of files: protocol, data and attributes | `copyup`, `copydata` |
 //! | copies of directories; which branches can take one | `parents` |
 //! | one copy-up of an object at a time; writes against moves | `jobs`, `write_gate` |
-//! | copy-up of attributes without data: creating a metacopy; finding and reading one | `copymeta`, `metacopy` |
+//! | copy-up of attributes without data: creating metacopies; using them | `copymeta`, `metacopy` |
 //! | create, remove, rename | `create`, `remove`, `rmdir`, `rename`, `rename_dir`, `exchange` |
 //! | retries after a race | `retry` |
 //! | whiteouts and opaque marks created by users | `unpack` |
 //! | control commands, passed to the branches' layers | `control` |
-//! | hard links: the index of copies, link counts, recovery after a crash | `links`, `index`, `link_count`, `link_recovery` |
+//! | hard links: the index of copies, in memory and on disk | `links`, `index` |
+//! | link counts, and their recovery after a crash | `link_count`, `link_recovery` |
 //! | persistent inode numbers | `numbers`, `identity`, `log`, `logfile` |
 //! | file handles: objects by number | `by_number` |
 //! | work directory | `work` |

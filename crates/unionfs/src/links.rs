@@ -45,6 +45,7 @@ impl Links {
         self.len.store(present.len(), Ordering::Release);
     }
 
+    /// Sets or removes the branch of the copy of this file.
     pub(crate) fn set(&self, number: u64, branch: Option<BranchId>) {
         let mut index = self.index.write();
         match branch {

@@ -111,6 +111,7 @@ pub(crate) struct BatchEntry {
 }
 
 impl Batch {
+    /// Returns the name of an entry of this batch.
     pub(crate) fn name(&self, entry: &BatchEntry) -> &[u8] {
         self.names.get(entry.start..entry.end).unwrap_or_default()
     }
@@ -326,6 +327,7 @@ struct Merging {
 }
 
 impl Slot {
+    /// Returns the kept listing, if there is one.
     pub(crate) fn kept(&self) -> Option<Arc<Mutex<Kept>>> {
         self.kept.clone()
     }

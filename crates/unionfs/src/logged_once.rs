@@ -29,6 +29,7 @@ impl RateLimit {
     /// names.
     const SILENCE: Duration = Duration::from_secs(60);
 
+    /// Whether a message may be logged now. Notes that it is.
     pub(crate) fn is_due(&self) -> bool {
         let mut last = self.0.lock();
         let due = last.is_none_or(|at| at.elapsed() >= Self::SILENCE);

@@ -89,6 +89,7 @@ impl Core {
         Ok(Onward::ByName)
     }
 
+    /// Whether a lower directory has an opaque mark.
     pub(crate) fn is_opaque(&self, op: &Op<'_>, dir: &Lower) -> Result<bool> {
         for mark in [OPAQUE, OLD_OPAQUE] {
             if dir.vnode.lookup(op, Name::new(mark)?)?.is_some() {

@@ -21,7 +21,7 @@ pub struct Branch {
     /// The branch's path, for messages, and to recognise the branch when branches are listed in
     /// another order.
     pub path: PathBuf,
-    /// What may be done with it.
+    /// How the branch is used.
     pub mode: Mode,
 }
 

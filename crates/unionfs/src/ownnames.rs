@@ -16,6 +16,7 @@ pub(crate) fn is_work_name(name: &[u8]) -> bool {
 pub(crate) struct IndexName([u8; 16]);
 
 impl IndexName {
+    /// Returns the name of the index entry of this number.
     pub(crate) fn of(number: u64) -> Self {
         let mut hex = [0; 16];
         for (place, digit) in hex.iter_mut().enumerate() {
@@ -25,6 +26,7 @@ impl IndexName {
         Self(hex)
     }
 
+    /// Returns the number in the name of an index entry; `None` for other names.
     pub(crate) fn parse(name: &[u8]) -> Option<u64> {
         let text = std::str::from_utf8(name).ok().filter(|t| t.len() == 16 && !t.starts_with('+'))?;
         u64::from_str_radix(text, 16).ok()

@@ -51,6 +51,7 @@ impl Hidden {
 }
 
 impl UnionVnode {
+    /// Passes the entries after `cookie` to `sink` until that returns false.
     pub(crate) fn read_dir(&self, op: &Op<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
         let dir = self.dir()?;
         if self.is_gone() {

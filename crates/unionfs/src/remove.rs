@@ -37,6 +37,7 @@ pub(crate) struct Removed {
 }
 
 impl UnionVnode {
+    /// Removes the name of a file, or a whiteout or mark of a user.
     pub(crate) fn unlink_name(&self, op: &Op<'_>, name: Name<'_>) -> Result<()> {
         self.dir()?;
         op.set.require_writable()?;

@@ -44,6 +44,7 @@ fn check_flags(name: Name<'_>, flags: RenameFlags) -> Result<()> {
 }
 
 impl UnionVnode {
+    /// Renames or exchanges entries; retries until it is done.
     pub(crate) fn rename_entry(
         &self,
         op: &Op<'_>,

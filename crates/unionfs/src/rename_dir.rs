@@ -100,6 +100,7 @@ impl Core {
 }
 
 impl Rename<'_> {
+    /// Renames a directory. Returns false if the operation has to be retried.
     pub(crate) fn rename_directory(&self, op: &Op<'_>) -> Result<bool> {
         let tree = self.core.tree.lock();
         if self.core.is_below(self.to, self.source) {

@@ -27,6 +27,7 @@ pub(crate) struct Unnamed {
 }
 
 impl Unnamed {
+    /// Creates a file without a name on the branch with this root.
     pub(crate) fn make(cx: &Cx<'_>, root: &Arc<dyn Vnode>, mode: u32) -> Result<Self> {
         let (Entry { vnode, .. }, file) = root.tmpfile(cx, mode, OpenFlags::RDWR)?;
         Ok(Self { vnode, file })

@@ -19,6 +19,7 @@ use vnode::{Errno, Kind, Name, Result};
 const NONBLOCKING_ENTRIES: usize = 256;
 
 impl UnionVnode {
+    /// Removes a directory in which nothing is visible.
     pub(crate) fn remove_dir(&self, op: &Op<'_>, name: Name<'_>) -> Result<()> {
         self.dir()?;
         op.set.require_writable()?;

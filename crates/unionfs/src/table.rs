@@ -27,6 +27,7 @@ impl<V> Table<V> {
         self.shards.get(shard_of(id))
     }
 
+    /// Returns the live vnode with this number.
     pub(crate) fn get(&self, id: u64) -> Option<Arc<V>> {
         self.shard(id)?.lock().get(&id)?.upgrade()
     }

@@ -81,6 +81,7 @@ impl UnionVnode {
         self.core.present_leaf(op, self.place_of(name)?, part.branch, entry).map(Some)
     }
 
+    /// Creates and opens a whiteout or opaque mark by name.
     pub(crate) fn create_mark(
         &self,
         op: &Op<'_>,
@@ -96,6 +97,7 @@ impl UnionVnode {
         Ok((Entry { vnode, attr }, open))
     }
 
+    /// Creates a whiteout or opaque mark by name, as an empty file.
     pub(crate) fn mknod_mark(&self, op: &Op<'_>, name: Name<'_>, mark: UserMark<'_>, mode: u32) -> Result<Entry> {
         if Kind::from_mode(mode) != Some(Kind::Regular) {
             return Err(self.refuse_name(name));

@@ -26,6 +26,7 @@ pub(crate) struct WhiteoutName {
 }
 
 impl WhiteoutName {
+    /// Returns the name of the whiteout of `name`.
     pub(crate) fn of(name: &[u8]) -> Self {
         let mut this = Self { bytes: [0; NAME_MAX], len: 0 };
         if !is_long(name) {

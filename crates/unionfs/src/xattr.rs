@@ -10,14 +10,17 @@ use vnode::{Cx, Errno, Result, XattrFlags};
 const ACL: &[u8] = b"system.posix_acl_";
 
 impl UnionVnode {
+    /// Reads an extended attribute.
     pub(crate) fn get_xattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
         self.on_leaf(cx, |lower| lower.vnode.getxattr(cx, name, out))
     }
 
+    /// Lists the names of the extended attributes.
     pub(crate) fn list_xattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
         self.on_leaf(cx, |lower| lower.vnode.listxattr(cx, out))
     }
 
+    /// Sets an extended attribute, after a copy-up if necessary.
     pub(crate) fn set_xattr(&self, op: &Op<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         let mut retries = Retries::new();
         loop {
@@ -30,6 +33,7 @@ impl UnionVnode {
         }
     }
 
+    /// Removes an extended attribute, after a copy-up if necessary.
     pub(crate) fn remove_xattr(&self, op: &Op<'_>, name: &[u8]) -> Result<()> {
         op.set.require_writable()?;
         let lower = self.leaf();
