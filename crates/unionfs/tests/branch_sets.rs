@@ -319,10 +319,10 @@ impl Permitted {
     /// Whether the view is permitted after both the operation and the change, in either order. An
     /// operation that yielded to the change may already have copied directories up, with their
     /// attributes from before the change.
-    fn allows(&self, what: &View, answers: impl Fn(Answer) -> bool) -> bool {
+    fn allows(&self, what: &View, accepts: impl Fn(Answer) -> bool) -> bool {
         let all = [&self.operation_first, &self.change_first];
         let of_any = |path: &Path, object: &Object| all.iter().any(|(_, view)| view.0.get(path) == Some(object));
-        all.iter().filter(|(answer, _)| answers(*answer)).any(|(_, view)| {
+        all.iter().filter(|(answer, _)| accepts(*answer)).any(|(_, view)| {
             let keys = view.0.len() == what.0.len();
             keys && what.0.iter().all(|(path, object)| match view.0.get(path) {
                 Some(one) if object.kind == Kind::Directory => one.kind == object.kind && of_any(path, object),
