@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the documentation as a book with search, target/book. Installs mdBook into cache/tools if it is missing.
+# Builds the documentation as a searchable book in target/book. Installs mdBook into cache/tools if
+# it is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh

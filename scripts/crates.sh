@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The table of crates in ARCHITECTURE.md: what each one is, and which others it uses, from `cargo metadata`.
+# Generates the section on crates in ARCHITECTURE.md from `cargo metadata`: a graph of their
+# dependencies, and a table of their purposes and dependencies.
 #
-#   crates.sh           prints the table
+#   crates.sh           prints the section
 #   crates.sh --write   puts it into ARCHITECTURE.md
-#   crates.sh --check   fails if ARCHITECTURE.md has another one
+#   crates.sh --check   fails if ARCHITECTURE.md is out of date
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -12,7 +13,7 @@ page=ARCHITECTURE.md
 begin='<!-- crates -->'
 end='<!-- crates end -->'
 
-# Crates that use none of ours come last: arrows point down.
+# Prints the table. Crates without dependencies of ours are last, so that dependencies are below.
 table() {
 	as_builder cargo metadata --no-deps --locked --format-version 1 | python3 -c '
 import json, sys
@@ -30,7 +31,7 @@ for name in sorted(packages, key=lambda name: (-height(name), name)):
 '
 }
 
-# graph: the same as a drawing. An arrow that follows from others is left out.
+# Prints the graph, without arrows that follow from others.
 drawing() {
 	as_builder cargo metadata --no-deps --locked --format-version 1 | python3 -c '
 import json, sys
@@ -67,8 +68,8 @@ case ${1:-} in
 	if [[ $1 == --write ]]; then
 		printf '%s\n' "$wanted" >"$page"
 	elif [[ $wanted != "$(cat "$page")" ]]; then
-		die "$page does not have today's crates: scripts/crates.sh --write"
+		die "$page: the section on crates is out of date: run scripts/crates.sh --write"
 	fi
 	;;
-*) die "crates.sh: $1: not --write or --check" ;;
+*) die "crates.sh: $1: unknown option: expected --write or --check" ;;
 esac

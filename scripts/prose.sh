@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Spelling, line width and our own bad habits, in comments and pages. Prints each finding as PATH:LINE: WHAT.
+# Checks comments and pages for spelling, line width and unidiomatic expressions. Prints each
+# finding as PATH:LINE: WHAT.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-# Words that codespell takes for mistakes: names of the language, of the protocol and of examples.
-words=crate,crates,ot,te,fo,fro,nd,ro,som,nin,openin,inflight,debians,chache,ser
-# Expressions that a reader has to translate. Each has a usual word.
+# Correct words that codespell reports: terms of the language and the protocol, and names in
+# examples.
+words=hoever,crate,crates,ot,te,fo,fro,nd,ro,som,nin,openin,inflight,debians,chache,ser
+# Unidiomatic expressions, for which a usual term exists.
 habits='\b[Ll]ook-ups?\b|\b[Bb]ehind (its|our|the union.s|the) back\b|\b[Ww]hoever\b|\bfor ever\b|\bgives? way\b'
 
 mapfile -t pages < <(git ls-files '*.md')
@@ -21,15 +23,15 @@ report() {
 if command -v codespell >/dev/null; then
 	report "$(codespell -q 3 -L "$words" "${pages[@]}" "${sources[@]}" || true)"
 else
-	note "codespell is not installed (make deps): spelling not checked"
+	note "codespell is not installed: spelling not checked; run make deps"
 fi
-# Tables, links and code blocks of pages may be wider.
+# Tables, links and code blocks may be wider. Lines that begin with #[ are attributes.
 report "$(awk '
 	FNR == 1 { code = 0 }
 	/^ *```/ { code = !code }
 	!code && length($0) > 100 && !/^ *\|/ && !/\]\(/ && !/^<!--/ { print FILENAME ":" FNR ": wider than 100 columns" }
 ' "${pages[@]}")"
-report "$(awk '/^ *(\/\/|#)/ && length($0) > 100 && !/https?:/ { print FILENAME ":" FNR ": a comment wider than 100 columns" }' "${sources[@]}")"
+report "$(awk '/^[ \t]*(\/\/|#([^[]|$))/ && length($0) > 100 && !/https?:/ { print FILENAME ":" FNR ": a comment wider than 100 columns" }' "${sources[@]}")"
 report "$(grep -nE "$habits" "${pages[@]}" || true)"
 report "$(grep -nE "^ *//.*($habits)" "${sources[@]}" || true)"
-((wrong == 0)) || die "prose: see above, and CONTRIBUTING.md"
+((wrong == 0)) || die "prose.sh: found the problems above: see CONTRIBUTING.md"
