@@ -419,7 +419,7 @@ mod tests {
     fn writers_are_really_opened_and_what_is_kept_can_not_write() {
         let scratch = Scratch::new("write");
         let writer = scratch.open(7, OpenFlags::WRONLY);
-        let kept = writer.backing().unwrap().kept.unwrap();
+        let kept = writer.backing().unwrap().cached.unwrap();
         kept.registration.set(Arc::new(7_u32));
         assert_ne!(kept.file.as_raw_fd(), number_of(&writer));
         assert_eq!(rustix::io::write(kept.file, b"lost"), Err(Errno::BADF));
@@ -428,7 +428,7 @@ mod tests {
         // The registration is there for whoever opens it next, for reading or writing.
         for flags in [OpenFlags::RDONLY, OpenFlags::WRONLY, OpenFlags::RDWR] {
             let file = scratch.open(8, flags);
-            let kept = file.backing().unwrap().kept.unwrap();
+            let kept = file.backing().unwrap().cached.unwrap();
             assert_eq!(kept.registration.get::<u32>(|_| true).as_deref(), Some(&7));
         }
         // The host refuses to open a program that runs, although it is kept.

@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-use vnode::{Backing, Cx, Errno, Kept, OpenFlags, Result, SHARDS, shard_of};
+use vnode::{Backing, CachedBacking, Cx, Errno, OpenFlags, Result, SHARDS, shard_of};
 
 /// Whose descriptor of what, opened how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,8 +120,8 @@ impl OpenFd {
 
     /// The host file, and where its registration may stay.
     pub(crate) fn backing(&self) -> Backing<'_> {
-        let kept = self.hot.as_ref().map(|hot| Kept { file: hot.as_fd(), registration: hot.registration() });
-        Backing { file: self.as_fd(), kept }
+        let cached = self.hot.as_ref().map(|hot| CachedBacking { file: hot.as_fd(), registration: hot.registration() });
+        Backing { file: self.as_fd(), cached }
     }
 
     /// How often making it durable has failed.
