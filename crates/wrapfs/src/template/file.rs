@@ -252,7 +252,7 @@ impl OpenFile for TemplateFile {
     }
 
     fn read_host(&self, cx: &Cx<'_>, take: vnode::HostReader<'_>) -> Result<Option<usize>> {
-        // A hook that watches reading is shown the bytes.
+        // A hook that observes reads must see the data.
         let seen = self.core.watch(OpKind::Read).is_some();
         if seen || self.is_changed() { Ok(None) } else { self.lower.read_host(cx, take) }
     }
