@@ -326,12 +326,12 @@ impl Operations for Limits {
 
     fn before(&self, cx: &Cx<'_>, op: &Op<'_>) -> Result<Verdict> {
         match op {
-            Op::Lookup { name, .. } if name.as_bytes().starts_with(b"never") => cx.names_for_at_most(Duration::ZERO),
+            Op::Lookup { name, .. } if name.as_bytes().starts_with(b"never") => cx.limit_name_lifetime(Duration::ZERO),
             Op::Lookup { name, .. } if name.as_bytes().starts_with(b"attr") => {
-                cx.attributes_for_at_most(Duration::ZERO);
+                cx.limit_attr_lifetime(Duration::ZERO);
             }
             Op::Getattr { file } if file.id() == self.uncached.load(Ordering::Relaxed) => {
-                cx.attributes_for_at_most(Duration::ZERO);
+                cx.limit_attr_lifetime(Duration::ZERO);
             }
             _ => {}
         }

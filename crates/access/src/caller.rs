@@ -89,9 +89,9 @@ mod tests {
     fn groups_are_taken_from_the_context_before_proc() {
         let (never, call) = (AtomicBool::new(false), Call::new(&One));
         let cx = |pid| Cx::new(1, 2, pid, 0, true, &never);
-        assert_eq!(Caller::of(&cx(7).of_call(&call)).groups, [4711]);
+        assert_eq!(Caller::of(&cx(7).with_call(&call)).groups, [4711]);
         let own = std::process::id();
-        assert_eq!(Caller::of(&cx(own).of_call(&Call::new(&One))).groups, []);
+        assert_eq!(Caller::of(&cx(own).with_call(&Call::new(&One))).groups, []);
         let groups = rustix::process::getgroups().unwrap();
         let groups: Vec<u32> = groups.iter().map(|gid| gid.as_raw()).collect();
         assert_eq!(Caller::of(&cx(own)).groups, groups);

@@ -3,11 +3,11 @@
 use crate::exit::Failure;
 use crate::man::item;
 use crate::options::Type;
-use crate::registry::path_meant;
+use crate::registry::suggest_path;
 use core::fmt::Write as _;
 use serde_json::json;
 use stack::LayerType;
-use stack::near::nearest;
+use stack::suggest::nearest;
 use std::path::Path;
 
 /// How the list is wanted.
@@ -46,12 +46,12 @@ fn find(name: &str) -> Result<Type, Failure> {
     }
     Type::of(name).filter(|kind| is_part(*kind)).ok_or_else(|| {
         if name.ends_with(".so") {
-            let way_out = path_meant(name).unwrap_or_else(|| format!("write ./{name} or /DIR/{name}"));
+            let way_out = suggest_path(name).unwrap_or_else(|| format!("write ./{name} or /DIR/{name}"));
             return Failure::usage(format!("{name}: a layer in a file is named by a path with a slash: {way_out}"));
         }
         let known = Type::all().filter(|kind| is_part(*kind)).map(Type::name);
         let way_out = nearest(name, known)
-            .map_or_else(|| "strata layers lists them".to_owned(), |near| format!("is {near} meant?"));
+            .map_or_else(|| "strata layers lists them".to_owned(), |near| format!("did you mean {near}?"));
         Failure::usage(format!("there is no layer {name:?}: {way_out}"))
     })
 }
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn what_there_is_not_is_named() {
         let reason = |name| list(Some(name), Form::Text).unwrap_err().reason;
-        assert_eq!(reason("wrapsf"), "there is no layer \"wrapsf\": is wrapfs meant?");
+        assert_eq!(reason("wrapsf"), "there is no layer \"wrapsf\": did you mean wrapfs?");
         assert!(reason("strata").contains("strata layers lists them"));
         assert!(reason("upper.so").ends_with("with a slash: write ./upper.so or /DIR/upper.so"));
     }

@@ -6,7 +6,7 @@ use crate::registry;
 use core::time::Duration;
 use fuse::Transport;
 use rustix::mount::MountFlags;
-use stack::near::nearest;
+use stack::suggest::nearest;
 use stack::value::{one_of, seconds, size};
 use stack::{Given, LayerType, OptionSpec, Text, name_and_value};
 use std::ffi::OsString;
@@ -336,7 +336,7 @@ pub fn parse(bytes: &[u8], kind: Type, sloppy: bool) -> Result<Options, Failure>
             options.flags = effect.apply(options.flags);
         } else if KERNELS.contains(&name.as_str()) {
             kernels = kernels.or(Some(name));
-        } else if !options.own.go_on(item, branches) && !sloppy {
+        } else if !options.own.continue_list(item, branches) && !sloppy {
             return Err(unknown(&name, kind));
         }
     }
@@ -378,7 +378,7 @@ fn unknown(name: &str, kind: Type) -> Failure {
     let general = TABLE.iter().filter(|spec| spec.is_shown()).map(|spec| spec.name);
     let flags = ["ro", "rw", "nosuid", "nodev", "noexec", "noatime"];
     let near = nearest(name, own.chain(general).chain(flags));
-    let way_out = near.map_or_else(|| "see --help".to_owned(), |near| format!("is {near} meant?"));
+    let way_out = near.map_or_else(|| "see --help".to_owned(), |near| format!("did you mean {near}?"));
     Failure::usage(format!("unknown option {name}: {way_out} (-s ignores unknown options)"))
 }
 
@@ -524,9 +524,9 @@ mod tests {
     fn unknown_options_are_named_or_ignored() {
         assert_eq!(reason("dirs=/a,bogus=1"), "unknown option bogus: see --help (-s ignores unknown options)");
         assert!(reason("dirs=/a,bogus").contains("bogus"));
-        assert!(reason("dir=/a").contains("is dirs meant?"));
-        assert!(reason("dirs=/a,nosiud").contains("is nosuid meant?"));
-        assert!(reason("dirs=/a,chache=1").contains("is cache meant?"));
+        assert!(reason("dir=/a").contains("did you mean dirs?"));
+        assert!(reason("dirs=/a,nosiud").contains("did you mean nosuid?"));
+        assert!(reason("dirs=/a,chache=1").contains("did you mean cache?"));
         let sloppy = parse(b"bogus,dirs=/a,other=2,ro", union_type(), true).unwrap();
         assert_eq!(lists(&sloppy).unwrap().len(), 1);
         assert!(sloppy.read_only());

@@ -107,7 +107,7 @@ fn be_spared() {
 
 /// May this process change the owner of a file to another user? Root may, and root of a user namespace that has others.
 #[must_use]
-pub fn may_give_away() -> bool {
+pub fn may_chown() -> bool {
     let capable = rustix::thread::capabilities(None).map_or_else(
         |_| rustix::process::geteuid().is_root(),
         |sets| sets.effective.contains(rustix::thread::CapabilitySet::CHOWN),

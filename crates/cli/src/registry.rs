@@ -35,15 +35,15 @@ impl Catalog for Registry {
         plugin::load(path)
     }
 
-    fn path_meant(&self, name: &str) -> Option<String> {
-        path_meant(name)
+    fn suggest_path(&self, name: &str) -> Option<String> {
+        suggest_path(name)
     }
 }
 
 /// The path that was meant by the name of a file that is there: a path in a stack begins with `/`
 /// or `.`.
 #[must_use]
-pub fn path_meant(name: &str) -> Option<String> {
+pub fn suggest_path(name: &str) -> Option<String> {
     let is_file = !name.is_empty() && Path::new(name).symlink_metadata().is_ok();
     is_file.then(|| format!("did you mean ./{name}?"))
 }
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn files_of_that_name_are_seen() {
         // Tests run in the directory of the crate.
-        assert_eq!(path_meant("Cargo.toml").as_deref(), Some("did you mean ./Cargo.toml?"));
-        assert_eq!((path_meant("no-such-file"), path_meant("")), (None, None));
+        assert_eq!(suggest_path("Cargo.toml").as_deref(), Some("did you mean ./Cargo.toml?"));
+        assert_eq!((suggest_path("no-such-file"), suggest_path("")), (None, None));
     }
 }

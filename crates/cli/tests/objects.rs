@@ -121,7 +121,7 @@ fn what_is_written_in_rust_works_and_the_tutorial_too() {
     );
     unmount();
     assert!(refused(&["mount", &format!("{veil},block=0 / /mnt/data"), "/mnt/at"]).contains("block=0: 1 to"));
-    assert!(refused(&["mount", &format!("{veil},bolck=1 / /mnt/data"), "/mnt/at"]).contains("is block meant?"));
+    assert!(refused(&["mount", &format!("{veil},bolck=1 / /mnt/data"), "/mnt/at"]).contains("did you mean block?"));
 
     // The tutorial's blocks in its place.
     let tutorial = fs::read_to_string(top().join("docs/tutorial.md")).unwrap();
@@ -205,7 +205,7 @@ fn the_examples_in_c_are_mounted() {
     fs::set_permissions(&vowels, fs::Permissions::from_mode(0o777)).unwrap();
     let wrong = refused(&["mount", "/mnt/vowels.so / /mnt/data", "/mnt/at"]);
     assert!(
-        wrong.contains("part 1 of the stack: /mnt/vowels.so can't be used as a layer: others may write it"),
+        wrong.contains("part 1 of the stack: /mnt/vowels.so: cannot load as a layer: writable by group or others"),
         "{wrong}"
     );
 }

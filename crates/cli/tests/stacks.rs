@@ -323,7 +323,7 @@ fn what_is_wrong_in_a_branch_is_said_in_a_line() {
         assert!(said.contains(reason), "{stack}: {said}");
     }
     let many = format!("unionfs,dirs={}", ["[wrapfs / wrapfs / /mnt/a]"; 11].join(":"));
-    assert!(wrong(&many, 1).contains("32 are the most"));
+    assert!(wrong(&many, 1).contains("more than 32 parts"));
     for dir in ["/mnt/a", "/mnt/b"] {
         assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "nothing was written");
     }
@@ -341,7 +341,7 @@ fn what_is_wrong_is_said_in_a_line() {
     // snoopfs says where its warnings go on a machine without journal and syslog, unless it was told.
     let wrong = |stack: &str, code| refused(&["mount", stack, "/mnt/at", "-o", "logfile=/mnt/log"], code);
     assert!(
-        wrong("rto13 / /mnt/data", 1).contains("part 1 of the stack: there is no layer \"rto13\": is rot13 meant?")
+        wrong("rto13 / /mnt/data", 1).contains("part 1 of the stack: there is no layer \"rto13\": did you mean rot13?")
     );
     assert!(wrong("rot13,x=1 / /mnt/data", 1).contains("part 1 of the stack: rot13: unknown option x"));
     assert!(wrong("rot13 / /mnt/missing", 32).contains("directory /mnt/missing: no such directory"));

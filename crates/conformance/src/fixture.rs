@@ -1,63 +1,63 @@
-//! Short forms for what the cases do all the time.
+//! Helper functions for test cases.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode};
 
-/// The superuser with umask 0.
+/// Root with umask 0.
 pub const ROOT: Cx<'static> = Cx::internal(0, 0);
 
-/// Nobody's signal.
+/// A cancellation flag that is never set.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
-/// A plain user.
+/// Returns the context of an unprivileged user.
 #[must_use]
 pub const fn user(uid: u32, gid: u32, umask: u32) -> Cx<'static> {
     Cx::new(uid, gid, 0, umask, true, &NEVER)
 }
 
-/// `O_APPEND`, for reading and writing.
+/// Flags for reading and writing with `O_APPEND`.
 pub const APPEND: OpenFlags = OpenFlags(OpenFlags::RDWR.0 | 0o2000);
 
-/// A name that is one.
+/// Returns a valid name.
 #[must_use]
 pub fn name(bytes: &str) -> Name<'_> {
     Name::new(bytes.as_bytes()).unwrap()
 }
 
-/// A regular file with these bytes; mode 0644.
+/// Creates a regular file with this content and mode 0644.
 pub fn file(dir: &Arc<dyn Vnode>, at: &str, bytes: &[u8]) -> Entry {
     let (entry, open) = dir.create(&ROOT, name(at), 0o644, OpenFlags::RDWR).unwrap();
     assert_eq!(open.write(&ROOT, bytes, 0), Ok(bytes.len()));
     entry
 }
 
-/// A directory; mode 0755.
+/// Creates a directory with mode 0755.
 pub fn dir(parent: &Arc<dyn Vnode>, at: &str) -> Arc<dyn Vnode> {
     parent.mkdir(&ROOT, name(at), 0o755).unwrap().vnode
 }
 
-/// What is there.
+/// Looks up a name.
 pub fn find(dir: &Arc<dyn Vnode>, at: &str) -> Option<Entry> {
     dir.lookup(&ROOT, name(at)).unwrap()
 }
 
-/// What must be there.
+/// Looks up a name that must exist.
 pub fn must_find(dir: &Arc<dyn Vnode>, at: &str) -> Entry {
     find(dir, at).unwrap_or_else(|| panic!("{at} is not there"))
 }
 
-/// Attributes.
+/// Returns the attributes.
 pub fn attr(vnode: &Arc<dyn Vnode>) -> Attr {
     vnode.getattr(&ROOT).unwrap()
 }
 
-/// The bytes of a file.
+/// Returns the content of a file.
 pub fn bytes(vnode: &Arc<dyn Vnode>) -> Vec<u8> {
     read_from(&*vnode.open(&ROOT, OpenFlags::RDONLY).unwrap(), 0, 1 << 20)
 }
 
-/// Up to `len` bytes of an open file.
+/// Reads up to `len` bytes from an open file.
 pub fn read_from(file: &dyn OpenFile, offset: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     let len = file.read(&ROOT, &mut out, offset).unwrap();
@@ -65,7 +65,7 @@ pub fn read_from(file: &dyn OpenFile, offset: u64, len: usize) -> Vec<u8> {
     out
 }
 
-/// Names, kinds and numbers in a directory, in the order of names, each with its cookie.
+/// Lists the names, types and numbers of a directory in name order, using the cookie of each entry.
 pub fn list(dir: &Arc<dyn Vnode>) -> Vec<(Vec<u8>, Kind, u64)> {
     let mut all = Vec::new();
     dir.readdir(&ROOT, 0, &mut |entry| {
@@ -78,17 +78,17 @@ pub fn list(dir: &Arc<dyn Vnode>) -> Vec<(Vec<u8>, Kind, u64)> {
     all
 }
 
-/// The names in a directory, in order.
+/// Lists the names in a directory in order.
 pub fn names(dir: &Arc<dyn Vnode>) -> Vec<String> {
     list(dir).into_iter().map(|(name, ..)| String::from_utf8(name).unwrap()).collect()
 }
 
-/// A rename without flags.
+/// Renames without flags.
 pub fn rename(from: &Arc<dyn Vnode>, old: &str, to: &Arc<dyn Vnode>, new: &str) -> Result<()> {
     from.rename(&ROOT, name(old), to, name(new), RenameFlags::default())
 }
 
-/// The errno that something that must fail answers. What it answers instead is dropped.
+/// Returns the errno of an operation that must fail, and drops the result if it succeeds.
 #[allow(clippy::needless_pass_by_value)]
 pub fn errno<T>(result: Result<T>) -> Errno {
     match result {
@@ -97,7 +97,8 @@ pub fn errno<T>(result: Result<T>) -> Errno {
     }
 }
 
-/// Does this file system count the names of directories? Some always answer 1, which find(1) and others understand.
+/// Whether this file system maintains link counts of directories. Some always report 1, which
+/// find(1) and other programs handle.
 #[must_use]
 pub fn counts_directories(root: &Arc<dyn Vnode>) -> bool {
     attr(root).nlink >= 2

@@ -1,27 +1,27 @@
-//! File handles of a whole tree: number and generation of every object, as a kernel or an NFS
-//! client keeps them.
+//! File handles of a whole tree: number and generation of every object, as the kernel or an NFS
+//! client stores them.
 
 use crate::fixture::ROOT;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use vnode::{Attr, Errno, Kind, Layer, Name, Vnode};
 
-/// What is known of an object beside its handle.
+/// The known properties of an object, besides its handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Object {
     generation: u32,
     kind: Kind,
     attr: Attr,
-    /// Its names: number of the directory, and name; sorted.
+    /// Its names, sorted: number of the directory, and name.
     names: Vec<(u64, Vec<u8>)>,
 }
 
-/// The handles of all objects of a tree but its root.
+/// The handles of all objects of a tree except its root.
 #[derive(Clone, Debug, Default)]
 pub struct Handles(BTreeMap<u64, Object>);
 
 impl Handles {
-    /// Walks the tree.
+    /// Collects the handles by walking the tree.
     #[must_use]
     pub fn of(layer: &dyn Layer) -> Self {
         let mut all = Self::default();
@@ -51,18 +51,19 @@ impl Handles {
         all
     }
 
-    /// How many there are.
+    /// Returns the number of handles.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The numbers.
+    /// Returns the object numbers.
     pub fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
         self.0.keys().copied()
     }
 
-    /// Each must lead to its object, and the object's names must be those that it has in the tree.
+    /// Checks that each handle resolves to its object, and that the object has the same names as in
+    /// the tree.
     pub fn check(&self, layer: &dyn Layer) {
         for (&number, wanted) in &self.0 {
             let vnode = layer.vnode(&ROOT, number).unwrap_or_else(|e| panic!("{number:#x} {wanted:?}: {e}"));
@@ -72,13 +73,13 @@ impl Handles {
                 attr: vnode.getattr(&ROOT).unwrap(),
                 names: names(&vnode),
             };
-            // Looking is allowed to move times of access.
+            // Access times may change by reading.
             let attr = Attr { atime: wanted.attr.atime, ..found.attr };
             assert_eq!(Object { attr, ..found }, *wanted, "{number:#x}");
         }
     }
 
-    /// Those whose objects are not in `present` must be stale, or lead to objects of another generation.
+    /// Checks that handles of objects not in `present` are stale or resolve to another generation.
     pub fn check_gone(&self, layer: &dyn Layer, present: &Self) {
         for (&number, gone) in self.0.iter().filter(|(number, _)| !present.0.contains_key(number)) {
             match layer.vnode(&ROOT, number) {

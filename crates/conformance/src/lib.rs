@@ -1,13 +1,16 @@
-//! What every layer must do, whatever it is over: tests of the vnode interface that take any [`vnode::Layer`].
+//! Conformance tests for layers: tests of the vnode interface that accept any [`vnode::Layer`].
 //!
-//! * [`ALL`] are the cases: each takes an empty, writable layer, tests one behaviour and panics if it is not what POSIX and the
-//!   interface ask for. [`run_all`] runs them all, each on a layer of its own.
-//! * [`handles::Handles`] are the numbers of all objects of a tree, to be found again when nobody holds them.
-//! * [`random::compare`] does the same random operations on two layers and compares every answer and the trees.
+//! * [`ALL`] lists the cases. Each takes an empty, writable layer, tests one behavior, and panics
+//!   if it violates POSIX or the interface. [`run_all`] runs all cases, each on a new layer.
+//! * [`handles::Handles`] records the numbers of all objects of a tree and checks that they are
+//!   still found after all references have been dropped.
+//! * [`random::compare`] applies the same random operations to two layers and compares all results
+//!   and the trees.
 //!
-//! What a file system may lack (`O_TMPFILE`, `fallocate`, reflinks, ACLs) is not tested where it answers `EOPNOTSUPP`.
+//! Optional features (`O_TMPFILE`, `fallocate`, reflinks, ACLs) are not tested if they return
+//! `EOPNOTSUPP`.
 #![forbid(unsafe_code)]
-// A test library: a failed expectation is a panic.
+// A test library: a failed expectation panics.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::missing_panics_doc)]
 
 pub mod cases;
@@ -19,19 +22,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use vnode::Layer;
 
-/// One behaviour.
+/// A test of one behavior.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// Its name, that of the function.
+    /// The name of the function.
     pub name: &'static str,
-    /// Panics if the layer, empty at the beginning, behaves otherwise.
+    /// Panics if the layer misbehaves. The layer must be empty.
     pub run: fn(&dyn Layer),
 }
 
 pub use cases::ALL;
 
-/// Runs every case on a layer that `fresh` makes for it, but those named in `except`, and panics in the end if any failed,
-/// naming them.
+/// Runs every case except those named in `except`, each on a layer created by `fresh`. Panics at
+/// the end with the names of the failed cases.
 pub fn run_all_except(except: &[&str], mut fresh: impl FnMut() -> Arc<dyn Layer>) {
     let mut failed = Vec::new();
     for case in ALL.iter().filter(|case| !except.contains(&case.name)) {
@@ -43,7 +46,7 @@ pub fn run_all_except(except: &[&str], mut fresh: impl FnMut() -> Arc<dyn Layer>
     assert!(failed.is_empty(), "{} of {} cases failed: {}", failed.len(), ALL.len(), failed.join(", "));
 }
 
-/// Runs every case.
+/// Runs every case, each on a layer created by `fresh`.
 pub fn run_all(fresh: impl FnMut() -> Arc<dyn Layer>) {
     run_all_except(&[], fresh);
 }

@@ -1,6 +1,7 @@
-//! Random operations, the same on two layers, with every answer and the trees compared.
+//! Applies the same random operations to two layers, and compares all results and the trees.
 //!
-//! The sequence depends on the seed alone. A difference panics with the seed, the step, and the operations before it.
+//! The sequence depends only on the seed. A difference panics with the seed, the step and the
+//! preceding operations.
 
 mod ops;
 mod rng;
@@ -15,13 +16,13 @@ use memfs::Dump;
 use std::collections::VecDeque;
 use vnode::{Layer, SetAttr};
 
-/// How many operations before a difference are shown.
+/// Number of preceding operations shown with a difference.
 const SHOWN: usize = 30;
 
-/// How many operations are done between two comparisons of the whole trees.
+/// Number of operations between comparisons of the whole trees.
 const BETWEEN_DUMPS: u64 = 200;
 
-/// Does `steps` random operations on two empty layers and compares them.
+/// Applies `steps` random operations to two empty layers and compares them.
 pub fn compare(seed: u64, steps: u64, a: &dyn Layer, b: &dyn Layer) {
     let mut rng = Rng::new(seed);
     for layer in [a, b] {
@@ -53,8 +54,8 @@ pub fn compare(seed: u64, steps: u64, a: &dyn Layer, b: &dyn Layer) {
     compare_trees(&format!("seed {seed}, in the end\n{}", shown(&last)), a, b);
 }
 
-/// Does `steps` random operations on one layer, whatever is there. Their answers count for nothing.
-pub fn go_on(seed: u64, steps: u64, layer: &dyn Layer) {
+/// Applies `steps` random operations to one layer, whatever its content. Results are ignored.
+pub fn apply_random(seed: u64, steps: u64, layer: &dyn Layer) {
     let mut rng = Rng::new(seed);
     let mut side = Side::new(layer, false);
     for _ in 0..steps {
@@ -62,7 +63,7 @@ pub fn go_on(seed: u64, steps: u64, layer: &dyn Layer) {
     }
 }
 
-/// Compares two trees: all that must not differ between two file systems.
+/// Compares everything in two trees that must not differ between file systems.
 pub fn compare_trees(when: &str, a: &dyn Layer, b: &dyn Layer) {
     let counts = counts_directories(&a.root()) && counts_directories(&b.root());
     let tree = |layer| {

@@ -1,4 +1,4 @@
-//! The suite, on the layers of this workspace that need no other.
+//! Runs the suite on the layers of this workspace that need no other layer.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod scratch;
@@ -28,10 +28,11 @@ fn wrapfs_over_memfs() {
     run_all(|| WrapFs::new(MemFs::new()));
 }
 
-/// On each kind of file system that is at hand, with directories of the host that the options turn into layers.
+/// Runs the suite on each available kind of host file system, over host directories that `stack`
+/// turns into layers.
 fn on_the_host(options: HostOptions, stack: impl Fn(Arc<HostFs>) -> Arc<dyn Layer>) {
     if !is_root() {
-        eprintln!("not run: it makes objects for other users, which takes root");
+        eprintln!("skipped: creating objects for other users requires root");
         return;
     }
     for place in [std::env::temp_dir(), Path::new("/dev/shm").to_owned()] {

@@ -1,4 +1,4 @@
-//! Random operations on the host and in memory leave the same trees.
+//! Random operations on the host and in memory produce the same trees.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod scratch;
@@ -10,7 +10,7 @@ use scratch::{Scratch, is_root};
 use std::path::Path;
 use wrapfs::WrapFs;
 
-/// `STRATA_SEEDS=FROM..TO` chooses other seeds.
+/// `STRATA_SEEDS=FROM..TO` selects other seeds.
 fn seeds() -> std::ops::Range<u64> {
     let chosen = std::env::var("STRATA_SEEDS").ok().and_then(|range| {
         let (from, to) = range.split_once("..")?;
@@ -21,7 +21,7 @@ fn seeds() -> std::ops::Range<u64> {
 
 fn host_like_memory(options: HostOptions) {
     if !is_root() {
-        eprintln!("not run: it makes objects for other users, which takes root");
+        eprintln!("skipped: creating objects for other users requires root");
         return;
     }
     for place in [std::env::temp_dir(), Path::new("/dev/shm").to_owned()] {

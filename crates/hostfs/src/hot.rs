@@ -427,7 +427,7 @@ mod tests {
     fn writers_open_the_host_file_and_kept_descriptors_are_read_only() {
         let scratch = Scratch::new("write");
         let writer = scratch.open(7, OpenFlags::WRONLY);
-        let kept = writer.backing().unwrap().kept.unwrap();
+        let kept = writer.backing().unwrap().cached.unwrap();
         kept.registration.set(Arc::new(7_u32));
         assert_ne!(kept.file.as_raw_fd(), number_of(&writer));
         assert_eq!(rustix::io::write(kept.file, b"lost"), Err(Errno::BADF));
@@ -436,7 +436,7 @@ mod tests {
         // Later opens find the registration, whether they read or write.
         for flags in [OpenFlags::RDONLY, OpenFlags::WRONLY, OpenFlags::RDWR] {
             let file = scratch.open(8, flags);
-            let kept = file.backing().unwrap().kept.unwrap();
+            let kept = file.backing().unwrap().cached.unwrap();
             assert_eq!(kept.registration.get::<u32>(|_| true).as_deref(), Some(&7));
         }
         // The host refuses to open a running program for writing, although it is kept.

@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-use vnode::{Backing, Cx, Errno, Kept, OpenFlags, Result, SHARDS, shard_of};
+use vnode::{Backing, CachedBacking, Cx, Errno, OpenFlags, Result, SHARDS, shard_of};
 
 /// Identifies a shared descriptor: inode, user and open flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,8 +123,8 @@ impl OpenFd {
 
     /// Returns the host file, and the place for its registration.
     pub(crate) fn backing(&self) -> Backing<'_> {
-        let kept = self.hot.as_ref().map(|hot| Kept { file: hot.as_fd(), registration: hot.registration() });
-        Backing { file: self.as_fd(), kept }
+        let cached = self.hot.as_ref().map(|hot| CachedBacking { file: hot.as_fd(), registration: hot.registration() });
+        Backing { file: self.as_fd(), cached }
     }
 
     /// Number of failed syncs.

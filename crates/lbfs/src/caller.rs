@@ -50,7 +50,7 @@ impl Caller {
     fn cx(&self) -> Cx<'_> {
         let cx = Cx::new(self.account, self.gid, self.pid, 0, true, &NEVER).as_server(self.uid, self.gid);
         let cx = if self.internal { cx } else { cx.held_for_caller() };
-        self.call.as_ref().map_or(cx, |call| cx.of_call(call))
+        self.call.as_ref().map_or(cx, |call| cx.with_call(call))
     }
 }
 

@@ -656,7 +656,7 @@ fn replicas_know_the_caller_and_say_how_long_an_answer_holds() {
         }
         let call = Call::new(&Groups);
         let lifetimes = || [call.names_lifetime(USUAL), call.attributes_lifetime(USUAL)].map(|time| time.as_secs());
-        let cx = Cx::new(5, 5, 7, 0, true, &never).of_call(&call);
+        let cx = Cx::new(5, 5, 7, 0, true, &never).with_call(&call);
         // Either replica answers one of the two.
         for file in ["none", "neither"] {
             assert!(fs.root().lookup(&cx, name(file)).unwrap().is_none());

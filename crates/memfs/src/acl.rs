@@ -1,4 +1,5 @@
-//! POSIX ACLs, as far as creation and chmod need them: stored as the bytes of `system.posix_acl_*`.
+//! POSIX ACLs, as far as creation and chmod need them, stored in the format of
+//! `system.posix_acl_*`.
 
 use crate::tree::Inode;
 
@@ -10,13 +11,13 @@ const GROUP_OBJ: u16 = 4;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// The header: version 2. After it, entries of 8 bytes: tag, permissions, id, little-endian.
+/// Header: version 2. It is followed by 8-byte entries: tag, permissions, ID, little-endian.
 const HEADER: [u8; 4] = [2, 0, 0, 0];
 
-/// The bytes of an entry.
+/// Size of an entry in bytes.
 const ENTRY: usize = 8;
 
-/// Is it an ACL at all?
+/// Whether this is a well-formed ACL.
 pub(crate) fn is_valid(acl: &[u8]) -> bool {
     acl.strip_prefix(&HEADER).is_some_and(|entries| entries.len() % ENTRY == 0)
 }
@@ -30,7 +31,7 @@ fn entries(acl: &[u8]) -> impl Iterator<Item = (u16, u16)> {
         .map(|&[a, b, c, d, ..]| (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])))
 }
 
-/// Changes the permissions of the entries that a mode's classes stand for.
+/// Changes the permissions of the entries that correspond to the mode's classes.
 fn map_classes(acl: &mut [u8], mut change: impl FnMut(u32, u16) -> u16) {
     let group_class = if entries(acl).any(|(tag, _)| tag == MASK) { MASK } else { GROUP_OBJ };
     for entry in acl.get_mut(HEADER.len()..).unwrap_or(&mut []).as_chunks_mut::<ENTRY>().0 {
@@ -47,7 +48,7 @@ fn map_classes(acl: &mut [u8], mut change: impl FnMut(u32, u16) -> u16) {
     }
 }
 
-/// The permission bits that an access ACL stands for.
+/// Returns the permission bits that an access ACL corresponds to.
 pub(crate) fn mode_of(acl: &[u8]) -> u32 {
     let mut mode = 0;
     map_classes(&mut acl.to_vec(), |shift, perm| {
@@ -57,12 +58,12 @@ pub(crate) fn mode_of(acl: &[u8]) -> u32 {
     mode
 }
 
-/// Does it say no more than a mode does?
+/// Whether the ACL is equivalent to a mode.
 pub(crate) fn is_minimal(acl: &[u8]) -> bool {
     entries(acl).all(|(tag, _)| matches!(tag, USER_OBJ | GROUP_OBJ | OTHER))
 }
 
-/// A mode was set: the ACL follows.
+/// Updates the ACL after a change of the mode.
 pub(crate) fn follow_mode(inode: &mut Inode) {
     let perm = inode.perm;
     if let Some(acl) = inode.xattrs.get_mut(ACCESS) {
@@ -70,7 +71,8 @@ pub(crate) fn follow_mode(inode: &mut Inode) {
     }
 }
 
-/// What a new object gets: its permission bits, and its ACLs from the default ACL of its directory. Without one the umask counts.
+/// Sets the permission bits and ACLs of a new object from the default ACL of its directory. Without
+/// one, the umask applies.
 pub(crate) fn inherit(default: Option<&[u8]>, inode: &mut Inode, umask: u32) {
     let Some(default) = default else {
         inode.perm &= !(umask & 0o777);

@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What is allocated at a time, in bytes.
+/// Allocation unit in bytes.
 pub(crate) const PAGE: u64 = 4096;
 
-/// The bytes of a file: pages that were written, and holes between them. Copies share pages.
+/// The data of a file: written pages with holes between them. Copies share pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Data {
     size: u64,
@@ -16,12 +16,12 @@ impl Data {
         self.size
     }
 
-    /// Pages that are allocated.
+    /// Returns the number of allocated pages.
     pub(crate) fn allocated(&self) -> u64 {
         self.pages.len() as u64
     }
 
-    /// Those that writing the range would allocate.
+    /// Returns the number of pages that writing the range would allocate.
     pub(crate) fn needed(&self, offset: u64, len: u64) -> u64 {
         if len == 0 {
             return 0;
@@ -48,7 +48,7 @@ impl Data {
         len
     }
 
-    /// Writes all; the file grows if need be.
+    /// Writes all data, extending the file if needed.
     pub(crate) fn write(&mut self, data: &[u8], offset: u64) {
         let mut done = 0;
         while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
@@ -69,7 +69,7 @@ impl Data {
         Arc::make_mut(self.pages.entry(index).or_insert_with(|| Arc::new([0; PAGE as usize])))
     }
 
-    /// Cuts or grows; what it grows by is a hole.
+    /// Truncates, or extends by a hole.
     pub(crate) fn truncate(&mut self, size: u64) {
         if size < self.size {
             self.zero(size, self.size.next_multiple_of(PAGE) - size);
@@ -78,7 +78,7 @@ impl Data {
         self.size = size;
     }
 
-    /// Allocates pages of zeros; grows the file unless `keep_size`.
+    /// Allocates pages of zeros. Extends the file unless `keep_size` is set.
     pub(crate) fn allocate(&mut self, offset: u64, len: u64, keep_size: bool) {
         let end = offset + len;
         for index in offset / PAGE..end.div_ceil(PAGE) {
@@ -89,11 +89,11 @@ impl Data {
         }
     }
 
-    /// Makes a hole: whole pages go, parts of pages become zeros.
+    /// Punches a hole: whole pages are freed, partial pages zeroed.
     pub(crate) fn punch(&mut self, offset: u64, len: u64) {
         let end = offset + len;
         self.zero(offset, len);
-        // A range within one page holds no whole page: its first whole page comes after its last.
+        // A range within one page contains no whole page: its first whole page lies after its last.
         let first = offset.div_ceil(PAGE);
         let whole: Vec<u64> = self.pages.range(first..first.max(end / PAGE)).map(|(&index, _)| index).collect();
         for index in whole {
@@ -101,7 +101,7 @@ impl Data {
         }
     }
 
-    /// Overwrites what is allocated of the range with zeros.
+    /// Zeroes the allocated part of the range.
     pub(crate) fn zero(&mut self, offset: u64, len: u64) {
         let end = offset + len;
         let touched = self.pages.range_mut(offset / PAGE..end.div_ceil(PAGE));
@@ -114,13 +114,13 @@ impl Data {
         }
     }
 
-    /// The first data at or after the offset; `None` if there is none before the end.
+    /// Returns the next data at or after the offset, or `None` if there is none before the end.
     pub(crate) fn next_data(&self, offset: u64) -> Option<u64> {
         let (&index, _) = self.pages.range(offset / PAGE..).next()?;
         Some(offset.max(index * PAGE)).filter(|&found| found < self.size)
     }
 
-    /// The first hole at or after the offset: the end of the file counts as one.
+    /// Returns the next hole at or after the offset. The end of the file counts as a hole.
     pub(crate) fn next_hole(&self, offset: u64) -> u64 {
         let mut index = offset / PAGE;
         while self.pages.contains_key(&index) {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_does_not_come_back() {
+    fn truncated_data_does_not_reappear() {
         let mut data = Data::default();
         data.write(&[7; 6000], 0);
         data.truncate(10);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn punching_takes_whole_pages_and_zeroes_parts() {
+    fn punching_frees_whole_pages_and_zeroes_parts() {
         let mut data = Data::default();
         data.write(&[7; 4 * PAGE as usize], 0);
         data.punch(PAGE / 2, 2 * PAGE);

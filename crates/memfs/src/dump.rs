@@ -3,15 +3,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, Result, Time, Vnode};
 
-/// A whole tree as a value that can be compared and printed. Keys are paths from the root, without a leading `/`; the root's is
-/// empty.
+/// A whole tree as a value that can be compared and printed. Keys are paths from the root without a
+/// leading `/`; the root's key is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dump(pub BTreeMap<Vec<u8>, Node>);
 
-/// One name in a tree.
+/// A name in a tree, with the properties of its object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// What it is.
+    /// The object's type.
     pub kind: Kind,
     /// Permission bits.
     pub perm: u32,
@@ -19,26 +19,26 @@ pub struct Node {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Number of names.
+    /// Number of hard links.
     pub nlink: u32,
-    /// Size in bytes; 0 for directories, whose size says something about the file system only.
+    /// Size in bytes; 0 for directories, whose size is specific to the file system.
     pub size: u64,
     /// Device number.
     pub rdev: u64,
-    /// The bytes of a regular file, the target of a symbolic link.
+    /// The data of a regular file, or the target of a symbolic link.
     pub data: Vec<u8>,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// The first path, in order, by which the same object is reached.
+    /// The first path of the object, in sorted order.
     pub first: Vec<u8>,
-    /// Number of the object; see [`Dump::without_ids`].
+    /// The object's number; see [`Dump::without_ids`].
     pub ino: u64,
-    /// Last change of the data; see [`Dump::without_times`].
+    /// Time of last data modification; see [`Dump::without_times`].
     pub mtime: Option<Time>,
 }
 
 impl Dump {
-    /// Reads a whole layer through its own interface.
+    /// Reads a whole layer through the vnode interface.
     ///
     /// # Errors
     /// Those of the layer.
@@ -48,7 +48,7 @@ impl Dump {
         Ok(Self(walk.nodes))
     }
 
-    /// The same without times, which differ between a clock and a counter.
+    /// Returns the dump without times, for comparing file systems with different clocks.
     #[must_use]
     pub fn without_times(mut self) -> Self {
         for node in self.0.values_mut() {
@@ -57,7 +57,7 @@ impl Dump {
         self
     }
 
-    /// The same without numbers, which differ between two file systems.
+    /// Returns the dump without numbers, for comparing different file systems.
     #[must_use]
     pub fn without_ids(mut self) -> Self {
         for node in self.0.values_mut() {
@@ -66,7 +66,8 @@ impl Dump {
         self
     }
 
-    /// The same without link counts of directories, which some file systems do not keep (btrfs: always 1).
+    /// Returns the dump without link counts of directories, which some file systems do not keep
+    /// (always 1 on btrfs).
     #[must_use]
     pub fn without_directory_counts(mut self) -> Self {
         for node in self.0.values_mut().filter(|node| node.kind == Kind::Directory) {
@@ -75,7 +76,7 @@ impl Dump {
         self
     }
 
-    /// The differences to another, one line for each path; empty if there are none.
+    /// Returns the differences from another dump, one entry per path; empty if there are none.
     #[must_use]
     pub fn differences(&self, other: &Self) -> String {
         let mut out = String::new();
@@ -97,7 +98,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// In the order of names, so that the same tree gives the same value.
+    /// Visits entries in name order, so that equal trees give equal dumps.
     fn visit(&mut self, path: &[u8], vnode: &Arc<dyn Vnode>) -> Result<()> {
         let node = self.node(path, vnode)?;
         let is_dir = node.kind == Kind::Directory;
@@ -163,7 +164,7 @@ fn xattrs(vnode: &Arc<dyn Vnode>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let cx = Cx::internal(0, 0);
     let mut names = vec![0; 65536];
     let len = match vnode.listxattr(&cx, &mut names) {
-        // A file system without any.
+        // A file system without extended attributes.
         Err(Errno::OPNOTSUPP) => 0,
         other => other?,
     };
@@ -178,7 +179,7 @@ fn xattrs(vnode: &Arc<dyn Vnode>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     Ok(found)
 }
 
-/// As much of the bytes as a person reads.
+/// Shortens bytes for printing.
 fn excerpt(bytes: &[u8]) -> String {
     match bytes.get(..32) {
         Some(start) => format!("\"{}\"...", start.escape_ascii()),

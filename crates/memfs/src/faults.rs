@@ -7,11 +7,11 @@ use vnode::{Errno, Result};
 /// Which operations are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// All.
+    /// All operations.
     All,
-    /// Those that can change something.
+    /// Operations that can change something.
     Changes,
-    /// Those of one kind.
+    /// Operations of one kind.
     Only(Op),
 }
 
@@ -28,30 +28,31 @@ impl Count {
 /// What happens at the chosen operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails with this, and changes nothing. Later ones work.
+    /// The operation fails with this errno and changes nothing. Later operations work.
     Error(Errno),
-    /// It and all later counted ones fail with this, and change nothing.
+    /// The operation and all later counted ones fail with this errno and change nothing.
     Errors(Errno),
-    /// It and every later operation on every file system of the plan fails with `EIO` and changes nothing.
+    /// The operation and every later one on all file systems of the plan fail with `EIO` and change
+    /// nothing.
     Crash,
 }
 
-/// When what happens.
+/// A fault and when it happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Which operations are counted.
     pub count: Count,
-    /// At which of them: 1 is the first.
+    /// The counted operation that fails, starting at 1.
     pub at: u64,
-    /// What happens then.
+    /// The fault to inject.
     pub fault: Fault,
 }
 
-/// A plan of faults and a counter of operations, shared by the file systems that were made with it.
+/// A fault plan and operation counters, shared by the file systems created with it.
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Arc<Mutex<State>>);
 
-/// Something to be called at a chosen operation, before it.
+/// A callback that runs before a chosen operation.
 struct Hook {
     at: u64,
     call: Box<dyn FnOnce() + Send>,
@@ -76,7 +77,7 @@ struct State {
 }
 
 impl Faults {
-    /// No faults yet.
+    /// Creates an empty plan.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -86,69 +87,72 @@ impl Faults {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts counting anew, for this plan. Ends a crash too, as far as the plan is concerned: see [`crate::MemFs::recover`].
+    /// Restarts the counters with this plan. This also ends the plan's crash; see
+    /// [`crate::MemFs::recover`].
     pub fn arm(&self, plan: Plan) {
         *self.state() = State { plan: Some(plan), ..State::default() };
     }
 
-    /// Starts counting anew, without a plan: `call` is called before the operation `at` of those that follow, on its thread. It may
-    /// use the file systems of the plan, and arm a plan of faults.
+    /// Restarts the counters without a fault plan and calls `call` before the `at`-th following
+    /// operation, on the thread of that operation. It may use the file systems and arm a fault
+    /// plan.
     pub fn call_at(&self, at: u64, call: impl FnOnce() + Send + 'static) {
         *self.state() = State { hook: Some(Hook { at, call: Box::new(call) }), ..State::default() };
     }
 
-    /// Has what [`Faults::call_at`] was given not been called yet? It no longer will be.
+    /// Cancels the callback of [`Faults::call_at`]. Returns whether it had not been called yet.
     #[must_use]
     pub fn forget_call(&self) -> bool {
         self.state().hook.take().is_some()
     }
 
-    /// No faults from here on. The counters stay; a crash stays.
+    /// Disables faults. Counters are kept, and so is a crash.
     pub fn disarm(&self) {
         self.state().plan = None;
     }
 
-    /// Starts counting anew, without a plan.
+    /// Restarts the counters without a plan.
     pub fn reset(&self) {
         *self.state() = State::default();
     }
 
-    /// Starts counting anew, without a plan, and notes the kind of each operation for [`Faults::log`].
+    /// Restarts the counters without a plan, and records the kind of each operation for
+    /// [`Faults::log`].
     pub fn record(&self) {
         *self.state() = State { log: Some(Vec::new()), ..State::default() };
     }
 
-    /// What was done since [`Faults::record`].
+    /// Returns the operations since [`Faults::record`].
     #[must_use]
     pub fn log(&self) -> Vec<Op> {
         self.state().log.clone().unwrap_or_default()
     }
 
-    /// Operations since the counting began.
+    /// Returns the number of operations since the counters were restarted.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.state().seen
     }
 
-    /// Those of them that could change something.
+    /// Returns the number of operations that could change something.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.state().changes
     }
 
-    /// Has the plan's moment come?
+    /// Whether the fault has been injected.
     #[must_use]
     pub fn fired(&self) -> bool {
         self.state().fired
     }
 
-    /// Has the plan's crash happened?
+    /// Whether the plan's crash has happened.
     #[must_use]
     pub fn crashed(&self) -> bool {
         self.state().crashed
     }
 
-    /// Asked at the beginning of each operation.
+    /// Counts an operation and injects the fault. Called at the start of each operation.
     pub(crate) fn meet(&self, op: Op) -> Result<()> {
         let mut state = self.state();
         if state.crashed {

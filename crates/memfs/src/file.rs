@@ -6,10 +6,10 @@ use std::any::Any;
 use std::sync::Arc;
 use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SeekFrom};
 
-/// How much is copied at a time, in bytes.
+/// Number of bytes copied at a time.
 const COPY_STEP: usize = 1 << 20;
 
-/// The largest size of a file.
+/// Maximum size of a file.
 const SIZE_MAX: u64 = i64::MAX as u64;
 
 const KEEP_SIZE: u32 = 1;
@@ -28,12 +28,12 @@ impl MemFile {
         Self { vnode, flags }
     }
 
-    /// `EBADF` unless it was opened for writing.
+    /// Fails with `EBADF` unless the file is open for writing.
     fn must_write(&self) -> Result<()> {
         if self.flags.writes() { Ok(()) } else { Err(Errno::BADF) }
     }
 
-    /// Ranges of one file that overlap can't be copied: `EINVAL`.
+    /// Fails with `EINVAL` if the ranges of a copy within one file overlap.
     fn check_overlap(&self, source: &Self, from: u64, to: u64, len: u64) -> Result<()> {
         if !source.flags.reads() {
             return Err(Errno::BADF);
@@ -46,7 +46,7 @@ impl MemFile {
         if from.abs_diff(to) < len { Err(Errno::INVAL) } else { Ok(()) }
     }
 
-    /// Writes as much as there is space for.
+    /// Writes as much as fits.
     fn put(&self, op: Op, data: &[u8], offset: u64) -> Result<usize> {
         let mut tree = self.vnode.fs.begin_change(op)?;
         self.must_write()?;
@@ -57,7 +57,7 @@ impl MemFile {
         let room = SIZE_MAX.checked_sub(offset).filter(|&room| room > 0 || data.is_empty()).ok_or(Errno::FBIG)?;
         let mut len = (data.len() as u64).min(room);
         while len > 0 && inode.data.needed(offset, len) > free {
-            // Back to the last end of a page before.
+            // Round down to the end of the last page that fits.
             len = ((offset + len - 1) / PAGE * PAGE).saturating_sub(offset);
         }
         if len == 0 && !data.is_empty() {
@@ -72,7 +72,7 @@ impl MemFile {
     }
 }
 
-/// The data changed.
+/// Updates the metadata after a change of the data.
 fn wrote(inode: &mut Inode, now: vnode::Time) {
     (inode.mtime, inode.ctime) = (now, now);
     inode.xattrs.remove(crate::xattr::CAPABILITY);

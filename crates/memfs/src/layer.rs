@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use vnode::{Command, Cx, Errno, Layer, Properties, Result, Upcalls, Vnode};
 
-/// A file system in memory.
+/// An in-memory file system.
 #[derive(Debug)]
 pub struct MemFs {
     fs: Arc<Shared>,
@@ -15,13 +15,13 @@ pub struct MemFs {
 }
 
 impl MemFs {
-    /// An empty one, without faults.
+    /// Creates an empty file system without faults.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Self::with(MemOptions::default(), &Faults::new())
     }
 
-    /// An empty one.
+    /// Creates an empty file system.
     #[must_use]
     pub fn with(options: MemOptions, faults: &Faults) -> Arc<Self> {
         let tree = Arc::new(Mutex::new(Tree::new(options.uid, options.gid)));
@@ -34,53 +34,54 @@ impl MemFs {
         Arc::new(Self { fs, root })
     }
 
-    /// What a mount after a crash, at this moment or when the plan of the faults said, would find, with a new plan.
+    /// Returns the file system that a mount after a crash would find, with a new fault plan. The
+    /// crash is the one of the plan, or happens now.
     #[must_use]
     pub fn recover(&self, faults: &Faults) -> Arc<Self> {
         let tree = self.fs.tree().after_crash(self.fs.options.lose_data);
         Self::over(Arc::new(Mutex::new(tree)), self.fs.options, faults.clone())
     }
 
-    /// The same tree, as it is and as it changes, through a layer without faults and limits.
+    /// Returns the same tree, including later changes, without faults and limits.
     #[must_use]
     pub fn calm(&self) -> Arc<Self> {
         let options = MemOptions { space: u64::MAX, ..self.fs.options };
         Self::over(Arc::clone(&self.fs.tree), options, Faults::new())
     }
 
-    /// A copy of the tree in a file system of its own.
+    /// Returns an independent copy of the tree.
     #[must_use]
     pub fn fork(&self, faults: &Faults) -> Arc<Self> {
         let tree = self.fs.tree().after_crash(false);
         Self::over(Arc::new(Mutex::new(tree)), self.fs.options, faults.clone())
     }
 
-    /// The plan of faults that this was made with.
+    /// Returns the fault plan of the file system.
     #[must_use]
     pub fn faults(&self) -> &Faults {
         &self.fs.faults
     }
 
-    /// From here on every change answers `EROFS`, or no more.
+    /// Makes every change fail with `EROFS`, or ends that.
     pub fn set_read_only(&self, read_only: bool) {
         self.fs.read_only.store(read_only, Ordering::Relaxed);
     }
 
-    /// From here on there are so many bytes in all.
+    /// Sets the total space in bytes.
     pub fn set_space(&self, bytes: u64) {
         self.fs.space.store(bytes, Ordering::Relaxed);
     }
 
-    /// How many objects are stored, with those that were removed but are still held.
+    /// Returns the number of stored objects, including unlinked ones that are still in use.
     #[must_use]
     pub fn objects(&self) -> usize {
         self.fs.tree().inodes.len()
     }
 
-    /// The whole tree as a value. No faults, not counted.
+    /// Returns the whole tree as a value, without faults and without counting.
     #[must_use]
     pub fn dump(&self) -> Dump {
-        // Without faults nothing of this can fail.
+        // Cannot fail without faults.
         Dump::of(&*self.calm()).unwrap_or_default()
     }
 }
@@ -100,7 +101,7 @@ impl Layer for MemFs {
     }
 
     fn attach(&self, _upcalls: Arc<dyn Upcalls>) {
-        // Nothing changes here but by operations.
+        // Nothing changes out of band.
     }
 
     fn vnode(&self, _cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {

@@ -1,10 +1,12 @@
-//! A bottom in memory: a whole POSIX tree as a [`vnode::Layer`], for tests.
+//! An in-memory bottom layer for tests: a complete POSIX tree as a [`vnode::Layer`].
 //!
-//! Everything is deterministic: numbers, times (a counter) and the order of entries depend on the operations alone.
+//! It is deterministic: numbers, times (a counter) and the order of entries depend only on the
+//! operations.
 //!
-//! [`Faults`] is a plan, shared by any number of file systems, that lets the k-th of their operations fail, or "crash" all of
-//! them. A test runs an operation of the layer above for k = 1, 2, 3, ... until it completes without a fault, and looks at
-//! the result each time: through [`MemFs::dump`], or after [`MemFs::recover`] as a new mount would find it.
+//! [`Faults`] injects faults by a plan that any number of file systems share. It makes the k-th
+//! operation fail, or "crashes" all of the file systems. A test runs an operation of the layer
+//! above for k = 1, 2, 3, ... until it completes without a fault. After each run it checks the
+//! result, with [`MemFs::dump`], or after [`MemFs::recover`] as a new mount would see it.
 #![forbid(unsafe_code)]
 
 mod acl;

@@ -4,7 +4,8 @@ use core::fmt;
 use std::sync::Arc;
 use vnode::{Errno, Kind, Result, Vnode};
 
-/// An object of a memory file system. Holds it, also when its last name is gone.
+/// A reference to an object of a memory file system. Keeps the object even after its last name is
+/// removed.
 pub(crate) struct MemVnode {
     pub(crate) fs: Arc<Shared>,
     pub(crate) ino: u64,
@@ -12,7 +13,7 @@ pub(crate) struct MemVnode {
 }
 
 impl MemVnode {
-    /// `ino` must be stored.
+    /// Creates a vnode. `ino` must exist.
     pub(crate) fn hold(fs: &Arc<Shared>, tree: &mut Tree, ino: u64) -> Self {
         let kind = match tree.inodes.get_mut(&ino) {
             Some(inode) => {
@@ -24,7 +25,7 @@ impl MemVnode {
         Self { fs: Arc::clone(fs), ino, kind }
     }
 
-    /// The vnode of this file system that `other` is.
+    /// Downcasts a vnode argument to this file system.
     pub(crate) fn same_layer<'a>(&self, other: &'a Arc<dyn Vnode>) -> Result<&'a Self> {
         let other = other.as_any().downcast_ref::<Self>().ok_or(Errno::XDEV)?;
         if Arc::ptr_eq(&self.fs, &other.fs) { Ok(other) } else { Err(Errno::XDEV) }

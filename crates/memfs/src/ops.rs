@@ -16,7 +16,7 @@ impl MemVnode {
         Ok(Entry { vnode: Arc::new(Self::hold(&self.fs, tree, ino)), attr })
     }
 
-    /// A directory that can be given the new name.
+    /// Checks that the new name can be created in this directory.
     fn check_free(&self, tree: &Tree, name: Name<'_>) -> Result<()> {
         let dir = tree.dir(self.ino)?;
         if dir.nlink == 0 {
@@ -25,7 +25,7 @@ impl MemVnode {
         if dir.dir.get(name.as_bytes()).is_some() { Err(Errno::EXIST) } else { Ok(()) }
     }
 
-    /// A new object for the caller, still without a name.
+    /// Creates an object for the caller, without a name.
     fn make(&self, tree: &mut Tree, cx: &Cx<'_>, kind: Kind, mode: u32) -> Result<u64> {
         let dir = tree.dir(self.ino)?;
         let (dir_sgid, dir_gid) = (dir.perm & 0o2000 != 0, dir.gid);
@@ -71,7 +71,7 @@ impl Vnode for MemVnode {
     }
 
     fn generation(&self) -> u32 {
-        // No number is given twice.
+        // Numbers are never reused.
         self.fs.options.generation
     }
 
@@ -133,7 +133,7 @@ impl Vnode for MemVnode {
     }
 
     fn readdir(&self, _cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
-        // The sink may come back to this file system: it is called without the lock.
+        // Call the sink without the lock: it may use this file system.
         let entries: Vec<(u64, u64, Kind, Vec<u8>)> = {
             let tree = self.fs.begin(Op::Readdir)?;
             let dir = tree.dir(self.ino)?;
@@ -261,7 +261,7 @@ impl Vnode for MemVnode {
         let mut tree = self.fs.begin_change(Op::Rename)?;
         let new_dir = self.same_layer(new_dir)?;
         tree.rename((self.ino, name.as_bytes()), (new_dir.ino, new_name.as_bytes()), flags)?;
-        // Two names of one file both stay.
+        // For two names of one file, both remain.
         if flags.whiteout && tree.dir(self.ino)?.dir.get(name.as_bytes()).is_none() {
             let whiteout = self.make(&mut tree, cx, Kind::CharDevice, 0)?;
             tree.enter(self.ino, name.as_bytes(), whiteout)?;
@@ -313,7 +313,7 @@ impl Vnode for MemVnode {
     }
 }
 
-/// Owner, mode, size, times: the order that [`SetAttr`] documents.
+/// Changes owner, mode, size and times, in the order documented by [`SetAttr`].
 fn change(inode: &mut Inode, set: &SetAttr, now: Time) {
     if set.uid.is_some() || set.gid.is_some() {
         inode.uid = set.uid.unwrap_or(inode.uid);

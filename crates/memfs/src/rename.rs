@@ -5,7 +5,7 @@ use vnode::{Errno, Kind, RenameFlags, Result};
 type Place<'a> = (u64, &'a [u8]);
 
 impl Tree {
-    /// renameat2(2), errors in the kernel's order.
+    /// renameat2(2), with errors in the kernel's order.
     pub(crate) fn rename(&mut self, from: Place<'_>, to: Place<'_>, flags: RenameFlags) -> Result<()> {
         if flags.exchange && (flags.no_replace || flags.whiteout) {
             return Err(Errno::INVAL);
@@ -82,7 +82,7 @@ impl Tree {
         self.renamed(from, to, old)
     }
 
-    /// Link counts of the parents of a directory that moved.
+    /// Updates the link counts of the parents of a moved directory.
     fn reparent(&mut self, ino: u64, from: u64, to: u64) -> Result<()> {
         if self.get(ino)?.kind == Kind::Directory {
             self.get_mut(from)?.nlink -= 1;

@@ -5,26 +5,27 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vnode::{Errno, Result, StatFs};
 
-/// What a memory file system is like.
+/// Properties of a memory file system.
 #[derive(Clone, Copy, Debug)]
 pub struct MemOptions {
-    /// Owner of the root.
+    /// Owner of the root directory.
     pub uid: u32,
-    /// Group of the root.
+    /// Group of the root directory.
     pub gid: u32,
-    /// Can files share data (`FICLONE`)?
+    /// Whether files can share data (`FICLONE`).
     pub reflink: bool,
-    /// Can it make files without a name?
+    /// Whether unnamed files can be created.
     pub tmpfile: bool,
-    /// Are bytes lost in a crash that were written but not made durable? Names and attributes never are.
+    /// Whether a crash loses data that was not made durable. Names and attributes are never lost.
     pub lose_data: bool,
-    /// How many bytes there are in all.
+    /// Total space in bytes.
     pub space: u64,
-    /// Does it claim that its operations may hang?
+    /// Whether to report that operations may hang.
     pub may_hang: bool,
-    /// Do answers depend on the caller? They don't, but whoever stands above has to take it for true.
+    /// Whether to report that results depend on the caller. They do not, but the layer above must
+    /// assume so.
     pub varies_by_caller: bool,
-    /// The generation of all numbers.
+    /// The generation of all objects.
     pub generation: u32,
 }
 
@@ -44,7 +45,7 @@ impl Default for MemOptions {
     }
 }
 
-/// What all vnodes share.
+/// State shared by all vnodes.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) tree: Arc<Mutex<Tree>>,
@@ -89,7 +90,7 @@ impl Shared {
         if self.read_only.load(Ordering::Relaxed) { Err(Errno::ROFS) } else { Ok(()) }
     }
 
-    /// Pages that may still be allocated.
+    /// Returns the number of pages that can still be allocated.
     pub(crate) fn free_pages(&self, tree: &Tree) -> u64 {
         (self.space.load(Ordering::Relaxed) / PAGE).saturating_sub(tree.allocated())
     }

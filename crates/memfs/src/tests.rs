@@ -19,7 +19,7 @@ fn scenario(fs: &MemFs) -> Result<()> {
 }
 
 #[test]
-fn every_step_can_fail_once() {
+fn each_operation_can_fail_once() {
     let mut failures = 0;
     for at in 1.. {
         let faults = Faults::new();
@@ -37,7 +37,7 @@ fn every_step_can_fail_once() {
 }
 
 #[test]
-fn a_crash_leaves_what_was_done_before() {
+fn a_crash_keeps_completed_operations() {
     let whole = MemFs::new();
     scenario(&whole).unwrap();
     let mut seen: Vec<Dump> = Vec::new();
@@ -58,7 +58,7 @@ fn a_crash_leaves_what_was_done_before() {
 }
 
 #[test]
-fn unsynced_bytes_can_be_lost() {
+fn unsynced_data_can_be_lost() {
     let fs = MemFs::with(MemOptions { lose_data: true, ..MemOptions::default() }, &Faults::new());
     let root = fs.root();
     let (_, file) = root.create(&CX, name("f"), 0o644, OpenFlags::RDWR).unwrap();
@@ -70,7 +70,7 @@ fn unsynced_bytes_can_be_lost() {
 }
 
 #[test]
-fn counters_and_log_tell_what_was_done() {
+fn counters_and_log_record_operations() {
     let fs = MemFs::new();
     fs.faults().record();
     scenario(&fs).unwrap();
@@ -81,7 +81,7 @@ fn counters_and_log_tell_what_was_done() {
 }
 
 #[test]
-fn limits_answer_their_errnos() {
+fn limits_return_their_errnos() {
     let fs = MemFs::with(MemOptions { space: 8192, ..MemOptions::default() }, &Faults::new());
     let root = fs.root();
     let (_, file) = root.create(&CX, name("f"), 0o644, OpenFlags::RDWR).unwrap();
@@ -93,7 +93,7 @@ fn limits_answer_their_errnos() {
 }
 
 #[test]
-fn what_is_removed_and_not_held_is_gone() {
+fn unused_unlinked_objects_are_freed() {
     let fs = MemFs::new();
     let root = fs.root();
     let (entry, file) = root.create(&CX, name("f"), 0o644, OpenFlags::RDWR).unwrap();

@@ -2,10 +2,10 @@ use crate::data::Data;
 use std::collections::BTreeMap;
 use vnode::{Attr, Errno, Kind, Result, Time};
 
-/// The root's number.
+/// The number of the root directory.
 pub(crate) const ROOT: u64 = 1;
 
-/// All that is stored.
+/// The stored objects.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
     pub(crate) inodes: BTreeMap<u64, Inode>,
@@ -13,7 +13,7 @@ pub(crate) struct Tree {
     ticks: u64,
 }
 
-/// One object.
+/// An object.
 #[derive(Clone, Debug)]
 pub(crate) struct Inode {
     pub(crate) kind: Kind,
@@ -27,17 +27,17 @@ pub(crate) struct Inode {
     pub(crate) ctime: Time,
     pub(crate) btime: Time,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Of a regular file.
+    /// Data of a regular file.
     pub(crate) data: Data,
-    /// What of `data` was made durable.
+    /// The part of `data` that was made durable.
     pub(crate) synced: Data,
-    /// Of a symbolic link.
+    /// Target of a symbolic link.
     pub(crate) target: Vec<u8>,
-    /// Of a directory.
+    /// Entries of a directory.
     pub(crate) dir: Dir,
-    /// Made without a name and may be given one.
+    /// Created without a name, and may still be linked.
     pub(crate) unnamed: bool,
-    /// Vnodes and open files that hold it.
+    /// Number of vnodes and open files that refer to the object.
     pub(crate) held: u64,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Dir {
     last_cookie: u64,
 }
 
-/// Where an entry leads, and its place in listings.
+/// The object of an entry, and its position in listings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
     pub(crate) ino: u64,
@@ -66,7 +66,7 @@ impl Dir {
         self.entries.is_empty()
     }
 
-    /// Puts an entry; one of the same name is replaced, and keeps its place in listings.
+    /// Adds an entry. An existing entry with the same name is replaced and keeps its position.
     pub(crate) fn put(&mut self, name: &[u8], ino: u64) {
         if let Some(slot) = self.entries.get_mut(name) {
             slot.ino = ino;
@@ -83,7 +83,7 @@ impl Dir {
         Some(slot.ino)
     }
 
-    /// Entries after a place in the listing: cookie, number, name.
+    /// Returns the entries after a position: cookie, number, name.
     pub(crate) fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, u64, &[u8])> {
         let rest = self.by_cookie.range((std::ops::Bound::Excluded(cookie), std::ops::Bound::Unbounded));
         rest.filter_map(|(&cookie, name)| Some((cookie, self.get(name)?, name.as_slice())))
@@ -101,13 +101,13 @@ impl Tree {
         tree
     }
 
-    /// The next moment: a millisecond after the last.
+    /// Returns the next time: one millisecond after the previous one.
     pub(crate) fn now(&mut self) -> Time {
         self.ticks += 1;
         Time { sec: 1_000_000_000 + (self.ticks / 1000).cast_signed(), nsec: (self.ticks % 1000) as u32 * 1_000_000 }
     }
 
-    /// Every name of an object, with the number of the directory that has it.
+    /// Returns the names of an object, with the number of the directory of each.
     pub(crate) fn names_of(&self, ino: u64) -> Vec<(u64, Vec<u8>)> {
         let dirs = self.inodes.iter().filter(|(_, inode)| inode.kind == Kind::Directory);
         let names =
@@ -115,7 +115,7 @@ impl Tree {
         names.filter(|&(_, to, _)| to == ino).map(|(dir, _, name)| (dir, name)).collect()
     }
 
-    /// A new object, without a name yet.
+    /// Creates an object without a name.
     pub(crate) fn add(&mut self, kind: Kind, perm: u32, uid: u32, gid: u32) -> u64 {
         let now = self.now();
         let ino = self.next_ino;
@@ -151,18 +151,18 @@ impl Tree {
         self.inodes.get_mut(&ino).ok_or(Errno::STALE)
     }
 
-    /// A directory, existing or removed.
+    /// Returns a directory, possibly a removed one.
     pub(crate) fn dir(&self, ino: u64) -> Result<&Inode> {
         let inode = self.get(ino)?;
         if inode.kind == Kind::Directory { Ok(inode) } else { Err(Errno::NOTDIR) }
     }
 
-    /// Attributes of an object.
+    /// Returns the attributes of an object.
     pub(crate) fn attr(&self, ino: u64) -> Result<Attr> {
         Ok(self.get(ino)?.attr(ino))
     }
 
-    /// The entries of a directory changed.
+    /// Updates the times of a directory whose entries changed.
     pub(crate) fn touch_dir(&mut self, ino: u64) -> Result<()> {
         let now = self.now();
         let dir = self.get_mut(ino)?;
@@ -170,14 +170,14 @@ impl Tree {
         Ok(())
     }
 
-    /// The attributes of an object changed.
+    /// Updates the ctime of an object.
     pub(crate) fn touch(&mut self, ino: u64) -> Result<()> {
         let now = self.now();
         self.get_mut(ino)?.ctime = now;
         Ok(())
     }
 
-    /// Gives an object a name that is free.
+    /// Adds a name, which must be free, to an object.
     pub(crate) fn enter(&mut self, dir: u64, name: &[u8], ino: u64) -> Result<()> {
         let is_dir = self.get(ino)?.kind == Kind::Directory;
         self.get_mut(dir)?.dir.put(name, ino);
@@ -193,14 +193,14 @@ impl Tree {
         self.touch_dir(dir)
     }
 
-    /// Takes a name away, and the object too if that was the last and nobody holds it.
+    /// Removes a name, and the object if that was its last name and nothing refers to it.
     pub(crate) fn leave(&mut self, dir: u64, name: &[u8]) -> Result<()> {
         let ino = self.get_mut(dir)?.dir.take(name).ok_or(Errno::NOENT)?;
         self.unname(dir, ino)?;
         self.touch_dir(dir)
     }
 
-    /// An object lost a name that it had in `dir`.
+    /// Updates an object after it lost a name in `dir`.
     pub(crate) fn unname(&mut self, dir: u64, ino: u64) -> Result<()> {
         let inode = self.get_mut(ino)?;
         if inode.kind == Kind::Directory {
@@ -214,7 +214,7 @@ impl Tree {
         Ok(())
     }
 
-    /// An owner lets go.
+    /// Drops a reference to an object.
     pub(crate) fn release(&mut self, ino: u64) {
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.held = inode.held.saturating_sub(1);
@@ -228,7 +228,7 @@ impl Tree {
         }
     }
 
-    /// Is `ino` the directory `of`, or does it lie above it?
+    /// Whether `ino` is the directory `of` or one of its ancestors.
     pub(crate) fn is_above(&self, ino: u64, of: u64) -> bool {
         let mut at = of;
         loop {
@@ -242,8 +242,8 @@ impl Tree {
         }
     }
 
-    /// What is found after a crash: objects without a name are gone, nobody holds anything, and, if `lose_data`, bytes that were
-    /// not made durable are gone.
+    /// Returns the tree after a crash: unnamed objects and references are gone, and with
+    /// `lose_data` also data that was not made durable.
     pub(crate) fn after_crash(&self, lose_data: bool) -> Self {
         let mut tree = self.clone();
         tree.inodes.retain(|&ino, inode| inode.nlink > 0 || ino == ROOT);
@@ -256,7 +256,7 @@ impl Tree {
         tree
     }
 
-    /// Pages in use.
+    /// Returns the number of pages in use.
     pub(crate) fn allocated(&self) -> u64 {
         self.inodes.values().map(|inode| inode.data.allocated()).sum()
     }
@@ -286,7 +286,7 @@ impl Inode {
         }
     }
 
-    /// Takes set-user-id away, and set-group-id where the group may execute, from anything but a directory.
+    /// Clears set-user-ID, and set-group-ID if the group may execute, except on directories.
     pub(crate) fn kill_suidgid(&mut self) {
         if self.kind != Kind::Directory {
             let sgid = if self.perm & 0o010 != 0 { 0o2000 } else { 0 };

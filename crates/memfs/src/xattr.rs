@@ -1,16 +1,17 @@
 use crate::acl;
 use crate::tree::Inode;
-use vnode::{Errno, Kind, Result, XattrFlags, give};
+use vnode::{Errno, Kind, Result, XattrFlags, copy_value};
 
-/// Taken away when the data changes, as the kernel does.
+/// Removed when the data changes, as in the kernel.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
-/// The longest name and value (`XATTR_NAME_MAX`, `XATTR_SIZE_MAX`), in bytes.
+/// Maximum length of a name and a value in bytes (`XATTR_NAME_MAX`, `XATTR_SIZE_MAX`).
 const NAME_MAX: usize = 255;
 const VALUE_MAX: usize = 65536;
 
 impl Inode {
-    /// May there be an attribute of that name on an object of this kind? `change`: is it to be changed?
+    /// Checks whether an attribute of this name is allowed on this type of object. `change`:
+    /// whether it is to be changed.
     fn check_name(&self, name: &[u8], change: bool) -> Result<()> {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(Errno::RANGE);
@@ -31,12 +32,12 @@ impl Inode {
 
     pub(crate) fn xattr_get(&self, name: &[u8], out: &mut [u8]) -> Result<usize> {
         self.check_name(name, false)?;
-        give(self.xattrs.get(name).ok_or(Errno::NODATA)?, out)
+        copy_value(self.xattrs.get(name).ok_or(Errno::NODATA)?, out)
     }
 
     pub(crate) fn xattr_list(&self, out: &mut [u8]) -> Result<usize> {
         let names: Vec<u8> = self.xattrs.keys().flat_map(|name| name.iter().copied().chain([0])).collect();
-        give(&names, out)
+        copy_value(&names, out)
     }
 
     pub(crate) fn xattr_set(&mut self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
@@ -56,7 +57,7 @@ impl Inode {
         Ok(())
     }
 
-    /// An access ACL that says no more than a mode does is not stored: it becomes the mode.
+    /// An access ACL that is equivalent to a mode is not stored, but becomes the mode.
     fn set_acl(&mut self, name: &[u8], value: &[u8]) -> Result<()> {
         if !value.is_empty() && !acl::is_valid(value) {
             return Err(Errno::INVAL);
@@ -79,7 +80,7 @@ impl Inode {
     pub(crate) fn xattr_remove(&mut self, name: &[u8]) -> Result<()> {
         self.check_name(name, true)?;
         match self.xattrs.remove(name) {
-            // As on the file systems of the kernel: who takes an ACL away wants what the mode says.
+            // As on kernel file systems: removing a missing ACL succeeds.
             None if name != acl::ACCESS && name != acl::DEFAULT => Err(Errno::NODATA),
             _ => Ok(()),
         }

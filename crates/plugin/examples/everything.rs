@@ -1,5 +1,5 @@
-//! A layer in Rust with every kind of hook, as an object: what `tests/rust.rs` loads. Its operations hook shows over extended attributes what it
-//! has seen; some names make hooks fail or panic.
+//! A Rust plugin with every kind of hook, loaded by `tests/rust.rs`. Its operations hook reports
+//! through extended attributes what it observed. Some names make hooks fail or panic.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -36,7 +36,7 @@ fn hooks(settings: &Settings) -> core::result::Result<Hooks, String> {
 struct Same;
 
 impl Names for Same {
-    /// Names that begin with "long" become very long.
+    /// Names that begin with "long" get very long encodings.
     fn encode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
         assert!(name != b"panic", "for this test");
         Ok(if name.starts_with(b"long") { name.repeat(200) } else { name.to_vec() })
@@ -49,7 +49,8 @@ impl Names for Same {
 }
 
 impl Attributes for Same {
-    /// The group is the size of what an object has as `user.size`, which shows that objects can be asked.
+    /// Sets the group to the size of the object's `user.size` attribute, which tests that hooks can
+    /// query objects.
     fn decode_attr(&self, cx: &Cx<'_>, file: &Object<'_>, attr: &mut Attr) -> Result<()> {
         if let Ok(len) = file.lower().getxattr(cx, b"user.size", &mut []) {
             attr.gid = u32::try_from(len).map_err(|_| Errno::RANGE)?;
@@ -85,7 +86,7 @@ impl Ioctls for Same {
     }
 }
 
-/// The last of each kind of operation, before and after.
+/// The last operation of each kind, before and after it ran.
 #[derive(Debug, Default)]
 struct Seen(Mutex<BTreeMap<String, String>>);
 
@@ -112,7 +113,7 @@ impl Operations for Seen {
 
     fn after(&self, _cx: &Cx<'_>, op: &Op<'_>, result: Result<Answer<'_>>) -> Instead {
         match (op, result) {
-            // Some links lead elsewhere.
+            // Some link targets are replaced.
             (Op::Readlink { .. }, Ok(Answer::Bytes(target @ b"marked"))) => {
                 Instead::Of(Ok(Reply::Bytes([target, b"-seen"].concat())))
             }

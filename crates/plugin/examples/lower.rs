@@ -1,5 +1,6 @@
-//! A layer in Rust that works on the layer below, keeps state with objects and asks for paths, as an object: what `tests/rust.rs` loads. An
-//! ioctl has it make, use and remove a tree; what does not hold is a panic, and so an `EIO`.
+//! A Rust plugin that uses the layer below, keeps state for objects and queries paths, loaded by
+//! `tests/rust.rs`. An ioctl makes it create, use and remove a tree; a failed assertion panics,
+//! which becomes `EIO`.
 
 #![allow(clippy::expect_used)]
 
@@ -109,7 +110,7 @@ fn name(text: &'static str) -> Name<'static> {
 fn listed(cx: &Cx<'_>, dir: &dyn Vnode) -> Result<Vec<String>> {
     let mut names = Vec::new();
     let mut cookie = 0;
-    // One at a time.
+    // One entry per call.
     loop {
         let before = names.len();
         dir.readdir(cx, cookie, &mut |entry| {
@@ -165,7 +166,7 @@ fn in_directory(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, sub: &Arc<dyn Vnode>) -> Resu
     }
     dir.unlink(cx, name("second"))?;
     sub.rmdir(cx, name("own"))?;
-    // What is held lives on without a name.
+    // An unlinked file that is held remains usable.
     assert_eq!(file.read(cx, &mut out, 0)?, 4);
     Ok(())
 }

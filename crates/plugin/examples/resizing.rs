@@ -1,4 +1,4 @@
-//! A layer in Rust that changes the size of data, as an object: what `tests/rust.rs` loads.
+//! A Rust plugin that changes the size of data, loaded by `tests/rust.rs`.
 
 use blockcodecs::Zstd;
 use std::sync::Arc;

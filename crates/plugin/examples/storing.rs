@@ -1,4 +1,4 @@
-//! A layer in Rust with a store of names of its own, as an object: what `tests/rust.rs` loads.
+//! A Rust plugin with its own name store, loaded by `tests/rust.rs`.
 
 #[path = "../../wrapfs/tests/common/store.rs"]
 #[allow(dead_code)]

@@ -1,5 +1,5 @@
-//! `include/strata_layer.h` in Rust: what each field means stands there. A test compiles the header and compares every size, offset and
-//! number.
+//! `include/strata_layer.h` in Rust; the header documents each field. A test compiles the header
+//! and compares all sizes, offsets and constants.
 #![allow(missing_docs)]
 
 use core::ffi::{c_char, c_int, c_void};
@@ -8,17 +8,17 @@ use wrapfs::hooks::OpKind;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"ST-layer");
 pub const MAJOR: u32 = 1;
 pub const MINOR: u32 = 3;
-/// Since this minor version objects can change the size of data.
+/// First minor version in which plugins can change the size of data.
 pub const MINOR_OF_CODECS: u32 = 1;
-/// Since this minor version names can be merged.
+/// First minor version in which names can be merged.
 pub const MINOR_OF_MATCHING: u32 = 2;
-/// Since this minor version an instance has flags, objects have state, and the layer below can be used.
+/// First minor version with instance flags, object state and access to the layer below.
 pub const MINOR_OF_LOWER: u32 = 3;
-/// The longest name or target that a hook may answer.
+/// Maximum length of a name or target returned by a hook.
 pub const LONGEST: usize = 65_536;
-/// The function that an object exports.
+/// Name of the function that a plugin exports.
 pub const SYMBOL: &str = "strata_layer_v1";
-/// The errno that says "not on this thread".
+/// The errno that means "retry on a thread that may block".
 pub const MAY_BLOCK: i64 = 529;
 
 #[derive(Clone, Copy, Debug)]
@@ -29,10 +29,10 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// None.
+    /// No bytes.
     pub const EMPTY: Self = Self { bytes: core::ptr::null(), len: 0 };
 
-    /// Those of a slice, for as long as it lives.
+    /// Returns the bytes of a slice, valid as long as the slice.
     #[must_use]
     pub const fn of(slice: &[u8]) -> Self {
         Self { bytes: slice.as_ptr(), len: slice.len() }
@@ -88,7 +88,7 @@ pub struct SetAttr {
     pub mtime: Time,
 }
 
-/// The layer below acts as the server's user.
+/// Call the layer below as the server's user.
 pub const AS_SERVER: u32 = 1 << 0;
 
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +114,7 @@ pub struct Object {
     pub state: Bytes,
 }
 
-/// An open file of the layer below: the server's.
+/// An open file of the layer below, owned by the server.
 #[derive(Debug)]
 #[repr(C)]
 pub struct File {
@@ -245,9 +245,9 @@ pub const ROLE_SIDE: c_int = 2;
 pub const ROLE_LEFTOVER: c_int = 3;
 pub const ROLE_OWN: c_int = 4;
 
-/// Room for the name of a file.
+/// Buffer size for a file name.
 pub const NAME_ROOM: usize = 256;
-/// A side file has at most so many bytes more than the encoded name.
+/// Maximum size of a side file in bytes, beyond the encoded name.
 pub const SIDE_ROOM: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
@@ -363,7 +363,7 @@ pub struct Codec {
     pub decode: Option<DecodeFn>,
 }
 
-/// The number of each operation: its place. New ones come at the end.
+/// The operations in numeric order. New operations are appended.
 pub const OPERATIONS: &[OpKind] = &[
     OpKind::Lookup,
     OpKind::Getattr,
@@ -499,11 +499,11 @@ pub struct Instance {
     pub store: *const NameStore,
 }
 
-/// Nothing is ever changed through the layer.
+/// The layer is read-only.
 pub const READ_ONLY: u64 = 1 << 0;
-/// Hooks can ask for paths.
+/// Hooks can query paths.
 pub const PATHS: u64 = 1 << 1;
-/// All flags that there are.
+/// All known flags.
 pub const FLAGS: u64 = READ_ONLY | PATHS;
 
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! Attributes, callers and the like, from one side of the border to the other.
+//! Conversion of attributes, callers and other values between Rust and the C ABI.
 
 use crate::abi;
 use core::sync::atomic::AtomicBool;
@@ -7,14 +7,14 @@ use vnode::{Attr, Cx, Kind, SetAttr, SetTime, Time};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
-/// The user and the group that the server runs as.
+/// Returns the user and group that the server runs as.
 fn server() -> (u32, u32) {
     static SERVER: OnceLock<(u32, u32)> = OnceLock::new();
     *SERVER.get_or_init(|| (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()))
 }
 
 pub(crate) fn caller_out(cx: &Cx<'_>) -> abi::Caller {
-    // What is done as the server's user is still done on the caller's account.
+    // Work done as the server's user is still accounted to the caller.
     let as_server = cx.is_internal() && cx.uid == server().0;
     abi::Caller {
         uid: if as_server { cx.caller() } else { cx.uid },
@@ -28,12 +28,13 @@ pub(crate) fn caller_out(cx: &Cx<'_>) -> abi::Caller {
 }
 
 /// # Safety
-/// The caller is one that [`caller_out`] made of a context that lives as long, or a copy with another user.
+/// `caller` was created by [`caller_out`] from a context that lives as long, or is a copy with
+/// another user.
 pub(crate) unsafe fn caller_in(caller: &abi::Caller) -> Cx<'_> {
     let cancelled = if caller.cancelled.is_null() {
         &NEVER
     } else {
-        // SAFETY: it is the address of the flag of a context that lives (this function's contract).
+        // SAFETY: it is the address of the flag of a live context (guaranteed by the caller).
         unsafe { AtomicBool::from_ptr(caller.cancelled.cast_mut().cast()) }
     };
     let cx = Cx::new(caller.uid, caller.gid, caller.pid, caller.umask, caller.may_block != 0, cancelled);
@@ -50,7 +51,7 @@ pub(crate) unsafe fn slice<'a>(bytes: abi::Bytes) -> &'a [u8] {
     if bytes.len == 0 || bytes.bytes.is_null() {
         return &[];
     }
-    // SAFETY: not null, and readable for that long (this function's contract).
+    // SAFETY: not null, and readable for that long (guaranteed by the caller).
     unsafe { core::slice::from_raw_parts(bytes.bytes, bytes.len) }
 }
 
@@ -58,7 +59,7 @@ fn time_out(time: Time) -> abi::Time {
     abi::Time { sec: time.sec, nsec: time.nsec, reserved: 0 }
 }
 
-/// `None` where it is no time.
+/// Returns `None` for an invalid time.
 fn time_in(time: abi::Time) -> Option<Time> {
     (time.nsec < 1_000_000_000).then_some(Time { sec: time.sec, nsec: time.nsec })
 }
@@ -82,7 +83,7 @@ pub(crate) fn attr_out(attr: &Attr) -> abi::Attr {
     }
 }
 
-/// `None` where a time is none.
+/// Returns `None` if a time is invalid.
 pub(crate) fn attr_in(attr: &abi::Attr) -> Option<Attr> {
     Some(Attr {
         ino: attr.ino,
@@ -119,7 +120,7 @@ pub(crate) fn set_out(set: &SetAttr) -> abi::SetAttr {
     out
 }
 
-/// `None` where a time is none, or a size no size.
+/// Returns `None` if a time or the size is invalid.
 pub(crate) fn set_in(set: &abi::SetAttr) -> Option<SetAttr> {
     let has = |bit: u32| set.valid & bit != 0;
     let time = |bit, now, time| match (has(bit), has(now)) {
@@ -150,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_come_back_as_they_went() {
+    fn attributes_round_trip() {
         let at = |sec| Time { sec, nsec: 999_999_999 };
         let mut attr = Attr {
             ino: 1,
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_come_back_as_they_went() {
+    fn attribute_changes_round_trip() {
         let none = SetAttr::default();
         let all = SetAttr {
             mode: Some(1),

@@ -1,19 +1,20 @@
-//! Is all of an object file there? The loader maps what the file says of itself, and what is cut off kills the process that touches it.
+//! Checks that a shared object is complete. The loader maps the segments that the headers describe;
+//! accessing a truncated segment would kill the process.
 
 use std::os::fd::OwnedFd;
 
-/// `PT_LOAD`: a part of the file that is mapped.
+/// `PT_LOAD`: a segment that is mapped.
 const LOAD: u32 = 1;
-/// Bytes of an ELF header, and of a program header, of 64 bits.
+/// Sizes of the 64-bit ELF header and program header in bytes.
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
-/// More parts than any object has.
+/// Sanity limit for program headers.
 const MOST: u16 = 256;
 
-/// Checks that every part that is mapped lies within the file.
+/// Checks that every mapped segment lies within the file.
 pub(crate) fn check(file: &OwnedFd, size: u64) -> Result<(), String> {
-    let no = || "it is no shared object for this machine (ELF, 64 bits)".to_owned();
-    let cut = || "it is cut off: copy or build it again".to_owned();
+    let no = || "not a 64-bit ELF shared object for this machine".to_owned();
+    let cut = || "the file is truncated; copy or build it again".to_owned();
     let header = read(file, 0, HEADER).ok_or_else(no)?;
     let little = if cfg!(target_endian = "little") { 1 } else { 2 };
     if header.get(..6) != Some(&[0x7f, b'E', b'L', b'F', 2, little]) {

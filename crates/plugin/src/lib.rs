@@ -1,12 +1,13 @@
-//! Layers as shared objects.
+//! Layers as plugins: shared objects that the server loads.
 //!
-//! `include/strata_layer.h` is the border: a C ABI of its own version, in [`mod@abi`] the same in Rust. [`load`] makes a [`wrapfs::LayerType`] of an
-//! object, whose hooks are those of the template (`host`); [`export!`] makes an object of a layer in Rust ([`guest`]), which is the way to
-//! mount a layer of one's own without building the server anew.
+//! The interface is a versioned C ABI, defined in `include/strata_layer.h` and, in Rust, in
+//! [`mod@abi`]. [`load`] turns a shared object into a [`wrapfs::LayerType`] whose hooks are those
+//! of the template (`host`). [`export!`] turns a layer in Rust into a shared object ([`guest`]), so
+//! that it can be mounted without rebuilding the server.
 //!
-//! What comes over the border is checked: versions, sizes, functions that must be there, names, lengths, numbers, errnos. What can't be checked is
-//! that pointers are good: an object runs with all that the server may do, which is why only objects are loaded that nobody else could
-//! have written ([`mod@load`]).
+//! Everything that crosses the ABI is checked: versions, sizes, required functions, names, lengths,
+//! numbers, errnos. Pointers cannot be checked. A plugin runs with all privileges of the server, so
+//! the server only loads plugins that nobody else could have written ([`mod@load`]).
 
 pub mod abi;
 mod convert;

@@ -1,4 +1,4 @@
-/* Names are found in any case of ASCII letters. SMALL: they are stored in small letters; else as they were created. */
+/* Case-insensitive names (ASCII). With SMALL, names are stored in lower case; otherwise as created. */
 #include "strata_layer.h"
 
 #include <errno.h>

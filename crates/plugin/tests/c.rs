@@ -1,4 +1,4 @@
-//! The example in C behaves as any layer, and the header says what the Rust side says.
+//! The C example plugins behave like any layer, and the header matches the Rust side.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -20,7 +20,7 @@ fn example(name: &str) -> Object {
 }
 
 #[test]
-fn the_examples_behave_as_any_layer() {
+fn examples_conform_to_the_interface() {
     for example in ["vowels", "runs"].map(example) {
         run_all(|| example.over(MemFs::new(), &[]).unwrap());
     }
@@ -28,7 +28,7 @@ fn the_examples_behave_as_any_layer() {
 }
 
 #[test]
-fn runs_take_less_room() {
+fn the_runs_example_compresses() {
     let lower = MemFs::new();
     let layer = example("runs").over(lower.clone(), &[]).unwrap();
     let (_, file) = layer.root().create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
@@ -49,7 +49,7 @@ fn runs_take_less_room() {
 }
 
 #[test]
-fn the_example_does_what_it_says() {
+fn the_vowels_example_translates_letters() {
     let object = example("vowels");
     let kind = plugin::load(&object.0).unwrap();
     assert_eq!((kind.name, kind.options.len(), kind.options[0].value), ("vowels", 1, Some("LETTERS")));
@@ -68,7 +68,7 @@ fn the_example_does_what_it_says() {
 }
 
 #[test]
-fn names_may_mean_the_same_entry() {
+fn names_can_be_merged() {
     let source = top().join("crates/plugin/tests/anycase.c");
     for (defines, stored) in [(&["SMALL"][..], "readme"), (&[], "ReadMe")] {
         let object = Object::compiled(&source, defines);
@@ -85,14 +85,14 @@ fn names_may_mean_the_same_entry() {
     }
 }
 
-/// An object that was built with the header of an older minor version.
+/// A plugin built with the header of an older minor version.
 #[test]
-fn older_objects_are_loaded() {
+fn plugins_of_older_minor_versions_load() {
     let old = include_str!("headers/strata_layer-1.2.h");
     let dir = fresh("old");
     fs::create_dir(&dir).unwrap();
     fs::write(dir.join("strata_layer.h"), old).unwrap();
-    // The header beside the source is found first.
+    // The compiler finds the header beside the source first.
     for (example, source) in [("vowels", "examples/c/vowels.c"), ("anycase", "crates/plugin/tests/anycase.c")] {
         let copy = dir.join(format!("{example}.c"));
         fs::copy(top().join(source), &copy).unwrap();
@@ -105,7 +105,7 @@ fn older_objects_are_loaded() {
 }
 
 #[test]
-fn a_layer_says_that_it_is_read_only() {
+fn read_only_flag_is_honored() {
     let object = Object::compiled(&top().join("crates/plugin/tests/hostile.c"), &["FLAGS=STRATA_READ_ONLY"]);
     let lower = MemFs::new();
     lower.root().mkdir(&ROOT, name("there"), 0o755).unwrap();
@@ -120,7 +120,7 @@ fn compiled(name: &str, defines: &[&str]) -> Object {
     Object::compiled(&top().join(format!("crates/plugin/tests/{name}.c")), defines)
 }
 
-/// What `lower.c` does in a directory, and with what result.
+/// Runs all ioctls of `lower.c` in a directory. Returns the failing line and the errno.
 fn all_of_lower(dir: &Arc<dyn Vnode>, cx: &Cx<'_>) -> (i32, i32) {
     let mut code = [0; 4];
     let reply = dir.ioctl(cx, 1, &[], &mut code).unwrap();
@@ -136,13 +136,13 @@ fn the_layer_below_can_be_used() {
     let (root, empty) = (layer.root(), lower.dump());
     assert_eq!(all_of_lower(&root, &ROOT), (0, 0), "failed in that line, with that");
     assert_eq!(lower.dump().without_times(), empty.clone().without_times());
-    // With the caller's context: what is made is the caller's, but for what is made as the server.
+    // With the caller's context: new objects belong to the caller, unless created as the server.
     let cancelled = AtomicBool::new(false);
     let user = Cx::new(7, 8, 1, 0, true, &cancelled);
     let dir = root.mkdir(&user, name("d"), 0o755).unwrap().vnode;
     assert_eq!(all_of_lower(&dir, &user), (0, 0));
     assert_eq!(names(&dir), [""; 0]);
-    // Errors come through, and a thread that must not wait is told so.
+    // Errors are passed through, and a thread that must not block is told so.
     let mut failed = 0;
     for at in 1.. {
         let dir = root.mkdir(&user, name(&format!("e{at}")), 0o755).unwrap().vnode;
@@ -194,7 +194,7 @@ fn objects_have_state_and_paths() {
 }
 
 #[test]
-fn a_store_of_names_in_c() {
+fn a_name_store_in_c() {
     let object = compiled("store", &[]);
     run_all(|| object.over(MemFs::new(), &[]).unwrap());
     random::compare(6, 2000, &*object.over(MemFs::new(), &[]).unwrap(), &*MemFs::new());
@@ -216,7 +216,7 @@ fn a_store_of_names_in_c() {
         let wrong = compiled("store", &[define]).wrong();
         assert!(wrong.contains(said), "{define}: {wrong}");
     }
-    // What can't be hides names, or is an error.
+    // Invalid results hide names or are errors.
     let root = |define| compiled("store", &[define]).over(MemFs::new(), &[]).unwrap().root();
     for bad in ["BAD_ROLE=-5", "BAD_ROLE=9", "BAD_ROLE=STRATA_ROLE_LONG"] {
         assert_eq!(root(bad).mkdir(&ROOT, name("d"), 0o755).map(|_| ()), Err(Errno::INVAL), "{bad}");
@@ -228,7 +228,7 @@ fn a_store_of_names_in_c() {
 }
 
 #[test]
-fn the_trash_keeps_what_is_removed() {
+fn the_trash_example_keeps_removed_files() {
     let lower = MemFs::new();
     let root = example("trash").over(lower.clone(), &[]).unwrap().root();
     let long = "n".repeat(255);
@@ -249,7 +249,7 @@ fn the_trash_keeps_what_is_removed() {
     let mut byte = [0];
     kept.open(&ROOT, OpenFlags::RDONLY).unwrap().read(&ROOT, &mut byte, 0).unwrap();
     assert_eq!(byte, [2]);
-    // What is removed there is gone.
+    // Files removed from the trash are gone.
     for at in names(&trash.vnode) {
         trash.vnode.unlink(&ROOT, name(&at)).unwrap();
     }
@@ -257,9 +257,9 @@ fn the_trash_keeps_what_is_removed() {
     root.rmdir(&ROOT, name(".trash")).unwrap();
 }
 
-/// Sizes, offsets and numbers, as C and as Rust see them.
+/// Compares sizes, offsets and constants between C and Rust.
 #[test]
-fn the_header_is_the_rust_side() {
+fn the_header_matches_the_rust_side() {
     let mut source = "#include \"strata_layer.h\"\n#include <stdio.h>\nint main(void) {\n".to_owned();
     let mut expected = String::new();
     let mut ask = |what: &str, value: u64| {

@@ -1,4 +1,4 @@
-/* Layers with something wrong, chosen by a definition: compiled many times by hostile.rs. */
+/* Layers with one defect each, selected by a macro: compiled many times by hostile.rs. */
 #include "strata_layer.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #define TEXT "name"
 #endif
 
-/* Answers a name, a length or an error, as the definitions say. */
+/* Returns a name, a length or an error, as selected by the macros. */
 static int64_t any_name(void *self, const struct strata_caller *caller, const struct strata_object *dir,
 			struct strata_bytes name, uint8_t *out, size_t capacity)
 {
@@ -39,7 +39,7 @@ static int attr(void *self, const struct strata_caller *caller, const struct str
 #ifdef BAD_TIME
 	attr->mtime.nsec = 1000000000;
 #endif
-	/* Neither is taken: what an object is does not change. */
+	/* Both are ignored: the type of an object never changes. */
 	attr->mode = 0010600;
 	attr->ino = 77;
 	return ANSWER;
@@ -242,7 +242,7 @@ static int open_layer(const struct strata_host *host, const struct strata_settin
 static const struct strata_option options[] = { OPTIONS };
 #endif
 
-/* A newer version has more at its end. */
+/* A newer version has additional fields at the end. */
 static const struct newer {
 	struct strata_layer layer;
 	void *more[4];

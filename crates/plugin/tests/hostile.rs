@@ -1,4 +1,5 @@
-//! Objects that are none, are too old or too new, say wrong things of themselves, or have hooks that answer what they must not.
+//! Invalid plugins: not a shared object, wrong versions, invalid descriptions, hooks that return
+//! invalid values.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -21,79 +22,76 @@ fn root(defines: &[&str]) -> Arc<dyn Vnode> {
 }
 
 #[test]
-fn what_is_no_object() {
+fn files_that_are_not_plugins() {
     let path = Path::new("/nonexistent/x.so");
     let wrong = plugin::load(path).unwrap_err();
-    assert!(wrong.starts_with("/nonexistent/x.so can't be used as a layer: No such file"), "{wrong}");
+    assert!(wrong.starts_with("/nonexistent/x.so: cannot load as a layer: No such file"), "{wrong}");
     assert!(plugin::load(Path::new("/")).unwrap_err().contains("not a regular file"));
     assert!(plugin::load(Path::new("/dev/null")).unwrap_err().contains("not a regular file"));
     for bytes in [&b""[..], b"#!/bin/sh\n", b"\x7fELF", &[0x7f; 4096]] {
         let object = Object::of(bytes);
         assert_eq!(
             object.wrong(),
-            format!(
-                "{} can't be used as a layer: it is no shared object for this machine (ELF, 64 bits)",
-                object.0.display()
-            )
+            format!("{}: cannot load as a layer: not a 64-bit ELF shared object for this machine", object.0.display())
         );
     }
-    // Whatever is cut off is refused, or was not needed.
+    // A truncated file is refused, unless only unneeded bytes are missing.
     let whole = fs::read(&hostile(&[]).0).unwrap();
     for len in (64..whole.len()).step_by(509) {
         let wrong = Object::of(&whole[..len]).wrong();
-        assert!(wrong.contains("it is cut off") || wrong == "it can be used", "{len}: {wrong}");
+        assert!(wrong.contains("the file is truncated") || wrong == "usable", "{len}: {wrong}");
     }
-    // Parts as they should be, and nonsense in them: the loader finds out.
+    // Valid headers with garbage in the segments: detected by the loader.
     let mut program = fs::read("/bin/true").unwrap();
     let wrong = Object::of(&program).wrong();
-    assert!(wrong.contains("the loader says") && !wrong.contains("/proc/self"), "{wrong}");
+    assert!(wrong.contains("the loader reports") && !wrong.contains("/proc/self"), "{wrong}");
     program[18] ^= 0x55;
-    assert!(Object::of(&program).wrong().contains("the loader says"));
+    assert!(Object::of(&program).wrong().contains("the loader reports"));
 }
 
 #[test]
-fn who_may_have_written_it() {
+fn ownership_and_permissions() {
     let object = hostile(&[]);
     for mode in [0o757, 0o775, 0o722] {
         fs::set_permissions(&object.0, Permissions::from_mode(mode)).unwrap();
-        assert!(object.wrong().contains("others may write it") && object.wrong().contains("chmod go-w"));
+        assert!(object.wrong().contains("writable by group or others") && object.wrong().contains("chmod go-w"));
     }
     fs::set_permissions(&object.0, Permissions::from_mode(0o644)).unwrap();
-    assert_eq!(object.wrong(), "it can be used");
+    assert_eq!(object.wrong(), "usable");
     if rustix::process::geteuid().is_root() {
         chown(&object.0, Some(65534), None).unwrap();
-        assert!(object.wrong().contains("it belongs to user 65534"), "{}", object.wrong());
+        assert!(object.wrong().contains("owned by user 65534"), "{}", object.wrong());
     }
 }
 
 #[test]
 fn versions() {
     assert!(hostile(&["SYMBOL=strata_layer_v2"]).wrong().contains("does not export strata_layer_v1"));
-    assert!(hostile(&["NOTHING"]).wrong().contains("answers NULL"));
+    assert!(hostile(&["NOTHING"]).wrong().contains("returned NULL"));
     assert!(hostile(&["MAGIC=1"]).wrong().contains("`magic` is not STRATA_MAGIC"));
     let wrong = hostile(&["MAJOR=2"]).wrong();
-    assert!(wrong.contains("made for version 2 of the interface, and this is 1"), "{wrong}");
+    assert!(wrong.contains("built for version 2 of the interface, but this server has version 1"), "{wrong}");
     assert!(hostile(&["SIZE=8"]).wrong().contains("has 8 bytes"));
     assert!(hostile(&["SIZE=0"]).wrong().contains("has 0 bytes"));
-    // A newer minor version works, with what it has in common.
+    // A newer minor version works, with the features that both sides know.
     assert_eq!(names(&root(&["NEWER", "NAMES"])), [""; 0]);
 }
 
 #[test]
-fn how_names_are_compared() {
+fn name_matching() {
     let wrong = hostile(&["NAMES", "MATCHING=7"]).wrong();
-    assert!(wrong.contains("its hook matching answered 7"), "{wrong}");
+    assert!(wrong.contains("its hook matching returned 7"), "{wrong}");
     let wrong = hostile(&["NAMES", "MATCHING=STRATA_MATCHING_FOLDED"]).wrong();
     assert!(wrong.contains("its hook fold_filename is NULL"), "{wrong}");
     let merges = |defines: &[&str]| hostile(defines).over(memfs::MemFs::new(), &[]).unwrap().properties().merges_names;
     assert!(merges(&["NAMES", "MATCHING=STRATA_MATCHING_ENCODED"]));
     assert!(!merges(&["NAMES", "MATCHING=STRATA_MATCHING_EXACT"]) && !merges(&["NAMES"]));
-    // What is past the size of an older table is not read.
+    // Fields beyond the size of an older table are not read.
     assert!(!merges(&["NAMES", "OLD_NAMES", "MATCHING=STRATA_MATCHING_ENCODED"]));
 }
 
 #[test]
-fn what_it_says_of_itself() {
+fn invalid_descriptions() {
     for (defines, said) in [
         (&["NAME=\"a/b\""][..], "its name is \"a/b\""),
         (&["NAME=\"\""], "its name is \"\""),
@@ -115,29 +113,29 @@ fn what_it_says_of_itself() {
 }
 
 #[test]
-fn what_it_opens() {
+fn invalid_instances() {
     for (defines, said) in [
-        (&["OPEN_ANSWER=-12"][..], "could not be set up"),
-        (&["OPEN_ANSWER=7"], "answered 7, which is no errno"),
-        (&["OPEN_ANSWER=-99999"], "answered -99999, which is no errno"),
+        (&["OPEN_ANSWER=-12"][..], "its function open failed"),
+        (&["OPEN_ANSWER=7"], "returned 7, which is not an errno"),
+        (&["OPEN_ANSWER=-99999"], "returned -99999, which is not an errno"),
         (&["OPEN_ANSWER=-22", "OPEN_ERROR"], "xxxxxxxx"),
         (&["NAMES", "NO_ENCODE"], "hook encode_filename is NULL"),
         (&["OPERATIONS", "NO_BEFORE"], "before and after are both NULL"),
         (&["DATA", "SMALL_TABLE"], "its table of data has 8 bytes"),
-        (&["DATA", "BLOCK=0"], "its blocks have 0 bytes"),
-        (&["DATA", "BLOCK=1048577"], "its blocks have 1048577 bytes"),
-        (&["DATA", "BLOCK=-1"], "its blocks have 18446744073709551615 bytes"),
+        (&["DATA", "BLOCK=0"], "its block size is 0 bytes"),
+        (&["DATA", "BLOCK=1048577"], "its block size is 1048577 bytes"),
+        (&["DATA", "BLOCK=-1"], "its block size is 18446744073709551615 bytes"),
         (&["CODEC", "DATA"], "it has both data and codec"),
-        (&["CODEC", "BLOCK=0"], "its blocks have 0 bytes"),
-        (&["CODEC", "BLOCK=1000"], "its blocks have 1000 bytes"),
-        (&["CODEC", "BLOCK=2097152"], "its blocks have 2097152 bytes"),
-        (&["CODEC", "FOREIGN=2"], "files that are no containers is 2"),
-        (&["CODEC", "STORAGE_ANSWER=-12"], "how it stores files it does not say: Cannot allocate memory"),
-        (&["CODEC", "MOST=0"], "a block of 512 bytes may become 0"),
-        (&["CODEC", "MOST=5121"], "a block of 512 bytes may become 5121"),
-        (&["CODEC", "MOST=-1"], "a block of 512 bytes may become 18446744073709551615"),
+        (&["CODEC", "BLOCK=0"], "its block size is 0 bytes"),
+        (&["CODEC", "BLOCK=1000"], "its block size is 1000 bytes"),
+        (&["CODEC", "BLOCK=2097152"], "its block size is 2097152 bytes"),
+        (&["CODEC", "FOREIGN=2"], "its `foreign` is 2"),
+        (&["CODEC", "STORAGE_ANSWER=-12"], "its hook storage failed: Cannot allocate memory"),
+        (&["CODEC", "MOST=0"], "max_encoded returned 0 for a block of 512"),
+        (&["CODEC", "MOST=5121"], "max_encoded returned 5121 for a block of 512"),
+        (&["CODEC", "MOST=-1"], "max_encoded returned 18446744073709551615 for a block of 512"),
         (&["CODEC", "NO_DECODE"], "hook decode is NULL"),
-        (&["FLAGS=UINT64_C(1)<<63"], "flags that this server does not know: 0x8000000000000000"),
+        (&["FLAGS=UINT64_C(1)<<63"], "flags that this server does not support: 0x8000000000000000"),
     ] {
         let wrong = hostile(defines).wrong();
         assert!(wrong.contains(said), "{defines:?}: {wrong}");
@@ -145,7 +143,7 @@ fn what_it_opens() {
 }
 
 #[test]
-fn names_that_can_not_be() {
+fn invalid_encoded_names() {
     let make = |defines: &[&str]| root(&[&["NAMES"], defines].concat()).mkdir(&ROOT, name("d"), 0o755).map(|_| ());
     assert_eq!(make(&[]), Ok(()));
     for bad in
@@ -160,7 +158,7 @@ fn names_that_can_not_be() {
 }
 
 #[test]
-fn names_from_below_that_can_not_be_are_hidden() {
+fn undecodable_names_below_are_hidden() {
     let lower = MemFs::new();
     vnode::Layer::root(&*lower).mkdir(&ROOT, name("there"), 0o755).unwrap();
     for bad in ["TEXT=\"a/b\"", "TEXT=\"\"", "TEXT=\".\""] {
@@ -170,9 +168,9 @@ fn names_from_below_that_can_not_be_are_hidden() {
 }
 
 #[test]
-fn attributes_that_can_not_be() {
+fn invalid_attributes() {
     let attr = |defines: &[&str]| root(&[&["ATTRIBUTES"], defines].concat()).getattr(&ROOT);
-    // What an object is does not change, whatever a hook says.
+    // Hooks cannot change the type of an object.
     let root_attr = attr(&[]).unwrap();
     assert_eq!((root_attr.kind(), root_attr.perm()), (Kind::Directory, 0o600));
     assert_ne!(root_attr.ino, 77);
@@ -189,7 +187,7 @@ fn attributes_that_can_not_be() {
 }
 
 #[test]
-fn data_that_can_not_be() {
+fn invalid_data() {
     let write = |defines: &[&str]| {
         let (_, file) = root(&[&["DATA"], defines].concat()).create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
         let done = file.write(&ROOT, b"some bytes that are more than a block", 3);
@@ -205,7 +203,7 @@ fn data_that_can_not_be() {
 }
 
 #[test]
-fn data_of_another_size_that_can_not_be() {
+fn invalid_resized_data() {
     let write = |defines: &[&str]| {
         let object = hostile(&[&["CODEC"], defines].concat());
         let lower = MemFs::new();
@@ -223,7 +221,7 @@ fn data_of_another_size_that_can_not_be() {
     for length in ["0", "514", "INT64_MAX", "INT64_MIN", "-529"] {
         assert_eq!(write(&[&format!("LENGTH={length}")]), Err(Errno::IO), "{length}");
     }
-    // Less than it needs: what is read is not what was written, and the codec says so.
+    // A too small result: what is read differs from what was written, and the codec reports it.
     assert_eq!(write(&["LENGTH=1"]), Err(Errno::IO));
     assert_eq!(write(&["ANSWER=-13"]), Err(Errno::ACCESS));
     for answer in ["1", "-1000000"] {
@@ -232,7 +230,7 @@ fn data_of_another_size_that_can_not_be() {
 }
 
 #[test]
-fn operations_that_are_answered() {
+fn replies_of_operations() {
     let readlink = |defines: &[&str]| {
         let root = root(&[&["OPERATIONS"], defines].concat());
         root.symlink(&ROOT, name("l"), b"target").unwrap().vnode.readlink(&ROOT)
@@ -243,12 +241,12 @@ fn operations_that_are_answered() {
         assert_eq!(readlink(&[&format!("REPLY={reply}")]), Err(Errno::IO), "{reply}");
     }
     assert_eq!(readlink(&["ANSWER=-13"]), Err(Errno::ACCESS));
-    // To wait is answered only where waiting is not allowed.
+    // `MAY_BLOCK` is passed on only if the caller must not block.
     assert_eq!(readlink(&["ANSWER=-529"]), Err(Errno::IO));
     assert_eq!(readlink(&["ANSWER=2"]), Err(Errno::IO));
 }
 
 #[test]
-fn ioctls_that_answer_too_much() {
+fn oversized_ioctl_replies() {
     assert_eq!(root(&["IOCTLS"]).ioctl(&ROOT, 1, &[], &mut [0; 4]), Err(Errno::IO));
 }

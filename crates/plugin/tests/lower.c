@@ -1,4 +1,5 @@
-/* Uses all that is offered of the layer below, and state of objects: what c.rs loads. Each ioctl is one test; it answers where it failed. */
+/* Uses every function of the layer below, and state of objects; loaded by c.rs. Each ioctl is one
+ * test and returns the line that failed. */
 #include "strata_layer.h"
 
 #include <errno.h>
@@ -7,7 +8,7 @@
 
 #define RDWR 2
 #define TEXT(text) ((struct strata_bytes){ (const uint8_t *)(text), sizeof(text) - 1 })
-/* Goes on only if it holds: else the line is the answer. */
+/* Returns the line number unless the condition holds. */
 #define MUST(holds)                      \
 	do {                             \
 		if (!(holds)) {          \
@@ -19,7 +20,7 @@
 static const struct strata_host *server;
 static const struct strata_lower *lower;
 
-/* Everything that was attached and freed. */
+/* Numbers of attached and freed states. */
 struct counts {
 	uint64_t attached, freed, wrong;
 };
@@ -54,7 +55,7 @@ static int refuses(void *arg, const struct strata_entry *entry)
 	return -ENOTSUP;
 }
 
-/* A tree is made, used and removed in the directory. */
+/* Creates, uses and removes a tree in the directory. */
 static int all(const struct strata_object *dir, const struct strata_caller *caller, int *line)
 {
 	struct strata_object *sub = NULL, *made = NULL, *link = NULL, *held = NULL, *found = NULL;
@@ -88,7 +89,7 @@ static int all(const struct strata_object *dir, const struct strata_caller *call
 	MUST((code = (int)lower->readlink(link, caller, out, 2)) == 4 && memcmp(out, "fi", 2) == 0);
 	MUST((code = lower->mknod(sub, caller, TEXT("pipe"), 0010644, 0, NULL, &attr)) == 0 && attr.nlink == 1);
 	MUST((code = lower->link(held, caller, TEXT("second"), made, &attr)) == 0 && attr.nlink == 2);
-	/* As the server, whoever calls. */
+	/* As the server's user, for any caller. */
 	as_server.flags |= STRATA_AS_SERVER;
 	MUST((code = lower->mkdir(sub, &as_server, TEXT("own"), 0777, NULL, &attr)) == 0 && attr.uid == 0 && (attr.mode & 0777) == 0777);
 	MUST((code = lower->readdir(sub, caller, 0, each, &seen)) == 0 && seen.len == 19);
@@ -109,11 +110,11 @@ static int all(const struct strata_object *dir, const struct strata_caller *call
 	/* Held objects have neither state nor path. */
 	MUST(!server->attach(held, &counts) && !server->attached(held) && server->path(held, out, 64) == -ENODATA);
 	MUST((code = lower->tmpfile(dir, caller, 0600, RDWR, NULL, NULL, NULL)) == 0);
-	/* Nothing of it stays. */
+	/* Remove everything. */
 	MUST((code = lower->unlink(sub, caller, TEXT("file"))) == 0 && lower->unlink(sub, caller, TEXT("link")) == 0);
 	MUST((code = lower->unlink(sub, caller, TEXT("pipe"))) == 0 && lower->unlink(dir, caller, TEXT("second")) == 0);
 	MUST((code = lower->rmdir(sub, caller, TEXT("own"))) == 0 && lower->rmdir(dir, caller, TEXT("sub")) == 0);
-	/* What is held lives on without a name. */
+	/* An unlinked object that is held remains usable. */
 	MUST((code = (int)lower->read(file, caller, out, 64, 0)) == 4);
 	code = 0;
 out:
@@ -161,7 +162,7 @@ struct state {
 	int is_freed;
 };
 
-/* Attributes are shown as they are; each object gets a state, and keeps it. */
+/* Leaves attributes unchanged. Attaches state to each object on first use. */
 static int decode_attr(void *self, const struct strata_caller *caller, const struct strata_object *file, struct strata_attr *attr)
 {
 	struct state *mine, *state = server->attached(file);

@@ -1,4 +1,4 @@
-//! A layer in Rust over the border and back: `examples/everything.rs`.
+//! A Rust layer called through the C ABI, and calling back through it: `examples/everything.rs`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -19,7 +19,7 @@ use wrapfs::Template;
 use wrapfs::hooks::{Op, OpKind, OpSet, Operations, Verdict};
 
 fn built(name: &str) -> Object {
-    // Cargo builds examples beside the tests.
+    // Cargo builds examples in a directory beside the tests.
     let program = std::env::current_exe().unwrap();
     let built = program.parent().and_then(Path::parent).unwrap().join(format!("examples/lib{name}.so"));
     Object::of(&fs::read(built).unwrap())
@@ -34,7 +34,7 @@ fn root() -> Arc<dyn Vnode> {
 }
 
 #[test]
-fn programs_can_not_tell_it_from_none() {
+fn conforms_to_the_interface() {
     let object = everything();
     let fresh = || object.over(MemFs::new(), &[]).unwrap();
     conformance::run_all(fresh);
@@ -45,11 +45,11 @@ fn programs_can_not_tell_it_from_none() {
 }
 
 #[test]
-fn what_fails_fails_with_what_it_said() {
+fn failures_report_the_plugins_message() {
     let object = everything();
     let with = |name, value| object.over(MemFs::new(), &[(name, value)]).map(|_| ()).unwrap_err();
     assert_eq!(with("fail", "no moon today"), "no moon today");
-    assert!(with("panic", "").contains("could not be set up"));
+    assert!(with("panic", "").contains("its function open failed"));
     let root = root();
     let mkdir = |at| root.mkdir(&ROOT, name(at), 0o755).map(|_| ());
     assert_eq!(mkdir("panic"), Err(Errno::IO));
@@ -59,7 +59,7 @@ fn what_fails_fails_with_what_it_said() {
 }
 
 #[test]
-fn long_names_come_back() {
+fn long_names_round_trip() {
     let lower = MemFs::new();
     let root = everything().over(lower.clone(), &[]).unwrap().root();
     root.mkdir(&ROOT, name("long-name"), 0o755).unwrap();
@@ -68,14 +68,14 @@ fn long_names_come_back() {
 }
 
 #[test]
-fn objects_can_be_asked() {
+fn hooks_can_query_objects() {
     let root = root();
     root.setxattr(&ROOT, b"user.size", b"12345", XattrFlags::default()).unwrap();
     assert_eq!(root.getattr(&ROOT).unwrap().gid, 5);
 }
 
 #[test]
-fn operations_arrive_with_their_arguments() {
+fn operations_carry_their_arguments() {
     let root = root();
     let seen = |kind: &str| {
         let mut out = vec![0; 4096];
@@ -105,7 +105,7 @@ fn operations_arrive_with_their_arguments() {
 }
 
 #[test]
-fn a_read_only_layer_changes_nothing() {
+fn a_read_only_layer_refuses_changes() {
     let lower = MemFs::new();
     let object = everything();
     object.over(lower.clone(), &[]).unwrap().root().mkdir(&ROOT, name("d"), 0o755).unwrap();
@@ -116,7 +116,7 @@ fn a_read_only_layer_changes_nothing() {
 }
 
 #[test]
-fn ioctls_of_its_own_are_answered() {
+fn layer_specific_ioctls_work() {
     let mut out = [0; 8];
     assert_eq!(root().ioctl(&ROOT, 42, b"abc", &mut out), Ok(IoctlReply { result: 7, len: 3 }));
     assert_eq!(&out[..4], b"abc\0");
@@ -125,7 +125,7 @@ fn ioctls_of_its_own_are_answered() {
 }
 
 #[test]
-fn data_change_their_size() {
+fn data_size_changes() {
     let object = built("resizing");
     conformance::run_all(|| object.over(MemFs::new(), &[]).unwrap());
     let lower = MemFs::new();
@@ -136,7 +136,7 @@ fn data_change_their_size() {
     drop(file);
     let below = lower.root().lookup(&ROOT, name("f")).unwrap().unwrap();
     assert!(below.attr.blocks * 512 < content.len() as u64 / 2, "{} blocks", below.attr.blocks);
-    // What is not stored so can't be opened, if that is wanted.
+    // With `only`, files that are not containers cannot be opened.
     let (_, plain) = lower.root().create(&ROOT, name("plain"), 0o644, OpenFlags::RDWR).unwrap();
     plain.write(&ROOT, b"as it is", 0).unwrap();
     let root = object.over(lower, &[("only", "")]).unwrap().root();
@@ -156,7 +156,7 @@ fn the_layer_below_can_be_used() {
     let (root, empty) = (layer.root(), lower.dump().without_times());
     assert_eq!(root.ioctl(&ROOT, 1, &[], &mut []), Ok(IoctlReply::default()));
     assert_eq!(lower.dump().without_times(), empty);
-    // As the caller, and with the errors of the layer below.
+    // As the caller, with the errors of the layer below.
     let cancelled = AtomicBool::new(false);
     let user = Cx::new(7, 8, 1, 0, true, &cancelled);
     let mut failed = 0;
@@ -169,12 +169,12 @@ fn the_layer_below_can_be_used() {
         match done {
             Ok(()) if !fired => break,
             Err(Errno::DQUOT) => failed += 1,
-            // One of those that must fail otherwise.
+            // A step that is expected to fail with another errno.
             other => assert_eq!(other, Err(Errno::IO), "{at}"),
         }
     }
     assert!(failed > 15, "{failed}");
-    // A thread that must not wait is told so, and begins anew elsewhere.
+    // A thread that must not block gets `MAY_BLOCK`, and the operation is retried.
     let hasty = Cx::new(7, 8, 1, 0, false, &cancelled);
     let waits = Template::over(lower).operations(Waits).build();
     let root = object.over(waits, &[]).unwrap().root();
@@ -182,7 +182,7 @@ fn the_layer_below_can_be_used() {
     assert_eq!(root.ioctl(&user, 1, &[], &mut []), Ok(IoctlReply::default()));
 }
 
-/// A layer of which each mkdir has to wait.
+/// A layer whose mkdir must block.
 #[derive(Debug)]
 struct Waits;
 
@@ -226,18 +226,18 @@ fn objects_have_state_and_paths() {
     assert!(attached > 10 && freed == attached - 1, "{counts}");
 }
 
-/// Two numbers in brackets.
+/// Parses two numbers in brackets.
 fn two_numbers(text: &str) -> [u64; 2] {
     let numbers: Vec<u64> = text.trim_matches(['[', ']']).split(", ").map(|number| number.parse().unwrap()).collect();
     numbers.try_into().unwrap()
 }
 
 #[test]
-fn a_store_of_names_of_its_own() {
+fn a_name_store_in_rust() {
     let object = built("storing");
     conformance::run_all(|| object.over(MemFs::new(), &[]).unwrap());
     conformance::random::compare(7, 2000, &*object.over(MemFs::new(), &[]).unwrap(), &*MemFs::new());
-    // It is the same layer as without the border.
+    // Behaves like the same layer without the ABI.
     let lower = MemFs::new();
     let root = object.over(lower.clone(), &[]).unwrap().root();
     let d = root.mkdir(&ROOT, name("d"), 0o755).unwrap().vnode;

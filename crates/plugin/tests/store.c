@@ -1,5 +1,5 @@
-/* A store of names with a state in each directory: names are written in hexadecimal digits, each byte combined with the directory's. BAD_*: with
- * something wrong. */
+/* A name store with state in each directory: names are stored in hexadecimal, each byte combined with
+ * the directory's state. BAD_* selects a defect. */
 #include "strata_layer.h"
 
 #include <errno.h>

@@ -20,7 +20,7 @@ impl<'a> RequestContext<'a> {
     /// Returns the context for vnode operations.
     pub(crate) fn cx(&self, umask: u32) -> Cx<'_> {
         let rq = self.rq;
-        Cx::new(rq.uid, rq.gid, rq.pid, umask, rq.may_block, rq.cancelled()).of_call(&self.call)
+        Cx::new(rq.uid, rq.gid, rq.pid, umask, rq.may_block, rq.cancelled()).with_call(&self.call)
     }
 }
 

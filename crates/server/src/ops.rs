@@ -299,15 +299,15 @@ impl Kernel for Server {
             return None;
         }
         let session = self.session.get()?;
-        let known = backing.kept.and_then(|kept| kept.registration.get(|id: &BackingId| id.is_of(session)));
+        let known = backing.cached.and_then(|cached| cached.registration.get(|id: &BackingId| id.is_of(session)));
         if known.is_some() {
             return known;
         }
-        match session.backing_open(backing.kept.map_or(backing.file, |kept| kept.file)) {
+        match session.backing_open(backing.cached.map_or(backing.file, |cached| cached.file)) {
             Ok(id) => {
                 let id = Arc::new(id);
-                if let Some(kept) = backing.kept {
-                    kept.registration.set(Arc::clone(&id));
+                if let Some(cached) = backing.cached {
+                    cached.registration.set(Arc::clone(&id));
                 }
                 Some(id)
             }

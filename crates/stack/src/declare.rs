@@ -1,5 +1,4 @@
-//! What a layer says of itself, so that it can be named in a mount option, explained by `--help`
-//! and put on others.
+//! Declaration of a layer type: how it is named in mount options, documented by `--help` and built.
 
 use crate::Settings;
 use core::fmt;
@@ -8,11 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use vnode::Layer;
 
-/// A kind of layer: over the one below it, or over any number of branches.
+/// A type of layer, built over the layer below it or over any number of branches.
 ///
 /// ```
 /// # use stack::{Build, LayerType, Traits};
-/// /// Adds nothing.
+/// /// The null layer.
 /// pub const LAYER: LayerType = LayerType {
 ///     name: "null",
 ///     about: "forwards everything",
@@ -27,180 +26,182 @@ pub struct LayerType {
     pub name: &'static str,
     /// One line for the list of layers, without a full stop.
     pub about: &'static str,
-    /// The options that it takes.
+    /// The options that the layer accepts.
     pub options: &'static [OptionSpec],
-    /// What it stands on, and how it is put there.
+    /// What the layer is stacked on, and how it is built.
     pub build: Build,
-    /// What else has to be known of it.
+    /// Further properties for the mount command.
     pub traits: Traits,
 }
 
-/// What a layer stands on, and how it is put there.
+/// What a layer is stacked on, and how it is built.
 #[derive(Clone, Copy)]
 pub enum Build {
-    /// On the one layer below it in the stack.
+    /// Over the layer below it in the stack.
     Over(&'static BuildOver),
-    /// On branches: directories, or whole stacks, that one of its options lists. It ends a stack.
+    /// Over branches, directories or whole stacks, that one of its options lists. Such a layer ends
+    /// a stack.
     Branches(&'static Branches),
 }
 
-/// Puts a layer on the one below. The error is a sentence for the person who mounts.
+/// Builds a layer over the one below. The error is a sentence for the mounting user.
 pub type BuildOver = dyn Fn(Arc<dyn Layer>, &Settings) -> Result<Arc<dyn Layer>, String> + Send + Sync;
 
-/// An option of a layer, as it stands in a mount's options.
+/// An option of a layer, as written in mount options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionSpec {
     /// Its name.
     pub name: &'static str,
-    /// How its value is shown in the help (`"N"`, `"random|hash"`); `None`: it has none.
+    /// The value as shown in the help (`"N"`, `"random|hash"`); `None` for an option without a
+    /// value.
     pub value: Option<&'static str>,
-    /// What it does, in sentences, with the default.
+    /// What the option does, in sentences, with the default.
     pub help: &'static str,
 }
 
-/// What the command that mounts has to know of a layer beside its options.
+/// Properties of a layer that the mount command needs, besides its options.
 #[derive(Clone, Copy)]
 pub struct Traits {
-    /// Checks the settings and says what the mount needs for them. Called before anything is
-    /// opened. The error is a sentence for the person who mounts.
+    /// Checks the settings and returns what the mount needs for them. Called before anything is
+    /// opened. The error is a sentence for the mounting user.
     pub needs: fn(&Settings) -> Result<Needs, String>,
-    /// Mounting it twice at one place over the same directories is a mistake, and is refused.
+    /// Whether to refuse mounting the same directories twice at one mount point.
     pub once: bool,
-    /// The text of its manual page; `None`: one is made of what it declares.
+    /// The text of its manual page; `None` to generate it from the declaration.
     pub manual: Option<&'static Manual>,
 }
 
 impl Traits {
-    /// Of a layer that needs nothing in particular.
+    /// A layer without special properties.
     pub const NONE: Self = Self { needs: |_| Ok(Needs::NONE), once: false, manual: None };
 }
 
-/// What a mount has to do because of a layer.
+/// Requirements of a layer on the mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Nothing can be changed through the layer, whatever lies below: the mount is read-only.
+    /// The layer never allows changes, whatever lies below: the mount is read-only.
     pub read_only: bool,
-    /// How long the kernel may cache names and attributes at most, where the mount has no `cache=`;
+    /// Maximum time that the kernel may cache names and attributes if the mount has no `cache=`.
     /// `None`: the default.
     pub cache: Option<Duration>,
-    /// Positions in directories have 31 bits.
+    /// Directory offsets are limited to 31 bits.
     pub narrow_positions: bool,
-    /// The layer is there to warn. Where the system has neither journal nor syslog, its warnings go
-    /// to this file.
+    /// The layer's purpose is to log warnings. On a system with neither journal nor syslog, they
+    /// are written to this file.
     pub warns: Option<&'static str>,
 }
 
 impl Needs {
-    /// Nothing in particular.
+    /// No requirements.
     pub const NONE: Self = Self { read_only: false, cache: None, narrow_positions: false, warns: None };
 }
 
-/// The text of a manual page and of `--help`. What all layers have in common is added to it.
+/// The text of a manual page and of `--help`. The text common to all layers is added to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Manual {
-    /// What `mount -t NAME` does, in a line without a full stop.
+    /// What `mount -t NAME` does: one line without a full stop.
     pub title: &'static str,
-    /// The first argument of `mount -t NAME` and what it is; `None`: what follows from
+    /// The first argument of `mount -t NAME` and its meaning; `None` to derive it from
     /// [`LayerType::build`].
     pub argument: Option<(&'static str, &'static str)>,
     /// Paragraphs.
     pub description: &'static [&'static str],
-    /// A line of shell or of fstab(5), and what it is for.
+    /// A shell or fstab(5) line, and its purpose.
     pub examples: &'static [(&'static str, &'static str)],
 }
 
-/// A layer over branches: how they are listed, used and opened.
+/// A layer over branches: how branches are listed, used and opened.
 #[derive(Clone, Copy)]
 pub struct Branches {
     /// The option that lists them, one of [`LayerType::options`]: `PATH[=MODE]:PATH[=MODE]:...`.
     pub option: &'static str,
-    /// The first argument of `mount -t NAME` is such a list. Otherwise it is only a name to show.
+    /// Whether the first argument of `mount -t NAME` is such a list. Otherwise it is only a name to
+    /// show.
     pub first_argument: bool,
-    /// The list may go on after a comma, and be given again: then the lists are joined. Otherwise
-    /// the last one counts.
+    /// Whether the list may continue after a comma and be repeated; repeated lists are then joined.
+    /// Otherwise the last list applies.
     pub joined: bool,
-    /// What one of them is called, and several: `("replica", "replicas")`.
+    /// Singular and plural of what a branch is called: `("replica", "replicas")`.
     pub noun: (&'static str, &'static str),
-    /// A list as it can stand in a stack: `"dirs=/a:/b"`.
+    /// An example of a list in a stack: `"dirs=/a:/b"`.
     pub example: &'static str,
-    /// The modes that can be written after a branch; none: a `=` is part of the path.
+    /// The modes that may follow a branch. If there are none, a `=` is part of the path.
     pub modes: &'static [BranchMode],
-    /// The mode of a branch that has none written, by its index and whether the whole is mounted
-    /// read-only.
+    /// Returns the mode of a branch without an explicit mode, from its index and whether the mount
+    /// is read-only.
     pub unmarked: fn(usize, bool) -> BranchMode,
-    /// If anything can be changed, changes go to the first branch: it must be writable where any is
-    /// to be written.
+    /// Whether all changes are made on the first branch. It must then be writable if any branch is.
     pub first_takes_changes: bool,
-    /// Puts the layer on its branches.
+    /// Builds the layer over its branches.
     pub make: Make,
 }
 
 /// How a branch is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BranchMode {
-    /// As it is written, and as reports show it.
+    /// The mode as written in options and shown in reports.
     pub name: &'static str,
-    /// May it be changed?
+    /// Whether the branch may be changed.
     pub access: Access,
 }
 
-/// What may be done with a branch.
+/// Access to a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It is never changed.
+    /// The branch is never changed.
     ReadOnly,
-    /// Changes go there. No other server may write to its directories at the same time.
+    /// The branch is changed. No other server may write to its directories at the same time.
     ReadWrite,
 }
 
-/// A branch, as [`Branches::make`] gets it.
+/// A branch, as passed to [`Branches::make`].
 #[derive(Clone, Debug)]
 pub struct Branch<T> {
-    /// Its path, absolute and without symbolic links, or that of all directories of a stack and the
-    /// layers' names. The same branch has the same name whenever it is mounted.
+    /// Its absolute path without symbolic links, or, for a stack, the paths of all its directories
+    /// and the names of its layers. A branch has the same name each time it is mounted.
     pub name: PathBuf,
     /// How it is used.
     pub mode: BranchMode,
-    /// What it is.
+    /// The branch itself.
     pub lower: T,
 }
 
-/// A branch that is open.
+/// An opened branch.
 pub type Opened = Branch<Arc<dyn Layer>>;
 
-/// A branch that the layer opens by itself.
+/// A branch that the layer opens itself.
 pub type Reopened = Branch<Reopen>;
 
 /// Opens a branch, anew at each call. May hang.
 pub type Reopen = Box<dyn Fn() -> vnode::Result<Arc<dyn Layer>> + Send + Sync>;
 
-/// How a layer is put on its branches. The error is a sentence for the person who mounts.
+/// How a layer is built over its branches. The error is a sentence for the mounting user.
 #[derive(Clone, Copy)]
 pub enum Make {
-    /// All branches are opened first, and must be there.
+    /// All branches are opened first, and must exist.
     Opened(&'static MakeOf<Opened>),
-    /// The layer opens them, as often as it needs to. They can be away or hang, so nothing touches
-    /// them before.
+    /// The layer opens its branches as often as it needs to. They may be unavailable or hang, so
+    /// nothing accesses them earlier.
     Reopened(&'static MakeOf<Reopened>),
 }
 
-/// See [`Make`].
+/// The builder of a [`Make`].
 pub type MakeOf<B> = dyn Fn(Vec<B>, &Settings, &Situation) -> Result<Arc<dyn Layer>, String> + Send + Sync;
 
-/// What a layer may have to know of the mount that it is part of.
+/// Information about the mount that a layer is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Situation {
-    /// `passthrough=`, where that was given.
+    /// The value of `passthrough=`, if given.
     pub passthrough: Option<bool>,
-    /// May the server give files to other users?
-    pub may_give_away: bool,
+    /// Whether the server may change the owner of files.
+    pub may_chown: bool,
 }
 
 impl LayerType {
-    /// Puts the layer on `lower`.
+    /// Builds the layer over `lower`.
     ///
     /// # Errors
-    /// A sentence for the person who mounts: an option that is wrong, or a layer over branches.
+    /// A sentence for the mounting user: an invalid option, or a layer over branches.
     pub fn over(&self, lower: Arc<dyn Layer>, settings: &Settings) -> Result<Arc<dyn Layer>, String> {
         match self.build {
             Build::Over(build) => build(lower, settings),
@@ -208,7 +209,7 @@ impl LayerType {
         }
     }
 
-    /// How its branches are listed, if it stands on any.
+    /// Returns the declaration of its branches, if it has any.
     #[must_use]
     pub const fn branches(&self) -> Option<&'static Branches> {
         match self.build {
@@ -219,7 +220,7 @@ impl LayerType {
 }
 
 impl Branches {
-    /// The mode of that name.
+    /// Returns the mode with this name.
     #[must_use]
     pub fn mode(&self, name: &[u8]) -> Option<BranchMode> {
         self.modes.iter().find(|mode| mode.name.as_bytes() == name).copied()
@@ -227,7 +228,7 @@ impl Branches {
 }
 
 impl BranchMode {
-    /// Do changes go to the branch?
+    /// Whether changes are made on the branch.
     #[must_use]
     pub fn writes(self) -> bool {
         self.access == Access::ReadWrite

@@ -1,16 +1,16 @@
-//! The options of a layer's own, read by what it declares.
+//! Options of a layer, parsed by its declaration.
 
 use crate::list::is_branch;
-use crate::near::nearest;
+use crate::suggest::nearest;
 use crate::{Branches, LayerType, OptionSpec, Settings, Text};
 use core::fmt::Write as _;
 
-/// Options that were given and that are declared, in the order in which they were given.
+/// The given options, in order. All of them are declared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Given(Vec<(&'static str, Option<Text>)>);
 
 impl OptionSpec {
-    /// As the help shows the option: `name` or `name=VALUE`.
+    /// Returns the option as shown in the help: `name` or `name=VALUE`.
     #[must_use]
     pub fn usage(&self) -> String {
         match self.value {
@@ -20,7 +20,7 @@ impl OptionSpec {
     }
 }
 
-/// What is before the first `=`, and what is after it.
+/// Splits an item at the first `=`.
 #[must_use]
 pub fn name_and_value(item: &Text) -> (String, Option<Text>) {
     match item.split_first(b'=') {
@@ -30,10 +30,10 @@ pub fn name_and_value(item: &Text) -> (String, Option<Text>) {
 }
 
 impl Given {
-    /// Takes an option that is declared.
+    /// Adds a declared option.
     ///
     /// # Errors
-    /// It has a value and should have none, or the other way round.
+    /// It has a value although it takes none, or lacks one.
     pub fn take(&mut self, spec: &'static OptionSpec, value: Option<Text>) -> Result<(), String> {
         match (spec.value, &value) {
             (None, Some(_)) => Err(format!("option {} takes no value", spec.name)),
@@ -45,15 +45,15 @@ impl Given {
         }
     }
 
-    /// Reads the items of a list, each of which must be declared or be one more branch.
+    /// Parses the items of an option list. Each item must be a declared option or another branch.
     ///
     /// # Errors
-    /// Names the option and what is wrong with it.
+    /// Names the option and the problem.
     pub fn read(items: &[Text], kind: &LayerType) -> Result<Self, String> {
         Self::declared(items, kind.options, kind.branches())
     }
 
-    /// The same of any declared options.
+    /// Parses a list of any declared options.
     pub(crate) fn declared(
         items: &[Text],
         declared: &'static [OptionSpec],
@@ -64,11 +64,13 @@ impl Given {
             let (name, value) = name_and_value(item);
             if let Some(spec) = declared.iter().find(|spec| spec.name == name) {
                 given.take(spec, value)?;
-            } else if !given.go_on(item, branches) {
+            } else if !given.continue_list(item, branches) {
                 let way_out = match nearest(&name, declared.iter().map(|spec| spec.name)) {
-                    Some(near) => format!("is {near} meant?"),
-                    None if declared.is_empty() => "it has none".to_owned(),
-                    None => format!("it has {}", declared.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", ")),
+                    Some(near) => format!("did you mean {near}?"),
+                    None if declared.is_empty() => "there are no options".to_owned(),
+                    None => {
+                        format!("options are {}", declared.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", "))
+                    }
                 };
                 return Err(format!("unknown option {name}: {way_out}"));
             }
@@ -76,9 +78,8 @@ impl Given {
         Ok(given)
     }
 
-    /// Takes an item that has no name of an option, where it is one more branch after a list of
-    /// branches.
-    pub fn go_on(&mut self, item: &Text, branches: Option<&Branches>) -> bool {
+    /// Adds an item without an option name as another branch, if it follows a list of branches.
+    pub fn continue_list(&mut self, item: &Text, branches: Option<&Branches>) -> bool {
         let Some(branches) = branches.filter(|branches| branches.joined && self.has(branches.option)) else {
             return false;
         };
@@ -89,34 +90,35 @@ impl Given {
         takes
     }
 
-    /// Adds an option that stood somewhere else.
+    /// Adds an option from another source.
     pub fn add(&mut self, name: &'static str, value: Text) {
         self.0.push((name, Some(value)));
     }
 
-    /// Was the option given?
+    /// Whether the option was given.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.0.iter().any(|(given, _)| *given == name)
     }
 
-    /// The options and their values, in order.
+    /// Returns the options and their values, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&'static str, Option<&Text>)> {
         self.0.iter().map(|(name, value)| (*name, value.as_ref()))
     }
 
-    /// The lists of branches that count: all of them where they are joined, else the last one.
+    /// Returns the lists of branches that apply: all of them if lists are joined, otherwise the
+    /// last one.
     pub fn lists(&self, branches: &Branches) -> impl Iterator<Item = &Text> {
         let lists = self.iter().filter(|(name, _)| *name == branches.option).filter_map(|(_, list)| list);
         let all = self.iter().filter(|(name, _)| *name == branches.option).count();
         lists.skip(if branches.joined { 0 } else { all.saturating_sub(1) })
     }
 
-    /// The same for the layer, without its branches.
+    /// Returns the settings of the layer, without its branches.
     ///
     /// # Errors
-    /// One is given twice. For a layer over branches the last one counts, as elsewhere in mount
-    /// options: what the command line says comes after what fstab says.
+    /// An option is given twice. For a layer over branches, the last one applies instead, as usual
+    /// for mount options: the command line overrides fstab.
     pub fn settings(&self, branches: Option<&Branches>) -> Result<Settings, String> {
         let mut settings = Settings::new();
         for (name, value) in self.iter().filter(|(name, _)| branches.is_none_or(|branches| branches.option != *name)) {
@@ -127,7 +129,7 @@ impl Given {
         Ok(settings)
     }
 
-    /// For people to read: `name,name=value`.
+    /// Formats the options for messages: `name,name=value`.
     #[must_use]
     pub fn show(&self) -> String {
         let mut out = String::new();
@@ -163,9 +165,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
-        assert_eq!(read("kye=1").unwrap_err(), "unknown option kye: is key meant?");
-        assert_eq!(read("other").unwrap_err(), "unknown option other: it has key, fast");
+    fn errors_name_the_option() {
+        assert_eq!(read("kye=1").unwrap_err(), "unknown option kye: did you mean key?");
+        assert_eq!(read("other").unwrap_err(), "unknown option other: options are key, fast");
         assert_eq!(read("key").unwrap_err(), "option key needs a value: key=N");
         assert_eq!(read("fast=1").unwrap_err(), "option fast takes no value");
         assert_eq!(read("key=1,key=2").unwrap().settings(None).unwrap_err(), "option key is given twice");

@@ -1,25 +1,27 @@
-//! What a layer says of itself, and stacks of layers in words.
+//! Declarations of layers, and the text form of stacks.
 //!
-//! * [`LayerType`] is all that is known of a kind of layer: its name, its options, what it stands
-//!   on and how it is put there. Each layer's crate declares its own; the commands work by these
-//!   declarations and know no layer's options.
-//! * A layer stands on the one below it ([`Build::Over`]), or on any number of branches
-//!   ([`Build::Branches`]), which an option of its own lists ([`mod@spec`]).
-//! * What was given for these options: [`Given`] as it was written, with the escapes of all mount
-//!   options ([`Text`]); [`Settings`] as the layer reads them, with what it says of wrong ones
+//! * [`LayerType`] declares a type of layer: its name, its options, what it is stacked on and how
+//!   it is built. Each layer's crate declares its own type. The commands work from these
+//!   declarations and do not know the options of any layer.
+//! * A layer is built over the layer below it ([`Build::Over`]), or over any number of branches
+//!   ([`Build::Branches`]), which one of its options lists ([`mod@spec`]).
+//! * Option values: [`Given`] holds them as written, with the escapes common to all mount options
+//!   ([`Text`]). [`Settings`] holds them as the layer reads them, with common error messages
 //!   ([`value`]).
-//! * A stack in words is read, with the types of a [`Catalog`], as a [`StackSpec`] ([`mod@spec`]).
+//! * The text form of a stack is parsed into a [`StackSpec`], using the types of a [`Catalog`]
+//!   ([`mod@spec`]).
 //!
-//! Nothing here touches a file system: the command that mounts opens the directories and hands them
-//! to the layers.
+//! Nothing here accesses a file system: the mount command opens the directories and passes them to
+//! the layers.
 #![forbid(unsafe_code)]
 
 mod declare;
 mod given;
 mod list;
-pub mod near;
+
 mod settings;
 pub mod spec;
+pub mod suggest;
 #[cfg(test)]
 mod testing;
 mod text;

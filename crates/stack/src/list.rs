@@ -3,26 +3,26 @@
 
 use crate::{BranchMode, Branches, Given, Text, Wrong, name_and_value};
 
-/// A branch as it is written: its path or stack, and its mode.
+/// A branch as written: its path or stack, and its mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Written {
-    pub(crate) what: What,
+pub(crate) struct WrittenBranch {
+    pub(crate) source: Source,
     pub(crate) mode: Option<BranchMode>,
 }
 
-/// What a branch is.
+/// The path or stack of a branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum Source {
     Path(Text),
-    /// A stack, without its brackets.
+    /// A stack, without the brackets.
     Stack(Text),
 }
 
-/// Reads branches between colons.
+/// Parses branches separated by colons.
 ///
 /// # Errors
-/// Names what is wrong.
-pub(crate) fn parse(text: &Text, branches: &Branches) -> Result<Vec<Written>, String> {
+/// Names the problem.
+pub(crate) fn parse(text: &Text, branches: &Branches) -> Result<Vec<WrittenBranch>, String> {
     let (mut all, mut begin) = (Vec::new(), 0);
     loop {
         let end = text.end_of_branches(begin, |at| text.is(at, b':')).map_err(|wrong| in_list(text, wrong))?;
@@ -38,7 +38,7 @@ fn in_list(text: &Text, wrong: Wrong) -> String {
     format!("the list {wrong}: {}", text.show())
 }
 
-fn branch(text: &Text, branches: &Branches) -> Result<Written, String> {
+fn branch(text: &Text, branches: &Branches) -> Result<WrittenBranch, String> {
     let (noun, several) = branches.noun;
     if text.is(0, b'[') {
         let end = text.close(0).map_err(|wrong| in_list(text, wrong))? + 1;
@@ -51,7 +51,7 @@ fn branch(text: &Text, branches: &Branches) -> Result<Written, String> {
             _ => {
                 let next = if branches.modes.is_empty() { "':'" } else { "=MODE or ':'" };
                 return Err(format!(
-                    "{:?} after the ] of {noun} {}: {next} can follow (a path that begins with a bracket is written ./[ or \\[)",
+                    "{:?} after the ] of {noun} {}: expected {next} (write a path that begins with a bracket as ./[ or \\[)",
                     after.show(),
                     stack.show()
                 ));
@@ -59,7 +59,7 @@ fn branch(text: &Text, branches: &Branches) -> Result<Written, String> {
         };
         let stack =
             stack.without_brackets().map_err(|wrong| format!("the stack of a {noun} {wrong}: {}", stack.show()))?;
-        return Ok(Written { what: What::Stack(stack), mode });
+        return Ok(WrittenBranch { source: Source::Stack(stack), mode });
     }
     let (path, mode) = match text.split_last(b'=').filter(|_| !branches.modes.is_empty()) {
         None => (text.clone(), None),
@@ -70,16 +70,16 @@ fn branch(text: &Text, branches: &Branches) -> Result<Written, String> {
     };
     if path.is_empty() {
         return Err(format!(
-            "an empty path among the {several}: separate them by one ':' (one in a path is written \\:)"
+            "an empty path in the list of {several}; separate them by a single ':' (write \\: for a ':' in a path)"
         ));
     }
-    Ok(Written { what: What::Path(path), mode })
+    Ok(WrittenBranch { source: Source::Path(path), mode })
 }
 
 fn mode_of(mode: &Text, branch: &Text, branches: &Branches) -> Result<BranchMode, String> {
     branches.mode(&mode.bytes()).ok_or_else(|| {
         format!(
-            "unknown mode {:?} of {} {}: it is {} (a '=' in a path is written \\=)",
+            "unknown mode {:?} of {} {}: use {} (write \\= for a '=' in a path)",
             mode.show(),
             branches.noun.0,
             branch.show(),
@@ -88,7 +88,7 @@ fn mode_of(mode: &Text, branch: &Text, branches: &Branches) -> Result<BranchMode
     })
 }
 
-/// `rw, ro or nfsro`
+/// Formats the modes: `rw, ro or nfsro`.
 fn alternatives(branches: &Branches) -> String {
     let names: Vec<_> = branches.modes.iter().map(|mode| mode.name).collect();
     match names.split_last() {
@@ -97,14 +97,13 @@ fn alternatives(branches: &Branches) -> String {
     }
 }
 
-/// The lists that were given, each of its branches.
-pub(crate) fn of_given(given: &Given, branches: &Branches) -> Result<Vec<Written>, String> {
+/// Parses all branches of the given lists.
+pub(crate) fn of_given(given: &Given, branches: &Branches) -> Result<Vec<WrittenBranch>, String> {
     let lists: Vec<_> = given.lists(branches).map(|list| parse(list, branches)).collect::<Result<_, _>>()?;
     Ok(lists.concat())
 }
 
-/// Is this item, which stands in the list of options somewhere behind a list of branches, one more
-/// branch?
+/// Whether this item, found after a list of branches, is another branch.
 pub(crate) fn is_branch(item: &Text, branches: &Branches) -> bool {
     let has_mode = |text: &Text| text.split_last(b'=').is_some_and(|(_, mode)| branches.mode(&mode.bytes()).is_some());
     item.is(0, b'[')
@@ -113,8 +112,7 @@ pub(crate) fn is_branch(item: &Text, branches: &Branches) -> bool {
 }
 
 impl Text {
-    /// The items of a list of options. Commas separate them, but not those in the brackets of a
-    /// branch.
+    /// Splits a list of options at commas, except for commas within the brackets of a branch.
     ///
     /// # Errors
     /// A bracket is not closed.
@@ -130,8 +128,8 @@ impl Text {
         }
     }
 
-    /// Where the option ends that begins at `begin`: at the first byte for which `ends` holds and
-    /// that does not stand in the brackets of a branch.
+    /// Returns the end of the option that begins at `begin`: the first byte outside of a branch's
+    /// brackets for which `ends` holds.
     pub(crate) fn end_of_option(
         &self,
         begin: usize,
@@ -143,7 +141,7 @@ impl Text {
         let item = self.part(begin..end);
         match name_and_value(&item) {
             (name, Some(_)) if name == branches.option => self.end_of_branches(begin + name.len() + 1, ends),
-            // The list goes on.
+            // The list of branches continues.
             _ if branches.joined && item.is(0, b'[') => self.end_of_branches(begin, ends),
             _ => Ok(end),
         }
@@ -159,11 +157,11 @@ mod tests {
 
     fn read(s: &str) -> Result<Vec<(String, Option<BranchMode>)>, String> {
         let branches = parse(&Text::read(s.as_bytes()).unwrap(), &BRANCHES)?;
-        let show = |what: &What| match what {
-            What::Path(path) => path.show(),
-            What::Stack(stack) => format!("<{}>", stack.show()),
+        let show = |source: &Source| match source {
+            Source::Path(path) => path.show(),
+            Source::Stack(stack) => format!("<{}>", stack.show()),
         };
-        Ok(branches.iter().map(|branch| (show(&branch.what), branch.mode)).collect())
+        Ok(branches.iter().map(|branch| (show(&branch.source), branch.mode)).collect())
     }
 
     #[test]
@@ -174,20 +172,20 @@ mod tests {
     }
 
     #[test]
-    fn what_separates_can_be_part_of_a_path() {
+    fn separators_can_be_escaped_in_paths() {
         let read = read(r"/a\:b=rw:/c\=ro:/d\=rw=ro:/e=f\=ro=ro").unwrap();
         let want = [
             ("/a:b", Some(RW)),
             ("/c=ro", None),
             ("/d=rw", Some(RO)),
-            // An earlier '=' needs no backslash where a mode follows.
+            // An earlier '=' needs no backslash if a mode follows.
             ("/e=f=ro", Some(RO)),
         ];
         assert_eq!(read, want.map(|(path, mode)| (path.to_owned(), mode)));
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_branch() {
         assert!(read("/a=rx").unwrap_err().contains("\"rx\" of branch /a"));
         assert!(read("/a=").unwrap_err().contains("\"\" of branch /a"));
         for empty in ["", "/a::/b", ":/a", "/a:", "=rw"] {
@@ -196,28 +194,31 @@ mod tests {
     }
 
     #[test]
-    fn stacks_stand_in_brackets() {
+    fn stacks_are_written_in_brackets() {
         let read = read("[xor,key=7/[/a:b]]=rw:/c:[/d]:[x=[1,2]:3/[/e]]=ro").unwrap();
         let want = [("<xor,key=7/[/a:b]>", Some(RW)), ("/c", None), ("</d>", None), ("<x=[1,2]:3/[/e]>", Some(RO))];
         assert_eq!(read, want.map(|(path, mode)| (path.to_owned(), mode)));
     }
 
     #[test]
-    fn brackets_elsewhere_are_bytes_of_a_path() {
+    fn other_brackets_are_part_of_the_path() {
         let read = read(r"/a[1]=rw:/b]:./[c]=ro:\[d]=ro:/e[").unwrap();
         let want = [("/a[1]", Some(RW)), ("/b]", None), ("./[c]", Some(RO)), ("[d]", Some(RO)), ("/e[", None)];
         assert_eq!(read, want.map(|(path, mode)| (path.to_owned(), mode)));
     }
 
     #[test]
-    fn wrong_brackets_are_named() {
+    fn unbalanced_brackets_are_reported() {
         assert_eq!(
             read("[/a=rw:/b").unwrap_err(),
-            r"the list has a [ that is not closed: write \[ for one that is meant: [/a=rw:/b"
+            r"the list has a [ that is not closed (write \[ for a literal one): [/a=rw:/b"
         );
         for after in ["x", "x=rw", "/b=rw"] {
             let wrong = read(&format!("[/a]{after}")).unwrap_err();
-            assert!(wrong.starts_with(&format!("{after:?} after the ] of branch [/a]: =MODE or ':'")), "{wrong}");
+            assert!(
+                wrong.starts_with(&format!("{after:?} after the ] of branch [/a]: expected =MODE or ':'")),
+                "{wrong}"
+            );
         }
         assert!(read("[/a]=rx").unwrap_err().contains("\"rx\" of branch [/a]"));
         assert!(read(r#"["/a\\"]"#).unwrap_err().contains("lone backslash"));
@@ -265,7 +266,7 @@ mod tests {
             let read = parse(&Text::read(line.join(":").as_bytes()).unwrap(), &BRANCHES).unwrap();
             prop_assert_eq!(read.len(), paths.len());
             for (branch, (path, mode)) in read.iter().zip(&paths) {
-                prop_assert_eq!(&branch.what, &What::Path(Text::read(escape(path).as_bytes()).unwrap()));
+                prop_assert_eq!(&branch.source, &Source::Path(Text::read(escape(path).as_bytes()).unwrap()));
                 prop_assert_eq!(branch.mode, BRANCHES.modes.get(*mode).copied());
             }
         }

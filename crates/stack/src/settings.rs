@@ -1,9 +1,9 @@
-//! The options that a layer was given, and how their values are read.
+//! The options of a layer, and parsing of their values.
 
 use core::ops::RangeInclusive;
 use std::collections::BTreeMap;
 
-/// The options that a layer was given. Only options that it declared get here, each at most once.
+/// The options of a layer. Contains only declared options, each at most once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings(BTreeMap<String, Vec<u8>>);
 
@@ -14,37 +14,37 @@ impl Settings {
         Self::default()
     }
 
-    /// Adds an option, in place of an earlier one of that name; one without a value has an empty one. Answers false if it was
-    /// there already.
+    /// Adds an option, replacing an earlier one with the same name. An option without a value has
+    /// an empty value. Returns false if it was already set.
     pub fn insert(&mut self, name: &str, value: &[u8]) -> bool {
         self.0.insert(name.to_owned(), value.to_vec()).is_none()
     }
 
-    /// Was the option given?
+    /// Whether the option was given.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// An option's value, as it was given: names of files need not be text.
+    /// Returns the option's value as bytes: file names need not be UTF-8.
     #[must_use]
     pub fn bytes(&self, name: &str) -> Option<&[u8]> {
         self.0.get(name).map(Vec::as_slice)
     }
 
-    /// An option's value as text.
+    /// Returns the option's value as text.
     ///
     /// # Errors
-    /// A sentence that names the option, if the value is no UTF-8.
+    /// A sentence that names the option, if the value is not UTF-8.
     pub fn text(&self, name: &str) -> Result<Option<&str>, String> {
-        let text = |bytes| core::str::from_utf8(bytes).map_err(|_| format!("{name}=: the value is not text"));
+        let text = |bytes| core::str::from_utf8(bytes).map_err(|_| format!("{name}=: the value is not UTF-8"));
         self.bytes(name).map(text).transpose()
     }
 
-    /// An option's value as anything that text can be parsed as: numbers, addresses.
+    /// Returns the option's value, parsed as a number, an address or another type.
     ///
     /// # Errors
-    /// A sentence that names the option and what is wrong with the value.
+    /// A sentence that names the option and the problem.
     pub fn parse<T: core::str::FromStr>(&self, name: &str) -> Result<Option<T>, String>
     where
         T::Err: core::fmt::Display,
@@ -53,7 +53,7 @@ impl Settings {
         self.text(name)?.map(parse).transpose()
     }
 
-    /// An option's value as a number of a range.
+    /// Returns the option's value as a number within a range.
     ///
     /// # Errors
     /// A sentence that names the option and the range.
@@ -69,25 +69,25 @@ impl Settings {
         self.text(name)?.map(number).transpose()
     }
 
-    /// An option's value as a number of bytes: `4096`, `4k`, `1M` (KiB and MiB).
+    /// Returns the option's value as a number of bytes: `4096`, `4k`, `1M` (KiB and MiB).
     ///
     /// # Errors
-    /// A sentence that names the option and says how sizes are written.
+    /// A sentence that names the option and the syntax of sizes.
     pub fn size(&self, name: &str) -> Result<Option<usize>, String> {
         let size = |text: &str| crate::value::size(text.as_bytes()).map_err(|wrong| format!("{name}={text}: {wrong}"));
         self.text(name)?.map(size).transpose()
     }
 
-    /// An option's value, read by one of the functions of [`crate::value`].
+    /// Returns the option's value, parsed by one of the functions of [`crate::value`].
     ///
     /// # Errors
-    /// A sentence that names the option and what is wrong with the value.
+    /// A sentence that names the option and the problem.
     pub fn read<T>(&self, name: &str, read: impl FnOnce(&[u8]) -> Result<T, String>) -> Result<Option<T>, String> {
         let value = self.bytes(name).map(read).transpose();
         value.map_err(|wrong| format!("option {name}=: {wrong}"))
     }
 
-    /// All of them, by name.
+    /// Returns all options, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_slice()))
     }
@@ -114,7 +114,7 @@ mod tests {
         for text in ["", "k", "4 k", "4kB", "-1", "1.5M", "18446744073709551615k", "\u{e4}"] {
             let mut settings = Settings::new();
             settings.insert("block", text.as_bytes());
-            let wrong = format!("block={text}: a number of bytes is written as 4096, 4k or 1M");
+            let wrong = format!("block={text}: not a size; write it as 4096, 4k or 1M");
             assert_eq!(settings.size("block"), Err(wrong));
         }
         assert_eq!(settings.bytes("name"), Some(&b"\xff"[..]));

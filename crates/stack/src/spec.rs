@@ -1,4 +1,4 @@
-//! A stack in words, top first: `rot13 / xor,key=7 / /srv/data`.
+//! The text form of a stack, top first: `rot13 / xor,key=7 / /srv/data`.
 //!
 //! ```text
 //! stack     = layer " / " stack | layer "/" group | bottom
@@ -11,71 +11,71 @@
 //! branch    = ( PATH | group ) [ "=" MODE ]
 //! ```
 //!
-//! What separates is only what stands there without a backslash and outside of double quotes
-//! ([`Text`]): a `/` with a blank on both sides, a comma, the first `=`. A `[` opens a group where
-//! a part or a branch begins, and after the `/` behind a layer if its `]` ends the stack; anywhere
-//! else it is a byte like others. Inside a group all brackets count. A group whose whole content is
-//! in double quotes is read again, as the value of `stack=` is.
+//! Separators count only outside of double quotes and without a backslash ([`Text`]). They are a
+//! `/` with a blank on both sides, a comma, and the first `=`. A `[` opens a group at the start of
+//! a part or a branch, and after the `/` behind a layer if its `]` ends the stack. Anywhere else it
+//! is an ordinary byte. Inside a group all brackets count. A group whose whole content is in double
+//! quotes is parsed again, like the value of `stack=`.
 
-use crate::list::{self, What};
-use crate::near::nearest;
+use crate::list::{self, Source};
+use crate::suggest::nearest;
 use crate::{BranchMode, Given, LayerType, OptionSpec, Text, Wrong, escape};
 use core::fmt;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-/// The layer types that there are.
+/// The available layer types.
 pub trait Catalog {
-    /// The type of that name.
+    /// Returns the type with this name.
     fn find(&self, name: &str) -> Option<&'static LayerType>;
 
-    /// All names.
+    /// Returns all names.
     fn names(&self) -> Vec<&'static str>;
 
-    /// The type that the object file at that path is.
+    /// Loads the layer type of a shared object.
     ///
     /// # Errors
-    /// Names the path, what is wrong and what to do about it.
+    /// Names the path, the problem and what to do about it.
     fn load(&self, path: &Path) -> Result<&'static LayerType, String>;
 
-    /// What to write for a name that stands for no layer, if it is that of a file in the working
+    /// Returns a suggestion for an unknown layer name that is the name of a file in the working
     /// directory.
-    fn path_meant(&self, name: &str) -> Option<String>;
+    fn suggest_path(&self, name: &str) -> Option<String>;
 }
 
-/// The most layers and directories of stacks, those in brackets included: their figures must fit
-/// into one extended attribute.
+/// Maximum number of layers and directories of a stack, including those in brackets: their
+/// statistics must fit into one extended attribute.
 pub const MOST: usize = 32;
 
-/// What a stack is to be made of.
+/// A parsed stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackSpec {
-    /// Top first.
+    /// The layers, top first.
     pub layers: Vec<LayerSpec>,
-    /// What they stand on.
+    /// What the layers are stacked on.
     pub bottom: BottomSpec,
 }
 
-/// A layer and its options.
+/// A layer with its options.
 #[derive(Clone)]
 pub struct LayerSpec {
-    /// Which.
+    /// The type of the layer.
     pub kind: &'static LayerType,
-    /// How.
+    /// Its options.
     pub given: Given,
-    /// Where it stands, for messages.
+    /// Its position, for messages.
     pub at: At,
 }
 
-/// What a stack stands on.
+/// The bottom of a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BottomSpec {
-    /// A directory of the host.
+    /// A directory of the host file system.
     Directory {
-        /// As it was written.
+        /// The path as written.
         path: PathBuf,
-        /// Must it never be changed?
+        /// Whether the directory must never be changed.
         read_only: bool,
     },
     /// A layer over branches.
@@ -85,28 +85,27 @@ pub enum BottomSpec {
 /// A branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BranchSpec {
-    /// What it is.
+    /// The directory or stack.
     pub lower: LowerSpec,
-    /// Its mode, if one is written.
+    /// Its mode, if given.
     pub mode: Option<BranchMode>,
 }
 
-/// What a branch is.
+/// The directory or stack of a branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LowerSpec {
-    /// A directory, perhaps relative to the working directory of whoever mounts.
+    /// A directory, possibly relative to the working directory of the mounting user.
     Directory(PathBuf),
-    /// A stack of its own.
+    /// A nested stack.
     Stack(Box<StackSpec>),
 }
 
-/// Where a part stands: shown as `part 2 of the stack in branch 1`.
+/// The position of a part, displayed as `part 2 of the stack in branch 1`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct At {
-    /// Its number in its stack, from 1 at the top.
+    /// Its number in its stack, counted from 1 at the top.
     pub part: usize,
-    /// The branches that it is in, the innermost first: what they are called and their numbers,
-    /// from 1.
+    /// The branches that contain it, innermost first: the noun and the number, counted from 1.
     pub within: Vec<(&'static str, usize)>,
 }
 
@@ -121,8 +120,7 @@ impl fmt::Display for At {
     }
 }
 
-/// The same layer with the same options, wherever it stands. Its branches are compared by
-/// themselves.
+/// Compares type and options, not the position. Branches are compared separately.
 impl PartialEq for LayerSpec {
     fn eq(&self, other: &Self) -> bool {
         let settings = |layer: &Self| layer.given.settings(layer.kind.branches());
@@ -138,7 +136,7 @@ impl fmt::Debug for LayerSpec {
     }
 }
 
-/// The name and the options, but no list of branches.
+/// Shows the name and the options without the list of branches.
 impl fmt::Display for LayerSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind.name)?;
@@ -153,7 +151,7 @@ impl fmt::Display for LayerSpec {
     }
 }
 
-/// As [`read`] reads it.
+/// The syntax that [`read`] parses.
 impl fmt::Display for StackSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.layers.iter().try_for_each(|layer| write!(f, "{layer} / "))?;
@@ -192,39 +190,39 @@ impl fmt::Display for BranchSpec {
 /// The option of a directory.
 const DIRECTORY: &[OptionSpec] = &[OptionSpec { name: "ro", value: None, help: "Never changed through the stack." }];
 
-/// Reads a stack.
+/// Parses a stack.
 ///
 /// # Errors
-/// Names the part, what is wrong with it and what to do about it.
+/// Names the part, the problem and what to do about it.
 pub fn read(bytes: &[u8], catalog: &dyn Catalog) -> Result<StackSpec, String> {
     let wrong = |wrong: Wrong| format!("the stack {wrong}: {}", String::from_utf8_lossy(bytes));
     let text = Text::read(bytes).map_err(wrong)?;
-    Reader { catalog, in_words: true, parts: 0, within: Vec::new() }.stack(&text)
+    Reader { catalog, is_text: true, parts: 0, within: Vec::new() }.stack(&text)
 }
 
-/// A layer over the branches that its options list.
+/// Returns a layer over the branches that its options list.
 ///
 /// # Errors
-/// Names the option and what is wrong with it.
+/// Names the option and the problem.
 pub fn over_branches(kind: &'static LayerType, given: Given, catalog: &dyn Catalog) -> Result<BottomSpec, String> {
-    // It is a part itself.
-    let mut reader = Reader { catalog, in_words: false, parts: 1, within: Vec::new() };
+    // The layer itself counts as a part.
+    let mut reader = Reader { catalog, is_text: false, parts: 1, within: Vec::new() };
     reader.branches(LayerSpec { kind, given, at: At { part: 1, within: Vec::new() } })
 }
 
-/// Reads a stack and those in its brackets.
+/// Parser of a stack and its nested stacks.
 struct Reader<'a> {
     catalog: &'a dyn Catalog,
-    /// Does the outermost stack stand there in words? Otherwise it is one layer, whose options are
-    /// the mount's.
-    in_words: bool,
-    /// How many parts were read.
+    /// Whether the outermost stack is in text form. Otherwise it is a single layer, whose options
+    /// are those of the mount.
+    is_text: bool,
+    /// Number of parts parsed so far.
     parts: usize,
-    /// The branches that are being read, the outermost first.
+    /// The branches being parsed, outermost first.
     within: Vec<(&'static str, usize)>,
 }
 
-/// A part of a stack, its items, and what may follow.
+/// A part of a stack: its items, and what may follow it.
 struct Part {
     items: Vec<Text>,
     is_last: bool,
@@ -237,7 +235,7 @@ impl Reader<'_> {
         loop {
             self.parts += 1;
             if self.parts > MOST || groups > MOST {
-                return Err(format!("the stack has more than {MOST} parts: {MOST} are the most"));
+                return Err(format!("the stack has more than {MOST} parts"));
             }
             let at = self.at(layers.len() + 1);
             let wrong = |wrong: String| format!("{at}: {wrong}");
@@ -262,7 +260,7 @@ impl Reader<'_> {
         At { part, within: self.within.iter().rev().copied().collect() }
     }
 
-    /// The first part of what is left, and what follows it.
+    /// Splits off the first part.
     fn part(&self, rest: &Text) -> Result<(Part, Text), String> {
         let not_closed = |wrong: Wrong| format!("it {wrong}: {}", rest.show());
         let (mut items, mut begin) = (Vec::new(), 0);
@@ -272,7 +270,7 @@ impl Reader<'_> {
             let branches = kind.and_then(LayerType::branches);
             let end = rest.end_of_option(begin, branches, ends).map_err(not_closed)?;
             let item = rest.part(begin..end);
-            // Blanks beside the separator of two parts belong to neither.
+            // Blanks beside a part separator belong to neither part.
             let item = if items.is_empty() { item.trim_start() } else { item };
             items.push(if rest.is(end, b',') { item } else { item.trim_end() });
             if items.len() == 1 {
@@ -288,8 +286,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Does a `/` separate a layer from a group that ends the stack? It is part of a path, if the
-    /// part is one, and of a value of a layer below which nothing can lie.
+    /// Whether a `/` separates a layer from a group that ends the stack. It is part of the path if
+    /// the part is a path, and part of the value if no layer can lie below this one.
     fn is_tight(&self, rest: &Text, at: usize, kind: Option<&LayerType>) -> bool {
         if !rest.is(at, b'/') || !rest.is(at + 1, b'[') || rest.close(at + 1) != Ok(rest.len().saturating_sub(1)) {
             return false;
@@ -316,13 +314,13 @@ impl Reader<'_> {
         Ok(LayerSpec { kind, given, at })
     }
 
-    /// What is wrong is said with where it is.
+    /// Parses the bottom of a stack. Errors include the position.
     fn bottom(&mut self, items: &[Text], at: At) -> Result<BottomSpec, String> {
         let placed = |wrong: String| format!("{at}: {wrong}");
         let (first, name, options) = name_and_options(items).map_err(placed)?;
         if is_path(first) {
             let given = Given::declared(options, DIRECTORY, None)
-                .map_err(|wrong| placed(format!("directory {name}: {wrong} (a comma in a path is written \\,)")))?;
+                .map_err(|wrong| placed(format!("directory {name}: {wrong} (write \\, for a comma in a path)")))?;
             return Ok(BottomSpec::Directory { path: path_of(first), read_only: given.has("ro") });
         }
         match self.catalog.find(&name) {
@@ -331,14 +329,14 @@ impl Reader<'_> {
                 self.branches(LayerSpec { kind, given, at })
             }
             Some(_) => Err(placed(format!(
-                "{name} needs something below it: end the stack with a directory, as in `{name} / /srv/data`"
+                "{name} needs a layer or directory below it: end the stack with a directory, as in `{name} / /srv/data`"
             ))),
-            None => Err(placed(match self.catalog.path_meant(&name) {
+            None => Err(placed(match self.catalog.suggest_path(&name) {
                 _ if name.ends_with(".so") => {
                     format!("{}; below it, end the stack with a directory", unknown(&name, self.catalog))
                 }
-                Some(meant) => format!("{name}: the path of a directory begins with / or ./: {meant}"),
-                None => format!("{}; a directory begins with / or ./", unknown(&name, self.catalog)),
+                Some(meant) => format!("{name}: the path of a directory must begin with / or ./: {meant}"),
+                None => format!("{}; the path of a directory must begin with / or ./", unknown(&name, self.catalog)),
             })),
         }
     }
@@ -346,16 +344,16 @@ impl Reader<'_> {
     fn branches(&mut self, layer: LayerSpec) -> Result<BottomSpec, String> {
         let name = layer.kind.name;
         let Some(declared) = layer.kind.branches() else { return Err(format!("{name} has no branches")) };
-        let wrong = |wrong: String| match self.in_words || !self.within.is_empty() {
+        let wrong = |wrong: String| match self.is_text || !self.within.is_empty() {
             true => format!("{}: {name}: option {}=: {wrong}", layer.at, declared.option),
             false => format!("option {}=: {wrong}", declared.option),
         };
         let written = list::of_given(&layer.given, declared).map_err(wrong)?;
         let mut branches = Vec::with_capacity(written.len());
         for (branch, number) in written.into_iter().zip(1..) {
-            let lower = match branch.what {
-                What::Path(path) => LowerSpec::Directory(OsString::from_vec(path.bytes()).into()),
-                What::Stack(stack) => {
+            let lower = match branch.source {
+                Source::Path(path) => LowerSpec::Directory(OsString::from_vec(path.bytes()).into()),
+                Source::Stack(stack) => {
                     self.within.push((declared.noun.0, number));
                     let stack = self.stack(&stack)?;
                     self.within.pop();
@@ -368,27 +366,27 @@ impl Reader<'_> {
     }
 }
 
-/// What stands in the brackets that end a stack.
+/// Returns the content of the group that ends a stack.
 fn group(text: &Text) -> Result<Text, String> {
     let close = text.close(0).map_err(|wrong| format!("it {wrong}: {}", text.show()))?;
     if close + 1 < text.len() {
         let after = text.part(close + 1..text.len());
-        return Err(format!("{:?} after the ]: the brackets end a stack", after.show()));
+        return Err(format!("{:?} after the ]: nothing may follow the brackets that end a stack", after.show()));
     }
     text.without_brackets().map_err(|wrong| format!("it {wrong}: {}", text.show()))
 }
 
-/// The path that a part begins with.
+/// Returns the path at the start of a part.
 fn path_of(first: &Text) -> PathBuf {
     OsString::from_vec(first.bytes()).into()
 }
 
-/// Is it a path, and not a name?
+/// Whether this is a path rather than a name.
 fn is_path(first: &Text) -> bool {
     first.bytes().first().is_some_and(|&b| b == b'/' || b == b'.')
 }
 
-/// Is it the path of an object that a layer is loaded from?
+/// Whether this is the path of a shared object that contains a layer.
 fn is_object(first: &Text) -> bool {
     is_path(first) && first.split(b',').first().is_some_and(|path| path.bytes().ends_with(b".so"))
 }
@@ -396,19 +394,19 @@ fn is_object(first: &Text) -> bool {
 fn name_and_options(items: &[Text]) -> Result<(&Text, String, &[Text]), String> {
     match items.split_first() {
         Some((first, options)) if !first.is_empty() => Ok((first, first.show(), options)),
-        _ => Err("nothing stands there; layers are written `top / below / DIRECTORY`".to_owned()),
+        _ => Err("an empty part; write a stack as `top / below / DIRECTORY`".to_owned()),
     }
 }
 
 fn unknown(name: &str, catalog: &dyn Catalog) -> String {
     if name.ends_with(".so") {
-        let way_out = catalog.path_meant(name).unwrap_or_else(|| format!("write ./{name} or /DIR/{name}"));
-        return format!("{name}: a layer in a file is named by a path that begins with / or ./: {way_out}");
+        let way_out = catalog.suggest_path(name).unwrap_or_else(|| format!("write ./{name} or /DIR/{name}"));
+        return format!("{name}: the path of a layer file must begin with / or ./: {way_out}");
     }
     let way_out = match nearest(name, catalog.names()) {
-        Some(near) => format!("is {near} meant?"),
-        None if name.contains('/') => "layers are separated by a / with a blank on both sides".to_owned(),
-        None => "`strata layers` lists them".to_owned(),
+        Some(near) => format!("did you mean {near}?"),
+        None if name.contains('/') => "separate layers by a / with a blank on both sides".to_owned(),
+        None => "`strata layers` lists all layers".to_owned(),
     };
     format!("there is no layer {name:?}: {way_out}")
 }
@@ -448,35 +446,39 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_part_and_the_way_out() {
-        assert_eq!(wrong("wrapsf / /a"), "part 1 of the stack: there is no layer \"wrapsf\": is wrapfs meant?");
+    fn errors_name_the_part_and_the_remedy() {
+        assert_eq!(wrong("wrapsf / /a"), "part 1 of the stack: there is no layer \"wrapsf\": did you mean wrapfs?");
         assert!(
             wrong("wrapfs / bogus / /a")
                 .starts_with("part 2 of the stack: there is no layer \"bogus\": `strata layers`")
         );
         assert!(wrong("wrapfs/wrapfs / /a").contains("blank on both sides"));
-        assert!(wrong("wrapfs / wrapfs").contains("part 2 of the stack: wrapfs needs something below it"));
-        assert!(wrong("wrapfs / data").contains("begins with / or ./"));
-        let directory = "part 2 of the stack: src: the path of a directory begins with / or ./: did you mean ./src?";
+        assert!(wrong("wrapfs / wrapfs").contains("part 2 of the stack: wrapfs needs a layer or directory below it"));
+        assert!(wrong("wrapfs / data").contains("must begin with / or ./"));
+        let directory =
+            "part 2 of the stack: src: the path of a directory must begin with / or ./: did you mean ./src?";
         assert_eq!(wrong("wrapfs / src"), directory);
-        let object = "part 1 of the stack: upper.so: a layer in a file is named by a path that begins with / or ./: ";
+        let object = "part 1 of the stack: upper.so: the path of a layer file must begin with / or ./: ";
         assert_eq!(wrong("upper.so,key=1 / /b"), format!("{object}write ./upper.so or /DIR/upper.so"));
         assert!(wrong("wrapfs / lower.so").ends_with("/DIR/lower.so; below it, end the stack with a directory"));
         assert!(wrong("unionfs,dirs=/a / /b").contains("unionfs can only be the last part"));
         assert!(wrong("/a / /b").contains("/a can only be the last part"));
         let object = wrong("wrapfs / /nonexistent/a\\,b.so,key=1 / /b");
         assert!(
-            object.starts_with("part 2 of the stack: /nonexistent/a,b.so can't be used as a layer: No such"),
+            object.starts_with("part 2 of the stack: /nonexistent/a,b.so: cannot load as a layer: No such"),
             "{object}"
         );
-        assert!(wrong("wrapfs,key=1 / /b").contains("part 1 of the stack: wrapfs: unknown option key: it has none"));
-        assert!(wrong("unionfs,dir=/a").contains("unknown option dir: is dirs meant?"));
+        assert!(
+            wrong("wrapfs,key=1 / /b")
+                .contains("part 1 of the stack: wrapfs: unknown option key: there are no options")
+        );
+        assert!(wrong("unionfs,dir=/a").contains("unknown option dir: did you mean dirs?"));
         assert!(wrong("/a,rw").contains("directory /a: unknown option rw"));
         for empty in ["", " ", "wrapfs /  / /a", ",ro"] {
-            assert!(wrong(empty).contains("nothing stands there"), "{empty}");
+            assert!(wrong(empty).contains("an empty part"), "{empty}");
         }
         assert!(wrong(r"wrapfs / /a\").contains("lone backslash"));
-        assert!(wrong(&format!("{}/a", "wrapfs / ".repeat(40))).contains("32 are the most"));
+        assert!(wrong(&format!("{}/a", "wrapfs / ".repeat(40))).contains("more than 32 parts"));
     }
 
     fn shown(stack: &str) -> String {
@@ -497,14 +499,14 @@ mod tests {
         }
         assert_eq!(shown("wrapfs/[xor,key=7/[wrapfs/[/a,ro]]]"), "wrapfs / xor,key=7 / wrapfs / /a,ro");
         assert_eq!(shown("xor,key=[/[/a]"), r"xor,key=\[ / /a");
-        // Objects are named by paths, in which other brackets are bytes.
+        // Shared objects are named by paths, in which other brackets are ordinary bytes.
         assert_eq!(shown("/x/[y]/good.so/[/a]"), "xor / /a");
         assert_eq!(
             shown("wrapfs/[./good.so,key=/[1]/[unionfs,dirs=[/good.so/[/b]]]]"),
             r"wrapfs / xor,key=/\[1\] / unionfs,dirs=[xor / /b]"
         );
         assert_eq!(shown("/x/good.so/[/a]b"), r"/x/good.so/\[/a\]b");
-        // The layers of a group are parts of the stack that it ends.
+        // The layers of a group count as parts of the enclosing stack.
         assert!(wrong("wrapfs/[xro / /a]").starts_with("part 2 of the stack: there is no layer \"xro\""));
     }
 
@@ -532,7 +534,7 @@ mod tests {
         assert!(wrong("wrapfs / unionfs,dirs=[wrapfs / a]").starts_with(&format!("{place}there is no layer \"a\"")));
         let inner = "unionfs,dirs=/a:/b:[unionfs,dirs=/c:[xor,kye=1 / /d]]";
         let place = "part 1 of the stack in branch 2 of the stack in branch 3: ";
-        assert_eq!(wrong(inner), format!("{place}xor: unknown option kye: is key meant?"));
+        assert_eq!(wrong(inner), format!("{place}xor: unknown option kye: did you mean key?"));
         assert!(
             wrong("wrapfs / unionfs,dirs=/a=rx")
                 .starts_with("part 2 of the stack: unionfs: option dirs=: unknown mode")
@@ -549,21 +551,21 @@ mod tests {
             alone("/a:[unionfs,dirs=/b=rx]").starts_with("part 1 of the stack in branch 2: unionfs: option dirs=: ")
         );
         assert!(wrong("[/a]x").contains(r#"part 1 of the stack: "x" after the ]"#));
-        assert!(wrong("unionfs,dirs=[]").contains("in branch 1: nothing stands there"));
+        assert!(wrong("unionfs,dirs=[]").contains("in branch 1: an empty part"));
         assert!(wrong("wrapfs / [/a").contains("part 2 of the stack: it has a [ that is not closed"));
         assert!(wrong("unionfs,dirs=[/a").contains("part 1 of the stack: it has a [ that is not closed"));
         assert!(wrong("unionfs/[/a]").contains("unionfs can only be the last part"));
     }
 
     #[test]
-    fn all_parts_count() {
+    fn nested_parts_count() {
         let union = |branches: usize| format!("unionfs,dirs={}", vec!["[wrapfs / /a]"; branches].join(":"));
         assert!(read(union(15).as_bytes(), &Types).is_ok());
-        assert!(wrong(&union(16)).contains("32 are the most"));
+        assert!(wrong(&union(16)).contains("more than 32 parts"));
         let deep = format!("{}/a{}", "[".repeat(40), "]".repeat(40));
-        assert!(wrong(&deep).contains("32 are the most"));
+        assert!(wrong(&deep).contains("more than 32 parts"));
         let deep = format!("{}/a{}", "unionfs,dirs=[".repeat(40), "]".repeat(40));
-        assert!(wrong(&deep).contains("32 are the most"));
+        assert!(wrong(&deep).contains("more than 32 parts"));
     }
 
     fn path() -> impl Strategy<Value = PathBuf> {
@@ -586,7 +588,7 @@ mod tests {
         (proptest::collection::vec(layer(), 0..3), bottom).prop_map(|(layers, bottom)| StackSpec { layers, bottom })
     }
 
-    /// Any tree of stacks.
+    /// Generates any tree of stacks.
     fn tree() -> impl Strategy<Value = StackSpec> {
         let directory = (path(), any::<bool>()).prop_map(|(path, read_only)| BottomSpec::Directory { path, read_only });
         stack_over(directory).prop_recursive(3, 24, 4, |inner| {
@@ -615,7 +617,7 @@ mod tests {
         stack.layers.len() + 1 + below
     }
 
-    /// Without blanks, as it can stand in fstab.
+    /// Formats a stack without blanks, as in fstab.
     fn tight(stack: &StackSpec) -> String {
         let bottom = StackSpec { layers: Vec::new(), bottom: stack.bottom.clone() };
         let mut text = match &stack.bottom {
@@ -649,10 +651,10 @@ mod tests {
             for text in [stack.to_string(), tight(&stack)] {
                 let read = read(text.as_bytes(), &Types);
                 if parts(&stack) > MOST {
-                    prop_assert!(read.unwrap_err().contains("32 are the most"));
+                    prop_assert!(read.unwrap_err().contains("more than 32 parts"));
                 } else {
                     prop_assert_eq!(read.as_ref(), Ok(&stack), "{}", text);
-                    // In double quotes as well, within brackets.
+                    // Also within double quotes in brackets.
                     let quoted = format!("unionfs,dirs=[\"{}\"]", text.replace('\\', "\\\\").replace('"', "\\\""));
                     let outer = super::read(quoted.as_bytes(), &Types);
                     if parts(&stack) < MOST {

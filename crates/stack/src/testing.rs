@@ -15,7 +15,7 @@ pub(crate) const BRANCHES: Branches = Branches {
     modes: &[RW, RO],
     unmarked: |_, _| RO,
     first_takes_changes: false,
-    make: Make::Opened(&|_, _, _| Err("nothing is made here".to_owned())),
+    make: Make::Opened(&|_, _, _| Err("not implemented".to_owned())),
 };
 
 static TYPES: [LayerType; 3] = [
@@ -45,7 +45,7 @@ static TYPES: [LayerType; 3] = [
     },
 ];
 
-/// What the tests' stacks are made of.
+/// The layer types of the test stacks.
 pub(crate) struct Types;
 
 impl Catalog for Types {
@@ -60,11 +60,11 @@ impl Catalog for Types {
     fn load(&self, path: &Path) -> Result<&'static LayerType, String> {
         match path.ends_with("good.so") {
             true => Ok(&TYPES[1]),
-            false => Err(format!("{} can't be used as a layer: No such file", path.display())),
+            false => Err(format!("{}: cannot load as a layer: No such file", path.display())),
         }
     }
 
-    fn path_meant(&self, name: &str) -> Option<String> {
+    fn suggest_path(&self, name: &str) -> Option<String> {
         (name == "src").then(|| "did you mean ./src?".to_owned())
     }
 }

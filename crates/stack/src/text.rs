@@ -1,13 +1,14 @@
-//! Option text with escapes: which bytes separate, and which are only part of a path.
+//! Option text with escapes: tells separators from bytes that are part of a value.
 //!
-//! A backslash takes the meaning from the byte after it: `\:` `\=` `\,` `\"` `\\` and `\ ` stand for the byte itself.
-//! A backslash and three octal digits stand for the byte of that number, as in fstab(5) (`\040` is a space).
-//! Between double quotes, which mount(8) knows too, no byte separates.
+//! A backslash makes the next byte literal: `\:` `\=` `\,` `\"` `\\` and `\ `. A backslash and
+//! three octal digits represent the byte with that value, as in fstab(5) (`\040` is a space).
+//! Between double quotes, which mount(8) also recognizes, no byte is a separator.
 //!
-//! Brackets hold a stack where one may stand. There no byte separates either until the brackets are taken off, and every bracket
-//! without a backslash counts. All escapes are read at once, so they are written the same however deep the brackets are.
+//! Brackets enclose a nested stack where one is allowed. No byte in them is a separator until the
+//! brackets are removed, and every bracket without a backslash counts. All escapes are decoded at
+//! once, so they are written the same at any nesting depth.
 
-/// A byte, and whether it may separate.
+/// A byte, and whether it can be a separator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Char {
     byte: u8,
@@ -32,21 +33,21 @@ impl Char {
     }
 }
 
-/// White space that may stand around a separator.
+/// White space allowed around a separator.
 const BLANKS: &[u8] = b" \t\n";
 
-/// Text whose escapes have been read.
+/// Text with decoded escapes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text(Vec<Char>);
 
-/// Why text can't be read.
+/// Why text cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// It ends with a backslash that escapes nothing.
+    /// It ends with a backslash.
     LoneBackslash,
     /// A double quote is not closed.
     OpenQuote,
-    /// An escape stands for the byte 0, which no path holds.
+    /// An escape represents the byte 0, which no path contains.
     Nul,
     /// A bracket is not closed.
     OpenBracket,
@@ -55,16 +56,16 @@ pub enum Wrong {
 impl core::fmt::Display for Wrong {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            Self::LoneBackslash => r"ends with a lone backslash: write \\ for one that is meant",
-            Self::OpenQuote => r#"has a double quote that is not closed: write \" for one that is meant"#,
-            Self::Nul => "has a NUL byte in it",
-            Self::OpenBracket => r"has a [ that is not closed: write \[ for one that is meant",
+            Self::LoneBackslash => r"ends with a lone backslash (write \\ for a literal one)",
+            Self::OpenQuote => r#"has a double quote that is not closed (write \" for a literal one)"#,
+            Self::Nul => "contains a NUL byte",
+            Self::OpenBracket => r"has a [ that is not closed (write \[ for a literal one)",
         })
     }
 }
 
 impl Text {
-    /// Reads escapes and quotes.
+    /// Decodes escapes and quotes.
     ///
     /// # Errors
     /// [`Wrong`]
@@ -88,65 +89,65 @@ impl Text {
         if quoted { Err(Wrong::OpenQuote) } else { Ok(Self(chars)) }
     }
 
-    /// The bytes meant.
+    /// Returns the decoded bytes.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         self.0.iter().map(|c| c.byte).collect()
     }
 
-    /// For messages.
+    /// Returns the text for messages.
     #[must_use]
     pub fn show(&self) -> String {
         String::from_utf8_lossy(&self.bytes()).into_owned()
     }
 
-    /// Nothing at all?
+    /// Whether the text is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The parts between separators. Empty text has one empty part.
+    /// Splits at every separator. Empty text has one empty part.
     #[must_use]
     pub fn split(&self, separator: u8) -> Vec<Self> {
         self.0.split(|c| c.is(separator)).map(|part| Self(part.to_vec())).collect()
     }
 
-    /// What is before and after the first separator.
+    /// Splits at the first separator.
     #[must_use]
     pub fn split_first(&self, separator: u8) -> Option<(Self, Self)> {
         self.split_at(self.0.iter().position(|c| c.is(separator))?)
     }
 
-    /// What is before and after the last separator.
+    /// Splits at the last separator.
     #[must_use]
     pub fn split_last(&self, separator: u8) -> Option<(Self, Self)> {
         self.split_at(self.0.iter().rposition(|c| c.is(separator))?)
     }
 
-    /// How many bytes it has.
+    /// Returns the length in bytes.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Does that byte stand there, and may separate?
+    /// Whether the byte at this position is this separator.
     pub(crate) fn is(&self, at: usize, byte: u8) -> bool {
         self.0.get(at).is_some_and(|c| c.is(byte))
     }
 
-    /// Does that byte stand there with a blank on both sides, and may separate?
+    /// Whether the byte at this position is this separator, with blanks on both sides.
     pub(crate) fn is_spaced(&self, at: usize, byte: u8) -> bool {
         let blank = |at: usize| self.0.get(at).is_some_and(|c| c.is_blank());
         self.is(at, byte) && at.checked_sub(1).is_some_and(blank) && blank(at + 1)
     }
 
-    /// A part of it.
+    /// Returns a part of the text.
     pub(crate) fn part(&self, range: core::ops::Range<usize>) -> Self {
         Self(self.0.get(range).unwrap_or_default().to_vec())
     }
 
-    /// Where the bracket that opens there is closed. Between the two every bracket counts.
+    /// Returns the position of the closing bracket. Between the two, every bracket counts.
     pub(crate) fn close(&self, open: usize) -> Result<usize, Wrong> {
         let mut depth = 0_usize;
         for (at, c) in self.0.iter().enumerate().skip(open) {
@@ -162,8 +163,8 @@ impl Text {
         Err(Wrong::OpenBracket)
     }
 
-    /// Where a list of branches ends that begins at `begin`: at the first byte for which `ends` holds and that does not stand in
-    /// the brackets of a branch. A bracket opens only where a branch begins.
+    /// Returns the end of the list of branches that begins at `begin`: the first byte outside of a
+    /// branch's brackets for which `ends` holds. A bracket opens only at the start of a branch.
     pub(crate) fn end_of_branches(&self, begin: usize, ends: impl Fn(usize) -> bool) -> Result<usize, Wrong> {
         let (mut at, mut is_begin) = (begin, true);
         while at < self.len() && !ends(at) {
@@ -176,8 +177,9 @@ impl Text {
         Ok(at.min(self.len()))
     }
 
-    /// What stands in brackets. Where all of it stands in double quotes too, its escapes are read again: so a list for mount(8) can
-    /// be written, which splits options at every comma outside of quotes.
+    /// Returns the content of brackets. If all of it is in double quotes, its escapes are decoded
+    /// again. This allows lists in the options of mount(8), which splits at every comma outside of
+    /// quotes.
     pub(crate) fn without_brackets(&self) -> Result<Self, Wrong> {
         let inner = self.part(1..self.len().saturating_sub(1)).trim();
         if !inner.is_empty() && inner.0.iter().all(|c| c.how == How::Quoted) {
@@ -186,19 +188,19 @@ impl Text {
         Ok(inner)
     }
 
-    /// Without the blanks at both ends that are not escaped.
+    /// Removes unescaped blanks at both ends.
     #[must_use]
     pub fn trim(&self) -> Self {
         self.trim_start().trim_end()
     }
 
-    /// Without the blanks at its beginning that are not escaped.
+    /// Removes unescaped blanks at the start.
     pub(crate) fn trim_start(&self) -> Self {
         let begin = self.0.iter().position(|c| !c.is_blank()).unwrap_or(self.len());
         self.part(begin..self.len())
     }
 
-    /// Without the blanks at its end that are not escaped.
+    /// Removes unescaped blanks at the end.
     pub(crate) fn trim_end(&self) -> Self {
         let end = self.0.iter().rposition(|c| !c.is_blank()).map_or(0, |last| last + 1);
         self.part(0..end)
@@ -210,7 +212,7 @@ impl Text {
     }
 }
 
-/// The byte that an escape stands for, and what follows the escape. `rest` begins after the backslash.
+/// Decodes an escape and returns the rest. `rest` begins after the backslash.
 fn escaped(rest: &[u8]) -> Result<(u8, &[u8]), Wrong> {
     if let [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] = rest {
         let byte = (a - b'0') << 6 | (b - b'0') << 3 | (c - b'0');
@@ -223,9 +225,9 @@ fn escaped(rest: &[u8]) -> Result<(u8, &[u8]), Wrong> {
     }
 }
 
-/// Writes a path so that [`Text::read`] gives it back, on a command line as well as in fstab(5), where mount(8) turns octal
-/// into bytes before a helper sees them: what separates gets a backslash; white space, control characters and what is not
-/// UTF-8 octal.
+/// Escapes a path so that [`Text::read`] decodes it, both on the command line and in fstab(5),
+/// where mount(8) decodes octal escapes before a helper sees them. Separators get a backslash;
+/// white space, control characters and invalid UTF-8 become octal.
 #[must_use]
 pub fn escape(path: &[u8]) -> String {
     let mut out = String::with_capacity(path.len());
@@ -233,7 +235,8 @@ pub fn escape(path: &[u8]) -> String {
     for chunk in path.utf8_chunks() {
         for c in chunk.valid().chars() {
             match c {
-                // fstab(5) would take a backslash that is meant, and three digits after it, for octal.
+                // In fstab(5), a literal backslash followed by three digits would be decoded as
+                // octal.
                 '0'..='7' if after_backslash => push_octal(&mut out, c as u32),
                 ':' | '=' | ',' | '"' | '\\' | '[' | ']' => out.extend(['\\', c]),
                 ' ' | '\0'..='\x1f' | '\x7f' => push_octal(&mut out, c as u32),
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backslash_takes_the_meaning_away() {
+    fn a_backslash_makes_a_separator_literal() {
         assert_eq!(parts(r"/a:/b\:c:/d\\:/e", b':'), ["/a", "/b:c", r"/d\", "/e"]);
         assert_eq!(parts(r"a\,b,c", b','), ["a,b", "c"]);
         assert_eq!(parts(r"\x\ \=", b','), ["x ="]);
@@ -278,7 +281,7 @@ mod tests {
     fn octal_is_read_as_in_fstab() {
         assert_eq!(read(r"/a\040b\011\134").bytes(), b"/a b\t\\");
         assert_eq!(parts(r"/a\072b:/c", b':'), ["/a:b", "/c"]);
-        // Not three octal digits, or more than a byte: the byte after the backslash.
+        // Not three octal digits, or more than a byte: a literal byte.
         assert_eq!(read(r"\04").bytes(), b"04");
         assert_eq!(read(r"\400").bytes(), b"400");
         assert_eq!(read(r"\377").bytes(), b"\xff");
@@ -317,7 +320,7 @@ mod tests {
             text.end_of_branches(0, |at| text.is(at, b','))
         };
         assert_eq!((end("[a,b]=ro,c"), end("/a:[b,c],d"), end("/a")), (Ok(8), Ok(8), Ok(2)));
-        // Elsewhere a bracket is a byte of a path.
+        // Elsewhere, a bracket is part of a path.
         assert_eq!((end("/a[b,c]"), end("/a]:b[,"), end(r"\[a,b]")), (Ok(4), Ok(6), Ok(2)));
         assert_eq!((end("[a"), end("/a:[b,c")), (Err(Wrong::OpenBracket), Err(Wrong::OpenBracket)));
     }
@@ -335,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused() {
+    fn invalid_text_is_refused() {
         assert_eq!(Text::read(br"a\"), Err(Wrong::LoneBackslash));
         assert_eq!(Text::read(br#"a"b"#), Err(Wrong::OpenQuote));
         assert_eq!(Text::read(br"a\000"), Err(Wrong::Nul));
@@ -343,7 +346,7 @@ mod tests {
         assert_eq!(Text::read(b"a\\\0"), Err(Wrong::Nul));
     }
 
-    /// What mount(8) makes of a field of fstab(5).
+    /// Decodes a field of fstab(5) like mount(8).
     fn fstab(field: &str) -> Vec<u8> {
         let mut out = Vec::new();
         let mut rest = field.as_bytes();

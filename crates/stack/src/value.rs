@@ -1,11 +1,11 @@
-//! The values of options: what is wrong with one is said in the same words everywhere.
+//! Parsing of option values, with the same error messages everywhere.
 
 use core::time::Duration;
 
-/// The value of that name.
+/// Returns the choice with this name.
 ///
 /// # Errors
-/// It is none of them.
+/// No choice has this name.
 pub fn one_of<T: Copy>(value: &[u8], all: &[(&str, T)]) -> Result<T, String> {
     all.iter().find(|(name, _)| name.as_bytes() == value).map(|&(_, found)| found).ok_or_else(|| {
         let names: Vec<_> = all.iter().map(|&(name, _)| name).collect();
@@ -13,19 +13,19 @@ pub fn one_of<T: Copy>(value: &[u8], all: &[(&str, T)]) -> Result<T, String> {
     })
 }
 
-/// A number of 32 bits, except the highest, which stands for "none" in uids and gids.
+/// Parses a 32-bit number below the maximum, which means "none" for UIDs and GIDs.
 ///
 /// # Errors
-/// It is none.
+/// The value is not such a number.
 pub fn number(value: &[u8]) -> Result<u32, String> {
     digits(value, 10)
         .ok_or_else(|| format!("{:?} is not a number from 0 to 4294967294", String::from_utf8_lossy(value)))
 }
 
-/// A number of bytes: `4096`, `4k`, `1M` (KiB and MiB).
+/// Parses a number of bytes: `4096`, `4k`, `1M` (KiB and MiB).
 ///
 /// # Errors
-/// It is none, or too large for this machine.
+/// The value is not a size, or is too large for this machine.
 pub fn size(value: &[u8]) -> Result<usize, String> {
     let bytes = || {
         let (digits, shift) = match value {
@@ -35,18 +35,18 @@ pub fn size(value: &[u8]) -> Result<usize, String> {
         };
         core::str::from_utf8(digits).ok()?.parse::<usize>().ok()?.checked_mul(1 << shift)
     };
-    bytes().ok_or_else(|| "a number of bytes is written as 4096, 4k or 1M".to_owned())
+    bytes().ok_or_else(|| "not a size; write it as 4096, 4k or 1M".to_owned())
 }
 
-/// Permission bits in octal, those for set-user-id and the like included.
+/// Parses permission bits in octal, including set-user-ID, set-group-ID and sticky.
 ///
 /// # Errors
-/// It is none, or has more bits.
+/// The value is not an octal number, or has other bits.
 pub fn permissions(value: &[u8]) -> Result<u32, String> {
     let shown = String::from_utf8_lossy(value);
     match digits(value, 8) {
         Some(mode) if mode <= 0o7777 => Ok(mode),
-        Some(_) => Err(format!("{shown} has more than permission bits: 7777 is the most")),
+        Some(_) => Err(format!("{shown} has bits that are not permission bits; the maximum is 7777")),
         None => Err(format!("{shown:?} is not an octal number such as 0644, at most 7777")),
     }
 }
@@ -56,10 +56,10 @@ fn digits(value: &[u8], radix: u32) -> Option<u32> {
     u32::from_str_radix(text, radix).ok().filter(|&n| n != u32::MAX)
 }
 
-/// A time in seconds, fractions allowed, of a year at most.
+/// Parses a time in seconds, possibly fractional, of at most a year.
 ///
 /// # Errors
-/// It is none.
+/// The value is not such a time.
 pub fn seconds(value: &[u8]) -> Result<Duration, String> {
     const MOST: Duration = Duration::from_secs(365 * 24 * 3600);
     let shown = String::from_utf8_lossy(value);

@@ -194,7 +194,7 @@ fn copyup(settings: &Settings) -> Result<Option<Copyup>, String> {
 
 /// Returns the default of `copyup=`: the original's owner, if the server may change owners.
 fn default_copyup(situation: &Situation) -> Copyup {
-    if situation.may_give_away {
+    if situation.may_chown {
         return Copyup::Preserve;
     }
     tracing::info!(
@@ -247,9 +247,9 @@ mod tests {
         assert_eq!((wanted.delete, wanted.numbers, wanted.whiteouts), (Delete::All, Numbers::Narrow, Whiteouts::Write));
         assert_eq!(wanted.copyup, Some(Copyup::Mounter { uid: 7, gid: 8, mode: 0o640 }));
         assert_eq!(read(&[]).unwrap().copyup, None);
-        for may_give_away in [true, false] {
-            let situation = Situation { passthrough: None, may_give_away };
-            let want = if may_give_away { Copyup::Preserve } else { Copyup::CurrentUser };
+        for may_chown in [true, false] {
+            let situation = Situation { passthrough: None, may_chown };
+            let want = if may_chown { Copyup::Preserve } else { Copyup::CurrentUser };
             assert_eq!(read(&[]).unwrap().options(&situation).copyup, want);
             assert_eq!(read(&[("copyup", "preserve")]).unwrap().options(&situation).copyup, Copyup::Preserve);
         }

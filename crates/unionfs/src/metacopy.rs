@@ -241,7 +241,7 @@ impl Vnode for MetaCopy {
     fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
         let all = read_sized(|out| self.attributes.listxattr(cx, out))?;
         let shown = all.split_inclusive(|&b| b == 0).filter(|name| !is_own(name));
-        vnode::give(&shown.flatten().copied().collect::<Vec<u8>>(), out)
+        vnode::copy_value(&shown.flatten().copied().collect::<Vec<u8>>(), out)
     }
 
     fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {

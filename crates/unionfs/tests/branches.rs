@@ -396,7 +396,7 @@ fn the_copyup_option_sets_owner_and_mode_of_copies() {
         let union = test.union(Options { copyup, ..Options::default() });
         static NOT_CANCELLED: AtomicBool = AtomicBool::new(false);
         let call = Call::new(&One);
-        let user = Cx::new(1000, 100, pid, umask, true, &NOT_CANCELLED).of_call(&call);
+        let user = Cx::new(1000, 100, pid, umask, true, &NOT_CANCELLED).with_call(&call);
         at(&*union, "d/f").open(&user, OpenFlags::RDWR).unwrap();
         let attr = at(test.branch(0), "d/f").getattr(&CX).unwrap();
         (attr.uid, attr.gid, attr.perm(), at(test.branch(0), "d").getattr(&CX).unwrap().perm())

@@ -268,11 +268,11 @@ fn handles_resolve_after_random_operations() {
         // Fill the rightmost branch by running operations on a union of that branch alone.
         let lower =
             TestUnion { layers: vec![test.layers[2].clone()], modes: vec![Mode::ReadWrite], ..TestUnion::new(&[]) };
-        conformance::random::go_on(seed, 400, &*lower.mount());
+        conformance::random::apply_random(seed, 400, &*lower.mount());
         let union = test.mount();
         let before = Handles::of(&*union);
         for round in 0..5 {
-            conformance::random::go_on(seed * 100 + round, 150, &*union);
+            conformance::random::apply_random(seed * 100 + round, 150, &*union);
             let now = Handles::of(&*union);
             now.check(&*union);
             before.check_gone(&*union, &now);

@@ -58,7 +58,7 @@ fn unmanaged(lower: Arc<dyn Layer>) -> Arc<dyn Layer> {
 }
 
 /// It sets and wants to see the set-user-id bit of a directory, which is this layer's.
-const EXCEPT: &[&str] = &["set_id_bits_go"];
+const EXCEPT: &[&str] = &["set_id_bits_are_cleared"];
 
 /// Names as numbers: three digits for each byte.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-/// What an object is.
+/// The type of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -22,7 +22,7 @@ impl Kind {
     /// The mask of the type bits in a mode (`S_IFMT`).
     pub const MASK: u32 = 0o170_000;
 
-    /// The type bits of a mode, as in `st_mode`.
+    /// Returns the type bits for a mode, as in `st_mode`.
     #[must_use]
     pub const fn mode_bits(self) -> u32 {
         match self {
@@ -36,7 +36,7 @@ impl Kind {
         }
     }
 
-    /// The kind that a mode's type bits name, if any.
+    /// Returns the kind for the type bits of `mode`, or `None` for an unknown type.
     #[must_use]
     pub const fn from_mode(mode: u32) -> Option<Self> {
         Some(match mode & Self::MASK {
@@ -51,80 +51,81 @@ impl Kind {
         })
     }
 
-    /// The value of `d_type` in a directory entry (the type bits shifted down by 12).
+    /// Returns the `d_type` of a directory entry: the type bits shifted right by 12.
     #[must_use]
     pub const fn d_type(self) -> u32 {
         self.mode_bits() >> 12
     }
 }
 
-/// A point in time: seconds since the epoch (negative before it) and nanoseconds 0 to 999,999,999.
+/// A point in time: seconds since the epoch (negative before it) and nanoseconds from 0 to
+/// 999,999,999.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time {
     /// Seconds since 1970-01-01 UTC.
     pub sec: i64,
-    /// Nanoseconds of the second.
+    /// Nanoseconds within the second.
     pub nsec: u32,
 }
 
-/// Attributes of an object, as statx(2) gives them.
+/// Attributes of an object, as returned by statx(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// Inode number: always the vnode's [`crate::Vnode::id`].
     pub ino: u64,
     /// Size in bytes.
     pub size: u64,
-    /// Allocated blocks of 512 bytes.
+    /// Allocated size in 512-byte blocks.
     pub blocks: u64,
-    /// Last access.
+    /// Time of last access.
     pub atime: Time,
-    /// Last change of the data.
+    /// Time of last data modification.
     pub mtime: Time,
-    /// Last change of the attributes.
+    /// Time of last attribute change.
     pub ctime: Time,
-    /// Birth, where the file system below keeps it.
+    /// Creation time, if the underlying file system records it.
     pub btime: Option<Time>,
-    /// Type and permission bits, as `st_mode`.
+    /// Type and permission bits, as in `st_mode`.
     pub mode: u32,
-    /// Number of names.
+    /// Number of hard links.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Device number of a device node, as `makedev(3)` packs it; 0 for all else.
+    /// Device number of a device node, packed as by `makedev(3)`; 0 for all other types.
     pub rdev: u64,
-    /// Preferred size of I/O in bytes.
+    /// Preferred I/O size in bytes.
     pub blksize: u32,
 }
 
 impl Attr {
-    /// The kind that the mode names; a regular file where it names none.
+    /// Returns the kind encoded in the mode, or a regular file if the type bits are invalid.
     #[must_use]
     pub fn kind(&self) -> Kind {
         Kind::from_mode(self.mode).unwrap_or(Kind::Regular)
     }
 
-    /// Permission bits with set-user-id, set-group-id and sticky: `mode & 07777`.
+    /// Returns the permission bits including set-user-ID, set-group-ID and sticky: `mode & 07777`.
     #[must_use]
     pub const fn perm(&self) -> u32 {
         self.mode & 0o7777
     }
 }
 
-/// A time to set.
+/// A timestamp to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// The bottom file system's own clock (`UTIME_NOW`).
+    /// The current time by the clock of the bottom file system (`UTIME_NOW`).
     Now,
-    /// Exactly this.
+    /// This exact time.
     At(Time),
 }
 
-/// Attributes to change; what is `None` stays.
+/// Attributes to change. Fields that are `None` remain unchanged.
 ///
-/// The owner is set before the mode, so that its change doesn't take away bits that are set by the same call, and the times
-/// last.
+/// The owner is set before the mode, so that chown(2) does not clear mode bits set by the same
+/// call. Times are set last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits (`07777`).
@@ -135,42 +136,42 @@ pub struct SetAttr {
     pub gid: Option<u32>,
     /// Size in bytes.
     pub size: Option<u64>,
-    /// Last access.
+    /// Time of last access.
     pub atime: Option<SetTime>,
-    /// Last change of the data.
+    /// Time of last data modification.
     pub mtime: Option<SetTime>,
-    /// Take the set-user-id bit away, and the set-group-id bit where the group may execute, because an unprivileged user
-    /// wrote, truncated or chowned.
+    /// Clear the set-user-ID bit, and the set-group-ID bit if the file is group-executable, because
+    /// an unprivileged user wrote, truncated or changed ownership.
     pub kill_suidgid: bool,
 }
 
 impl SetAttr {
-    /// Does this change nothing?
+    /// Whether this changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Figures of a file system, as statvfs(3) gives them.
+/// File-system statistics, as returned by statvfs(3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatFs {
-    /// Size of a block in bytes: the unit of the three counts that follow.
+    /// Block size in bytes: the unit of `blocks`, `bfree` and `bavail`.
     pub frsize: u64,
-    /// Preferred size of I/O in bytes.
+    /// Preferred I/O size in bytes.
     pub bsize: u64,
-    /// All blocks.
+    /// Total number of blocks.
     pub blocks: u64,
     /// Free blocks.
     pub bfree: u64,
-    /// Free blocks for unprivileged users.
+    /// Free blocks available to unprivileged users.
     pub bavail: u64,
-    /// All inodes.
+    /// Total number of inodes.
     pub files: u64,
     /// Free inodes.
     pub ffree: u64,
-    /// Longest name in bytes.
+    /// Maximum length of a name in bytes.
     pub namemax: u32,
-    /// A number that is the same for two vnodes exactly if they lie on the same file system.
+    /// File-system ID: equal for two vnodes if and only if they are on the same file system.
     pub fsid: u64,
 }

@@ -3,36 +3,39 @@ use core::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The host file under an open file: see [`crate::OpenFile::backing`].
+/// The host file that backs an open file: see [`crate::OpenFile::backing`].
 #[derive(Clone, Copy, Debug)]
 pub struct Backing<'a> {
-    /// The descriptor of this open file: it may do what the open file may.
+    /// The descriptor of this open file, with the access mode of the open file.
     pub file: BorrowedFd<'a>,
-    /// Where what was registered of the host file may stay when the open file is closed, if it has such a place.
-    pub kept: Option<Kept<'a>>,
+    /// Where a registration of the host file can be cached after the open file is closed, if the
+    /// layer provides such a place.
+    pub cached: Option<CachedBacking<'a>>,
 }
 
-/// A place for a registration beside a descriptor of the host file that is kept for a while.
+/// A cached descriptor of the host file, and the registration made through it.
 #[derive(Clone, Copy, Debug)]
-pub struct Kept<'a> {
-    /// What to register. It can't write, since a registration keeps it open: a file that is open for writing can't be
-    /// executed, and its file system not be made read-only. It need not be able to read (`O_PATH`).
+pub struct CachedBacking<'a> {
+    /// The descriptor to register. The registration keeps it open, so it must not be writable: a
+    /// file open for writing cannot be executed, and its file system cannot be remounted read-only.
+    /// It need not be readable (`O_PATH`).
     pub file: BorrowedFd<'a>,
-    /// What was registered of it.
+    /// The cached registration of this file.
     pub registration: &'a Registration,
 }
 
 impl<'a> Backing<'a> {
-    /// A host file whose registration ends with the last open file.
+    /// Returns a backing file whose registration ends with the last open file.
     #[must_use]
     pub const fn alone(file: BorrowedFd<'a>) -> Self {
-        Self { file, kept: None }
+        Self { file, cached: None }
     }
 }
 
-/// What somebody above has registered of a host file: kept by the layer below, which knows how long that is right, and
-/// dropped by it when the host file is removed, room is short or nobody has used it for a while. Of what type it is,
-/// only its owner knows.
+/// A registration of a host file, made by a user of the layer (the FUSE server). The layer below
+/// stores it because it knows how long the registration is valid. It drops the registration when
+/// the host file is removed, the cache is full or the registration has been idle for a while. Only
+/// the owner knows the concrete type.
 #[derive(Default)]
 pub struct Registration(Mutex<Option<Arc<dyn Any + Send + Sync>>>);
 
@@ -41,16 +44,16 @@ impl Registration {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was registered, if it is a `T` and `fits`.
+    /// Returns the registration if it has type `T` and satisfies `fits`.
     pub fn get<T: Any + Send + Sync>(&self, fits: impl FnOnce(&T) -> bool) -> Option<Arc<T>> {
         let registered = self.lock().clone()?;
         registered.downcast::<T>().ok().filter(|registered| fits(registered))
     }
 
-    /// Keeps what was registered, in place of what was before.
+    /// Stores a registration, replacing the previous one.
     pub fn set<T: Any + Send + Sync>(&self, registered: Arc<T>) {
         let before = self.lock().replace(registered);
-        // Dropping it may take a system call: not under the lock.
+        // Drop outside the lock: dropping a registration may make a system call.
         drop(before);
     }
 }
@@ -66,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_registered_is_found_by_its_type() {
+    fn registration_is_returned_by_type_and_predicate() {
         let registration = Registration::default();
         assert_eq!(registration.get::<u32>(|_| true), None);
         registration.set(Arc::new(7_u32));

@@ -4,39 +4,38 @@ use core::time::Duration;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-/// Where facts about processes come from: the server's `/proc`, or a test.
+/// Source of information about processes: the server's `/proc`, or a test.
 ///
-/// Each answers `None` for a process that is gone or can't be seen.
+/// Every method returns `None` if the process has exited or is not visible.
 pub trait Processes: Sync + fmt::Debug {
-    /// Supplementary groups.
+    /// Returns the supplementary groups.
     fn groups(&self, pid: u32) -> Option<Vec<u32>>;
 
-    /// The process's umask. (Requests that make something carry it; others don't.)
+    /// Returns the umask. (Only requests that create objects carry it.)
     fn umask(&self, pid: u32) -> Option<u32>;
 
-    /// Session id, and start time in clock ticks since boot: the two tell a process from a later
-    /// one with the same id (proc_pid_stat(5), fields 6 and 22).
+    /// Returns the session ID and the start time in clock ticks since boot. The two distinguish a
+    /// process from a later process with the same PID (proc_pid_stat(5), fields 6 and 22).
     fn session(&self, pid: u32) -> Option<(u32, u64)>;
 
-    /// Path of the executable, in the mount namespace of that process.
+    /// Returns the path of the executable in the process's mount namespace.
     fn executable(&self, pid: u32) -> Option<PathBuf>;
 
-    /// Path of the control group in the unified hierarchy (cgroups(7)), beginning with a slash.
+    /// Returns the path of the cgroup in the unified hierarchy (cgroups(7)), with a leading slash.
     fn cgroup(&self, pid: u32) -> Option<Vec<u8>>;
 }
 
-/// What is kept of one request while it is answered: what was found out about its caller, and how
-/// long the answer may be remembered.
+/// State of one request: cached facts about its caller, and the cache lifetimes of its reply.
 #[derive(Debug)]
 pub struct Call {
     processes: &'static dyn Processes,
     facts: OnceLock<Arc<Facts>>,
-    /// Nanoseconds; `u64::MAX`: no layer has said anything.
+    /// Nanoseconds; `u64::MAX` if no layer has set a limit.
     names: AtomicU64,
     attributes: AtomicU64,
 }
 
-/// What was found out about the caller's process, each on the first question.
+/// Facts about the caller's process, each read on first use.
 #[derive(Debug, Default)]
 struct Facts {
     groups: OnceLock<Option<Vec<u32>>>,
@@ -47,7 +46,7 @@ struct Facts {
 }
 
 impl Call {
-    /// Of a caller whom `processes` knows.
+    /// Creates the state of a request whose caller is looked up in `processes`.
     #[must_use]
     pub const fn new(processes: &'static dyn Processes) -> Self {
         Self {
@@ -58,15 +57,15 @@ impl Call {
         }
     }
 
-    /// The same caller's, for a thread that works on the request and may outlive it: it shares what
-    /// is found out about the caller. Its lifetimes count once [`Self::absorb`] has taken them over.
+    /// Returns state for a worker thread that may outlive the request. It shares the cached facts
+    /// about the caller. Lifetime limits set through it take effect only after [`Self::absorb`].
     #[must_use]
     pub fn share(&self) -> Self {
         let facts = Arc::clone(self.facts.get_or_init(Arc::default));
         Self { facts: OnceLock::from(facts), ..Self::new(self.processes) }
     }
 
-    /// Takes over the lifetimes that were narrowed through `other`.
+    /// Applies the lifetime limits that were set through `other`.
     pub fn absorb(&self, other: &Self) {
         self.names.fetch_min(other.names.load(Ordering::Relaxed), Ordering::Relaxed);
         self.attributes.fetch_min(other.attributes.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -104,20 +103,20 @@ impl Call {
         self.attributes.fetch_min(nanoseconds(time), Ordering::Relaxed);
     }
 
-    /// How long the answer about a name, found or missing, may be remembered, where that would be
-    /// `usual` otherwise.
+    /// Returns how long the kernel may cache the name in the reply, positive or negative: `usual`
+    /// unless a layer set a lower limit.
     #[must_use]
     pub fn names_lifetime(&self, usual: Duration) -> Duration {
         usual.min(Duration::from_nanos(self.names.load(Ordering::Relaxed)))
     }
 
-    /// The same for the attributes in the answer.
+    /// Returns how long the kernel may cache the attributes in the reply.
     #[must_use]
     pub fn attributes_lifetime(&self, usual: Duration) -> Duration {
         usual.min(Duration::from_nanos(self.attributes.load(Ordering::Relaxed)))
     }
 
-    /// No layer has said anything yet: for the next entry of a listing.
+    /// Clears the lifetime limits, before the next entry of a directory listing.
     pub fn reset_lifetimes(&self) {
         self.names.store(u64::MAX, Ordering::Relaxed);
         self.attributes.store(u64::MAX, Ordering::Relaxed);
@@ -134,15 +133,15 @@ mod tests {
     use crate::Cx;
     use core::sync::atomic::{AtomicBool, AtomicUsize};
 
-    /// Counts how often it is asked.
+    /// Counts calls of `groups`.
     #[derive(Debug)]
-    struct Asked;
+    struct CountingProcesses;
 
-    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    static GROUPS_CALLS: AtomicUsize = AtomicUsize::new(0);
 
-    impl Processes for Asked {
+    impl Processes for CountingProcesses {
         fn groups(&self, pid: u32) -> Option<Vec<u32>> {
-            ASKED.fetch_add(1, Ordering::Relaxed);
+            GROUPS_CALLS.fetch_add(1, Ordering::Relaxed);
             Some(vec![pid])
         }
 
@@ -164,16 +163,16 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_call_asks_once_and_keeps_its_own_lifetimes() {
+    fn shared_call_reads_facts_once_and_has_separate_lifetimes() {
         const LONG: Duration = Duration::from_secs(10);
         const SHORT: Duration = Duration::from_secs(2);
         let never = AtomicBool::new(false);
-        let call = Call::new(&Asked);
+        let call = Call::new(&CountingProcesses);
         let shared = call.share();
         for call in [&shared, &call] {
-            assert_eq!(Cx::new(0, 0, 7, 0, true, &never).of_call(call).groups(), Some(&[7][..]));
+            assert_eq!(Cx::new(0, 0, 7, 0, true, &never).with_call(call).groups(), Some(&[7][..]));
         }
-        assert_eq!(ASKED.load(Ordering::Relaxed), 1);
+        assert_eq!(GROUPS_CALLS.load(Ordering::Relaxed), 1);
         shared.limit_names(SHORT);
         assert_eq!((call.names_lifetime(LONG), shared.names_lifetime(LONG)), (LONG, SHORT));
         call.limit_attributes(SHORT);

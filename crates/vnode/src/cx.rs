@@ -3,159 +3,170 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::path::Path;
 
-/// Who calls, and how the call may behave: reaches every operation of every layer.
+/// The context of a call: its caller, and how the call may behave. Every operation of every layer
+/// receives one.
 #[derive(Clone, Copy, Debug)]
 pub struct Cx<'a> {
-    /// File-system user id of the caller: owner of what it makes.
+    /// File-system user ID of the caller; owner of the objects it creates.
     pub uid: u32,
-    /// File-system group id of the caller: group of what it makes, unless the directory is set-group-id.
+    /// File-system group ID of the caller; group of the objects it creates, unless the directory is
+    /// set-group-ID.
     pub gid: u32,
-    /// Process id of the caller, 0 if none: the way to its supplementary groups, session and name.
+    /// Process ID of the caller, 0 if none. Used to read its supplementary groups, session and
+    /// executable.
     pub pid: u32,
     /// The caller's umask. The bottom layer applies it, unless the directory has a default ACL.
     pub umask: u32,
-    /// False where the thread must be free again within about a hundred microseconds: see [`crate::MAY_BLOCK`].
+    /// False if the thread must not block for more than about 100 microseconds: see
+    /// [`crate::MAY_BLOCK`].
     pub may_block: bool,
-    /// The user whose request led to this, also where a layer acts as the server.
+    /// User who sent the request, even where a layer acts as the server.
     caller: u32,
-    /// Is it a layer's own work?
+    /// Whether this is a layer's internal work.
     internal: bool,
     cancelled: Option<&'a AtomicBool>,
     call: Option<&'a Call>,
 }
 
 impl<'a> Cx<'a> {
-    /// The context of a caller's request. `cancelled` becomes true when the caller gives up (a signal).
+    /// Returns the context of a caller's request. `cancelled` becomes true when the caller is
+    /// interrupted by a signal.
     #[must_use]
     pub const fn new(uid: u32, gid: u32, pid: u32, umask: u32, may_block: bool, cancelled: &'a AtomicBool) -> Self {
         Self { uid, gid, pid, umask, may_block, caller: uid, internal: false, cancelled: Some(cancelled), call: None }
     }
 
-    /// The same, with what is kept of the request: facts about the caller, lifetimes of the answer.
+    /// Returns the same context with the state of the request: caller facts and cache lifetimes.
     #[must_use]
-    pub const fn of_call(self, call: &'a Call) -> Self {
+    pub const fn with_call(self, call: &'a Call) -> Self {
         Self { call: Some(call), ..self }
     }
 
-    /// What is kept of the request, for contexts that are passed on to another thread.
+    /// Returns the state of the request, to build a context for another thread.
     #[must_use]
     pub const fn call(&self) -> Option<&'a Call> {
         self.call
     }
 
-    /// The context of work that a layer does for itself, as the user that the server runs as (`uid`, `gid`): whiteouts,
-    /// copied-up parents, records. Modes are taken as given (umask 0), and it may wait.
+    /// Returns the context of a layer's internal work, as the server's user (`uid`, `gid`):
+    /// whiteouts, copied-up parent directories, metadata. Modes are used as given (umask 0), and
+    /// the work may block.
     #[must_use]
     pub const fn internal(uid: u32, gid: u32) -> Cx<'static> {
         Cx { uid, gid, pid: 0, umask: 0, may_block: true, caller: uid, internal: true, cancelled: None, call: None }
     }
 
-    /// The same caller's interruption and patience, but acting as the server's own user: for a layer's own
-    /// objects made in the course of a caller's operation.
+    /// Returns a context that acts as the server's user for the same caller, with the same
+    /// cancellation and blocking rules. For internal objects created during a caller's operation.
     #[must_use]
     pub const fn as_server(&self, uid: u32, gid: u32) -> Cx<'a> {
         Cx { uid, gid, umask: 0, internal: true, ..*self }
     }
 
-    /// The same, for what is done as the server's user but held for the caller, such as an open file: it counts in full as
-    /// the caller's own, and can be refused where the caller has its share.
+    /// Returns the same context, for a resource that the server's user acquires on behalf of the
+    /// caller, such as an open file. The resource counts against the caller's quota and can be
+    /// refused when the quota is used up.
     #[must_use]
     pub const fn held_for_caller(&self) -> Self {
         Self { internal: false, ..*self }
     }
 
-    /// The user on whose account this is done: the caller of the request, also where a layer acts as the server's user.
+    /// Returns the user whom this work is accounted to: the caller of the request, even where a
+    /// layer acts as the server's user.
     #[must_use]
     pub const fn caller(&self) -> u32 {
         self.caller
     }
 
-    /// Is this a layer's own work, and not what a caller has asked for?
+    /// Whether this is a layer's internal work rather than a caller's operation.
     #[must_use]
     pub const fn is_internal(&self) -> bool {
         self.internal
     }
 
-    /// Has the caller given up?
+    /// Whether the caller has been interrupted.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
 
-    /// The flag that becomes true when the caller gives up, if it can: for contexts that are passed on over a border.
+    /// Returns the flag that becomes true when the caller is interrupted, to pass the context over
+    /// an ABI or thread boundary.
     #[must_use]
     pub const fn cancelled(&self) -> Option<&'a AtomicBool> {
         self.cancelled
     }
 
-    /// Supplementary groups of the caller's process; `None` where that can't be found out.
+    /// Returns the supplementary groups of the caller's process, or `None` if they cannot be read.
     ///
-    /// Like the other facts below it is read on the first question and kept for this request.
-    /// [`Self::session`] tells whether a process that was asked about earlier is still the same.
+    /// Like the other process facts below, it is read on first use and cached for this request.
+    /// [`Self::session`] detects PID reuse between requests.
     #[must_use]
     pub fn groups(&self) -> Option<&'a [u32]> {
         self.call?.groups(self.pid)
     }
 
-    /// Is the caller in that group, by its group id or a supplementary group? No, where that can't be found out.
+    /// Whether `gid` is the caller's group ID or one of its supplementary groups. False if the
+    /// groups cannot be read.
     #[must_use]
     pub fn is_in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups().is_some_and(|groups| groups.contains(&gid))
     }
 
-    /// The umask of the caller's process, also where its request does not carry it.
+    /// Returns the umask of the caller's process, even if the request does not carry it.
     #[must_use]
     pub fn process_umask(&self) -> Option<u32> {
         self.call?.umask(self.pid)
     }
 
-    /// Session id of the caller's process, and its start time in clock ticks since boot.
+    /// Returns the session ID of the caller's process and its start time in clock ticks since boot.
     #[must_use]
     pub fn session(&self) -> Option<(u32, u64)> {
         self.call?.session(self.pid)
     }
 
-    /// The path of the program that the caller runs, in the caller's mount namespace. A hint: any
-    /// program can be mounted over another.
+    /// Returns the path of the caller's executable in the caller's mount namespace. This is a hint
+    /// only: any program can be bind-mounted over another.
     #[must_use]
     pub fn executable(&self) -> Option<&'a Path> {
         self.call?.executable(self.pid)
     }
 
-    /// The caller's control group, as a path that begins with a slash.
+    /// Returns the caller's cgroup path, with a leading slash.
     #[must_use]
     pub fn cgroup(&self) -> Option<&'a [u8]> {
         self.call?.cgroup(self.pid)
     }
 
-    /// The answer about a name, found or missing, may be remembered for at most so long.
+    /// Limits how long the kernel may cache the name in the reply, positive or negative.
     ///
-    /// Of several layers that say so the shortest time counts; with none, the mount's `cache=`.
-    pub fn names_for_at_most(&self, time: Duration) {
+    /// The shortest limit of all layers applies. Without one, the mount's `cache=` option applies.
+    pub fn limit_name_lifetime(&self, time: Duration) {
         if let Some(call) = self.call {
             call.limit_names(time);
         }
     }
 
-    /// The same for the attributes in the answer.
-    pub fn attributes_for_at_most(&self, time: Duration) {
+    /// Limits how long the kernel may cache the attributes in the reply.
+    pub fn limit_attr_lifetime(&self, time: Duration) {
         if let Some(call) = self.call {
             call.limit_attributes(time);
         }
     }
 
-    /// To be asked between the steps of long work.
+    /// Fails if the caller has been interrupted. Call it between the steps of long work.
     ///
     /// # Errors
-    /// `EINTR` once the caller has given up.
+    /// `EINTR` if the caller has been interrupted.
     pub fn check(&self) -> Result<()> {
         if self.is_cancelled() { Err(Errno::INTR) } else { Ok(()) }
     }
 
-    /// To be asked before work that may take long, and before anything was changed.
+    /// Fails if this thread must not block. Call it before work that may take long, and before
+    /// changing anything.
     ///
     /// # Errors
-    /// [`crate::MAY_BLOCK`] if this thread must not be kept.
+    /// [`crate::MAY_BLOCK`] if this thread must not block.
     pub fn require_blocking(&self) -> Result<()> {
         if self.may_block { Ok(()) } else { Err(crate::MAY_BLOCK) }
     }

@@ -1,4 +1,5 @@
-//! Finding an object by its number where nothing leads from the number to it: by a walk of the tree.
+//! Finding an object by its number by walking the tree, for layers that have no index from numbers
+//! to names.
 
 use crate::{Cx, DirEntry, Entry, Errno, Kind, Name, NumberHasher, Result, Vnode};
 use core::hash::BuildHasherDefault;
@@ -8,84 +9,85 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Instant;
 
-/// An index that nobody has used for this long is dropped.
+/// The index is dropped after this idle time.
 const IDLE: Duration = Duration::from_secs(60);
-/// How many bytes the index takes at most: some 1.5 million names of usual length. Of a larger tree
-/// it has the directories and as many files as there is room for; each other file takes a walk.
-const ROOM: usize = 64 << 20;
-/// The most that the directories alone may take. A walk of a tree that has more of them ends.
-const ROOM_OF_DIRECTORIES: usize = 4 * ROOM;
-/// After a walk none begins for this many times as long as it took.
-const REST: u32 = 3;
-/// For so long after a walk, or for as long as it took if that is longer, a number that it did not
-/// meet is believed to be nobody's, if nothing was changed through the layer meanwhile.
-const BELIEVED: Duration = Duration::from_secs(1);
-/// How often a walk is repeated when objects were moved meanwhile, behind its back perhaps.
+/// Maximum size of the index in bytes: about 1.5 million names of typical length. For a larger
+/// tree, it holds all directories and as many files as fit; every other file needs a walk.
+const MAX_BYTES: usize = 64 << 20;
+/// Maximum size of the index for directories alone. A walk of a tree with more directories fails.
+const MAX_DIRECTORIES_BYTES: usize = 4 * MAX_BYTES;
+/// After a walk, the next one is delayed by this multiple of the walk's duration.
+const PAUSE_FACTOR: u32 = 3;
+/// A number missing from the index counts as unused for this long after the walk, or for the walk's
+/// duration if that is longer, unless the layer changed meanwhile.
+const MISSING_TTL: Duration = Duration::from_secs(1);
+/// Maximum number of walks for one query, when concurrent renames, possibly out of band, invalidate
+/// the result.
 const ATTEMPTS: u32 = 4;
-/// How often those who wait for a walk look for its end, or whether their caller has given up.
-const TICK: Duration = Duration::from_millis(2);
+/// Polling interval of threads that wait for a walk, for its end and for cancellation.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Finds objects of a layer by their numbers.
+/// Finds objects of a layer by number.
 ///
-/// The first question walks the whole tree and remembers which name has which number, so that many
-/// questions cost one walk. What the index says is verified by look-ups. That a number is not in it
-/// is believed for a second, unless something changed. After that the question waits for a walk
-/// that begins after it; all such questions share that walk. A walk is followed by a rest of three
-/// times its duration, so that numbers which a client makes up can't keep the server walking. The
-/// index is dropped when nobody has asked for a minute.
+/// The first query walks the whole tree and builds an index from numbers to names, so that many
+/// queries cost one walk. Index entries are verified by lookup. A number that is missing from the
+/// index counts as unused for one second, unless something changed. After that, the query waits for
+/// a new walk, which all waiting queries share. After a walk, the finder pauses for three times the
+/// walk's duration, so that a client that invents numbers cannot keep the server walking. The index
+/// is dropped after a minute without queries.
 #[derive(Debug, Default)]
 pub struct Finder {
     state: Arc<Mutex<State>>,
-    /// Held by the thread that walks.
-    turn: Mutex<()>,
-    /// Counts [`Self::moved`].
+    /// Held by the thread that walks the tree.
+    walk_lock: Mutex<()>,
+    /// Number of [`Self::moved`] calls.
     moves: AtomicU64,
-    /// Counts [`Self::changed`], and moves too.
+    /// Number of [`Self::changed`] calls, including those made by [`Self::moved`].
     changes: AtomicU64,
-    /// Are numbers taken from look-ups in place of listings?
+    /// Whether numbers come from lookups instead of listings.
     exact: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     index: Option<Arc<Index>>,
-    /// No walk begins before this.
-    rested: Option<Instant>,
+    /// Earliest start of the next walk.
+    next_walk: Option<Instant>,
     used: Option<Instant>,
-    /// A thread waits to drop the index.
-    watched: bool,
+    /// Whether a thread is waiting to drop the index.
+    has_idle_timer: bool,
 }
 
-/// A name that an object has.
+/// A name of an object.
 #[derive(Debug)]
 pub struct Found {
     /// The directory.
     pub dir: Arc<dyn Vnode>,
     /// The name in it.
     pub name: Box<[u8]>,
-    /// What the look-up of the name answered.
+    /// The result of looking up the name.
     pub entry: Entry,
 }
 
-/// Which names had which numbers during a walk.
+/// The names and numbers seen during a walk.
 #[derive(Debug)]
 struct Index {
     began: Instant,
     ended: Instant,
-    /// [`Finder::moves`] when the walk began.
+    /// Value of [`Finder::moves`] when the walk began.
     moves: u64,
-    /// [`Finder::changes`] then.
+    /// Value of [`Finder::changes`] when the walk began.
     changes: u64,
-    /// The number that the walk was for: it is here even if the index is not complete.
+    /// The number that the walk searched for. It is indexed even if the index is incomplete.
     wanted: u64,
     complete: bool,
-    /// Why a directory could not be searched.
+    /// The error of a directory that could not be searched.
     failed: Option<Errno>,
-    /// The first is the root.
+    /// The first directory is the root.
     dirs: Vec<Directory>,
-    /// By number.
+    /// Sorted by number.
     places: Vec<Place>,
-    /// A byte for the length of each name, then its bytes.
+    /// For each name, one length byte followed by its bytes.
     names: Vec<u8>,
 }
 
@@ -113,50 +115,50 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does that error mean that something was there a moment ago and is not any more?
+/// Whether the error means that the object has disappeared.
 fn is_gone(errno: Errno) -> bool {
     matches!(errno, Errno::NOENT | Errno::STALE | Errno::NOTDIR)
 }
 
 impl Finder {
-    /// For a layer whose listings show the numbers of all entries.
+    /// Creates a finder for a layer whose listings contain the final numbers of all entries.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// For a layer whose listings may show other numbers than look-ups do, but for directories:
-    /// each name of the tree is looked up.
+    /// Creates a finder for a layer whose listings may contain different numbers than lookups,
+    /// except for directories. The walk looks up every name.
     #[must_use]
     pub fn exact() -> Self {
         Self { exact: true, ..Self::default() }
     }
 
-    /// An object was renamed or got another name: a walk that is under way may have missed it.
+    /// Records that an object was renamed or linked: a walk in progress may have missed it.
     pub fn moved(&self) {
         self.moves.fetch_add(1, Ordering::Release);
         self.changed();
     }
 
-    /// An entry came or went: what the index lacks may be there now.
+    /// Records that an entry was added or removed: the index may lack it.
     pub fn changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// The names below `root` of the object that shows the number `ino`: `enough` of them, or all
-    /// that there are; none if no object has that number.
+    /// Returns names below `root` of the object with number `ino`: at least `enough`, or all that
+    /// exist. Returns none if no object has this number.
     ///
     /// # Errors
-    /// [`crate::MAY_BLOCK`], `EINTR`; what kept the walk from a part of the tree, if the object is
-    /// nowhere else.
+    /// [`crate::MAY_BLOCK`] or `EINTR`; the error that kept the walk out of a part of the tree, if
+    /// the object was not found elsewhere.
     pub fn find(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, ino: u64, enough: usize) -> Result<Vec<Found>> {
         cx.require_blocking()?;
-        let asked = Instant::now();
+        let query_time = Instant::now();
         let mut index = self.present();
         for _ in 0..ATTEMPTS {
             if let Some(index) = &index {
-                let (found, outdated) = index.verified(cx, root, ino)?;
-                let last = self.is_fresh(index, asked, ino) || (!outdated && self.is_believed(index, ino));
+                let (found, stale) = index.verified(cx, root, ino)?;
+                let last = self.is_fresh(index, query_time, ino) || (!stale && self.is_trusted(index, ino));
                 if last && found.is_empty() {
                     return index.failed.map_or(Ok(found), Err);
                 }
@@ -164,52 +166,53 @@ impl Finder {
                     return Ok(found);
                 }
             }
-            index = Some(self.walk_since(cx, root, ino, asked)?);
+            index = Some(self.walk_since(cx, root, ino, query_time)?);
         }
         index.map_or(Ok(Vec::new()), |index| Ok(index.verified(cx, root, ino)?.0))
     }
 
-    /// Has the index all that the number had at a moment after `asked`?
-    fn is_fresh(&self, index: &Index, asked: Instant, ino: u64) -> bool {
-        index.is_for(ino) && index.began >= asked && index.moves == self.moves.load(Ordering::Acquire)
+    /// Whether the index has every name that the number had at some moment after `query_time`.
+    fn is_fresh(&self, index: &Index, query_time: Instant, ino: u64) -> bool {
+        index.covers(ino) && index.began >= query_time && index.moves == self.moves.load(Ordering::Acquire)
     }
 
-    /// Has it all that the number had a moment ago, as far as is known?
-    fn is_believed(&self, index: &Index, ino: u64) -> bool {
-        let lasts = BELIEVED.max(index.ended - index.began);
+    /// Whether the index can still be trusted to have every name of the number.
+    fn is_trusted(&self, index: &Index, ino: u64) -> bool {
+        let lasts = MISSING_TTL.max(index.ended - index.began);
         let unchanged = index.changes == self.changes.load(Ordering::Acquire);
-        index.is_for(ino) && unchanged && index.ended.elapsed() < lasts
+        index.covers(ino) && unchanged && index.ended.elapsed() < lasts
     }
 
-    /// The index as it is.
+    /// Returns the current index and marks it as used.
     fn present(&self) -> Option<Arc<Index>> {
         let mut state = lock(&self.state);
         state.used = Some(Instant::now());
         state.index.clone()
     }
 
-    /// The index of a walk that began after `asked` and has met the number if it is there.
-    fn walk_since(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, ino: u64, asked: Instant) -> Result<Arc<Index>> {
+    /// Returns the index of a walk that began after `query_time` and indexed the number if it
+    /// exists.
+    fn walk_since(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, ino: u64, query_time: Instant) -> Result<Arc<Index>> {
         loop {
             cx.check()?;
-            if let Some(index) = self.present().filter(|index| self.is_fresh(index, asked, ino)) {
+            if let Some(index) = self.present().filter(|index| self.is_fresh(index, query_time, ino)) {
                 return Ok(index);
             }
-            let turn = match self.turn.try_lock() {
-                Ok(turn) => Some(turn),
-                Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
+            let guard = match self.walk_lock.try_lock() {
+                Ok(guard) => Some(guard),
+                Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
                 Err(TryLockError::WouldBlock) => None,
             };
-            let rested = lock(&self.state).rested.is_none_or(|rested| rested <= Instant::now());
-            if turn.is_some() && rested {
+            let next_walk = lock(&self.state).next_walk.is_none_or(|next_walk| next_walk <= Instant::now());
+            if guard.is_some() && next_walk {
                 return self.walk(cx, root, ino);
             }
-            drop(turn);
-            std::thread::sleep(TICK);
+            drop(guard);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Walks, and keeps what it found. In its turn.
+    /// Walks the tree and stores the index. The caller holds `walk_lock`.
     fn walk(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, ino: u64) -> Result<Arc<Index>> {
         let mut index = Index::new(ino);
         (index.moves, index.changes) = (self.moves.load(Ordering::Acquire), self.changes.load(Ordering::Acquire));
@@ -217,14 +220,14 @@ impl Finder {
         let ended = Instant::now();
         index.ended = ended;
         let mut state = lock(&self.state);
-        state.rested = Some(ended + (ended - index.began) * REST);
+        state.next_walk = Some(ended + (ended - index.began) * PAUSE_FACTOR);
         walked?;
         index.places.sort_unstable_by_key(|place| place.number);
         let index = Arc::new(index);
         let old = state.index.replace(Arc::clone(&index));
         state.used = Some(ended);
-        if !state.watched {
-            state.watched = watch(&self.state);
+        if !state.has_idle_timer {
+            state.has_idle_timer = spawn_idle_timer(&self.state);
         }
         drop(state);
         drop(old);
@@ -232,8 +235,9 @@ impl Finder {
     }
 }
 
-/// Begins a thread that drops the index when it is idle. Answers false if there can't be one.
-fn watch(state: &Arc<Mutex<State>>) -> bool {
+/// Starts a thread that drops the index when it is idle. Returns false if the thread cannot be
+/// created.
+fn spawn_idle_timer(state: &Arc<Mutex<State>>) -> bool {
     let state: Weak<Mutex<State>> = Arc::downgrade(state);
     let wait = move || {
         loop {
@@ -241,7 +245,7 @@ fn watch(state: &Arc<Mutex<State>>) -> bool {
             let Some(state) = state.upgrade() else { return };
             let mut state = lock(&state);
             if state.used.is_none_or(|used| used.elapsed() >= IDLE) {
-                state.watched = false;
+                state.has_idle_timer = false;
                 let old = state.index.take();
                 drop(state);
                 drop(old);
@@ -270,38 +274,39 @@ impl Index {
         }
     }
 
-    /// Would it have the number?
-    fn is_for(&self, ino: u64) -> bool {
+    /// Whether the index would contain this number.
+    fn covers(&self, ino: u64) -> bool {
         self.complete || self.wanted == ino
     }
 
-    /// Visits every directory.
+    /// Walks all directories.
     fn fill(&mut self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, exact: bool) -> Result<()> {
         let mut seen = HashSet::<u64, BuildHasherDefault<NumberHasher>>::default();
         seen.insert(root.id());
-        let mut way = vec![self.list(cx, Arc::clone(root), 0, exact)?];
-        while let Some(visit) = way.last_mut() {
+        let mut path = vec![self.list(cx, Arc::clone(root), 0, exact)?];
+        while let Some(visit) = path.last_mut() {
             cx.check()?;
             let Some(next) = visit.subdirs.pop() else {
-                way.pop();
+                path.pop();
                 continue;
             };
             let vnode = match self.step(cx, &visit.vnode, next) {
                 Ok(Some(vnode)) if seen.insert(vnode.id()) => vnode,
-                // Gone, or a second way to a directory, which only somebody else can have made.
+                // Removed, or a second path to the same directory, which only an out-of-band change
+                // can create.
                 Ok(_) => continue,
                 Err(errno) => {
-                    self.could_not(errno)?;
+                    self.record_failure(errno)?;
                     continue;
                 }
             };
-            way.push(self.list(cx, vnode, next, exact)?);
+            path.push(self.list(cx, vnode, next, exact)?);
         }
         Ok(())
     }
 
-    /// Notes that a part of the tree could not be searched.
-    fn could_not(&mut self, errno: Errno) -> Result<()> {
+    /// Records that a part of the tree could not be searched.
+    fn record_failure(&mut self, errno: Errno) -> Result<()> {
         match errno {
             Errno::INTR | crate::MAY_BLOCK => Err(errno),
             errno if is_gone(errno) => Ok(()),
@@ -312,7 +317,7 @@ impl Index {
         }
     }
 
-    /// The vnode of a directory in its parent's; `None` if it is not there any more.
+    /// Looks up a subdirectory in its parent; `None` if it is no longer there.
     fn step(&self, cx: &Cx<'_>, parent: &Arc<dyn Vnode>, dir: u32) -> Result<Option<Arc<dyn Vnode>>> {
         let Some(known) = self.dirs.get(dir as usize) else { return Ok(None) };
         let found = parent.lookup(cx, self.name(known.name)?)?;
@@ -320,38 +325,38 @@ impl Index {
         Ok(found.filter(same).map(|entry| entry.vnode))
     }
 
-    /// Takes in the entries of a directory.
+    /// Indexes the entries of a directory.
     fn list(&mut self, cx: &Cx<'_>, vnode: Arc<dyn Vnode>, dir: u32, exact: bool) -> Result<Visit> {
         let mut subdirs = Vec::new();
         let mut failed = None;
         let listed = vnode.readdir(cx, 0, &mut |entry| {
             let number = if exact { exact_number(cx, &*vnode, entry) } else { Ok(Some(entry.ino)) };
-            let taken_in = number.and_then(|number| number.map_or(Ok(None), |n| self.take_in(dir, n, entry)));
-            match taken_in {
+            let added = number.and_then(|number| number.map_or(Ok(None), |n| self.add_entry(dir, n, entry)));
+            match added {
                 Ok(subdir) => subdirs.extend(subdir),
                 Err(errno) => failed = Some(errno),
             }
-            // One entry that can't be looked up keeps nobody from the others.
+            // Skip an entry that cannot be looked up, but list the others.
             !matches!(failed, Some(Errno::NOMEM | crate::MAY_BLOCK)) && !cx.is_cancelled()
         });
         if let Err(errno) = failed.map_or(listed, Err) {
-            self.could_not(errno)?;
+            self.record_failure(errno)?;
         }
         cx.check()?;
         Ok(Visit { vnode, subdirs })
     }
 
-    /// Takes in an entry. Answers the place among the directories of one that is to be visited.
-    fn take_in(&mut self, dir: u32, number: u64, entry: &DirEntry<'_>) -> Result<Option<u32>> {
+    /// Indexes an entry. Returns the directory's position if it is a directory to visit.
+    fn add_entry(&mut self, dir: u32, number: u64, entry: &DirEntry<'_>) -> Result<Option<u32>> {
         let is_dir = entry.kind == Kind::Directory;
         let places = self.places.len() * size_of::<Place>();
         let size = self.names.len() + places + self.dirs.len() * size_of::<Directory>();
-        if size > ROOM {
+        if size > MAX_BYTES {
             self.complete = false;
             if !is_dir && number != self.wanted {
                 return Ok(None);
             }
-            if size > ROOM_OF_DIRECTORIES {
+            if size > MAX_DIRECTORIES_BYTES {
                 return Err(Errno::NOMEM);
             }
         }
@@ -373,31 +378,31 @@ impl Index {
         Name::new(rest.get(..usize::from(*len)).ok_or(Errno::IO)?)
     }
 
-    /// The names of that number that still lead to it. Are there others, which don't?
+    /// Returns the indexed names of the number that are still valid, and whether any was stale.
     fn verified(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, ino: u64) -> Result<(Vec<Found>, bool)> {
         let first = self.places.partition_point(|place| place.number < ino);
         let places = self.places.get(first..).unwrap_or_default().iter().take_while(|place| place.number == ino);
-        let (mut all, mut outdated) = (Vec::new(), false);
+        let (mut all, mut stale) = (Vec::new(), false);
         for place in places {
             match self.verify(cx, root, place) {
                 Ok(Some(found)) => all.push(found),
-                Ok(None) => outdated = true,
-                Err(errno) if is_gone(errno) => outdated = true,
+                Ok(None) => stale = true,
+                Err(errno) if is_gone(errno) => stale = true,
                 Err(errno) => return Err(errno),
             }
         }
-        Ok((all, outdated))
+        Ok((all, stale))
     }
 
     fn verify(&self, cx: &Cx<'_>, root: &Arc<dyn Vnode>, place: &Place) -> Result<Option<Found>> {
-        let mut way = Vec::new();
+        let mut path = Vec::new();
         let mut dir = place.dir;
         while dir != 0 {
-            way.push(dir);
+            path.push(dir);
             dir = self.dirs.get(dir as usize).ok_or(Errno::IO)?.parent;
         }
         let mut vnode = Arc::clone(root);
-        for dir in way.into_iter().rev() {
+        for dir in path.into_iter().rev() {
             let Some(next) = self.step(cx, &vnode, dir)? else { return Ok(None) };
             vnode = next;
         }
@@ -407,7 +412,8 @@ impl Index {
     }
 }
 
-/// The number that a look-up of the entry shows; `None` if it is gone. Directories show it in listings.
+/// Returns the number from a lookup of the entry; `None` if it was removed. Listings contain the
+/// final number of directories.
 fn exact_number(cx: &Cx<'_>, dir: &dyn Vnode, entry: &DirEntry<'_>) -> Result<Option<u64>> {
     if entry.kind == Kind::Directory {
         return Ok(Some(entry.ino));

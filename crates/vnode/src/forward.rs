@@ -1,23 +1,24 @@
-//! The methods of the interface, once, for layers that forward or refuse them.
+//! Macros that generate forwarding and refusing methods of the interface.
 
-/// Writes methods of [`Layer`](crate::Layer), [`Vnode`](crate::Vnode) or [`OpenFile`](crate::OpenFile)
-/// that call the method of the same name of a field, with the same arguments:
+/// Generates methods of [`Layer`](crate::Layer), [`Vnode`](crate::Vnode) or
+/// [`OpenFile`](crate::OpenFile) that call the same method of a field with the same arguments:
 /// `forward!(lower: getattr, readlink);` inside the `impl`.
 ///
-/// Methods that answer a vnode or an open file are left out on purpose: forwarding those alone
-/// would hand out objects of the layer below. So a layer still names every method.
+/// Methods that return a vnode or an open file are deliberately not supported: plain forwarding
+/// would return objects of the layer below. A layer still names every method.
 #[macro_export]
 macro_rules! forward {
     ($lower:ident: $($method:ident),+ $(,)?) => { $($crate::method! { (forward $lower) $method })+ };
 }
 
-/// Writes methods that answer an error and do nothing: `refuse!(Errno::ROFS: setattr, unlink);`.
+/// Generates methods that return an error and do nothing: `refuse!(Errno::ROFS => setattr,
+/// unlink);`.
 #[macro_export]
 macro_rules! refuse {
     ($errno:expr => $($method:ident),+ $(,)?) => { $($crate::method! { (refuse ($errno)) $method })+ };
 }
 
-/// Expands to the method of that name, with the body that the first argument asks for.
+/// Expands to the named method, with the body selected by the first argument.
 #[doc(hidden)]
 #[macro_export]
 #[rustfmt::skip]

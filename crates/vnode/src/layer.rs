@@ -2,41 +2,40 @@ use crate::{Cx, Result, Upcalls, Vnode};
 use core::fmt;
 use std::sync::Arc;
 
-/// What holds for a whole layer and all below it. A layer over another starts from what the lower
-/// one answers and adds its own.
+/// Properties of a layer and everything below it. A layer starts from the properties of its lower
+/// layer and adds its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Properties {
-    /// The tree can never be changed through this layer: every change answers `EROFS`.
+    /// The tree can never be changed through this layer: every modification fails with `EROFS`.
     pub read_only: bool,
 
-    /// Operations may wait for something that can hang, such as a network. None of them then runs
-    /// on a thread that serves others.
+    /// Operations may block on something that can hang, such as a network. They never run on a
+    /// thread that serves other requests.
     pub may_hang: bool,
 
-    /// Closing a file reports errors that nothing else would (as NFS does). The server then passes
-    /// each close on to [`crate::OpenFile::flush`], which costs a request for each.
+    /// Closing a file can report errors that no other operation reports (as with NFS). The server
+    /// then forwards each close to [`crate::OpenFile::flush`], which costs one request per close.
     pub needs_flush: bool,
 
-    /// The layer wants to know what callers are refused, and of each look-up of a name that is
-    /// missing. The server arranges that it learns of them ([`Vnode::refused`],
-    /// [`Vnode::lookup`]), which costs more look-ups.
+    /// The layer wants to see denied accesses and every negative lookup. The server then reports
+    /// them ([`Vnode::refused`], [`Vnode::lookup`]), which costs additional lookups.
     pub watches_refusals: bool,
 
-    /// Several names may lead to one entry of a directory (`foo` and `FOO` where case does not matter).
+    /// Several names may resolve to one directory entry (`foo` and `FOO` in a case-insensitive
+    /// directory).
     ///
-    /// The kernel then must not cache names: it would keep `FOO` when `foo` is removed or renamed,
-    /// and a program that writes to `FOO` would write to the removed file, or to what now has
-    /// another name.
+    /// The kernel must then not cache names. It would keep `FOO` after `foo` is removed or renamed,
+    /// and a program that opens `FOO` would write to the removed or renamed file.
     pub merges_names: bool,
 
-    /// Different callers get different answers: other names, attributes or data. The kernel then
-    /// caches nothing that it would show to all: names, attributes, listings, data.
+    /// Different callers see different names, attributes or data. The kernel then caches nothing
+    /// that is shared between callers: no names, attributes, listings or data.
     pub varies_by_caller: bool,
 }
 
 impl Properties {
-    /// What holds for something made of two parts: what holds for either of them.
-    /// [`Self::read_only`] only holds where both are.
+    /// Returns the properties of a combination of two layers: every property that either has, but
+    /// [`Self::read_only`] only if both have it.
     #[must_use]
     pub const fn join(self, other: Self) -> Self {
         Self {
@@ -50,50 +49,50 @@ impl Properties {
     }
 }
 
-/// Who may give a command.
+/// Who may run a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// Root and the user who mounted.
+    /// Root and the user who mounted the file system.
     Owner,
-    /// Anybody who may open the object; the layer checks what else it takes.
+    /// Any user who may open the object. The layer checks any further requirement.
     Anyone,
 }
 
-/// A command of a layer's own, given through the control channel of the mount.
+/// A layer-specific command, sent through the control channel of the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// `LAYER.WORD`, as in `lbfs.replicas`: the same in every mount.
+    /// `LAYER.WORD`, such as `lbfs.replicas`; the same in every mount.
     pub name: &'static str,
-    /// What it does, what it takes and what it answers, in sentences.
+    /// What the command does, its input and its output, in sentences.
     pub help: &'static str,
-    /// Who may give it.
+    /// Who may run it.
     pub who: Who,
 }
 
-/// A mounted layer: the superblock of the papers.
+/// A mounted layer (the "superblock" of the stackable file system papers).
 pub trait Layer: Send + Sync + fmt::Debug {
-    /// The root directory. Always the same object.
+    /// Returns the root directory. Always the same object.
     fn root(&self) -> Arc<dyn Vnode>;
 
-    /// What holds for the layer. What is answered after [`Self::attach`] stays so.
+    /// Returns the properties of the layer. They do not change after [`Self::attach`].
     fn properties(&self) -> Properties;
 
-    /// Something stands on this layer now and wants to be told of changes. Called at most once,
-    /// before the first operation; a layer over others attaches itself, or what it was given, to
-    /// them.
+    /// Registers the layer or server above, which wants to be notified of changes. Called at most
+    /// once, before the first operation. A stacked layer attaches itself, or passes on `upcalls`,
+    /// to the layers below.
     fn attach(&self, upcalls: Arc<dyn Upcalls>);
 
-    /// The vnode of a number, also of an object that nobody has looked up since the server
-    /// started: of a file handle (open_by_handle_at(2), NFS).
+    /// Returns the vnode with this number, even if it has not been looked up since the server
+    /// started. Used for file handles (open_by_handle_at(2), NFS).
     ///
     /// # Errors
-    /// `ESTALE` if no object has that number any more.
+    /// `ESTALE` if no object has this number.
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>>;
 
-    /// The commands that [`Vnode::control`] understands, those of the layers below included.
+    /// Returns the commands that [`Vnode::control`] accepts, including those of the layers below.
     fn commands(&self) -> Vec<Command>;
 
-    /// Makes everything durable that was done before.
+    /// Makes all completed changes durable.
     ///
     /// # Errors
     /// As syncfs(2).

@@ -1,22 +1,26 @@
 //! The stackable vnode interface.
 //!
-//! A *layer* is a file system that calls other file systems of the same interface instead of a disk: it
-//! implements [`Layer`], [`Vnode`] and [`OpenFile`] and, except at the bottom of a stack, holds vnodes of the
-//! layers below. It does not know what is under it (a host directory, another layer, a faulty memory file system of a
-//! test) nor what is above it (a FUSE server, another layer, a test).
+//! A *layer* is a file system that calls other file systems with the same interface instead of a
+//! block device. It implements [`Layer`], [`Vnode`] and [`OpenFile`] and, except at the bottom of a
+//! stack, holds vnodes of the layers below. It does not know what lies below it (a host directory,
+//! another layer, an in-memory file system with fault injection) or above it (a FUSE server,
+//! another layer, a test).
 //!
-//! This crate holds traits, types and errors only: no I/O, no `unsafe`, nothing of FUSE.
+//! This crate contains only traits, types and errors: no I/O, no `unsafe`, nothing specific to
+//! FUSE.
 //!
-//! Conventions that every layer keeps:
+//! Rules that every layer follows:
 //!
-//! * **No default methods.** A layer names every operation: it forwards it, handles it or refuses it.
-//! * **An operation succeeds or fails as a whole.** After an error the tree that users see is as it was before.
-//! * **Vnodes are objects with owners** (`Arc<dyn Vnode>`). Look-up counts and node ids belong to the server.
-//! * **Identity**: [`Vnode::id`] is unique in the layer among all live objects, is what `st_ino` and `d_ino` show, and
-//!   stays the same over rename, copy-up, forgetting, remount and restart.
-//! * **Permission checks are the kernel's** (`default_permissions`): a layer acts on behalf of the caller in [`Cx`] when
-//!   it makes new objects (owner, group, umask) and for nothing else.
-//! * **Names are bytes**, checked once by [`Name::new`].
+//! * **No default methods.** A layer names every operation: it forwards, handles or rejects it.
+//! * **Operations are all or nothing.** After an error, users see the tree as it was before the
+//!   operation.
+//! * **Vnodes are reference-counted objects** (`Arc<dyn Vnode>`). The server keeps the lookup
+//!   counts and node ids.
+//! * **Stable identity.** [`Vnode::id`] is unique among the live objects of the layer. Users see it
+//!   as `st_ino` and `d_ino`. It survives rename, copy-up, FORGET, remount and restart.
+//! * **The kernel checks permissions** (`default_permissions`). A layer uses the caller in [`Cx`]
+//!   only to create objects (owner, group, umask).
+//! * **Names are bytes**, validated once by [`Name::new`].
 
 mod attr;
 mod backing;
@@ -32,7 +36,7 @@ mod shards;
 mod upcalls;
 
 pub use attr::{Attr, Kind, SetAttr, SetTime, StatFs, Time};
-pub use backing::{Backing, Kept, Registration};
+pub use backing::{Backing, CachedBacking, Registration};
 pub use call::{Call, Processes};
 pub use cx::Cx;
 pub use finder::{Finder, Found};
@@ -41,19 +45,19 @@ pub use name::{NAME_MAX, Name};
 pub use operation::Operation;
 pub use ops::{
     DirEntry, Entry, HostReader, IoctlReply, NameSink, OpenFile, OpenFlags, RenameFlags, SeekFrom, Vnode, XattrFlags,
-    give,
+    copy_value,
 };
 pub use shards::{NumberHasher, NumberMap, SHARDS, shard_of};
 pub use upcalls::{Drained, Unattached, Upcalls};
 
-/// What every operation fails with: an errno of the kernel's.
+/// The error of every operation: a kernel errno.
 pub use rustix::io::Errno;
 
-/// The answer of an operation.
+/// The result of an operation.
 pub type Result<T> = core::result::Result<T, Errno>;
 
-/// "This would take long, and the caller must not be kept": answered, before anything was changed, only when
-/// [`Cx::may_block`] is false. The transport then runs the same request again on a thread that may wait.
+/// Returned instead of blocking when [`Cx::may_block`] is false, before anything has changed. The
+/// transport then runs the same request again on a thread that may block.
 ///
-/// The number is the kernel-internal `EIOCBQUEUED`, which never reaches a program.
+/// The number is the kernel-internal `EIOCBQUEUED`, which never reaches user space.
 pub const MAY_BLOCK: Errno = Errno::from_raw_os_error(529);

@@ -1,18 +1,18 @@
 use crate::{Errno, Result};
 use core::fmt;
 
-/// The longest name of one directory entry, in bytes (`NAME_MAX` of Linux).
+/// Maximum length of a directory entry's name in bytes (Linux `NAME_MAX`).
 pub const NAME_MAX: usize = 255;
 
-/// The name of one directory entry: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`.
+/// The name of a directory entry: 1 to 255 bytes, without `/` or NUL, and neither `.` nor `..`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name<'a>(&'a [u8]);
 
 impl<'a> Name<'a> {
-    /// Checks `bytes`.
+    /// Validates `bytes`.
     ///
     /// # Errors
-    /// `ENAMETOOLONG` past 255 bytes, `EINVAL` for what can't be an entry's name.
+    /// `ENAMETOOLONG` for more than 255 bytes, `EINVAL` for an invalid name.
     pub fn new(bytes: &'a [u8]) -> Result<Self> {
         if bytes.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
@@ -23,7 +23,7 @@ impl<'a> Name<'a> {
         Ok(Self(bytes))
     }
 
-    /// The bytes, without a terminator.
+    /// Returns the bytes, without a terminator.
     #[must_use]
     pub const fn as_bytes(self) -> &'a [u8] {
         self.0

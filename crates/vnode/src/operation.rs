@@ -1,7 +1,8 @@
-/// An operation of the vnode interface: of [`crate::Vnode`], [`crate::OpenFile`] and [`crate::Layer`].
+/// An operation of the vnode interface: a method of [`crate::Vnode`], [`crate::OpenFile`] or
+/// [`crate::Layer`].
 ///
-/// Meters, fault injection and the template's hooks all name operations by this list.
-/// The numbers are part of the C interface for layers: new operations go to the end.
+/// Metering, fault injection and the template's hooks identify operations by this list. The numbers
+/// are part of the C ABI for layers: append new operations at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "each is the operation of that name")]
@@ -43,7 +44,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them with their names, in the order of their numbers.
+    /// All operations with their names, in numeric order.
     pub const ALL: [(Self, &'static str); 34] = [
         (Self::Lookup, "lookup"),
         (Self::Getattr, "getattr"),
@@ -81,16 +82,17 @@ impl Operation {
         (Self::Control, "control"),
     ];
 
-    /// How many there are.
+    /// Number of operations.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Its name, as in [`Self::ALL`].
+    /// Returns the name of the operation, as in [`Self::ALL`].
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::ALL.get(self as usize).map_or("", |(_, name)| name)
     }
 
-    /// Can it change what is stored? An open with `O_TRUNC` counts as one that can't.
+    /// Whether the operation can modify the file system. `Open` does not count, even with
+    /// `O_TRUNC`.
     #[must_use]
     pub const fn changes(self) -> bool {
         matches!(
@@ -114,9 +116,9 @@ impl Operation {
         )
     }
 
-    /// Does it only look, so that another answer can take the place of its own afterwards?
+    /// Whether the operation only reads, so that its reply can be replaced after it ran.
     #[must_use]
-    pub const fn only_looks(self) -> bool {
+    pub const fn is_query(self) -> bool {
         matches!(
             self,
             Self::Lookup
@@ -137,11 +139,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_in_order() {
+    fn table_is_in_numeric_order() {
         for (i, (operation, name)) in Operation::ALL.iter().enumerate() {
             assert_eq!(*operation as usize, i);
             assert_eq!(operation.name(), *name);
-            assert!(!(operation.changes() && operation.only_looks()), "{name}");
+            assert!(!(operation.changes() && operation.is_query()), "{name}");
         }
     }
 }

@@ -1,15 +1,16 @@
-//! Tables by vnode number: spreading numbers over shards, and hashing them within one.
+//! Tables keyed by vnode number: distribution over shards, and hashing within a shard.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// How many shards a table of vnodes has.
+/// Number of shards of a vnode table.
 pub const SHARDS: usize = 32;
 
-/// `SHARDS`-th root of two, as a fraction of 2^32.
+/// The `SHARDS`-th root of two, as a multiple of 2^-32.
 const STEP: u64 = 4_389_011_187;
 
-/// Where each shard's part of the 32-bit hash space ends: the k-th is 2^(k/SHARDS) times as wide as the first.
+/// The end of each shard's part of the 32-bit hash space. Part k is 2^(k/SHARDS) times as wide as
+/// the first.
 const ENDS: [u32; SHARDS] = ends();
 
 const fn ends() -> [u32; SHARDS] {
@@ -31,11 +32,11 @@ const fn ends() -> [u32; SHARDS] {
     ends
 }
 
-/// The shard of a vnode number: below [`SHARDS`].
+/// Returns the shard of a vnode number, below [`SHARDS`].
 ///
-/// Shards get unequal parts, each a little larger than the one before. A hash table doubles when it is full; equal shards all
-/// fill at the same time, and just after that half of the memory is empty. Unequal ones double one after the other, so
-/// that what a million vnodes need grows smoothly.
+/// The shards are unequal, each slightly larger than the previous one. A hash table doubles when it
+/// is full. Equal shards would all double at the same time, leaving half of the memory unused;
+/// unequal shards double one after another, so memory grows smoothly with the number of vnodes.
 #[must_use]
 pub fn shard_of(number: u64) -> usize {
     let mixed = (number ^ (number >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
@@ -43,10 +44,11 @@ pub fn shard_of(number: u64) -> usize {
     ENDS.partition_point(|&end| end <= hash).min(SHARDS - 1)
 }
 
-/// A map by vnode number.
+/// A map keyed by vnode number.
 pub type NumberMap<V> = HashMap<u64, V, BuildHasherDefault<NumberHasher>>;
 
-/// Hashes vnode numbers, which differ mostly in their low bits: one multiplication spreads them well enough.
+/// Hashes vnode numbers. They differ mostly in the low bits, so one multiplication spreads them
+/// well enough.
 #[derive(Debug, Default)]
 pub struct NumberHasher(u64);
 
@@ -72,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_shard_gets_its_part() {
+    fn shard_sizes_are_balanced() {
         let mut counts = [0u32; SHARDS];
         for number in 0..1_000_000u64 {
             counts[shard_of((7 << 48) | number)] += 1;
@@ -83,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn extreme_numbers_have_a_shard() {
+    fn extreme_numbers_map_to_a_shard() {
         for number in [0, 1, u64::MAX, 1 << 63, u64::from(u32::MAX)] {
             assert!(shard_of(number) < SHARDS);
         }

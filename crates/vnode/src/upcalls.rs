@@ -3,62 +3,64 @@ use core::fmt;
 use core::ops::Range;
 use core::time::Duration;
 
-/// What a layer can tell whoever stands on it: that something changed which no operation through
-/// that layer has changed, or that data must no longer be handed to the kernel.
+/// Notifications from a layer to the layer or server above: something changed without an operation
+/// through that layer, or the kernel must no longer use passthrough for a file.
 ///
-/// The server implements this and gives it to the topmost layer ([`crate::Layer::attach`]), which
-/// passes it down, translated where its vnodes have other numbers than the vnodes below.
+/// The server implements this trait and passes it to the topmost layer ([`crate::Layer::attach`]).
+/// Each layer passes it down, translating vnode numbers where its numbers differ from those of the
+/// layer below.
 ///
-/// All methods may be called from any thread, with any lock of the layer's own held, also from
-/// within an operation. They note what is to be done and return; a thread of the server's does it.
-/// Only [`Self::settle`] waits.
+/// All methods may be called from any thread, with any of the layer's own locks held, and from
+/// within an operation. They queue the work and return; a server thread performs it. Only
+/// [`Self::settle`] waits.
 pub trait Upcalls: Send + Sync + fmt::Debug {
-    /// The entry `name` of the directory with the number `dir` came, went, or leads to another object.
+    /// The entry `name` of directory number `dir` was added, removed or replaced.
     fn entry_changed(&self, dir: u64, name: Name<'_>);
 
     /// The attributes, extended attributes or ACLs of the object changed.
     fn attributes_changed(&self, vnode: u64);
 
-    /// Data of the file in this range (in bytes; up to `u64::MAX`: to the end) changed, and with
-    /// them its attributes. For a directory: its listing.
+    /// The file's data in this byte range changed, and with it the attributes. An end of `u64::MAX`
+    /// means to the end of the file. For a directory: its listing changed.
     fn data_changed(&self, vnode: u64, range: Range<u64>);
 
-    /// The file's data lie in another host file from now on, with what was in them: it was copied
-    /// up. Open files that had passthrough before stay on the old one; whoever opens the file
-    /// later gets the new one.
+    /// The file's data, unchanged, now lies in another host file: it was copied up. Open files that
+    /// already use passthrough stay on the old host file; later opens get the new one.
     ///
-    /// To be called after the vnode answers the new file, and before the operation that moved the
-    /// data returns.
+    /// Call it after the vnode returns the new file, and before the operation that moved the data
+    /// returns.
     fn data_moved(&self, vnode: u64);
 
-    /// Any name, attribute and data may have changed: a branch came or went.
+    /// Any name, attribute or data may have changed, for example because a branch was added or
+    /// removed.
     fn everything_changed(&self);
 
-    /// From now on no open file of this vnode gets passthrough, until [`Self::allow_passthrough`].
+    /// Denies passthrough to open files of this vnode until [`Self::allow_passthrough`].
     ///
-    /// `drained` is called, on any thread, once no open file of the vnode has passthrough any
-    /// more: at once where none has. Until then new open files are served by requests, but what is
-    /// mapped still goes to the host file that the first of them handed out.
+    /// `drained` is called on any thread as soon as no open file of the vnode uses passthrough,
+    /// immediately if none does. Until then, new open files are served through requests, but memory
+    /// mappings still use the host file that the first passthrough open returned.
     fn stop_passthrough(&self, vnode: u64, drained: Drained);
 
-    /// Takes [`Self::stop_passthrough`] back.
+    /// Reverts [`Self::stop_passthrough`].
     fn allow_passthrough(&self, vnode: u64);
 
-    /// The vnodes that have open files with passthrough right now.
+    /// Returns the vnodes with open files that currently use passthrough.
     fn passthrough(&self) -> Vec<u64>;
 
-    /// Waits until all that was told before has been done, at most so long; false: it has not.
+    /// Waits until all earlier notifications have been processed, at most for `patience`. Returns
+    /// false on timeout.
     ///
-    /// Never call it from an operation on a vnode or an open file: the kernel may hold a lock for
-    /// that operation that the notification needs. Commands ([`crate::Vnode::control`]) and a
-    /// layer's own threads may.
+    /// Never call it from an operation on a vnode or an open file: for that operation, the kernel
+    /// may hold a lock that the notification needs. Commands ([`crate::Vnode::control`]) and a
+    /// layer's own threads may call it.
     fn settle(&self, patience: Duration) -> bool;
 }
 
-/// See [`Upcalls::stop_passthrough`].
+/// The callback of [`Upcalls::stop_passthrough`].
 pub type Drained = Box<dyn FnOnce() + Send>;
 
-/// Takes no notice: for layers that nothing stands on yet, and for tests.
+/// Ignores all notifications: for layers that nothing is attached to yet, and for tests.
 #[derive(Debug)]
 pub struct Unattached;
 

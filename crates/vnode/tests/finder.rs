@@ -1,4 +1,4 @@
-//! Finding objects by number with a walk, over a tree in memory.
+//! Finding objects by number with a walk, over an in-memory tree.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
@@ -33,7 +33,7 @@ fn found(finder: &Finder, root: &Arc<dyn Vnode>, number: u64, enough: usize) -> 
 }
 
 #[test]
-fn many_questions_cost_one_walk() {
+fn many_queries_share_one_walk() {
     let (fs, faults) = faulty();
     let root = fs.root();
     let numbers: Vec<u64> = (0..20)
@@ -52,7 +52,7 @@ fn many_questions_cost_one_walk() {
 }
 
 #[test]
-fn what_is_new_or_moved_is_found() {
+fn new_renamed_and_linked_objects_are_found() {
     let (fs, _) = faulty();
     let root = fs.root();
     let (a, b) = (dir(&root, "a"), dir(&root, "b"));
@@ -76,9 +76,9 @@ fn what_is_new_or_moved_is_found() {
     assert_eq!(found(&finder, &root, 1 << 40, 1), []);
 }
 
-/// A number is stale only if nothing kept the walk from any part of the tree.
+/// `find` returns no error for an unknown number only if the walk could search the whole tree.
 #[test]
-fn what_can_not_be_searched_is_said() {
+fn unreadable_directories_are_reported() {
     let (fs, faults) = faulty();
     let root = fs.root();
     let (a, b) = (dir(&root, "a"), dir(&root, "b"));
@@ -91,13 +91,13 @@ fn what_can_not_be_searched_is_said() {
         outcomes.extend([f, g].map(|number| finder.find(&CX, &root, number, 1).map(|found| found.len())));
         faults.disarm();
     }
-    // Of two directories none could be listed, then the first that was visited.
+    // First fail the root's listing, then that of the first subdirectory visited.
     assert_eq!(outcomes[..2], [Err(Errno::IO), Err(Errno::IO)]);
     assert!(outcomes[2..].contains(&Ok(1)) && outcomes[2..].contains(&Err(Errno::IO)), "{outcomes:?}");
 }
 
 #[test]
-fn callers_that_must_not_wait_or_give_up_are_let_go() {
+fn nonblocking_and_cancelled_callers_return_at_once() {
     let (fs, _) = faulty();
     let root = fs.root();
     let f = file(&root, "f").id();
@@ -111,9 +111,9 @@ fn callers_that_must_not_wait_or_give_up_are_let_go() {
     assert_eq!(found(&finder, &root, f, 1).len(), 1);
 }
 
-/// Numbers that are made up share walks, and the server rests in between.
+/// Queries for invented numbers share walks, and the finder pauses between walks.
 #[test]
-fn made_up_numbers_do_not_keep_the_server_walking() {
+fn invented_numbers_do_not_keep_the_server_walking() {
     let (fs, faults) = faulty();
     let root = fs.root();
     for i in 0..100 {
@@ -123,16 +123,16 @@ fn made_up_numbers_do_not_keep_the_server_walking() {
     let finder = Finder::new();
     let stop = AtomicBool::new(false);
     faults.record();
-    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let queries = std::sync::atomic::AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for client in 0..8 {
-            let (finder, root, stop, asked) = (&finder, &root, &stop, &asked);
+            let (finder, root, stop, queries) = (&finder, &root, &stop, &queries);
             scope.spawn(move || {
                 let mut number = 1 << 50 | client << 40;
                 while !stop.load(Ordering::Relaxed) {
                     number += 1;
                     assert!(finder.find(&CX, root, number, 1).unwrap().is_empty());
-                    asked.fetch_add(1, Ordering::Relaxed);
+                    queries.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
@@ -140,8 +140,8 @@ fn made_up_numbers_do_not_keep_the_server_walking() {
         stop.store(true, Ordering::Relaxed);
     });
     let walks = faults.log().iter().filter(|op| **op == Op::Readdir).count() / 101;
-    let asked = asked.into_inner();
-    assert!(asked > 0 && walks <= 2, "{walks} walks for {asked} questions");
+    let queries = queries.into_inner();
+    assert!(queries > 0 && walks <= 2, "{walks} walks for {queries} queries");
 }
 
 #[test]

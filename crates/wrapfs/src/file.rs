@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use vnode::OpenFile;
 
-/// An open file of the layer below.
+/// A wrapped open file of the layer below.
 #[derive(Debug)]
 pub(crate) struct WrapFile {
     pub(crate) lower: Arc<dyn OpenFile>,
@@ -12,7 +12,8 @@ impl WrapFile {
         Arc::new(Self { lower })
     }
 
-    /// The file of the layer below, if it is one of a null layer; else the file itself.
+    /// Returns the file of the layer below if `file` belongs to a null layer, otherwise `file`
+    /// itself.
     pub(crate) fn lower_of(file: &dyn OpenFile) -> &dyn OpenFile {
         file.as_any().downcast_ref::<Self>().map_or(file, |wrapped| &*wrapped.lower)
     }

@@ -3,7 +3,7 @@ use stack::{Build, LayerType, Manual, Traits};
 use std::sync::Arc;
 use vnode::{Cx, Layer, Result, Vnode, forward};
 
-/// `wrapfs`, for the list of layers.
+/// The `wrapfs` layer type, for the list of layers.
 pub const LAYER: LayerType = LayerType {
     name: "wrapfs",
     about: "adds nothing: the null layer, which every layer begins with",
@@ -25,7 +25,7 @@ const MANUAL: Manual = Manual {
     ],
 };
 
-/// The null layer over another.
+/// The null layer on top of another layer.
 #[derive(Debug)]
 pub struct WrapFs {
     lower: Arc<dyn Layer>,
@@ -33,7 +33,7 @@ pub struct WrapFs {
 }
 
 impl WrapFs {
-    /// Over `lower`.
+    /// Creates a null layer over `lower`.
     #[must_use]
     pub fn new(lower: Arc<dyn Layer>) -> Arc<Self> {
         let root = Arc::new(WrapVnode::over(lower.root()));

@@ -1,13 +1,19 @@
-//! The null layer: every operation is forwarded to the layer below, nothing is added. It is the yardstick of what stacking
-//! costs, and the shape that a layer of one's own begins with.
+//! The null layer, and the template for layers built from hooks.
 //!
-//! * Vnodes and open files are wrapped one to one: the wrapper is a pointer to what it wraps. No locks, no tables, no
-//!   allocation but the wrapper's.
-//! * Numbers are those of the layer below. The same lower vnode looked up twice gives two wrappers of one number: who must
-//!   know that they are one object, goes by the number, as the server does.
-//! * Open files hand out the host file under them, so that the kernel reads and writes it itself.
-//! * What comes in as an argument (the target of a link, the new directory of a rename, the source of a copy) is unwrapped, so
-//!   that the layer below sees objects of its own.
+//! [`WrapFs`] forwards every operation to the layer below and adds nothing. It measures the cost of
+//! stacking and is the starting point for a new layer. [`Template`] builds a layer from the
+//! [`hooks`] that an author writes.
+//!
+//! How the null layer forwards:
+//!
+//! * Vnodes and open files are wrapped one to one. A wrapper is one pointer to the wrapped object:
+//!   no locks, no tables, no allocation except the wrapper itself.
+//! * Numbers are those of the layer below. Looking up one lower vnode twice returns two wrappers
+//!   with the same number. Compare numbers, as the server does, to identify an object.
+//! * Open files return the backing file of the layer below, so that the kernel can do I/O on it
+//!   directly.
+//! * Arguments (the target of a link, the new directory of a rename, the source of a copy) are
+//!   unwrapped, so that the layer below receives its own objects.
 #![forbid(unsafe_code)]
 
 mod file;

@@ -10,13 +10,13 @@ fn name(bytes: &str) -> Name<'_> {
 }
 
 #[test]
-fn a_wrapper_is_one_pointer() {
+fn wrapper_is_one_pointer() {
     assert_eq!(size_of::<crate::vnode_impl::WrapVnode>(), size_of::<Arc<dyn vnode::Vnode>>());
     assert_eq!(size_of::<crate::file::WrapFile>(), size_of::<Arc<dyn vnode::OpenFile>>());
 }
 
 #[test]
-fn what_is_seen_through_it_is_what_is_below() {
+fn shows_the_tree_below_unchanged() {
     let below = MemFs::new();
     let wrap = WrapFs::new(below.clone());
     let root = wrap.root();
@@ -31,7 +31,7 @@ fn what_is_seen_through_it_is_what_is_below() {
 }
 
 #[test]
-fn sources_of_another_height_are_understood() {
+fn copy_from_accepts_sources_of_another_depth() {
     let below = MemFs::new();
     let once = WrapFs::new(below);
     let twice = WrapFs::new(once.clone());
@@ -40,7 +40,7 @@ fn sources_of_another_height_are_understood() {
     let (_, to) = twice.root().create(&CX, name("b"), 0o644, OpenFlags::RDWR).unwrap();
     assert_eq!(to.copy_from(&CX, 0, &*from, 0, 99), Ok(5));
     assert_eq!(from.copy_from(&CX, 5, &*to, 0, 5), Ok(5));
-    // An overlap in one file is noticed at the bottom.
+    // An overlap within one file is detected at the bottom.
     assert_eq!(to.copy_from(&CX, 1, &*to, 0, 4), Err(Errno::INVAL));
 }
 

@@ -5,7 +5,7 @@ use vnode::{
     Attr, Cx, Entry, Errno, Name, NameSink, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, Vnode, forward,
 };
 
-/// A vnode of the layer below.
+/// A wrapped vnode of the layer below.
 #[derive(Debug)]
 pub(crate) struct WrapVnode {
     lower: Arc<dyn Vnode>,
@@ -17,12 +17,12 @@ impl WrapVnode {
     }
 }
 
-/// Wraps what the layer below answered.
+/// Wraps an entry of the layer below.
 fn wrap(entry: Entry) -> Entry {
     Entry { vnode: Arc::new(WrapVnode::over(entry.vnode)), attr: entry.attr }
 }
 
-/// The vnode of the layer below that a vnode of this one stands for.
+/// Returns the lower vnode of a vnode of this layer.
 fn unwrap(vnode: &Arc<dyn Vnode>) -> Result<&Arc<dyn Vnode>> {
     vnode.as_any().downcast_ref::<WrapVnode>().map(|wrapped| &wrapped.lower).ok_or(Errno::XDEV)
 }

@@ -1,9 +1,10 @@
-//! Data in another form: what is read is what was written, whatever the codec and its blocks, and whatever fails.
+//! Data of the same size: reads return what was written, for any codec and block size and after any
+//! failure.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use common::{Chain, Mood, Moody, memory};
+use common::{Chain, Failing, FailurePlan, memory};
 use conformance::fixture::{ROOT, name};
 use memfs::{Count, Dump, Fault, Faults, MemFs, Plan};
 use proptest::prelude::*;
@@ -43,7 +44,7 @@ fn size(size: u64) -> SetAttr {
 }
 
 #[test]
-fn layers_with_other_data_behave() {
+fn data_layers_conform() {
     for block in BLOCKS {
         conformance::run_all(|| chained(MemFs::new(), block));
     }
@@ -63,7 +64,7 @@ fn a_template_over_a_template() {
 }
 
 #[test]
-fn what_is_below_is_encoded_and_as_long() {
+fn stored_data_is_encoded_and_has_the_same_size() {
     let below = MemFs::new();
     let (_, file) = create(&*chained(below.clone(), 512), "f", OpenFlags::WRONLY);
     let plain = content(5000);
@@ -75,7 +76,8 @@ fn what_is_below_is_encoded_and_as_long() {
     assert_eq!(file.read(&ROOT, &mut [0; 9], 0), Err(Errno::BADF));
 }
 
-/// Every byte value in blocks of one byte, and blocks of zeros: the codec's own zeros are nothing special to anybody.
+/// Every byte value in one-byte blocks, and blocks of zeros: encodings of all zeros are not
+/// special.
 #[test]
 fn every_block_can_be_stored() {
     for block in [1, 2, 3] {
@@ -103,7 +105,7 @@ fn holes_stay_holes() {
     vnode.setattr(&ROOT, &size(1 << 30), None).unwrap();
     assert_eq!(vnode.getattr(&ROOT).unwrap().blocks, 8);
     assert_eq!(file.seek(&ROOT, 2 << 20, SeekFrom::Data), Err(Errno::NXIO));
-    // Blocks that are larger than pages: a block is data where any page of it is.
+    // Blocks larger than pages: a block is data if any of its pages is.
     let (_, file) = create(&*chained(below, 65_536), "g", OpenFlags::RDWR);
     file.write(&ROOT, &[7; 65_536], 131_072).unwrap();
     assert_eq!(file.seek(&ROOT, 0, SeekFrom::Hole), Ok(0));
@@ -112,7 +114,7 @@ fn holes_stay_holes() {
 }
 
 #[test]
-fn what_can_not_be_with_encoded_data_is_refused() {
+fn unsupported_operations_are_refused() {
     const COLLAPSE: u32 = 8;
     const INSERT: u32 = 0x20;
     let options = memfs::MemOptions { reflink: true, ..memfs::MemOptions::default() };
@@ -127,9 +129,10 @@ fn what_can_not_be_with_encoded_data_is_refused() {
     assert_eq!(a.read(&ROOT, &mut [0; 5], u64::MAX), Ok(0));
 }
 
-/// Files that the hook leaves alone are those of the layer below: read by passthrough, shared by reflink.
+/// Files that the hook does not transform behave like those of the layer below: passthrough and
+/// reflinks work.
 #[test]
-fn data_are_left_alone_file_by_file() {
+fn untransformed_files_are_passed_through() {
     #[derive(Debug)]
     struct Private(Chain);
     impl Data for Private {
@@ -172,7 +175,7 @@ fn data_are_left_alone_file_by_file() {
 }
 
 #[test]
-fn readers_and_writers_at_once_see_whole_blocks() {
+fn concurrent_readers_and_writers_see_whole_blocks() {
     const BLOCK: usize = 1000;
     let layer = chained(MemFs::new(), BLOCK);
     let (vnode, file) = create(&*layer, "f", OpenFlags::RDWR);
@@ -183,7 +186,7 @@ fn readers_and_writers_at_once_see_whole_blocks() {
             scope.spawn(move || {
                 let file = vnode.open(&ROOT, OpenFlags::WRONLY).unwrap();
                 for round in 0..300usize {
-                    // Not at the borders of blocks: each write is within one or two.
+                    // Not aligned to blocks: each write covers one or two of them.
                     file.write(&ROOT, &[thread; 600], (round * 331 % (19 * BLOCK)) as u64).unwrap();
                 }
             });
@@ -198,7 +201,7 @@ fn readers_and_writers_at_once_see_whole_blocks() {
 }
 
 #[test]
-fn appends_by_many_are_all_there() {
+fn concurrent_appends_are_all_kept() {
     let layer = chained(MemFs::new(), 7);
     let (vnode, _) = create(&*layer, "f", OpenFlags::RDWR);
     std::thread::scope(|scope| {
@@ -240,7 +243,7 @@ impl Change {
             Self::Zero(at, len, keeps) => file.fallocate(&ROOT, ZERO | keep(keeps), at, len),
             Self::Allocate(at, len, keeps) => file.fallocate(&ROOT, keep(keeps), at, len),
             Self::Copy(to, from, len) => {
-                // As the kernel does, which never asks for more than there is.
+                // Like the kernel, which never requests more than exists.
                 let len = len.min(vnode.getattr(&ROOT)?.size.saturating_sub(from));
                 file.copy_from(&ROOT, to, file, from, len).map(|copied| assert_eq!(copied, len))
             }
@@ -282,12 +285,12 @@ impl Change {
     }
 }
 
-/// Some are zeros.
+/// Bytes, some of them zeros.
 fn bytes(len: usize, byte: u8) -> Vec<u8> {
     if byte < 64 { vec![0; len] } else { (0..len).map(|i| byte.wrapping_add((i / 3) as u8)).collect() }
 }
 
-/// Offsets and lengths up to some blocks, many at their borders.
+/// Offsets and lengths up to a few blocks, many at block boundaries.
 fn offset(block: u64) -> impl Strategy<Value = u64> {
     let most = (block * 5).clamp(40, 3 << 20);
     prop_oneof![0..most, (0..most / block + 1).prop_map(move |n| n * block)]
@@ -338,11 +341,12 @@ proptest! {
         }
     }
 
-    /// A codec that fails or panics now and then: the program gets an errno, and what was not changed is still there.
+    /// A codec that fails or panics at times: the program gets an errno, and unchanged data is
+    /// still intact.
     #[test]
-    fn hooks_that_fail_spoil_nothing((block, changes) in changes(), seed in any::<u64>()) {
+    fn failing_hooks_damage_nothing((block, changes) in changes(), seed in any::<u64>()) {
         common::quietly();
-        let layer = Template::over(MemFs::new()).data(Moody(Chain(block.max(512)), Mood::of(seed))).build();
+        let layer = Template::over(MemFs::new()).data(Failing(Chain(block.max(512)), FailurePlan::of(seed))).build();
         let (vnode, file) = create(&*layer, "f", OpenFlags::RDWR);
         let mut shadow = Vec::new();
         for change in changes.iter().filter(|change| !matches!(change, Change::Copy(..))) {
@@ -393,7 +397,8 @@ fn view(layer: &dyn Layer) -> Dump {
     Dump::of(layer).unwrap().without_times()
 }
 
-/// The file is what it was after an error, and what it should be after a success; allocation apart.
+/// After an error the file is as before; after success it is as it should be, except for
+/// allocation.
 #[test]
 fn a_failure_at_any_step_changes_all_or_nothing() {
     for change in CHANGES {
@@ -421,7 +426,7 @@ fn a_failure_at_any_step_changes_all_or_nothing() {
     }
 }
 
-/// A full file system: a write takes what fits in whole blocks, and the rest is as it was.
+/// On a full file system, a write writes as many whole blocks as fit and leaves the rest unchanged.
 #[test]
 fn a_full_file_system_leaves_whole_blocks() {
     for block in [100, 4096, 10_000, 65_536] {
@@ -442,7 +447,7 @@ fn a_full_file_system_leaves_whole_blocks() {
             let now = read_all(&*file).unwrap();
             assert!(now == expected, "blocks of {block}, {pages} pages: {answer:?}, {} bytes", now.len());
             assert_eq!(vnode.getattr(&ROOT).unwrap().size, expected.len() as u64);
-            // Far away: the gap is not there either.
+            // Far beyond the end: the gap is not created either.
             let far = file.write(&ROOT, &new, 1_000_000);
             if far.is_err() {
                 assert!(read_all(&*file).unwrap() == expected, "blocks of {block}, {pages} pages: {far:?}");
@@ -451,14 +456,15 @@ fn a_full_file_system_leaves_whole_blocks() {
     }
 }
 
-/// After a crash every byte is the old or the new one, but in the block that the docs name, and the file is between as long.
+/// After a crash every byte is the old or the new one, except in the block that the docs name, and
+/// the size lies between the old and the new one.
 #[test]
 fn a_crash_at_any_step_leaves_old_and_new_bytes() {
     for change in CHANGES {
         let (_, vnode, file) = start(&Faults::new());
         change.do_to(&*vnode, &*file).unwrap();
         let (old, new) = (content(2500), read_all(&*file).unwrap());
-        // A block that is cut is encoded anew before the rest goes.
+        // A truncated block is re-encoded before the rest is removed.
         let block = new.len() / 1000 * 1000;
         let damaged = if new.len() < old.len() { block..block + 1000 } else { 0..0 };
         for at in 1.. {

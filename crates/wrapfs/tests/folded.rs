@@ -1,4 +1,4 @@
-//! Names that are stored as they are created and found in any case.
+//! Case-insensitive names, stored as created.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -13,7 +13,7 @@ use vnode::{Cx, Errno, Layer, MAY_BLOCK, OpenFlags, RenameFlags, Result, Vnode};
 use wrapfs::Template;
 use wrapfs::hooks::{Matching, Names, Object};
 
-/// Case does not matter. `0`: so many times is each byte written below.
+/// Ignores case. `0`: how often each byte is written below.
 #[derive(Debug)]
 struct AnyCase(usize);
 
@@ -54,7 +54,7 @@ fn rename(dir: &Arc<dyn Vnode>, old: &str, new: &str) -> Result<()> {
 }
 
 #[test]
-fn it_behaves_as_any_layer() {
+fn folding_layers_conform() {
     for times in [1, 30, 256] {
         let fresh = || Template::over(MemFs::new()).names(AnyCase(times)).build();
         conformance::run_all(fresh);
@@ -63,7 +63,7 @@ fn it_behaves_as_any_layer() {
 }
 
 #[test]
-fn names_stay_as_they_were_created_and_are_found_in_any_case() {
+fn names_keep_their_spelling_and_are_found_in_any_case() {
     for times in [1, 100] {
         let layer = Template::over(MemFs::new()).names(AnyCase(times)).build();
         assert!(layer.properties().merges_names);
@@ -71,7 +71,7 @@ fn names_stay_as_they_were_created_and_are_found_in_any_case() {
         make(&root, "ReadMe", "one").unwrap();
         assert_eq!(content(&root, "README").unwrap(), "one");
         assert_eq!(names(&root), ["ReadMe"]);
-        // Nothing can be created beside it.
+        // No second entry can be created in another spelling.
         assert_eq!(make(&root, "readme", ""), Err(Errno::EXIST));
         assert_eq!(root.mkdir(&ROOT, name("README"), 0o755).map(|_| ()), Err(Errno::EXIST));
         assert_eq!(root.mknod(&ROOT, name("readmE"), 0o100_644, 0).map(|_| ()), Err(Errno::EXIST));
@@ -81,15 +81,15 @@ fn names_stay_as_they_were_created_and_are_found_in_any_case() {
         let no_replace = RenameFlags { no_replace: true, ..RenameFlags::default() };
         make(&root, "other", "two").unwrap();
         assert_eq!(root.rename(&ROOT, name("OTHER"), &root, name("README"), no_replace), Err(Errno::EXIST));
-        // What takes an entry's place takes its spelling, too.
+        // A replacement also replaces the spelling.
         rename(&root, "OTHER", "README").unwrap();
         assert_eq!((names(&root), content(&root, "readme").unwrap()), (vec!["ReadMe".to_owned()], "two".to_owned()));
-        // The same entry: it is spelled anew.
+        // The same entry: its spelling changes.
         rename(&root, "readme", "README").unwrap();
         assert_eq!(names(&root), ["README"]);
         root.unlink(&ROOT, name("readme")).unwrap();
         assert_eq!(root.unlink(&ROOT, name("README")), Err(Errno::NOENT));
-        // Nothing of it is left that would be found.
+        // Nothing of it remains.
         assert_eq!(content(&root, "ReadMe"), None);
         make(&root, "readme", "three").unwrap();
         assert_eq!((names(&root), content(&root, "README").unwrap()), (vec!["readme".to_owned()], "three".to_owned()));
@@ -97,7 +97,7 @@ fn names_stay_as_they_were_created_and_are_found_in_any_case() {
 }
 
 #[test]
-fn directories_are_walked_moved_and_exchanged_in_any_case() {
+fn directories_can_be_used_in_any_case() {
     let root = folding(MemFs::new()).root();
     let a = root.mkdir(&ROOT, name("Dir"), 0o755).unwrap().vnode;
     let b = root.mkdir(&ROOT, name("Other"), 0o755).unwrap().vnode;
@@ -116,7 +116,7 @@ fn directories_are_walked_moved_and_exchanged_in_any_case() {
     assert_eq!(names(&root), ["Dir"]);
 }
 
-/// Between two names of one file nothing is renamed: both stay known.
+/// A rename between two names of one file does nothing: both names remain.
 #[test]
 fn hard_links_stay() {
     let root = folding(MemFs::new()).root();
@@ -131,7 +131,7 @@ fn hard_links_stay() {
 }
 
 #[test]
-fn of_twins_made_below_the_exact_name_is_found_or_the_first() {
+fn colliding_names_below_resolve_to_the_exact_or_first_one() {
     let below = MemFs::new();
     for twin in ["b", "B"] {
         make(&below.root(), twin, twin).unwrap();
@@ -144,13 +144,13 @@ fn of_twins_made_below_the_exact_name_is_found_or_the_first() {
     root.unlink(&ROOT, name("AX")).unwrap();
     assert_eq!(content(&root, "AX").unwrap(), "aX");
     assert_eq!(make(&root, "ax", ""), Err(Errno::EXIST));
-    // One takes the other's place, if it is named exactly.
+    // Renaming one onto the other works with exact names.
     rename(&root, "b", "B").unwrap();
     assert_eq!((names(&root), content(&root, "b").unwrap()), (vec!["B".to_owned(), "aX".to_owned()], "b".to_owned()));
 }
 
 #[test]
-fn a_directory_is_not_listed_for_each_name() {
+fn lookups_share_one_listing() {
     let faults = Faults::new();
     let root = folding(memory(&faults)).root();
     make(&root, "first", "").unwrap();
@@ -169,22 +169,22 @@ fn a_directory_is_not_listed_for_each_name() {
 }
 
 #[test]
-fn what_is_changed_below_is_seen() {
+fn changes_below_are_noticed() {
     let below = MemFs::new();
     let root = folding(below.clone()).root();
     make(&root, "Name", "x").unwrap();
     assert!(root.lookup(&ROOT, name("OTHER")).unwrap().is_none());
-    // What was known is not there any more: that is noticed at once.
+    // A cached name that no longer exists is noticed at once.
     rename(&below.root(), "Name", "nAME").unwrap();
     assert_eq!(content(&root, "NAME").unwrap(), "x");
-    // What was not there: after a second at most.
+    // A name that did not exist is noticed within a second.
     make(&below.root(), "oTHER", "y").unwrap();
     thread::sleep(Duration::from_millis(1100));
     assert_eq!(content(&root, "OTHER").unwrap(), "y");
 }
 
 #[test]
-fn a_thread_that_must_not_wait_does_not_list() {
+fn nonblocking_threads_do_not_list() {
     let root = folding(MemFs::new()).root();
     let stop = std::sync::atomic::AtomicBool::new(false);
     let hurried = Cx::new(0, 0, 0, 0, false, &stop);
@@ -194,7 +194,7 @@ fn a_thread_that_must_not_wait_does_not_list() {
     assert_eq!(root.mkdir(&hurried, name("d"), 0o755).map(|_| ()), Ok(()));
 }
 
-/// Two programs that create a name in two spellings at once have one entry.
+/// Two programs that concurrently create a name in two spellings get one entry.
 #[test]
 fn two_spellings_never_become_two_entries() {
     let root = folding(MemFs::new()).root();
@@ -232,7 +232,8 @@ const STEPS: [(&str, Step); 8] = [
     }),
 ];
 
-/// After an error the view is the old one, after success the new one, and what is known of names is right in both.
+/// After an error the view is the old one, after success the new one, and cached listings are
+/// correct in both cases.
 #[test]
 fn a_failure_at_any_step_changes_all_or_nothing() {
     let start = |faults: &Faults| {
@@ -258,7 +259,7 @@ fn a_failure_at_any_step_changes_all_or_nothing() {
                 let answer = step(&layer.root());
                 let fired = faults.fired();
                 faults.disarm();
-                // `create` writes after it.
+                // `create` also writes to the file.
                 let expected = if answer.is_ok() { &new } else { &old };
                 let differences = view(&*layer).differences(expected);
                 let is_write = what == "create" && answer.is_err() && content(&layer.root(), "NEW").is_some();

@@ -1,4 +1,5 @@
-//! Data behind a header in blocks of a larger, fixed size: against a copy in memory, with faults and kills at every step.
+//! Data behind a header in larger blocks: compared with a copy in memory, with faults and crashes
+//! at every step.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use conformance::fixture::{ROOT, name};
@@ -13,7 +14,8 @@ const APPEND: OpenFlags = OpenFlags(OpenFlags::WRONLY.0 | 0o2000);
 const PUNCH: u32 = 3;
 const ZERO: u32 = 0x10;
 
-/// A sum over the file's id, the block's number and its bytes, then the bytes, turned around.
+/// Stores a checksum of the file's ID, the block's number and its bytes, followed by the reversed
+/// bytes.
 #[derive(Debug)]
 struct Summed;
 
@@ -88,7 +90,7 @@ impl Random {
     }
 }
 
-/// A change, and what it does to bytes.
+/// A change, and its effect on bytes.
 #[derive(Clone, Debug)]
 enum Change {
     Write(u64, Vec<u8>),
@@ -118,7 +120,7 @@ impl Change {
         }
     }
 
-    /// Answers how many bytes were written, or that all was done.
+    /// Returns how many bytes were written, or that everything was done.
     fn apply(&self, vnode: &dyn Vnode, file: &dyn OpenFile) -> Result<Option<usize>> {
         match self {
             Self::Write(offset, data) => file.write(&ROOT, data, *offset).map(Some),
@@ -132,7 +134,7 @@ impl Change {
         }
     }
 
-    /// `taken`: only so many bytes of a write.
+    /// `taken`: only this many bytes of a write.
     fn apply_to(&self, bytes: &mut Vec<u8>, taken: Option<usize>) {
         let mut put = |offset: usize, data: &[u8]| {
             let data = &data[..taken.unwrap_or(data.len())];
@@ -165,7 +167,7 @@ impl Change {
 }
 
 #[test]
-fn layers_with_a_format_behave() {
+fn format_layers_conform() {
     for plain in [4096, 100, 65_536] {
         conformance::run_all(|| layer(MemFs::new(), plain));
     }
@@ -173,7 +175,7 @@ fn layers_with_a_format_behave() {
 }
 
 #[test]
-fn random_changes_against_a_copy_in_memory() {
+fn random_changes_match_a_copy_in_memory() {
     for (seed, plain) in [(1, 100), (2, 4096), (3, 7), (4, 512), (5, 65_536), (6, 1)] {
         let below = MemFs::new();
         let mut mounted = layer(below.clone(), plain);
@@ -203,7 +205,7 @@ fn random_changes_against_a_copy_in_memory() {
     }
 }
 
-/// What is said to be a hole is zeros, and data are found.
+/// Checks that reported holes are zeros and that data is found.
 fn check_holes(file: &dyn OpenFile, bytes: &[u8], at: u64, plain: u64) {
     let size = bytes.len() as u64;
     match (file.seek(&ROOT, at, SeekFrom::Data), file.seek(&ROOT, at, SeekFrom::Hole)) {
@@ -229,7 +231,7 @@ fn holes_take_no_space() {
     file.write(&ROOT, b"end", 1 << 30).unwrap();
     let blocks = || below.root().lookup(&ROOT, name("f")).unwrap().unwrap().attr.blocks;
     assert!(blocks() <= 32, "{}", blocks());
-    // The page that the header lies in is no hole below.
+    // The page that contains the header is not a hole below.
     assert_eq!(file.seek(&ROOT, 9000, SeekFrom::Data), Ok(1 << 30));
     assert_eq!(file.seek(&ROOT, 9000, SeekFrom::Hole), Ok(9000));
     file.write(&ROOT, &vec![5; 1 << 20], 0).unwrap();
@@ -244,7 +246,7 @@ fn holes_take_no_space() {
 }
 
 #[test]
-fn files_are_copied_and_never_shared() {
+fn files_are_copied_but_not_reflinked() {
     let mounted = layer(MemFs::new(), 100);
     let (_, file) = open(&mounted);
     let bytes: Vec<u8> = (0..3000).map(|i| i as u8).collect();
@@ -257,9 +259,9 @@ fn files_are_copied_and_never_shared() {
     assert!(copy.backing().is_none());
 }
 
-/// A header must not outlive what it was made for.
+/// A header must not survive truncation to zero.
 #[test]
-fn an_emptied_file_gets_a_new_header() {
+fn a_truncated_file_gets_a_new_header() {
     let below = MemFs::new();
     let mounted = layer(below.clone(), 100);
     let (vnode, file) = open(&mounted);
@@ -279,15 +281,15 @@ fn an_emptied_file_gets_a_new_header() {
     let second = header();
     let again = vnode.open(&ROOT, OpenFlags::RDWR.with_trunc()).unwrap();
     assert_eq!(header().0, 0);
-    // Through a file that was open before.
+    // Through a file that was already open.
     file.write(&ROOT, b"three", 0).unwrap();
     assert_eq!(read_all(&*vnode, &*again).unwrap(), b"three");
     assert!(first.1 != second.1 && second.1 != header().1 && first.0 == 18);
 }
 
-/// A block that is torn is an error, and no other.
+/// A damaged block returns an error, and no other block does.
 #[test]
-fn damage_stays_in_its_block() {
+fn damage_affects_only_its_block() {
     let below = MemFs::new();
     let mounted = layer(below.clone(), 100);
     let (_, file) = open(&mounted);
@@ -300,11 +302,11 @@ fn damage_stays_in_its_block() {
         assert_eq!(file.read(&ROOT, &mut out, number * 100), expected);
     }
     assert_eq!(file.read(&ROOT, &mut [0; 600], 0), Err(Errno::IO));
-    // Only a block that is read before is in the way of writing.
+    // Writing fails only if the damaged block must be read first.
     assert_eq!(file.write(&ROOT, b"x", 410), Err(Errno::IO));
     assert_eq!(file.write(&ROOT, &[6; 100], 400), Ok(100));
     assert_eq!(file.read(&ROOT, &mut [0; 1000], 0), Ok(1000));
-    // A header that is none.
+    // An invalid header.
     raw.write(&ROOT, &[0; 18], 0).unwrap();
     drop(file);
     let mounted = layer(below, 100);
@@ -344,7 +346,7 @@ fn changes(plain: u64) -> Vec<Change> {
 }
 
 #[test]
-fn every_step_fails() {
+fn a_failure_at_any_step_changes_all_or_nothing() {
     let plain = 100;
     let (start, old) = prepared(plain);
     let mut runs = 0;
@@ -386,7 +388,7 @@ fn every_step_fails() {
 }
 
 #[test]
-fn killed_at_every_step() {
+fn a_crash_at_any_step_leaves_old_or_new_blocks() {
     let plain = 100;
     let (start, old) = prepared(plain);
     let mut runs = 0;
@@ -420,10 +422,10 @@ fn killed_at_every_step() {
                     }
                 }
             }
-            // Cutting within a block: it has its new bytes, and the old length.
+            // After truncation within a block, the block has its new bytes and the old length.
             let may_tear = matches!(change, Change::Truncate(size) if size % plain != 0 && (size as usize) < old.len());
             assert!(damaged <= u32::from(may_tear), "{change:?}, step {at}: {damaged} blocks");
-            // It goes on.
+            // The file remains usable.
             file.write(&ROOT, &[9; 350], size + 150).unwrap();
             let mut out = vec![0; 500];
             assert_eq!(file.read(&ROOT, &mut out, size + 150), Ok(350));
@@ -437,7 +439,7 @@ fn killed_at_every_step() {
 }
 
 #[test]
-fn a_full_disk_is_survived() {
+fn a_full_disk_damages_nothing() {
     for extra in 0..12 {
         let (below, mut bytes) = prepared(4096);
         let mounted = layer(below.clone(), 4096);
@@ -456,7 +458,7 @@ fn a_full_disk_is_survived() {
 }
 
 #[test]
-fn readers_see_whole_writes_while_one_writes() {
+fn readers_see_whole_writes() {
     const LEN: usize = 50_000;
     let mounted = layer(MemFs::new(), 1000);
     let (vnode, file) = open(&mounted);

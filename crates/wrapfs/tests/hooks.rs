@@ -1,4 +1,5 @@
-//! Attributes, operations, ioctls: what hooks see, change, refuse and answer; and hooks that misbehave.
+//! Attributes, operations and ioctls: what hooks observe, change, refuse and answer; and
+//! misbehaving hooks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -36,8 +37,8 @@ fn without_hooks_it_is_the_null_layer() {
 }
 
 #[test]
-fn attributes_change_on_their_way_up_and_down() {
-    /// Users are shown ten higher than they are, nobody sees set-user-id, and all that is made is private.
+fn attributes_are_translated_in_both_directions() {
+    /// Shows UIDs ten higher, hides set-user-ID, and makes all new objects private.
     #[derive(Debug)]
     struct Shift;
     impl Attributes for Shift {
@@ -65,18 +66,18 @@ fn attributes_change_on_their_way_up_and_down() {
     let now = made.vnode.setattr(&ROOT, &chown(25), None).unwrap();
     assert_eq!((now.uid, now.gid), (25, 0));
     assert_eq!(made.vnode.setattr(&ROOT, &chown(3), None), Err(Errno::PERM));
-    // A change of which nothing is left is no change.
+    // A change from which the hook removed everything is no change.
     let before = made.vnode.getattr(&ROOT).unwrap();
     let set = SetAttr { gid: Some(9), ..SetAttr::default() };
     assert_eq!(made.vnode.setattr(&ROOT, &set, None), Ok(before));
 }
 
 #[test]
-fn what_can_not_be_shown_is_not_made() {
-    /// Directories are shown to nobody.
+fn creation_fails_if_the_attributes_cannot_be_decoded() {
+    /// Fails for directories.
     #[derive(Debug)]
-    struct Shy;
-    impl Attributes for Shy {
+    struct HidesDirectories;
+    impl Attributes for HidesDirectories {
         fn decode_attr(&self, _cx: &Cx<'_>, file: &Object<'_>, _attr: &mut Attr) -> Result<()> {
             match file.kind() {
                 Kind::Directory => Err(Errno::ACCESS),
@@ -85,7 +86,7 @@ fn what_can_not_be_shown_is_not_made() {
             }
         }
     }
-    let root = attributes(Shy).root();
+    let root = attributes(HidesDirectories).root();
     assert_eq!(make(&root, "d"), Err(Errno::ACCESS));
     assert_eq!(root.symlink(&ROOT, name("s"), b"t").map(|_| ()), Err(Errno::IO));
     assert_eq!(names(&root), [""; 0]);
@@ -93,7 +94,7 @@ fn what_can_not_be_shown_is_not_made() {
     assert_eq!(names(&root), ["f"]);
 }
 
-/// Notes what it sees, as text.
+/// Records what it observes as text.
 #[derive(Debug)]
 struct Notes {
     seen: Arc<Mutex<Vec<String>>>,
@@ -123,7 +124,7 @@ impl Operations for Notes {
 }
 
 #[test]
-fn operations_are_seen_before_and_after() {
+fn operations_are_observed_before_and_after() {
     let seen = Arc::default();
     let layer = operations(Notes { seen: Arc::clone(&seen), interest: OpSet::ALL });
     let root = layer.root();
@@ -164,7 +165,7 @@ fn operations_are_seen_before_and_after() {
 }
 
 #[test]
-fn only_what_is_of_interest_is_seen() {
+fn only_requested_operations_are_observed() {
     let seen = Arc::default();
     let interest = OpSet::of(&[OpKind::Mkdir]);
     let layer = operations(Notes { seen: Arc::clone(&seen), interest });
@@ -174,9 +175,9 @@ fn only_what_is_of_interest_is_seen() {
     assert!(!layer.properties().watches_refusals);
 }
 
-/// What is not done yet, and will be by another thread, has no result.
+/// An operation that will be retried on another thread has no result yet.
 #[test]
-fn an_operation_that_begins_anew_has_one_result() {
+fn a_retried_operation_has_one_result() {
     let seen = Arc::default();
     let faults = memfs::Faults::new();
     let below = common::memory(&faults);
@@ -189,11 +190,11 @@ fn an_operation_that_begins_anew_has_one_result() {
     assert_eq!(*seen.lock().unwrap(), ["5 Getattr", "0 Getattr", "attributes of 0"]);
 }
 
-/// Refuses, answers, replaces.
+/// Refuses, answers and replaces.
 #[derive(Debug)]
-struct Wilful;
+struct Interfering;
 
-impl Operations for Wilful {
+impl Operations for Interfering {
     fn interest(&self) -> OpSet {
         OpSet::ALL
     }
@@ -202,7 +203,7 @@ impl Operations for Wilful {
         match op {
             Op::Mkdir { name, .. } if name.as_bytes() == b"refused" => Err(Errno::DQUOT),
             Op::Mkdir { name, .. } if name.as_bytes() == b"panics" => panic!("for this test"),
-            // An object can't be answered for one that is made.
+            // A creation cannot be answered by a hook.
             Op::Mkdir { name, .. } if name.as_bytes() == b"wrong" => Ok(Verdict::Answer(Reply::Done)),
             Op::Lookup { name, .. } if name.as_bytes() == b"hidden" => Ok(Verdict::Answer(Reply::Missing)),
             Op::Unlink { .. } | Op::Readdir { .. } => Ok(Verdict::Answer(Reply::Done)),
@@ -222,7 +223,7 @@ impl Operations for Wilful {
                 Instead::Of(Err(Errno::ACCESS))
             }
             (Op::Lookup { name, .. }, _) if name.as_bytes() == b"panics" => panic!("for this test"),
-            // What is done is done.
+            // A change cannot be replaced.
             (Op::Symlink { .. }, _) => Instead::Of(Err(Errno::ACCESS)),
             (Op::Mknod { .. }, _) => panic!("for this test"),
             _ => Instead::Keep,
@@ -232,7 +233,7 @@ impl Operations for Wilful {
 
 #[test]
 fn operations_are_refused_answered_and_replaced() {
-    let root = operations(Wilful).root();
+    let root = operations(Interfering).root();
     assert_eq!(make(&root, "refused"), Err(Errno::DQUOT));
     assert_eq!(make(&root, "panics"), Err(Errno::IO));
     assert_eq!(make(&root, "wrong"), Err(Errno::IO));
@@ -242,7 +243,7 @@ fn operations_are_refused_answered_and_replaced() {
     assert_eq!(root.lookup(&ROOT, name("late")).map(|_| ()), Err(Errno::ACCESS));
     assert_eq!(root.lookup(&ROOT, name("panics")).map(|_| ()), Err(Errno::IO));
     assert_eq!(names(&root), [""; 0]);
-    // Only that it is a directory, and which, can't be made up.
+    // The type and the number cannot be forged.
     let now = root.getattr(&ROOT).unwrap();
     assert_eq!((now.size, now.ino, now.kind()), (77, root.id(), Kind::Directory));
     assert!(root.symlink(&ROOT, name("s"), b"t").is_ok());
@@ -255,12 +256,12 @@ fn operations_are_refused_answered_and_replaced() {
     assert_eq!((root.getxattr(&ROOT, b"user.x", &mut out), &out), (Ok(5), b"value"));
     let (_, file) = root.create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
     assert_eq!((file.read(&ROOT, &mut out, 0), &out), (Ok(5), b"answe"));
-    // More than there was to be written.
+    // More bytes than were to be written.
     assert_eq!(file.write(&ROOT, b"bytes", 0), Err(Errno::IO));
 }
 
 #[test]
-fn ioctls_of_its_own_come_first() {
+fn layer_specific_ioctls_take_precedence() {
     #[derive(Debug)]
     struct Own;
     impl Ioctls for Own {
@@ -288,7 +289,7 @@ fn ioctls_of_its_own_come_first() {
     assert_eq!(root.ioctl(&ROOT, 1, &[5], &mut out), Ok(IoctlReply { result: 3, len: 2 }));
     assert_eq!(out, [6, 1]);
     assert_eq!(root.ioctl(&Cx::internal(1, 1), 1, &[5], &mut out), Err(Errno::PERM));
-    // Too little room, and an answer that is longer than it.
+    // A buffer that is too small, and a reply that exceeds it.
     assert_eq!(root.ioctl(&ROOT, 1, &[5], &mut []), Err(Errno::IO));
     assert_eq!(root.ioctl(&ROOT, 2, &[], &mut out), Err(Errno::IO));
     assert_eq!(root.ioctl(&ROOT, 3, &[], &mut out), Err(Errno::NOTTY));
@@ -296,7 +297,7 @@ fn ioctls_of_its_own_come_first() {
 
 #[test]
 fn vnodes_of_another_layer_are_refused() {
-    let (a, b) = (operations(Wilful), operations(Wilful));
+    let (a, b) = (operations(Interfering), operations(Interfering));
     let other = b.root().mkdir(&ROOT, name("d"), 0o755).unwrap();
     assert_eq!(a.root().link(&ROOT, name("x"), &other.vnode).map(|_| ()), Err(Errno::XDEV));
 }
@@ -357,9 +358,9 @@ impl Names for Lossy {
     }
 }
 
-/// In debug builds nothing is stored that would not be read back as it was; release builds don't look.
+/// Debug builds store nothing that would not be read back unchanged; release builds do not check.
 #[test]
-fn hooks_that_do_not_undo_each_other_are_found() {
+fn hooks_that_are_not_inverse_are_detected() {
     fn expected<T>(done: T) -> Result<T> {
         if cfg!(debug_assertions) { Err(Errno::IO) } else { Ok(done) }
     }
@@ -381,7 +382,7 @@ fn hooks_that_do_not_undo_each_other_are_found() {
 
 type Change = fn(&Arc<dyn Vnode>) -> Result<()>;
 
-/// Every change of a tree that has a file `f`, a directory `d` and a symbolic link `l`.
+/// Every change of a tree with a file `f`, a directory `d` and a symbolic link `l`.
 const CHANGES: [(&str, Change); 18] = [
     ("create", |root| root.create(&ROOT, name("x"), 0o644, OpenFlags::RDWR).map(drop)),
     ("tmpfile", |root| root.tmpfile(&ROOT, 0o644, OpenFlags::RDWR).map(drop)),
@@ -399,7 +400,7 @@ const CHANGES: [(&str, Change); 18] = [
     ("open to cut", |root| find(root, "f").open(&ROOT, OpenFlags::RDONLY.with_trunc()).map(drop)),
     ("setxattr", |root| find(root, "f").setxattr(&ROOT, b"user.x", b"v", XattrFlags::default())),
     ("removexattr", |root| find(root, "f").removexattr(&ROOT, b"user.x")),
-    // FS_IOC_SETFLAGS, and a number that says that it writes and reads.
+    // FS_IOC_SETFLAGS, and an ioctl number with both directions.
     ("set flags", |root| find(root, "f").ioctl(&ROOT, 0x4008_6602, &[0; 8], &mut []).map(drop)),
     ("any ioctl", |root| find(root, "f").ioctl(&ROOT, 0xc008_6602, &[0; 8], &mut [0; 8]).map(drop)),
 ];
@@ -409,7 +410,7 @@ fn find(root: &Arc<dyn Vnode>, at: &str) -> Arc<dyn Vnode> {
 }
 
 #[test]
-fn nothing_is_changed_through_a_read_only_layer() {
+fn read_only_layers_refuse_all_changes() {
     let forms: [fn(Template) -> Template; 4] = [
         |none| none,
         |names| names.names(common::Stretch(40)),
@@ -433,7 +434,7 @@ fn nothing_is_changed_through_a_read_only_layer() {
         for (what, change) in CHANGES {
             assert_eq!(change(&root), Err(Errno::ROFS), "{what}");
         }
-        // What only looks works, and changes nothing below either.
+        // Reading works, and changes nothing below either.
         assert_eq!(names(&root), ["d", "f", "l"]);
         assert_eq!(find(&root, "l").readlink(&ROOT), Ok(b"f".to_vec()));
         let mut now = [0; 20];
@@ -445,7 +446,7 @@ fn nothing_is_changed_through_a_read_only_layer() {
     }
 }
 
-/// A layer that answers a command of its own, on directories.
+/// A layer with a command on directories.
 #[derive(Debug)]
 struct Says(&'static str);
 
@@ -465,7 +466,7 @@ impl Commands for Says {
 }
 
 #[test]
-fn commands_of_its_own_come_first_and_others_go_below() {
+fn own_commands_take_precedence_and_others_are_forwarded() {
     let lower = Template::over(MemFs::new()).commands(Says("below")).build();
     let layer = Template::over(WrapFs::new(lower)).commands(Says("above")).build();
     assert_eq!(layer.commands().len(), 2);
@@ -476,7 +477,7 @@ fn commands_of_its_own_come_first_and_others_go_below() {
     assert_eq!(say(&root, "test.say", b"panic"), Err(Errno::IO));
     let file = root.create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap().0.vnode;
     assert_eq!(say(&file, "test.say", b""), Err(Errno::NOTTY));
-    // Through a layer by which nothing changes go no commands that could change something.
+    // A read-only layer forwards no commands, because they could change something.
     let lower = Template::over(MemFs::new()).commands(Says("below")).build();
     let closed = Template::over(lower).read_only().build();
     assert_eq!(say(&closed.root(), "test.say", b""), Err(Errno::NOTTY));

@@ -1,4 +1,4 @@
-//! Names that are encoded, hidden, and too long for the layer below.
+//! Names that are encoded, hidden, or too long for the layer below.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -16,7 +16,7 @@ fn stretched(lower: Arc<dyn Layer>) -> Arc<dyn Layer> {
 }
 
 #[test]
-fn layers_with_long_names_behave() {
+fn long_name_layers_conform() {
     conformance::run_all(|| stretched(MemFs::new()));
     // All names are long ones.
     conformance::run_all(|| Template::over(MemFs::new()).names(Stretch(256)).build());
@@ -36,8 +36,8 @@ fn random_operations_see_no_difference() {
 }
 
 #[test]
-fn every_name_can_be_had_and_none_of_the_templates_own_is_seen() {
-    /// Changes nothing.
+fn every_name_works_and_reserved_names_are_hidden() {
+    /// The identity.
     #[derive(Debug)]
     struct Same;
     impl Names for Same {
@@ -65,7 +65,7 @@ fn every_name_can_be_had_and_none_of_the_templates_own_is_seen() {
 }
 
 #[test]
-fn companions_come_and_go_with_their_objects() {
+fn side_files_follow_their_objects() {
     let below = MemFs::new();
     let layer = stretched(below.clone());
     let root = layer.root();
@@ -77,7 +77,7 @@ fn companions_come_and_go_with_their_objects() {
     d.link(&ROOT, name("other-name"), &file.vnode).unwrap();
     let lower_d = below.root().lookup(&ROOT, name(&"d".repeat(30))).unwrap().unwrap().vnode;
     assert_eq!(names(&lower_d).len(), 2);
-    // Between two names of one file nothing is renamed, and both companions stay.
+    // A rename between two names of one file does nothing, and both side files remain.
     root.rename(&ROOT, name(long), &d, name("other-name"), RenameFlags::default()).unwrap();
     assert_eq!((names(&root), names(&d)), (vec!["d".into(), long.into()], vec!["other-name".to_owned()]));
     let swap = RenameFlags { exchange: true, ..RenameFlags::default() };
@@ -91,7 +91,7 @@ fn companions_come_and_go_with_their_objects() {
 }
 
 #[test]
-fn what_does_not_decode_is_hidden() {
+fn undecodable_names_are_hidden() {
     let below = MemFs::new();
     below.root().mkdir(&ROOT, name("abc"), 0o755).unwrap();
     let layer = Template::over(below).names(Stretch(2)).build();
@@ -101,7 +101,7 @@ fn what_does_not_decode_is_hidden() {
     assert_eq!(names(&root), ["d"]);
 }
 
-/// Small letters only: what is found by another name than the listed one.
+/// Stores lower case: names may differ from the listed ones.
 #[derive(Debug)]
 struct Small(Matching);
 
@@ -118,7 +118,7 @@ impl Names for Small {
 }
 
 #[test]
-fn several_names_may_lead_to_one_entry() {
+fn several_names_may_refer_to_one_entry() {
     let below = MemFs::new();
     below.root().mkdir(&ROOT, name("UP"), 0o755).unwrap();
     let layer = Template::over(below).names(Small(Matching::Encoded)).build();
@@ -128,15 +128,16 @@ fn several_names_may_lead_to_one_entry() {
     assert_eq!(names(&root), ["dir"]);
     assert!(root.lookup(&ROOT, name("DIR")).unwrap().is_some());
     assert_eq!(root.mkdir(&ROOT, name("dIR"), 0o755).map(|_| ()), Err(Errno::EXIST));
-    // Whatever is above says so, too.
+    // Layers above report it too.
     assert!(
         layer.properties().merges_names && Template::over(layer).names(Stretch(2)).build().properties().merges_names
     );
 }
 
-/// The kernel caches the names of a layer that says that none are merged: such a layer must not merge any.
+/// The kernel caches the names of a layer that does not declare merging, so such a layer must not
+/// merge names.
 #[test]
-fn a_layer_that_does_not_say_that_it_merges_names_does_not() {
+fn undeclared_merging_is_refused() {
     let layer = Template::over(MemFs::new()).names(Small(Matching::Exact)).build();
     let root = layer.root();
     assert!(!layer.properties().merges_names);
@@ -149,7 +150,7 @@ fn a_layer_that_does_not_say_that_it_merges_names_does_not() {
 }
 
 #[test]
-fn names_that_can_not_be_are_refused() {
+fn invalid_encoded_names_are_refused() {
     #[derive(Debug)]
     struct Bad(&'static [u8]);
     impl Names for Bad {
@@ -171,7 +172,7 @@ fn names_that_can_not_be_are_refused() {
     assert_eq!(root.mkdir(&ROOT, name(&huge), 0o755).map(|_| ()), Err(Errno::NAMETOOLONG));
 }
 
-/// Links whose target is stored in another form have the size of what is read.
+/// The size of a symbolic link is that of its decoded target.
 #[test]
 fn targets_are_encoded() {
     #[derive(Debug)]
@@ -241,7 +242,8 @@ fn view(layer: &dyn Layer) -> Dump {
     Dump::of(layer).unwrap().without_times()
 }
 
-/// After an error the view is the old one, after success the new one; and nothing else stays below than what belongs to it.
+/// After an error the view is the old one, after success the new one, and no leftovers remain
+/// below.
 #[test]
 fn a_failure_at_any_step_changes_all_or_nothing() {
     for (what, step) in STEPS {
@@ -272,7 +274,8 @@ fn a_failure_at_any_step_changes_all_or_nothing() {
     }
 }
 
-/// After a crash the view is the old or the new one, and what is left over does not keep directories from going.
+/// After a crash the view is the old or the new one, and leftovers do not prevent the removal of
+/// directories.
 #[test]
 fn a_crash_at_any_step_leaves_the_old_or_the_new() {
     for (what, step) in STEPS {
@@ -290,7 +293,7 @@ fn a_crash_at_any_step_leaves_the_old_or_the_new() {
             let layer = stretched(below.clone());
             let now = view(&*layer);
             assert!(now == new || (now == old && answer.is_err()), "{what}, crash at {at}: {answer:?}\n{now:?}");
-            // Done again, it succeeds or says that it was done.
+            // Repeated, the operation succeeds or reports that it was done.
             match step(&layer.root()) {
                 Ok(()) | Err(Errno::NOENT | Errno::EXIST) => {}
                 Err(errno) => panic!("{what} again: {errno}"),
@@ -303,9 +306,9 @@ fn a_crash_at_any_step_leaves_the_old_or_the_new() {
 }
 
 #[test]
-fn leftovers_do_not_keep_a_directory() {
+fn leftovers_do_not_prevent_rmdir() {
     let companion = |dir: &Arc<dyn Vnode>| {
-        // A crash cut the companion off before its object was made.
+        // A side file that a crash cut short before its object was created.
         let leftover = format!(".wrapfs.n.{}", "a".repeat(64));
         dir.create(&ROOT, name(&leftover), 0o644, OpenFlags::RDWR).unwrap();
     };
@@ -320,7 +323,7 @@ fn leftovers_do_not_keep_a_directory() {
     root.rmdir(&ROOT, name("d")).unwrap();
     root.rename(&ROOT, name("e"), &root, name("f"), RenameFlags::default()).unwrap();
     assert_eq!(names(&root), ["f"]);
-    // With something in it, it stays, and the leftover with it.
+    // A directory with entries is not removed, and its leftover remains.
     let f = root.lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
     f.mkdir(&ROOT, name("x"), 0o755).unwrap();
     assert_eq!(root.rmdir(&ROOT, name("f")), Err(Errno::NOTEMPTY));
@@ -328,7 +331,7 @@ fn leftovers_do_not_keep_a_directory() {
 }
 
 #[test]
-fn a_damaged_companion_hides_its_object_until_it_is_written_again() {
+fn a_damaged_side_file_hides_its_object_until_rewritten() {
     let below = MemFs::new();
     let layer = stretched(below.clone());
     let root = layer.root();
@@ -337,15 +340,15 @@ fn a_damaged_companion_hides_its_object_until_it_is_written_again() {
     let vnode = below.root().lookup(&ROOT, Name::new(companion.as_bytes()).unwrap()).unwrap().unwrap().vnode;
     vnode.open(&ROOT, OpenFlags::RDWR).unwrap().write(&ROOT, b"damage", 3).unwrap();
     assert_eq!(names(&root), [""; 0]);
-    // It is reached by its name, and is where it was.
+    // The object is found by its name and has not moved.
     assert!(root.lookup(&ROOT, name("a-long-directory")).unwrap().is_some());
     assert_eq!(root.mkdir(&ROOT, name("a-long-directory"), 0o755).map(|_| ()), Err(Errno::EXIST));
     assert_eq!(names(&root), ["a-long-directory"]);
 }
 
-/// Numbers of what the layer keeps for itself or does not show lead to nothing, however they were learnt.
+/// Numbers of the layer's own files and of hidden objects are stale, however they were obtained.
 #[test]
-fn what_is_hidden_is_not_given_out_by_number() {
+fn hidden_objects_are_not_found_by_number() {
     let below = MemFs::new();
     let layer = stretched(below.clone());
     let long = "n".repeat(200);
@@ -354,7 +357,7 @@ fn what_is_hidden_is_not_given_out_by_number() {
         let d = root.mkdir(&ROOT, name("d"), 0o755).unwrap().vnode;
         d.mknod(&ROOT, name(&long), 0o100_644, 0).unwrap();
         d.mknod(&ROOT, name("short"), 0o100_644, 0).unwrap();
-        // A name that stands for none, and what lies below it.
+        // An undecodable name, and an object below it.
         let undecodable = below.root().mkdir(&ROOT, name("?"), 0o755).unwrap().vnode;
         assert_eq!(names(&root), ["d"]);
         let inside = undecodable.mkdir(&ROOT, name("inside"), 0o755).unwrap().vnode;

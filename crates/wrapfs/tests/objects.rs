@@ -1,4 +1,4 @@
-//! What is kept with objects in use: state of the layer's own, and paths.
+//! State of objects in use: the layer's own state, and paths.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -13,7 +13,7 @@ use vnode::{Cx, Errno, Layer, OpenFlags, RenameFlags, Result, Vnode};
 use wrapfs::Template;
 use wrapfs::hooks::{Block, Data, Object, Objects, Op, OpSet, Operations, Reply, State, Verdict};
 
-/// How many states there were.
+/// Counts states.
 #[derive(Debug, Default)]
 struct Counts {
     attached: AtomicU64,
@@ -27,7 +27,7 @@ struct Tracked {
     freed: AtomicBool,
 }
 
-/// Attaches a state to each object that a hook sees.
+/// Attaches state to each object that a hook sees.
 #[derive(Clone, Debug, Default)]
 struct Attaching(Arc<Counts>);
 
@@ -53,7 +53,7 @@ impl Attaching {
 
 impl Objects for Attaching {
     fn freed(&self, id: u64, state: State) {
-        // Nobody else has it: the call that used it last has returned.
+        // No other references: the last call that used it has returned.
         let tracked = Arc::try_unwrap(state.downcast::<Tracked>().unwrap()).expect("a state in use is freed");
         assert_eq!(tracked.id, id);
         assert!(!tracked.freed.swap(true, Ordering::SeqCst), "freed twice");
@@ -88,7 +88,7 @@ impl Operations for Attaching {
     }
 }
 
-/// A codec that uses the state of the file in each call.
+/// A codec that uses the file's state in each call.
 #[derive(Debug)]
 struct Using(Chain, Attaching);
 
@@ -117,13 +117,13 @@ fn attaching(lower: Arc<dyn Layer>) -> (Arc<dyn Layer>, Attaching) {
 }
 
 #[test]
-fn a_state_lives_as_long_as_somebody_uses_its_object() {
+fn state_lives_as_long_as_its_object_is_in_use() {
     let (layer, hook) = attaching(MemFs::new());
     let root = layer.root();
     let (entry, file) = root.create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
-    // The file's, since its data are looked at.
+    // The state of the file, because its data is accessed.
     assert_eq!(hook.counts(), (1, 0));
-    // Another vnode of the same object has the same.
+    // Another vnode of the same object has the same state.
     let again = root.lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
     again.getattr(&ROOT).unwrap();
     assert_eq!(hook.counts(), (2, 0), "that of the root is new");
@@ -141,7 +141,7 @@ fn a_state_lives_as_long_as_somebody_uses_its_object() {
 }
 
 #[test]
-fn a_hook_that_panics_has_been_told() {
+fn a_panic_in_freed_is_contained() {
     #[derive(Debug)]
     struct Panics(Attaching);
     impl Objects for Panics {
@@ -160,7 +160,7 @@ fn a_hook_that_panics_has_been_told() {
 }
 
 #[test]
-fn without_the_hook_nothing_is_attached() {
+fn without_the_hook_no_state_is_attached() {
     #[derive(Debug)]
     struct Tries;
     impl Operations for Tries {
@@ -176,13 +176,13 @@ fn without_the_hook_nothing_is_attached() {
         }
     }
     Template::over(MemFs::new()).operations(Tries).build().root().getattr(&ROOT).unwrap();
-    // A layer may want paths, and no state.
+    // A layer may request paths without state.
     Template::over(MemFs::new()).paths().build().root().getattr(&ROOT).unwrap();
 }
 
-/// Threads that use and forget the same objects: each state is freed once, and never while somebody uses it.
+/// Threads use and drop the same objects: each state is freed once, and never while in use.
 #[test]
-fn a_state_is_freed_once_and_after_its_last_use() {
+fn state_is_freed_once_after_its_last_use() {
     let (layer, hook) = attaching(MemFs::new());
     for file in ["a", "b", "c"] {
         let (_, file) = layer.root().create(&ROOT, name(file), 0o644, OpenFlags::RDWR).unwrap();
@@ -210,7 +210,7 @@ fn a_state_is_freed_once_and_after_its_last_use() {
     });
     let (attached, freed) = hook.counts();
     assert!(attached > 100, "{attached}");
-    // The root's is the last.
+    // The state of the root is freed last.
     assert_eq!(freed, attached - 1);
     drop(layer);
     assert_eq!(hook.counts(), (attached, attached));
@@ -242,7 +242,7 @@ fn rename(from: &Arc<dyn Vnode>, old: &str, to: &Arc<dyn Vnode>, new: &str, exch
 }
 
 #[test]
-fn paths_follow_what_is_done_through_the_layer() {
+fn paths_follow_changes_through_the_layer() {
     let below = MemFs::new();
     let layer = tracing_paths(below.clone());
     let root = layer.root();
@@ -252,36 +252,36 @@ fn paths_follow_what_is_done_through_the_layer() {
     let (entry, _) = b.create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
     let f = entry.vnode;
     assert_eq!(path(&f).unwrap(), "/a/b/f");
-    // A directory above it is renamed.
+    // A parent directory is renamed.
     rename(&root, "a", &root, "other", false);
     assert_eq!(path(&f).unwrap(), "/other/b/f");
-    // A second name, which is used last, and goes.
+    // A second name, used last and then removed.
     root.link(&ROOT, name("second"), &f).unwrap();
     assert_eq!(path(&f).unwrap(), "/second");
     root.unlink(&ROOT, name("second")).unwrap();
     assert_eq!(path(&f), None);
     find(&b, "f");
     assert_eq!(path(&f).unwrap(), "/other/b/f");
-    // Two entries change places; one is replaced.
+    // Two entries are exchanged; one is replaced.
     let c = root.mkdir(&ROOT, name("c"), 0o755).unwrap().vnode;
     rename(&b, "f", &root, "c", true);
     assert_eq!((path(&f).unwrap(), path(&c).unwrap()), ("/c".into(), "/other/b/f".into()));
     let (g, _) = root.create(&ROOT, name("g"), 0o644, OpenFlags::RDWR).unwrap();
     rename(&root, "c", &root, "g", false);
     assert_eq!((path(&f).unwrap(), path(&g.vnode)), ("/g".into(), None));
-    // What fails changes nothing; a file without a name has no path.
+    // Failed operations change nothing; an unnamed file has no path.
     assert_eq!(root.rmdir(&ROOT, name("other")), Err(Errno::NOTEMPTY));
     assert_eq!(path(&b).unwrap(), "/other/b");
     let (unnamed, _) = root.tmpfile(&ROOT, 0o600, OpenFlags::RDWR).unwrap();
     assert_eq!(path(&unnamed.vnode), None);
     root.link(&ROOT, name("named"), &unnamed.vnode).unwrap();
     assert_eq!(path(&unnamed.vnode).unwrap(), "/named");
-    // Renamed below: out of date until it is looked up.
+    // Renamed out of band: stale until it is looked up.
     below.root().rename(&ROOT, name("gg"), &below.root(), name("hh"), RenameFlags::default()).unwrap();
     assert_eq!(path(&f).unwrap(), "/g");
     find(&root, "h");
     assert_eq!(path(&f).unwrap(), "/h");
-    // A directory above that nobody has in use.
+    // A parent directory that is not in use.
     let deep = find(&find(&root, "other"), "b");
     drop((a, b));
     assert_eq!(path(&deep), None);
@@ -291,9 +291,9 @@ fn paths_follow_what_is_done_through_the_layer() {
     assert_eq!(path(&deep).unwrap(), "/other/b");
 }
 
-/// After each of many random renames every path leads to its object.
+/// After each of many random renames, every path resolves to its object.
 #[test]
-fn paths_lead_to_their_objects() {
+fn paths_resolve_to_their_objects() {
     for seed in 1..=5 {
         let layer = tracing_paths(MemFs::new());
         let mut rng = Rng::new(seed);
@@ -314,7 +314,7 @@ fn paths_lead_to_their_objects() {
             moved += u32::from(done.is_ok());
             for dir in &dirs {
                 let Some(path) = path(dir) else {
-                    // One that was replaced.
+                    // A replaced directory.
                     assert_eq!(dir.getattr(&ROOT).map_or(0, |attr| attr.nlink), 0, "seed {seed}, step {step}");
                     continue;
                 };

@@ -1,4 +1,4 @@
-//! Data of another size: programs see a file like any other, and stat, truncate, append, holes and copies are exact.
+//! Data of a different size: stat, truncate, append, holes and copies behave as for ordinary files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -23,9 +23,9 @@ fn read_all(file: &dyn OpenFile) -> Vec<u8> {
     bytes
 }
 
-/// What a file that changes its size can't promise: room that is set aside.
+/// Preallocation is not supported for files whose data changes its size.
 #[test]
-fn layers_with_data_of_another_size_behave() {
+fn resizing_layers_conform() {
     for foreign in [Foreign::Plain, Foreign::Refuse] {
         conformance::run_all(|| resized(MemFs::new(), foreign));
     }
@@ -33,7 +33,7 @@ fn layers_with_data_of_another_size_behave() {
 }
 
 #[test]
-fn sizes_are_plain_ones_open_or_not() {
+fn sizes_are_plain_sizes() {
     let below = MemFs::new();
     let layer = resized(below.clone(), Foreign::Refuse);
     let root = layer.root();
@@ -62,7 +62,7 @@ fn sizes_are_plain_ones_open_or_not() {
 }
 
 #[test]
-fn ranges_are_zeroed_and_holes_found() {
+fn ranges_can_be_zeroed_and_holes_found() {
     const PUNCH: u32 = 3;
     const ZERO: u32 = 0x10;
     let root = resized(MemFs::new(), Foreign::Plain).root();
@@ -88,7 +88,7 @@ fn ranges_are_zeroed_and_holes_found() {
 }
 
 #[test]
-fn files_that_are_no_containers_are_left_alone() {
+fn files_that_are_not_containers_are_unchanged() {
     let below = MemFs::new();
     let (_, plain) = below.root().create(&ROOT, name("plain"), 0o644, OpenFlags::RDWR).unwrap();
     plain.write(&ROOT, b"as it is", 0).unwrap();
@@ -111,9 +111,9 @@ fn files_that_are_no_containers_are_left_alone() {
     refused.unlink(&ROOT, name("plain")).unwrap();
 }
 
-/// What a container notes for itself does not move the time of the last change.
+/// Updates of the container's metadata do not change the mtime.
 #[test]
-fn times_that_were_set_stay() {
+fn explicit_times_are_kept() {
     let root = resized(MemFs::new(), Foreign::Refuse).root();
     let (entry, file) = root.create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
     file.write(&ROOT, &[7; 10_000], 0).unwrap();
@@ -132,7 +132,8 @@ fn size(vnode: &dyn Vnode, size: u64) -> Result<()> {
     vnode.setattr(&ROOT, &SetAttr { size: Some(size), ..SetAttr::default() }, None).map(drop)
 }
 
-/// One change each, of a file of 10,000 bytes in blocks of 4096, and made durable: what is still in memory may be lost.
+/// One change each, of a file of 10,000 bytes in blocks of 4,096, followed by fsync: data still in
+/// memory may be lost.
 const CHANGES: [(&str, Change); 9] = [
     ("write", |_, file| file.write(&ROOT, &[9; 50], 100).map(drop)),
     ("write all", |_, file| file.write(&ROOT, &[9; 10_000], 0).map(drop)),
@@ -158,7 +159,7 @@ fn start(faults: &Faults) -> (Arc<MemFs>, Arc<dyn Vnode>, Arc<dyn OpenFile>) {
     (below, entry.vnode, file)
 }
 
-/// The file as a new mount shows it; its size is that of its bytes.
+/// Returns the file's content as a new mount sees it. Its size must match.
 fn after(below: Arc<dyn Layer>) -> Vec<u8> {
     let found = resized(below, Foreign::Refuse).root().lookup(&ROOT, name("f")).unwrap().unwrap();
     let bytes = read_all(&*found.vnode.open(&ROOT, OpenFlags::RDONLY).unwrap());
@@ -166,7 +167,7 @@ fn after(below: Arc<dyn Layer>) -> Vec<u8> {
     bytes
 }
 
-/// The file before and after a change that nothing disturbs.
+/// Returns the file before and after a change without faults.
 fn outcome(change: Change) -> (Vec<u8>, Vec<u8>) {
     let (below, vnode, file) = start(&Faults::new());
     change(&vnode, &file).unwrap();
@@ -175,14 +176,15 @@ fn outcome(change: Change) -> (Vec<u8>, Vec<u8>) {
     (content(), after(below))
 }
 
-/// Is each byte an old or a new one, and the file between as long?
+/// Whether each byte is an old or a new one, and the size lies between the old and the new one.
 fn mixed(now: &[u8], old: &[u8], new: &[u8]) -> bool {
     let lengths = old.len().min(new.len())..=old.len().max(new.len());
     let known = |(i, byte): (usize, &u8)| [old, new].iter().any(|bytes| *byte == bytes.get(i).copied().unwrap_or(0));
     lengths.contains(&now.len()) && now.iter().enumerate().all(known)
 }
 
-/// Whatever fails: the error is told, now or by fsync, the open file and a new mount show old and new bytes, and the file can be written.
+/// After any failure, the error is reported at once or by fsync, the open file and a new mount
+/// return old and new bytes, and the file can be written.
 #[test]
 fn a_failure_at_any_step_leaves_old_and_new_bytes() {
     for (what, change) in CHANGES {
@@ -215,7 +217,8 @@ fn a_failure_at_any_step_leaves_old_and_new_bytes() {
     }
 }
 
-/// After a crash the file is between as long, and its bytes are old and new ones.
+/// After a crash, the size lies between the old and the new one, and the bytes are old and new
+/// ones.
 #[test]
 fn a_crash_at_any_step_leaves_old_and_new_bytes() {
     for (what, change) in CHANGES {
@@ -241,10 +244,10 @@ fn blocks(below: &MemFs) -> u64 {
     below.root().lookup(&ROOT, name("f")).unwrap().unwrap().attr.blocks
 }
 
-/// After fsync(2), and after the last close without one, a file takes about what a fresh copy takes, and has the time of the
-/// last change.
+/// After fsync(2), or after the last close without one, a file takes about as much space as a fresh
+/// copy, and its mtime is that of the last change.
 #[test]
-fn dead_space_goes_back_at_fsync_and_at_the_last_close() {
+fn dead_space_is_reclaimed_at_fsync_and_last_close() {
     const LEN: usize = 2 << 20;
     for synced in [true, false] {
         let below = MemFs::new();
@@ -276,9 +279,9 @@ fn dead_space_goes_back_at_fsync_and_at_the_last_close() {
     }
 }
 
-/// Many threads open, overwrite and close one file at a time.
+/// Many threads open, overwrite and close one file at the same time.
 #[test]
-fn files_are_opened_while_their_space_goes_back() {
+fn files_are_opened_during_reclamation() {
     let below = MemFs::new();
     let layer = resized(below.clone(), Foreign::Refuse);
     let (entry, file) = layer.root().create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();

@@ -1,4 +1,5 @@
-//! Names that a layer keeps in its own way: each directory has a state that they are encoded with, long ones have side files.
+//! Layers with their own name store: each directory has encoding state, and long names have side
+//! files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -13,13 +14,13 @@ use vnode::{Cx, Errno, Kind, Layer, MAY_BLOCK, OpenFlags, RenameFlags, Result, S
 use wrapfs::Template;
 use wrapfs::hooks::{LongName, NameStore, Role, StateFile};
 
-/// Names of more than ten bytes are long ones.
+/// Names of more than ten bytes are long.
 fn stored(lower: Arc<dyn Layer>) -> Arc<dyn Layer> {
     Store::new(20).over(lower)
 }
 
 #[test]
-fn layers_with_a_store_behave() {
+fn name_store_layers_conform() {
     conformance::run_all(|| stored(MemFs::new()));
     // All names are long ones.
     conformance::run_all(|| Store::new(1).over(MemFs::new()));
@@ -54,13 +55,13 @@ fn overwrite(dir: &Arc<dyn Vnode>, at: &str, with: &[u8]) {
     file.write(&ROOT, with, 0).unwrap();
 }
 
-/// The byte that a directory's names are combined with.
+/// Returns the key of a directory's names.
 fn key(dir: &Arc<dyn Vnode>) -> u8 {
     bytes(dir, STATE)[2]
 }
 
 #[test]
-fn each_directory_has_its_own_state_and_keeps_it() {
+fn each_directory_keeps_its_own_state() {
     let below = MemFs::new();
     let layer = stored(below.clone());
     let root = layer.root();
@@ -74,21 +75,21 @@ fn each_directory_has_its_own_state_and_keeps_it() {
     assert_ne!(key(&lower_d), key(&lower_e));
     assert_eq!(names(&lower_d), [encoded(b"sub", key(&lower_d)), STATE.to_owned()]);
     assert_eq!(find(&lower, STATE).getattr(&ROOT).unwrap().perm(), 0o444);
-    // The state goes with its directory, and nothing in it is encoded anew.
+    // The state moves with its directory, and no name in it is re-encoded.
     let before = key(&lower_d);
     rename(&root, "d", &e, "moved").unwrap();
     assert_eq!(key(&lower_d), before);
     assert_eq!(names(&find(&e, "moved")), ["sub"]);
-    // It can neither be seen nor reached nor made.
+    // The state file cannot be seen, opened or created.
     assert_eq!((names(&root), names(&e)), (vec!["e".to_owned()], vec!["moved".into(), "sub".into()]));
     assert!(root.lookup(&ROOT, name(STATE)).unwrap().is_none());
-    // What a directory shows of itself is the same at once and later.
+    // A directory's attributes are the same at once and later.
     let made = root.mkdir(&ROOT, name("x"), 0o755).unwrap();
     assert_eq!(made.vnode.getattr(&ROOT), Ok(made.attr));
 }
 
 #[test]
-fn an_empty_directory_goes_with_its_state() {
+fn an_empty_directory_is_removed_with_its_state() {
     let below = MemFs::new();
     let layer = stored(below.clone());
     let root = layer.root();
@@ -101,11 +102,11 @@ fn an_empty_directory_goes_with_its_state() {
     assert_eq!(names(&lower_d), [STATE]);
     root.rmdir(&ROOT, name("d")).unwrap();
     assert_eq!(names(&below.root()), [STATE]);
-    // Who still has it in use finds nothing in it, and can't make anything.
+    // While still in use, it has no entries, and none can be created.
     assert_eq!(names(&d), [""; 0]);
     assert!(d.lookup(&ROOT, name("x")).unwrap().is_none());
     assert_eq!(d.mkdir(&ROOT, name("x"), 0o755).map(drop), Err(Errno::NOENT));
-    // Replaced by a rename, and not where that is not wanted.
+    // Replaced by a rename, except with RENAME_NOREPLACE.
     let [a, b] = ["a", "b"].map(|at| root.mkdir(&ROOT, name(at), 0o755).unwrap().vnode);
     a.mkdir(&ROOT, name("in-a"), 0o755).unwrap();
     let keep = RenameFlags { no_replace: true, ..RenameFlags::default() };
@@ -117,7 +118,7 @@ fn an_empty_directory_goes_with_its_state() {
 }
 
 #[test]
-fn long_names_have_side_files_of_the_stores_own() {
+fn long_names_use_the_stores_side_files() {
     let below = MemFs::new();
     let root = stored(below.clone()).root();
     let long = "quite-a-long-name";
@@ -127,7 +128,7 @@ fn long_names_have_side_files_of_the_stores_own() {
     assert_eq!(bytes(&lower, &side), encoded(long.as_bytes(), key(&lower)).into_bytes());
     assert_eq!(find(&lower, &side).getattr(&ROOT).unwrap().perm(), 0o400);
     assert_eq!(find(&lower, side.strip_suffix(".name").unwrap()).id(), file.vnode.id());
-    // Each name of a file has its own, in each directory another.
+    // Each name of a file has its own side file, a different one in each directory.
     let d = root.mkdir(&ROOT, name("d"), 0o755).unwrap().vnode;
     d.link(&ROOT, name(long), &file.vnode).unwrap();
     let lower_d = find(&lower, &encoded(b"d", key(&lower)));
@@ -139,9 +140,9 @@ fn long_names_have_side_files_of_the_stores_own() {
     assert_eq!((names(&root), names(&lower_d)), (vec!["d".into(), "short".to_owned()], vec![STATE.to_owned()]));
 }
 
-/// A name that is stored as it is though it should lie under its hash would be listed and not found.
+/// A name stored as is that belongs under its hash would be listed but not found.
 #[test]
-fn a_name_in_the_wrong_place_is_not_shown() {
+fn a_misplaced_name_is_hidden() {
     let below = MemFs::new();
     let root = stored(below.clone()).root();
     root.mkdir(&ROOT, name("d"), 0o755).unwrap();
@@ -160,7 +161,7 @@ fn a_name_in_the_wrong_place_is_not_shown() {
 }
 
 #[test]
-fn names_are_told_with_their_directories() {
+fn names_are_listed_with_their_directories() {
     let root = stored(MemFs::new()).root();
     let d = root.mkdir(&ROOT, name("d"), 0o755).unwrap().vnode;
     let (file, _) = d.create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
@@ -178,7 +179,7 @@ fn names_are_told_with_their_directories() {
     assert_eq!(told, expected);
 }
 
-/// Numbers lead to what is shown and to nothing else: neither to the state of a directory nor to side files.
+/// Numbers resolve to visible objects only, not to directory state or side files.
 #[test]
 fn objects_are_found_by_number() {
     let below = MemFs::new();
@@ -193,16 +194,17 @@ fn objects_are_found_by_number() {
     assert_eq!(hidden.len(), 2);
     let shown = conformance::handles::Handles::of(&*layer);
     assert_eq!(shown.count(), 2);
-    // As a server that has just been started finds them.
+    // As a newly started server finds them.
     shown.check(&*stored(below.clone()));
     for number in hidden {
         assert_eq!(layer.vnode(&ROOT, number).map(drop), Err(Errno::STALE), "{number}");
     }
 }
 
-/// What happens below is seen: at once by whatever makes entries, by others within a second.
+/// Out-of-band changes are noticed at once by operations that create entries, and within a second
+/// by others.
 #[test]
-fn a_state_that_is_changed_below_is_noticed() {
+fn an_out_of_band_change_of_state_is_noticed() {
     let below = MemFs::new();
     let root = stored(below.clone()).root();
     root.mkdir(&ROOT, name("d"), 0o755).unwrap();
@@ -211,12 +213,12 @@ fn a_state_that_is_changed_below_is_noticed() {
     let new = old ^ 0x55;
     overwrite(&lower, STATE, &[b'S', b'=', new, !new]);
     rename(&lower, &encoded(b"d", old), &lower, &encoded(b"d", new)).unwrap();
-    // What is made now would not be found later if it were encoded as before.
+    // A name encoded with the old state would not be found later.
     root.mkdir(&ROOT, name("e"), 0o755).unwrap();
     let mut expected = vec![encoded(b"d", new), encoded(b"e", new), STATE.to_owned()];
     expected.sort();
     assert_eq!((names(&lower), names(&root)), (expected, vec!["d".to_owned(), "e".into()]));
-    // And by looking alone.
+    // Lookups notice it too.
     overwrite(&lower, STATE, &[b'S', b'=', old, !old]);
     assert_eq!(names(&root).len(), 2, "all names decode to something");
     rename(&lower, &encoded(b"d", new), &lower, &encoded(b"d", old)).unwrap();
@@ -230,7 +232,7 @@ fn a_directory_without_a_state() {
     let lower = below.root();
     let layer = stored(below.clone());
     let root = layer.root();
-    // The root of an empty tree, and one that a crash left: they are empty directories.
+    // The root of an empty tree, and a directory left by a crash: both are empty directories.
     assert_eq!(names(&root), [""; 0]);
     assert!(root.lookup(&ROOT, name("x")).unwrap().is_none());
     assert_eq!(root.unlink(&ROOT, name("x")), Err(Errno::NOENT));
@@ -238,12 +240,12 @@ fn a_directory_without_a_state() {
     let d = root.mkdir(&ROOT, name("d"), 0o755).unwrap().vnode;
     let lower_d = find(&lower, &encoded(b"d", key(&lower)));
     for damage in [&b""[..], b"S", b"S=ab", b"S=\x01\xfe and more"] {
-        // Cut off while it was written: replaced before the first entry.
+        // Cut short while being written: replaced before the first entry.
         overwrite(&lower_d, STATE, damage);
         assert_eq!(names(&d), [""; 0]);
         d.symlink(&ROOT, name("sub"), b"t").unwrap();
         assert_eq!(names(&d), ["sub"]);
-        // With something in it, it is damaged, and stays as it is.
+        // With entries in the directory, the state counts as damaged and is not replaced.
         overwrite(&lower_d, STATE, damage);
         let now = Dump::of(&*below).unwrap();
         assert_eq!(d.mkdir(&ROOT, name("more"), 0o755).map(drop), Err(Errno::IO));
@@ -260,7 +262,7 @@ fn a_directory_without_a_state() {
         d.mkdir(&ROOT, name("again"), 0o755).unwrap();
         d.rmdir(&ROOT, name("again")).unwrap();
     }
-    // Something else in the place of the state: it is never followed, opened or removed.
+    // Another object in place of the state file is never followed, opened or removed.
     lower_d.unlink(&ROOT, name(STATE)).unwrap();
     lower_d.symlink(&ROOT, name(STATE), STATE.as_bytes()).unwrap();
     assert_eq!(names(&d), [""; 0]);
@@ -269,7 +271,7 @@ fn a_directory_without_a_state() {
 }
 
 #[test]
-fn leftovers_do_not_keep_a_directory() {
+fn leftovers_do_not_prevent_removal() {
     let below = MemFs::new();
     let lower = below.root();
     let root = stored(below.clone()).root();
@@ -284,14 +286,15 @@ fn leftovers_do_not_keep_a_directory() {
     root.rmdir(&ROOT, name("d")).unwrap();
     rename(&root, "e", &root, "f").unwrap();
     assert_eq!(names(&root), ["f"]);
-    // Something that the store keeps for itself is no leftover.
+    // A reserved name that is not a leftover prevents removal.
     let dir = find(&lower, &encoded(b"f", key(&lower)));
     dir.create(&ROOT, name("store.other"), 0o644, OpenFlags::RDWR).unwrap();
     assert_eq!(root.rmdir(&ROOT, name("f")), Err(Errno::NOTEMPTY));
     assert_eq!(names(&dir).len(), 4);
 }
 
-/// What the layer below is asked for a look-up in a directory that is in use, and in one that is not.
+/// The requests to the layer below for a lookup in a directory that is in use, and in one that is
+/// not.
 #[test]
 fn the_state_is_read_once() {
     let faults = Faults::new();
@@ -361,9 +364,9 @@ fn start(faults: &Faults) -> (Arc<MemFs>, Arc<dyn Layer>) {
         root.mkdir(&ROOT, name(dir), 0o755).unwrap();
     }
     find(&root, "full").mkdir(&ROOT, name("inside"), 0o755).unwrap();
-    // A crash left this one without a state.
+    // A crash left this directory without state.
     find(&below.root(), &encoded(b"d", key(&below.root()))).unlink(&ROOT, name(STATE)).unwrap();
-    // Nothing is known any more.
+    // Drop all cached state.
     let layer = stored(below.clone());
     (below, layer)
 }
@@ -372,7 +375,7 @@ fn view(layer: &dyn Layer) -> Dump {
     Dump::of(layer).unwrap().without_times()
 }
 
-/// After an error the view is the old one, after success the new one; and the next try works.
+/// After an error the view is the old one, after success the new one, and a second attempt works.
 #[test]
 fn a_failure_at_any_step_changes_all_or_nothing() {
     for (what, step) in STEPS {
@@ -390,7 +393,7 @@ fn a_failure_at_any_step_changes_all_or_nothing() {
                     let answer = step(&layer.root());
                     let fired = faults.fired();
                     faults.disarm();
-                    // As the layer knows it, and as it is below.
+                    // As the layer has it cached, and as it is below.
                     for layer in [&layer, &stored(below.clone())] {
                         let expected = if answer.is_ok() { &new } else { &old };
                         let differences = view(&**layer).differences(expected);
@@ -411,7 +414,8 @@ fn a_failure_at_any_step_changes_all_or_nothing() {
     }
 }
 
-/// After a crash the view is the old or the new one, everything in it can be used, and all of it can be removed.
+/// After a crash the view is the old or the new one, everything in it can be used, and all of it
+/// can be removed.
 #[test]
 fn a_crash_at_any_step_leaves_the_old_or_the_new() {
     for (what, step) in STEPS {
@@ -429,7 +433,7 @@ fn a_crash_at_any_step_leaves_the_old_or_the_new() {
             let layer = stored(below.clone());
             let now = view(&*layer);
             assert!(now == new || (now == old && answer.is_err()), "{what}, crash at {at}: {answer:?}\n{now:?}");
-            // Done again, it succeeds or says that it was done.
+            // Repeated, the operation succeeds or reports that it was done.
             match step(&layer.root()) {
                 Ok(()) | Err(Errno::NOENT | Errno::EXIST) => {}
                 Err(errno) => panic!("{what} again: {errno}"),
@@ -444,7 +448,7 @@ fn a_crash_at_any_step_leaves_the_old_or_the_new() {
     }
 }
 
-/// Uses and removes all that is in a directory.
+/// Uses and removes everything in a directory.
 fn remove_all(dir: &Arc<dyn Vnode>) {
     for at in names(dir) {
         let entry = find(dir, &at);
@@ -458,9 +462,10 @@ fn remove_all(dir: &Arc<dyn Vnode>) {
     }
 }
 
-/// A thread that must not wait is told so before anything is changed, and the same works on one that may.
+/// A thread that must not block gets `MAY_BLOCK` before any change, and the operation works on one
+/// that may block.
 #[test]
-fn nothing_waits_where_it_must_not() {
+fn nonblocking_threads_do_not_wait() {
     let cancelled = AtomicBool::new(false);
     let hasty = Cx::new(0, 0, 0, 0, false, &cancelled);
     let below = MemFs::new();
@@ -470,14 +475,15 @@ fn nothing_waits_where_it_must_not() {
     assert_eq!(names(&below.root()), [""; 0]);
     root.mkdir(&ROOT, name("d"), 0o755).unwrap();
     assert_eq!(root.rmdir(&hasty, name("d")), Err(MAY_BLOCK));
-    // With a state there is nothing to wait for.
+    // With existing state, nothing blocks.
     root.create(&hasty, name("f"), 0o644, OpenFlags::RDWR).unwrap();
     assert_eq!(names(&root), ["d", "f"]);
 }
 
-/// Threads that fill and remove the same directories: whatever is made is found, and none is removed with something in it.
+/// Threads fill and remove the same directories: created entries are found, and only empty
+/// directories are removed.
 #[test]
-fn directories_are_made_and_removed_at_the_same_time() {
+fn directories_are_created_and_removed_concurrently() {
     let below = MemFs::new();
     let layer = stored(below.clone());
     let made = std::sync::atomic::AtomicU32::new(0);
@@ -513,9 +519,9 @@ fn directories_are_made_and_removed_at_the_same_time() {
     assert_eq!(names(&below.root()), [STATE]);
 }
 
-/// A store that only keeps some names for itself needs no hook for names.
+/// A store that only reserves some names needs no name hook.
 #[test]
-fn names_may_stay_as_they_are() {
+fn a_store_without_a_name_hook() {
     #[derive(Debug)]
     struct Hides;
     impl NameStore for Hides {
@@ -542,8 +548,8 @@ fn names_may_stay_as_they_are() {
 }
 
 #[test]
-fn a_store_that_says_what_can_not_be() {
-    /// What is wrong with it.
+fn a_store_with_invalid_results() {
+    /// The defect.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Wrong {
         StateName,
@@ -590,9 +596,9 @@ fn a_store_that_says_what_can_not_be() {
     }
 }
 
-/// Directories that nobody may write are made and removed like others.
+/// Directories without write permission are created and removed like others.
 #[test]
-fn modes_and_times_are_those_of_the_caller() {
+fn modes_and_times_follow_the_callers_request() {
     let layer = stored(MemFs::new());
     let root = layer.root();
     let made = root.mkdir(&ROOT, name("d"), 0o555).unwrap();

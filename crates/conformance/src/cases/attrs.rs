@@ -1,9 +1,9 @@
-//! Owners, modes, times.
+//! Ownership, modes and times.
 
 use crate::fixture::{ROOT, attr, dir, file, must_find, name, user};
 use vnode::{Kind, Layer, OpenFlags, SetAttr, SetTime, Time};
 
-/// Permission bits come out as asked for, less the umask.
+/// New objects get the requested permission bits minus the umask.
 pub fn modes_and_umasks(layer: &dyn Layer) {
     let root = layer.root();
     for (umask, asked, expected) in
@@ -22,12 +22,13 @@ pub fn modes_and_umasks(layer: &dyn Layer) {
             root.unlink(&ROOT, name(at)).unwrap();
         }
     }
-    // No permission to write is needed for what one has just made.
+    // The creator can write a file whatever its mode.
     let (_, open) = root.create(&user(0, 0, 0o777), name("f"), 0o666, OpenFlags::RDWR).unwrap();
     assert_eq!(open.write(&ROOT, b"x", 0), Ok(1));
 }
 
-/// Of every kind of object, also in a directory that the caller could not write: that was checked above.
+/// For every type of object, even in a directory that the caller cannot write: the kernel has
+/// already checked permissions.
 pub fn owners_are_the_callers(layer: &dyn Layer) {
     let root = layer.root();
     let cx = user(1234, 5678, 0o022);
@@ -42,7 +43,7 @@ pub fn owners_are_the_callers(layer: &dyn Layer) {
         assert_eq!(attr(&made.vnode).uid, 1234);
     }
     assert_eq!((inside.attr.uid, inside.attr.gid), (7, 8));
-    // And the next call is the superuser's again.
+    // The next call is made by root again.
     let own = file(&private, "own", b"").attr;
     assert_eq!((own.uid, own.gid), (0, 0));
     if let Ok((unnamed, _)) = private.tmpfile(&cx, 0o666, OpenFlags::RDWR) {
@@ -50,7 +51,7 @@ pub fn owners_are_the_callers(layer: &dyn Layer) {
     }
 }
 
-/// The group is the directory's, and directories inherit the bit.
+/// New objects get the directory's group, and new directories inherit the set-group-ID bit.
 pub fn set_group_id_directories(layer: &dyn Layer) {
     let root = layer.root();
     let d = dir(&root, "d");
@@ -64,7 +65,7 @@ pub fn set_group_id_directories(layer: &dyn Layer) {
     assert_eq!((s.attr.uid, s.attr.gid), (1, 99));
 }
 
-/// Exactly as set, also before 1970, also after 2038, on everything.
+/// Times are stored exactly, for all types, before 1970 and after 2038.
 pub fn times_to_the_nanosecond(layer: &dyn Layer) {
     let root = layer.root();
     let objects = [
@@ -93,8 +94,8 @@ pub fn times_to_the_nanosecond(layer: &dyn Layer) {
     }
 }
 
-/// With a new owner, and when asked for; not from directories.
-pub fn set_id_bits_go(layer: &dyn Layer) {
+/// Cleared by chown and on request, but not on directories.
+pub fn set_id_bits_are_cleared(layer: &dyn Layer) {
     let root = layer.root();
     let f = file(&root, "f", b"bytes").vnode;
     let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
@@ -109,7 +110,7 @@ pub fn set_id_bits_go(layer: &dyn Layer) {
     assert_eq!((now.perm(), now.size), (0o755, 2));
     f.setattr(&ROOT, &mode(0o4755), None).unwrap();
     assert_eq!(f.setattr(&ROOT, &SetAttr { uid: Some(5), ..SetAttr::default() }, None).unwrap().perm(), 0o755);
-    // A mode that is set by the same call stays.
+    // A mode set by the same call is kept.
     let both = SetAttr { uid: Some(6), mode: Some(0o4711), ..SetAttr::default() };
     assert_eq!(f.setattr(&ROOT, &both, None).unwrap().perm(), 0o4711);
     let d = dir(&root, "d");
@@ -117,8 +118,8 @@ pub fn set_id_bits_go(layer: &dyn Layer) {
     assert_eq!(d.setattr(&ROOT, &kill, None).unwrap().perm(), 0o6755);
 }
 
-/// The answer of a change is what is seen after it.
-pub fn changes_are_answered(layer: &dyn Layer) {
+/// `setattr` returns the attributes that `getattr` returns afterwards.
+pub fn setattr_returns_new_attributes(layer: &dyn Layer) {
     let root = layer.root();
     let f = file(&root, "f", b"bytes").vnode;
     let set = SetAttr {
@@ -140,8 +141,8 @@ pub fn changes_are_answered(layer: &dyn Layer) {
     assert_eq!((unchanged.perm(), unchanged.size), (0o1640, 3));
 }
 
-/// What changes the entries of a directory changes its times.
-pub fn attributes_move_times(layer: &dyn Layer) {
+/// Operations that change the entries of a directory update its times.
+pub fn entry_changes_update_times(layer: &dyn Layer) {
     let root = layer.root();
     let d = dir(&root, "d");
     let old = Time { sec: 1, nsec: 1 };
@@ -164,8 +165,8 @@ pub fn attributes_move_times(layer: &dyn Layer) {
     assert_ne!(attr(&f).mtime, old);
 }
 
-/// statfs is plausible, and says the same file system everywhere.
-pub fn figures(layer: &dyn Layer) {
+/// statfs returns plausible values, and the same file system for all objects.
+pub fn statfs_is_consistent(layer: &dyn Layer) {
     let root = layer.root();
     let f = file(&root, "f", b"x").vnode;
     let (a, b) = (root.statfs(&ROOT).unwrap(), f.statfs(&ROOT).unwrap());

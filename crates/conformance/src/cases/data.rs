@@ -1,4 +1,4 @@
-//! The bytes of files.
+//! File data.
 
 use crate::fixture::{APPEND, ROOT, attr, bytes, dir, errno, file, name, read_from};
 use std::sync::atomic::AtomicBool;
@@ -10,7 +10,7 @@ fn size(size: u64) -> SetAttr {
     SetAttr { size: Some(size), ..SetAttr::default() }
 }
 
-/// Short answers only there.
+/// Reads are short only at the end of the file.
 pub fn reads_end_at_the_end(layer: &dyn Layer) {
     let root = layer.root();
     let content: Vec<u8> = (0..10_000u32).map(|i| i as u8).collect();
@@ -24,8 +24,8 @@ pub fn reads_end_at_the_end(layer: &dyn Layer) {
     assert!(read_from(&*open, 0, 0).is_empty());
 }
 
-/// In the middle, past the end, nothing at all.
-pub fn writes_go_where_they_should(layer: &dyn Layer) {
+/// Writes within the file, beyond its end, and of length zero.
+pub fn writes_at_offsets(layer: &dyn Layer) {
     let root = layer.root();
     let f = file(&root, "f", b"0123456789").vnode;
     let open = f.open(&ROOT, OpenFlags::RDWR).unwrap();
@@ -54,7 +54,7 @@ pub fn appends_go_to_the_end(layer: &dyn Layer) {
     assert_eq!(read_from(&*made, 0, 9), b"xy");
 }
 
-/// What is cut off does not come back; what is added is zeros.
+/// Truncated data does not reappear; extended ranges are zeros.
 pub fn truncating(layer: &dyn Layer) {
     let root = layer.root();
     let f = file(&root, "f", &[b'x'; 5000]).vnode;
@@ -83,7 +83,7 @@ pub fn opening_with_truncation(layer: &dyn Layer) {
     assert_eq!(errno(dir(&root, "d").open(&ROOT, OpenFlags::RDONLY)), Errno::ISDIR);
 }
 
-/// `SEEK_DATA`, `SEEK_HOLE`. A file system may know no holes: then all is data.
+/// `SEEK_DATA` and `SEEK_HOLE`. A file system without holes reports only data.
 pub fn holes_are_found(layer: &dyn Layer) {
     let root = layer.root();
     let f = file(&root, "f", b"").vnode;
@@ -106,7 +106,7 @@ pub fn holes_are_found(layer: &dyn Layer) {
     assert!(matches!(open.seek(&ROOT, 2 * far, SeekFrom::Data), Err(Errno::NXIO) | Ok(0x20_0000)));
 }
 
-/// `fallocate`, as far as it is there.
+/// `fallocate`, where supported.
 pub fn allocating(layer: &dyn Layer) {
     const KEEP_SIZE: u32 = 1;
     const PUNCH_HOLE: u32 = 2;
@@ -132,7 +132,7 @@ pub fn allocating(layer: &dyn Layer) {
     assert_eq!(attr(&f).size, 4 * PAGE);
 }
 
-/// `copy_file_range`, within a file and between two.
+/// `copy_file_range` within a file and between two files.
 pub fn copying(layer: &dyn Layer) {
     let root = layer.root();
     let content: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
@@ -150,7 +150,7 @@ pub fn copying(layer: &dyn Layer) {
     assert_eq!(from.copy_from(&ROOT, 10, &*from, 0, 1000), Err(Errno::INVAL));
 }
 
-/// `EINTR` once the caller has given up.
+/// `EINTR` after the caller has been interrupted.
 pub fn copies_can_be_interrupted(layer: &dyn Layer) {
     let root = layer.root();
     let from = file(&root, "from", b"bytes").vnode.open(&ROOT, OpenFlags::RDWR).unwrap();
@@ -160,7 +160,7 @@ pub fn copies_can_be_interrupted(layer: &dyn Layer) {
     assert_eq!(to.copy_from(&cx, 0, &*from, 0, 5), Err(Errno::INTR));
 }
 
-/// They succeed; what they promise, only a crash would show.
+/// They succeed. Durability is tested elsewhere, with crashes.
 pub fn flushes_and_syncs(layer: &dyn Layer) {
     let root = layer.root();
     let f = file(&root, "f", b"bytes").vnode;
@@ -172,12 +172,12 @@ pub fn flushes_and_syncs(layer: &dyn Layer) {
     root.fsync(&ROOT, false).unwrap();
     dir(&root, "d").fsync(&ROOT, true).unwrap();
     layer.sync(&ROOT).unwrap();
-    // Still open.
+    // The file is still open.
     assert_eq!(read_from(&*open, 0, 9), b"xytes");
 }
 
-/// All or "would block", never a part.
-pub fn reads_that_must_not_wait(layer: &dyn Layer) {
+/// A nonblocking read returns everything or `MAY_BLOCK`, never a part.
+pub fn nonblocking_reads(layer: &dyn Layer) {
     let root = layer.root();
     let f = file(&root, "f", &[b'x'; 100_000]).vnode;
     let open = f.open(&ROOT, OpenFlags::RDONLY).unwrap();
@@ -190,8 +190,8 @@ pub fn reads_that_must_not_wait(layer: &dyn Layer) {
     }
 }
 
-/// `EBADF` otherwise.
-pub fn access_modes_hold(layer: &dyn Layer) {
+/// `EBADF` if the file is not open for the access.
+pub fn access_modes_are_enforced(layer: &dyn Layer) {
     let root = layer.root();
     let f = file(&root, "f", b"bytes").vnode;
     let (reader, writer) = (f.open(&ROOT, OpenFlags::RDONLY).unwrap(), f.open(&ROOT, OpenFlags::WRONLY).unwrap());

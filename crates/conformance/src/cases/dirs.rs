@@ -1,10 +1,10 @@
-//! Names, look-ups, listings, making and removing directories.
+//! Names, lookups, listings, creation and removal of directories.
 
 use crate::fixture::{ROOT, attr, counts_directories, dir, errno, file, find, list, must_find, name, names, rename};
 use std::collections::BTreeSet;
 use vnode::{Errno, Kind, Layer, Name, OpenFlags};
 
-/// Any bytes but `/` and NUL, up to 255 of them.
+/// Any bytes except `/` and NUL, up to 255 of them.
 pub fn names_are_bytes(layer: &dyn Layer) {
     let root = layer.root();
     let long = [b'x'; 255];
@@ -18,8 +18,8 @@ pub fn names_are_bytes(layer: &dyn Layer) {
     assert!(list(&root).is_empty());
 }
 
-/// A look-up of what is not there is not an error.
-pub fn looking_for_nothing_finds_nothing(layer: &dyn Layer) {
+/// A negative lookup is not an error.
+pub fn lookup_of_missing_names(layer: &dyn Layer) {
     let root = layer.root();
     assert!(find(&root, "nothing").is_none());
     file(&root, "something", b"");
@@ -30,8 +30,8 @@ pub fn looking_for_nothing_finds_nothing(layer: &dyn Layer) {
     assert_eq!(errno(root.rmdir(&ROOT, name("something"))), Errno::NOENT);
 }
 
-/// `EEXIST`, whatever is there and whatever is to be made.
-pub fn making_what_exists_fails(layer: &dyn Layer) {
+/// `EEXIST` for every type of existing and new object.
+pub fn creating_existing_names_fails(layer: &dyn Layer) {
     let root = layer.root();
     let target = file(&root, "f", b"").vnode;
     dir(&root, "d");
@@ -47,7 +47,7 @@ pub fn making_what_exists_fails(layer: &dyn Layer) {
     assert_eq!(names(&root), ["d", "f", "s"]);
 }
 
-/// Every entry once, with its kind; `.` and `..` never.
+/// Every entry is listed once with its type; `.` and `..` are not listed.
 pub fn listings_are_complete(layer: &dyn Layer) {
     let root = layer.root();
     assert!(list(&root).is_empty());
@@ -60,7 +60,7 @@ pub fn listings_are_complete(layer: &dyn Layer) {
     assert_eq!(found, expected.map(|(name, kind)| (name.as_bytes().to_vec(), kind)));
 }
 
-/// One page of a listing: what is after `cookie`, up to `count` entries.
+/// Returns one page of a listing: up to `count` entries after `cookie`.
 fn page(dir: &std::sync::Arc<dyn vnode::Vnode>, cookie: u64, count: usize) -> Vec<(u64, Vec<u8>)> {
     let mut page = Vec::new();
     dir.readdir(&ROOT, cookie, &mut |entry| {
@@ -74,7 +74,7 @@ fn page(dir: &std::sync::Arc<dyn vnode::Vnode>, cookie: u64, count: usize) -> Ve
     page
 }
 
-/// An entry that did not fit comes first the next time, whatever the size of the pages.
+/// An entry that did not fit is the first one of the next page, for any page size.
 pub fn listings_resume_at_any_cookie(layer: &dyn Layer) {
     let root = layer.root();
     let expected: Vec<String> = (0..50).map(|i| format!("entry-{i:02}")).collect();
@@ -93,13 +93,13 @@ pub fn listings_resume_at_any_cookie(layer: &dyn Layer) {
         }
         assert_eq!(seen, whole, "pages of {size}");
     }
-    // Any cookie, in any order.
+    // Resume at every cookie, in any order.
     for (at, (cookie, _)) in whole.iter().enumerate().rev() {
         assert_eq!(page(&root, *cookie, usize::MAX), whole[at + 1..]);
     }
 }
 
-/// What exists throughout is listed exactly once while other entries come and go.
+/// Entries that exist throughout are listed exactly once while others are added and removed.
 pub fn listings_survive_changes(layer: &dyn Layer) {
     let root = layer.root();
     for i in 0..60 {
@@ -123,7 +123,7 @@ pub fn listings_survive_changes(layer: &dyn Layer) {
     assert_eq!((seen.len(), unique.len()), (60, 60));
 }
 
-/// Larger than any buffer on the way.
+/// Directories larger than any buffer.
 pub fn large_directories_are_listed_once(layer: &dyn Layer) {
     let root = layer.root();
     let dir = dir(&root, "large");
@@ -137,7 +137,7 @@ pub fn large_directories_are_listed_once(layer: &dyn Layer) {
     assert_eq!(numbers.len(), 2000);
 }
 
-/// In a vnode, in its attributes, in listings; and no two objects share one.
+/// The vnode, its attributes and listings report the same number, and no two objects share one.
 pub fn numbers_agree_everywhere(layer: &dyn Layer) {
     let root = layer.root();
     let sub = dir(&root, "d");
@@ -158,7 +158,7 @@ pub fn numbers_agree_everywhere(layer: &dyn Layer) {
     assert_eq!(all.len(), 6);
 }
 
-/// Two, and one for each directory below.
+/// Two, plus one per subdirectory.
 pub fn link_counts_of_directories(layer: &dyn Layer) {
     let root = layer.root();
     if !counts_directories(&root) {
@@ -176,7 +176,7 @@ pub fn link_counts_of_directories(layer: &dyn Layer) {
     assert_eq!(attr(&root).nlink, before);
 }
 
-/// Only empty directories.
+/// Only empty directories can be removed.
 pub fn removing_directories(layer: &dyn Layer) {
     let root = layer.root();
     let a = dir(&root, "a");
@@ -188,11 +188,11 @@ pub fn removing_directories(layer: &dyn Layer) {
     root.rmdir(&ROOT, name("a")).unwrap();
     assert!(find(&root, "a").is_none());
     assert_eq!(names(&root), ["f"]);
-    // The name is free for anything.
+    // The name can be reused by any type.
     file(&root, "a", b"x");
 }
 
-/// Who still holds one finds nothing and makes nothing.
+/// A removed directory that is still referenced has no entries, and none can be created.
 pub fn removed_directories_are_empty(layer: &dyn Layer) {
     let root = layer.root();
     let gone = dir(&root, "gone");
@@ -205,13 +205,13 @@ pub fn removed_directories_are_empty(layer: &dyn Layer) {
     assert_eq!(errno(gone.mkdir(&ROOT, name("x"), 0o755)), Errno::NOENT);
     assert_eq!(errno(gone.link(&ROOT, name("x"), &other)), Errno::NOENT);
     assert_eq!(errno(rename(&root, "other", &gone, "x")), Errno::NOENT);
-    // Another of the name is another.
+    // A new directory of the same name is a different object.
     let again = dir(&root, "gone");
     file(&again, "x", b"");
     assert!(list(&gone).is_empty());
 }
 
-/// `ENOTDIR` from everything else.
+/// `ENOTDIR` for all other types.
 pub fn only_directories_have_entries(layer: &dyn Layer) {
     let root = layer.root();
     let f = file(&root, "f", b"").vnode;
@@ -232,7 +232,7 @@ pub fn only_directories_have_entries(layer: &dyn Layer) {
     assert_eq!(names(&root), ["f", "s"]);
 }
 
-/// Deeper than what is kept open on the way.
+/// Deeper than the number of directories kept open.
 pub fn deep_trees(layer: &dyn Layer) {
     let mut at = layer.root();
     let mut all = vec![at.clone()];
@@ -246,7 +246,7 @@ pub fn deep_trees(layer: &dyn Layer) {
         again = must_find(&again, "deeper").vnode;
     }
     assert_eq!(crate::fixture::bytes(&must_find(&again, "bottom").vnode), b"found");
-    // The held ones, in an order that no cache likes.
+    // Access the held vnodes in an order that defeats caches.
     for i in (0..300).map(|i| (i * 7) % 301) {
         assert_eq!(names(&all[i]), ["deeper"]);
     }

@@ -3,7 +3,7 @@
 use crate::fixture::{ROOT, attr, bytes, dir, errno, file, find, must_find, name, names, read_from, rename};
 use vnode::{Errno, Kind, Layer, OpenFlags, SetAttr, SetTime, Time, XattrFlags};
 
-/// Number, count, bytes and attributes.
+/// Number, link count, data and attributes.
 pub fn hard_links_are_one_object(layer: &dyn Layer) {
     let root = layer.root();
     let d = dir(&root, "d");
@@ -27,7 +27,7 @@ pub fn hard_links_are_one_object(layer: &dyn Layer) {
     assert_eq!(root.link(&ROOT, name("p2"), &p).unwrap().attr.ino, p.id());
 }
 
-/// To directories, and over what exists.
+/// To directories, and onto existing names.
 pub fn links_that_can_not_be(layer: &dyn Layer) {
     let root = layer.root();
     let d = dir(&root, "d");
@@ -39,7 +39,7 @@ pub fn links_that_can_not_be(layer: &dyn Layer) {
     assert_eq!(names(&root), ["d"]);
 }
 
-/// Everything works on them, through the open file and through the vnode.
+/// Unlinked files remain fully usable through the open file and the vnode.
 pub fn unlinked_files_live_while_held(layer: &dyn Layer) {
     let root = layer.root();
     let (entry, open) = root.create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
@@ -58,7 +58,7 @@ pub fn unlinked_files_live_while_held(layer: &dyn Layer) {
     assert_eq!(entry.vnode.setattr(&ROOT, &set, None).unwrap().mtime, time);
     assert_eq!(bytes(&entry.vnode), b"bef");
     entry.vnode.setxattr(&ROOT, b"user.x", b"v", XattrFlags::default()).unwrap();
-    // The name can be used again, for another.
+    // The name can be reused for another object.
     let other = file(&root, "f", b"other");
     assert_ne!(other.attr.ino, entry.attr.ino);
     assert_eq!(read_from(&*open, 0, 99), b"bef");
@@ -72,7 +72,7 @@ pub fn unlinking_a_directory_fails(layer: &dyn Layer) {
     assert_eq!(names(&root), ["d"]);
 }
 
-/// `O_TMPFILE`, and giving it a name.
+/// `O_TMPFILE`, followed by linking.
 pub fn unnamed_files(layer: &dyn Layer) {
     let root = layer.root();
     let (entry, open) = match root.tmpfile(&ROOT, 0o600, OpenFlags::RDWR) {
@@ -94,7 +94,7 @@ pub fn unnamed_files(layer: &dyn Layer) {
     assert!(names(&root).is_empty());
 }
 
-/// They are objects of their own and never followed.
+/// Symbolic links are objects of their own and never followed.
 pub fn symbolic_links(layer: &dyn Layer) {
     let root = layer.root();
     file(&root, "target", b"t");
@@ -117,7 +117,7 @@ pub fn symbolic_links(layer: &dyn Layer) {
     assert!(target.uid == 0 && target.mtime != time && target.perm() == 0o644);
 }
 
-/// Also of what nobody has open, and of what was replaced.
+/// Including files that are not open, and replaced files.
 pub fn vnodes_of_removed_files_answer(layer: &dyn Layer) {
     let root = layer.root();
     let f = file(&root, "f", b"f").vnode;

@@ -1,10 +1,10 @@
-//! Objects by their numbers, and their names.
+//! Finding objects by number, and their names.
 
 use crate::fixture::{ROOT, attr, bytes, dir, errno, file, must_find, name, names, rename};
 use std::sync::Arc;
 use vnode::{Errno, Kind, Layer, OpenFlags, Vnode};
 
-/// What is remembered of an object that nobody holds.
+/// The remembered properties of an object without references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     number: u64,
@@ -17,14 +17,15 @@ fn identity(vnode: &Arc<dyn Vnode>) -> Identity {
     Identity { number: vnode.id(), generation: vnode.generation(), kind: vnode.kind() }
 }
 
-/// The vnode of the number, which must be the same object.
+/// Returns the vnode with this number, after checking that it is the same object.
 fn by_number(layer: &dyn Layer, of: Identity) -> Arc<dyn Vnode> {
     let vnode = layer.vnode(&ROOT, of.number).unwrap_or_else(|errno| panic!("{of:?}: {errno}"));
     assert_eq!(identity(&vnode), of);
     vnode
 }
 
-/// Number of the directory and name, for each name of the object. Each must lead to it.
+/// Returns the directory's number and the name of each name of the object, after checking that each
+/// refers to it.
 fn names_of(vnode: &Arc<dyn Vnode>) -> Vec<(u64, String)> {
     let mut all = Vec::new();
     vnode
@@ -43,7 +44,7 @@ fn at(dir: &Arc<dyn Vnode>, name: &str) -> (u64, String) {
     (dir.id(), name.to_owned())
 }
 
-/// Of every kind, also in nested directories.
+/// Objects of every type, including in nested directories.
 pub fn objects_are_found_by_number(layer: &dyn Layer) {
     let root = layer.root();
     let (inner, numbers) = {
@@ -61,7 +62,7 @@ pub fn objects_are_found_by_number(layer: &dyn Layer) {
     assert_eq!(bytes(&by_number(layer, regular)), b"found");
     assert_eq!(by_number(layer, link).readlink(&ROOT).unwrap(), b"target");
     assert_eq!(attr(&by_number(layer, fifo)).kind(), Kind::Fifo);
-    // Without a look-up on the way: a directory that only its number has led to.
+    // Without an earlier lookup: a directory found only by number.
     let e = by_number(layer, inner);
     assert_eq!(names(&e), ["f", "p", "s"]);
     assert_eq!(must_find(&e, "f").vnode.id(), regular.number);
@@ -75,7 +76,8 @@ pub fn objects_are_found_by_number(layer: &dyn Layer) {
     assert_eq!(bytes(&by_number(layer, regular)), b"again");
 }
 
-/// Of directories, files with one name and several, before and after a rename; none of the root.
+/// Names of directories and of files with one or several names, before and after a rename; the root
+/// has none.
 pub fn names_are_told(layer: &dyn Layer) {
     let root = layer.root();
     let d = dir(&root, "d");
@@ -106,7 +108,7 @@ pub fn names_are_told(layer: &dyn Layer) {
     assert_eq!(names_of(&f), [at(&d, "h")]);
 }
 
-/// Renamed, with another name, in a renamed directory: the number leads there.
+/// After a rename, a hard link or a rename of a parent directory, the number finds the object.
 pub fn numbers_lead_to_what_was_renamed(layer: &dyn Layer) {
     let root = layer.root();
     let (a, b, f, g) = {
@@ -129,7 +131,7 @@ pub fn numbers_lead_to_what_was_renamed(layer: &dyn Layer) {
     assert_eq!(names_of(&by_number(layer, g)), [(b.number, "k".to_owned())]);
 }
 
-/// Removed, and made up.
+/// Numbers of removed objects, and invented numbers.
 pub fn numbers_of_nothing_are_stale(layer: &dyn Layer) {
     let root = layer.root();
     let numbers = {
@@ -146,7 +148,7 @@ pub fn numbers_of_nothing_are_stale(layer: &dyn Layer) {
     drop((held, d));
     root.rmdir(&ROOT, name("d")).unwrap();
     for gone in numbers {
-        // Somebody may still hold it, but it has no name and no other object has its number.
+        // The object may still be in use, but it has no name, and no other object has its number.
         if let Ok(vnode) = layer.vnode(&ROOT, gone.number) {
             assert!(
                 vnode.getattr(&ROOT).is_err_and(|e| e == Errno::STALE) || names_of_removed(&vnode) == 0,

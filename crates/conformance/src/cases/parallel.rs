@@ -1,4 +1,4 @@
-//! Several threads at once. What comes out is certain, whatever the order was.
+//! Concurrent threads. The result is deterministic for any interleaving.
 
 use crate::fixture::{ROOT, attr, bytes, counts_directories, dir, file, find, list, name, names, rename, user};
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use vnode::{Errno, Layer, OpenFlags};
 const THREADS: u32 = 4;
 const EACH: u32 = 60;
 
-/// Each makes its own names as its own user, all want one more.
+/// Each thread creates its own names as its own user, and all compete for one more name.
 pub fn makers_in_one_directory(layer: &dyn Layer) {
     let root = layer.root();
     let shared = dir(&root, "shared");
@@ -50,7 +50,7 @@ pub fn makers_in_one_directory(layer: &dyn Layer) {
     }
 }
 
-/// Each moves its files to and fro, through directories that are renamed meanwhile.
+/// Each thread moves its files back and forth through directories that are being renamed.
 pub fn movers_between_directories(layer: &dyn Layer) {
     let root = layer.root();
     let (a, b) = (dir(&root, "a"), dir(&root, "b"));
@@ -82,7 +82,7 @@ pub fn movers_between_directories(layer: &dyn Layer) {
     assert!(names(&b).is_empty());
 }
 
-/// No reader disturbs another's position.
+/// Concurrent readers do not affect each other's position.
 pub fn readers_of_one_directory(layer: &dyn Layer) {
     let root = layer.root();
     for i in 0..200 {

@@ -1,4 +1,4 @@
-//! Renames, with all flags.
+//! Renames with all flags.
 
 use crate::fixture::{ROOT, attr, bytes, counts_directories, dir, errno, file, find, must_find, name, names, rename};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ fn rename_with(from: &Arc<dyn Vnode>, old: &str, to: &Arc<dyn Vnode>, new: &str,
     from.rename(&ROOT, name(old), to, name(new), flags)
 }
 
-/// Within a directory and between two, of every kind.
+/// Within a directory and between directories, for every type.
 pub fn plain_renames(layer: &dyn Layer) {
     let root = layer.root();
     let (a, b) = (dir(&root, "a"), dir(&root, "b"));
@@ -31,7 +31,7 @@ pub fn plain_renames(layer: &dyn Layer) {
     assert_eq!(must_find(&b, "s3").vnode.readlink(&ROOT).unwrap(), b"target");
 }
 
-/// A file by a file, an empty directory by a directory.
+/// A file replaces a file; a directory replaces an empty directory.
 pub fn renames_replace(layer: &dyn Layer) {
     let root = layer.root();
     file(&root, "new", b"new");
@@ -51,7 +51,7 @@ pub fn renames_replace(layer: &dyn Layer) {
     assert_eq!(names(&root), ["old", "y"]);
 }
 
-/// Nothing has changed after any of them.
+/// Failed renames change nothing.
 pub fn renames_that_can_not_be(layer: &dyn Layer) {
     let root = layer.root();
     let (a, full) = (dir(&root, "a"), dir(&root, "full"));
@@ -61,7 +61,7 @@ pub fn renames_that_can_not_be(layer: &dyn Layer) {
     assert_eq!(errno(rename(&root, "nothing", &root, "n")), Errno::NOENT);
     assert_eq!(errno(rename(&root, "f", &root, "a")), Errno::ISDIR);
     assert_eq!(errno(rename(&root, "a", &root, "f")), Errno::NOTDIR);
-    // POSIX allows either.
+    // POSIX allows either errno.
     assert!(matches!(rename(&root, "a", &root, "full"), Err(Errno::NOTEMPTY | Errno::EXIST)));
     assert_eq!(errno(rename(&root, "a", &a, "c")), Errno::INVAL);
     assert_eq!(errno(rename(&root, "a", &b, "c")), Errno::INVAL);
@@ -86,7 +86,7 @@ pub fn rename_noreplace(layer: &dyn Layer) {
     assert_eq!(names(&root), ["b", "c"]);
 }
 
-/// `RENAME_EXCHANGE`: whatever the two are.
+/// `RENAME_EXCHANGE` of any two types.
 pub fn rename_exchange(layer: &dyn Layer) {
     let root = layer.root();
     let (a, b) = (dir(&root, "a"), dir(&root, "b"));
@@ -110,7 +110,7 @@ pub fn rename_exchange(layer: &dyn Layer) {
     assert_eq!(bytes(&must_find(&root, "x").vnode), b"y");
 }
 
-/// `RENAME_WHITEOUT`: what can do it leaves a device 0:0 at the old name, which is an entry like others.
+/// `RENAME_WHITEOUT` leaves a device 0:0 under the old name, which is an ordinary entry.
 pub fn rename_whiteout(layer: &dyn Layer) {
     let root = layer.root();
     let (a, b) = (dir(&root, "a"), dir(&root, "b"));
@@ -118,7 +118,7 @@ pub fn rename_whiteout(layer: &dyn Layer) {
     file(&dir(&a, "d"), "in-d", b"");
     file(&b, "old", b"old");
     match rename_with(&a, "f", &b, "f", WHITEOUT) {
-        // Not every file system can, nor every kind of layer.
+        // Not supported by every file system or layer.
         Err(Errno::INVAL) => {
             assert_eq!((names(&a), names(&b)), (vec!["d".into(), "f".into()], vec!["old".into()]));
             return;
@@ -148,7 +148,7 @@ pub fn rename_whiteout(layer: &dyn Layer) {
     assert_eq!((names(&a), names(&b)), (vec![], vec!["d".into(), "old".into()]));
 }
 
-/// As POSIX has it: both names stay.
+/// As POSIX requires, both names remain.
 pub fn renames_between_names_of_one_file_do_nothing(layer: &dyn Layer) {
     let root = layer.root();
     let f = file(&root, "f", b"f").vnode;
@@ -159,7 +159,7 @@ pub fn renames_between_names_of_one_file_do_nothing(layer: &dyn Layer) {
     assert_eq!(attr(&f).nlink, 2);
 }
 
-/// Held vnodes of what is inside go on working.
+/// Held vnodes of objects in the directory remain valid.
 pub fn renamed_directories_keep_their_contents(layer: &dyn Layer) {
     let root = layer.root();
     let a = dir(&root, "a");
@@ -177,7 +177,7 @@ pub fn renamed_directories_keep_their_contents(layer: &dyn Layer) {
     assert_eq!(attr(&f).nlink, 0);
 }
 
-/// As they must for everything that goes by them.
+/// Numbers identify objects, so they must not change.
 pub fn numbers_survive_renames(layer: &dyn Layer) {
     let root = layer.root();
     let d = dir(&root, "d");

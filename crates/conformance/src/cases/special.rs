@@ -1,4 +1,4 @@
-//! Fifos, sockets, devices.
+//! FIFOs, sockets and devices.
 
 use crate::fixture::{ROOT, attr, errno, must_find, name};
 use vnode::{Errno, Kind, Layer, OpenFlags, SetAttr};
@@ -22,7 +22,7 @@ pub fn every_kind_of_node(layer: &dyn Layer) {
     assert_eq!(errno(root.mknod(&ROOT, name("d"), 0o040_755, 0)), Errno::PERM);
 }
 
-/// That is the kernel's work; their attributes are as all others'.
+/// Opening them is done by the kernel. Their attributes behave like those of other objects.
 pub fn special_files_can_not_be_opened(layer: &dyn Layer) {
     let root = layer.root();
     for (at, mode) in [("fifo", 0o010_640), ("socket", 0o140_640), ("null", 0o020_640)] {

@@ -33,8 +33,8 @@ impl SplitTerminator for [u8] {
     }
 }
 
-/// Set, read, listed, replaced, removed.
-pub fn attributes_are_kept(layer: &dyn Layer) {
+/// Extended attributes can be set, read, listed, replaced and removed.
+pub fn xattrs_are_stored(layer: &dyn Layer) {
     let root = layer.root();
     let f = file(&root, "f", b"").vnode;
     assert_eq!(get(&f, "user.a"), Err(Errno::NODATA));
@@ -54,7 +54,7 @@ pub fn attributes_are_kept(layer: &dyn Layer) {
     assert_eq!(errno(f.setxattr(&ROOT, b"nonsense.a", b"", ANY)), Errno::OPNOTSUPP);
 }
 
-/// Directories, symbolic links, special files; never of what a link points to.
+/// On directories, symbolic links and special files. Links are not followed.
 pub fn attributes_of_everything(layer: &dyn Layer) {
     let root = layer.root();
     let target = file(&root, "target", b"").vnode;
@@ -84,7 +84,7 @@ pub fn attribute_flags(layer: &dyn Layer) {
     assert_eq!(get(&f, "user.a"), Ok(b"z".to_vec()));
 }
 
-/// An empty buffer asks for the size, one that is too small gets `ERANGE`.
+/// An empty buffer queries the size; a buffer that is too small gets `ERANGE`.
 pub fn attribute_sizes(layer: &dyn Layer) {
     let f = file(&layer.root(), "f", b"").vnode;
     f.setxattr(&ROOT, b"user.a", &[7; 100], ANY).unwrap();
@@ -98,7 +98,7 @@ pub fn attribute_sizes(layer: &dyn Layer) {
     assert_eq!(errno(f.setxattr(&ROOT, b"user.a", &[0; 65_537], ANY)), Errno::TOOBIG);
 }
 
-/// An ACL as it is stored: version 2, entries of tag, permissions, id.
+/// Encodes an ACL: version 2, entries of tag, permissions and ID.
 fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut acl = 2u32.to_le_bytes().to_vec();
     for (tag, perm, id) in entries {
@@ -111,7 +111,7 @@ fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
 
 const NONE: u32 = u32::MAX;
 
-/// They take the umask's place.
+/// Default ACLs replace the umask.
 pub fn default_acls(layer: &dyn Layer) {
     let root = layer.root();
     let d = dir(&root, "d");
@@ -130,12 +130,12 @@ pub fn default_acls(layer: &dyn Layer) {
     assert_eq!(get(&sub.vnode, "system.posix_acl_default"), Ok(default));
     let n = d.mknod(&cx, name("n"), 0o010_644, 0).unwrap();
     assert_eq!(n.attr.perm(), 0o640);
-    // Without one the umask is back.
+    // Without a default ACL, the umask applies again.
     let (g, _) = root.create(&cx, name("g"), 0o666, OpenFlags::RDWR).unwrap();
     assert_eq!(g.attr.perm(), 0o600);
 }
 
-/// And ACLs modes.
+/// chmod updates the ACL, and setting an ACL updates the mode.
 pub fn modes_follow_acls(layer: &dyn Layer) {
     let f = file(&layer.root(), "f", b"").vnode;
     let set = acl(&[(1, 6, NONE), (2, 7, 1000), (4, 4, NONE), (0x10, 6, NONE), (0x20, 1, NONE)]);
@@ -147,14 +147,14 @@ pub fn modes_follow_acls(layer: &dyn Layer) {
     f.setattr(&ROOT, &SetAttr { mode: Some(0o700), ..SetAttr::default() }, None).unwrap();
     let expected = acl(&[(1, 7, NONE), (2, 7, 1000), (4, 4, NONE), (0x10, 0, NONE), (0x20, 0, NONE)]);
     assert_eq!(get(&f, "system.posix_acl_access"), Ok(expected));
-    // It is no error to take away an ACL that is not there.
+    // Removing a missing ACL is not an error.
     for _ in 0..2 {
         f.removexattr(&ROOT, b"system.posix_acl_access").unwrap();
         assert_eq!(get(&f, "system.posix_acl_access"), Err(Errno::NODATA));
     }
 }
 
-/// As a native file system does it by itself.
+/// Like a native file system.
 pub fn writing_drops_capabilities(layer: &dyn Layer) {
     let f = file(&layer.root(), "f", b"").vnode;
     // Version 2, effective, CAP_NET_RAW permitted.

@@ -2,10 +2,10 @@ use super::rng::Rng;
 use core::fmt;
 use vnode::RenameFlags;
 
-/// Few names, so that operations meet.
+/// Few names, so that operations collide.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// Files that are kept open.
+/// Number of files kept open.
 pub(super) const SLOTS: usize = 4;
 
 const MODES: [u32; 8] = [0o644, 0o600, 0o755, 0o777, 0o2775, 0o4755, 0o1777, 0o2644];
@@ -20,7 +20,7 @@ const XATTRS: [&str; 3] = ["user.one", "user.two", "trusted.three"];
 const NODES: [(u32, u64); 5] = [(0o100_000, 0), (0o010_000, 0), (0o140_000, 0), (0o020_000, 0x103), (0o060_000, 0x700)];
 const TARGETS: [&str; 4] = ["a", "../b", "/nowhere", "a/b/c"];
 
-/// Names from the root down.
+/// Path components from the root.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Path(pub Vec<&'static str>);
 
@@ -37,18 +37,18 @@ impl fmt::Debug for Path {
     }
 }
 
-/// Who does it.
+/// The caller of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// File-system uid.
+    /// File-system user ID.
     pub uid: u32,
-    /// File-system gid.
+    /// File-system group ID.
     pub gid: u32,
-    /// Its umask.
+    /// The umask.
     pub umask: u32,
 }
 
-/// One operation. Slots are open files.
+/// An operation. Slots are open files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Op {
@@ -82,8 +82,8 @@ pub enum Op {
 }
 
 impl Op {
-    /// The next one. Makes more than it removes while there is little, and the other way round, by the choice of paths: deep ones
-    /// mostly do not exist.
+    /// Generates the next operation. The choice of paths balances creation and removal: deep paths
+    /// usually do not exist.
     pub fn random(rng: &mut Rng) -> Self {
         let at = Path::random(rng);
         let slot = rng.below(SLOTS as u64) as usize;

@@ -7,7 +7,7 @@ use vnode::{
     XattrFlags,
 };
 
-/// What must not differ between two file systems.
+/// The attributes that must not differ between two file systems.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
     mode: u32,
@@ -28,14 +28,14 @@ impl fmt::Debug for Summary {
 impl Summary {
     fn of(attr: Attr, count_directories: bool) -> Self {
         let is_dir = attr.kind() == Kind::Directory;
-        // The size of a directory says something about the file system only.
+        // The size of a directory is specific to the file system.
         let size = if is_dir { 0 } else { attr.size };
         let nlink = if is_dir && !count_directories { 0 } else { attr.nlink };
         Self { mode: attr.mode, uid: attr.uid, gid: attr.gid, nlink, size, rdev: attr.rdev }
     }
 }
 
-/// What an operation answered.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Answer {
@@ -45,7 +45,7 @@ pub enum Answer {
     Bytes(Vec<u8>),
     Count(u64),
     Names(Vec<(Vec<u8>, Kind)>),
-    /// There is no open file in the slot.
+    /// The slot has no open file.
     Idle,
     Failed(Errno),
 }
@@ -53,7 +53,7 @@ pub enum Answer {
 /// An open file and its vnode.
 type Slot = Option<(Arc<dyn Vnode>, Arc<dyn OpenFile>)>;
 
-/// A layer that operations are done on, with some files open.
+/// A layer under test, with some open files.
 #[derive(Debug)]
 pub struct Side {
     root: Arc<dyn Vnode>,
@@ -66,17 +66,18 @@ fn caller(caller: Caller) -> Cx<'static> {
 }
 
 impl Side {
-    /// With nothing open. `count_directories`: do link counts of directories belong to the answers?
+    /// Creates a side without open files. `count_directories`: whether to compare link counts of
+    /// directories.
     #[must_use]
     pub fn new(layer: &dyn Layer, count_directories: bool) -> Self {
         Self { root: layer.root(), slots: Default::default(), count_directories }
     }
 
-    /// Does it.
+    /// Applies an operation.
     pub fn apply(&mut self, op: &Op) -> Answer {
         match (op, self.run(op)) {
             (_, Ok(answer)) => answer,
-            // POSIX allows either for a directory that is not empty; XFS prefers the other one.
+            // POSIX allows either errno for a non-empty directory; XFS returns the other one.
             (Op::Rename { flags, .. }, Err(Errno::EXIST)) if !flags.no_replace => Answer::Failed(Errno::NOTEMPTY),
             (_, Err(errno)) => Answer::Failed(errno),
         }
@@ -126,7 +127,7 @@ impl Side {
         }
     }
 
-    /// The object that a path leads to; symbolic links are not followed.
+    /// Resolves a path without following symbolic links.
     fn at(&self, path: &Path) -> Result<Arc<dyn Vnode>> {
         let mut at = self.root.clone();
         for part in &path.0 {
@@ -135,7 +136,7 @@ impl Side {
         Ok(at)
     }
 
-    /// The directory of a path, and the last name.
+    /// Returns the parent directory of a path and the last name.
     fn parent(&self, path: &Path) -> Result<(Arc<dyn Vnode>, vnode::Name<'static>)> {
         let (last, above) = path.0.split_last().ok_or(Errno::INVAL)?;
         Ok((self.at(&Path(above.to_vec()))?, name(last)))

@@ -1,11 +1,11 @@
-//! Directories of the host that go with the test.
+//! Host directories that are removed after the test.
 #![allow(clippy::disallowed_methods, reason = "it makes the directories that it works on")]
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory that is removed in the end.
+/// A directory that is removed when dropped.
 pub(crate) struct Scratch(PathBuf);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -17,7 +17,7 @@ impl Scratch {
         Self(path)
     }
 
-    /// An empty directory in it.
+    /// Creates an empty subdirectory.
     pub(crate) fn fresh(&self) -> PathBuf {
         let path = self.0.join(NEXT.fetch_add(1, Ordering::Relaxed).to_string());
         std::fs::create_dir(&path).unwrap();

@@ -43,8 +43,8 @@ pub struct Gate {
 impl Gate {
     fn looked_up(&self, cx: &Cx<'_>) {
         if let Some(time) = *self.lifetime.lock().unwrap() {
-            cx.names_for_at_most(time);
-            cx.attributes_for_at_most(time * 2);
+            cx.limit_name_lifetime(time);
+            cx.limit_attr_lifetime(time * 2);
             *self.groups.lock().unwrap() = cx.groups().map(<[u32]>::to_vec);
         }
     }

@@ -1,4 +1,4 @@
-//! Operations as hooks in Rust see them, made of what the C ABI says of them.
+//! Conversion of operations from the C ABI to the form that Rust hooks see.
 
 use super::remote::Remote;
 use crate::abi;
@@ -6,12 +6,12 @@ use crate::convert::{set_in, slice};
 use vnode::{Errno, Name, OpenFlags, RenameFlags, Result, SetAttr, XattrFlags};
 use wrapfs::hooks::{Object, Op, OpKind};
 
-/// Shows `see` an operation of the server's.
+/// Calls `see` with an operation of the server.
 ///
 /// # Safety
-/// An operation of the server's.
+/// `op` is an operation from the server.
 pub(super) unsafe fn with_op<R>(op: &abi::Op, see: impl FnOnce(&Op<'_>) -> R) -> Result<R> {
-    // SAFETY: this function's contract.
+    // SAFETY: guaranteed by the caller.
     let (one, other, name, new_name, data, set) = unsafe {
         let other = if op.other.is_null() { None } else { Some(Remote::new(op.other)?) };
         (Remote::new(op.object)?, other, slice(op.name), slice(op.new_name), slice(op.data), op.set.as_ref())
@@ -25,7 +25,7 @@ pub(super) unsafe fn with_op<R>(op: &abi::Op, see: impl FnOnce(&Op<'_>) -> R) ->
     Ok(see(&args.op(kind)?))
 }
 
-/// What an operation is made of again.
+/// The arguments of an operation.
 struct Args<'a> {
     op: &'a abi::Op,
     object: &'a Object<'a>,
@@ -79,7 +79,7 @@ impl<'a> Args<'a> {
             OpKind::Fallocate => Op::Fallocate { file, mode, offset, len },
             OpKind::Seek => Op::Seek { file, offset },
             OpKind::Copy => Op::Copy { file, offset, len },
-            // No hook is shown these.
+            // These are never passed to hooks.
             OpKind::Reflink | OpKind::Sync | OpKind::Names | OpKind::Vnode | OpKind::Control => return Err(Errno::IO),
         })
     }

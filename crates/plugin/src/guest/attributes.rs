@@ -1,4 +1,4 @@
-//! Functions of the C ABI that call hooks for attributes.
+//! C ABI functions that call the attribute hooks.
 
 use super::mounted::{code, enter};
 use super::remote::Remote;
@@ -22,7 +22,7 @@ unsafe extern "C" fn decode_attr(
     attr: *mut abi::Attr,
 ) -> c_int {
     code(guard(|| {
-        // SAFETY: what the server calls with, by the header.
+        // SAFETY: the header guarantees the server's arguments.
         let ((mounted, cx), file, out) =
             unsafe { (enter(me, caller)?, Remote::new(file)?, attr.as_mut().ok_or(Errno::IO)?) };
         let mut attr = attr_in(out).ok_or(Errno::IO)?;
@@ -40,7 +40,7 @@ unsafe extern "C" fn encode_attr(
     set: *mut abi::SetAttr,
 ) -> c_int {
     code(guard(|| {
-        // SAFETY: what the server calls with, by the header.
+        // SAFETY: the header guarantees the server's arguments.
         let ((mounted, cx), file, out) =
             unsafe { (enter(me, caller)?, Remote::new(file)?, set.as_mut().ok_or(Errno::IO)?) };
         let mut set = set_in(out).ok_or(Errno::IO)?;
@@ -59,7 +59,7 @@ unsafe extern "C" fn encode_mode(
     mode: *mut u32,
 ) -> c_int {
     code(guard(|| {
-        // SAFETY: what the server calls with, by the header.
+        // SAFETY: the header guarantees the server's arguments.
         let ((mounted, cx), dir, mode) =
             unsafe { (enter(me, caller)?, Remote::new(dir)?, mode.as_mut().ok_or(Errno::IO)?) };
         let hook = mounted.hooks.attributes.as_ref().ok_or(Errno::IO)?;

@@ -1,4 +1,4 @@
-//! Functions of the C ABI that call a codec, whose data have another size.
+//! C ABI functions that call a codec, which changes the size of data.
 
 use super::mounted::{Mounted, code, put};
 use super::server::guard;
@@ -18,19 +18,19 @@ pub(super) static CODEC: abi::Codec = abi::Codec {
     decode: Some(decode),
 };
 
-/// The codec of an instance.
+/// Returns the codec of an instance.
 ///
 /// # Safety
-/// `me` was made by [`super::instance::instance`].
+/// `me` was created by [`super::instance::instance`].
 unsafe fn resizing<'a>(me: *mut c_void) -> Result<&'a (Arc<dyn BlockCodec>, Foreign)> {
-    // SAFETY: this function's contract.
+    // SAFETY: guaranteed by the caller.
     let mounted = unsafe { me.cast::<Mounted>().as_ref() }.ok_or(Errno::IO)?;
     mounted.hooks.resizing.as_ref().ok_or(Errno::IO)
 }
 
 unsafe extern "C" fn storage(me: *mut c_void, out: *mut abi::Storage) -> c_int {
     code(guard(|| {
-        // SAFETY: made by `instance`, and the server's room, by the header.
+        // SAFETY: `me` was created by `instance`, and the header guarantees the server's buffer.
         let ((codec, foreign), out) = unsafe { (resizing(me)?, out.as_mut().ok_or(Errno::IO)?) };
         let foreign = match foreign {
             Foreign::Plain => abi::FOREIGN_PLAIN,
@@ -42,16 +42,16 @@ unsafe extern "C" fn storage(me: *mut c_void, out: *mut abi::Storage) -> c_int {
 }
 
 unsafe extern "C" fn max_encoded(me: *mut c_void, plain: usize) -> usize {
-    // SAFETY: made by `instance`, by the header.
+    // SAFETY: the header guarantees that `me` was created by `instance`.
     let most = guard(|| unsafe { resizing(me) }.map(|(codec, _)| codec.max_encoded(plain)));
-    // Which the server refuses.
+    // The server rejects 0.
     most.unwrap_or(0)
 }
 
 /// # Safety
-/// A place of the server's.
+/// `at` comes from the server.
 unsafe fn place(at: *const abi::BlockAt) -> Result<BlockAt> {
-    // SAFETY: this function's contract.
+    // SAFETY: guaranteed by the caller.
     let at = unsafe { at.as_ref() }.ok_or(Errno::IO)?;
     Ok(BlockAt { file: at.file, block: at.block })
 }
@@ -64,13 +64,13 @@ unsafe extern "C" fn encode(
     capacity: usize,
 ) -> i64 {
     let made = guard(|| {
-        // SAFETY: what the server calls with, by the header.
+        // SAFETY: the header guarantees the server's arguments.
         let ((codec, _), at, plain) = unsafe { (resizing(me)?, place(at)?, slice(plain)) };
         let mut encoded = Vec::with_capacity(capacity);
         codec.encode(&at, plain, &mut encoded)?;
         Ok(encoded)
     });
-    // SAFETY: the server's room, by the header.
+    // SAFETY: the header guarantees the server's buffer.
     unsafe { put(made, out, capacity) }
 }
 
@@ -82,7 +82,7 @@ unsafe extern "C" fn decode(
     len: usize,
 ) -> c_int {
     code(guard(|| {
-        // SAFETY: what the server calls with, by the header: room for `len` bytes.
+        // SAFETY: the header guarantees the server's arguments: room for `len` bytes.
         let ((codec, _), at, encoded, out) =
             unsafe { (resizing(me)?, place(at)?, slice(encoded), core::slice::from_raw_parts_mut(out, len)) };
         codec.decode(&at, encoded, out)?;

@@ -1,4 +1,4 @@
-//! Functions of the C ABI that call hooks for data of the same size.
+//! C ABI functions that call the data hooks, which keep the size.
 
 use super::mounted::{Mounted, code, enter};
 use super::remote::Remote;
@@ -18,17 +18,17 @@ pub(super) static DATA: abi::Data = abi::Data {
 
 unsafe extern "C" fn block_size(me: *mut c_void) -> usize {
     let size = guard(|| {
-        // SAFETY: made by `instance`, by the header.
+        // SAFETY: the header guarantees that `me` was created by `instance`.
         let mounted = unsafe { me.cast::<Mounted>().as_ref() }.ok_or(Errno::IO)?;
         Ok(mounted.hooks.data.as_ref().ok_or(Errno::IO)?.block_size())
     });
-    // Which the server refuses.
+    // The server rejects 0.
     size.unwrap_or(0)
 }
 
 unsafe extern "C" fn applies(me: *mut c_void, caller: *const abi::Caller, file: *const abi::Object) -> c_int {
     code(guard(|| {
-        // SAFETY: what the server calls with, by the header.
+        // SAFETY: the header guarantees the server's arguments.
         let ((mounted, cx), file) = unsafe { (enter(me, caller)?, Remote::new(file)?) };
         Ok(mounted.hooks.data.as_ref().ok_or(Errno::IO)?.applies(&cx, &file.lent())?.into())
     }))
@@ -46,7 +46,8 @@ macro_rules! blocks {
             len: usize,
         ) -> c_int {
             code(guard(|| {
-                // SAFETY: what the server calls with, by the header: two buffers of `len` bytes that don't overlap.
+                // SAFETY: the header guarantees the server's arguments: two buffers of `len` bytes
+                // that don't overlap.
                 let ((mounted, cx), file, from, to) = unsafe {
                     let from = core::slice::from_raw_parts(from, len);
                     (enter(me, caller)?, Remote::new(file)?, from, core::slice::from_raw_parts_mut(to, len))

@@ -1,7 +1,7 @@
-//! What an object says of itself, and how its hooks are made.
+//! What a plugin exports, and how its hooks are created.
 
 use super::instance;
-use super::server::{guard, meet};
+use super::server::{guard, set_server};
 use crate::abi;
 use crate::convert::slice;
 use core::ffi::{c_char, c_int};
@@ -11,43 +11,43 @@ use vnode::Errno;
 use wrapfs::hooks::{Hooks, Matching};
 use wrapfs::{LayerType, Settings};
 
-/// Makes the hooks of a layer as its options say.
+/// Creates the hooks of a layer from its options.
 pub type MakeHooks = fn(&Settings) -> Result<Hooks, String>;
 
-/// What an object exports, made when it is first asked for.
+/// What a plugin exports, created on first use.
 #[derive(Debug)]
 pub struct Declared(OnceLock<Exported>);
 
 #[derive(Debug)]
 struct Exported {
     layer: abi::Layer,
-    /// What the layer's pointers point to.
+    /// Owns what the pointers in the exported layer refer to.
     _options: Vec<abi::Spec>,
     _texts: Vec<CString>,
 }
 
-// SAFETY: nothing of it is changed once it is made.
+// SAFETY: never modified after creation.
 unsafe impl Send for Exported {}
 // SAFETY: as for Send.
 unsafe impl Sync for Exported {}
 
 impl Declared {
-    /// Nothing yet.
+    /// Returns an empty value.
     #[must_use]
     #[allow(clippy::new_without_default)]
     pub const fn new() -> Self {
         Self(OnceLock::new())
     }
 
-    /// What is exported.
+    /// Returns what the plugin exports.
     pub fn get(&'static self, kind: &LayerType, open: abi::Open) -> *const abi::Layer {
         &raw const self.0.get_or_init(|| Exported::of(kind, open)).layer
     }
 
-    /// Makes an instance: what an object's `open` does.
+    /// Creates an instance: the `open` function of the plugin.
     ///
     /// # Safety
-    /// Called with what the server calls `open` with.
+    /// The arguments are those of the server's call of `open`.
     pub unsafe fn open(
         make: MakeHooks,
         host: *const abi::Host,
@@ -57,73 +57,74 @@ impl Declared {
         error: *mut c_char,
         room: usize,
     ) -> c_int {
-        // SAFETY: this function's contract.
-        unsafe { meet(host) };
+        // SAFETY: guaranteed by the caller.
+        unsafe { set_server(host) };
         let made = guard(|| {
-            // SAFETY: settings of the server's, by the header.
+            // SAFETY: the header guarantees the server's settings.
             let settings = unsafe { read(settings, count) };
             Ok(settings.and_then(|settings| make(&settings)))
         });
         let done = match made {
-            // SAFETY: the server's instance, by the header.
-            Ok(Ok(hooks)) => unsafe { hand_over(host, instance, hooks) },
+            // SAFETY: the header guarantees the server's instance.
+            Ok(Ok(hooks)) => unsafe { write_instance(host, instance, hooks) },
             Ok(Err(wrong)) => Err(wrong),
             Err(errno) => return -errno.raw_os_error(),
         };
         let Err(wrong) = done else { return 0 };
         let len = wrong.len().min(room.saturating_sub(1));
-        // SAFETY: `room` bytes of the server's, by the header, of which the last keeps its NUL.
+        // SAFETY: `room` bytes from the server, by the header, of which the last keeps its NUL.
         unsafe { core::ptr::copy_nonoverlapping(wrong.as_ptr(), error.cast(), len) };
         -Errno::INVAL.raw_os_error()
     }
 }
 
-/// Writes what the server knows of an instance: an older one has less.
+/// Writes the part of an instance that the server knows. An older server knows less.
 ///
 /// # Safety
-/// `out` has the size that it says, and `host` is the server's.
-unsafe fn hand_over(host: *const abi::Host, out: *mut abi::Instance, hooks: Hooks) -> Result<(), String> {
-    // SAFETY: this function's contract; every version has a number there.
+/// `out` has the size that its field states, and `host` comes from the server.
+unsafe fn write_instance(host: *const abi::Host, out: *mut abi::Instance, hooks: Hooks) -> Result<(), String> {
+    // SAFETY: guaranteed by the caller; every version has this field.
     let minor = unsafe { (&raw const (*host).minor).read() };
-    fits_an_object(&hooks)?;
-    needs_no_more_than(&hooks, minor)?;
-    // SAFETY: this function's contract; every version has a size there.
+    check_supported(&hooks)?;
+    check_minor(&hooks, minor)?;
+    // SAFETY: guaranteed by the caller; every version has this field.
     let known = unsafe { (&raw const (*out).size).read() };
     let made = instance::instance(hooks);
-    // SAFETY: as many bytes as both have.
+    // SAFETY: copies only bytes that both sides have.
     unsafe {
         core::ptr::copy_nonoverlapping((&raw const made).cast::<u8>(), out.cast(), known.min(size_of_val(&made)));
     };
     Ok(())
 }
 
-/// Refuses hooks that the interface lacks. Without this check they would be ignored: a format that encrypts, for example, would
-/// store plain data.
-fn fits_an_object(hooks: &Hooks) -> Result<(), String> {
+/// Rejects hooks that the C ABI lacks. Without this check they would be ignored: a format that
+/// encrypts, for example, would store plain data.
+fn check_supported(hooks: &Hooks) -> Result<(), String> {
     let missing =
-        [(hooks.commands.is_some(), "has commands of its own"), (hooks.format.is_some(), "has a file format")];
+        [(hooks.commands.is_some(), "has control-channel commands"), (hooks.format.is_some(), "has a file format")];
     match missing.iter().find(|(has, _)| *has) {
-        Some((_, what)) => Err(format!("it {what}, which a layer in an object file can't have")),
+        Some((_, what)) => Err(format!("it {what}, which plugins do not support; build the layer into the server")),
         None => Ok(()),
     }
 }
 
-/// Refuses hooks that an older server would not call: the layer would be another one without them.
-fn needs_no_more_than(hooks: &Hooks, minor: u32) -> Result<(), String> {
+/// Rejects hooks that an older server would not call, because the layer would behave differently
+/// without them.
+fn check_minor(hooks: &Hooks, minor: u32) -> Result<(), String> {
     let merges = hooks.names.as_ref().is_some_and(|names| names.matching() != Matching::Exact);
     let needs = [
         (hooks.resizing.is_some(), abi::MINOR_OF_CODECS, "it changes the size of data"),
-        (merges, abi::MINOR_OF_MATCHING, "several of its names mean one entry"),
+        (merges, abi::MINOR_OF_MATCHING, "it merges names"),
         (hooks.read_only, abi::MINOR_OF_LOWER, "it is read-only"),
-        (hooks.paths, abi::MINOR_OF_LOWER, "it asks for paths"),
-        (hooks.objects.is_some(), abi::MINOR_OF_LOWER, "it keeps state with objects"),
-        (hooks.store.is_some(), abi::MINOR_OF_LOWER, "it has a store of names"),
+        (hooks.paths, abi::MINOR_OF_LOWER, "it queries paths"),
+        (hooks.objects.is_some(), abi::MINOR_OF_LOWER, "it keeps state for objects"),
+        (hooks.store.is_some(), abi::MINOR_OF_LOWER, "it has a name store"),
     ];
     match needs.iter().find(|(needed, since, _)| *needed && minor < *since) {
         Some((_, since, what)) => {
             let major = abi::MAJOR;
             Err(format!(
-                "{what}, which needs a server of version {major}.{since} of the interface: this is {major}.{minor}"
+                "{what}, which requires version {major}.{since} of the interface, but this server has {major}.{minor}"
             ))
         }
         None => Ok(()),
@@ -131,16 +132,16 @@ fn needs_no_more_than(hooks: &Hooks, minor: u32) -> Result<(), String> {
 }
 
 /// # Safety
-/// `count` settings at `settings`, each as the header says.
+/// `settings` points to `count` settings as the header defines them.
 unsafe fn read(settings: *const abi::Setting, count: usize) -> Result<Settings, String> {
     let mut all = Settings::new();
     for i in 0..count {
-        // SAFETY: one of `count` (this function's contract), whose name ends with a NUL.
+        // SAFETY: an element of the array (guaranteed by the caller), whose name ends with a NUL.
         let (name, value) = unsafe {
             let setting = settings.add(i).read();
             (CStr::from_ptr(setting.name), slice(setting.value))
         };
-        let name = name.to_str().map_err(|_| "an option's name is not text".to_owned())?;
+        let name = name.to_str().map_err(|_| "an option's name is not UTF-8".to_owned())?;
         all.insert(name, value);
     }
     Ok(all)
@@ -149,7 +150,7 @@ unsafe fn read(settings: *const abi::Setting, count: usize) -> Result<Settings, 
 impl Exported {
     fn of(kind: &LayerType, open: abi::Open) -> Self {
         let mut texts = Vec::new();
-        // What has a NUL in it ends there.
+        // A string that contains a NUL ends there.
         let mut text = |text: &str| {
             let text = CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default();
             let at = text.as_ptr();
@@ -183,7 +184,7 @@ impl Exported {
 
 #[cfg(test)]
 mod tests {
-    use super::fits_an_object;
+    use super::check_supported;
     use wrapfs::hooks::{FileFormat, FormatBlock, Hooks, Layout, Object};
     use wrapfs::vnode::{Cx, Result};
 
@@ -207,9 +208,9 @@ mod tests {
 
     #[test]
     fn a_file_format_is_refused_instead_of_ignored() {
-        assert_eq!(fits_an_object(&Hooks::new()), Ok(()));
+        assert_eq!(check_supported(&Hooks::new()), Ok(()));
         let layout = Layout::new(0, 4096, 4128).unwrap();
-        let refused = fits_an_object(&Hooks::new().format(layout, Format)).unwrap_err();
-        assert_eq!(refused, "it has a file format, which a layer in an object file can't have");
+        let refused = check_supported(&Hooks::new().format(layout, Format)).unwrap_err();
+        assert_eq!(refused, "it has a file format, which plugins do not support; build the layer into the server");
     }
 }

@@ -1,4 +1,4 @@
-//! What an instance of a layer in Rust is for the server.
+//! Instances of a layer in Rust, as the server sees them.
 
 use super::attributes::ATTRIBUTES;
 use super::codec::CODEC;
@@ -14,7 +14,7 @@ use crate::abi;
 use core::ffi::c_void;
 use wrapfs::hooks::{Hooks, Matching};
 
-/// What an instance is for the server.
+/// Returns the instance for the server.
 pub(super) fn instance(hooks: Hooks) -> abi::Instance {
     const fn at<T>(there: bool, table: &'static T) -> *const T {
         if there { core::ptr::from_ref(table) } else { core::ptr::null() }
@@ -45,14 +45,14 @@ pub(super) fn instance(hooks: Hooks) -> abi::Instance {
     }
 }
 
-/// The `close` of every layer that is exported from Rust.
+/// The `close` function of every layer exported from Rust.
 pub(super) unsafe extern "C" fn close(me: *mut c_void) {
     if me.is_null() {
         return;
     }
-    // SAFETY: made by `instance`, and closed once, by the header.
+    // SAFETY: by the header, created by `instance` and closed once.
     let mounted = unsafe { Box::from_raw(me.cast::<Mounted>()) };
-    // A hook that panics while it ends has ended.
+    // A hook that panics while being dropped has been dropped anyway.
     let _ = guard(|| {
         drop(mounted);
         Ok(())

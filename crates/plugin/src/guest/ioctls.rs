@@ -1,4 +1,4 @@
-//! The function of the C ABI that calls the hook for ioctls.
+//! C ABI function that calls the ioctl hook.
 
 use super::mounted::{code, enter};
 use super::remote::Remote;
@@ -22,17 +22,17 @@ unsafe extern "C" fn ioctl(
     result: *mut i32,
 ) -> c_int {
     code(guard(|| {
-        // SAFETY: what the server calls with, by the header.
+        // SAFETY: the header guarantees the server's arguments.
         let ((mounted, cx), file, input) = unsafe { (enter(me, caller)?, Remote::new(file)?, slice(input)) };
         let room = if capacity == 0 {
             &mut []
         } else {
-            // SAFETY: the server's room for that many bytes, by the header.
+            // SAFETY: the header guarantees a buffer of that many bytes.
             unsafe { core::slice::from_raw_parts_mut(out, capacity) }
         };
         let hook = mounted.hooks.ioctls.as_ref().ok_or(Errno::IO)?;
         let Some(reply) = hook.ioctl(&cx, &file.lent(), cmd, input, room)? else { return Ok(0) };
-        // SAFETY: the server's, by the header.
+        // SAFETY: the header guarantees the server's pointers.
         unsafe {
             out_len.write(reply.len);
             result.write(reply.result);

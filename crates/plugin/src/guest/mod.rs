@@ -1,4 +1,4 @@
-//! The layer's side of the border, for layers in Rust: [`export!`](crate::export).
+//! The plugin's side of the C ABI, for layers in Rust: [`export!`](crate::export).
 
 mod arguments;
 mod attributes;
@@ -17,23 +17,24 @@ mod store;
 
 pub use declared::{Declared, MakeHooks};
 
-/// Makes the crate's shared object (`crate-type = ["cdylib"]`) a layer that the server can load: of a [`wrapfs::LayerType`], for its name and its
-/// options, and of a function that makes the hooks.
+/// Turns the crate's shared object (`crate-type = ["cdylib"]`) into a plugin that the server can
+/// load. The arguments are a [`wrapfs::LayerType`], for its name and options, and a function that
+/// creates the hooks.
 ///
 /// ```
 /// use wrapfs::hooks::{Attributes, Hooks};
 /// use wrapfs::{Build, LayerType, Settings, Template, Traits};
 ///
 /// #[derive(Debug)]
-/// struct AsItIs;
-/// impl Attributes for AsItIs {}
+/// struct Identity;
+/// impl Attributes for Identity {}
 ///
 /// fn hooks(_settings: &Settings) -> Result<Hooks, String> {
-///     Ok(Hooks::new().attributes(AsItIs))
+///     Ok(Hooks::new().attributes(Identity))
 /// }
 ///
 /// pub const LAYER: LayerType = LayerType {
-///     name: "as-it-is",
+///     name: "identity",
 ///     about: "changes nothing",
 ///     options: &[],
 ///     build: Build::Over(&|lower, settings| Ok(Template::over(lower).hooks(hooks(settings)?).build())),
@@ -43,12 +44,13 @@ pub use declared::{Declared, MakeHooks};
 /// plugin::export!(LAYER, hooks);
 /// ```
 ///
-/// In an object a hook's [`wrapfs::hooks::Object::lower`] answers what strata_layer.h offers of the layer below, and `EOPNOTSUPP` to all else:
-/// `names`, `refused`, `statfs`, `ioctl` and `control` of vnodes, `flush`, `copy_from` and `reflink_from` of open files.
+/// In a plugin, [`wrapfs::hooks::Object::lower`] supports the operations of the layer below that
+/// strata_layer.h offers. All others return `EOPNOTSUPP`: `names`, `refused`, `statfs`, `ioctl` and
+/// `control` of vnodes; `flush`, `copy_from` and `reflink_from` of open files.
 #[macro_export]
 macro_rules! export {
     ($layer:expr, $hooks:expr) => {
-        /// What the server asks for when it loads this object.
+        /// The function that the server calls when it loads this plugin.
         #[unsafe(no_mangle)]
         pub extern "C" fn strata_layer_v1() -> *const $crate::abi::Layer {
             static DECLARED: $crate::guest::Declared = $crate::guest::Declared::new();
@@ -60,7 +62,7 @@ macro_rules! export {
                 error: *mut ::core::ffi::c_char,
                 room: usize,
             ) -> ::core::ffi::c_int {
-                // SAFETY: called by the server, as the header says.
+                // SAFETY: called by the server as the header defines.
                 unsafe { $crate::guest::Declared::open($hooks, host, settings, count, instance, error, room) }
             }
             DECLARED.get(&$layer, open)

@@ -1,4 +1,4 @@
-//! Functions of the C ABI that call hooks for names.
+//! C ABI functions that call the name hooks.
 
 use super::mounted::{Mounted, enter, put};
 use super::remote::Remote;
@@ -29,11 +29,11 @@ macro_rules! names {
             capacity: usize,
         ) -> i64 {
             let made = guard(|| {
-                // SAFETY: what the server calls with, by the header.
+                // SAFETY: the header guarantees the server's arguments.
                 let ((mounted, cx), dir, name) = unsafe { (enter(me, caller)?, Remote::new(dir)?, slice(name)) };
                 mounted.hooks.names.as_ref().ok_or(Errno::IO)?.$function(&cx, &dir.lent(), name)
             });
-            // SAFETY: the server's room, by the header.
+            // SAFETY: the header guarantees the server's buffer.
             unsafe { put(made, out, capacity) }
         }
     )* };
@@ -49,11 +49,11 @@ macro_rules! targets {
             capacity: usize,
         ) -> i64 {
             let made = guard(|| {
-                // SAFETY: what the server calls with, by the header.
+                // SAFETY: the header guarantees the server's arguments.
                 let ((mounted, cx), target) = unsafe { (enter(me, caller)?, slice(target)) };
                 mounted.hooks.names.as_ref().ok_or(Errno::IO)?.$function(&cx, target)
             });
-            // SAFETY: the server's room, by the header.
+            // SAFETY: the header guarantees the server's buffer.
             unsafe { put(made, out, capacity) }
         }
     )* };
@@ -63,6 +63,6 @@ names! { encode_filename decode_filename fold_filename }
 targets! { encode_target decode_target }
 
 unsafe extern "C" fn matching(me: *mut c_void) -> c_int {
-    // SAFETY: `instance` made it, and it lives until `close`.
+    // SAFETY: created by `instance`, and valid until `close`.
     unsafe { me.cast::<Mounted>().as_ref() }.map_or(abi::MATCHING_EXACT, |mounted| mounted.matching)
 }

@@ -1,4 +1,4 @@
-//! The function of the C ABI that says that an object is gone.
+//! C ABI function that reports that an object is no longer in use.
 
 use super::mounted::Mounted;
 use super::remote::detached;
@@ -10,9 +10,10 @@ use vnode::Errno;
 pub(super) static OBJECTS: abi::Objects = abi::Objects { size: size_of::<abi::Objects>(), freed: Some(freed) };
 
 unsafe extern "C" fn freed(me: *mut c_void, id: u64, state: *mut c_void) {
-    // A hook that panics has been told.
+    // A panic of the hook has been logged.
     let _ = guard(|| {
-        // SAFETY: made by `instance`, and a state that was attached, which nobody has any more, by the header.
+        // SAFETY: by the header, `me` was created by `instance`, and the attached state is no
+        // longer referenced.
         let (mounted, state) = unsafe { (me.cast::<Mounted>().as_ref().ok_or(Errno::IO)?, detached(state)) };
         if let Some(hook) = &mounted.hooks.objects {
             hook.freed(id, state);

@@ -1,4 +1,4 @@
-//! Functions of the C ABI that call hooks for whole operations.
+//! C ABI functions that call the operations hook.
 
 use super::arguments::with_op;
 use super::mounted::{Mounted, code, enter};
@@ -18,7 +18,7 @@ pub(super) static OPERATIONS: abi::Operations = abi::Operations {
 };
 
 unsafe extern "C" fn interest(me: *mut c_void) -> u64 {
-    // SAFETY: made by `instance`, by the header.
+    // SAFETY: the header guarantees that `me` was created by `instance`.
     unsafe { me.cast::<Mounted>().as_ref() }.map_or(u64::MAX, |mounted| mounted.interest)
 }
 
@@ -29,13 +29,13 @@ unsafe extern "C" fn before(
     reply: *mut abi::Reply,
 ) -> c_int {
     code(guard(|| {
-        // SAFETY: what the server calls with, by the header.
+        // SAFETY: the header guarantees the server's arguments.
         let ((mounted, cx), op) = unsafe { (enter(me, caller)?, op.as_ref().ok_or(Errno::IO)?) };
         let hook = mounted.hooks.operations.as_ref().ok_or(Errno::IO)?;
-        // SAFETY: as before.
+        // SAFETY: as above.
         match unsafe { with_op(op, |op| hook.before(&cx, op)) }?? {
             Verdict::Proceed => Ok(0),
-            // SAFETY: the server's reply, by the header.
+            // SAFETY: the header guarantees the server's reply buffer.
             Verdict::Answer(answer) => unsafe { fill(reply, answer) },
         }
     }))
@@ -49,15 +49,15 @@ unsafe extern "C" fn after(
     reply: *mut abi::Reply,
 ) -> c_int {
     code(guard(|| {
-        // SAFETY: what the server calls with, by the header.
+        // SAFETY: the header guarantees the server's arguments.
         let ((mounted, cx), op, answer) =
             unsafe { (enter(me, caller)?, op.as_ref().ok_or(Errno::IO)?, answer.as_ref().ok_or(Errno::IO)?) };
         let hook = mounted.hooks.operations.as_ref().ok_or(Errno::IO)?;
-        // SAFETY: as before.
+        // SAFETY: as above.
         let instead = unsafe { with_op(op, |op| with_answer(answer, |answer| hook.after(&cx, op, answer))) }??;
         match instead {
             Instead::Keep => Ok(0),
-            // SAFETY: the server's reply, by the header.
+            // SAFETY: the header guarantees the server's reply buffer.
             Instead::Of(Ok(answer)) => unsafe { fill(reply, answer) },
             Instead::Of(Err(errno)) => Err(errno),
         }
@@ -65,9 +65,10 @@ unsafe extern "C" fn after(
 }
 
 /// # Safety
-/// A reply of the server's.
+/// `reply` comes from the server.
 unsafe fn fill(reply: *mut abi::Reply, answer: Reply) -> Result<c_int> {
-    // SAFETY: this function's contract. Through the pointer, since what follows the reply is the server's.
+    // SAFETY: guaranteed by the caller. Access through the pointer, because the server's data
+    // follows the reply.
     unsafe {
         (*reply).kind = match answer {
             Reply::Done => abi::DONE,
@@ -93,24 +94,24 @@ unsafe fn fill(reply: *mut abi::Reply, answer: Reply) -> Result<c_int> {
 }
 
 /// # Safety
-/// An answer of the server's.
+/// `answer` comes from the server.
 unsafe fn with_answer<R>(answer: &abi::Answer, see: impl FnOnce(Result<Answer<'_>>) -> R) -> Result<R> {
     if answer.error != 0 {
         return Ok(see(Err(Errno::from_raw_os_error(-answer.error))));
     }
     let attr = || -> Result<Attr> {
-        // SAFETY: null, or attributes of the server's (this function's contract).
+        // SAFETY: null, or attributes from the server (guaranteed by the caller).
         attr_in(unsafe { answer.attr.as_ref() }.ok_or(Errno::IO)?).ok_or(Errno::IO)
     };
     Ok(match answer.kind {
         abi::DONE => see(Ok(Answer::Done)),
         abi::MISSING => see(Ok(Answer::Missing)),
         abi::ATTR => see(Ok(Answer::Attr(&attr()?))),
-        // SAFETY: bytes of the server's (this function's contract).
+        // SAFETY: bytes from the server (guaranteed by the caller).
         abi::BYTES => see(Ok(Answer::Bytes(unsafe { slice(answer.data) }))),
         abi::COUNT => see(Ok(Answer::Count(answer.count))),
         abi::OBJECT => {
-            // SAFETY: an object of the server's (this function's contract).
+            // SAFETY: an object of the server's (guaranteed by the caller).
             let object = unsafe { Remote::new(answer.object) }?;
             see(Ok(Answer::Object(&object.lent(), &attr()?)))
         }

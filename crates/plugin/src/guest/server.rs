@@ -1,4 +1,4 @@
-//! The server that loaded this object: what it offers, and what it answers.
+//! The server that loaded this plugin: the functions that it offers.
 
 use crate::abi;
 use core::ffi::c_int;
@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use vnode::{Errno, Result};
 
-/// What the server offers that this object was loaded by: as much of it as both know.
+/// The functions offered by the server, as far as both sides know them.
 static SERVER: OnceLock<Server> = OnceLock::new();
 
 #[derive(Debug)]
@@ -16,13 +16,15 @@ pub(super) struct Server {
     pub(super) lower: abi::Lower,
 }
 
-/// Copies a table that begins with its size, as far as both sides know it; what the other one lacks is `NULL`.
+/// Copies the part of a table that both sides know. The table begins with its size; missing fields
+/// are `NULL`.
 ///
 /// # Safety
-/// `at` is a table of the server's, and `T` one that may have any of its pointers `NULL`.
+/// `at` is a table from the server, and any pointer in `T` may be `NULL`.
 unsafe fn copied<T>(at: *const T) -> T {
     let mut table = MaybeUninit::<T>::zeroed();
-    // SAFETY: this function's contract; every table begins with its size, and as many bytes as both have are copied.
+    // SAFETY: guaranteed by the caller; every table begins with its size, and only bytes that both
+    // sides have are copied.
     unsafe {
         let known = at.cast::<usize>().read().min(size_of::<T>());
         core::ptr::copy_nonoverlapping(at.cast::<u8>(), table.as_mut_ptr().cast(), known);
@@ -30,13 +32,13 @@ unsafe fn copied<T>(at: *const T) -> T {
     }
 }
 
-/// Remembers the server.
+/// Stores the server's functions.
 ///
 /// # Safety
-/// The server's table, by the header.
-pub(super) unsafe fn meet(host: *const abi::Host) {
+/// `host` is the server's table as the header defines it.
+pub(super) unsafe fn set_server(host: *const abi::Host) {
     SERVER.get_or_init(|| {
-        // SAFETY: this function's contract; all that these have are numbers and pointers.
+        // SAFETY: guaranteed by the caller; these structs contain only numbers and pointers.
         unsafe {
             let host = copied(host);
             let lower = match host.lower {
@@ -48,36 +50,37 @@ pub(super) unsafe fn meet(host: *const abi::Host) {
     });
 }
 
-/// Calls a hook. Nothing unwinds into the server: a hook that panics answers `EIO`, and what it said is in the server's log.
+/// Calls a hook. No panic unwinds into the server: a hook that panics returns `EIO`, and the panic
+/// is logged by the server.
 pub(super) fn guard<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        complain(&format!("a hook panicked: {}", text.unwrap_or("it did not say why")));
+        log_error(&format!("a hook panicked: {}", text.unwrap_or("no message")));
         Err(Errno::IO)
     })
 }
 
-fn complain(text: &str) {
+fn log_error(text: &str) {
     const ERROR: c_int = 1;
     if let Some(log) = SERVER.get().and_then(|server| server.host.log) {
-        // SAFETY: the server's function, with text that lives during the call.
+        // SAFETY: calls the server's function; the text outlives the call.
         unsafe { log(ERROR, text.as_ptr().cast(), text.len()) };
     }
 }
 
-/// What a function answers that this server lacks.
+/// Returned for a function that this server lacks.
 pub(super) const NO: Errno = Errno::OPNOTSUPP;
 
-/// The server.
+/// Returns the server's functions.
 ///
 /// # Errors
-/// [`NO`] before there is one.
+/// [`NO`] before the server is known.
 pub(super) fn server() -> Result<&'static Server> {
     SERVER.get().ok_or(NO)
 }
 
-/// The error of a function's answer.
+/// Converts a function's result to an errno.
 pub(super) fn errno(code: i64) -> Errno {
     match code.checked_neg().and_then(|code| i32::try_from(code).ok()) {
         Some(code @ 1..4096) => Errno::from_raw_os_error(code),
@@ -85,12 +88,12 @@ pub(super) fn errno(code: i64) -> Errno {
     }
 }
 
-/// The result of a function that answers 0 or an error.
+/// Converts the result of a function that returns 0 or an error.
 pub(super) fn done(code: c_int) -> Result<()> {
     if code == 0 { Ok(()) } else { Err(errno(code.into())) }
 }
 
-/// The result of a function that answers a length or an error.
+/// Converts the result of a function that returns a length or an error.
 pub(super) fn length(answer: i64) -> Result<usize> {
     usize::try_from(answer).map_err(|_| errno(answer))
 }

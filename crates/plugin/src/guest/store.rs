@@ -1,4 +1,4 @@
-//! Functions of the C ABI that call a store of names in Rust.
+//! C ABI functions that call a name store in Rust.
 
 use super::mounted::{Mounted, code, enter, put};
 use super::server::guard;
@@ -20,13 +20,13 @@ pub(super) static STORE: abi::NameStore = abi::NameStore {
 };
 
 /// # Safety
-/// `me` was made by [`super::instance::instance`].
+/// `me` was created by [`super::instance::instance`].
 unsafe fn store<'a>(me: *mut c_void) -> Result<&'a dyn NameStore> {
-    // SAFETY: this function's contract.
+    // SAFETY: guaranteed by the caller.
     unsafe { me.cast::<Mounted>().as_ref() }.and_then(|mounted| mounted.hooks.store.as_deref()).ok_or(Errno::IO)
 }
 
-/// Puts a name into room for one; answers its length.
+/// Copies a name into a buffer and returns its length.
 fn name_into(name: &[u8], room: &mut [u8]) -> Result<usize> {
     room.get_mut(..name.len()).ok_or(Errno::NAMETOOLONG)?.copy_from_slice(name);
     Ok(name.len())
@@ -34,7 +34,7 @@ fn name_into(name: &[u8], room: &mut [u8]) -> Result<usize> {
 
 unsafe extern "C" fn role(me: *mut c_void, name: Bytes, other: *mut u8, other_len: *mut usize) -> c_int {
     code(guard(|| {
-        // SAFETY: what the server calls with, by the header: room for a name.
+        // SAFETY: the header guarantees the server's arguments: room for a name.
         let (store, name, room, len) = unsafe {
             let room = core::slice::from_raw_parts_mut(other, NAME_ROOM - 1);
             (store(me)?, slice(name), room, other_len.as_mut().ok_or(Errno::IO)?)
@@ -53,7 +53,8 @@ unsafe extern "C" fn role(me: *mut c_void, name: Bytes, other: *mut u8, other_le
 
 unsafe extern "C" fn long_name(me: *mut c_void, encoded: Bytes, out: *mut abi::LongName) -> c_int {
     code(guard(|| {
-        // SAFETY: what the server calls with, by the header: room for as much content as it says.
+        // SAFETY: the header guarantees the server's arguments: room for as much content as it
+        // says.
         let (store, encoded, out, room) = unsafe {
             let out = out.as_mut().ok_or(Errno::IO)?;
             let room = core::slice::from_raw_parts_mut(out.content, out.content_capacity);
@@ -75,22 +76,22 @@ unsafe extern "C" fn encoded_name(
     capacity: usize,
 ) -> i64 {
     let made = guard(|| {
-        // SAFETY: what the server calls with, by the header.
+        // SAFETY: the header guarantees the server's arguments.
         let (store, object, content) = unsafe { (store(me)?, slice(object), slice(content)) };
         store.encoded_name(object, content).ok_or(Errno::INVAL)
     });
-    // SAFETY: the server's room, by the header.
+    // SAFETY: the header guarantees the server's buffer.
     unsafe { put(made, out, capacity) }
 }
 
 unsafe extern "C" fn side_mode(me: *mut c_void) -> u32 {
-    // SAFETY: made by `instance`, by the header.
+    // SAFETY: the header guarantees that `me` was created by `instance`.
     guard(|| Ok(unsafe { store(me) }?.side_mode())).unwrap_or(0o600)
 }
 
 unsafe extern "C" fn state_file(me: *mut c_void, out: *mut abi::StateFile) -> c_int {
     code(guard(|| {
-        // SAFETY: what the server calls with, by the header.
+        // SAFETY: the header guarantees the server's arguments.
         let (store, out) = unsafe { (store(me)?, out.as_mut().ok_or(Errno::IO)?) };
         let Some(file) = store.state_file() else { return Ok(0) };
         out.name_len = name_into(&file.name, &mut out.name)?;
@@ -101,15 +102,15 @@ unsafe extern "C" fn state_file(me: *mut c_void, out: *mut abi::StateFile) -> c_
 
 unsafe extern "C" fn new_state(me: *mut c_void, caller: *const abi::Caller, out: *mut u8, capacity: usize) -> i64 {
     let made = guard(|| {
-        // SAFETY: what the server calls with, by the header.
+        // SAFETY: the header guarantees the server's arguments.
         let (mounted, cx) = unsafe { enter(me, caller) }?;
         mounted.hooks.store.as_ref().ok_or(Errno::IO)?.new_state(&cx)
     });
-    // SAFETY: the server's room, by the header.
+    // SAFETY: the header guarantees the server's buffer.
     unsafe { put(made, out, capacity) }
 }
 
 unsafe extern "C" fn is_state(me: *mut c_void, state: Bytes) -> c_int {
-    // SAFETY: what the server calls with, by the header.
+    // SAFETY: the header guarantees the server's arguments.
     code(guard(|| Ok(unsafe { store(me)?.is_state(slice(state)) }.into())))
 }

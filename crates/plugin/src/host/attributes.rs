@@ -23,11 +23,10 @@ impl hooks::Attributes for Attributes {
         const HOOK: &str = "decode_attr";
         let Some(decode) = self.table.decode_attr else { return Ok(()) };
         let (caller, mut changed) = (caller_out(cx), attr_out(attr));
-        // SAFETY: the layer's hook, with what lives during the call.
+        // SAFETY: calls the plugin's hook; all arguments outlive the call.
         let code = with(file, |file| unsafe { decode(self.instance.me(), &raw const caller, file, &raw mut changed) });
         self.instance.done_for(cx, HOOK, code)?;
-        *attr =
-            attr_in(&changed).ok_or_else(|| self.instance.complain(HOOK, format_args!("made a time that is none")))?;
+        *attr = attr_in(&changed).ok_or_else(|| self.instance.log_error(HOOK, format_args!("set an invalid time")))?;
         Ok(())
     }
 
@@ -35,18 +34,18 @@ impl hooks::Attributes for Attributes {
         const HOOK: &str = "encode_attr";
         let Some(encode) = self.table.encode_attr else { return Ok(()) };
         let (caller, mut changed) = (caller_out(cx), set_out(set));
-        // SAFETY: the layer's hook, with what lives during the call.
+        // SAFETY: calls the plugin's hook; all arguments outlive the call.
         let code = with(file, |file| unsafe { encode(self.instance.me(), &raw const caller, file, &raw mut changed) });
         self.instance.done_for(cx, HOOK, code)?;
         *set = set_in(&changed)
-            .ok_or_else(|| self.instance.complain(HOOK, format_args!("made a time or a size that is none")))?;
+            .ok_or_else(|| self.instance.log_error(HOOK, format_args!("set an invalid time or size")))?;
         Ok(())
     }
 
     fn encode_mode(&self, cx: &Cx<'_>, dir: &Object<'_>, kind: Kind, mut mode: u32) -> Result<u32> {
         let Some(encode) = self.table.encode_mode else { return Ok(mode) };
         let (caller, bits) = (caller_out(cx), kind.mode_bits());
-        // SAFETY: the layer's hook, with what lives during the call.
+        // SAFETY: calls the plugin's hook; all arguments outlive the call.
         let code = with(dir, |dir| unsafe { encode(self.instance.me(), &raw const caller, dir, bits, &raw mut mode) });
         self.instance.done_for(cx, "encode_mode", code)?;
         Ok(mode)

@@ -18,19 +18,19 @@ impl Codec {
     pub(super) fn new(instance: &Arc<Instance>, table: abi::Codec) -> core::result::Result<(Self, Foreign), String> {
         let ask = must(table.storage, "storage")?;
         let mut storage = abi::Storage::default();
-        // SAFETY: the layer's hook, with room that lives during the call.
+        // SAFETY: calls the plugin's hook; the buffer outlives the call.
         let code = unsafe { ask(instance.me(), &raw mut storage) };
-        instance.done("storage", code).map_err(|errno| format!("how it stores files it does not say: {errno}"))?;
+        instance.done("storage", code).map_err(|errno| format!("its hook storage failed: {errno}"))?;
         let block = storage.block_size;
         if !is_block_size(block) {
             return Err(format!(
-                "its blocks have {block} bytes: a power of two from {BLOCK_MIN} to {BLOCK_MAX} can be"
+                "its block size is {block} bytes; it must be a power of two from {BLOCK_MIN} to {BLOCK_MAX}"
             ));
         }
         let foreign = match storage.foreign {
             abi::FOREIGN_PLAIN => Foreign::Plain,
             abi::FOREIGN_REFUSE => Foreign::Refuse,
-            other => return Err(format!("what becomes of files that are no containers is {other}: 0 or 1 can be")),
+            other => return Err(format!("its `foreign` is {other}; it must be 0 or 1")),
         };
         let codec = Self {
             instance: instance.clone(),
@@ -41,7 +41,9 @@ impl Codec {
         };
         let (most, limit) = (codec.max_encoded(block as usize), encoded_limit(block as usize));
         if !(1..=limit).contains(&most) {
-            return Err(format!("a block of {block} bytes may become {most}: 1 to {limit} can be"));
+            return Err(format!(
+                "its hook max_encoded returned {most} for a block of {block} bytes; it must be from 1 to {limit}"
+            ));
         }
         Ok((codec, foreign))
     }
@@ -61,7 +63,7 @@ impl BlockCodec for Codec {
     }
 
     fn max_encoded(&self, plain: usize) -> usize {
-        // SAFETY: the layer's hook.
+        // SAFETY: calls the plugin's hook.
         unsafe { (self.max_encoded)(self.instance.me(), plain) }
     }
 
@@ -70,12 +72,12 @@ impl BlockCodec for Codec {
         let room = self.max_encoded(plain.len()).min(encoded_limit(plain.len()));
         out.resize(start + room, 0);
         let to = out.get_mut(start..).ok_or(Errno::IO)?.as_mut_ptr();
-        // SAFETY: the layer's hook, with bytes and room for `room` bytes that live during the call.
+        // SAFETY: calls the plugin's hook; input and a buffer of `room` bytes outlive the call.
         let len = unsafe { (self.encode)(self.instance.me(), &raw const at, Bytes::of(plain), to, room) };
         let made = match usize::try_from(len) {
             Ok(len) if (1..=room).contains(&len) => Ok(len),
             Ok(len) => {
-                Err(self.instance.complain("encode", format_args!("answered {len} bytes, with room for {room}")))
+                Err(self.instance.log_error("encode", format_args!("returned {len} bytes for a buffer of {room}")))
             }
             Err(_) => Err(self.instance.errno("encode", len)),
         };
@@ -85,7 +87,7 @@ impl BlockCodec for Codec {
 
     fn decode(&self, at: &BlockAt, encoded: &[u8], out: &mut [u8]) -> Result<()> {
         let at = place(at);
-        // SAFETY: the layer's hook, with bytes and room that live during the call.
+        // SAFETY: calls the plugin's hook; input and buffer outlive the call.
         let code = unsafe {
             (self.decode)(self.instance.me(), &raw const at, Bytes::of(encoded), out.as_mut_ptr(), out.len())
         };

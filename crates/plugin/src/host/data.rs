@@ -18,10 +18,10 @@ pub(super) struct Data {
 impl Data {
     pub(super) fn new(instance: &Arc<Instance>, table: abi::Data) -> core::result::Result<Self, String> {
         let block_size = must(table.block_size, "block_size")?;
-        // SAFETY: the layer's hook.
+        // SAFETY: calls the plugin's hook.
         let block = unsafe { block_size(instance.me()) };
         if !(1..=MAX_BLOCK).contains(&block) {
-            return Err(format!("its blocks have {block} bytes: 1 to {MAX_BLOCK} can be"));
+            return Err(format!("its block size is {block} bytes; it must be from 1 to {MAX_BLOCK}"));
         }
         Ok(Self {
             instance: instance.clone(),
@@ -46,7 +46,8 @@ impl Data {
         }
         let (caller, len, out) = (caller_out(cx), from.len(), to.as_mut_ptr());
         let code = with(at.file, |file| {
-            // SAFETY: the layer's hook, with two buffers of `len` bytes that live during the call and can't overlap.
+            // SAFETY: calls the plugin's hook; the two buffers of `len` bytes outlive the call and
+            // do not overlap.
             unsafe { f(self.instance.me(), &raw const caller, file, at.number, from.as_ptr(), out, len) }
         });
         self.instance.done_for(cx, hook, code)
@@ -61,7 +62,7 @@ impl hooks::Data for Data {
     fn applies(&self, cx: &Cx<'_>, file: &Object<'_>) -> Result<bool> {
         let Some(applies) = self.applies else { return Ok(true) };
         let caller = caller_out(cx);
-        // SAFETY: the layer's hook, with what lives during the call.
+        // SAFETY: calls the plugin's hook; all arguments outlive the call.
         match with(file, |file| unsafe { applies(self.instance.me(), &raw const caller, file) }) {
             0 => Ok(false),
             1 => Ok(true),

@@ -1,4 +1,4 @@
-//! A loaded layer on another one.
+//! An instance of a loaded layer.
 
 use super::attributes::Attributes;
 use super::codec::Codec;
@@ -18,19 +18,20 @@ use std::sync::Arc;
 use vnode::{Cx, Errno, Layer, MAY_BLOCK};
 use wrapfs::{Settings, Template};
 
-/// What most names fit into.
+/// Initial buffer size: enough for most names.
 const USUAL: usize = 512;
 
-/// What the layer calls itself, and the pointer that each of its hooks is given.
+/// The layer's name, and the pointer passed to each of its hooks.
 #[derive(Debug)]
 pub(super) struct Instance {
     name: &'static str,
     me: *mut c_void,
     close: Option<abi::Close>,
-    complained: AtomicBool,
+    error_logged: AtomicBool,
 }
 
-// SAFETY: the header says that hooks are called from many threads at once; the pointer is only passed on to them.
+// SAFETY: the header allows calling hooks from many threads at once; the pointer is only passed to
+// them.
 unsafe impl Send for Instance {}
 // SAFETY: as for Send.
 unsafe impl Sync for Instance {}
@@ -40,21 +41,23 @@ impl Instance {
         self.me
     }
 
-    /// The errno that a hook answered. One that is called for somebody who must not wait may answer that it would have to.
+    /// Converts the result of a hook to an errno. A hook called for a request that must not block
+    /// may return `MAY_BLOCK`.
     pub(super) fn errno_for(&self, cx: &Cx<'_>, hook: &'static str, code: i64) -> Errno {
         if code == -abi::MAY_BLOCK && !cx.may_block { MAY_BLOCK } else { self.errno(hook, code) }
     }
 
-    /// The errno that a hook answered that nobody waits for.
+    /// Converts the result of a hook to an errno, for hooks without a waiting caller.
     pub(super) fn errno(&self, hook: &'static str, code: i64) -> Errno {
-        // Those that Linux has: the kernel answers programs nothing else. Two numbers of them are not in use.
+        // Accept only errnos that Linux defines; the kernel passes no others to programs. Two
+        // numbers in the range are unassigned.
         match code.checked_neg().and_then(|errno| i32::try_from(errno).ok()) {
             Some(errno @ 1..=133) if errno != 41 && errno != 58 => Errno::from_raw_os_error(errno),
-            _ => self.complain(hook, format_args!("answered {code}, which is no errno")),
+            _ => self.log_error(hook, format_args!("returned {code}, which is not an errno")),
         }
     }
 
-    /// The answer of a hook that answers 0 or an errno.
+    /// Converts the result of a hook that returns 0 or an errno.
     pub(super) fn done(&self, hook: &'static str, code: impl Into<i64>) -> vnode::Result<()> {
         match code.into() {
             0 => Ok(()),
@@ -62,7 +65,7 @@ impl Instance {
         }
     }
 
-    /// The same for a hook that is called for somebody.
+    /// Converts the result of a hook that returns 0 or an errno and has a caller.
     pub(super) fn done_for(&self, cx: &Cx<'_>, hook: &'static str, code: impl Into<i64>) -> vnode::Result<()> {
         match code.into() {
             0 => Ok(()),
@@ -70,7 +73,7 @@ impl Instance {
         }
     }
 
-    /// Calls a hook that answers bytes: a second time if they are many.
+    /// Calls a hook that returns bytes, a second time with a larger buffer if needed.
     pub(super) fn bytes_for(
         &self,
         cx: &Cx<'_>,
@@ -85,7 +88,7 @@ impl Instance {
         let mut many = vec![0; len];
         let again = self.length(cx, hook, call(many.as_mut_ptr(), len))?;
         if again > len {
-            return Err(self.complain(hook, format_args!("asked for {len} bytes, and then for {again}")));
+            return Err(self.log_error(hook, format_args!("returned a length of {len} bytes, and then of {again}")));
         }
         many.truncate(again);
         Ok(many)
@@ -96,13 +99,13 @@ impl Instance {
             return Err(self.errno_for(cx, hook, answer));
         }
         let len = usize::try_from(answer).ok().filter(|&len| len <= abi::LONGEST);
-        len.ok_or_else(|| self.complain(hook, format_args!("answered {answer} bytes")))
+        len.ok_or_else(|| self.log_error(hook, format_args!("returned a length of {answer} bytes")))
     }
 
-    /// Says once what is wrong with a layer.
-    pub(super) fn complain(&self, hook: &'static str, what: core::fmt::Arguments<'_>) -> Errno {
-        if !self.complained.swap(true, Ordering::Relaxed) {
-            tracing::error!(layer = self.name, hook, "{what}; no more is said of this layer");
+    /// Logs an error of the layer once, and returns `EIO`.
+    pub(super) fn log_error(&self, hook: &'static str, what: core::fmt::Arguments<'_>) -> Errno {
+        if !self.error_logged.swap(true, Ordering::Relaxed) {
+            tracing::error!(layer = self.name, hook, "{what}; further errors of this layer are not logged");
         }
         Errno::IO
     }
@@ -111,21 +114,29 @@ impl Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         if let Some(close) = self.close {
-            // SAFETY: the function that ends what `open` made, called once, when no hook is left that could be called.
+            // SAFETY: closes what `open` created, once, after the last hook has been dropped.
             unsafe { close(self.me) };
         }
     }
 }
 
-/// Puts a loaded layer on `lower`.
-pub(crate) fn put_on(lower: Arc<dyn Layer>, loaded: &Loaded, settings: &Settings) -> Result<Arc<dyn Layer>, String> {
+/// Creates an instance of a loaded layer on `lower`.
+pub(crate) fn instantiate(
+    lower: Arc<dyn Layer>,
+    loaded: &Loaded,
+    settings: &Settings,
+) -> Result<Arc<dyn Layer>, String> {
     let made = open(loaded, settings)?;
-    // Made before anything is checked, so that what was opened is closed.
-    let instance =
-        Arc::new(Instance { name: loaded.name, me: made.me, close: loaded.close, complained: AtomicBool::new(false) });
+    // Created before any check, so that dropping it closes the plugin's instance after an error.
+    let instance = Arc::new(Instance {
+        name: loaded.name,
+        me: made.me,
+        close: loaded.close,
+        error_logged: AtomicBool::new(false),
+    });
     let mut template = Template::over(lower);
     if made.flags & !abi::FLAGS != 0 {
-        return Err(format!("it sets flags that this server does not know: {:#x}", made.flags & !abi::FLAGS));
+        return Err(format!("it sets flags that this server does not support: {:#x}", made.flags & !abi::FLAGS));
     }
     if made.flags & abi::READ_ONLY != 0 {
         template = template.read_only();
@@ -150,9 +161,7 @@ pub(crate) fn put_on(lower: Arc<dyn Layer>, loaded: &Loaded, settings: &Settings
     }
     if let Some(table) = table(made.codec, "codec")? {
         if !made.data.is_null() {
-            return Err(
-                "it has both data and codec: of these a layer has one, and who needs both makes two layers".to_owned()
-            );
+            return Err("it has both data and codec; use only one, or split it into two layers".to_owned());
         }
         let (codec, foreign) = Codec::new(&instance, table)?;
         template = template.resizing(Arc::new(codec), foreign);
@@ -188,9 +197,9 @@ fn open(loaded: &Loaded, settings: &Settings) -> Result<abi::Instance, String> {
         store: core::ptr::null(),
     };
     let mut error = [0_u8; 1024];
-    // One byte less than there is: it ends with a NUL whatever the layer writes.
+    // Keep the last byte as NUL, whatever the plugin writes.
     let room = error.len() - 1;
-    // SAFETY: the layer's function, with room and settings that live during the call.
+    // SAFETY: calls the plugin's function; buffer and settings outlive the call.
     let code = unsafe {
         (loaded.open)(
             &raw const HOST,
@@ -204,21 +213,25 @@ fn open(loaded: &Loaded, settings: &Settings) -> Result<abi::Instance, String> {
     if code == 0 {
         return Ok(made);
     }
-    let said = CStr::from_bytes_until_nul(&error).map(CStr::to_bytes).unwrap_or_default();
-    if !said.is_empty() {
-        return Err(said.utf8_chunks().flat_map(|chunk| chunk.valid().chars()).filter(|c| !c.is_control()).collect());
+    let message = CStr::from_bytes_until_nul(&error).map(CStr::to_bytes).unwrap_or_default();
+    if !message.is_empty() {
+        return Err(message
+            .utf8_chunks()
+            .flat_map(|chunk| chunk.valid().chars())
+            .filter(|c| !c.is_control())
+            .collect());
     }
     match code {
-        -133..=-1 => Err(format!("it could not be set up: {}", Errno::from_raw_os_error(-code))),
-        code => Err(format!("it could not be set up: it answered {code}, which is no errno")),
+        -133..=-1 => Err(format!("its function open failed: {}", Errno::from_raw_os_error(-code))),
+        code => Err(format!("its function open returned {code}, which is not an errno")),
     }
 }
 
-/// A table of hooks, all of which begin with their size.
+/// A table of hooks. All tables begin with their size.
 pub(super) trait Table: Copy {
-    /// One without hooks.
+    /// A table without hooks.
     const EMPTY: Self;
-    /// How many bytes it had in the first version that had it.
+    /// Size in bytes in the first version that had the table.
     const LEAST: usize;
 }
 
@@ -226,7 +239,7 @@ macro_rules! tables {
     ($($table:ident { $($field:ident),* $(; $($since:ident),*)? })*) => {
         $(impl Table for abi::$table {
             const EMPTY: Self = Self { size: 0, $($field: None),* $(, $($since: None),*)? };
-            // The size, and as many pointers as there are hooks.
+            // The size field, followed by one pointer per hook.
             const LEAST: usize = size_of::<usize>() * (1 + [$(stringify!($field)),*].len());
         })*
     };
@@ -243,28 +256,28 @@ tables! {
     NameStore { role, long_name, encoded_name, side_mode, state_file, new_state, is_state }
 }
 
-/// Reads a table as far as both sides know it.
+/// Reads the part of a table that both sides know.
 fn table<T: Table>(at: *const T, what: &str) -> Result<Option<T>, String> {
     if at.is_null() {
         return Ok(None);
     }
-    // SAFETY: by the header a table, which begins with its size.
+    // SAFETY: by the header, the table begins with its size.
     let size = unsafe { at.cast::<usize>().read_unaligned() };
     if size < T::LEAST {
         return Err(format!(
-            "its table of {what} has {size} bytes, and should have {}: `size` is not set, or it is damaged",
+            "its table of {what} has {size} bytes instead of {}; set `size` to sizeof",
             size_of::<T>()
         ));
     }
     let mut table = T::EMPTY;
     let known = size.min(size_of::<T>());
-    // SAFETY: both tables have at least as many bytes as are copied, and any bits of it are function pointers or NULL, by the header; what an
-    // older one lacks stays NULL.
+    // SAFETY: both tables have at least as many bytes as are copied. By the header they contain
+    // function pointers or NULL; fields that an older table lacks remain NULL.
     unsafe { core::ptr::copy_nonoverlapping(at.cast::<u8>(), (&raw mut table).cast::<u8>(), known) };
     Ok(Some(table))
 }
 
-/// A function that must be there.
+/// Returns a required function.
 pub(super) fn must<F>(function: Option<F>, name: &str) -> Result<F, String> {
-    function.ok_or_else(|| format!("its hook {name} is NULL, and must be given"))
+    function.ok_or_else(|| format!("its hook {name} is NULL; it is required"))
 }

@@ -32,14 +32,15 @@ impl hooks::Ioctls for Ioctls {
         let (mut len, mut result) = (0, 0);
         let code = with(file, |file| {
             let (me, len, result) = (self.instance.me(), &raw mut len, &raw mut result);
-            // SAFETY: the layer's hook, with what lives during the call, and room for `capacity` bytes.
+            // SAFETY: calls the plugin's hook; all arguments outlive the call, and the buffer has
+            // `capacity` bytes.
             unsafe { (self.ioctl)(me, &raw const caller, file, cmd, input, room, capacity, len, result) }
         });
         match code {
             0 => Ok(None),
             1 if len > capacity || result < 0 => {
-                let what = format_args!("answered {len} bytes where {capacity} can be, and the result {result}");
-                Err(self.instance.complain(HOOK, what))
+                let what = format_args!("returned {len} bytes for a buffer of {capacity}, and the result {result}");
+                Err(self.instance.log_error(HOOK, what))
             }
             1 => Ok(Some(IoctlReply { result, len })),
             code => Err(self.instance.errno_for(cx, HOOK, code.into())),

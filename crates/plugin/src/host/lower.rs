@@ -1,4 +1,4 @@
-//! The layer below, for layers in object files.
+//! Access to the layer below, for plugins.
 
 use super::offers::{Handle, Held, answer, lend, object, put};
 use crate::abi::{self, Bytes};
@@ -41,27 +41,28 @@ pub(super) static LOWER: abi::Lower = abi::Lower {
 type Obj = *const abi::Object;
 type Who = *const abi::Caller;
 
-/// The largest buffer in bytes.
+/// Maximum buffer size in bytes.
 const LARGEST: usize = 64 << 20;
 
-/// An object that the layer holds: what it is given is the address of the first field.
+/// An object held by the plugin, which receives the address of the first field.
 #[repr(C)]
 struct Owned {
     object: abi::Object,
     handle: Handle<'static>,
 }
 
-/// Gives an object out, if it is wanted.
+/// Passes an object to the plugin, if it wants one.
 ///
 /// # Safety
-/// `out` is null, or room for a pointer.
+/// `out` is null or points to a pointer.
 unsafe fn give_object(vnode: Arc<dyn Vnode>, out: *mut *mut abi::Object) {
     if out.is_null() {
         return;
     }
     let handle = Handle::Held(Held(vnode));
     let owned = Box::into_raw(Box::new(Owned { object: lend(&handle), handle }));
-    // SAFETY: just made, and nobody else has it; the room is the layer's own (this function's contract).
+    // SAFETY: just created and not shared; the buffer belongs to the plugin (guaranteed by the
+    // caller).
     unsafe {
         (*owned).object.handle = (&raw const (*owned).handle).cast();
         out.write(owned.cast());
@@ -69,10 +70,10 @@ unsafe fn give_object(vnode: Arc<dyn Vnode>, out: *mut *mut abi::Object) {
 }
 
 /// # Safety
-/// `out` is null, or room for attributes.
+/// `out` is null or points to attributes.
 unsafe fn give_attr(attr: &Attr, out: *mut abi::Attr) {
     if !out.is_null() {
-        // SAFETY: this function's contract.
+        // SAFETY: guaranteed by the caller.
         unsafe { out.write(attr_out(attr)) };
     }
 }
@@ -80,7 +81,7 @@ unsafe fn give_attr(attr: &Attr, out: *mut abi::Attr) {
 /// # Safety
 /// As for [`give_object`] and [`give_attr`].
 unsafe fn give_entry(entry: Entry, made: *mut *mut abi::Object, attr: *mut abi::Attr) {
-    // SAFETY: this function's contract.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         give_attr(&entry.attr, attr);
         give_object(entry.vnode, made);
@@ -88,10 +89,10 @@ unsafe fn give_entry(entry: Entry, made: *mut *mut abi::Object, attr: *mut abi::
 }
 
 /// # Safety
-/// `out` is null, or room for a pointer.
+/// `out` is null or points to a pointer.
 unsafe fn give_file(file: Arc<dyn OpenFile>, out: *mut *mut abi::File) {
     if !out.is_null() {
-        // SAFETY: this function's contract.
+        // SAFETY: guaranteed by the caller.
         unsafe { out.write(Box::into_raw(Box::new(file)).cast()) };
     }
 }
@@ -100,23 +101,23 @@ fn code(act: impl FnOnce() -> Result<i64>) -> c_int {
     c_int::try_from(answer(act)).unwrap_or(-Errno::IO.raw_os_error())
 }
 
-/// What a function is called with.
+/// Converts the arguments of a function.
 ///
 /// # Safety
-/// The object is lent or held, and the caller one that a hook was called with; both live for `'a`.
+/// The object is lent or held, and the caller was passed to a hook; both live for `'a`.
 unsafe fn enter<'a>(at: Obj, caller: Who) -> Result<(Object<'a>, Cx<'a>)> {
-    // SAFETY: this function's contract.
+    // SAFETY: guaranteed by the caller.
     unsafe { Ok((object(at)?, caller_in(caller.as_ref().ok_or(Errno::INVAL)?))) }
 }
 
-/// The same for an open file.
+/// Converts the arguments of a function on an open file.
 ///
 /// # Safety
 /// As for [`enter`].
 unsafe fn enter_file<'a>(file: *mut abi::File, caller: Who) -> Result<(&'a dyn OpenFile, Cx<'a>)> {
-    // SAFETY: null, or what `give_file` made and `close` has not had yet (this function's contract).
+    // SAFETY: null, or created by `give_file` and not closed yet (guaranteed by the caller).
     let file = unsafe { file.cast::<Arc<dyn OpenFile>>().as_ref() }.ok_or(Errno::INVAL)?;
-    // SAFETY: this function's contract.
+    // SAFETY: guaranteed by the caller.
     Ok((&**file, unsafe { caller_in(caller.as_ref().ok_or(Errno::INVAL)?) }))
 }
 
@@ -125,7 +126,7 @@ unsafe extern "C" fn hold(at: Obj, held: *mut *mut abi::Object) -> c_int {
         if held.is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: an object of the layer's, and its room, by the header.
+        // SAFETY: the header guarantees an object of the layer below, and the plugin's buffer.
         unsafe { give_object(object(at)?.hold()?, held) };
         Ok(0)
     })
@@ -134,7 +135,7 @@ unsafe extern "C" fn hold(at: Obj, held: *mut *mut abi::Object) -> c_int {
 unsafe extern "C" fn release(at: *mut abi::Object) {
     if !at.is_null() {
         answer(|| {
-            // SAFETY: one that was handed out, given back once, by the header.
+            // SAFETY: by the header, it was passed to the plugin and is released once.
             drop(unsafe { Box::from_raw(at.cast::<Owned>()) });
             Ok(0)
         });
@@ -149,10 +150,10 @@ unsafe extern "C" fn lookup(
     attr: *mut abi::Attr,
 ) -> c_int {
     code(|| {
-        // SAFETY: what the layer calls with, by the header.
+        // SAFETY: the header guarantees the plugin's arguments.
         let ((dir, cx), name) = unsafe { (enter(dir, who)?, slice(name)) };
         let Some(entry) = dir.lower().lookup(&cx, Name::new(name)?)? else { return Ok(0) };
-        // SAFETY: the layer's room, by the header.
+        // SAFETY: the header guarantees the plugin's buffer.
         unsafe { give_entry(entry, found, attr) };
         Ok(1)
     })
@@ -160,7 +161,7 @@ unsafe extern "C" fn lookup(
 
 unsafe extern "C" fn readdir(dir: Obj, who: Who, cookie: u64, each: Option<abi::Each>, arg: *mut c_void) -> c_int {
     code(|| {
-        // SAFETY: what the layer calls with, by the header.
+        // SAFETY: the header guarantees the plugin's arguments.
         let (dir, cx) = unsafe { enter(dir, who) }?;
         let each = each.ok_or(Errno::INVAL)?;
         let mut said = 0;
@@ -172,7 +173,8 @@ unsafe extern "C" fn readdir(dir: Obj, who: Who, cookie: u64, each: Option<abi::
                 reserved: 0,
                 name: Bytes::of(entry.name.as_bytes()),
             };
-            // SAFETY: the layer's function, with its own argument and an entry that lives during the call.
+            // SAFETY: calls the plugin's function with its own argument; the entry outlives the
+            // call.
             said = unsafe { each(arg, &raw const entry) };
             said == 0
         })?;
@@ -182,20 +184,20 @@ unsafe extern "C" fn readdir(dir: Obj, who: Who, cookie: u64, each: Option<abi::
 
 unsafe extern "C" fn readlink(link: Obj, who: Who, out: *mut u8, capacity: usize) -> i64 {
     answer(|| {
-        // SAFETY: what the layer calls with, by the header.
+        // SAFETY: the header guarantees the plugin's arguments.
         let (link, cx) = unsafe { enter(link, who) }?;
         let target = link.lower().readlink(&cx)?;
-        // SAFETY: the layer's room, by the header.
+        // SAFETY: the header guarantees the plugin's buffer.
         Ok(unsafe { put(&target, out, capacity) })
     })
 }
 
 unsafe extern "C" fn setattr(at: Obj, who: Who, set: *const abi::SetAttr, attr: *mut abi::Attr) -> c_int {
     code(|| {
-        // SAFETY: what the layer calls with, by the header.
+        // SAFETY: the header guarantees the plugin's arguments.
         let ((object, cx), set) = unsafe { (enter(at, who)?, set.as_ref().ok_or(Errno::INVAL)?) };
         let now = object.lower().setattr(&cx, &set_in(set).ok_or(Errno::INVAL)?, None)?;
-        // SAFETY: the layer's room, by the header.
+        // SAFETY: the header guarantees the plugin's buffer.
         unsafe { give_attr(&now, attr) };
         Ok(0)
     })
@@ -203,7 +205,7 @@ unsafe extern "C" fn setattr(at: Obj, who: Who, set: *const abi::SetAttr, attr: 
 
 unsafe extern "C" fn setxattr(at: Obj, who: Who, name: Bytes, value: Bytes, flags: u32) -> c_int {
     code(|| {
-        // SAFETY: what the layer calls with, by the header.
+        // SAFETY: the header guarantees the plugin's arguments.
         let ((object, cx), name, value) = unsafe { (enter(at, who)?, slice(name), slice(value)) };
         let flags = XattrFlags { create: flags & abi::FLAG_ONE != 0, replace: flags & abi::FLAG_TWO != 0 };
         object.lower().setxattr(&cx, name, value, flags).map(|()| 0)
@@ -212,7 +214,7 @@ unsafe extern "C" fn setxattr(at: Obj, who: Who, name: Bytes, value: Bytes, flag
 
 unsafe extern "C" fn listxattr(at: Obj, who: Who, out: *mut u8, capacity: usize) -> i64 {
     answer(|| {
-        // SAFETY: what the layer calls with, and its room, by the header.
+        // SAFETY: the header guarantees the plugin's arguments and buffer.
         let ((object, cx), room) = unsafe { (enter(at, who)?, room(out, capacity)?) };
         let len = object.lower().listxattr(&cx, room)?;
         Ok(i64::try_from(len).unwrap_or(i64::MAX))
@@ -221,7 +223,7 @@ unsafe extern "C" fn listxattr(at: Obj, who: Who, out: *mut u8, capacity: usize)
 
 unsafe extern "C" fn removexattr(at: Obj, who: Who, name: Bytes) -> c_int {
     code(|| {
-        // SAFETY: what the layer calls with, by the header.
+        // SAFETY: the header guarantees the plugin's arguments.
         let ((object, cx), name) = unsafe { (enter(at, who)?, slice(name)) };
         object.lower().removexattr(&cx, name).map(|()| 0)
     })
@@ -229,13 +231,13 @@ unsafe extern "C" fn removexattr(at: Obj, who: Who, name: Bytes) -> c_int {
 
 unsafe extern "C" fn open(at: Obj, who: Who, flags: u32, file: *mut *mut abi::File) -> c_int {
     code(|| {
-        // SAFETY: what the layer calls with, by the header.
+        // SAFETY: the header guarantees the plugin's arguments.
         let (object, cx) = unsafe { enter(at, who) }?;
         if file.is_null() {
             return Err(Errno::INVAL);
         }
         let open = object.lower().open(&cx, OpenFlags(flags))?;
-        // SAFETY: the layer's room, by the header.
+        // SAFETY: the header guarantees the plugin's buffer.
         unsafe { give_file(open, file) };
         Ok(0)
     })
@@ -252,10 +254,10 @@ unsafe extern "C" fn create(
     file: *mut *mut abi::File,
 ) -> c_int {
     code(|| {
-        // SAFETY: what the layer calls with, by the header.
+        // SAFETY: the header guarantees the plugin's arguments.
         let ((dir, cx), name) = unsafe { (enter(dir, who)?, slice(name)) };
         let (entry, open) = dir.lower().create(&cx, Name::new(name)?, mode & 0o7777, OpenFlags(flags))?;
-        // SAFETY: the layer's room, by the header.
+        // SAFETY: the header guarantees the plugin's buffer.
         unsafe {
             give_entry(entry, made, attr);
             give_file(open, file);
@@ -274,10 +276,10 @@ unsafe extern "C" fn tmpfile(
     file: *mut *mut abi::File,
 ) -> c_int {
     code(|| {
-        // SAFETY: what the layer calls with, by the header.
+        // SAFETY: the header guarantees the plugin's arguments.
         let (dir, cx) = unsafe { enter(dir, who) }?;
         let (entry, open) = dir.lower().tmpfile(&cx, mode & 0o7777, OpenFlags(flags))?;
-        // SAFETY: the layer's room, by the header.
+        // SAFETY: the header guarantees the plugin's buffer.
         unsafe {
             give_entry(entry, made, attr);
             give_file(open, file);
@@ -286,20 +288,20 @@ unsafe extern "C" fn tmpfile(
     })
 }
 
-/// Makes something at a name.
+/// Creates an object with a given name.
 ///
 /// # Safety
-/// What the layer calls with, and its room, by the header.
+/// The plugin's arguments and buffers, as guaranteed by the header.
 unsafe fn make(
     (dir, who, name): (Obj, Who, Bytes),
     (made, attr): (*mut *mut abi::Object, *mut abi::Attr),
     make: impl FnOnce(&dyn Vnode, &Cx<'_>, Name<'_>) -> Result<Entry>,
 ) -> c_int {
     code(|| {
-        // SAFETY: this function's contract.
+        // SAFETY: guaranteed by the caller.
         let ((dir, cx), name) = unsafe { (enter(dir, who)?, slice(name)) };
         let entry = make(dir.lower(), &cx, Name::new(name)?)?;
-        // SAFETY: this function's contract.
+        // SAFETY: guaranteed by the caller.
         unsafe { give_entry(entry, made, attr) };
         Ok(0)
     })
@@ -314,7 +316,7 @@ unsafe extern "C" fn mknod(
     made: *mut *mut abi::Object,
     attr: *mut abi::Attr,
 ) -> c_int {
-    // SAFETY: what the layer calls with, by the header.
+    // SAFETY: the header guarantees the plugin's arguments.
     unsafe { make((dir, who, name), (made, attr), |dir, cx, name| dir.mknod(cx, name, mode, rdev)) }
 }
 
@@ -326,7 +328,7 @@ unsafe extern "C" fn mkdir(
     made: *mut *mut abi::Object,
     attr: *mut abi::Attr,
 ) -> c_int {
-    // SAFETY: what the layer calls with, by the header.
+    // SAFETY: the header guarantees the plugin's arguments.
     unsafe { make((dir, who, name), (made, attr), |dir, cx, name| dir.mkdir(cx, name, mode & 0o7777)) }
 }
 
@@ -338,19 +340,19 @@ unsafe extern "C" fn symlink(
     made: *mut *mut abi::Object,
     attr: *mut abi::Attr,
 ) -> c_int {
-    // SAFETY: what the layer calls with, by the header.
+    // SAFETY: the header guarantees the plugin's arguments.
     unsafe { make((dir, who, name), (made, attr), |dir, cx, name| dir.symlink(cx, name, slice(target))) }
 }
 
 unsafe extern "C" fn link(dir: Obj, who: Who, name: Bytes, target: Obj, attr: *mut abi::Attr) -> c_int {
     let made = core::ptr::null_mut();
-    // SAFETY: what the layer calls with, by the header.
+    // SAFETY: the header guarantees the plugin's arguments.
     unsafe { make((dir, who, name), (made, attr), |dir, cx, name| dir.link(cx, name, &object(target)?.hold()?)) }
 }
 
 unsafe extern "C" fn unlink(dir: Obj, who: Who, name: Bytes) -> c_int {
     code(|| {
-        // SAFETY: what the layer calls with, by the header.
+        // SAFETY: the header guarantees the plugin's arguments.
         let ((dir, cx), name) = unsafe { (enter(dir, who)?, slice(name)) };
         dir.lower().unlink(&cx, Name::new(name)?).map(|()| 0)
     })
@@ -358,7 +360,7 @@ unsafe extern "C" fn unlink(dir: Obj, who: Who, name: Bytes) -> c_int {
 
 unsafe extern "C" fn rmdir(dir: Obj, who: Who, name: Bytes) -> c_int {
     code(|| {
-        // SAFETY: what the layer calls with, by the header.
+        // SAFETY: the header guarantees the plugin's arguments.
         let ((dir, cx), name) = unsafe { (enter(dir, who)?, slice(name)) };
         dir.lower().rmdir(&cx, Name::new(name)?).map(|()| 0)
     })
@@ -366,7 +368,7 @@ unsafe extern "C" fn rmdir(dir: Obj, who: Who, name: Bytes) -> c_int {
 
 unsafe extern "C" fn rename(dir: Obj, who: Who, name: Bytes, new_dir: Obj, new_name: Bytes, flags: u32) -> c_int {
     code(|| {
-        // SAFETY: what the layer calls with, by the header.
+        // SAFETY: the header guarantees the plugin's arguments.
         let ((dir, cx), new_dir, name, new_name) =
             unsafe { (enter(dir, who)?, object(new_dir)?.hold()?, slice(name), slice(new_name)) };
         let has = |flag| flags & flag != 0;
@@ -384,14 +386,14 @@ unsafe extern "C" fn rename(dir: Obj, who: Who, name: Bytes, new_dir: Obj, new_n
 
 unsafe extern "C" fn sync_directory(dir: Obj, who: Who, data_only: c_int) -> c_int {
     code(|| {
-        // SAFETY: what the layer calls with, by the header.
+        // SAFETY: the header guarantees the plugin's arguments.
         let (dir, cx) = unsafe { enter(dir, who) }?;
         dir.lower().fsync(&cx, data_only != 0).map(|()| 0)
     })
 }
 
 /// # Safety
-/// Room for `len` bytes, which nobody else uses for `'a`.
+/// `out` is a buffer of `len` bytes that is not shared for `'a`.
 unsafe fn room<'a>(out: *mut u8, len: usize) -> Result<&'a mut [u8]> {
     if len == 0 || out.is_null() {
         return Ok(&mut []);
@@ -399,13 +401,13 @@ unsafe fn room<'a>(out: *mut u8, len: usize) -> Result<&'a mut [u8]> {
     if len > LARGEST {
         return Err(Errno::INVAL);
     }
-    // SAFETY: not null, and room for that many bytes (this function's contract).
+    // SAFETY: not null, and a buffer of that many bytes (guaranteed by the caller).
     Ok(unsafe { core::slice::from_raw_parts_mut(out, len) })
 }
 
 unsafe extern "C" fn read(file: *mut abi::File, who: Who, out: *mut u8, len: usize, offset: u64) -> i64 {
     answer(|| {
-        // SAFETY: what the layer calls with, and its room, by the header.
+        // SAFETY: the header guarantees the plugin's arguments and buffer.
         let ((file, cx), room) = unsafe { (enter_file(file, who)?, room(out, len)?) };
         Ok(i64::try_from(file.read(&cx, room, offset)?).unwrap_or(i64::MAX))
     })
@@ -413,7 +415,7 @@ unsafe extern "C" fn read(file: *mut abi::File, who: Who, out: *mut u8, len: usi
 
 unsafe extern "C" fn write(file: *mut abi::File, who: Who, data: Bytes, offset: u64) -> i64 {
     answer(|| {
-        // SAFETY: what the layer calls with, by the header.
+        // SAFETY: the header guarantees the plugin's arguments.
         let ((file, cx), data) = unsafe { (enter_file(file, who)?, slice(data)) };
         Ok(i64::try_from(file.write(&cx, data, offset)?).unwrap_or(i64::MAX))
     })
@@ -421,7 +423,7 @@ unsafe extern "C" fn write(file: *mut abi::File, who: Who, data: Bytes, offset: 
 
 unsafe extern "C" fn fsync(file: *mut abi::File, who: Who, data_only: c_int) -> c_int {
     code(|| {
-        // SAFETY: what the layer calls with, by the header.
+        // SAFETY: the header guarantees the plugin's arguments.
         let (file, cx) = unsafe { enter_file(file, who) }?;
         file.fsync(&cx, data_only != 0).map(|()| 0)
     })
@@ -429,7 +431,7 @@ unsafe extern "C" fn fsync(file: *mut abi::File, who: Who, data_only: c_int) -> 
 
 unsafe extern "C" fn fallocate(file: *mut abi::File, who: Who, mode: u32, offset: u64, len: u64) -> c_int {
     code(|| {
-        // SAFETY: what the layer calls with, by the header.
+        // SAFETY: the header guarantees the plugin's arguments.
         let (file, cx) = unsafe { enter_file(file, who) }?;
         file.fallocate(&cx, mode, offset, len).map(|()| 0)
     })
@@ -437,7 +439,7 @@ unsafe extern "C" fn fallocate(file: *mut abi::File, who: Who, mode: u32, offset
 
 unsafe extern "C" fn seek(file: *mut abi::File, who: Who, offset: u64, whence: c_int) -> i64 {
     answer(|| {
-        // SAFETY: what the layer calls with, by the header.
+        // SAFETY: the header guarantees the plugin's arguments.
         let (file, cx) = unsafe { enter_file(file, who) }?;
         let whence = match whence {
             abi::SEEK_DATA => SeekFrom::Data,
@@ -451,7 +453,7 @@ unsafe extern "C" fn seek(file: *mut abi::File, who: Who, offset: u64, whence: c
 unsafe extern "C" fn close(file: *mut abi::File) {
     if !file.is_null() {
         answer(|| {
-            // SAFETY: one that was handed out, closed once, by the header.
+            // SAFETY: by the header, it was passed to the plugin and is closed once.
             drop(unsafe { Box::from_raw(file.cast::<Arc<dyn OpenFile>>()) });
             Ok(0)
         });

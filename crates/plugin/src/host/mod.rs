@@ -1,4 +1,4 @@
-//! The server's side of the border: hooks of the template that call those of an object.
+//! The server's side of the C ABI: template hooks that call those of a plugin.
 
 mod attributes;
 mod codec;
@@ -12,4 +12,4 @@ mod offers;
 mod operations;
 mod store;
 
-pub(crate) use instance::put_on;
+pub(crate) use instance::instantiate;

@@ -11,7 +11,7 @@ pub(super) struct Names {
     instance: Arc<Instance>,
     encode: abi::NameFn,
     decode: abi::NameFn,
-    /// To encode and to decode.
+    /// Encodes and decodes.
     targets: Option<(abi::TargetFn, abi::TargetFn)>,
     matching: Matching,
     fold: Option<abi::NameFn>,
@@ -22,15 +22,19 @@ impl Names {
         let targets = match (table.encode_target, table.decode_target) {
             (Some(encode), Some(decode)) => Some((encode, decode)),
             (None, None) => None,
-            _ => return Err("of its hooks encode_target and decode_target one is NULL and the other not".to_owned()),
+            _ => {
+                return Err(
+                    "only one of its hooks encode_target and decode_target is set; set both or neither".to_owned()
+                );
+            }
         };
         let matching = match table.matching {
-            // SAFETY: the layer's hook, with the pointer that it asked for.
+            // SAFETY: calls the plugin's hook with the plugin's own pointer.
             Some(matching) => match unsafe { matching(instance.me()) } {
                 abi::MATCHING_EXACT => Matching::Exact,
                 abi::MATCHING_ENCODED => Matching::Encoded,
                 abi::MATCHING_FOLDED => Matching::Folded,
-                other => return Err(format!("its hook matching answered {other}, which is no STRATA_MATCHING_*")),
+                other => return Err(format!("its hook matching returned {other}, which is not a STRATA_MATCHING_*")),
             },
             None => Matching::Exact,
         };
@@ -51,7 +55,8 @@ impl Names {
         let caller = caller_out(cx);
         with(dir, |dir| {
             self.instance.bytes_for(cx, hook, |out, capacity| {
-                // SAFETY: the layer's hook, with what lives during the call, and room for `capacity` bytes.
+                // SAFETY: calls the plugin's hook; all arguments outlive the call, and the buffer
+                // has `capacity` bytes.
                 unsafe { f(self.instance.me(), &raw const caller, dir, Bytes::of(name), out, capacity) }
             })
         })

@@ -19,7 +19,7 @@ impl Objects {
 impl hooks::Objects for Objects {
     fn freed(&self, id: u64, state: State) {
         let Some(pointer) = state.downcast_ref::<Pointer>() else { return };
-        // SAFETY: the layer's hook, with a pointer that it attached, once for each.
+        // SAFETY: calls the plugin's hook with a pointer that it attached, once for each.
         unsafe { (self.freed)(self.instance.me(), id, pointer.0) };
     }
 }

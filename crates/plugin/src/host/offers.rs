@@ -1,4 +1,4 @@
-//! What a layer may ask of the server.
+//! Functions of the server that a layer may call.
 
 use super::lower::LOWER;
 use crate::abi;
@@ -22,15 +22,15 @@ pub(super) static HOST: abi::Host = abi::Host {
     attached: Some(attached),
 };
 
-/// What an object of the border stands for.
+/// What an object of the C ABI refers to.
 pub(super) enum Handle<'a> {
-    /// One that a hook is called with.
+    /// An object lent to a hook for the duration of a call.
     Lent(Object<'a>),
-    /// One that the layer holds.
+    /// An object that the layer holds.
     Held(Held),
 }
 
-/// A vnode of the layer below of which nothing else is known.
+/// A vnode of the layer below about which nothing else is known.
 #[derive(Debug)]
 pub(super) struct Held(pub(super) Arc<dyn Vnode>);
 
@@ -61,7 +61,7 @@ impl Handle<'_> {
     }
 }
 
-/// An object as it is given to a layer: it holds the address of the handle, which must live as long.
+/// Converts an object for a plugin. It contains the address of the handle, which must live as long.
 pub(super) fn lend(handle: &Handle<'_>) -> abi::Object {
     let object = handle.object();
     abi::Object {
@@ -74,7 +74,7 @@ pub(super) fn lend(handle: &Handle<'_>) -> abi::Object {
     }
 }
 
-/// Calls with an object that is lent.
+/// Runs `call` with a lent object.
 pub(super) fn with<R>(object: &Object<'_>, call: impl FnOnce(*const abi::Object) -> R) -> R {
     let handle = Handle::Lent(*object);
     let object = lend(&handle);
@@ -82,15 +82,16 @@ pub(super) fn with<R>(object: &Object<'_>, call: impl FnOnce(*const abi::Object)
 }
 
 /// # Safety
-/// The object is one that [`lend`] made, and the handle that it was made of lives for `'a`.
+/// The object was created by [`lend`] from a handle that lives for `'a`.
 pub(super) unsafe fn object<'a>(object: *const abi::Object) -> Result<Object<'a>> {
-    // SAFETY: null, or an object that is lent (this function's contract).
+    // SAFETY: null, or a lent object (guaranteed by the caller).
     let object = unsafe { object.as_ref() }.ok_or(Errno::INVAL)?;
-    // SAFETY: `lend` put the address of a handle there, which lives that long (this function's contract).
+    // SAFETY: `lend` put the address of a handle there, which lives that long (guaranteed by the
+    // caller).
     unsafe { object.handle.cast::<Handle<'a>>().as_ref() }.map(Handle::object).ok_or(Errno::INVAL)
 }
 
-/// Nothing unwinds into the layer.
+/// Runs a function called by the plugin. No panic unwinds into the plugin.
 pub(super) fn answer(act: impl FnOnce() -> Result<i64>) -> i64 {
     let done = catch_unwind(AssertUnwindSafe(act)).unwrap_or(Err(Errno::IO));
     done.unwrap_or_else(|errno| -i64::from(errno.raw_os_error()))
@@ -98,14 +99,14 @@ pub(super) fn answer(act: impl FnOnce() -> Result<i64>) -> i64 {
 
 unsafe extern "C" fn getattr(object: *const abi::Object, caller: *const abi::Caller, out: *mut abi::Attr) -> c_int {
     let code = answer(|| {
-        // SAFETY: the header lets a layer pass what its hook was called with, within that call.
+        // SAFETY: by the header, a plugin passes what its hook was called with, during that call.
         let (object, caller) = unsafe { (self::object(object)?, caller.as_ref().ok_or(Errno::INVAL)?) };
-        // SAFETY: as before.
+        // SAFETY: as above.
         let attr = attr_out(&object.attr(&unsafe { caller_in(caller) })?);
         if out.is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the layer's own room for one, by the header.
+        // SAFETY: the header guarantees the plugin's buffer.
         unsafe { out.write(attr) };
         Ok(0)
     });
@@ -126,7 +127,7 @@ unsafe extern "C" fn getxattr(
         let room = if out.is_null() || capacity == 0 {
             &mut []
         } else {
-            // SAFETY: the layer's own room for `capacity` bytes, by the header.
+            // SAFETY: the header guarantees a buffer of `capacity` bytes.
             unsafe { core::slice::from_raw_parts_mut(out, capacity) }
         };
         // SAFETY: as in `getattr`.
@@ -137,9 +138,9 @@ unsafe extern "C" fn getxattr(
 
 unsafe extern "C" fn log(level: c_int, text: *const c_char, len: usize) {
     answer(|| {
-        // SAFETY: text of that length, by the header.
+        // SAFETY: the header guarantees a text of that length.
         let text = unsafe { slice(abi::Bytes { bytes: text.cast(), len: len.min(4096) }) };
-        // One line, whatever is in it.
+        // Replace control characters, so that the message is one line.
         let text: String =
             text.utf8_chunks().flat_map(|chunk| chunk.valid().chars()).filter(|c| !c.is_control()).collect();
         match level {
@@ -152,13 +153,13 @@ unsafe extern "C" fn log(level: c_int, text: *const c_char, len: usize) {
     });
 }
 
-/// Answers bytes: as many as fit, and how many there are.
+/// Copies as many bytes as fit, and returns the total length.
 ///
 /// # Safety
-/// There is room for `capacity` bytes at `out`, or it is null.
+/// `out` is null or a buffer of `capacity` bytes.
 pub(super) unsafe fn put(bytes: &[u8], out: *mut u8, capacity: usize) -> i64 {
     if !out.is_null() {
-        // SAFETY: no more than there is room for (this function's contract).
+        // SAFETY: copies no more than the buffer's size (guaranteed by the caller).
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), out, bytes.len().min(capacity)) };
     }
     i64::try_from(bytes.len()).unwrap_or(i64::MAX)
@@ -168,16 +169,16 @@ unsafe extern "C" fn path(object: *const abi::Object, out: *mut u8, capacity: us
     answer(|| {
         // SAFETY: as in `getattr`.
         let path = unsafe { self::object(object) }?.path().ok_or(Errno::NODATA)?;
-        // SAFETY: the layer's own room, by the header.
+        // SAFETY: the header guarantees the plugin's buffer.
         Ok(unsafe { put(&path, out, capacity) })
     })
 }
 
-/// A layer's own state, which is only passed on.
+/// The layer's own state, which is only passed back.
 #[derive(Debug)]
 pub(super) struct Pointer(pub(super) *mut c_void);
 
-// SAFETY: the header says that hooks, which the pointer is for, are called from many threads at once.
+// SAFETY: by the header, hooks, which use the pointer, are called from many threads at once.
 unsafe impl Send for Pointer {}
 // SAFETY: as for Send.
 unsafe impl Sync for Pointer {}

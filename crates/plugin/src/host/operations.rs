@@ -19,9 +19,9 @@ impl Operations {
     pub(super) fn new(instance: &Arc<Instance>, table: abi::Operations) -> core::result::Result<Self, String> {
         let interest = must(table.interest, "interest")?;
         if table.before.is_none() && table.after.is_none() {
-            return Err("its hooks before and after are both NULL: one must be given".to_owned());
+            return Err("its hooks before and after are both NULL; at least one is required".to_owned());
         }
-        // SAFETY: the layer's hook.
+        // SAFETY: calls the plugin's hook.
         let bits = unsafe { interest(instance.me()) };
         let numbered = abi::OPERATIONS.iter().zip(0_u32..);
         let kinds: Vec<OpKind> = numbered.filter(|(_, bit)| bits >> bit & 1 != 0).map(|(kind, _)| *kind).collect();
@@ -37,10 +37,10 @@ impl Operations {
             abi::COUNT => Reply::Count(room.reply.count),
             abi::ATTR => {
                 let attr = attr_in(&room.reply.attr);
-                Reply::Attr(attr.ok_or_else(|| self.instance.complain(hook, format_args!("made a time that is none")))?)
+                Reply::Attr(attr.ok_or_else(|| self.instance.log_error(hook, format_args!("set an invalid time")))?)
             }
             kind => {
-                return Err(self.instance.complain(hook, format_args!("answered {kind}, which is no kind of answer")));
+                return Err(self.instance.log_error(hook, format_args!("returned the unknown reply kind {kind}")));
             }
         })
     }
@@ -56,7 +56,7 @@ impl hooks::Operations for Operations {
         let Some(before) = self.before else { return Ok(Verdict::Proceed) };
         let (caller, mut room) = (caller_out(cx), Room::new());
         let code = with_op(op, |op| {
-            // SAFETY: the layer's hook, with what lives during the call.
+            // SAFETY: calls the plugin's hook; all arguments outlive the call.
             unsafe { before(self.instance.me(), &raw const caller, op, room.lend()) }
         });
         match i64::from(code) {
@@ -72,7 +72,7 @@ impl hooks::Operations for Operations {
         let (caller, mut room) = (caller_out(cx), Room::new());
         let code = with_op(op, |op| {
             with_answer(result, |answer| {
-                // SAFETY: the layer's hook, with what lives during the call.
+                // SAFETY: calls the plugin's hook; all arguments outlive the call.
                 unsafe { after(self.instance.me(), &raw const caller, op, answer, room.lend()) }
             })
         });
@@ -84,7 +84,7 @@ impl hooks::Operations for Operations {
     }
 }
 
-/// A reply as it is lent to a hook, and the bytes that the hook puts into it.
+/// A reply buffer lent to a hook, with the bytes that the hook puts into it.
 #[repr(C)]
 struct Room {
     reply: abi::Reply,
@@ -98,19 +98,19 @@ impl Room {
         Self { reply, bytes: Vec::new() }
     }
 
-    /// The address of the whole of it, which begins with the reply.
+    /// Returns the address of the whole struct, which begins with the reply.
     fn lend(&mut self) -> *mut abi::Reply {
         core::ptr::from_mut(self).cast()
     }
 
     unsafe extern "C" fn put(reply: *mut abi::Reply, bytes: *const c_void, len: usize) -> c_int {
-        // SAFETY: null, or what `lend` gave, which is a whole `Room` and lent to nobody else.
+        // SAFETY: null, or the result of `lend`: a whole `Room`, lent only once.
         let Some(room) = (unsafe { reply.cast::<Self>().as_mut() }) else { return -Errno::INVAL.raw_os_error() };
-        // The largest answer of any operation is that of a read.
+        // The largest reply of any operation is that of a read.
         if len > (64 << 20) || room.bytes.try_reserve(len).is_err() {
             return -Errno::NOMEM.raw_os_error();
         }
-        // SAFETY: `len` bytes of the layer's, by the header.
+        // SAFETY: the header guarantees `len` bytes of the plugin.
         room.bytes.extend_from_slice(unsafe { slice(Bytes { bytes: bytes.cast(), len }) });
         0
     }
@@ -146,7 +146,7 @@ fn with_answer<R>(result: Result<Answer<'_>>, call: impl FnOnce(*const abi::Answ
     call(&raw const answer)
 }
 
-/// What an operation is about: an object, and for some a second one.
+/// Returns the object of an operation, and the second one if it has two.
 fn objects<'a>(op: &Op<'a>) -> (Handle<'a>, Option<Handle<'a>>) {
     let (one, other): (&Object<'a>, Option<&Object<'a>>) = match *op {
         Op::Rename { dir, new_dir, .. } => (dir, Some(new_dir)),
@@ -182,7 +182,7 @@ fn objects<'a>(op: &Op<'a>) -> (Handle<'a>, Option<Handle<'a>>) {
     (Handle::Lent(*one), other.map(|other| Handle::Lent(*other)))
 }
 
-/// Calls with an operation that is lent.
+/// Runs `call` with the operation in C ABI form.
 fn with_op<R>(op: &Op<'_>, call: impl FnOnce(*const abi::Op) -> R) -> R {
     let (one, other) = objects(op);
     let (one, other) = (lend(&one), other.as_ref().map(lend));
@@ -211,7 +211,7 @@ const fn flags(one: bool, two: bool) -> u32 {
     (if one { abi::FLAG_ONE } else { 0 }) | (if two { abi::FLAG_TWO } else { 0 })
 }
 
-/// The arguments of an operation.
+/// Fills in the arguments of an operation.
 fn fill(out: &mut abi::Op, op: &Op<'_>) {
     let bytes = Bytes::of;
     match *op {

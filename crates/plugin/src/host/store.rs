@@ -12,7 +12,7 @@ pub(super) struct Store {
     role: abi::RoleFn,
     long_name: abi::LongNameFn,
     encoded_name: abi::EncodedName,
-    /// The file, and what makes and judges its bytes.
+    /// The state file, with the hooks that create and validate its content.
     state: Option<(StateFile, abi::NewState, abi::IsState)>,
 }
 
@@ -36,7 +36,7 @@ impl Store {
 fn state_file(instance: &Instance, table: &abi::NameStore) -> core::result::Result<Option<StateFile>, String> {
     let Some(ask) = table.state_file else { return Ok(None) };
     let mut file = abi::StateFile { name: [0; NAME_ROOM], name_len: 0, longest: 0, mode: 0, reserved: 0 };
-    // SAFETY: the layer's hook, with room that lives during the call.
+    // SAFETY: calls the plugin's hook; the buffer outlives the call.
     match unsafe { ask(instance.me(), &raw mut file) } {
         0 => Ok(None),
         1 => match file.name.get(..file.name_len) {
@@ -44,22 +44,22 @@ fn state_file(instance: &Instance, table: &abi::NameStore) -> core::result::Resu
                 Ok(Some(StateFile { name: name.to_vec(), mode: file.mode, longest: file.longest }))
             }
             _ => Err(format!(
-                "its state_file has a name of {} bytes and at most {} bytes: it must be a name, with at most {LONGEST_STATE}",
+                "its state_file has a name of {} bytes and a size limit of {} bytes; it needs a valid name and a limit of at most {LONGEST_STATE}",
                 file.name_len, file.longest
             )),
         },
-        code => Err(format!("its hook state_file answered {code}: 0 or 1 can be")),
+        code => Err(format!("its hook state_file returned {code}; it must be 0 or 1")),
     }
 }
 
-/// The longest state of a directory in bytes.
+/// Maximum size of directory state in bytes.
 const LONGEST_STATE: usize = 64 << 10;
 
 impl hooks::NameStore for Store {
     fn role(&self, name: &[u8]) -> Role {
         const HOOK: &str = "role";
         let (mut other, mut len) = ([0; NAME_ROOM], 0);
-        // SAFETY: the layer's hook, with a name and room that live during the call.
+        // SAFETY: calls the plugin's hook; name and buffer outlive the call.
         let role = unsafe { (self.role)(self.instance.me(), Bytes::of(name), other.as_mut_ptr(), &raw mut len) };
         let named = || other.get(..len).filter(|_| (1..=NAME_MAX).contains(&len)).map(<[u8]>::to_vec);
         match (role, named()) {
@@ -70,7 +70,7 @@ impl hooks::NameStore for Store {
             (abi::ROLE_SIDE, Some(object)) => Role::Side { object },
             (role, _) => {
                 self.instance
-                    .complain(HOOK, format_args!("answered {role} with a name of {len} bytes, which can't be"));
+                    .log_error(HOOK, format_args!("returned role {role} with a name of {len} bytes, which is invalid"));
                 Role::Own
             }
         }
@@ -87,7 +87,7 @@ impl hooks::NameStore for Store {
             content_capacity: content.len(),
             content_len: 0,
         };
-        // SAFETY: the layer's hook, with a name and room that live during the call.
+        // SAFETY: calls the plugin's hook; name and buffer outlive the call.
         let code = unsafe { (self.long_name)(self.instance.me(), Bytes::of(encoded), &raw mut out) };
         if code == 0 {
             return None;
@@ -98,26 +98,27 @@ impl hooks::NameStore for Store {
                 Some(LongName { object, side, content: content.to_vec() })
             }
             _ => {
-                self.instance.complain("long_name", format_args!("answered {code}, or lengths that can't be"));
-                // Which the template refuses.
+                self.instance.log_error("long_name", format_args!("returned {code}, or invalid lengths"));
+                // The template rejects an empty name.
                 Some(LongName { object: Vec::new(), side: Vec::new(), content: Vec::new() })
             }
         }
     }
 
     fn encoded_name(&self, object: &[u8], content: &[u8]) -> Option<Vec<u8>> {
-        // A hook that is not called for anybody: it must not ask to be called again.
+        // The hook has no caller, so it must not return `MAY_BLOCK`.
         let cx = &Cx::internal(0, 0);
         let made = self.instance.bytes_for(cx, "encoded_name", |out, capacity| {
             let (object, content) = (Bytes::of(object), Bytes::of(content));
-            // SAFETY: the layer's hook, with what lives during the call, and room for `capacity` bytes.
+            // SAFETY: calls the plugin's hook; all arguments outlive the call, and the buffer has
+            // `capacity` bytes.
             unsafe { (self.encoded_name)(self.instance.me(), object, content, out, capacity) }
         });
         made.ok()
     }
 
     fn side_mode(&self) -> u32 {
-        // SAFETY: the layer's hook.
+        // SAFETY: calls the plugin's hook.
         self.table.side_mode.map_or(0o644, |side_mode| unsafe { side_mode(self.instance.me()) })
     }
 
@@ -129,13 +130,14 @@ impl hooks::NameStore for Store {
         let (_, new_state, _) = self.state.as_ref().ok_or(Errno::IO)?;
         let caller = caller_out(cx);
         self.instance.bytes_for(cx, "new_state", |out, capacity| {
-            // SAFETY: the layer's hook, with what lives during the call, and room for `capacity` bytes.
+            // SAFETY: calls the plugin's hook; all arguments outlive the call, and the buffer has
+            // `capacity` bytes.
             unsafe { new_state(self.instance.me(), &raw const caller, out, capacity) }
         })
     }
 
     fn is_state(&self, state: &[u8]) -> bool {
-        // SAFETY: the layer's hook, with bytes that live during the call.
+        // SAFETY: calls the plugin's hook; the bytes outlive the call.
         self.state
             .as_ref()
             .is_some_and(|(_, _, is_state)| unsafe { is_state(self.instance.me(), Bytes::of(state)) } == 1)

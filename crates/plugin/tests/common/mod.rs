@@ -1,4 +1,4 @@
-//! Objects made by the system's C compiler.
+//! Plugins built by the system's C compiler.
 #![allow(dead_code)]
 
 use std::fs::{self, Permissions};
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use vnode::Layer;
 use wrapfs::Settings;
 
-/// Where the header, the examples and the documents are.
+/// The directory of the header, the examples and the documentation.
 pub(crate) fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A path for a new file that is removed with the other things of this build.
+/// Returns a path for a new file that is removed with the build directory.
 pub(crate) fn fresh(name: &str) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -23,7 +23,7 @@ pub(crate) fn fresh(name: &str) -> PathBuf {
     dir.join(format!("{}-{}-{name}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)))
 }
 
-/// An object file that is gone when this is.
+/// A plugin file, removed when dropped.
 pub(crate) struct Object(pub(crate) PathBuf);
 
 impl Drop for Object {
@@ -33,7 +33,7 @@ impl Drop for Object {
 }
 
 impl Object {
-    /// These bytes.
+    /// Creates a file with these bytes.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         let path = fresh("object.so");
         fs::write(&path, bytes).unwrap();
@@ -41,7 +41,7 @@ impl Object {
         Self(path)
     }
 
-    /// What the compiler makes of a file, with definitions of macros.
+    /// Compiles a C file with macro definitions.
     pub(crate) fn compiled(source: &Path, defines: &[&str]) -> Self {
         let path = fresh("object.so");
         let mut cc = Command::new("cc");
@@ -54,7 +54,7 @@ impl Object {
         Self(path)
     }
 
-    /// Loads it and puts it on a layer.
+    /// Loads the plugin and creates an instance.
     pub(crate) fn over(&self, lower: Arc<dyn Layer>, given: &[(&str, &str)]) -> Result<Arc<dyn Layer>, String> {
         let mut settings = Settings::new();
         for (name, value) in given {
@@ -63,8 +63,8 @@ impl Object {
         plugin::load(&self.0)?.over(lower, &settings)
     }
 
-    /// Why it can't be used.
+    /// Returns the reason why it cannot be used.
     pub(crate) fn wrong(&self) -> String {
-        self.over(memfs::MemFs::new(), &[]).map(|_| "it can be used".to_owned()).unwrap_or_else(|wrong| wrong)
+        self.over(memfs::MemFs::new(), &[]).map(|_| "usable".to_owned()).unwrap_or_else(|wrong| wrong)
     }
 }

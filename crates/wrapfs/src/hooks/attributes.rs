@@ -2,32 +2,36 @@ use super::Object;
 use core::fmt;
 use vnode::{Attr, Cx, Kind, Result, SetAttr};
 
-/// Changes attributes on their way up and down (Wrapfs paper, sections 2.1.3 and 7.1). The kernel checks permissions by what is shown.
+/// Translates attributes in both directions (Wrapfs paper, sections 2.1.3 and 7.1). The kernel
+/// checks permissions against the decoded attributes.
 ///
-/// The number and the kind of an object are not to be changed: the template puts them back.
+/// A hook must not change the number or type of an object: the template restores them.
 pub trait Attributes: Send + Sync + fmt::Debug {
-    /// Attributes of the layer below become those that programs see.
+    /// Decodes the attributes of the layer below into those that programs see.
     ///
     /// # Errors
-    /// The operation fails with it. What was to be made is not made, but a change of attributes is done by then.
+    /// The operation fails with this errno. If it was creating an object, the object is not
+    /// created, but a completed attribute change is not reverted.
     fn decode_attr(&self, cx: &Cx<'_>, file: &Object<'_>, attr: &mut Attr) -> Result<()> {
         let _ = (cx, file, attr);
         Ok(())
     }
 
-    /// A change that a program asks for becomes the change of the layer below. What is taken out is not done, and no error.
+    /// Encodes an attribute change for the layer below. Attributes that the hook removes from `set`
+    /// are silently ignored.
     ///
     /// # Errors
-    /// The operation fails with it.
+    /// The operation fails with this errno.
     fn encode_attr(&self, cx: &Cx<'_>, file: &Object<'_>, set: &mut SetAttr) -> Result<()> {
         let _ = (cx, file, set);
         Ok(())
     }
 
-    /// The permission bits (`07777`, before the umask) that a new object of this kind in `dir` is made with.
+    /// Returns the permission bits (`07777`, before the umask) for a new object of this kind in
+    /// `dir`.
     ///
     /// # Errors
-    /// The object is not made.
+    /// The object is not created.
     fn encode_mode(&self, cx: &Cx<'_>, dir: &Object<'_>, kind: Kind, mode: u32) -> Result<u32> {
         let _ = (cx, dir, kind);
         Ok(mode)

@@ -2,17 +2,18 @@ use super::Object;
 use core::fmt;
 use vnode::{Command, Cx, Result};
 
-/// Gives a layer commands of its own on the control channel of the mount: `strata control PATH LAYER.WORD`.
+/// Adds layer-specific commands to the control channel of the mount: `strata control PATH
+/// LAYER.WORD`.
 pub trait Commands: Send + Sync + fmt::Debug {
-    /// The commands: always the same. A name is `LAYER.WORD`, with the layer's name.
+    /// Returns the commands, which never change. Each name is `LAYER.WORD`, with the layer's name.
     fn commands(&self) -> Vec<Command>;
 
-    /// Answers one of [`Self::commands`], given on `object`, to a caller whom [`Command::who`] allows it.
+    /// Runs one of [`Self::commands`] on `object`, for a caller permitted by [`Command::who`].
     ///
-    /// Only changes that are made by operations of the layer below are safe where that is read-only.
+    /// On a read-only layer below, make changes only through operations of that layer.
     ///
     /// # Errors
-    /// `ENOTTY` if the command is not for this object: it goes to the layer below. `EINVAL` for input
-    /// that is not understood.
+    /// `ENOTTY` if the command does not apply to this object; the layer below then receives it.
+    /// `EINVAL` for invalid input.
     fn control(&self, cx: &Cx<'_>, object: &Object<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>>;
 }

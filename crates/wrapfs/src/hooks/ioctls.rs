@@ -2,12 +2,14 @@ use super::Object;
 use core::fmt;
 use vnode::{Cx, IoctlReply, Result};
 
-/// Gives files and directories ioctls of the layer's own (Wrapfs paper, section 2.2).
+/// Adds layer-specific ioctls to files and directories (Wrapfs paper, section 2.2).
 pub trait Ioctls: Send + Sync + fmt::Debug {
-    /// Answers an ioctl; `None`: it is not one of these, and goes to the layer below. Numbers are to be made as by `_IOC` of
-    /// `asm-generic/ioctl.h`, since the kernel passes as many bytes in and out as the number says.
+    /// Handles an ioctl. Returns `None` for an unknown command, which the layer below then
+    /// receives. Command numbers must be built with `_IOC` of `asm-generic/ioctl.h`, because the
+    /// kernel copies as many bytes in and out as the number encodes.
     ///
     /// # Errors
+    /// The ioctl fails with this errno.
     /// The ioctl fails with it.
     fn ioctl(
         &self,

@@ -1,7 +1,9 @@
-//! What an author writes: each hook is a trait of its own, and a layer has those that it needs.
+//! The hooks that an author writes. Each hook is a trait; a layer implements those that it needs.
 //!
-//! A hook may be called from many threads at once. It is called without any lock of the template's that an operation of another file could
-//! wait for, except for hooks for names of a layer whose directories have a state: removing a directory waits for them. A hook's error reaches the program as that errno; a hook that panics is an `EIO`, and the panic is logged.
+//! Hooks may be called from many threads at once. The template calls them without holding a lock
+//! that an operation on another file could wait for. The exception is a name hook of a layer with
+//! directory state: removing a directory waits for it. The program receives a hook's error as its
+//! errno. If a hook panics, the operation fails with `EIO` and the panic is logged.
 
 mod attributes;
 mod commands;

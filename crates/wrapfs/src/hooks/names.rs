@@ -2,67 +2,76 @@ use super::Object;
 use core::fmt;
 use vnode::{Cx, Result};
 
-/// Which names mean the same entry of a directory: see [`Names::matching`].
+/// Which names refer to the same directory entry: see [`Names::matching`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Matching {
-    /// No two names do: different names have different encodings.
+    /// Each name refers to its own entry: different names have different encodings.
     #[default]
     Exact,
-    /// Names with the same encoding: the entry is stored and listed under a name that no program may have given.
+    /// Names with the same encoding refer to one entry. It is stored and listed under a name that
+    /// no program may have used.
     Encoded,
-    /// Names with the same [`Names::fold_filename`]: the entry keeps the name that it was created with.
+    /// Names with the same [`Names::fold_filename`] refer to one entry, which keeps the name that
+    /// it was created with.
     Folded,
 }
 
-/// Changes names (Wrapfs paper, section 2.1.2 and Table 1): one component at a time, `.` and `..` never.
+/// Translates names (Wrapfs paper, section 2.1.2 and Table 1), one component at a time; never `.`
+/// or `..`.
 ///
-/// An encoded name may be of any length: one that the layer below can't take is stored by its hash, with the name itself in a file beside
-/// it, or as the layer's [`super::NameStore`] says. It must not be empty, `.` or `..`, nor hold a `/` or a NUL (`EIO` and a word in the log). A name found below is seen exactly if it
-/// decodes and the decoded name encodes to it again; all else below is neither listed nor found.
+/// An encoded name may have any length. If it is too long for the layer below, it is stored under
+/// its hash, with the full name in a side file, or as the layer's [`super::NameStore`] specifies.
+/// An encoded name must not be empty, `.` or `..`, or contain a `/` or a NUL: the operation then
+/// fails with `EIO` and an error is logged. A stored name is visible only if it decodes and the
+/// decoded name encodes to it again. All other entries below are neither listed nor found.
 pub trait Names: Send + Sync + fmt::Debug {
-    /// The name below for a name above.
+    /// Encodes a plain name to the name stored below.
     ///
     /// # Errors
-    /// The operation fails with it.
+    /// The operation fails with this errno.
     fn encode_filename(&self, cx: &Cx<'_>, dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>>;
 
-    /// The name above for a name below.
+    /// Decodes a stored name to the plain name.
     ///
     /// # Errors
-    /// `EINVAL` says that this is none of ours: it is not listed. Any other fails the listing.
+    /// `EINVAL` means that the name is not an encoded name: the entry is not listed. Any other
+    /// errno fails the listing.
     fn decode_filename(&self, cx: &Cx<'_>, dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>>;
 
-    /// Which names mean the same entry. Asked once.
+    /// Returns which names refer to the same entry. Called once.
     ///
-    /// Where several names lead to one entry, the kernel must not cache names, or it would find an entry under one name after it was
-    /// removed under another. So a layer that answers [`Matching::Exact`], and encodes two names alike all the same, has one of them: the
-    /// one that its encoding decodes to. Others are not found and can't be created (`EINVAL`), and the log says so once.
+    /// If several names refer to one entry, the kernel must not cache names: it would keep the
+    /// entry under one name after its removal under another. A layer that returns
+    /// [`Matching::Exact`] but encodes two names alike therefore has only one of them, the one that
+    /// its encoding decodes to. The others are not found and cannot be created (`EINVAL`), and an
+    /// error is logged once.
     fn matching(&self) -> Matching {
         Matching::Exact
     }
 
-    /// What names are compared by with [`Matching::Folded`]: two names with the same folding mean the same entry. It is kept in memory only.
+    /// Returns the folded form by which [`Matching::Folded`] compares names. Names with the same
+    /// folded form refer to the same entry. The folded form is kept in memory only.
     ///
     /// # Errors
-    /// The operation fails with it.
+    /// The operation fails with this errno.
     fn fold_filename(&self, cx: &Cx<'_>, dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
         let _ = (cx, dir);
         Ok(name.to_vec())
     }
 
-    /// The target of a symbolic link as it is stored.
+    /// Encodes the target of a symbolic link for storage.
     ///
     /// # Errors
-    /// The operation fails with it.
+    /// The operation fails with this errno.
     fn encode_target(&self, cx: &Cx<'_>, target: &[u8]) -> Result<Vec<u8>> {
         let _ = cx;
         Ok(target.to_vec())
     }
 
-    /// The target of a symbolic link as it is read.
+    /// Decodes the stored target of a symbolic link.
     ///
     /// # Errors
-    /// The operation fails with it.
+    /// The operation fails with this errno.
     fn decode_target(&self, cx: &Cx<'_>, target: &[u8]) -> Result<Vec<u8>> {
         let _ = cx;
         Ok(target.to_vec())

@@ -1,15 +1,18 @@
 use super::State;
 use core::fmt;
 
-/// Keeps state with objects that are in use ([`super::Object::attach`]) and learns when it may be freed.
+/// Keeps state for objects in use ([`super::Object::attach`]) and is notified when it can be freed.
 pub trait Objects: Send + Sync + fmt::Debug {
-    /// The object is no longer in use: its last vnode and its last open file in this layer are gone.
+    /// The object is no longer in use: its last vnode and its last open file in this layer have
+    /// been dropped.
     ///
-    /// This is called exactly once for each state that was attached, at the latest when the layer itself goes, and after every
-    /// hook that was called with that object has returned; no hook sees this state again. The same object may be in use
-    /// again by then, without a state: what is freed must not be the only copy of anything.
+    /// Called exactly once for each attached state, at the latest when the layer itself is dropped,
+    /// and after every hook called with the object has returned. No hook sees this state again. The
+    /// object may already be in use again, without state, so the freed state must not be the only
+    /// copy of anything.
     ///
-    /// It is called by whichever thread used the object last, which may be one that serves others: it must not wait, and
-    /// must not wait for a lock that is held while an operation of this layer is called.
+    /// Called by the thread that dropped the last reference, which may be a thread that serves
+    /// requests. It must not block, and must not take a lock that is held while an operation of
+    /// this layer is called.
     fn freed(&self, id: u64, state: State);
 }

@@ -1,19 +1,20 @@
 use super::Object;
 use core::fmt;
-/// What an operation is: the interface's own list. Those that the hook can't see are never in its sets.
+/// The kind of an operation: the interface's list. Operations that the hook cannot observe are
+/// never in its sets.
 pub use vnode::Operation as OpKind;
 use vnode::{Attr, Cx, Errno, Name, OpenFlags, RenameFlags, Result, SetAttr, XattrFlags};
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $kind:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* },)*) => {
-        /// An operation of a vnode or of an open file, with what it was called with.
+        /// An operation on a vnode or an open file, with its arguments.
         #[derive(Clone, Copy, Debug)]
         pub enum Op<'a> {
             $($(#[$doc])* $kind { $($(#[$field_doc])* $field: $type),* },)*
         }
 
         impl Op<'_> {
-            /// What it is.
+            /// Returns the kind of the operation.
             #[must_use]
             pub const fn kind(&self) -> OpKind {
                 match self {
@@ -25,110 +26,111 @@ macro_rules! operations {
 }
 
 operations! {
-    /// The object of a name is looked for.
-    Lookup { #[doc = "Where."] dir: &'a Object<'a>, #[doc = "The name above."] name: Name<'a> },
-    /// Attributes are asked for.
-    Getattr { #[doc = "Of what."] file: &'a Object<'a> },
+    /// Lookup of a name in a directory.
+    Lookup { #[doc = "The directory."] dir: &'a Object<'a>, #[doc = "The plain name."] name: Name<'a> },
+    /// Attributes are read.
+    Getattr { #[doc = "The object."] file: &'a Object<'a> },
     /// Attributes are changed.
-    Setattr { #[doc = "Of what."] file: &'a Object<'a>, #[doc = "Which, to what."] set: &'a SetAttr },
+    Setattr { #[doc = "The object."] file: &'a Object<'a>, #[doc = "The attributes to set."] set: &'a SetAttr },
     /// The target of a symbolic link is read.
     Readlink { #[doc = "The link."] file: &'a Object<'a> },
-    /// A directory, or a part of it, is listed.
+    /// A directory is listed, fully or in part.
     Readdir { #[doc = "The directory."] dir: &'a Object<'a> },
     /// A file is opened.
-    Open { #[doc = "The file."] file: &'a Object<'a>, #[doc = "How."] flags: OpenFlags },
-    /// A file is made and opened.
+    Open { #[doc = "The file."] file: &'a Object<'a>, #[doc = "The open flags."] flags: OpenFlags },
+    /// A file is created and opened.
     Create {
-        #[doc = "Where."] dir: &'a Object<'a>,
-        #[doc = "The name above."] name: Name<'a>,
+        #[doc = "The directory."] dir: &'a Object<'a>,
+        #[doc = "The plain name."] name: Name<'a>,
         #[doc = "Permission bits."] mode: u32,
-        #[doc = "How it is opened."] flags: OpenFlags
+        #[doc = "The open flags."] flags: OpenFlags
     },
-    /// A file without a name is made and opened.
+    /// An unnamed file is created and opened.
     Tmpfile {
-        #[doc = "Where."] dir: &'a Object<'a>,
+        #[doc = "The directory."] dir: &'a Object<'a>,
         #[doc = "Permission bits."] mode: u32,
-        #[doc = "How it is opened."] flags: OpenFlags
+        #[doc = "The open flags."] flags: OpenFlags
     },
-    /// A file, fifo, socket or device is made.
+    /// A file, FIFO, socket or device node is created.
     Mknod {
-        #[doc = "Where."] dir: &'a Object<'a>,
-        #[doc = "The name above."] name: Name<'a>,
+        #[doc = "The directory."] dir: &'a Object<'a>,
+        #[doc = "The plain name."] name: Name<'a>,
         #[doc = "Type and permission bits."] mode: u32,
-        #[doc = "Which device."] rdev: u64
+        #[doc = "The device number."] rdev: u64
     },
-    /// A directory is made.
+    /// A directory is created.
     Mkdir {
-        #[doc = "Where."] dir: &'a Object<'a>,
-        #[doc = "The name above."] name: Name<'a>,
+        #[doc = "The parent directory."] dir: &'a Object<'a>,
+        #[doc = "The plain name."] name: Name<'a>,
         #[doc = "Permission bits."] mode: u32
     },
-    /// A symbolic link is made.
+    /// A symbolic link is created.
     Symlink {
-        #[doc = "Where."] dir: &'a Object<'a>,
-        #[doc = "The name above."] name: Name<'a>,
-        #[doc = "Its target, as the program gave it."] target: &'a [u8]
+        #[doc = "The directory."] dir: &'a Object<'a>,
+        #[doc = "The plain name."] name: Name<'a>,
+        #[doc = "Its plain target."] target: &'a [u8]
     },
-    /// A file gets another name.
+    /// A hard link is created.
     Link {
-        #[doc = "Where."] dir: &'a Object<'a>,
-        #[doc = "The new name above."] name: Name<'a>,
+        #[doc = "The directory."] dir: &'a Object<'a>,
+        #[doc = "The new plain name."] name: Name<'a>,
         #[doc = "The file."] target: &'a Object<'a>
     },
-    /// A name of something that is not a directory is removed.
-    Unlink { #[doc = "Where."] dir: &'a Object<'a>, #[doc = "The name above."] name: Name<'a> },
+    /// A name of a non-directory is removed.
+    Unlink { #[doc = "The directory."] dir: &'a Object<'a>, #[doc = "The plain name."] name: Name<'a> },
     /// A directory is removed.
-    Rmdir { #[doc = "Where."] dir: &'a Object<'a>, #[doc = "The name above."] name: Name<'a> },
+    Rmdir { #[doc = "The parent directory."] dir: &'a Object<'a>, #[doc = "The plain name."] name: Name<'a> },
     /// An entry is renamed.
     Rename {
-        #[doc = "From where."] dir: &'a Object<'a>,
-        #[doc = "The old name above."] name: Name<'a>,
-        #[doc = "To where."] new_dir: &'a Object<'a>,
-        #[doc = "The new name above."] new_name: Name<'a>,
+        #[doc = "The old directory."] dir: &'a Object<'a>,
+        #[doc = "The old plain name."] name: Name<'a>,
+        #[doc = "The new directory."] new_dir: &'a Object<'a>,
+        #[doc = "The new plain name."] new_name: Name<'a>,
         #[doc = "How."] flags: RenameFlags
     },
     /// An extended attribute is read.
-    Getxattr { #[doc = "Of what."] file: &'a Object<'a>, #[doc = "Which."] name: &'a [u8] },
+    Getxattr { #[doc = "The object."] file: &'a Object<'a>, #[doc = "The attribute's name."] name: &'a [u8] },
     /// An extended attribute is set.
     Setxattr {
-        #[doc = "Of what."] file: &'a Object<'a>,
+        #[doc = "The object."] file: &'a Object<'a>,
         #[doc = "Which."] name: &'a [u8],
-        #[doc = "To what."] value: &'a [u8],
+        #[doc = "The new value."] value: &'a [u8],
         #[doc = "How."] flags: XattrFlags
     },
     /// Extended attributes are listed.
-    Listxattr { #[doc = "Of what."] file: &'a Object<'a> },
+    Listxattr { #[doc = "The object."] file: &'a Object<'a> },
     /// An extended attribute is removed.
-    Removexattr { #[doc = "Of what."] file: &'a Object<'a>, #[doc = "Which."] name: &'a [u8] },
-    /// The kernel has refused the caller something. Seen after the fact: what is answered changes nothing. A layer whose set has this
-    /// one costs more look-ups, since the server then has the kernel ask again where it would remember.
+    Removexattr { #[doc = "The object."] file: &'a Object<'a>, #[doc = "The attribute's name."] name: &'a [u8] },
+    /// The kernel denied the caller access. The hook runs after the fact, so its result does not
+    /// affect the caller. Observing this operation costs additional lookups, because the server
+    /// then prevents the kernel from caching them.
     Refused {
-        #[doc = "What was to be used."] file: &'a Object<'a>,
-        #[doc = "One or more of these were refused: read (4), write (2), execute or search (1)."] mask: u32
+        #[doc = "The object."] file: &'a Object<'a>,
+        #[doc = "The denied permissions, one or more of: read (4), write (2), execute or search (1)."] mask: u32
     },
-    /// Figures of the file system are asked for.
-    Statfs { #[doc = "Through what."] file: &'a Object<'a> },
+    /// File-system statistics are read.
+    Statfs { #[doc = "The object."] file: &'a Object<'a> },
     /// A file or a directory is made durable.
-    Fsync { #[doc = "Which."] file: &'a Object<'a>, #[doc = "Without attributes that reading does not need."] data_only: bool },
-    /// An ioctl.
-    Ioctl { #[doc = "On what."] file: &'a Object<'a>, #[doc = "Which."] cmd: u32, #[doc = "Its argument."] input: &'a [u8] },
-    /// Data are read.
-    Read { #[doc = "From what."] file: &'a Object<'a>, #[doc = "Where."] offset: u64, #[doc = "At most so many bytes."] len: usize },
-    /// Data are written.
-    Write { #[doc = "To what."] file: &'a Object<'a>, #[doc = "Where, unless appended."] offset: u64, #[doc = "Plain data."] data: &'a [u8] },
-    /// A descriptor is closed; seen only where a layer below needs it (NFS).
-    Flush { #[doc = "Of what."] file: &'a Object<'a> },
+    Fsync { #[doc = "The object."] file: &'a Object<'a>, #[doc = "Whether to skip attributes not needed for reading."] data_only: bool },
+    /// An ioctl is issued.
+    Ioctl { #[doc = "The object."] file: &'a Object<'a>, #[doc = "The command."] cmd: u32, #[doc = "Its input."] input: &'a [u8] },
+    /// Data is read.
+    Read { #[doc = "The file."] file: &'a Object<'a>, #[doc = "The offset."] offset: u64, #[doc = "The maximum number of bytes."] len: usize },
+    /// Data is written.
+    Write { #[doc = "The file."] file: &'a Object<'a>, #[doc = "The offset, unless appending."] offset: u64, #[doc = "The plain data."] data: &'a [u8] },
+    /// A descriptor is closed. Observed only if a layer below needs it (NFS).
+    Flush { #[doc = "The file."] file: &'a Object<'a> },
     /// A range is allocated, punched or zeroed.
     Fallocate {
-        #[doc = "In what."] file: &'a Object<'a>,
-        #[doc = "As for fallocate(2)."] mode: u32,
-        #[doc = "From here."] offset: u64,
-        #[doc = "So many bytes."] len: u64
+        #[doc = "The file."] file: &'a Object<'a>,
+        #[doc = "The mode of fallocate(2)."] mode: u32,
+        #[doc = "The offset."] offset: u64,
+        #[doc = "The length in bytes."] len: u64
     },
-    /// A hole or data are looked for.
-    Seek { #[doc = "In what."] file: &'a Object<'a>, #[doc = "From here."] offset: u64 },
-    /// A range is copied into a file from another (copy_file_range, reflink).
-    Copy { #[doc = "Into what."] file: &'a Object<'a>, #[doc = "Where to."] offset: u64, #[doc = "At most so many bytes."] len: u64 },
+    /// The next data or hole is searched.
+    Seek { #[doc = "The file."] file: &'a Object<'a>, #[doc = "The offset."] offset: u64 },
+    /// A range is copied from another file (copy_file_range, reflink).
+    Copy { #[doc = "The destination."] file: &'a Object<'a>, #[doc = "The destination offset."] offset: u64, #[doc = "The maximum number of bytes."] len: u64 },
 }
 
 /// A set of operations.
@@ -136,12 +138,12 @@ operations! {
 pub struct OpSet(u64);
 
 impl OpSet {
-    /// None.
+    /// No operations.
     pub const NONE: Self = Self(0);
-    /// Every one.
+    /// All operations.
     pub const ALL: Self = Self(u64::MAX);
 
-    /// These.
+    /// Returns a set of these operations.
     #[must_use]
     pub const fn of(kinds: &[OpKind]) -> Self {
         let mut bits = 0;
@@ -153,81 +155,88 @@ impl OpSet {
         Self(bits)
     }
 
-    /// Is this one among them?
+    /// Whether the set contains this operation.
     #[must_use]
     pub const fn has(self, kind: OpKind) -> bool {
         self.0 & (1 << kind as u8) != 0
     }
 }
 
-/// What an operation answered, as [`Operations::after`] sees it.
+/// The result of an operation, as passed to [`Operations::after`].
 #[derive(Clone, Copy, Debug)]
 pub enum Answer<'a> {
-    /// It is done; there is nothing more to say.
+    /// The operation succeeded without a result.
     Done,
-    /// There is no object of that name ([`Op::Lookup`]).
+    /// The name does not exist ([`Op::Lookup`]).
     Missing,
-    /// An object was found or made, with these attributes (as shown above).
+    /// An object that was found or created, with its decoded attributes.
     Object(&'a Object<'a>, &'a Attr),
-    /// Attributes, as shown above.
+    /// Decoded attributes.
     Attr(&'a Attr),
-    /// Data, an extended attribute's value, a list of names, a link's target.
+    /// Data, the value of an extended attribute, a list of names, or the target of a link.
     Bytes(&'a [u8]),
-    /// So many bytes were written or copied; the offset that was found; the size of what was asked for without a buffer.
+    /// A number of bytes written or copied, an offset found, or the size needed if no buffer was
+    /// passed.
     Count(u64),
 }
 
-/// What a hook answers in place of the layer below. It must be what the operation can answer; else the program gets `EIO`, with a word in the log.
+/// A reply from a hook instead of the layer below. It must suit the operation; otherwise the
+/// program receives `EIO` and an error is logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// It is done: for operations that answer nothing else.
+    /// Success, for operations without a result.
     Done,
-    /// There is no object of that name ([`Op::Lookup`]).
+    /// The name does not exist ([`Op::Lookup`]).
     Missing,
     /// Attributes ([`Op::Getattr`], [`Op::Setattr`]).
     Attr(Attr),
-    /// A link's target, an extended attribute's value, a list of names with a NUL after each, data ([`Op::Read`]).
+    /// The target of a link, the value of an extended attribute, a list of NUL-terminated names, or
+    /// data ([`Op::Read`]).
     Bytes(Vec<u8>),
-    /// So many bytes ([`Op::Write`], [`Op::Copy`]), an offset ([`Op::Seek`]).
+    /// A number of bytes ([`Op::Write`], [`Op::Copy`]) or an offset ([`Op::Seek`]).
     Count(u64),
 }
 
-/// What becomes of an operation that has not been done yet; an error refuses it.
+/// What to do with an operation before it runs. A hook returns an error to refuse it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The layer below does it.
+    /// Run it in the layer below.
     Proceed,
-    /// It is answered like this; the layer below does not hear of it.
+    /// Reply with this. The layer below does not see the operation.
     Answer(Reply),
 }
 
-/// What becomes of the result of an operation.
+/// What to do with the result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Instead {
-    /// It stays.
+    /// Keep it.
     Keep,
-    /// This takes its place: only where the operation [only looks](OpKind::only_looks), since what is done is done.
+    /// Replace it. Allowed only if the operation [only reads](OpKind::is_query), because a change
+    /// cannot be undone.
     Of(core::result::Result<Reply, Errno>),
 }
 
-/// Sees operations before and after they are done: observes, refuses, answers (Wrapfs paper, Table 1: "other").
+/// Observes operations before and after they run, and can refuse or answer them (Wrapfs paper,
+/// Table 1: "other").
 ///
-/// Names and data are those of programs, not encoded ones. Reads and writes are seen only where they come to the server: a layer whose set has [`OpKind::Read`]
-/// or [`OpKind::Write`] takes passthrough away from its files, and reads from the kernel's page cache are seen by nobody.
+/// Names and data are plain, not encoded. Reads and writes are observed only if they reach the
+/// server. A layer whose set contains [`OpKind::Read`] or [`OpKind::Write`] disables passthrough
+/// for its files. Reads served from the kernel's page cache are never observed.
 pub trait Operations: Send + Sync + fmt::Debug {
-    /// Which operations it wants to see: always the same. All others cost nothing.
+    /// Returns the operations to observe, which must never change. All others cost nothing.
     fn interest(&self) -> OpSet;
 
-    /// Before it is done.
+    /// Runs before the operation.
     ///
     /// # Errors
-    /// Refuses the operation with that errno.
+    /// Refuses the operation with this errno.
     fn before(&self, cx: &Cx<'_>, op: &Op<'_>) -> Result<Verdict> {
         let _ = (cx, op);
         Ok(Verdict::Proceed)
     }
 
-    /// After it was done, or refused by the layer below; not after [`Self::before`] refused or answered.
+    /// Runs after the operation, even if the layer below returned an error. Does not run if
+    /// [`Self::before`] refused or answered it.
     fn after(&self, cx: &Cx<'_>, op: &Op<'_>, result: core::result::Result<Answer<'_>, Errno>) -> Instead {
         let _ = (cx, op, result);
         Instead::Keep
@@ -239,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_hold_what_they_were_made_of() {
+    fn sets_contain_their_members() {
         assert!(OpKind::ALL.len() <= 64);
         let some = OpSet::of(&[OpKind::Lookup, OpKind::Copy]);
         for (kind, _) in OpKind::ALL {

@@ -1,25 +1,26 @@
 use core::fmt;
 use vnode::{Cx, Result};
 
-/// What a name in a directory below is to a [`NameStore`].
+/// The role of a name in a directory below, for a [`NameStore`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// An encoded name.
     Name,
-    /// What an object is stored under whose encoded name is too long.
+    /// An object whose encoded name is too long.
     Long {
-        /// The side file beside it, which holds the encoded name.
+        /// Its side file, which holds the encoded name.
         side: Vec<u8>,
     },
     /// A side file.
     Side {
-        /// The object that it belongs to. It is gone, or was never made, if a crash left the side file behind.
+        /// The object that it belongs to. After a crash, the object may be missing.
         object: Vec<u8>,
     },
-    /// What an interrupted operation of the store's own left behind, also of another program with the same format. It is not
-    /// shown, and does not keep a directory from being removed.
+    /// A leftover of an interrupted operation of the store, or of another program that uses the
+    /// same format. It is hidden and does not prevent the removal of its directory.
     Leftover,
-    /// Anything else of the store's own. It is not shown, and a name that is encoded like that can't be made.
+    /// Any other name reserved by the store. It is hidden, and a name that encodes to it cannot be
+    /// created.
     Own,
 }
 
@@ -30,67 +31,77 @@ pub struct LongName {
     pub object: Vec<u8>,
     /// The name of the side file.
     pub side: Vec<u8>,
-    /// What the side file holds: at most 128 KiB.
+    /// The content of the side file, at most 128 KiB.
     pub content: Vec<u8>,
 }
 
-/// The file in each directory below that holds what the directory's names are encoded with.
+/// The file in each directory below that holds the encoding state of the directory's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateFile {
-    /// Its name. [`NameStore::role`] is not asked about it.
+    /// Its name. [`NameStore::role`] is not called for it.
     pub name: Vec<u8>,
-    /// The permission bits that it is made with.
+    /// The permission bits that it is created with.
     pub mode: u32,
-    /// A longer one, in bytes, is damaged.
+    /// Maximum size in bytes. A larger file counts as damaged.
     pub longest: usize,
 }
 
-/// How encoded names are kept in the layer below: what is done with those that are too long for it, and what each directory keeps
-/// to encode its names with. Without this hook a layer that encodes names has the store of docs/formats/long-names.md.
+/// Determines how encoded names are stored in the layer below: the representation of names that are
+/// too long, and the state that each directory keeps to encode its names. Without this hook, a
+/// layer that encodes names uses the store of docs/formats/long-names.md.
 ///
-/// The hook says how things are called and what they hold; the template makes, reads, moves and removes them, in an order in
-/// which a crash at any point leaves the old or the new tree:
+/// The hook defines names and contents. The template creates, reads, moves and removes the files,
+/// in an order that leaves the old or the new tree after a crash at any point:
 ///
-/// * A side file is written and made durable before its object gets its name, and removed after the object has lost it. One
-///   without an object is used again by the same name and removed with its directory.
-/// * The state of a directory is made with the directory (mkdir), made durable before the directory gets its first entry,
-///   and removed just before the directory is (rmdir, rename onto it); it stays with a directory that is renamed.
-/// * A directory without a state, or with a damaged one, gets a new state before its first entry if it is empty. If it is not, every
-///   operation on names in it answers `EIO`, and the log says so.
+/// * A side file is written and made durable before its object gets its name, and removed after the
+///   object has lost it. A side file without an object is reused when the same name is created, or
+///   removed with its directory.
+/// * The state of a directory is created with the directory (mkdir), made durable before the
+///   directory gets its first entry, and removed just before the directory is (rmdir, rename onto
+///   it). It moves with a directory that is renamed.
+/// * An empty directory with missing or damaged state gets new state before its first entry. In a
+///   directory that is not empty, every operation on names then fails with `EIO`, and an error is
+///   logged.
 ///
-/// What these functions answer depends on their arguments alone, except for [`Self::new_state`].
+/// All functions except [`Self::new_state`] must depend only on their arguments.
 pub trait NameStore: Send + Sync + fmt::Debug {
-    /// What a name below is. Names are hostile input: anybody may have made them below.
+    /// Returns the role of a name below. The name is untrusted: it may have been created out of
+    /// band.
     fn role(&self, name: &[u8]) -> Role;
 
-    /// How an encoded name is stored, if not as it is: names of more than 255 bytes never can be. Different names need different
-    /// `object`s, and [`Self::role`] must tell both names for what they are. The template stores and lists a name only under
-    /// what this answers.
+    /// Returns how an encoded name is stored, or `None` if it is stored as is. Names of more than
+    /// 255 bytes cannot be stored as is. Different names need different `object`s, and
+    /// [`Self::role`] must recognize both names of the result. The template stores and lists such a
+    /// name only under this result.
     fn long_name(&self, encoded: &[u8]) -> Option<LongName>;
 
-    /// The encoded name in the side file of `object`; `None` if it is damaged. `content` is hostile input.
+    /// Returns the encoded name from the side file of `object`, or `None` if it is damaged.
+    /// `content` is untrusted.
     fn encoded_name(&self, object: &[u8], content: &[u8]) -> Option<Vec<u8>>;
 
-    /// The permission bits that side files are made with.
+    /// Returns the permission bits for new side files.
     fn side_mode(&self) -> u32 {
         0o644
     }
 
-    /// The file with the state of a directory; `None`: directories have none. Asked once.
+    /// Returns the state file of directories, or `None` if they have no state. Called once.
     fn state_file(&self) -> Option<StateFile> {
         None
     }
 
-    /// The state of a new directory. The hooks of [`super::Names`] find it in [`super::Object::directory_state`].
+    /// Creates the state of a new directory. The [`super::Names`] hooks read it with
+    /// [`super::Object::directory_state`].
     ///
     /// # Errors
-    /// The directory gets none, and is asked for one again before its first entry, which then can't be made.
+    /// The directory has no state yet. The template tries again before its first entry, whose
+    /// creation fails if this fails again.
     fn new_state(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
         let _ = cx;
         Ok(Vec::new())
     }
 
-    /// Can that be the state of a directory? Else it is damaged. `state` is hostile input.
+    /// Whether `state` is valid directory state. If not, it counts as damaged. `state` is
+    /// untrusted.
     fn is_state(&self, state: &[u8]) -> bool {
         let _ = state;
         true

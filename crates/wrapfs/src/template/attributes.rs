@@ -1,4 +1,4 @@
-//! Attributes on their way up and down.
+//! Translation of attributes between the layer below and programs.
 
 use super::core::Core;
 use super::guard::guard;
@@ -7,7 +7,7 @@ use crate::hooks::Object;
 use vnode::{Attr, Cx, Kind, OpenFile, Result, SetAttr, Vnode};
 
 impl Core {
-    /// Attributes of an object of the layer below as they are shown.
+    /// Decodes the attributes of an object of the layer below.
     pub(crate) fn shown(&self, cx: &Cx<'_>, object: &Object<'_>, mut attr: Attr) -> Result<Attr> {
         let lower = object.lower();
         if self.names.is_some() && lower.kind() == Kind::Symlink {
@@ -25,7 +25,7 @@ impl Core {
         self.decoded(cx, object, attr)
     }
 
-    /// The same, where the size is already that of the target that is shown.
+    /// Decodes attributes whose size is already that of the decoded link target.
     pub(crate) fn decoded(&self, cx: &Cx<'_>, object: &Object<'_>, mut attr: Attr) -> Result<Attr> {
         if let Some(hook) = &self.attributes {
             guard("decode_attr", || hook.decode_attr(cx, object, &mut attr))?;
@@ -34,7 +34,8 @@ impl Core {
         Ok(attr)
     }
 
-    /// The size of a symbolic link is the length of its target. One that can't be read keeps the size that it has below.
+    /// Sets the size of a symbolic link to the length of its decoded target. If the target cannot
+    /// be read, the size below is kept.
     fn measure_target(&self, cx: &Cx<'_>, lower: &dyn Vnode, attr: &mut Attr) {
         if let Ok(target) = lower.readlink(cx).and_then(|stored| self.decode_target(cx, stored)) {
             attr.size = target.len() as u64;
@@ -42,14 +43,14 @@ impl Core {
     }
 }
 
-/// What an object is does not change, and neither does its number.
+/// Restores the number and type, which hooks must not change.
 pub(crate) fn fix_identity(lower: &dyn Vnode, attr: &mut Attr) {
     attr.ino = lower.id();
     attr.mode = (attr.mode & !Kind::MASK) | lower.kind().mode_bits();
 }
 
 impl TemplateVnode {
-    /// The mode for something new in this directory. Type bits stay.
+    /// Returns the encoded mode for a new object in this directory. Type bits remain unchanged.
     pub(crate) fn mode_below(&self, cx: &Cx<'_>, kind: Kind, mode: u32) -> Result<u32> {
         let Some(hook) = &self.core.attributes else { return Ok(mode) };
         let bits = guard("encode_mode", || hook.encode_mode(cx, &self.object(), kind, mode & 0o7777))?;

@@ -1,4 +1,4 @@
-use super::commands::Own;
+use super::commands::OwnCommands;
 use super::core::Core;
 use super::data::Coding;
 use super::format::Formatted;
@@ -17,7 +17,7 @@ use container::BlockCodec;
 use std::sync::Arc;
 use vnode::{Command, Cx, Layer, Name, Properties, Result, Upcalls, Vnode};
 
-/// Builds a layer out of hooks: each that is not given is the identity, and costs nothing.
+/// Builds a layer from hooks. A hook that is not set is the identity and costs nothing.
 ///
 /// ```
 /// use wrapfs::Template;
@@ -26,11 +26,11 @@ use vnode::{Command, Cx, Layer, Name, Properties, Result, Upcalls, Vnode};
 /// use std::sync::Arc;
 ///
 /// #[derive(Debug)]
-/// struct AsItIs;
-/// impl Attributes for AsItIs {}
+/// struct Identity;
+/// impl Attributes for Identity {}
 ///
 /// fn layer(lower: Arc<dyn Layer>) -> Arc<dyn Layer> {
-///     Template::over(lower).attributes(AsItIs).build()
+///     Template::over(lower).attributes(Identity).build()
 /// }
 /// ```
 #[derive(Debug)]
@@ -43,86 +43,86 @@ pub struct Template {
 }
 
 impl Template {
-    /// A layer over `lower`, without hooks.
+    /// Starts a layer over `lower`, without hooks.
     pub fn over(lower: Arc<dyn Layer>) -> Self {
         Self { core: Core::new(lower), store: None, objects: None, paths: false }
     }
 
-    /// Names are changed.
+    /// Translates names with `hook`.
     pub fn names(mut self, hook: impl Names + 'static) -> Self {
         self.core.names = Some(Box::new(hook));
         self
     }
 
-    /// Encoded names are kept in the layer's own way: see [`NameStore`].
+    /// Stores encoded names as `hook` specifies: see [`NameStore`].
     pub fn store(mut self, hook: impl NameStore + 'static) -> Self {
         self.store = Some(Box::new(hook));
         self
     }
 
-    /// Attributes are changed.
+    /// Translates attributes with `hook`.
     pub fn attributes(mut self, hook: impl Attributes + 'static) -> Self {
         self.core.attributes = Some(Box::new(hook));
         self
     }
 
-    /// Data are changed, and not their size.
+    /// Transforms data with `hook`, keeping its size.
     pub fn data(mut self, hook: impl Data + 'static) -> Self {
         self.core.data = Some(Coding::new(Box::new(hook)));
         self
     }
 
-    /// Data are changed, and their size: files below are containers of blocks that `codec` encodes. This takes the place of [`Self::data`]; a
-    /// layer that needs both is two.
+    /// Transforms data into a different size: files below are containers of blocks encoded by
+    /// `codec`. Excludes [`Self::data`]; stack two layers to use both.
     pub fn resizing(mut self, codec: Arc<dyn BlockCodec>, foreign: Foreign) -> Self {
         self.core.resizing = Some(Resizing::new(codec, foreign));
         self
     }
 
-    /// Data are stored behind a header, in blocks of a larger, fixed size. This takes the place of [`Self::data`] and
-    /// [`Self::resizing`]; a layer that needs two of them is two.
+    /// Stores data behind a header, in blocks of a larger, fixed size. Excludes [`Self::data`] and
+    /// [`Self::resizing`]; stack two layers to use both.
     pub fn format(mut self, layout: Layout, hook: impl FileFormat + 'static) -> Self {
         self.core.format = Some(Formatted::new(layout, Box::new(hook)));
         self
     }
 
-    /// Operations are seen.
+    /// Observes operations with `hook`.
     pub fn operations(mut self, hook: impl Operations + 'static) -> Self {
         self.core.watch = Some(Watch::new(Box::new(hook)));
         self
     }
 
-    /// There are ioctls of its own.
+    /// Handles layer-specific ioctls with `hook`.
     pub fn ioctls(mut self, hook: impl Ioctls + 'static) -> Self {
         self.core.ioctls = Some(Box::new(hook));
         self
     }
 
-    /// There is state with objects.
+    /// Keeps state for objects with `hook`.
     pub fn objects(mut self, hook: impl Objects + 'static) -> Self {
         self.objects = Some(Box::new(hook));
         self
     }
 
-    /// Hooks can ask for paths: see [`Hooks::paths`].
+    /// Lets hooks query paths: see [`Hooks::paths`].
     pub fn paths(mut self) -> Self {
         self.paths = true;
         self
     }
 
-    /// Nothing is ever changed through the layer: see [`Hooks::read_only`].
+    /// Makes the layer read-only: see [`Hooks::read_only`].
     pub fn read_only(mut self) -> Self {
         self.core.read_only = true;
         self
     }
 
-    /// There are commands of its own.
+    /// Adds the commands of `hook` to the control channel.
     pub fn commands(mut self, hook: impl Commands + 'static) -> Self {
-        self.core.commands = Some(Own::new(Box::new(hook)));
+        self.core.commands = Some(OwnCommands::new(Box::new(hook)));
         self
     }
 
-    /// These hooks, in place of all that were given before.
+    /// Uses these hooks, replacing all hooks set before.
     pub fn hooks(mut self, hooks: Hooks) -> Self {
         self.core.read_only = hooks.read_only;
         self.core.names = hooks.names;
@@ -135,11 +135,11 @@ impl Template {
         self.store = hooks.store;
         self.objects = hooks.objects;
         self.paths = hooks.paths;
-        self.core.commands = hooks.commands.map(Own::new);
+        self.core.commands = hooks.commands.map(OwnCommands::new);
         self
     }
 
-    /// The layer; the null layer if there are no hooks.
+    /// Returns the layer, or a null layer if no hooks are set.
     #[must_use]
     pub fn build(self) -> Arc<dyn Layer> {
         let mut core = self.core;
@@ -156,7 +156,7 @@ impl Template {
             resizing.read_only = core.read_only;
         }
         if let Some(hook) = &core.names {
-            // In doubt the kernel caches no names.
+            // If the hook fails, let the kernel cache no names.
             core.matching = guard("matching", || Ok(hook.matching())).unwrap_or(Matching::Encoded);
         }
         let core = Arc::new(core);
@@ -165,11 +165,11 @@ impl Template {
     }
 }
 
-/// Leaves names as they are: for a layer that only keeps some of them for itself.
+/// Leaves names unchanged: for a layer that only reserves some names for itself.
 #[derive(Debug)]
-struct AsTheyAre;
+struct UnchangedNames;
 
-impl Names for AsTheyAre {
+impl Names for UnchangedNames {
     fn encode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
         Ok(name.to_vec())
     }
@@ -179,22 +179,23 @@ impl Names for AsTheyAre {
     }
 }
 
-/// The longest state of a directory in bytes.
+/// Maximum size of directory state in bytes.
 const LONGEST_STATE: usize = 64 << 10;
 
 impl Core {
-    /// Names are kept by a hook from here on. One that can't be asked for the file of its state is none that can be used.
+    /// Stores names with a hook from here on. If the hook cannot name its state file, the layer
+    /// becomes read-only.
     fn store_names(&mut self, store: Box<dyn NameStore>) {
-        let is_possible = |file: &StateFile| Name::new(&file.name).is_ok() && file.longest <= LONGEST_STATE;
+        let is_valid = |file: &StateFile| Name::new(&file.name).is_ok() && file.longest <= LONGEST_STATE;
         match guard("state_file", || Ok(store.state_file())) {
-            Ok(asked) if asked.as_ref().is_none_or(is_possible) => self.state_file = asked,
+            Ok(file) if file.as_ref().is_none_or(is_valid) => self.state_file = file,
             _ => {
-                tracing::error!(hook = ?store, "state_file names no file that can be: the layer lets nothing change");
+                tracing::error!(hook = ?store, "state_file failed or returned an invalid state file: the layer is read-only");
                 self.read_only = true;
             }
         }
         self.store = store;
-        self.names.get_or_insert_with(|| Box::new(AsTheyAre));
+        self.names.get_or_insert_with(|| Box::new(UnchangedNames));
     }
 
     fn has_no_sizes(&self) -> bool {
@@ -208,7 +209,7 @@ impl Core {
     }
 }
 
-/// A layer made with the template.
+/// A layer built from the template.
 #[derive(Debug)]
 struct TemplateFs {
     core: Arc<Core>,
@@ -239,7 +240,7 @@ impl Layer for TemplateFs {
         if Arc::ptr_eq(&lower, &self.core.lower.root()) {
             return Ok(self.root());
         }
-        Ok(Arc::new(self.core.raise_found(cx, lower)?))
+        Ok(Arc::new(self.core.wrap_found(cx, lower)?))
     }
 
     fn commands(&self) -> Vec<Command> {

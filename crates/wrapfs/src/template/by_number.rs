@@ -1,4 +1,4 @@
-//! Objects that were found by number: their names, and which of them the layer shows at all.
+//! Objects found by number: their names, and whether the layer shows them.
 
 use super::core::Core;
 use super::node::TemplateVnode;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use vnode::{Cx, Errno, Name, NameSink, Result, Vnode};
 
 impl TemplateVnode {
-    /// The names of the object below, as this layer shows them.
-    pub(crate) fn tell_names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+    /// Passes the object's names, as this layer shows them, to `sink`.
+    pub(crate) fn list_names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
         let mut failed = Ok(());
         self.lower.names(cx, &mut |dir, below| {
             let dir = Self::over(&self.core, Arc::clone(dir));
@@ -28,16 +28,16 @@ impl TemplateVnode {
 }
 
 impl Core {
-    /// The vnode over an object that was found below by its number. `ESTALE` for what this layer
-    /// keeps for itself, or does not show for another reason.
-    pub(crate) fn raise_found(self: &Arc<Self>, cx: &Cx<'_>, lower: Arc<dyn Vnode>) -> Result<TemplateVnode> {
+    /// Returns the vnode for an object that the layer below found by number. `ESTALE` for the
+    /// store's own files and for objects that the layer does not show.
+    pub(crate) fn wrap_found(self: &Arc<Self>, cx: &Cx<'_>, lower: Arc<dyn Vnode>) -> Result<TemplateVnode> {
         if self.names.is_some() && !self.is_shown(cx, &lower)? {
             return Err(Errno::STALE);
         }
         Ok(TemplateVnode::over(self, lower))
     }
 
-    /// Do names of this layer lead to an object below? Yes for one that has no name any more.
+    /// Whether an object below is visible in this layer. True for an object without names.
     fn is_shown(self: &Arc<Self>, cx: &Cx<'_>, lower: &Arc<dyn Vnode>) -> Result<bool> {
         let root = self.lower.root().id();
         let mut at = Arc::clone(lower);

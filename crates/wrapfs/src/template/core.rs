@@ -1,4 +1,4 @@
-use super::commands::Own;
+use super::commands::OwnCommands;
 use super::data::Coding;
 use super::directory::DirLocks;
 use super::folded::Folded;
@@ -14,35 +14,35 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vnode::{Cx, Errno, Layer, Result};
 
-/// What all vnodes of a layer made with the template share.
+/// State shared by all vnodes of a template layer.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) lower: Arc<dyn Layer>,
-    /// Does the layer refuse every change?
+    /// Whether the layer refuses every change.
     pub(crate) read_only: bool,
     pub(crate) names: Option<Box<dyn Names>>,
-    /// How encoded names are kept, where there is a hook for names.
+    /// How encoded names are stored, if there is a name hook.
     pub(crate) store: Box<dyn NameStore>,
-    /// Where directories keep what their names are encoded with, if they do.
+    /// The state file of directories, if they have state.
     pub(crate) state_file: Option<StateFile>,
     pub(crate) dirs: DirLocks,
-    /// Which names mean the same entry.
+    /// Which names refer to the same entry.
     pub(crate) matching: Matching,
-    /// Was it said that the hook for names merges names without having declared it?
-    pub(crate) undeclared: AtomicBool,
-    /// What is known of directories with [`Matching::Folded`].
+    /// Whether a warning was logged that the name hook merges names without declaring it.
+    pub(crate) merge_reported: AtomicBool,
+    /// Cached listings of directories with [`Matching::Folded`].
     pub(crate) folded: Folded,
     pub(crate) attributes: Option<Box<dyn Attributes>>,
     pub(crate) ioctls: Option<Box<dyn Ioctls>>,
-    pub(crate) commands: Option<Own>,
+    pub(crate) commands: Option<OwnCommands>,
     pub(crate) watch: Option<Watch>,
     pub(crate) data: Option<Coding>,
     pub(crate) resizing: Option<Resizing>,
     pub(crate) format: Option<Formatted>,
-    /// What is kept with objects, if anything is.
+    /// Records of objects in use, if the layer needs any.
     pub(crate) records: Option<Arc<Records>>,
     pub(crate) long: Locks,
-    /// The user that the server runs as: owner of what the template keeps for itself.
+    /// The user that the server runs as: owner of the template's own files.
     uid: u32,
     gid: u32,
 }
@@ -57,7 +57,7 @@ impl Core {
             state_file: None,
             dirs: DirLocks::default(),
             matching: Matching::Exact,
-            undeclared: AtomicBool::new(false),
+            merge_reported: AtomicBool::new(false),
             folded: Folded::default(),
             attributes: None,
             ioctls: None,
@@ -73,27 +73,27 @@ impl Core {
         }
     }
 
-    /// The caller's interruption and patience, as the server's user.
+    /// Returns a context as the server's user, with the caller's cancellation and blocking rules.
     pub(crate) fn server<'a>(&self, cx: &Cx<'a>) -> Cx<'a> {
         cx.as_server(self.uid, self.gid)
     }
 
-    /// The server's user, in work that nobody waits for.
+    /// Returns a context as the server's user, for background work.
     pub(crate) const fn own(&self) -> Cx<'static> {
         Cx::internal(self.uid, self.gid)
     }
 
-    /// To be asked before anything is changed.
-    pub(crate) fn changing(&self) -> Result<()> {
+    /// Fails with `EROFS` on a read-only layer. Called before every change.
+    pub(crate) fn check_writable(&self) -> Result<()> {
         if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
     }
 
-    /// Where objects were last seen, if anybody wants to know.
+    /// Returns the known paths of objects, if the layer needs them.
     pub(crate) fn paths(&self) -> Option<&Paths> {
         self.records.as_ref()?.paths()
     }
 
-    /// Who wants to see operations of this kind, if anybody does.
+    /// Returns the hook that observes operations of this kind, if any.
     pub(crate) fn watch(&self, kind: OpKind) -> Option<&Watch> {
         self.watch.as_ref().filter(|watch| watch.sees(kind))
     }

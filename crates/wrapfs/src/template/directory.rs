@@ -1,7 +1,9 @@
-//! The state of a directory: what its names are encoded with, in a file that the layer's store of names keeps in it.
+//! Directory state: what the names of a directory are encoded with, in a file that the layer's name
+//! store keeps in it.
 //!
-//! A directory without a state is either empty, and gets one before its first entry, or damaged. So a crash may come at any
-//! point of mkdir (the state is not there yet) and of rmdir (it is gone already).
+//! A directory without state is either empty, and gets state before its first entry, or damaged. A
+//! crash is therefore safe at any point of mkdir (the state is missing) and of rmdir (the state is
+//! already removed).
 
 use super::core::Core;
 use super::guard::guard;
@@ -14,10 +16,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vnode::{Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFlags, Result, SHARDS, Time, shard_of};
 
-/// A state that is changed below is noticed after this long at the latest; by whatever makes entries, at once.
-const BELIEVED: Duration = Duration::from_secs(1);
+/// State that changed out of band is noticed within this time, and immediately by operations that
+/// create entries.
+const TRUST_TIME: Duration = Duration::from_secs(1);
 
-/// What was read of a state file, and what tells that it is still the same.
+/// The content of a state file, and the stamp for validating it.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     bytes: Arc<[u8]>,
@@ -41,27 +44,27 @@ pub(crate) struct Coded<'a> {
 }
 
 impl Coded<'_> {
-    /// What hooks see of it.
+    /// Returns the directory as hooks see it.
     pub(crate) fn object(&self) -> Object<'_> {
         self.node.object().with_state(self.state.as_deref().unwrap_or_default())
     }
 }
 
-/// How sure the state must be.
+/// How fresh the state must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// As it was a moment ago: for looking.
-    Lately,
-    /// As it is: for whatever makes, moves or removes entries.
-    Now,
+    /// As of a moment ago: for lookups and listings.
+    Recent,
+    /// Current: for creating, moving or removing entries.
+    Current,
 }
 
-/// Who makes entries in a directory shares its lock; who removes the directory with its state has it alone. Directories share
-/// these locks by their numbers.
+/// Directory locks, sharded by directory number. Creating entries takes the lock shared; removing
+/// the directory with its state takes it exclusively.
 #[derive(Debug)]
 pub(crate) struct DirLocks(Box<[RwLock<()>]>);
 
-/// Locks of some directories.
+/// Locks held on some directories.
 pub(crate) struct HeldDirs<'a>(#[allow(dead_code)] Vec<Side<'a>>);
 
 #[allow(dead_code)]
@@ -77,7 +80,8 @@ impl Default for DirLocks {
 }
 
 impl DirLocks {
-    /// In the order of the shards, so that nobody waits in a circle. A thread that must not wait runs again on another.
+    /// Locks in shard order, which prevents deadlock. If the thread must not block, the request is
+    /// retried on another one.
     fn hold(&self, cx: &Cx<'_>, shared: &[u64], alone: Option<u64>) -> Result<HeldDirs<'_>> {
         let alone = alone.map(shard_of);
         let mut shards: Vec<usize> = shared.iter().map(|&id| shard_of(id)).chain(alone).collect();
@@ -95,7 +99,8 @@ impl DirLocks {
 }
 
 impl Core {
-    /// Locks directories whose entries change, and one that is to go; `None` where directories have no state.
+    /// Locks directories whose entries change (`shared`), and one to be removed (`alone`). Returns
+    /// `None` if directories have no state.
     pub(crate) fn hold_dirs(&self, cx: &Cx<'_>, shared: &[u64], alone: Option<u64>) -> Result<Option<HeldDirs<'_>>> {
         if self.state_file.is_none() {
             return Ok(None);
@@ -109,7 +114,7 @@ impl Core {
 }
 
 impl TemplateVnode {
-    /// This directory with its state; `None` if it has none, and is empty.
+    /// Returns this directory with its state, or `None` if it has no state and is empty.
     pub(crate) fn coded(&self, cx: &Cx<'_>, trust: Trust) -> Result<Option<Coded<'_>>> {
         let Some(file) = &self.core.state_file else { return Ok(Some(Coded { node: self, state: None })) };
         let slot = &mut *self.slot(cx)?;
@@ -117,11 +122,12 @@ impl TemplateVnode {
         Ok(slot.as_ref().map(|loaded| self.with_state(loaded)))
     }
 
-    /// The same for a new entry: a directory without a state gets one. The directory's lock is held.
+    /// Returns this directory with its state for creating an entry, creating the state if missing.
+    /// The caller holds the directory's lock.
     pub(crate) fn coded_for_new(&self, cx: &Cx<'_>) -> Result<Coded<'_>> {
         let Some(file) = &self.core.state_file else { return Ok(Coded { node: self, state: None }) };
         let slot = &mut *self.slot(cx)?;
-        self.load(cx, file, slot, Trust::Now)?;
+        self.load(cx, file, slot, Trust::Current)?;
         let loaded = match slot {
             Some(loaded) => loaded,
             None => {
@@ -133,27 +139,28 @@ impl TemplateVnode {
         Ok(self.with_state(loaded))
     }
 
-    /// Gives this directory, which was just made, its state. Somebody who has found it meanwhile may have made the first
-    /// entry, and with it the state that the entry's name depends on: that one stays. If it fails, the first entry brings it.
-    pub(crate) fn begin(&self, cx: &Cx<'_>) {
+    /// Creates the state of this new directory. If another thread has already created the first
+    /// entry, it also created the state that the entry's name depends on, which is kept. If this
+    /// fails, creating the first entry tries again.
+    pub(crate) fn init_state(&self, cx: &Cx<'_>) {
         let Some(file) = &self.core.state_file else { return };
-        let begun = self.slot(cx).and_then(|mut slot| {
+        let created = self.slot(cx).and_then(|mut slot| {
             if slot.is_none() {
                 *slot = self.create_state(cx, file, self.new_state(cx)?)?;
             }
             Ok(())
         });
-        if let Err(errno) = begun {
-            tracing::debug!(%errno, directory = self.lower.id(), "a new directory has no state yet");
+        if let Err(errno) = created {
+            tracing::debug!(%errno, directory = self.lower.id(), "no state created for a new directory yet");
         }
     }
 
-    /// Removes the state of this directory, which is empty and about to go. Answers what it takes to put it back. The
-    /// directory's lock is held alone.
-    pub(crate) fn end(&self, cx: &Cx<'_>) -> Result<Option<Vec<u8>>> {
+    /// Removes the state of this empty directory before the directory itself is removed. Returns
+    /// what is needed to restore it. The caller holds the directory's lock exclusively.
+    pub(crate) fn remove_state(&self, cx: &Cx<'_>) -> Result<Option<Vec<u8>>> {
         let Some(file) = &self.core.state_file else { return Ok(None) };
         let slot = &mut *self.slot(cx)?;
-        self.load(cx, file, slot, Trust::Now)?;
+        self.load(cx, file, slot, Trust::Current)?;
         let bytes = slot.take().map(|loaded| loaded.bytes.to_vec());
         match self.lower.unlink(&self.core.server(cx), Name::new(&file.name)?) {
             Ok(()) | Err(Errno::NOENT) => Ok(bytes),
@@ -161,15 +168,15 @@ impl TemplateVnode {
         }
     }
 
-    /// The directory stays after all: it gets the same state again.
-    pub(crate) fn go_on(&self, cx: &Cx<'_>, bytes: Vec<u8>) {
+    /// Restores the state after the directory could not be removed.
+    pub(crate) fn restore_state(&self, cx: &Cx<'_>, bytes: Vec<u8>) {
         let Some(file) = &self.core.state_file else { return };
         let again = self.slot(cx).and_then(|mut slot| {
             *slot = Some(self.make_state(cx, file, bytes)?);
             Ok(())
         });
         if let Err(errno) = again {
-            tracing::warn!(%errno, directory = self.lower.id(), "an empty directory lost its state: it will get a new one");
+            tracing::warn!(%errno, directory = self.lower.id(), "state of an empty directory lost: it will be created again");
         }
     }
 
@@ -177,7 +184,7 @@ impl TemplateVnode {
         Coded { node: self, state: Some(Arc::clone(&loaded.bytes)) }
     }
 
-    /// Where the state is kept while the directory is in use.
+    /// Returns the slot that caches the state while the directory is in use.
     fn slot(&self, cx: &Cx<'_>) -> Result<Slot<'_>> {
         match &self.record {
             Some(record) if self.lower.kind() == Kind::Directory => record.directory(cx),
@@ -185,9 +192,10 @@ impl TemplateVnode {
         }
     }
 
-    /// Brings the slot up to date: the state as it is below, or none if the directory is empty and has none that is whole.
+    /// Updates the slot: to the state below, or to none if the directory is empty and its state is
+    /// missing or damaged.
     fn load(&self, cx: &Cx<'_>, file: &StateFile, slot: &mut Option<Loaded>, trust: Trust) -> Result<()> {
-        if trust == Trust::Lately && slot.as_ref().is_some_and(|loaded| loaded.checked.elapsed() < BELIEVED) {
+        if trust == Trust::Recent && slot.as_ref().is_some_and(|loaded| loaded.checked.elapsed() < TRUST_TIME) {
             return Ok(());
         }
         let found = self.lower.lookup(cx, Name::new(&file.name)?)?;
@@ -208,11 +216,11 @@ impl TemplateVnode {
         if !self.has_entries(cx)? {
             return Ok(());
         }
-        if self.record.as_ref().is_none_or(|record| record.complains()) {
+        if self.record.as_ref().is_none_or(|record| record.is_first_report()) {
             let (name, what) = (file.name.escape_ascii(), if found.is_some() { "damaged" } else { "missing" });
             tracing::error!(
                 directory = self.lower.id(),
-                "{name} is {what}, its names can't be decoded: restore that file"
+                "{name} is {what}: the names in its directory cannot be decoded; restore that file"
             );
         }
         Err(Errno::IO)
@@ -220,14 +228,15 @@ impl TemplateVnode {
 
     fn read_state(&self, cx: &Cx<'_>, file: &StateFile, entry: &Entry) -> Result<Vec<u8>> {
         if entry.vnode.kind() != Kind::Regular {
-            // Which is damaged.
+            // An invalid state, which counts as damaged.
             return Ok(vec![0; file.longest.saturating_add(1)]);
         }
         let open = entry.vnode.open(&self.core.server(cx), OpenFlags::RDONLY)?;
         read_all(&*open, cx, file.longest.saturating_add(1))
     }
 
-    /// Is there anything in it but what the store keeps for itself? Side files without objects are leftovers.
+    /// Whether the directory has entries other than the store's own files. Side files without
+    /// objects are leftovers.
     fn has_entries(&self, cx: &Cx<'_>) -> Result<bool> {
         let mut found = Ok(false);
         self.lower.readdir(cx, 0, &mut |entry| {
@@ -242,11 +251,11 @@ impl TemplateVnode {
         if self.core.is_state(&bytes)? {
             return Ok(bytes);
         }
-        tracing::error!(hook = ?self.core.store, "new_state made a state that is_state refuses");
+        tracing::error!(hook = ?self.core.store, "new_state returned a state that is_state rejects");
         Err(Errno::IO)
     }
 
-    /// Writes the state file in place of one that is damaged.
+    /// Writes the state file, replacing a damaged one.
     fn make_state(&self, cx: &Cx<'_>, file: &StateFile, bytes: Vec<u8>) -> Result<Loaded> {
         if let Some(made) = self.create_state(cx, file, bytes.clone())? {
             return Ok(made);
@@ -255,7 +264,8 @@ impl TemplateVnode {
         self.create_state(cx, file, bytes)?.ok_or(Errno::EXIST)
     }
 
-    /// Writes the state file, durably, before anything depends on it; `None` if there is one.
+    /// Writes the state file and makes it durable before anything depends on it. Returns `None` if
+    /// it already exists.
     fn create_state(&self, cx: &Cx<'_>, file: &StateFile, bytes: Vec<u8>) -> Result<Option<Loaded>> {
         let (cx, name) = (&self.core.server(cx), Name::new(&file.name)?);
         let (entry, open) = match self.lower.create(cx, name, file.mode & 0o777, OpenFlags::WRONLY) {
@@ -264,7 +274,7 @@ impl TemplateVnode {
         };
         let made = fill(&*open, cx, &bytes).and_then(|()| entry.vnode.getattr(cx));
         let attr = made.inspect_err(|_| {
-            // One that stays is damaged, and replaced.
+            // If the removal fails too, the file counts as damaged and is replaced later.
             let _ = self.lower.unlink(cx, name);
         })?;
         let stamp = Stamp::of(&Entry { attr, ..entry });

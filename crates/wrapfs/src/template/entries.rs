@@ -1,6 +1,6 @@
-//! What is found, made, removed and moved in a directory.
+//! Lookup, creation, removal and renaming of entries in a directory.
 
-use super::data::patient;
+use super::data::blocking;
 use super::directory::Trust;
 use super::names::Place;
 use super::node::TemplateVnode;
@@ -9,11 +9,12 @@ use std::sync::Arc;
 use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result};
 
 impl TemplateVnode {
-    /// What the layer below answered, as this one answers it: an entry of this directory, if it has a name.
-    pub(crate) fn raise(&self, cx: &Cx<'_>, name: Option<Name<'_>>, entry: Entry) -> Result<Entry> {
+    /// Converts an entry of the layer below into one of this layer: an entry of this directory, if
+    /// `name` is given.
+    pub(crate) fn wrap_entry(&self, cx: &Cx<'_>, name: Option<Name<'_>>, entry: Entry) -> Result<Entry> {
         let vnode = Self::over(&self.core, entry.vnode);
         if let (Some(record), Some(name)) = (&vnode.record, name) {
-            record.seen_at(self.lower.id(), name);
+            record.found_at(self.lower.id(), name);
         }
         let attr = self.core.shown(cx, &vnode.object(), entry.attr)?;
         Ok(Entry { vnode: Arc::new(vnode), attr })
@@ -26,7 +27,8 @@ impl TemplateVnode {
         }
     }
 
-    /// Where an entry of that name is, or would be if it were made by somebody who has looked; `None` if one there would not be seen.
+    /// Returns where an entry of this name is stored, or would be stored if created after a lookup.
+    /// `None` if an entry there would not be visible.
     fn place<'a>(&self, cx: &Cx<'_>, name: Name<'a>, trust: Trust) -> Result<Option<Place<'a>>> {
         match self.coded(cx, trust)? {
             Some(dir) => self.core.place(cx, &dir.object(), name),
@@ -34,19 +36,21 @@ impl TemplateVnode {
         }
     }
 
-    /// Where a new entry of that name belongs; `None` if it could not be seen there. The directory's lock is held.
+    /// Returns where to store a new entry of this name; `None` if it would not be visible there.
+    /// The caller holds the directory's lock.
     fn place_for_new<'a>(&self, cx: &Cx<'_>, name: Name<'a>) -> Result<Option<Place<'a>>> {
         self.core.place(cx, &self.coded_for_new(cx)?.object(), name)
     }
 
-    /// The entry that is stored under this name.
+    /// Looks up the entry stored under exactly this name.
     pub(crate) fn find_exactly(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
-        let Some(place) = self.place(cx, name, Trust::Lately)? else { return Ok(None) };
+        let Some(place) = self.place(cx, name, Trust::Recent)? else { return Ok(None) };
         let found = self.lower.lookup(cx, place.name()?)?;
-        found.map(|entry| self.raise(cx, Some(name), entry)).transpose()
+        found.map(|entry| self.wrap_entry(cx, Some(name), entry)).transpose()
     }
 
-    /// Makes something at `name` with an operation of the layer below, which is given the name there.
+    /// Creates an object at `place` with an operation of the layer below, which receives the
+    /// encoded name.
     fn publish<T>(&self, cx: &Cx<'_>, place: &Place<'_>, make: impl FnOnce(Name<'_>) -> Result<T>) -> Result<T> {
         let Some(long) = place.long() else { return make(place.name()?) };
         cx.require_blocking()?;
@@ -59,7 +63,8 @@ impl TemplateVnode {
         made
     }
 
-    /// The same, with what goes with the entry (an open file), and everything as it was if a hook spoils it in the end.
+    /// Creates an object together with additional state (an open file). If a hook fails, the
+    /// creation is undone.
     pub(crate) fn make_with<T>(
         &self,
         cx: &Cx<'_>,
@@ -70,32 +75,32 @@ impl TemplateVnode {
         let dirs = self.core.hold_dirs(cx, &[self.lower.id()], None)?;
         let place = self.place_for_new(cx, name)?.ok_or(Errno::INVAL)?;
         self.must_be_new(cx, name)?;
-        let (entry, with) = self.coming(cx, name, || self.publish(cx, &place, make))?;
+        let (entry, with) = self.inserting(cx, name, || self.publish(cx, &place, make))?;
         drop(dirs);
-        // It is there: from here on nothing begins anew.
-        let cx = &patient(cx);
-        let (entry, _begun) = self.begun(cx, entry);
+        // The object exists: do not restart the operation from here on.
+        let cx = &blocking(cx);
+        let (entry, _begun) = self.init_new_dir(cx, entry);
         let is_dir = entry.vnode.kind() == Kind::Directory;
-        match self.raise(cx, Some(name), entry) {
+        match self.wrap_entry(cx, Some(name), entry) {
             Ok(entry) => Ok((entry, with)),
             Err(errno) => {
-                match self.going(cx, name, || self.take_back(cx, &place, is_dir)) {
+                match self.removing(cx, name, || self.undo_make(cx, &place, is_dir)) {
                     Ok(()) => self.forget_path(name),
-                    Err(errno) => tracing::warn!(%errno, "what was made stays, though it could not be shown"),
+                    Err(errno) => tracing::warn!(%errno, "created object not removed after a failed hook"),
                 }
                 Err(errno)
             }
         }
     }
 
-    /// A directory that was just made gets its state. Answers what keeps that in memory.
-    fn begun(&self, cx: &Cx<'_>, entry: Entry) -> (Entry, Option<Self>) {
+    /// Creates the state of a new directory. Returns the vnode that keeps it cached.
+    fn init_new_dir(&self, cx: &Cx<'_>, entry: Entry) -> (Entry, Option<Self>) {
         if self.core.state_file.is_none() || entry.vnode.kind() != Kind::Directory {
             return (entry, None);
         }
         let made = Self::over(&self.core, Arc::clone(&entry.vnode));
-        made.begin(cx);
-        // Its times are others now.
+        made.init_state(cx);
+        // Creating the state changed the directory's timestamps.
         let attr = entry.vnode.getattr(cx).unwrap_or(entry.attr);
         (Entry { attr, ..entry }, Some(made))
     }
@@ -119,13 +124,13 @@ impl TemplateVnode {
         Ok(())
     }
 
-    /// Removes what was just made.
-    fn take_back(&self, cx: &Cx<'_>, place: &Place<'_>, is_dir: bool) -> Result<()> {
-        if is_dir { self.take_dir(cx, place) } else { self.take(cx, place, false) }
+    /// Removes an object that was just created.
+    fn undo_make(&self, cx: &Cx<'_>, place: &Place<'_>, is_dir: bool) -> Result<()> {
+        if is_dir { self.remove_dir_at(cx, place) } else { self.take(cx, place, false) }
     }
 
-    /// Removes a directory, with what the store of names keeps in it.
-    fn take_dir(&self, cx: &Cx<'_>, place: &Place<'_>) -> Result<()> {
+    /// Removes a directory, including the name store's files in it.
+    fn remove_dir_at(&self, cx: &Cx<'_>, place: &Place<'_>) -> Result<()> {
         let remove = || self.take(cx, place, true);
         let refused = if self.core.state_file.is_some() {
             Errno::NOTEMPTY
@@ -137,7 +142,7 @@ impl TemplateVnode {
         };
         let Some(victim) = self.directory_at(cx, place)? else { return remove() };
         let _dirs = self.core.hold_dirs(cx, &[], Some(victim.lower.id()))?;
-        victim.emptied(cx, refused, remove)
+        victim.without_store_files(cx, refused, remove)
     }
 
     pub(crate) fn remove_file(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
@@ -147,21 +152,21 @@ impl TemplateVnode {
 
     pub(crate) fn remove_dir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
         let _held = self.hold_names(cx, self)?;
-        self.remove(cx, name, |place| self.take_dir(cx, place))
+        self.remove(cx, name, |place| self.remove_dir_at(cx, place))
     }
 
-    /// Nothing has that name any more.
+    /// Drops the known path of that name.
     fn forget_path(&self, name: Name<'_>) {
         if let Some(paths) = self.core.paths() {
-            paths.went(self.lower.id(), name);
+            paths.removed(self.lower.id(), name);
         }
     }
 
-    /// Removes the entry of that name, or the one that it leads to.
+    /// Removes the entry that the name refers to, in whatever spelling it is stored.
     fn remove(&self, cx: &Cx<'_>, name: Name<'_>, take: impl Fn(&Place<'_>) -> Result<()>) -> Result<()> {
         let exactly = |name: Name<'_>| {
-            let place = self.place(cx, name, Trust::Now)?.ok_or(Errno::NOENT)?;
-            self.going(cx, name, || take(&place))?;
+            let place = self.place(cx, name, Trust::Current)?.ok_or(Errno::NOENT)?;
+            self.removing(cx, name, || take(&place))?;
             self.forget_path(name);
             Ok(())
         };
@@ -184,19 +189,20 @@ impl TemplateVnode {
     ) -> Result<()> {
         let held = self.hold_names(cx, new_dir)?;
         if flags.whiteout && held.is_some() {
-            // What is left at the old name may be the new one in another spelling.
+            // The whiteout left at the old name might collide with the new name in another
+            // spelling.
             return Err(Errno::INVAL);
         }
         let (old, mut new) = (self.stored(cx, name)?, new_dir.stored(cx, new_name)?);
         let respelled = old.name == new.name && self.lower.id() == new_dir.lower.id();
         if respelled {
-            // One entry: it gets the new spelling.
+            // The same entry: it gets the new spelling.
             new.name = new_name.as_bytes().into();
         }
-        // Between two names of one file nothing is renamed.
-        let stays = !respelled && old.id.is_some() && old.id == new.id;
+        // A rename between two names of one file does nothing.
+        let no_op = !respelled && old.id.is_some() && old.id == new.id;
         let (name, new_name) = (Name::new(&old.name)?, Name::new(&new.name)?);
-        let moving = Moving { from: (self, name), to: (new_dir, new_name), flags, stays };
+        let moving = Moving { from: (self, name), to: (new_dir, new_name), flags, no_op };
         let moved = match moving.go(cx, None) {
             Err(errno) if says_not_empty(errno) && self.core.names.is_some() && !flags.no_replace => {
                 moving.replace(cx, errno)
@@ -204,7 +210,7 @@ impl TemplateVnode {
             done => done,
         };
         if moved.is_ok()
-            && !stays
+            && !no_op
             && let Some(paths) = self.core.paths()
         {
             paths.moved((self.lower.id(), name), (new_dir.lower.id(), new_name), flags.exchange);
@@ -218,20 +224,21 @@ struct Moving<'a> {
     from: (&'a TemplateVnode, Name<'a>),
     to: (&'a TemplateVnode, Name<'a>),
     flags: RenameFlags,
-    /// Both are names of one file: nothing is renamed.
-    stays: bool,
+    /// Both are names of one file: the rename does nothing.
+    no_op: bool,
 }
 
 impl Moving<'_> {
-    /// Renames; onto `victim`, if that is a directory with nothing in it but what the store of names keeps there.
+    /// Renames, possibly onto the directory `victim`, which may contain only the name store's
+    /// files.
     fn go(&self, cx: &Cx<'_>, victim: Option<&TemplateVnode>) -> Result<()> {
         let ((dir, name), (new_dir, new_name), flags) = (self.from, self.to, self.flags);
         let (id, new_id) = (dir.lower.id(), new_dir.lower.id());
         let _dirs = dir.core.hold_dirs(cx, &[id, new_id], victim.map(|victim| victim.lower.id()))?;
-        let from = dir.place(cx, name, Trust::Now)?.ok_or(Errno::NOENT)?;
+        let from = dir.place(cx, name, Trust::Current)?.ok_or(Errno::NOENT)?;
         if flags.exchange {
-            // Both names stay, and their side files with them.
-            let to = new_dir.place(cx, new_name, Trust::Now)?.ok_or(Errno::NOENT)?;
+            // Both names remain, and so do their side files.
+            let to = new_dir.place(cx, new_name, Trust::Current)?.ok_or(Errno::NOENT)?;
             return dir.lower.rename(cx, from.name()?, &new_dir.lower, to.name()?, flags);
         }
         let to = new_dir.place_for_new(cx, new_name)?.ok_or(Errno::INVAL)?;
@@ -239,22 +246,24 @@ impl Moving<'_> {
         let act = || match victim {
             None => rename(),
             Some(victim) => match new_dir.directory_at(cx, &to)? {
-                Some(now) if now.lower.id() == victim.lower.id() => victim.emptied(cx, Errno::NOTEMPTY, rename),
-                // Another one took its place: as if it had been there from the beginning, with something in it.
+                Some(now) if now.lower.id() == victim.lower.id() => {
+                    victim.without_store_files(cx, Errno::NOTEMPTY, rename)
+                }
+                // Another directory took its place: treat it as a non-empty target.
                 _ => Err(Errno::NOTEMPTY),
             },
         };
-        if self.stays {
+        if self.no_op {
             return act();
         }
-        // A name is noted as gone before the other one comes: they may be two spellings of one.
-        new_dir.coming(cx, new_name, || dir.going(cx, name, act))
+        // Record the removal first: the two names may be spellings of one entry.
+        new_dir.inserting(cx, new_name, || dir.removing(cx, name, act))
     }
 
-    /// The same again, where what is to be replaced is a directory that is said not to be empty.
+    /// Retries a rename onto a directory that was reported as not empty.
     fn replace(&self, cx: &Cx<'_>, refused: Errno) -> Result<()> {
         let (new_dir, new_name) = self.to;
-        let Some(to) = new_dir.place(cx, new_name, Trust::Now)? else { return Err(refused) };
+        let Some(to) = new_dir.place(cx, new_name, Trust::Current)? else { return Err(refused) };
         let Some(victim) = new_dir.directory_at(cx, &to)? else { return Err(refused) };
         self.go(cx, Some(&victim))
     }

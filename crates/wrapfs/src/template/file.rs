@@ -1,7 +1,7 @@
 //! Open files.
 
 use super::core::Core;
-use super::data::{CodedFile, Inode, copy, require_patience};
+use super::data::{CodedFile, Inode, copy, require_blocking_for};
 use super::format::{FormatFile, FormatInode};
 use super::look_through::look_through;
 use super::record::Record;
@@ -11,36 +11,37 @@ use std::any::Any;
 use std::sync::Arc;
 use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SeekFrom, Vnode};
 
-/// An open file of the layer below, and the hooks that it goes through.
+/// An open file of the layer below, with its hooks.
 #[derive(Debug)]
 pub(crate) struct TemplateFile {
     pub(crate) core: Arc<Core>,
     pub(crate) vnode: Arc<dyn Vnode>,
     pub(crate) record: Option<Arc<Record>>,
     pub(crate) lower: Arc<dyn OpenFile>,
-    /// As it was opened above. Below, an encoded file that is written is open for reading too, and never for appending.
+    /// Flags as requested by the program. An encoded file that is written is also open for reading
+    /// below, and never opened with `O_APPEND`.
     pub(crate) flags: OpenFlags,
-    /// Where there is a data hook.
+    /// Set if there is a data hook.
     pub(crate) inode: Option<Arc<Inode>>,
-    /// Where the size of data is changed.
+    /// Set if the data size changes.
     pub(crate) held: Option<Held>,
-    /// Where data are stored in blocks of a larger size.
+    /// Set if data is stored in blocks of a larger size.
     pub(crate) format: Option<Arc<FormatInode>>,
 }
 
-/// The file of the layer below, if it is one of the template's; else the file itself.
+/// Returns the file of the layer below if `file` belongs to the template, otherwise `file` itself.
 pub(crate) fn lower_of(file: &dyn OpenFile) -> &dyn OpenFile {
     file.as_any().downcast_ref::<TemplateFile>().map_or(file, |own| &*own.lower)
 }
 
-/// The same, if it can be written.
+/// Returns the file of [`lower_of`] if it can be written.
 pub(crate) fn writable_lower_of(file: &dyn OpenFile) -> Option<&dyn OpenFile> {
     let own = file.as_any().downcast_ref::<TemplateFile>()?;
     own.flags.writes().then_some(&*own.lower)
 }
 
 impl TemplateFile {
-    /// The file of the layer below, if reading that is the same as reading this one.
+    /// Returns the file of the layer below, if reading it is the same as reading this file.
     pub(crate) fn transparent(&self) -> Option<&dyn OpenFile> {
         if self.is_changed() || self.core.watch(OpKind::Read).is_some() { None } else { Some(&*self.lower) }
     }
@@ -49,20 +50,20 @@ impl TemplateFile {
         Object::with(&*self.vnode, self)
     }
 
-    /// What there is to be known of an encoded file.
+    /// Returns the file as an encoded file, if it is one.
     fn coded(&self) -> Option<(&Inode, CodedFile<'_>)> {
         let inode = self.inode.as_deref().filter(|inode| inode.coded)?;
         let coding = self.core.data.as_ref()?;
         Some((inode, CodedFile { coding, vnode: &*self.vnode, known: self, file: &*self.lower }))
     }
 
-    /// What there is to be known of a file that is stored in a format.
+    /// Returns the file as one stored in a format, if it is one.
     fn formatted(&self) -> Option<FormatFile<'_>> {
         let (format, inode) = (self.core.format.as_ref()?, self.format.as_deref()?);
         Some(FormatFile { format, inode, object: self.object(), vnode: &*self.vnode, file: &*self.lower })
     }
 
-    /// Are its data others than those below?
+    /// Whether its data differs from the data below.
     fn is_changed(&self) -> bool {
         self.coded().is_some() || self.resized().is_some() || self.format.is_some()
     }
@@ -78,18 +79,18 @@ impl TemplateFile {
     fn read_plain(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
         if let Some(resized) = self.resized() {
             self.must_read()?;
-            require_patience(cx, out.len())?;
+            require_blocking_for(cx, out.len())?;
             return resized.read(cx, out, offset);
         }
         if let Some(file) = self.formatted() {
             self.must_read()?;
-            require_patience(cx, out.len().max(file.format.layout.plain() as usize))?;
+            require_blocking_for(cx, out.len().max(file.format.layout.plain() as usize))?;
             let _shared = file.inode.share(cx)?;
             return file.read(cx, out, offset);
         }
         let Some((inode, file)) = self.coded() else { return self.lower.read(cx, out, offset) };
         self.must_read()?;
-        require_patience(cx, out.len().max(file.coding.block() as usize))?;
+        require_blocking_for(cx, out.len().max(file.coding.block() as usize))?;
         let _shared = inode.share(cx)?;
         file.read(cx, out, offset)
     }
@@ -101,14 +102,14 @@ impl TemplateFile {
         }
         if let Some(file) = self.formatted() {
             self.must_write()?;
-            require_patience(cx, data.len().max(file.format.layout.plain() as usize))?;
+            require_blocking_for(cx, data.len().max(file.format.layout.plain() as usize))?;
             let _own = file.inode.own(cx)?;
             let offset = if self.flags.appends() { file.size(cx)? } else { offset };
             return file.write(cx, data, offset);
         }
         let Some((inode, file)) = self.coded() else { return self.lower.write(cx, data, offset) };
         self.must_write()?;
-        require_patience(cx, data.len().max(file.coding.block() as usize))?;
+        require_blocking_for(cx, data.len().max(file.coding.block() as usize))?;
         let _own = inode.own(cx)?;
         let offset = if self.flags.appends() { file.size(cx)? } else { offset };
         file.write(cx, data, offset)
@@ -163,11 +164,11 @@ impl TemplateFile {
                 return Err(Errno::INVAL);
             }
         }
-        // Each step takes the locks of the two files one after the other, never both.
+        // Each step locks the two files one after the other, never both.
         copy(cx, |data, at| self.write_plain(cx, data, at), offset, (source, source_offset), len)
     }
 
-    /// The other one, if it is an open file of the same file.
+    /// Returns `other` if it is an open file of the same file.
     fn same_file<'a>(&self, other: &'a dyn OpenFile) -> Option<&'a Self> {
         let other = other.as_any().downcast_ref::<Self>()?;
         let by_inode = self.inode.as_ref().zip(other.inode.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
@@ -191,7 +192,7 @@ impl TemplateFile {
         }
     }
 
-    /// Blocks may depend on the file that they are in, so encoded ones can't be shared.
+    /// Encoded blocks may depend on the file they belong to, so they cannot be shared.
     fn reflink(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
         let source = look_through(source);
         let is_changed = |file: &dyn OpenFile| file.as_any().downcast_ref::<Self>().is_some_and(Self::is_changed);
@@ -220,7 +221,7 @@ impl Known for TemplateFile {
     }
 }
 
-/// Does an operation, seen by the hook if it wants to see operations of this kind.
+/// Runs an operation, observed by the hook if it wants operations of this kind.
 macro_rules! seen {
     ($self:ident, $cx:ident, $kind:ident { $($field:ident $(: $value:expr)?),* }, $act:expr) => {
         match $self.core.watch(OpKind::$kind) {
@@ -251,7 +252,7 @@ impl OpenFile for TemplateFile {
     }
 
     fn read_host(&self, cx: &Cx<'_>, take: vnode::HostReader<'_>) -> Result<Option<usize>> {
-        // A hook that watches reading is shown the bytes.
+        // A hook that observes reads must see the data.
         let seen = self.core.watch(OpKind::Read).is_some();
         if seen || self.is_changed() { Ok(None) } else { self.lower.read_host(cx, take) }
     }

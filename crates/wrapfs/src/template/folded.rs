@@ -1,11 +1,13 @@
-//! Names that are stored as they were created and found in any spelling with the same folding ([`Matching::Folded`]).
+//! Case-folded names: stored as created, and found in any spelling with the same folding
+//! ([`Matching::Folded`]).
 //!
-//! An exact spelling is one look-up below. For another one the directory's listing says under which name the entry is stored. A
-//! listing is kept, updated with what this layer changes, and believed for a moment while the directory's times stay as they were. Only
-//! "there is no such entry" depends on it: an entry is always looked up below before it is answered.
+//! An exact spelling costs one lookup below. For other spellings, the directory's listing tells
+//! which name the entry is stored under. A listing is cached, updated with changes made through
+//! this layer, and trusted for a moment while the directory's timestamps do not change. Only
+//! negative results depend on it: a positive result is always verified by a lookup below.
 //!
-//! Whoever creates, removes or renames entries holds the lock of the directory from the search to the update, so that two
-//! spellings never become two entries.
+//! Operations that create, remove or rename entries hold the directory's lock from the search to
+//! the update, so that two spellings never become two entries.
 
 use super::guard::guard;
 use super::long::{Held, Locks};
@@ -18,14 +20,15 @@ use std::collections::hash_map::Entry as Slot;
 use std::time::{Duration, Instant};
 use vnode::{Attr, Cx, Entry, Errno, Name, NumberMap, Result, Time};
 
-/// What is changed below is seen after this long at the latest.
-const BELIEVED: Duration = Duration::from_secs(1);
-/// A listing is believed for this many times as long as it took, if that is longer.
-const SHARE: u32 = 10;
-/// How many names are kept of all directories. A directory with more is listed each time.
+/// An out-of-band change is noticed within this time.
+const TRUST_TIME: Duration = Duration::from_secs(1);
+/// A listing is trusted for this multiple of the time it took, if that is longer.
+const TRUST_FACTOR: u32 = 10;
+/// Maximum number of cached names of all directories together. A larger directory is listed every
+/// time.
 const NAMES_MAX: usize = 1 << 18;
 
-/// What is known of directories.
+/// Cached listings of directories.
 #[derive(Debug, Default)]
 pub(crate) struct Folded {
     locks: Locks,
@@ -35,22 +38,23 @@ pub(crate) struct Folded {
 #[derive(Debug, Default)]
 struct Known {
     listings: NumberMap<Listing>,
-    /// How many names all of them have.
+    /// Number of names in all listings.
     names: usize,
 }
 
-/// The entries of a directory by the folding of their names.
+/// The entries of a directory, keyed by folded name.
 #[derive(Debug)]
 struct Listing {
     stored: HashMap<Box<[u8]>, Box<[u8]>>,
-    /// There were entries with the same folding, made below: of these it has the first in the order of bytes.
+    /// Whether out-of-band entries with the same folding exist. The listing has the first of them
+    /// in byte order.
     has_twins: bool,
     stamp: Stamp,
     listed: Instant,
     believed: Duration,
 }
 
-/// The times of a directory that move when an entry comes or goes.
+/// The timestamps of a directory that change when entries are added or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp(Time, Time);
 
@@ -60,23 +64,23 @@ impl Stamp {
     }
 }
 
-/// What a listing says of a folding.
-enum Said {
-    /// It can't be relied on any more.
+/// The result of looking up a folded name in a listing.
+enum Answer {
+    /// The listing is stale.
     Nothing,
-    /// There is no such entry.
+    /// No such entry exists.
     Missing,
-    /// It is stored under this name.
+    /// The entry is stored under this name.
     Stored(Vec<u8>),
 }
 
 impl Listing {
     fn new(stamp: Stamp) -> Self {
         let (stored, listed) = (HashMap::new(), Instant::now());
-        Self { stored, has_twins: false, stamp, listed, believed: BELIEVED }
+        Self { stored, has_twins: false, stamp, listed, believed: TRUST_TIME }
     }
 
-    fn is_believed(&self, stamp: Stamp) -> bool {
+    fn is_trusted(&self, stamp: Stamp) -> bool {
         self.stamp == stamp && self.listed.elapsed() < self.believed
     }
 
@@ -95,8 +99,8 @@ impl Listing {
         }
     }
 
-    fn answer(&self, folding: &[u8]) -> Said {
-        self.stored.get(folding).map_or(Said::Missing, |name| Said::Stored(name.to_vec()))
+    fn answer(&self, folding: &[u8]) -> Answer {
+        self.stored.get(folding).map_or(Answer::Missing, |name| Answer::Stored(name.to_vec()))
     }
 }
 
@@ -123,40 +127,41 @@ impl Known {
 }
 
 impl Folded {
-    fn answer(&self, dir: u64, folding: &[u8], stamp: Stamp) -> Said {
+    fn answer(&self, dir: u64, folding: &[u8], stamp: Stamp) -> Answer {
         let known = self.known.lock();
         match known.listings.get(&dir) {
-            Some(listing) if listing.is_believed(stamp) => listing.answer(folding),
-            _ => Said::Nothing,
+            Some(listing) if listing.is_trusted(stamp) => listing.answer(folding),
+            _ => Answer::Nothing,
         }
     }
 
     fn is_known(&self, dir: u64, stamp: Stamp) -> bool {
-        self.known.lock().listings.get(&dir).is_some_and(|listing| listing.is_believed(stamp))
+        self.known.lock().listings.get(&dir).is_some_and(|listing| listing.is_trusted(stamp))
     }
 
-    /// The locks of two directories, or of one. A thread that must not wait for them runs again on another.
+    /// Locks one or two directories. If the thread must not block, the request is retried on
+    /// another one.
     fn hold(&self, cx: &Cx<'_>, a: u64, b: u64) -> Result<Held<'_>> {
         if cx.may_block { Ok(self.locks.hold(a, b)) } else { self.locks.try_hold(a, b).ok_or(vnode::MAY_BLOCK) }
     }
 }
 
-/// Where an entry is, or would be.
+/// Where an entry is stored, or would be.
 pub(crate) struct Stored<'a> {
     pub(crate) name: Cow<'a, [u8]>,
-    /// The object's number, if there is one and names are folded.
+    /// The object's number, if it exists and names are folded.
     pub(crate) id: Option<u64>,
 }
 
 /// A change of a directory's entries, for its listing.
 #[derive(Clone, Copy)]
 enum Change<'a> {
-    Came(Name<'a>),
-    Went(Name<'a>),
+    Inserted(Name<'a>),
+    Removed(Name<'a>),
 }
 
 impl TemplateVnode {
-    /// The locks for a change of entries; `None` where names are not folded.
+    /// Takes the locks for a change of entries. Returns `None` if names are not folded.
     pub(crate) fn hold_names(&self, cx: &Cx<'_>, other: &Self) -> Result<Option<Held<'_>>> {
         if self.core.matching != Matching::Folded {
             return Ok(None);
@@ -175,19 +180,20 @@ impl TemplateVnode {
         Ok(Stamp::of(&self.lower.getattr(cx)?))
     }
 
-    /// The entry that a name leads to though it is stored under another one, and that one. The caller has looked for the name itself, and holds
-    /// the directory's lock or not.
+    /// Returns the entry that `name` refers to if it is stored in another spelling, with the stored
+    /// name. The caller has already looked up `name` itself. `held`: the caller holds the
+    /// directory's lock.
     pub(crate) fn find_respelled(&self, cx: &Cx<'_>, name: Name<'_>, held: bool) -> Result<Option<(Vec<u8>, Entry)>> {
         if self.core.matching != Matching::Folded {
             return Ok(None);
         }
         let folding = self.fold(cx, name)?;
-        // A second time if the entry was renamed or removed below.
+        // Try a second time if the entry was renamed or removed below.
         for _ in 0..2 {
             let stored = match self.core.folded.answer(self.lower.id(), &folding, self.stamp(cx)?) {
-                Said::Nothing => self.list_for(cx, &folding, held)?,
-                Said::Missing => None,
-                Said::Stored(stored) => Some(stored),
+                Answer::Nothing => self.list_for(cx, &folding, held)?,
+                Answer::Missing => None,
+                Answer::Stored(stored) => Some(stored),
             };
             let Some(stored) = stored else { return Ok(None) };
             if let Some(entry) = self.find_exactly(cx, Name::new(&stored)?)? {
@@ -198,17 +204,18 @@ impl TemplateVnode {
         Ok(None)
     }
 
-    /// Lists the directory, unless another thread just has. Answers the name with that folding.
+    /// Lists the directory, unless another thread has just done so. Returns the stored name with
+    /// this folding.
     fn list_for(&self, cx: &Cx<'_>, folding: &[u8], held: bool) -> Result<Option<Vec<u8>>> {
         cx.require_blocking()?;
         let id = self.lower.id();
-        // Nobody changes entries meanwhile.
+        // No entries change during the listing.
         let _held = if held { None } else { Some(self.core.folded.hold(cx, id, id)?) };
         let stamp = self.stamp(cx)?;
         match self.core.folded.answer(id, folding, stamp) {
-            Said::Stored(stored) => return Ok(Some(stored)),
-            Said::Missing => return Ok(None),
-            Said::Nothing => {}
+            Answer::Stored(stored) => return Ok(Some(stored)),
+            Answer::Missing => return Ok(None),
+            Answer::Nothing => {}
         }
         let mut listing = Listing::new(stamp);
         let mut failed = Ok(());
@@ -218,13 +225,14 @@ impl TemplateVnode {
             failed.is_ok()
         })?;
         failed?;
-        listing.believed = BELIEVED.max(listing.listed.elapsed() * SHARE);
-        let said = listing.answer(folding);
+        listing.believed = TRUST_TIME.max(listing.listed.elapsed() * TRUST_FACTOR);
+        let answer = listing.answer(folding);
         self.core.folded.known.lock().keep(id, listing);
-        Ok(if let Said::Stored(stored) = said { Some(stored) } else { None })
+        Ok(if let Answer::Stored(stored) = answer { Some(stored) } else { None })
     }
 
-    /// The name that the entry of a name is stored under, and its number; the name itself if there is none. The lock is held.
+    /// Returns the name that the entry is stored under and its number, or `name` itself if there is
+    /// no entry. The caller holds the lock.
     pub(crate) fn stored<'a>(&self, cx: &Cx<'_>, name: Name<'a>) -> Result<Stored<'a>> {
         let as_given = Cow::Borrowed(name.as_bytes());
         if self.core.matching != Matching::Folded {
@@ -239,7 +247,7 @@ impl TemplateVnode {
         })
     }
 
-    /// Refuses to create a name if there is an entry in another spelling. The lock is held.
+    /// Fails if an entry exists in another spelling. The caller holds the lock.
     pub(crate) fn must_be_new(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
         match self.find_respelled(cx, name, true)? {
             Some(_) => Err(Errno::EXIST),
@@ -247,25 +255,26 @@ impl TemplateVnode {
         }
     }
 
-    /// Makes an entry of that name with the lock held, and takes note of it.
-    pub(crate) fn coming<T>(&self, cx: &Cx<'_>, name: Name<'_>, make: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.changing(cx, Change::Came(name), make)
+    /// Creates an entry with the lock held, and updates the listing.
+    pub(crate) fn inserting<T>(&self, cx: &Cx<'_>, name: Name<'_>, make: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.updating(cx, Change::Inserted(name), make)
     }
 
-    /// The same for the removal of a stored name.
-    pub(crate) fn going<T>(&self, cx: &Cx<'_>, name: Name<'_>, remove: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.changing(cx, Change::Went(name), remove)
+    /// Removes a stored name with the lock held, and updates the listing.
+    pub(crate) fn removing<T>(&self, cx: &Cx<'_>, name: Name<'_>, remove: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.updating(cx, Change::Removed(name), remove)
     }
 
-    /// A listing that was right before the change is right after it. One that can't be kept up is dropped; the change stays.
-    fn changing<T>(&self, cx: &Cx<'_>, change: Change<'_>, act: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// Updates a valid listing with a change. A listing that cannot be updated is dropped; the
+    /// change still succeeds.
+    fn updating<T>(&self, cx: &Cx<'_>, change: Change<'_>, act: impl FnOnce() -> Result<T>) -> Result<T> {
         if self.core.matching != Matching::Folded {
             return act();
         }
         let id = self.lower.id();
         let was_right = self.stamp(cx).is_ok_and(|stamp| self.core.folded.is_known(id, stamp));
         let done = act()?;
-        let (Change::Came(name) | Change::Went(name)) = change;
+        let (Change::Inserted(name) | Change::Removed(name)) = change;
         let now = if was_right {
             self.fold(cx, name).and_then(|folding| Ok((folding, self.stamp(cx)?)))
         } else {
@@ -275,14 +284,14 @@ impl TemplateVnode {
         let listing = known.forget(id);
         if let (Some(mut listing), Ok((folding, stamp))) = (listing, now) {
             match change {
-                Change::Came(name) => listing.insert(folding, name.as_bytes()),
-                Change::Went(_) => {
+                Change::Inserted(name) => listing.insert(folding, name.as_bytes()),
+                Change::Removed(_) => {
                     listing.stored.remove(&*folding);
                 }
             }
             listing.stamp = stamp;
-            // Who takes the place of a twin that went is not known.
-            if !(listing.has_twins && matches!(change, Change::Went(_))) {
+            // When one of several twins is removed, the listing does not know the next one.
+            if !(listing.has_twins && matches!(change, Change::Removed(_))) {
                 known.keep(id, listing);
             }
         }

@@ -2,20 +2,20 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use vnode::{Errno, Result};
 
-/// Calls a hook. One that panics answers `EIO`, and what it said is logged: the file system lives on.
+/// Calls a hook. If it panics, logs the panic and returns `EIO`; the file system continues to work.
 ///
-/// What the hook left half-changed is its own: nothing of the template's is lent to a hook to be changed but buffers that are not used after
-/// an error.
+/// A panic can only leave the hook's own state inconsistent. The only template data that a hook can
+/// modify is buffers, which are not used after an error.
 pub(crate) fn guard<T>(hook: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
-        tracing::error!(hook, "a hook panicked: {}", said(&*panic));
+        tracing::error!(hook, "a hook panicked: {}", panic_message(&*panic));
         Err(Errno::IO)
     })
 }
 
-fn said(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("it did not say why")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
 #[cfg(test)]
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_an_error() {
+    fn a_panic_becomes_eio() {
         assert_eq!(guard("test", || Ok(1)), Ok(1));
         assert_eq!(guard::<()>("test", || Err(Errno::PERM)), Err(Errno::PERM));
         assert_eq!(guard::<()>("test", || panic!("for this test")), Err(Errno::IO));

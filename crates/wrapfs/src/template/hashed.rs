@@ -1,20 +1,20 @@
-//! The store of names that a layer has if it brings none: docs/formats/long-names.md.
+//! The default name store: docs/formats/long-names.md.
 
 use crate::hooks::{LongName, NameStore, Role};
 use sha2::{Digest, Sha256};
 use vnode::NAME_MAX;
 
-/// What all names begin with that the store keeps for itself.
+/// Prefix of all names reserved by the store.
 const PREFIX: &[u8] = b".wrapfs.";
-/// An object with a long name: then 64 hexadecimal digits.
+/// Prefix of an object with a long name, followed by 64 hexadecimal digits.
 const OBJECT: &[u8] = b".wrapfs.o.";
-/// Its side file: then the same digits.
+/// Prefix of its side file, followed by the same digits.
 const SIDE: &[u8] = b".wrapfs.n.";
 const DIGITS: usize = 64;
-/// What a side file begins with; the encoded name is the rest.
+/// Header of a side file, followed by the encoded name.
 const HEADER: &[u8] = b"strata-name 1\n";
 
-/// Long names by their hash.
+/// Stores long names under their hash.
 #[derive(Debug)]
 pub(crate) struct Hashed;
 
@@ -49,7 +49,8 @@ impl NameStore for Hashed {
     }
 }
 
-/// Is an encoded name stored under a short one? Names that look like the store's own are, too, so that every name can be had.
+/// Whether an encoded name is stored under its hash. This includes names that look like the store's
+/// own, so that every name can be used.
 fn is_long(encoded: &[u8]) -> bool {
     encoded.len() > NAME_MAX || encoded.starts_with(PREFIX)
 }
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn side_files_are_parsed_as_hostile() {
+    fn side_files_are_untrusted() {
         let name = [b'n'; 300];
         let long = Hashed.long_name(&name).unwrap();
         let parse = |content: &[u8]| Hashed.encoded_name(&long.object, content);
@@ -85,13 +86,13 @@ mod tests {
         assert_eq!(parse(b""), None);
         let other = Hashed.long_name(&[b'o'; 300]).unwrap().object;
         assert_eq!(Hashed.encoded_name(&other, &long.content), None);
-        // A name that needs no side file has none.
+        // A name that is short enough has no side file.
         let object = [OBJECT, &digest(b"short")].concat();
         assert_eq!(Hashed.encoded_name(&object, &[HEADER, b"short"].concat()), None);
     }
 
     #[test]
-    fn names_of_its_own_are_known() {
+    fn reserved_names_are_recognized() {
         let long = Hashed.long_name(&[b'n'; 300]).unwrap();
         assert_eq!(Hashed.role(&long.object), Role::Long { side: long.side.clone() });
         assert_eq!(Hashed.role(&long.side), Role::Side { object: long.object.clone() });

@@ -1,17 +1,19 @@
-//! In debug builds whatever a hook encodes is decoded again at once. A hook whose decoding does not undo its encoding is then
-//! found while its author tests it, and before anything of it is stored.
+//! Round-trip checks in debug builds: whatever a hook encodes is decoded again at once. A hook
+//! whose decoding does not invert its encoding is found while its author tests it, before anything
+//! is stored.
 
 use super::guard::guard;
 use vnode::{Errno, Result};
 
-/// So many bytes are shown on each side of the first difference.
+/// Number of bytes shown on each side of the first difference.
 const SHOWN: usize = 16;
 
-/// Are hooks checked in this build? A constant: in release builds nothing is left of the checks.
+/// Whether this build checks hooks. A constant, so release builds contain no checks.
 pub(crate) const CHECKED: bool = cfg!(debug_assertions);
 
-/// Panics in a debug build, as the hook that encodes, if `decoded` is not `plain`: the operation fails with `EIO`, and the panic's
-/// message and the log name the hooks, the input and the first difference. An error of the hook that decodes is passed on.
+/// Panics in a debug build if `decoded` is not `plain`. The panic counts as one of the encoding
+/// hook: the operation fails with `EIO`, and the log names the hooks, the input and the first
+/// difference. An error of the decoding hook is logged and returned.
 pub(crate) fn check(
     hooks: [&'static str; 2],
     input: impl Fn() -> String,
@@ -20,12 +22,12 @@ pub(crate) fn check(
 ) -> Result<()> {
     let [encode, decode] = hooks;
     let decoded = decoded.inspect_err(|errno| {
-        tracing::warn!("{decode} fails with {errno} on what {encode} made of {}", input());
+        tracing::warn!("{decode} fails with {errno} on the output of {encode} for {}", input());
     })?;
     guard(encode, || {
         debug_assert!(
             decoded == plain,
-            "{decode} does not undo {encode}: {}, {}",
+            "{decode} does not invert {encode}: {}, {}",
             input(),
             difference(plain, decoded).unwrap_or_default()
         );
@@ -33,7 +35,7 @@ pub(crate) fn check(
     })
 }
 
-/// Where two byte strings differ first, and how; `None` if they don't.
+/// Describes the first difference of two byte strings; `None` if they are equal.
 fn difference(plain: &[u8], decoded: &[u8]) -> Option<String> {
     let common = plain.iter().zip(decoded).take_while(|(a, b)| a == b).count();
     if common == plain.len() && common == decoded.len() {
@@ -58,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_difference_is_shown() {
+    fn first_difference_is_described() {
         assert_eq!(difference(b"same", b"same"), None);
         assert_eq!(
             difference(b"0123456789abcdefghij", b"0123456789abcdefghXj"),
@@ -75,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_undone_is_an_error() {
+    fn a_failed_round_trip_is_an_error() {
         let check = |decoded| check(["encode_data", "decode_data"], || "a block".to_owned(), b"plain", decoded);
         assert_eq!(check(Ok(b"plain")), Ok(()));
         assert_eq!(check(Ok(b"plaim")), Err(Errno::IO));

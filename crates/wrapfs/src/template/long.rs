@@ -1,4 +1,5 @@
-//! Names that are too long for the layer below: objects under short names, with side files that hold the encoded ones.
+//! Names that are too long for the layer below: objects under short names, with side files that
+//! hold the encoded names.
 
 use super::core::Core;
 use super::guard::guard;
@@ -7,12 +8,13 @@ use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Name, OpenFile, OpenFlags, Result, SHARDS, SetAttr, Vnode, shard_of};
 
-/// The longest encoded name in bytes.
+/// Maximum size of an encoded name in bytes.
 pub(crate) const LONGEST: usize = 64 << 10;
-/// The longest side file in bytes.
+/// Maximum size of a side file in bytes.
 const LONGEST_SIDE: usize = 128 << 10;
 
-/// One operation at a time makes or removes side files in a directory: directories share these locks by their numbers.
+/// Serializes operations that create or remove side files in a directory. Sharded by directory
+/// number.
 #[derive(Debug)]
 pub(crate) struct Locks([Mutex<()>; SHARDS]);
 
@@ -22,18 +24,18 @@ impl Default for Locks {
     }
 }
 
-/// Held while long names of one or two directories come and go.
+/// Locks for changing long names in one or two directories.
 pub(crate) struct Held<'a>(#[allow(dead_code)] [Option<MutexGuard<'a, ()>>; 2]);
 
 impl Locks {
     pub(crate) fn hold(&self, a: u64, b: u64) -> Held<'_> {
         let (a, b) = (shard_of(a), shard_of(b));
         let lock = |shard: usize| self.0.get(shard).map(Mutex::lock);
-        // In the order of the shards, so that two renames never wait for each other.
+        // Lock in shard order, so that two renames cannot deadlock.
         Held([lock(a.min(b)), if a == b { None } else { lock(a.max(b)) }])
     }
 
-    /// The same, if nobody holds them.
+    /// Takes the locks if both are free.
     pub(crate) fn try_hold(&self, a: u64, b: u64) -> Option<Held<'_>> {
         let (a, b) = (shard_of(a), shard_of(b));
         let lock = |shard: usize| self.0.get(shard).and_then(Mutex::try_lock);
@@ -44,7 +46,7 @@ impl Locks {
 }
 
 impl Core {
-    /// What a name below is to the store.
+    /// Returns the role of a name below.
     pub(crate) fn role(&self, name: &[u8]) -> Result<Role> {
         if self.state_file.as_ref().is_some_and(|file| file.name == name) {
             return Ok(Role::Own);
@@ -52,17 +54,18 @@ impl Core {
         guard("role", || Ok(self.store.role(name)))
     }
 
-    /// How an encoded name is stored, if not as it is.
+    /// Returns how an encoded name is stored, or `None` if it is stored as is.
     pub(crate) fn long_name(&self, encoded: &[u8]) -> Result<Option<LongName>> {
         let Some(long) = guard("long_name", || Ok(self.store.long_name(encoded)))? else { return Ok(None) };
         if Name::new(&long.object).is_err() || Name::new(&long.side).is_err() || long.content.len() > LONGEST_SIDE {
-            tracing::error!(hook = ?self.store, "long_name made names that can't be, or a side file that is too long");
+            tracing::error!(hook = ?self.store, "long_name returned an invalid name or an oversized side file");
             return Err(Errno::IO);
         }
         Ok(Some(long))
     }
 
-    /// The encoded name of a long object, from its side file; `None` if that is missing or damaged.
+    /// Returns the encoded name of a long-named object from its side file, or `None` if that is
+    /// missing or damaged.
     pub(crate) fn name_of_long(
         &self,
         cx: &Cx<'_>,
@@ -75,7 +78,7 @@ impl Core {
             Err(_) => None,
         };
         let Some(entry) = found else {
-            tracing::warn!(directory = dir.id(), "an object with a long name has no side file, and is not listed");
+            tracing::warn!(directory = dir.id(), "long name without its side file: the object is not listed");
             return Ok(None);
         };
         let content = self.read_side(cx, &entry.vnode)?;
@@ -86,12 +89,12 @@ impl Core {
         };
         let encoded = encoded.filter(is_its);
         if encoded.is_none() {
-            tracing::warn!(directory = dir.id(), "a damaged side file of a long name: its object is not listed");
+            tracing::warn!(directory = dir.id(), "damaged side file of a long name: the object is not listed");
         }
         Ok(encoded)
     }
 
-    /// The bytes of a side file; none if it is no file.
+    /// Returns the content of a side file, or nothing if it is not a regular file.
     fn read_side(&self, cx: &Cx<'_>, side: &Arc<dyn Vnode>) -> Result<Vec<u8>> {
         if side.kind() != Kind::Regular {
             return Ok(Vec::new());
@@ -100,13 +103,15 @@ impl Core {
         read_all(&*file, cx, LONGEST_SIDE + 1)
     }
 
-    /// Makes sure that the side file of a long name is there, and durable, before its object is. Answers true if it had to be made.
+    /// Creates the side file of a long name and makes it durable, before its object is created.
+    /// Returns true if it did not exist yet.
     pub(crate) fn make_side(&self, cx: &Cx<'_>, dir: &dyn Vnode, long: &LongName) -> Result<bool> {
         let cx = &self.server(cx);
         let name = Name::new(&long.side)?;
         let file = match dir.lookup(cx, name)? {
             Some(entry) if self.read_side(cx, &entry.vnode)? == long.content => return Ok(false),
-            // What a crash cut off is written again. The object may be there: its side file stays whatever happens.
+            // Rewrite a side file that a crash cut short. Its object may exist, so keep the side
+            // file even if the operation fails.
             Some(entry) => {
                 let file = entry.vnode.open(cx, OpenFlags::WRONLY)?;
                 entry.vnode.setattr(cx, &SetAttr { size: Some(0), ..SetAttr::default() }, Some(&*file))?;
@@ -124,15 +129,16 @@ impl Core {
         filled.map(|()| true)
     }
 
-    /// Removes a side file that has no object. One that can't be removed is in nobody's way.
+    /// Removes a side file that has no object. If this fails, the leftover does no harm.
     pub(crate) fn drop_side(&self, cx: &Cx<'_>, dir: &dyn Vnode, long: &LongName) {
         let gone = Name::new(&long.side).and_then(|name| dir.unlink(&self.server(cx), name));
         if let Err(errno) = gone {
-            tracing::debug!(%errno, directory = dir.id(), "the side file of a long name stays");
+            tracing::debug!(%errno, directory = dir.id(), "unused side file of a long name not removed");
         }
     }
 
-    /// The same if the object is gone indeed: a rename between two names of one file leaves both.
+    /// Removes a side file if its object no longer exists. A rename between two names of one file
+    /// leaves both.
     pub(crate) fn drop_side_without_object(&self, cx: &Cx<'_>, dir: &dyn Vnode, long: &LongName) {
         if let Ok(None) = Name::new(&long.object).and_then(|name| dir.lookup(cx, name)) {
             self.drop_side(cx, dir, long);
@@ -140,7 +146,8 @@ impl Core {
     }
 }
 
-/// Writes a new file's bytes, which are durable before anything depends on them: a name that is lost can't be computed again.
+/// Writes a new file and makes it durable before anything depends on it: a lost name cannot be
+/// recomputed.
 pub(crate) fn fill(file: &dyn OpenFile, cx: &Cx<'_>, bytes: &[u8]) -> Result<()> {
     let mut done = 0;
     while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
@@ -152,7 +159,7 @@ pub(crate) fn fill(file: &dyn OpenFile, cx: &Cx<'_>, bytes: &[u8]) -> Result<()>
     file.fsync(cx, true)
 }
 
-/// The bytes of a file: `limit` of them if it has more.
+/// Reads a whole file, up to `limit` bytes.
 pub(crate) fn read_all(file: &dyn OpenFile, cx: &Cx<'_>, limit: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; 1024.min(limit)];
     let mut done = 0;

@@ -2,7 +2,8 @@ use super::file::TemplateFile;
 use crate::file::WrapFile;
 use vnode::OpenFile;
 
-/// The file under any number of layers that leave its data alone: a source of data may come from a stack of another height.
+/// Returns the file below any number of layers that do not change data. The source of a copy may
+/// come from a stack of another depth.
 pub(crate) fn look_through(mut file: &dyn OpenFile) -> &dyn OpenFile {
     loop {
         let any = file.as_any();

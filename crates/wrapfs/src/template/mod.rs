@@ -1,10 +1,20 @@
-//! The template: every operation of the interface, with the author's hooks at the right places (Wrapfs paper, sections 2 and 3).
+//! The template: implements every operation of the interface and calls the author's hooks at the
+//! right places (Wrapfs paper, sections 2 and 3).
 //!
-//! Each concept is a file: `names` (what a name is below), `long` (names that are too long there), `directory` (what a directory's names are encoded with), `hashed` (the usual store of both), `folded` (names that
-//! are found in other spellings), `entries` (what is found, made, removed
-//! and moved), `attributes`, `record` and `paths` (what is kept with objects in use),
-//! `by_number` (what was found by number), `data`, `resized` (data of another size), `watch` (before and after), `commands` (of the control channel), `open`, `vnode_impl` and `file` (the interface), `look_through` (files of the null layer and of the template that leave data alone), `guard` (around every hook), `inverse`
-//! (what debug builds check of hooks).
+//! One concept per file:
+//!
+//! * names: `names` (encoding), `long` (names too long for the layer below), `directory` (the state
+//!   that a directory's names are encoded with), `hashed` (the default store of both), `folded`
+//!   (names found in other spellings)
+//! * entries: `entries` (lookup, creation, removal, renaming), `readdir`, `sweep` (removing
+//!   directories that contain the store's own files), `by_number` (objects found by number)
+//! * `attributes`
+//! * data: `data` (same size), `resized` (different size, in containers), `format` (larger blocks),
+//!   `open`, `look_through` (unwrapping files whose data is unchanged)
+//! * objects in use: `record`, `paths`, `table`
+//! * `watch` (observing operations), `commands` (control channel)
+//! * the interface: `vnode_impl`, `node`, `file`; construction: `build`, `core`
+//! * hooks: `guard` (around every call), `inverse` (checks in debug builds)
 
 mod attributes;
 mod build;

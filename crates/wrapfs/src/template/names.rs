@@ -1,4 +1,4 @@
-//! What a name is in the layer below.
+//! Mapping of names to the layer below.
 
 use super::core::Core;
 use super::guard::guard;
@@ -8,18 +8,18 @@ use crate::hooks::{LongName, Matching, Names, Object, Role};
 use std::sync::atomic::Ordering;
 use vnode::{Cx, Errno, NAME_MAX, Name, Result};
 
-/// Where the entry of a name is in the directory below.
+/// Where an entry is stored in the directory below.
 pub(crate) enum Place<'a> {
-    /// At the same name.
+    /// Under the same name.
     Same(Name<'a>),
-    /// At another.
+    /// Under an encoded name.
     Encoded(Vec<u8>),
-    /// At a short name that stands for it.
+    /// Under a short name that represents a long one.
     Long(LongName),
 }
 
 impl Place<'_> {
-    /// The name there.
+    /// Returns the stored name.
     pub(crate) fn name(&self) -> Result<Name<'_>> {
         match self {
             Self::Same(name) => Ok(*name),
@@ -34,7 +34,8 @@ impl Place<'_> {
 }
 
 impl Core {
-    /// Where an entry of that name is, or would be; `None` if one there would not be seen.
+    /// Returns where an entry of this name is stored or would be stored; `None` if it would not be
+    /// visible there.
     pub(crate) fn place<'a>(&self, cx: &Cx<'_>, dir: &Object<'_>, name: Name<'a>) -> Result<Option<Place<'a>>> {
         let Some(hook) = &self.names else { return Ok(Some(Place::Same(name))) };
         let encoded = encode(&**hook, cx, dir, name.as_bytes())?;
@@ -42,42 +43,43 @@ impl Core {
             None => {
                 if inverse::CHECKED {
                     tracing::debug!(
-                        "decode_filename refuses what encode_filename made of {name:?}: it can't be created"
+                        "decode_filename rejects the output of encode_filename for {name:?}: the name cannot be created"
                     );
                 }
                 false
             }
             Some(decoded) if decoded == name.as_bytes() => true,
-            Some(decoded) => leads_back(&**hook, cx, dir, &decoded, &encoded)? && self.may_merge(name, &decoded),
+            Some(decoded) => round_trips(&**hook, cx, dir, &decoded, &encoded)? && self.may_merge(name, &decoded),
         };
         if !seen {
             return Ok(None);
         }
         Ok(match self.long_name(&encoded)? {
             Some(long) => Some(Place::Long(long)),
-            // What the store keeps for itself is no entry.
+            // The store's own files are not entries.
             None => (self.role(&encoded)? == Role::Name).then_some(Place::Encoded(encoded)),
         })
     }
 
-    /// Two names have the same encoding: may they? The kernel caches names of a layer that says they never have, and would keep
-    /// one when the entry is removed or renamed under the other.
+    /// Called when two names have the same encoding. Returns whether the layer has declared that it
+    /// merges names. The kernel caches names of a layer that has not, and would keep one name after
+    /// the entry is removed or renamed under the other.
     fn may_merge(&self, name: Name<'_>, decoded: &[u8]) -> bool {
-        if self.matching == Matching::Exact && !self.undeclared.swap(true, Ordering::Relaxed) {
+        if self.matching == Matching::Exact && !self.merge_reported.swap(true, Ordering::Relaxed) {
             tracing::error!(
-                "encode_filename encodes {name:?} as \"{}\", but the layer does not say that names are merged: such names are \
-                 refused; let Names::matching (matching in C) answer Encoded",
+                "encode_filename encodes {name:?} and \"{}\" alike, but Names::matching does not declare it: \
+                 the first name is refused; return Encoded from Names::matching (matching in C) to merge them",
                 decoded.escape_ascii()
             );
         }
         self.matching != Matching::Exact
     }
 
-    /// The name that an encoded name is shown as; `None` if it is not.
+    /// Returns the name that an encoded name is shown as; `None` if it is not shown.
     pub(crate) fn shown_name(&self, cx: &Cx<'_>, dir: &Object<'_>, encoded: &[u8]) -> Result<Option<Vec<u8>>> {
         let Some(hook) = &self.names else { return Ok(Some(encoded.to_vec())) };
         let Some(name) = decode(&**hook, cx, dir, encoded)? else { return Ok(None) };
-        Ok(if leads_back(&**hook, cx, dir, &name, encoded)? { Some(name) } else { None })
+        Ok(if round_trips(&**hook, cx, dir, &name, encoded)? { Some(name) } else { None })
     }
 
     pub(crate) fn encode_target(&self, cx: &Cx<'_>, target: &[u8]) -> Result<Vec<u8>> {
@@ -115,13 +117,13 @@ fn encode(hook: &dyn Names, cx: &Cx<'_>, dir: &Object<'_>, name: &[u8]) -> Resul
     }
     let is_dots = encoded == b"." || encoded == b"..";
     if encoded.is_empty() || is_dots || encoded.iter().any(|&b| b == b'/' || b == 0) {
-        tracing::error!("encode_filename made a name that can't be one: \"{}\"", encoded.escape_ascii());
+        tracing::error!("encode_filename returned an invalid name: \"{}\"", encoded.escape_ascii());
         return Err(Errno::IO);
     }
     Ok(encoded)
 }
 
-/// `None`: it stands for no name.
+/// Decodes a name; `None` if it represents no name.
 fn decode(hook: &dyn Names, cx: &Cx<'_>, dir: &Object<'_>, encoded: &[u8]) -> Result<Option<Vec<u8>>> {
     match guard("decode_filename", || hook.decode_filename(cx, dir, encoded)) {
         Ok(name) if name.len() <= NAME_MAX && Name::new(&name).is_ok() => Ok(Some(name)),
@@ -130,8 +132,9 @@ fn decode(hook: &dyn Names, cx: &Cx<'_>, dir: &Object<'_>, encoded: &[u8]) -> Re
     }
 }
 
-/// Is that the encoded name of `name`? Else two names below could be shown as one.
-fn leads_back(hook: &dyn Names, cx: &Cx<'_>, dir: &Object<'_>, name: &[u8], encoded: &[u8]) -> Result<bool> {
+/// Whether `encoded` is the encoding of `name`. Without this check, two names below could be shown
+/// as one.
+fn round_trips(hook: &dyn Names, cx: &Cx<'_>, dir: &Object<'_>, name: &[u8], encoded: &[u8]) -> Result<bool> {
     match encode(hook, cx, dir, name) {
         Ok(again) => Ok(again == encoded),
         Err(Errno::INVAL | Errno::NAMETOOLONG) => Ok(false),

@@ -4,7 +4,7 @@ use crate::hooks::{Known, Object, State};
 use std::sync::Arc;
 use vnode::{Errno, Result, Vnode};
 
-/// A vnode of the layer below, and the hooks that it goes through.
+/// A vnode of the layer below, with its hooks.
 #[derive(Debug)]
 pub(crate) struct TemplateVnode {
     pub(crate) core: Arc<Core>,
@@ -18,12 +18,12 @@ impl TemplateVnode {
         Self { core: Arc::clone(core), lower, record }
     }
 
-    /// What hooks see of it.
+    /// Returns the object as hooks see it.
     pub(crate) fn object(&self) -> Object<'_> {
         Object::with(&*self.lower, self)
     }
 
-    /// The vnode of this layer that an argument of the interface is.
+    /// Downcasts a vnode argument of the interface to this layer.
     pub(crate) fn same_layer<'a>(&self, other: &'a Arc<dyn Vnode>) -> Result<&'a Self> {
         let other = other.as_any().downcast_ref::<Self>().ok_or(Errno::XDEV)?;
         if Arc::ptr_eq(&self.core, &other.core) { Ok(other) } else { Err(Errno::XDEV) }

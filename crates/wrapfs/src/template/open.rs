@@ -1,4 +1,4 @@
-//! How files are opened below, and cut.
+//! Opening and resizing files below.
 
 use super::data::{CodedFile, Inode, changes_blocks};
 use super::file::{TemplateFile, lower_of, writable_lower_of};
@@ -11,18 +11,19 @@ use vnode::{Attr, Cx, Entry, Kind, Name, OpenFile, OpenFlags, Result, SetAttr};
 const ACCMODE: u32 = 3;
 const APPEND: u32 = 0o2000;
 
-/// How an encoded file is opened below: what is written must be read, and the end is found here (Wrapfs paper, section 3.2.1).
+/// Returns the flags for opening an encoded file below: written blocks must also be read, and the
+/// end of the file is computed here (Wrapfs paper, section 3.2.1).
 const fn widened(flags: OpenFlags) -> OpenFlags {
     if flags.writes() { OpenFlags(flags.0 & !(ACCMODE | APPEND) | OpenFlags::RDWR.0) } else { flags }
 }
 
 impl TemplateVnode {
-    /// The codec, if this is a file whose size it may change.
+    /// Returns the codec if it may change the size of this file.
     fn resizing(&self) -> Option<&Resizing> {
         self.core.resizing.as_ref().filter(|_| self.lower.kind() == Kind::Regular)
     }
 
-    /// What the open files of this file share, if it is stored in a format.
+    /// Returns the state shared by the open files of this file, if it is stored in a format.
     fn format_inode(&self) -> Option<Arc<FormatInode>> {
         let format = self.core.format.as_ref().filter(|_| self.lower.kind() == Kind::Regular)?;
         Some(format.inode(self.lower.id()))
@@ -71,7 +72,7 @@ impl TemplateVnode {
         FormatFile { format, inode, object: self.object(), vnode: &*self.lower, file }.resize(cx, set, new_size)
     }
 
-    /// What the open files of this file share, where there is a data hook.
+    /// Returns the state shared by the open files of this file, if there is a data hook.
     fn inode(&self, cx: &Cx<'_>) -> Result<Option<Arc<Inode>>> {
         let coding = self.core.data.as_ref().filter(|_| self.lower.kind() == Kind::Regular);
         coding.map(|coding| coding.inode(cx, &self.object())).transpose()
@@ -116,7 +117,7 @@ impl TemplateVnode {
             Ok(file) => Ok((entry, file)),
             Err(errno) => {
                 if let Err(errno) = self.remove_file(cx, name) {
-                    tracing::warn!(%errno, "what was made stays, though it could not be opened");
+                    tracing::warn!(%errno, "created file not removed after it could not be opened");
                 }
                 Err(errno)
             }
@@ -131,15 +132,15 @@ impl TemplateVnode {
     ) -> Result<(Entry, Arc<dyn OpenFile>)> {
         let below = self.mode_below(cx, Kind::Regular, mode)?;
         let (entry, file) = self.lower.tmpfile(cx, below, self.flags_of_new(flags))?;
-        let entry = self.raise(cx, None, entry)?;
+        let entry = self.wrap_entry(cx, None, entry)?;
         let file = self.same_layer(&entry.vnode)?.opened_new(cx, file, flags)?;
         Ok((entry, file))
     }
 
-    /// Whether a new file is encoded can only be asked when it is there.
+    /// Returns the open flags for a new file. Whether it is encoded is known only once it exists.
     fn flags_of_new(&self, flags: OpenFlags) -> OpenFlags {
         if self.core.resizing.is_some() {
-            // Others may write it while this one is open.
+            // Another process may write it while this open file exists.
             widened(OpenFlags(flags.0 | OpenFlags::RDWR.0))
         } else if self.core.data.is_some() || self.core.format.is_some() {
             widened(flags)
@@ -163,7 +164,7 @@ impl TemplateVnode {
         Ok(self.file(lower, flags, inode))
     }
 
-    /// Changes attributes below, the size among them.
+    /// Changes attributes below, including the size.
     pub(crate) fn resize(
         &self,
         cx: &Cx<'_>,

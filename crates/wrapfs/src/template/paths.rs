@@ -1,13 +1,14 @@
-//! Where objects that are in use were last seen ([`crate::hooks::Object::path`] says what is promised).
+//! Last known paths of objects in use (for the guarantees see [`crate::hooks::Object::path`]).
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use vnode::{Name, NumberMap};
 
-/// A path of more components is not told: the directories above were moved below so that they form a circle.
+/// Maximum number of path components. A longer path means that directories were moved out of band
+/// so that they form a cycle.
 const DEEPEST: usize = 4096;
 
-/// The last known place of each object: at most one per object, and one object per place.
+/// The last known name of each object: at most one name per object, and one object per name.
 #[derive(Debug)]
 pub(crate) struct Paths {
     root: u64,
@@ -16,9 +17,9 @@ pub(crate) struct Paths {
 
 #[derive(Debug, Default)]
 struct Places {
-    /// The directory and the name, by the object.
+    /// Directory and name, keyed by object.
     of: NumberMap<(u64, Box<[u8]>)>,
-    /// The object, by directory and name.
+    /// Object, keyed by directory and name.
     at: NumberMap<HashMap<Box<[u8]>, u64>>,
 }
 
@@ -52,20 +53,20 @@ impl Paths {
         Self { root, places: Mutex::default() }
     }
 
-    /// An object was found or made at that name.
-    pub(crate) fn came(&self, id: u64, dir: u64, name: Name<'_>) {
+    /// Records that an object was found or created under this name.
+    pub(crate) fn added(&self, id: u64, dir: u64, name: Name<'_>) {
         let mut places = self.places.lock();
         if places.of.get(&id).is_none_or(|(at, called)| *at != dir || **called != *name.as_bytes()) {
             places.put(id, dir, name.as_bytes());
         }
     }
 
-    /// Whatever had that name has lost it.
-    pub(crate) fn went(&self, dir: u64, name: Name<'_>) {
+    /// Records that this name was removed.
+    pub(crate) fn removed(&self, dir: u64, name: Name<'_>) {
         self.places.lock().take_at(dir, name.as_bytes());
     }
 
-    /// An entry was renamed, or two exchanged.
+    /// Records a rename, or an exchange of two entries.
     pub(crate) fn moved(&self, from: (u64, Name<'_>), to: (u64, Name<'_>), exchange: bool) {
         let mut places = self.places.lock();
         let moved = places.take_at(from.0, from.1.as_bytes());
@@ -78,8 +79,8 @@ impl Paths {
         }
     }
 
-    /// Nobody uses the object any more.
-    pub(crate) fn forgotten(&self, id: u64) {
+    /// Removes an object that is no longer in use.
+    pub(crate) fn released(&self, id: u64) {
         self.places.lock().take_of(id);
     }
 
@@ -107,30 +108,30 @@ mod tests {
     }
 
     #[test]
-    fn places_follow_what_is_done() {
+    fn paths_follow_changes() {
         let paths = Paths::new(1);
         let path = |id| paths.path(id).map(|path| String::from_utf8(path).unwrap());
         assert_eq!((path(1), path(2)), (Some("/".into()), None));
-        paths.came(2, 1, name("d"));
-        paths.came(3, 2, name("f"));
-        paths.came(4, 1, name("e"));
+        paths.added(2, 1, name("d"));
+        paths.added(3, 2, name("f"));
+        paths.added(4, 1, name("e"));
         assert_eq!(path(3).unwrap(), "/d/f");
         paths.moved((1, name("d")), (4, name("x")), false);
         assert_eq!((path(3).unwrap(), path(2).unwrap()), ("/e/x/f".to_owned(), "/e/x".to_owned()));
         paths.moved((2, name("f")), (1, name("e")), true);
-        // Moved by a circle that can't be: nothing is said.
+        // The paths form a cycle, which cannot exist: no path is returned.
         assert_eq!((path(3).unwrap(), path(4)), ("/e".to_owned(), None));
-        paths.came(4, 1, name("e"));
+        paths.added(4, 1, name("e"));
         assert_eq!((path(3), path(4).unwrap()), (None, "/e".to_owned()));
-        // A second name takes the place of the first.
-        paths.came(3, 1, name("g"));
-        paths.came(3, 4, name("h"));
-        paths.went(1, name("g"));
+        // A second name replaces the first.
+        paths.added(3, 1, name("g"));
+        paths.added(3, 4, name("h"));
+        paths.removed(1, name("g"));
         assert_eq!(path(3).unwrap(), "/e/h");
-        paths.went(4, name("h"));
+        paths.removed(4, name("h"));
         assert_eq!(path(3), None);
         for id in [2, 3, 4] {
-            paths.forgotten(id);
+            paths.released(id);
         }
         let places = paths.places.lock();
         assert!(places.of.is_empty() && places.at.is_empty());

@@ -1,4 +1,5 @@
-//! Listing directories (Wrapfs paper, section 3.3): names are decoded, cookies stay those of the layer below.
+//! Listing directories (Wrapfs paper, section 3.3): names are decoded, cookies are those of the
+//! layer below.
 
 use super::directory::{Coded, Trust};
 use super::node::TemplateVnode;
@@ -10,7 +11,7 @@ impl TemplateVnode {
         if self.core.names.is_none() {
             return self.lower.readdir(cx, cookie, sink);
         }
-        let trust = if cookie == 0 { Trust::Now } else { Trust::Lately };
+        let trust = if cookie == 0 { Trust::Current } else { Trust::Recent };
         let Some(dir) = self.coded(cx, trust)? else { return Ok(()) };
         let mut failed = Ok(());
         self.lower.readdir(cx, cookie, &mut |entry| match self.name_above(cx, &dir, entry.name) {
@@ -27,22 +28,23 @@ impl TemplateVnode {
         failed
     }
 
-    /// The name of an entry below, if it has one above.
+    /// Returns the plain name of an entry below, if it has one.
     pub(crate) fn decoded(&self, cx: &Cx<'_>, below: Name<'_>) -> Result<Option<Vec<u8>>> {
         if self.core.names.is_none() {
             return Ok(Some(below.as_bytes().to_vec()));
         }
-        match self.coded(cx, Trust::Lately)? {
+        match self.coded(cx, Trust::Recent)? {
             Some(dir) => self.name_above(cx, &dir, below),
             None => Ok(None),
         }
     }
 
-    /// The name that an entry below is listed with; `None` if it is not.
+    /// Returns the name that an entry below is listed under; `None` if it is not listed.
     fn name_above(&self, cx: &Cx<'_>, dir: &Coded<'_>, below: Name<'_>) -> Result<Option<Vec<u8>>> {
         let (core, stored) = (&self.core, below.as_bytes());
         match core.role(stored)? {
-            // Under a name that is too long it would be listed and never found.
+            // The entry would be listed but never found, because its encoded name is stored under a
+            // hash.
             Role::Name if core.long_name(stored)?.is_some() => Ok(None),
             Role::Name => core.shown_name(cx, &dir.object(), stored),
             Role::Side { .. } | Role::Leftover | Role::Own => Ok(None),

@@ -1,7 +1,8 @@
-//! What is kept with objects that are in use: the layer's own state, the state of a directory's names, and the place that an object was
-//! last seen at.
+//! Records of objects in use: the layer's own state, the encoding state of a directory, and the
+//! last known path.
 //!
-//! Only for layers that ask for one of them. A record lives as long as a vnode or an open file of its object.
+//! Only for layers that need one of them. A record lives as long as a vnode or an open file of its
+//! object.
 
 use super::directory::Loaded;
 use super::guard::guard;
@@ -19,33 +20,34 @@ pub(crate) struct Records {
     table: Arc<Table<Record>>,
     hook: Option<Box<dyn Objects>>,
     paths: Option<Paths>,
-    /// Do directories have a state?
+    /// Whether directories have encoding state.
     directories: bool,
 }
 
-/// Of one object.
+/// The record of one object.
 #[derive(Debug)]
 pub(crate) struct Record {
     id: u64,
-    /// Keeps the hook alive that is told of the end.
+    /// Keeps the hook alive that is notified when the record is dropped.
     records: Arc<Records>,
     state: Mutex<Option<State>>,
     directory: Mutex<Option<Loaded>>,
-    /// It was said that the state of the directory is missing or damaged.
-    complained: AtomicBool,
+    /// Whether missing or damaged directory state has been reported.
+    reported: AtomicBool,
 }
 
-/// The state of a directory's names, while one thread looks after it.
+/// The cached encoding state of a directory, locked.
 pub(crate) type Slot<'a> = MutexGuard<'a, Option<Loaded>>;
 
 impl Records {
-    /// `None`: the layer asks for nothing that needs them.
+    /// Returns the records of a layer, or `None` if it does not need any.
     pub(crate) fn new(hook: Option<Box<dyn Objects>>, paths: Option<Paths>, directories: bool) -> Option<Arc<Self>> {
         let is_needed = hook.is_some() || paths.is_some() || directories;
         is_needed.then(|| Arc::new(Self { table: Table::new(), hook, paths, directories }))
     }
 
-    /// The record of an object, made if nobody has it in use; `None`: it needs none.
+    /// Returns the record of an object, creating it if the object was not in use; `None` if it
+    /// needs none.
     pub(crate) fn of(self: &Arc<Self>, lower: &dyn Vnode) -> Option<Arc<Record>> {
         let is_coded = self.directories && lower.kind() == Kind::Directory;
         if !is_coded && self.hook.is_none() && self.paths.is_none() {
@@ -54,12 +56,12 @@ impl Records {
         let id = lower.id();
         Some(self.table.get(id).unwrap_or_else(|| {
             let (records, state, directory) = (Arc::clone(self), Mutex::default(), Mutex::default());
-            let complained = AtomicBool::new(false);
-            self.table.insert(id, Arc::new(Record { id, records, state, directory, complained }))
+            let reported = AtomicBool::new(false);
+            self.table.insert(id, Arc::new(Record { id, records, state, directory, reported }))
         }))
     }
 
-    /// Takes note of places, where somebody wants to know them.
+    /// Returns the known paths, if the layer needs them.
     pub(crate) fn paths(&self) -> Option<&Paths> {
         self.paths.as_ref()
     }
@@ -79,20 +81,21 @@ impl Record {
         self.records.paths.as_ref()?.path(self.id)
     }
 
-    /// The state of its names, if it is a directory. A thread that must not wait runs again on another.
+    /// Locks the encoding state of a directory. If the thread must not block, the request is
+    /// retried on another one.
     pub(crate) fn directory(&self, cx: &Cx<'_>) -> Result<Slot<'_>> {
         if cx.may_block { Ok(self.directory.lock()) } else { self.directory.try_lock().ok_or(MAY_BLOCK) }
     }
 
-    /// Is this the first time that something is said of it?
-    pub(crate) fn complains(&self) -> bool {
-        !self.complained.swap(true, Ordering::Relaxed)
+    /// Whether this is the first report about the directory.
+    pub(crate) fn is_first_report(&self) -> bool {
+        !self.reported.swap(true, Ordering::Relaxed)
     }
 
-    /// The object was found or made at that name.
-    pub(crate) fn seen_at(&self, dir: u64, name: Name<'_>) {
+    /// Records that the object was found or created under this name.
+    pub(crate) fn found_at(&self, dir: u64, name: Name<'_>) {
         if let Some(paths) = &self.records.paths {
-            paths.came(self.id, dir, name);
+            paths.added(self.id, dir, name);
         }
     }
 }
@@ -102,10 +105,10 @@ impl Drop for Record {
         if self.records.table.forget(self.id, self)
             && let Some(paths) = &self.records.paths
         {
-            paths.forgotten(self.id);
+            paths.released(self.id);
         }
         if let (Some(hook), Some(state)) = (&self.records.hook, self.state.get_mut().take()) {
-            // A hook that panics has been told.
+            // A panic of the hook has been logged.
             let _ = guard("freed", || {
                 hook.freed(self.id, state);
                 Ok(())

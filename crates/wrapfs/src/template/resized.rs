@@ -1,4 +1,5 @@
-//! Data of another size: a file below is a container (docs/formats/container.md), which keeps the size, random access and holes.
+//! Data of a different size: the file below is a container (docs/formats/container.md), which
+//! stores the plain size and supports random access and holes.
 
 use super::core::Core;
 use super::file::TemplateFile;
@@ -15,16 +16,17 @@ const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 0x10;
 
-/// What becomes of files below that are no containers.
+/// How to handle files below that are not containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
-    /// They are shown, read and written as they are, by the kernel itself. A file that begins with 512 zeros counts as one of these.
+    /// They are shown, read and written unchanged, directly by the kernel. A file that begins with
+    /// 512 zero bytes counts as such a file.
     Plain,
-    /// They are listed, with the size that they have below, but can't be opened: `EMEDIUMTYPE`.
+    /// They are listed with the size that they have below, but cannot be opened: `EMEDIUMTYPE`.
     Refuse,
 }
 
-/// A codec whose panics are errors.
+/// A codec whose panics are converted to errors.
 #[derive(Debug)]
 struct Guarded(Arc<dyn BlockCodec>);
 
@@ -63,32 +65,33 @@ impl BlockCodec for Guarded {
 pub(crate) struct Resizing {
     codec: Arc<dyn BlockCodec>,
     foreign: Foreign,
-    /// The layer refuses every change: no file is opened for writing below.
+    /// The layer is read-only: no file is opened for writing below.
     pub(crate) read_only: bool,
     table: Arc<Table<Shared>>,
 }
 
-/// What the open files of one inode share.
+/// State shared by the open files of one inode.
 #[derive(Debug)]
 pub(crate) struct Shared {
     id: u64,
     table: Arc<Table<Shared>>,
-    /// Locked while a file is opened, and while the last one is closed: there is never more than one container of a file.
+    /// Locked while a file is opened and while its last open file is closed, so that a file never
+    /// has more than one container object.
     slot: Mutex<Slot>,
-    /// Who appends finds the end and writes there as one.
-    turn: Mutex<()>,
+    /// Serializes appends: finding the end and writing there is one step.
+    append_lock: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
     opens: usize,
-    what: What,
+    kind: FileKind,
 }
 
-/// What a file that is open is.
+/// The kind of an open file.
 #[derive(Clone, Debug, Default)]
-enum What {
-    /// It is not open.
+enum FileKind {
+    /// Not open.
     #[default]
     Unknown,
     Foreign,
@@ -110,27 +113,27 @@ impl Shared {
         if cx.may_block { Ok(self.slot.lock()) } else { self.slot.try_lock().ok_or(MAY_BLOCK) }
     }
 
-    fn turn(&self, cx: &Cx<'_>) -> Result<MutexGuard<'_, ()>> {
-        if cx.may_block { Ok(self.turn.lock()) } else { self.turn.try_lock().ok_or(MAY_BLOCK) }
+    fn append_lock(&self, cx: &Cx<'_>) -> Result<MutexGuard<'_, ()>> {
+        if cx.may_block { Ok(self.append_lock.lock()) } else { self.append_lock.try_lock().ok_or(MAY_BLOCK) }
     }
 
-    /// One step of giving dead space back; true: there is more to do. Writers wait meanwhile, so that a time of modification that
-    /// one of them sets is not undone.
-    fn give_back(&self, cx: &Cx<'_>, vnode: &dyn Vnode, container: &Container) -> bool {
+    /// Reclaims some dead space of the container. Returns true if there is more to reclaim. Writers
+    /// wait meanwhile, so that restoring the mtime does not overwrite one that they set.
+    fn reclaim(&self, cx: &Cx<'_>, vnode: &dyn Vnode, container: &Container) -> bool {
         if !container.has_dead_space() {
             return false;
         }
-        let _turn = self.turn.lock();
+        let _append = self.append_lock.lock();
         let mut more = false;
         let step = keeping_mtime(cx, vnode, || container.give_back(cx).map(|again| more = again));
         if let Err(errno) = step {
-            tracing::debug!(%errno, inode = vnode.id(), "dead space of a container is not given back for now");
+            tracing::debug!(%errno, inode = vnode.id(), "dead space of a container not reclaimed");
         }
         more && step.is_ok()
     }
 }
 
-/// One open file's hold on what it is.
+/// A reference of one open file to the shared state.
 #[derive(Debug)]
 pub(crate) struct Held {
     shared: Arc<Shared>,
@@ -143,12 +146,13 @@ impl Drop for Held {
     fn drop(&mut self) {
         let mut slot = self.shared.slot.lock();
         while slot.opens == 1
-            && let What::Container { container, writable: true, .. } = &slot.what
+            && let FileKind::Container { container, writable: true, .. } = &slot.kind
         {
             let container = Arc::clone(container);
             drop(slot);
-            // Whoever opens it meanwhile waits for no more than a step, and does the rest.
-            let more = self.shared.give_back(&self.core.own(), &*self.vnode, &container);
+            // A thread that opens the file meanwhile waits for one step only, and reclaims the rest
+            // later.
+            let more = self.shared.reclaim(&self.core.own(), &*self.vnode, &container);
             slot = self.shared.slot.lock();
             if !more {
                 break;
@@ -158,17 +162,17 @@ impl Drop for Held {
         if slot.opens > 0 {
             return;
         }
-        if let What::Container { container, writable: true, .. } = std::mem::take(&mut slot.what) {
-            let _turn = self.shared.turn.lock();
+        if let FileKind::Container { container, writable: true, .. } = std::mem::take(&mut slot.kind) {
+            let _append = self.shared.append_lock.lock();
             let cx = &self.core.own();
             if let Err(errno) = keeping_mtime(cx, &*self.vnode, || container.close(cx)) {
-                tracing::debug!(%errno, inode = self.vnode.id(), "a container is closed without a note of that");
+                tracing::debug!(%errno, inode = self.vnode.id(), "clean close not recorded in the container");
             }
         }
     }
 }
 
-/// What is noted in a container is no change of the file.
+/// Runs `note`, which updates a container without changing the file, and restores the mtime.
 fn keeping_mtime(cx: &Cx<'_>, vnode: &dyn Vnode, note: impl FnOnce() -> Result<()>) -> Result<()> {
     let before = vnode.getattr(cx)?.mtime;
     note()?;
@@ -185,12 +189,12 @@ impl Resizing {
 
     fn shared(&self, id: u64) -> Arc<Shared> {
         self.table.get(id).unwrap_or_else(|| {
-            let (slot, turn) = (Mutex::default(), Mutex::default());
-            self.table.insert(id, Arc::new(Shared { id, table: Arc::clone(&self.table), slot, turn }))
+            let (slot, append_lock) = (Mutex::default(), Mutex::default());
+            self.table.insert(id, Arc::new(Shared { id, table: Arc::clone(&self.table), slot, append_lock }))
         })
     }
 
-    /// Changes the times of a file below, while the container keeps its hands off them.
+    /// Changes the timestamps of a file below while the container does not touch them.
     pub(crate) fn set_times(
         &self,
         cx: &Cx<'_>,
@@ -198,26 +202,26 @@ impl Resizing {
         change: impl FnOnce() -> Result<Attr>,
     ) -> Result<Attr> {
         let shared = self.table.get(vnode.id());
-        let _turn = shared.as_ref().map(|shared| shared.turn(cx)).transpose()?;
+        let _append = shared.as_ref().map(|shared| shared.append_lock(cx)).transpose()?;
         change()
     }
 
-    /// The plain size of a file that has bytes below; `None` if they are as they are.
+    /// Returns the plain size of a non-empty file below; `None` if the file is not a container.
     pub(crate) fn size(&self, cx: &Cx<'_>, server: &Cx<'_>, vnode: &dyn Vnode) -> Result<Option<u64>> {
         let shared = self.shared(vnode.id());
         let slot = shared.slot(cx)?;
-        match &slot.what {
-            What::Container { container, .. } => Ok(Some(container.size())),
-            What::Foreign => Ok(None),
-            What::Unknown => match vnode.open(server, OpenFlags::RDONLY).and_then(|file| probe(cx, &*file)) {
+        match &slot.kind {
+            FileKind::Container { container, .. } => Ok(Some(container.size())),
+            FileKind::Foreign => Ok(None),
+            FileKind::Unknown => match vnode.open(server, OpenFlags::RDONLY).and_then(|file| probe(cx, &*file)) {
                 Ok(Probe::Container { size, .. }) => Ok(Some(size)),
                 Ok(Probe::Empty) => Ok(Some(0)),
                 Ok(Probe::Blank) => Ok(if self.foreign == Foreign::Plain { None } else { Some(0) }),
                 Ok(Probe::Foreign) => Ok(None),
                 Err(MAY_BLOCK) => Err(MAY_BLOCK),
-                // What can't be read must still be found, if only to be removed.
+                // A file that cannot be read must still be found, at least to be removed.
                 Err(errno) => {
-                    tracing::debug!(%errno, inode = vnode.id(), "a container can't be read: the size shown is that below");
+                    tracing::debug!(%errno, inode = vnode.id(), "container unreadable: showing its stored size");
                     Ok(None)
                 }
             },
@@ -228,28 +232,30 @@ impl Resizing {
         if self.read_only { Err(Errno::ROFS) } else { vnode.open(cx, OpenFlags::RDWR) }
     }
 
-    /// Finds out what a file is that nobody has open. `made`: it was just made, and opened like this.
-    fn look(&self, cx: &Cx<'_>, vnode: &Arc<dyn Vnode>, made: Option<Arc<dyn OpenFile>>) -> Result<What> {
+    /// Determines the kind of a file that has no open files. `made`: the file was just created and
+    /// opened with this handle.
+    fn identify(&self, cx: &Cx<'_>, vnode: &Arc<dyn Vnode>, made: Option<Arc<dyn OpenFile>>) -> Result<FileKind> {
         let (file, writable) = match made.map_or_else(|| self.open_writable(cx, vnode), Ok) {
             Ok(file) => (file, true),
-            // Those who only read can.
+            // Opening it read-only may still work.
             Err(Errno::ROFS | Errno::ACCESS | Errno::PERM | Errno::TXTBSY) => {
                 (vnode.open(cx, OpenFlags::RDONLY)?, false)
             }
             Err(errno) => return Err(errno),
         };
         match (probe(cx, &*file)?, self.foreign) {
-            (Probe::Foreign | Probe::Blank, Foreign::Plain) => return Ok(What::Foreign),
+            (Probe::Foreign | Probe::Blank, Foreign::Plain) => return Ok(FileKind::Foreign),
             (Probe::Foreign, Foreign::Refuse) => return Err(Errno::MEDIUMTYPE),
             _ => {}
         }
         let container = Container::open(cx, Arc::clone(&self.codec), Arc::clone(vnode), Arc::clone(&file))?;
-        Ok(What::Container { container: Arc::new(container), file, writable })
+        Ok(FileKind::Container { container: Arc::new(container), file, writable })
     }
 }
 
 impl TemplateVnode {
-    /// Opens a file whose size is changed, below as `server`. `made`: it was just made, and opened for reading and writing below.
+    /// Opens a file whose data size changes, as `server` below. `made`: the file was just created
+    /// and opened for reading and writing below.
     pub(crate) fn open_resized(
         &self,
         (cx, server): (&Cx<'_>, &Cx<'_>),
@@ -260,15 +266,16 @@ impl TemplateVnode {
         cx.require_blocking()?;
         let shared = resizing.shared(self.lower.id());
         let mut slot = shared.slot.lock();
-        let what = if slot.opens == 0 { resizing.look(server, &self.lower, made)? } else { slot.what.clone() };
-        let (lower, container) = match &what {
-            What::Foreign => (self.lower.open(cx, flags)?, None),
-            What::Container { writable: false, .. } if flags.writes() || flags.truncates() => {
-                // Says why. If it can be written by now, it can be once those who read it are gone.
+        let kind = if slot.opens == 0 { resizing.identify(server, &self.lower, made)? } else { slot.kind.clone() };
+        let (lower, container) = match &kind {
+            FileKind::Foreign => (self.lower.open(cx, flags)?, None),
+            FileKind::Container { writable: false, .. } if flags.writes() || flags.truncates() => {
+                // Returns the reason as its error. If opening for writing works by now, it works
+                // once the readers have closed the file.
                 self.lower.open(server, OpenFlags::RDWR)?;
                 return Err(Errno::BUSY);
             }
-            What::Container { container, file, .. } => {
+            FileKind::Container { container, file, .. } => {
                 if flags.truncates() {
                     container.truncate(cx, 0)?;
                     let now = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
@@ -276,9 +283,9 @@ impl TemplateVnode {
                 }
                 (Arc::clone(file), Some(Arc::clone(container)))
             }
-            What::Unknown => return Err(Errno::IO),
+            FileKind::Unknown => return Err(Errno::IO),
         };
-        slot.what = what;
+        slot.kind = kind;
         slot.opens += 1;
         drop(slot);
         let held = Held { shared, core: Arc::clone(&self.core), vnode: Arc::clone(&self.lower), container };
@@ -286,7 +293,7 @@ impl TemplateVnode {
         Ok(TemplateFile { core, vnode, record, lower, flags, inode: None, held: Some(held), format: None })
     }
 
-    /// Changes attributes, the size among them.
+    /// Changes attributes, including the size.
     pub(crate) fn resize_container(
         &self,
         cx: &Cx<'_>,
@@ -303,7 +310,7 @@ impl TemplateVnode {
 }
 
 impl TemplateFile {
-    /// What there is to be known of a container.
+    /// Returns the file as a container, if it is one.
     pub(crate) fn resized(&self) -> Option<Resized<'_>> {
         let held = self.held.as_ref()?;
         Some(Resized { container: held.container.as_deref()?, shared: &held.shared, vnode: &*self.vnode })
@@ -322,26 +329,27 @@ impl Resized<'_> {
         self.container.read(cx, out, offset)
     }
 
-    /// Writes at `offset`; `None`: at the end.
+    /// Writes at `offset`, or at the end if it is `None`.
     pub(crate) fn write(&self, cx: &Cx<'_>, data: &[u8], offset: Option<u64>) -> Result<usize> {
         cx.require_blocking()?;
-        let _turn = self.shared.turn.lock();
+        let _append = self.shared.append_lock.lock();
         self.container.write(cx, data, offset.unwrap_or_else(|| self.container.size()))
     }
 
     fn truncate(&self, cx: &Cx<'_>, size: u64) -> Result<()> {
-        let _turn = self.shared.turn.lock();
+        let _append = self.shared.append_lock.lock();
         self.container.truncate(cx, size)
     }
 
-    /// Punches and zeroes. Room for what will be written can't be set aside: nobody knows how much that takes.
+    /// Punches holes and zeroes ranges. Space cannot be preallocated, because the encoded size of
+    /// future writes is unknown.
     pub(crate) fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
         cx.require_blocking()?;
         if len == 0 {
             return Err(Errno::INVAL);
         }
         let end = offset.checked_add(len).filter(|&end| i64::try_from(end).is_ok()).ok_or(Errno::FBIG)?;
-        let _turn = self.shared.turn.lock();
+        let _append = self.shared.append_lock.lock();
         match (mode & !KEEP_SIZE, mode & KEEP_SIZE != 0) {
             (PUNCH_HOLE | ZERO_RANGE, true) => self.container.punch(cx, offset, len),
             (ZERO_RANGE, false) => {
@@ -360,11 +368,11 @@ impl Resized<'_> {
     pub(crate) fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
         cx.require_blocking()?;
         {
-            let _turn = self.shared.turn.lock();
+            let _append = self.shared.append_lock.lock();
             keeping_mtime(cx, self.vnode, || self.container.sync(cx, data_only))?;
         }
-        // All that was asked for is durable: what becomes of dead space is no part of the answer.
-        while self.shared.give_back(cx, self.vnode, self.container) {}
+        // All requested data is durable. Reclaiming dead space does not affect the result.
+        while self.shared.reclaim(cx, self.vnode, self.container) {}
         Ok(())
     }
 

@@ -1,4 +1,5 @@
-//! What the store of names keeps in a directory that is empty to its users: its state, and leftovers of a crash.
+//! Removal of directories that contain only the name store's own files: directory state, and
+//! leftovers of a crash.
 
 use super::names::Place;
 use super::node::TemplateVnode;
@@ -6,26 +7,32 @@ use crate::hooks::Role;
 use vnode::{Cx, Errno, Kind, Name, Result};
 
 impl TemplateVnode {
-    /// The directory at `place` in this one, if one is there.
+    /// Returns the directory at `place`, if there is one.
     pub(crate) fn directory_at(&self, cx: &Cx<'_>, place: &Place<'_>) -> Result<Option<Self>> {
         let found = self.lower.lookup(cx, place.name()?)?;
         let found = found.filter(|entry| entry.vnode.kind() == Kind::Directory);
         Ok(found.map(|entry| Self::over(&self.core, entry.vnode)))
     }
 
-    /// Does what removes or replaces this directory, without what the store keeps in it. If that fails, the directory has its
-    /// state again. Its lock is held alone.
-    pub(crate) fn emptied(&self, cx: &Cx<'_>, refused: Errno, remove: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Runs `remove`, which removes or replaces this directory, after removing the store's files in
+    /// it. If `remove` fails, the directory state is restored. The caller holds the directory's
+    /// lock exclusively.
+    pub(crate) fn without_store_files(
+        &self,
+        cx: &Cx<'_>,
+        refused: Errno,
+        remove: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         cx.require_blocking()?;
         let Some(leftovers) = self.own_files(cx)? else { return Err(refused) };
         if leftovers.is_empty() && self.core.state_file.is_none() {
             return Err(refused);
         }
         self.remove_leftovers(cx, &leftovers, refused)?;
-        let state = self.end(cx)?;
+        let state = self.remove_state(cx)?;
         let removed = remove();
         if let (Err(_), Some(state)) = (removed, state) {
-            self.go_on(cx, state);
+            self.restore_state(cx, state);
         }
         removed
     }
@@ -33,7 +40,7 @@ impl TemplateVnode {
     fn remove_leftovers(&self, cx: &Cx<'_>, leftovers: &[Vec<u8>], refused: Errno) -> Result<()> {
         let _held = self.core.long.hold(self.lower.id(), self.lower.id());
         for leftover in leftovers {
-            // One that has just got its object is looked for under the lock.
+            // Recheck a side file under the lock: its object may just have been created.
             if let Role::Side { object } = self.core.role(leftover)?
                 && self.lower.lookup(cx, Name::new(&object)?)?.is_some()
             {
@@ -44,7 +51,8 @@ impl TemplateVnode {
         Ok(())
     }
 
-    /// Side files without objects and leftovers, if there is nothing else in the directory but its state.
+    /// Returns the side files without objects and the leftovers; `None` if the directory contains
+    /// anything else besides its state.
     fn own_files(&self, cx: &Cx<'_>) -> Result<Option<Vec<Vec<u8>>>> {
         let state = self.core.state_file.as_ref().map(|file| &*file.name);
         let (mut own, mut failed) = (Some(Vec::new()), Ok(()));
@@ -64,7 +72,7 @@ impl TemplateVnode {
     }
 }
 
-/// Does that errno say that a directory is not empty?
+/// Whether the errno means that a directory is not empty.
 pub(crate) fn says_not_empty(errno: Errno) -> bool {
     matches!(errno, Errno::NOTEMPTY | Errno::EXIST)
 }

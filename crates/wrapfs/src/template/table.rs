@@ -2,7 +2,8 @@ use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use vnode::{NumberMap, SHARDS, shard_of};
 
-/// What is kept for files that are in use, by number. Holds none alive: each takes itself out as it goes.
+/// Shared state of files in use, keyed by number. Holds weak references: each value removes itself
+/// when dropped.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     shards: Box<[Mutex<NumberMap<Weak<T>>>]>,
@@ -17,7 +18,8 @@ impl<T> Table<T> {
         self.shards.get(shard_of(id))?.lock().get(&id)?.upgrade()
     }
 
-    /// What is there for that number, or else the new one. None is dropped while the shard is locked: its `Drop` comes here.
+    /// Returns the value for this number, inserting `new` if there is none. No value is dropped
+    /// while the shard is locked, because its `Drop` takes that lock.
     pub(crate) fn insert(&self, id: u64, new: Arc<T>) -> Arc<T> {
         let Some(shard) = self.shards.get(shard_of(id)) else { return new };
         let mut shard = shard.lock();
@@ -29,7 +31,8 @@ impl<T> Table<T> {
         new
     }
 
-    /// Called by the one at `gone` as it goes. Another one may have taken its place by then: answers false.
+    /// Called by the value at `gone` from its `Drop`. Returns false if another value has already
+    /// replaced it.
     pub(crate) fn forget(&self, id: u64, gone: *const T) -> bool {
         let Some(shard) = self.shards.get(shard_of(id)) else { return false };
         let mut shard = shard.lock();

@@ -1,4 +1,4 @@
-//! The interface: each operation as the hooks that want to see it see it.
+//! The vnode interface. Each operation is passed to the hooks that observe it.
 
 use super::guard::guard;
 use super::node::TemplateVnode;
@@ -10,7 +10,7 @@ use vnode::{
     SetAttr, StatFs, Vnode, XattrFlags, forward,
 };
 
-/// Does an operation, seen by the hook if it wants to see operations of this kind.
+/// Runs an operation, observed by the hook if it wants operations of this kind.
 macro_rules! seen {
     ($self:ident, $cx:ident, $kind:ident { $object:ident $(, $field:ident $(: $value:expr)?)* }, $act:expr) => {
         match $self.core.watch(OpKind::$kind) {
@@ -36,7 +36,7 @@ impl Vnode for TemplateVnode {
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
-        self.core.changing()?;
+        self.core.check_writable()?;
         seen!(self, cx, Setattr { file, set }, self.change(cx, set, file))
     }
 
@@ -53,28 +53,28 @@ impl Vnode for TemplateVnode {
     }
 
     fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
-        self.tell_names(cx, sink)
+        self.list_names(cx, sink)
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         if flags.writes() || flags.truncates() {
-            self.core.changing()?;
+            self.core.check_writable()?;
         }
         seen!(self, cx, Open { file, flags }, self.open_file(cx, flags))
     }
 
     fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        self.core.changing()?;
+        self.core.check_writable()?;
         seen!(self, cx, Create { dir, name, mode, flags }, self.create_file(cx, name, mode, flags))
     }
 
     fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        self.core.changing()?;
+        self.core.check_writable()?;
         seen!(self, cx, Tmpfile { dir, mode, flags }, self.create_unnamed(cx, mode, flags))
     }
 
     fn mknod(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
-        self.core.changing()?;
+        self.core.check_writable()?;
         seen!(self, cx, Mknod { dir, name, mode, rdev }, {
             let below = self.mode_below(cx, Kind::from_mode(mode).unwrap_or(Kind::Regular), mode)?;
             self.make(cx, name, |name| self.lower.mknod(cx, name, below, rdev))
@@ -82,7 +82,7 @@ impl Vnode for TemplateVnode {
     }
 
     fn mkdir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
-        self.core.changing()?;
+        self.core.check_writable()?;
         if self.core.state_file.is_some() {
             cx.require_blocking()?;
         }
@@ -93,7 +93,7 @@ impl Vnode for TemplateVnode {
     }
 
     fn symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
-        self.core.changing()?;
+        self.core.check_writable()?;
         seen!(self, cx, Symlink { dir, name, target }, {
             let below = self.core.encode_target(cx, target)?;
             self.make(cx, name, |name| self.lower.symlink(cx, name, &below))
@@ -101,7 +101,7 @@ impl Vnode for TemplateVnode {
     }
 
     fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
-        self.core.changing()?;
+        self.core.check_writable()?;
         let below = self.same_layer(target)?;
         let object = below.object();
         seen!(
@@ -113,12 +113,12 @@ impl Vnode for TemplateVnode {
     }
 
     fn unlink(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
-        self.core.changing()?;
+        self.core.check_writable()?;
         seen!(self, cx, Unlink { dir, name }, self.remove_file(cx, name))
     }
 
     fn rmdir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
-        self.core.changing()?;
+        self.core.check_writable()?;
         seen!(self, cx, Rmdir { dir, name }, self.remove_dir(cx, name))
     }
 
@@ -130,7 +130,7 @@ impl Vnode for TemplateVnode {
         new_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.core.changing()?;
+        self.core.check_writable()?;
         let to = self.same_layer(new_dir)?;
         let object = to.object();
         seen!(
@@ -148,7 +148,7 @@ impl Vnode for TemplateVnode {
     }
 
     fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        self.core.changing()?;
+        self.core.check_writable()?;
         seen!(self, cx, Setxattr { file, name, value, flags }, self.lower.setxattr(cx, name, value, flags))
     }
 
@@ -158,7 +158,7 @@ impl Vnode for TemplateVnode {
     }
 
     fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-        self.core.changing()?;
+        self.core.check_writable()?;
         seen!(self, cx, Removexattr { file, name }, self.lower.removexattr(cx, name))
     }
 
@@ -184,7 +184,7 @@ impl Vnode for TemplateVnode {
 }
 
 impl TemplateVnode {
-    /// An ioctl: of the layer's own, or of the layer below.
+    /// Runs an ioctl of this layer or of the layer below.
     fn do_ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
         if let Some(hook) = &self.core.ioctls
             && let Some(reply) = guard("ioctl", || hook.ioctl(cx, &self.object(), cmd, input, out))?
@@ -192,16 +192,16 @@ impl TemplateVnode {
             return if reply.len <= out.len() { Ok(reply) } else { Err(Errno::IO) };
         }
         match cmd >> 30 {
-            // Nothing is passed in: by its number it only reads.
+            // `_IOC_READ` only: nothing is copied in.
             IOC_READ => {}
             IOC_NONE if self.core.read_only => return Err(Errno::NOTTY),
-            _ => self.core.changing()?,
+            _ => self.core.check_writable()?,
         }
         self.lower.ioctl(cx, cmd, input, out)
     }
 }
 
-/// The direction in an ioctl's number: nothing is passed.
+/// Direction bits of an ioctl number: no data is copied.
 const IOC_NONE: u32 = 0;
-/// The same: something is passed out.
+/// Direction bits of an ioctl number: data is copied out.
 const IOC_READ: u32 = 2;

@@ -1,52 +1,53 @@
-//! Operations seen before and after they are done.
+//! Observing operations before and after they run.
 
 use super::attributes::fix_identity;
-use super::data::patient;
+use super::data::blocking;
 use super::guard::guard;
 use super::node::TemplateVnode;
 use crate::hooks::{Answer, Instead, Object, Op, OpKind, OpSet, Operations, Reply, Verdict};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vnode::{Attr, Cx, Entry, Errno, IoctlReply, MAY_BLOCK, OpenFile, Result, StatFs, give};
+use vnode::{Attr, Cx, Entry, Errno, IoctlReply, MAY_BLOCK, OpenFile, Result, StatFs, copy_value};
 
 /// An [`Operations`] hook in use.
 #[derive(Debug)]
 pub(crate) struct Watch {
     hook: Box<dyn Operations>,
     interest: OpSet,
-    /// It was said once that an answer was of the wrong kind.
-    complained: AtomicBool,
+    /// Whether a reply of the wrong kind has been reported.
+    bad_reply_reported: AtomicBool,
 }
 
 impl Watch {
     pub(crate) fn new(hook: Box<dyn Operations>) -> Self {
-        // One that can't say sees everything, rather than that what it would refuse is done.
+        // If the hook fails, let it observe everything, so that no operation that it would refuse
+        // is missed.
         let interest = guard("interest", || Ok(hook.interest())).unwrap_or(OpSet::ALL);
-        Self { hook, interest, complained: AtomicBool::new(false) }
+        Self { hook, interest, bad_reply_reported: AtomicBool::new(false) }
     }
 
     pub(crate) fn sees(&self, kind: OpKind) -> bool {
         self.interest.has(kind)
     }
 
-    /// Does an operation unless the hook refuses or answers it, and lets the hook see the result.
+    /// Runs an operation unless the hook refuses or answers it, and passes the result to the hook.
     pub(crate) fn around<T: Outcome>(&self, cx: &Cx<'_>, op: &Op<'_>, act: impl FnOnce() -> Result<T>) -> Result<T> {
         if let Some(reply) = self.before(cx, op)? {
-            return T::of(reply, op).ok_or_else(|| self.complain(op));
+            return T::of(reply, op).ok_or_else(|| self.bad_reply(op));
         }
         let result = act();
         let instead = match &result {
-            Ok(value) => value.tell(|answer| self.after(cx, op, Ok(answer))),
+            Ok(value) => value.with_answer(|answer| self.after(cx, op, Ok(answer))),
             Err(errno) => self.after(cx, op, Err(*errno)),
         };
         match instead {
             Ok(None) => result,
-            Ok(Some(reply)) => T::of(reply, op).ok_or_else(|| self.complain(op)),
+            Ok(Some(reply)) => T::of(reply, op).ok_or_else(|| self.bad_reply(op)),
             Err(errno) => Err(errno),
         }
     }
 
-    /// The same for operations that fill a buffer.
+    /// Like [`Self::around`], for operations that fill a buffer.
     pub(crate) fn around_bytes(
         &self,
         cx: &Cx<'_>,
@@ -79,15 +80,16 @@ impl Watch {
         }
     }
 
-    /// What takes the place of a result, if something does. What is done is done: then nothing can.
+    /// Passes the result to the hook. Returns its replacement, if any; the result of a change
+    /// cannot be replaced.
     fn after(&self, cx: &Cx<'_>, op: &Op<'_>, result: Result<Answer<'_>>) -> Result<Option<Reply>> {
         if result.is_err_and(|errno| errno == MAY_BLOCK) {
-            // It was not done at all, and will be, by a thread that may wait.
+            // The operation has not run. It will be retried on a thread that may block.
             return Ok(None);
         }
-        if !op.kind().only_looks() {
-            // What is done is done: a hook that had to wait could not be called again.
-            let _ = guard("after", || Ok(self.hook.after(&patient(cx), op, result)));
+        if !op.kind().is_query() {
+            // The operation has run and will not be retried, so the hook may block.
+            let _ = guard("after", || Ok(self.hook.after(&blocking(cx), op, result)));
             return Ok(None);
         }
         match guard("after", || Ok(self.hook.after(cx, op, result)))? {
@@ -97,7 +99,7 @@ impl Watch {
         }
     }
 
-    /// A reply in place of bytes that the layer below would have put into `out`.
+    /// Copies a reply to `out`, in place of bytes from the layer below.
     fn fill(&self, op: &Op<'_>, reply: Reply, out: &mut [u8]) -> Result<usize> {
         match (reply, op) {
             (Reply::Bytes(bytes), Op::Read { .. }) => {
@@ -105,14 +107,14 @@ impl Watch {
                 copy(&bytes, out.get_mut(..len));
                 Ok(len)
             }
-            (Reply::Bytes(bytes), _) => give(&bytes, out),
-            _ => Err(self.complain(op)),
+            (Reply::Bytes(bytes), _) => copy_value(&bytes, out),
+            _ => Err(self.bad_reply(op)),
         }
     }
 
-    fn complain(&self, op: &Op<'_>) -> Errno {
-        if !self.complained.swap(true, Ordering::Relaxed) {
-            tracing::error!(hook = ?self.hook, "{:?} can't be answered like that by a hook", op.kind());
+    fn bad_reply(&self, op: &Op<'_>) -> Errno {
+        if !self.bad_reply_reported.swap(true, Ordering::Relaxed) {
+            tracing::error!(hook = ?self.hook, "hook returned a reply that does not suit {:?}", op.kind());
         }
         Errno::IO
     }
@@ -125,14 +127,14 @@ fn copy(bytes: &[u8], room: Option<&mut [u8]>) {
     }
 }
 
-/// What an operation answers, as a hook sees it, and made of what a hook says.
+/// The result of an operation: converted to an [`Answer`] for a hook, and from a hook's [`Reply`].
 pub(crate) trait Outcome: Sized {
-    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R;
+    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R;
     fn of(reply: Reply, op: &Op<'_>) -> Option<Self>;
 }
 
 impl Outcome for () {
-    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
         see(Answer::Done)
     }
 
@@ -142,9 +144,9 @@ impl Outcome for () {
 }
 
 impl Outcome for Option<Entry> {
-    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
         match self {
-            Some(entry) => entry.tell(see),
+            Some(entry) => entry.with_answer(see),
             None => see(Answer::Missing),
         }
     }
@@ -155,8 +157,8 @@ impl Outcome for Option<Entry> {
 }
 
 impl Outcome for Entry {
-    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
-        // Every vnode that this layer answers is one of its own.
+    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+        // Every vnode that this layer returns is its own.
         let own = self.vnode.as_any().downcast_ref::<TemplateVnode>();
         let object = own.map_or_else(|| Object::new(&*self.vnode), TemplateVnode::object);
         see(Answer::Object(&object, &self.attr))
@@ -168,8 +170,8 @@ impl Outcome for Entry {
 }
 
 impl Outcome for (Entry, Arc<dyn OpenFile>) {
-    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
-        self.0.tell(see)
+    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+        self.0.with_answer(see)
     }
 
     fn of(_reply: Reply, _op: &Op<'_>) -> Option<Self> {
@@ -178,7 +180,7 @@ impl Outcome for (Entry, Arc<dyn OpenFile>) {
 }
 
 impl Outcome for Arc<dyn OpenFile> {
-    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
         see(Answer::Done)
     }
 
@@ -188,7 +190,7 @@ impl Outcome for Arc<dyn OpenFile> {
 }
 
 impl Outcome for Attr {
-    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
         see(Answer::Attr(self))
     }
 
@@ -201,7 +203,7 @@ impl Outcome for Attr {
 }
 
 impl Outcome for Vec<u8> {
-    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
         see(Answer::Bytes(self))
     }
 
@@ -211,7 +213,7 @@ impl Outcome for Vec<u8> {
 }
 
 impl Outcome for u64 {
-    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
         see(Answer::Count(*self))
     }
 
@@ -221,11 +223,11 @@ impl Outcome for u64 {
 }
 
 impl Outcome for usize {
-    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
         see(Answer::Count(*self as u64))
     }
 
-    /// No more was written than there was.
+    /// The count must not exceed what was to be written.
     fn of(reply: Reply, op: &Op<'_>) -> Option<Self> {
         let (Reply::Count(count), Op::Write { data, .. }) = (reply, op) else { return None };
         Self::try_from(count).ok().filter(|&count| count <= data.len())
@@ -233,7 +235,7 @@ impl Outcome for usize {
 }
 
 impl Outcome for StatFs {
-    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
         see(Answer::Done)
     }
 
@@ -243,7 +245,7 @@ impl Outcome for StatFs {
 }
 
 impl Outcome for IoctlReply {
-    fn tell<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
         see(Answer::Done)
     }
 

@@ -1,4 +1,4 @@
-//! Short forms.
+//! Shared helpers.
 #![allow(dead_code)]
 
 pub(crate) mod store;
@@ -14,7 +14,7 @@ pub(crate) fn memory(faults: &Faults) -> Arc<MemFs> {
     MemFs::with(MemOptions::default(), faults)
 }
 
-/// Writes each byte so many times: names become long. What is not written like that is hidden.
+/// Repeats each byte this many times, so that names become long. Other stored names are hidden.
 #[derive(Debug)]
 pub(crate) struct Stretch(pub(crate) usize);
 
@@ -29,8 +29,8 @@ impl Names for Stretch {
     }
 }
 
-/// A codec in which every byte of a block depends on those before it, on the block's number and length, and on the file: whatever is
-/// cut, moved or mixed comes out as noise.
+/// A codec in which every byte depends on the preceding bytes of the block, the block's number and
+/// length, and the file: cut, moved or mixed data decodes to noise.
 #[derive(Debug)]
 pub(crate) struct Chain(pub(crate) usize);
 
@@ -65,7 +65,7 @@ impl Data for Chain {
     }
 }
 
-/// Runs of a byte become its number and the byte.
+/// Run-length encoding: each run of a byte becomes its length and the byte.
 #[derive(Debug)]
 pub(crate) struct Runs;
 
@@ -104,37 +104,37 @@ impl BlockCodec for Runs {
     }
 }
 
-/// When a hook fails: the clones of one have it in common.
+/// Decides which hook calls fail. Clones share the state.
 #[derive(Clone, Debug)]
-pub(crate) struct Mood(Option<Arc<AtomicU64>>);
+pub(crate) struct FailurePlan(Option<Arc<AtomicU64>>);
 
-impl Mood {
-    /// One call in sixteen fails, another panics.
+impl FailurePlan {
+    /// One call in sixteen fails, another one panics.
     pub(crate) fn of(seed: u64) -> Self {
         Self(Some(Arc::new((seed.wrapping_mul(1_000_003)).into())))
     }
 
-    /// None fails.
+    /// No call fails.
     pub(crate) fn calm() -> Self {
         Self(None)
     }
 
-    /// A call begins.
+    /// Called at the start of each hook call.
     pub(crate) fn changes(&self) -> Result<()> {
         let Some(calls) = &self.0 else { return Ok(()) };
         match calls.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 {
             3 => Err(Errno::DQUOT),
-            7 => std::panic::panic_any(MOODY),
+            7 => std::panic::panic_any(INJECTED),
             _ => Ok(()),
         }
     }
 }
 
-/// Does what its hook does, or fails.
+/// A hook that fails or panics at random and otherwise calls the wrapped hook.
 #[derive(Debug)]
-pub(crate) struct Moody<T>(pub(crate) T, pub(crate) Mood);
+pub(crate) struct Failing<T>(pub(crate) T, pub(crate) FailurePlan);
 
-impl<T: Data> Data for Moody<T> {
+impl<T: Data> Data for Failing<T> {
     fn block_size(&self) -> usize {
         self.0.block_size()
     }
@@ -148,15 +148,15 @@ impl<T: Data> Data for Moody<T> {
     }
 }
 
-const MOODY: &str = "moody";
+const INJECTED: &str = "injected panic";
 
-/// Panics of moods are part of the test: their messages are not shown.
+/// Injected panics are expected: do not print their messages.
 pub(crate) fn quietly() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if info.payload().downcast_ref::<&str>() != Some(&MOODY) {
+            if info.payload().downcast_ref::<&str>() != Some(&INJECTED) {
                 usual(info);
             }
         }));

@@ -1,5 +1,5 @@
-//! A store of names like that of an encrypted tree: each directory has a file with what its names are combined with, and names
-//! that are too long lie under their hash, with a side file.
+//! A name store like that of an encrypted tree: each directory has a file with a key for its names,
+//! and names that are too long are stored under their hash, with a side file.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -12,12 +12,13 @@ const LONG: &[u8] = b"store.long.";
 const SIDE: &[u8] = b".name";
 pub(crate) const LEFTOVER: &str = "store.gone.1";
 
-/// Encoded names are hexadecimal digits, as many as are written of each byte, each byte combined with the directory's.
+/// Encoded names are hexadecimal: each byte combined with the directory's key and written several
+/// times.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
-    /// Longer encoded names are long ones.
+    /// Encoded names longer than this are stored under their hash.
     pub(crate) longest: usize,
-    /// The next directory's byte: each has another one.
+    /// The key of the next directory; all keys differ.
     next: Arc<AtomicU8>,
 }
 
@@ -32,7 +33,7 @@ impl Store {
 }
 
 fn key(dir: &Object<'_>) -> Result<u8> {
-    // The template gives no directory to these hooks without its state.
+    // The template calls these hooks only after the directory's state has been loaded.
     dir.directory_state().get(2).copied().ok_or(Errno::NOKEY)
 }
 
@@ -56,7 +57,7 @@ impl Names for Store {
     }
 }
 
-/// Not a good one, but all names of a test differ.
+/// Not a good hash, but all names of a test get different ones.
 fn hash(encoded: &[u8]) -> Vec<u8> {
     let sum = encoded.iter().fold(0_u64, |sum, &byte| sum.wrapping_mul(0x0100_0000_01b3) ^ u64::from(byte));
     format!("{sum:016x}").into_bytes()

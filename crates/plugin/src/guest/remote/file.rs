@@ -10,14 +10,15 @@ use vnode::{Cx, OpenFile, Result, SeekFrom, refuse};
 #[derive(Debug)]
 pub(super) struct RemoteFile(*mut abi::File);
 
-// SAFETY: the server's functions may be called by any thread, and the file is this side's until it is closed.
+// SAFETY: the server's functions may be called from any thread, and this side owns the file until
+// it is closed.
 unsafe impl Send for RemoteFile {}
 // SAFETY: as for Send.
 unsafe impl Sync for RemoteFile {}
 
 impl RemoteFile {
     /// # Safety
-    /// An open file that the server has handed out.
+    /// `file` is an open file passed by the server.
     pub(super) unsafe fn new(file: *mut abi::File) -> Self {
         Self(file)
     }
@@ -26,13 +27,13 @@ impl RemoteFile {
 impl Drop for RemoteFile {
     fn drop(&mut self) {
         if let Some(close) = server().ok().and_then(|server| server.lower.close) {
-            // SAFETY: handed out by the server, and closed once.
+            // SAFETY: passed by the server, and closed once.
             unsafe { close(self.0) };
         }
     }
 }
 
-// Each call passes on what lives during the call: the file, the caller, and room for what is answered.
+// SAFETY of all calls below: the file, the caller and the result buffers outlive the call.
 impl OpenFile for RemoteFile {
     refuse!(NO => flush, copy_from, reflink_from);
 
@@ -45,7 +46,7 @@ impl OpenFile for RemoteFile {
     }
 
     fn bind(&self) {
-        // It is never handed out.
+        // The file is never passed to the kernel.
     }
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {

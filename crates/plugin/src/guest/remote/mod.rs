@@ -1,4 +1,4 @@
-//! Objects and open files of the layer below, which is on the other side of the border.
+//! Objects and open files of the layer below, accessed through the C ABI.
 
 mod file;
 mod object;
@@ -17,13 +17,14 @@ use wrapfs::hooks::{Known, Object, State};
 /// An object of the layer below.
 pub(super) struct Remote {
     object: abi::Object,
-    /// What the server knows it by.
+    /// The server's object.
     at: *const abi::Object,
-    /// It is this side's, to be given back: else it is lent to a hook.
+    /// Whether this side owns the object and must release it. Otherwise it is lent to a hook.
     is_held: bool,
 }
 
-// SAFETY: the server's functions may be called by any thread; a lent object lives as long as the call that this is made for.
+// SAFETY: the server's functions may be called from any thread; a lent object lives as long as the
+// call for which this is created.
 unsafe impl Send for Remote {}
 // SAFETY: as for Send.
 unsafe impl Sync for Remote {}
@@ -39,13 +40,13 @@ impl Drop for Remote {
         if self.is_held
             && let Some(release) = server().ok().and_then(|server| server.lower.release)
         {
-            // SAFETY: handed out by the server, and given back once.
+            // SAFETY: passed by the server, and released once.
             unsafe { release(self.at.cast_mut()) };
         }
     }
 }
 
-/// What an operation that makes something answers.
+/// The output buffers of an operation that creates an object.
 struct Made {
     object: *mut abi::Object,
     attr: abi::Attr,
@@ -57,9 +58,9 @@ impl Made {
     }
 
     /// # Safety
-    /// The server has filled it.
+    /// The server has filled the buffers.
     unsafe fn entry(self) -> Result<Entry> {
-        // SAFETY: this function's contract.
+        // SAFETY: guaranteed by the caller.
         let vnode = unsafe { Remote::held(self.object) }?;
         Ok(Entry { vnode, attr: attr_in(&self.attr).ok_or(Errno::IO)? })
     }
@@ -67,34 +68,34 @@ impl Made {
 
 impl Remote {
     /// # Safety
-    /// An object of the server's, that lives as long as what is made here; or null.
+    /// `at` is null or an object from the server that lives as long as the result.
     pub(super) unsafe fn new(at: *const abi::Object) -> Result<Self> {
-        // SAFETY: null, or an object (this function's contract).
+        // SAFETY: null, or an object (guaranteed by the caller).
         let object = unsafe { read_object(at) }?;
         Ok(Self { object, at, is_held: false })
     }
 
     /// # Safety
-    /// An object that the server has handed out; or null.
+    /// `at` is null or an object whose ownership the server has passed to this side.
     unsafe fn held(at: *mut abi::Object) -> Result<Arc<dyn Vnode>> {
-        // SAFETY: this function's contract.
+        // SAFETY: guaranteed by the caller.
         let object = unsafe { read_object(at) }?;
         Ok(Arc::new(Self { object, at, is_held: true }))
     }
 
-    /// What hooks see of it.
+    /// Returns the object as hooks see it.
     pub(super) fn lent(&self) -> Object<'_> {
-        // SAFETY: the server's bytes, which live as long as the object.
+        // SAFETY: bytes from the server, valid as long as the object.
         let state = unsafe { slice(self.object.state) };
         Object::with(self, self).with_state(state)
     }
 
-    /// What the server knows another vnode of the layer below by.
+    /// Returns the server's object for another vnode of the layer below.
     fn known(vnode: &Arc<dyn Vnode>) -> Result<*const abi::Object> {
         vnode.as_any().downcast_ref::<Self>().map(|other| other.at).ok_or(Errno::XDEV)
     }
 
-    /// Has something made.
+    /// Calls a function that creates an object.
     fn make(
         &self,
         cx: &Cx<'_>,
@@ -102,11 +103,11 @@ impl Remote {
     ) -> Result<Entry> {
         let (caller, mut made) = (caller_out(cx), Made::new());
         done(call(&raw const caller, &raw mut made.object, &raw mut made.attr))?;
-        // SAFETY: the server has said that it filled it.
+        // SAFETY: the server reported that it filled it.
         unsafe { made.entry() }
     }
 
-    /// Bytes of a length that is only known afterwards.
+    /// Reads bytes whose length is not known in advance.
     fn bytes(&self, call: impl Fn(*mut u8, usize) -> i64) -> Result<Vec<u8>> {
         let mut bytes = vec![0; 256];
         loop {
@@ -120,10 +121,10 @@ impl Remote {
     }
 }
 
-/// An object, as far as both sides know it.
+/// Reads the part of an object that both sides know.
 ///
 /// # Safety
-/// An object of the server's, or null.
+/// `at` is null or an object from the server.
 unsafe fn read_object(at: *const abi::Object) -> Result<abi::Object> {
     if at.is_null() {
         return Err(Errno::IO);
@@ -131,7 +132,8 @@ unsafe fn read_object(at: *const abi::Object) -> Result<abi::Object> {
     let mut object = MaybeUninit::<abi::Object>::zeroed();
     let is_new = server().is_ok_and(|server| server.host.minor >= abi::MINOR_OF_LOWER);
     let known = if is_new { size_of::<abi::Object>() } else { core::mem::offset_of!(abi::Object, state) };
-    // SAFETY: not null, and an object of that many bytes by its version (this function's contract); zeros are pointers that lead nowhere.
+    // SAFETY: not null, and an object of that many bytes by its version (guaranteed by the caller);
+    // zeros are valid null pointers.
     unsafe {
         core::ptr::copy_nonoverlapping(at.cast::<u8>(), object.as_mut_ptr().cast(), known);
         Ok(object.assume_init())
@@ -142,44 +144,45 @@ impl Known for Remote {
     fn hold(&self) -> Result<Arc<dyn Vnode>> {
         let hold = server()?.lower.hold.ok_or(NO)?;
         let mut held = null_mut();
-        // SAFETY: the object of this call, and room for a pointer.
+        // SAFETY: the object and the output pointer are valid.
         done(unsafe { hold(self.at, &raw mut held) })?;
-        // SAFETY: the server has handed it out.
+        // SAFETY: the server passed ownership to this side.
         unsafe { Self::held(held) }
     }
 
     fn path(&self) -> Option<Vec<u8>> {
         let path = server().ok()?.host.path?;
-        // SAFETY: the object of this call, and room for as many bytes as are named.
+        // SAFETY: the object is valid, and the buffer has `capacity` bytes.
         self.bytes(|out, capacity| unsafe { path(self.at, out, capacity) }).ok()
     }
 
     fn attached(&self) -> Option<State> {
         let attached = server().ok()?.host.attached?;
-        // SAFETY: the object of this call; what is attached was made by `attach`, and lives during the call.
+        // SAFETY: the object is valid; attached state was created by `attach` and outlives the
+        // call.
         unsafe { attached(self.at).cast::<State>().as_ref() }.map(Arc::clone)
     }
 
     fn attach(&self, state: State) -> Option<State> {
         let attach = server().ok()?.host.attach?;
         let new = Box::into_raw(Box::new(Arc::clone(&state)));
-        // SAFETY: the object of this call, and a pointer that is this side's.
+        // SAFETY: the object is valid, and this side owns the pointer.
         let now = unsafe { attach(self.at, new.cast()) }.cast::<State>();
         if now == new {
             return Some(state);
         }
-        // SAFETY: the server did not take it.
+        // SAFETY: the server did not take ownership.
         drop(unsafe { Box::from_raw(new) });
-        // SAFETY: null, or what another call of this function attached, which lives during the call.
+        // SAFETY: null, or attached by another call of this function, and valid during the call.
         unsafe { now.as_ref() }.map(Arc::clone)
     }
 }
 
-/// The state behind a pointer that [`Remote::attach`] made.
+/// Returns the state behind a pointer that [`Remote::attach`] created.
 ///
 /// # Safety
-/// The server is done with it.
+/// The server no longer uses the pointer.
 pub(super) unsafe fn detached(state: *mut c_void) -> State {
-    // SAFETY: this function's contract.
+    // SAFETY: guaranteed by the caller.
     *unsafe { Box::from_raw(state.cast::<State>()) }
 }

@@ -14,14 +14,14 @@ use vnode::{
     refuse,
 };
 
-/// A listing's receiver on its way through the server.
+/// A listing's receiver, passed through the server.
 struct Sink<'a, 'b> {
     sink: &'a mut (dyn FnMut(&DirEntry<'_>) -> bool + 'b),
     failed: Result<()>,
 }
 
 unsafe extern "C" fn each(arg: *mut c_void, entry: *const abi::DirEntry) -> c_int {
-    // SAFETY: what `readdir` below passed on, and an entry of the server's.
+    // SAFETY: `arg` is the sink that `readdir` below passed, and the entry is the server's.
     let (sink, entry, name) = unsafe {
         let (Some(sink), Some(entry)) = (arg.cast::<Sink<'_, '_>>().as_mut(), entry.as_ref()) else { return 1 };
         (sink, entry, slice(entry.name))
@@ -40,7 +40,7 @@ unsafe extern "C" fn each(arg: *mut c_void, entry: *const abi::DirEntry) -> c_in
     }
 }
 
-// Each call passes on what lives during the call: the object, the caller, names, and room for what is answered.
+// SAFETY of all calls below: the object, the caller, names and result buffers outlive the call.
 impl Vnode for Remote {
     refuse!(NO => names, refused, statfs, ioctl, control);
 
@@ -87,7 +87,7 @@ impl Vnode for Remote {
         // SAFETY: see above.
         match unsafe { lookup(self.at, &raw const caller, name, object, attr) } {
             0 => Ok(None),
-            // SAFETY: the server has said that it filled it.
+            // SAFETY: the server reported that it filled it.
             1 => unsafe { found.entry() }.map(Some),
             code => Err(errno(code.into())),
         }
@@ -113,7 +113,7 @@ impl Vnode for Remote {
         let (caller, mut file) = (caller_out(cx), null_mut());
         // SAFETY: see above.
         done(unsafe { open(self.at, &raw const caller, flags.0, &raw mut file) })?;
-        // SAFETY: the server has said that it opened it.
+        // SAFETY: the server reported that it opened it.
         Ok(Arc::new(unsafe { RemoteFile::new(file) }))
     }
 
@@ -124,7 +124,7 @@ impl Vnode for Remote {
         let entry = self.make(cx, |caller, object, attr| unsafe {
             create(self.at, caller, name, mode, flags.0, object, attr, &raw mut file)
         })?;
-        // SAFETY: the server has said that it opened it.
+        // SAFETY: the server reported that it opened it.
         Ok((entry, Arc::new(unsafe { RemoteFile::new(file) })))
     }
 
@@ -135,7 +135,7 @@ impl Vnode for Remote {
         let entry = self.make(cx, |caller, object, attr| unsafe {
             tmpfile(self.at, caller, mode, flags.0, object, attr, &raw mut file)
         })?;
-        // SAFETY: the server has said that it opened it.
+        // SAFETY: the server reported that it opened it.
         Ok((entry, Arc::new(unsafe { RemoteFile::new(file) })))
     }
 

@@ -8,7 +8,8 @@ use crate::hooks::{Block, Data, MAX_BLOCK};
 use std::sync::Arc;
 use vnode::{Cx, Result};
 
-/// About how much is encoded and handed to the layer below at a time, in bytes: what stays in the second-level cache.
+/// Approximate number of bytes that are encoded and passed to the layer below at a time: small
+/// enough for the second-level cache.
 const CHUNK: usize = 256 << 10;
 
 /// A [`Data`] hook in use.
@@ -21,26 +22,27 @@ pub(crate) struct Coding {
 
 impl Coding {
     pub(crate) fn new(hook: Box<dyn Data>) -> Self {
-        let asked = guard("block_size", || Ok(hook.block_size())).unwrap_or(0);
-        let block = asked.clamp(1, MAX_BLOCK);
-        if block != asked {
-            tracing::error!(?hook, "a block of {asked} bytes can't be: {block} bytes it is");
+        let returned = guard("block_size", || Ok(hook.block_size())).unwrap_or(0);
+        let block = returned.clamp(1, MAX_BLOCK);
+        if block != returned {
+            tracing::error!(?hook, "block_size returned {returned}, which is out of range: using {block}");
         }
         Self { hook, table: Table::new(), block }
     }
 
-    /// Bytes of a block.
+    /// Returns the block size in bytes.
     pub(crate) const fn block(&self) -> u64 {
         self.block as u64
     }
 
-    /// Bytes of as many blocks as are worked on at a time.
+    /// Returns the number of bytes processed at a time, in whole blocks.
     pub(crate) const fn chunk(&self) -> usize {
         if self.block < CHUNK { CHUNK / self.block * self.block } else { self.block }
     }
 
-    /// Blocks of zeros are stored as zeros, so that a hole is one on both sides; and the one block that would be encoded as
-    /// zeros takes the place that this leaves free: it is stored as the encoding of zeros.
+    /// Encodes a block. Blocks of zeros are stored as zeros, so that a hole is a hole on both
+    /// sides. The one block whose encoding would be zeros is stored as the encoding of zeros, which
+    /// is therefore free.
     pub(crate) fn encode(&self, cx: &Cx<'_>, at: &Block<'_>, plain: &[u8], encoded: &mut [u8]) -> Result<()> {
         if is_zero(plain) {
             encoded.fill(0);
@@ -54,7 +56,7 @@ impl Coding {
         if inverse::CHECKED { self.check(cx, at, plain, encoded) } else { Ok(()) }
     }
 
-    /// Decodes what was just encoded, in debug builds.
+    /// Decodes what was just encoded and compares it, in debug builds.
     fn check(&self, cx: &Cx<'_>, at: &Block<'_>, plain: &[u8], encoded: &[u8]) -> Result<()> {
         let mut again = Scratch::take(plain.len());
         let decoded = self.decode(cx, at, encoded, &mut again);
@@ -62,7 +64,7 @@ impl Coding {
         inverse::check(["encode_data", "decode_data"], input, plain, decoded.map(|()| &*again))
     }
 
-    /// The inverse.
+    /// Decodes a block: the inverse of [`Self::encode`].
     pub(crate) fn decode(&self, cx: &Cx<'_>, at: &Block<'_>, encoded: &[u8], plain: &mut [u8]) -> Result<()> {
         if is_zero(encoded) {
             plain.fill(0);

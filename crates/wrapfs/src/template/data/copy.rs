@@ -1,10 +1,10 @@
 use super::scratch::Scratch;
 use vnode::{Cx, Errno, OpenFile, Result};
 
-/// How much is copied between two looks at whether the caller has given up, in bytes.
+/// Number of bytes copied between two checks for cancellation.
 const STEP: u64 = 256 << 10;
 
-/// Copies from a file of any kind with `write`, which is given data and where they go.
+/// Copies from any kind of file by calling `write` with the data and its offset.
 pub(crate) fn copy(
     cx: &Cx<'_>,
     write: impl Fn(&[u8], u64) -> Result<usize>,

@@ -2,9 +2,10 @@ use super::lower::CodedFile;
 use vnode::{Cx, Errno, Result, SeekFrom};
 
 impl CodedFile<'_> {
-    /// Finds data or a hole: a block is a hole if it is one below, and data if any of it is.
+    /// Finds data or a hole. A block is a hole if it is a hole below, and data if any part of it is
+    /// data.
     pub(crate) fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
-        // Says whether the offset is in the file at all.
+        // Fails if the offset is beyond the end of the file.
         self.file.seek(cx, offset, SeekFrom::Hole)?;
         match whence {
             SeekFrom::Data => {
@@ -32,7 +33,8 @@ impl CodedFile<'_> {
             if data >= next.min(size) {
                 return Ok(offset.max(start));
             }
-            // There are data in this block: go on in the block where they end, or in the next.
+            // This block contains data: continue in the block where the data ends, or in the next
+            // one.
             let hole = self.file.seek(cx, data, SeekFrom::Hole)?;
             start = next.max(self.block_start(hole));
             if hole >= size {

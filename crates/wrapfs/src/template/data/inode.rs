@@ -6,14 +6,15 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
 use vnode::{Cx, MAY_BLOCK, Result};
 
-/// What the open files of one inode share.
+/// State shared by the open files of one inode.
 #[derive(Debug)]
 pub(crate) struct Inode {
     id: u64,
     table: Arc<Table<Inode>>,
-    /// Are its data changed?
+    /// Whether the data is encoded.
     pub(crate) coded: bool,
-    /// Readers of data hold it shared; who changes data or the size, alone: a block is read, changed and written as one.
+    /// Held shared by readers, and exclusively for changes of data or size: reading, changing and
+    /// rewriting a block is one step.
     lock: RwLock<()>,
 }
 
@@ -34,7 +35,8 @@ impl Drop for Inode {
 }
 
 impl Coding {
-    /// What the open files of a file below share. Whether the file is encoded at all is asked when nobody has it open.
+    /// Returns the state shared by the open files of a file below. The hook is asked whether the
+    /// file is encoded only if the file has no open files.
     pub(crate) fn inode(&self, cx: &Cx<'_>, file: &Object<'_>) -> Result<Arc<Inode>> {
         let id = file.id();
         if let Some(live) = self.table.get(id) {

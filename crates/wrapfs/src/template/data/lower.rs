@@ -1,17 +1,17 @@
-//! Bytes of the file below.
+//! Access to the data of the file below.
 
 use super::coding::Coding;
 use super::scratch::Scratch;
 use crate::hooks::{Block, Known, Object};
 use vnode::{Cx, Errno, OpenFile, Result, SetAttr, Vnode};
 
-/// What takes longer than a thread that serves others may take: more bytes than this.
+/// Maximum number of bytes that a thread that must not block reads or writes.
 const QUICK: usize = 128 << 10;
 
-/// The largest size of a file.
+/// Maximum size of a file.
 pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
 
-/// An encoded file, open below for reading, and for writing if it is written.
+/// An encoded file, open for reading below, and for writing if it is written.
 #[derive(Clone, Copy)]
 pub(crate) struct CodedFile<'a> {
     pub(crate) coding: &'a Coding,
@@ -20,15 +20,15 @@ pub(crate) struct CodedFile<'a> {
     pub(crate) file: &'a dyn OpenFile,
 }
 
-/// The same caller, who waits from here on: something is changed already, or is about to be.
-pub(crate) fn patient<'a>(cx: &Cx<'a>) -> Cx<'a> {
+/// Returns the same context with blocking allowed: something has been changed, or is about to be.
+pub(crate) fn blocking<'a>(cx: &Cx<'a>) -> Cx<'a> {
     let mut cx = *cx;
     cx.may_block = true;
     cx
 }
 
-/// `MAY_BLOCK` where so many bytes take too long for the thread.
-pub(crate) fn require_patience(cx: &Cx<'_>, len: usize) -> Result<()> {
+/// Fails with `MAY_BLOCK` if this many bytes take too long for a thread that must not block.
+pub(crate) fn require_blocking_for(cx: &Cx<'_>, len: usize) -> Result<()> {
     if len > QUICK { cx.require_blocking() } else { Ok(()) }
 }
 
@@ -41,12 +41,13 @@ impl CodedFile<'_> {
         Ok(self.vnode.getattr(cx)?.size)
     }
 
-    /// Where a block begins; past all files if it can't be anywhere.
+    /// Returns the offset of a block, or an offset beyond the maximum file size on overflow.
     pub(crate) fn start_of(&self, number: u64) -> u64 {
         number.saturating_mul(self.coding.block())
     }
 
-    /// Reads all of `out`, or up to the end of the file: a layer may answer less when something fails on the way.
+    /// Fills `out`, or reads up to the end of the file. (A layer may return fewer bytes after an
+    /// error.)
     pub(crate) fn read_below(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
         let mut done = 0;
         while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
@@ -58,7 +59,8 @@ impl CodedFile<'_> {
         Ok(done)
     }
 
-    /// Writes as much as can be; and why not all, if not.
+    /// Writes as much as possible. Returns the number of bytes written, and the error if it is
+    /// short.
     pub(crate) fn write_below(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> (usize, Result<()>) {
         let mut done = 0;
         while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
@@ -84,14 +86,14 @@ impl CodedFile<'_> {
         self.coding.decode(cx, &Block { file: &self.object(), number }, encoded, plain)
     }
 
-    /// A block as it is below: as long as it is in the file.
+    /// Reads an encoded block, up to the end of the file.
     pub(crate) fn old_block(&self, cx: &Cx<'_>, number: u64) -> Result<OldBlock> {
         let mut encoded = Scratch::take(self.coding.block() as usize);
         let len = self.read_below(cx, &mut encoded, self.start_of(number))?;
         Ok(OldBlock { encoded, len })
     }
 
-    /// The same, decoded, with zeros up to `plain`'s end.
+    /// Reads and decodes a block, and pads `plain` with zeros.
     pub(crate) fn plain_block(&self, cx: &Cx<'_>, number: u64, plain: &mut [u8]) -> Result<OldBlock> {
         let old = self.old_block(cx, number)?;
         let whole = &mut Scratch::take(old.len);
@@ -104,7 +106,7 @@ impl CodedFile<'_> {
     }
 }
 
-/// The bytes of a block of the file below before it is changed.
+/// The bytes of an encoded block before it is changed.
 pub(crate) struct OldBlock {
     encoded: Scratch,
     pub(crate) len: usize,

@@ -1,7 +1,9 @@
-//! Data in another form of the same size (Wrapfs paper, sections 2.1.1 and 3.2): docs/wrapfs.md says what is promised.
+//! Data transformed without changing its size (Wrapfs paper, sections 2.1.1 and 3.2).
+//! docs/wrapfs.md lists the guarantees.
 //!
-//! `coding` encodes and decodes one block, `inode` is what the open files of one inode share, `read`, `write`, `resize`, `zeroing`,
-//! `holes` and `copy` are the operations, `patch` rewrites single blocks and takes that back.
+//! `coding` encodes and decodes one block, and `inode` is the state shared by the open files of one
+//! inode. `read`, `write`, `resize`, `zeroing`, `holes` and `copy` are the operations. `patch`
+//! rewrites single blocks and can undo that.
 
 mod coding;
 mod copy;
@@ -19,7 +21,7 @@ mod zeroing;
 pub(crate) use coding::Coding;
 pub(crate) use copy::copy;
 pub(crate) use inode::Inode;
-pub(crate) use lower::{CodedFile, patient, require_patience};
+pub(crate) use lower::{CodedFile, blocking, require_blocking_for};
 pub(crate) use resize::changes_blocks;
 pub(crate) use scratch::Scratch;
 pub(crate) use zero::is_zero;

@@ -1,20 +1,20 @@
-//! Single blocks that are read, changed and written again, and how that is taken back when what they were changed for fails.
+//! Read-modify-write of single blocks, with undo if the operation fails later.
 
 use super::lower::CodedFile;
 use super::scratch::Scratch;
 use super::zero::is_zero;
 use vnode::{Cx, Errno, Result};
 
-/// What the file below was before blocks of it were changed.
+/// The state of the file below before blocks were changed.
 #[derive(Default)]
 pub(crate) struct Undo {
     blocks: Vec<(u64, Vec<u8>)>,
-    /// The size, if it has become larger.
+    /// The old size, if the file has grown.
     size: Option<u64>,
 }
 
 impl Undo {
-    /// The file is about to become larger.
+    /// Records the size of a file that is about to grow.
     pub(crate) const fn size_was(&mut self, size: u64) {
         if self.size.is_none() {
             self.size = Some(size);
@@ -23,8 +23,9 @@ impl Undo {
 }
 
 impl CodedFile<'_> {
-    /// Makes the block `len` bytes long (the last of the file, or all of a block), lets `change` change it, and writes it where that makes a
-    /// difference. Where only zeros are added at the end of zeros, it is left to the caller to make the file larger.
+    /// Resizes a block to `len` bytes (its length in the file after the operation), applies
+    /// `change`, and writes it if it differs. If only zeros are appended to zeros, nothing is
+    /// written and the caller must extend the file.
     pub(crate) fn rewrite(
         &self,
         cx: &Cx<'_>,
@@ -47,33 +48,34 @@ impl CodedFile<'_> {
         if old.len < len {
             undo.size_was(start + old.len as u64);
         }
-        // Of a block that becomes shorter, the bytes past its new end are not touched here.
+        // When a block becomes shorter, the bytes beyond its new end are not touched here.
         let touched = old.bytes().get(..old.len.min(len)).unwrap_or_default();
         undo.blocks.push((start, touched.to_vec()));
         self.write_below(cx, &new, start).1
     }
 
-    /// Makes everything as it was. What can't be is said in the log.
+    /// Restores the old state. Failures are logged.
     pub(crate) fn undo(&self, cx: &Cx<'_>, undo: Undo) {
         for (start, bytes) in undo.blocks.into_iter().rev() {
             if let (_, Err(errno)) = self.write_below(cx, &bytes, start) {
-                self.lost(errno, start);
+                self.report_damaged(errno, start);
             }
         }
         if let Some(size) = undo.size
             && let Err(errno) = self.set_size_below(cx, size)
         {
-            tracing::error!(%errno, inode = self.vnode.id(), "a file that could not be written to is longer than it was");
+            tracing::error!(%errno, inode = self.vnode.id(), "file not truncated to its old size after a failed write");
         }
     }
 
-    /// A block is neither what it was nor what it should have become.
-    pub(crate) fn lost(&self, errno: Errno, start: u64) {
+    /// Reports a block that has neither its old nor its new content.
+    pub(crate) fn report_damaged(&self, errno: Errno, start: u64) {
         let (inode, len) = (self.vnode.id(), self.coding.block());
-        tracing::error!(%errno, inode, "{len} bytes at {start} are damaged: they could only be written in part");
+        tracing::error!(%errno, inode, "{len} bytes at offset {start} damaged by a partial write");
     }
 
-    /// The old last block of a file that is about to become larger than `size` is encoded anew, at the length that it will have.
+    /// Re-encodes the last block at its new length, before a file of `size` bytes grows to
+    /// `new_size`.
     pub(crate) fn lengthen_last(&self, cx: &Cx<'_>, undo: &mut Undo, size: u64, new_size: u64) -> Result<()> {
         let block = self.coding.block();
         let number = size / block;
@@ -83,7 +85,7 @@ impl CodedFile<'_> {
         self.rewrite(cx, undo, number, block.min(new_size - self.start_of(number)), |_| {})
     }
 
-    /// Does what a change is finished with; if that fails, everything is as it was.
+    /// Runs the last step of a change, and undoes the change if that fails.
     pub(crate) fn finish<T>(
         &self,
         cx: &Cx<'_>,

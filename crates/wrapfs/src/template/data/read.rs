@@ -3,7 +3,8 @@ use super::scratch::Scratch;
 use vnode::{Cx, Result};
 
 impl CodedFile<'_> {
-    /// Reads: the range is extended to the borders of blocks, and decoded into `out` where that takes a block as a whole.
+    /// Reads a range. The range is extended to block boundaries, and whole blocks are decoded
+    /// directly into `out`.
     pub(crate) fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
         let block = self.coding.block();
         let mut done = 0;
@@ -21,7 +22,8 @@ impl CodedFile<'_> {
         Ok(done)
     }
 
-    /// Decodes blocks from `first` on into `out`, but for the first `skip` bytes. Answers how many bytes that gave.
+    /// Decodes blocks starting with `first` into `out`, skipping the first `skip` bytes. Returns
+    /// the number of bytes produced.
     fn decode_span(&self, cx: &Cx<'_>, first: u64, encoded: &[u8], mut skip: usize, out: &mut [u8]) -> Result<usize> {
         let mut done = 0;
         for (number, bytes) in (first..).zip(encoded.chunks(self.coding.block() as usize)) {

@@ -1,11 +1,12 @@
-use super::lower::{CodedFile, patient};
+use super::lower::{CodedFile, blocking};
 use super::patch::Undo;
 use vnode::{Attr, Cx, Result, SetAttr};
 
 impl CodedFile<'_> {
-    /// Changes attributes, the size among them. The block that the file ends in, before or after, is encoded anew at its new length.
+    /// Changes attributes, including the size. The last block, before or after the change, is
+    /// re-encoded at its new length.
     pub(crate) fn resize(&self, cx: &Cx<'_>, set: &SetAttr, size: u64, new_size: u64) -> Result<Attr> {
-        let cx = &patient(cx);
+        let cx = &blocking(cx);
         self.finish(cx, Undo::default(), |undo| {
             let rest = new_size % self.coding.block();
             if new_size < size && rest > 0 {
@@ -17,7 +18,7 @@ impl CodedFile<'_> {
     }
 }
 
-/// Does such a change of the size change a block?
+/// Whether the change of size changes the length of a block.
 pub(crate) const fn changes_blocks(block: u64, size: u64, new_size: u64) -> bool {
     if new_size < size { !new_size.is_multiple_of(block) } else { new_size > size && !size.is_multiple_of(block) }
 }

@@ -1,16 +1,16 @@
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
-/// How many buffers a thread keeps. A template over a template takes two or three for each.
-const KEPT: usize = 6;
-/// The largest that it keeps, in bytes.
-const KEPT_SIZE: usize = 1 << 20;
+/// Maximum number of buffers kept per thread. A template over a template uses two or three each.
+const POOL_BUFFERS: usize = 6;
+/// Maximum size of a kept buffer in bytes.
+const POOL_BUFFER_BYTES: usize = 1 << 20;
 
 thread_local! {
     static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A buffer with any bytes in it, which the thread uses again.
+/// A buffer with arbitrary contents, taken from a pool of the thread.
 pub(crate) struct Scratch {
     bytes: Vec<u8>,
     len: usize,
@@ -26,7 +26,7 @@ impl Scratch {
         Self { bytes: bytes.unwrap_or_else(|| vec![0; len]), len }
     }
 
-    /// Only the first `len` bytes are used from here on.
+    /// Shortens the buffer to its first `len` bytes.
     pub(crate) fn shorten(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -35,13 +35,13 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        if bytes.len() > KEPT_SIZE {
+        if bytes.len() > POOL_BUFFER_BYTES {
             return;
         }
-        // A thread that ends keeps nothing.
+        // Fails while the thread exits; the buffer is then freed.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
-            if pool.len() >= KEPT {
+            if pool.len() >= POOL_BUFFERS {
                 pool.remove(0);
             }
             pool.push(bytes);

@@ -1,21 +1,21 @@
-//! Writing (Wrapfs paper, section 3.2): what is only partly overwritten is read and decoded first, whole blocks are encoded and
-//! written.
+//! Writing (Wrapfs paper, section 3.2): partly overwritten blocks are read and decoded first, then
+//! whole blocks are encoded and written.
 
-use super::lower::{CodedFile, OldBlock, SIZE_MAX, patient};
+use super::lower::{CodedFile, OldBlock, SIZE_MAX, blocking};
 use super::patch::Undo;
 use super::scratch::Scratch;
 use vnode::{Cx, Errno, Result};
 
-/// The first or the last block of a write, where the write does not take all of it.
+/// The first or last block of a write, if it is only partly overwritten.
 struct Edge {
     number: u64,
-    /// As it will be, as long as it will be.
+    /// Its new plain content, at its new length.
     plain: Scratch,
-    /// As it was below.
+    /// Its old encoded content.
     old: OldBlock,
 }
 
-/// What is about to be written.
+/// What a write will do.
 struct Plan<'a> {
     data: &'a [u8],
     offset: u64,
@@ -24,17 +24,17 @@ struct Plan<'a> {
 }
 
 impl CodedFile<'_> {
-    /// Writes as much as the layer below takes. Must be the only one who writes.
+    /// Writes as much as the layer below accepts. The caller holds the inode's lock exclusively.
     pub(crate) fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
         if data.is_empty() {
             return Ok(0);
         }
         let room = SIZE_MAX.checked_sub(offset).filter(|&room| room > 0).ok_or(Errno::FBIG)?;
         let data = data.get(..usize::try_from(room).unwrap_or(usize::MAX)).unwrap_or(data);
-        // Only reads until everything is known: another thread may have to begin anew.
+        // Only read until the plan is complete: the request may be restarted on another thread.
         let plan = self.plan(cx, data, offset)?;
         let old_size = if self.begins_past_end(cx, &plan)? { Some(self.size(cx)?) } else { None };
-        let cx = &patient(cx);
+        let cx = &blocking(cx);
         self.finish(cx, Undo::default(), |undo| {
             if let Some(size) = old_size {
                 undo.size_was(size);
@@ -44,7 +44,7 @@ impl CodedFile<'_> {
         })
     }
 
-    /// Reads what is there of the blocks that the write takes in part, and lays the data over it.
+    /// Reads the partly overwritten blocks and merges the new data.
     fn plan<'a>(&self, cx: &Cx<'_>, data: &'a [u8], offset: u64) -> Result<Plan<'a>> {
         let block = self.coding.block();
         let end = offset + data.len() as u64;
@@ -70,7 +70,7 @@ impl CodedFile<'_> {
         Ok(Edge { number, plain, old })
     }
 
-    /// Is there a gap between the end of the file and the write?
+    /// Whether there is a gap between the end of the file and the write.
     fn begins_past_end(&self, cx: &Cx<'_>, plan: &Plan<'_>) -> Result<bool> {
         let in_file = plan.edges.iter().flatten().any(|edge| edge.old.len > 0);
         if in_file || plan.offset == 0 {
@@ -80,7 +80,8 @@ impl CodedFile<'_> {
         Ok(start > 0 && self.read_below(cx, &mut [0], start - 1)? == 0)
     }
 
-    /// Encodes and writes, some blocks at a time; answers how many bytes of the data are in the file.
+    /// Encodes and writes some blocks at a time. Returns the number of bytes of the data that were
+    /// written.
     fn write_blocks(&self, cx: &Cx<'_>, plan: &Plan<'_>) -> Result<usize> {
         let block = self.coding.block();
         let mut start = plan.offset - plan.offset % block;
@@ -88,7 +89,7 @@ impl CodedFile<'_> {
             let stop = plan.end.min(start + self.coding.chunk() as u64).next_multiple_of(block);
             let written = self.encode_part(cx, plan, start, stop).and_then(|encoded| {
                 let (len, why) = self.write_below(cx, &encoded, start);
-                why.inspect_err(|&errno| start += self.mend(cx, plan, start, len, errno))
+                why.inspect_err(|&errno| start += self.repair_short_write(cx, plan, start, len, errno))
             });
             if let Err(errno) = written {
                 let taken = start.saturating_sub(plan.offset) as usize;
@@ -99,7 +100,7 @@ impl CodedFile<'_> {
         Ok(plan.data.len())
     }
 
-    /// The blocks of the write from `start` to `stop`, encoded.
+    /// Returns the encoded blocks of the write from `start` to `stop`.
     fn encode_part(&self, cx: &Cx<'_>, plan: &Plan<'_>, start: u64, stop: u64) -> Result<Scratch> {
         let block = self.coding.block() as usize;
         let mut encoded = Scratch::take((stop - start) as usize);
@@ -120,9 +121,10 @@ impl CodedFile<'_> {
         Ok(encoded)
     }
 
-    /// The layer below took only `len` bytes of the blocks from `start` on. A block of which it took a part is made what it was, as far as that
-    /// is known, or cut off if the file ends in it. Answers the bytes of the blocks that are whole.
-    fn mend(&self, cx: &Cx<'_>, plan: &Plan<'_>, start: u64, len: usize, errno: Errno) -> u64 {
+    /// Repairs a short write, of which the layer below accepted only `len` bytes from `start`. A
+    /// partly written block is restored if its old content is known, or cut off if it was the last.
+    /// Returns the number of bytes in whole blocks.
+    fn repair_short_write(&self, cx: &Cx<'_>, plan: &Plan<'_>, start: u64, len: usize, errno: Errno) -> u64 {
         let block = self.coding.block();
         let part = len as u64 % block;
         let whole = len as u64 - part;
@@ -144,7 +146,7 @@ impl CodedFile<'_> {
             }
         };
         if let Err(errno) = mended {
-            self.lost(errno, torn);
+            self.report_damaged(errno, torn);
         }
         whole
     }

@@ -1,4 +1,4 @@
-/// Are these all zeros? Mostly the first bytes tell.
+/// Whether all bytes are zero. The first bytes usually decide.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     let (chunks, rest) = bytes.as_chunks::<64>();
     chunks.iter().all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0) && rest.iter().all(|&byte| byte == 0)

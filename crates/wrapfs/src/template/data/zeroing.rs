@@ -1,6 +1,6 @@
 //! fallocate(2).
 
-use super::lower::{CodedFile, SIZE_MAX, patient};
+use super::lower::{CodedFile, SIZE_MAX, blocking};
 use super::patch::Undo;
 use vnode::{Cx, Errno, Result};
 
@@ -9,7 +9,7 @@ const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 0x10;
 const UNSHARE_RANGE: u32 = 0x40;
 
-/// A range that becomes zeros, and the size of the file before and after.
+/// A range to zero, and the file size before and after.
 #[derive(Clone, Copy)]
 struct Zeroed {
     from: u64,
@@ -19,8 +19,9 @@ struct Zeroed {
 }
 
 impl CodedFile<'_> {
-    /// Allocates, punches or zeroes. Ranges can't be taken out or put in (`FALLOC_FL_COLLAPSE_RANGE`, `INSERT_RANGE`): a block's
-    /// encoding may depend on where it is.
+    /// Allocates, punches or zeroes a range. Ranges cannot be removed or inserted
+    /// (`FALLOC_FL_COLLAPSE_RANGE`, `INSERT_RANGE`), because a block's encoding may depend on its
+    /// position.
     pub(crate) fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
         if len == 0 {
             return Err(Errno::INVAL);
@@ -29,7 +30,7 @@ impl CodedFile<'_> {
         let keeps_size = mode & KEEP_SIZE != 0;
         let size = self.size(cx)?;
         let new_size = if keeps_size { size } else { size.max(end) };
-        let cx = &patient(cx);
+        let cx = &blocking(cx);
         match mode & !KEEP_SIZE {
             0 | UNSHARE_RANGE => self.finish(cx, Undo::default(), |undo| {
                 self.lengthen_last(cx, undo, size, new_size)?;
@@ -41,7 +42,8 @@ impl CodedFile<'_> {
         }
     }
 
-    /// Zeroes a range: whole blocks in the file below, since zeros are stored as zeros; parts of blocks are encoded anew.
+    /// Zeroes a range: whole blocks directly below, since zeros are stored as zeros; partial blocks
+    /// are re-encoded.
     fn zero(&self, cx: &Cx<'_>, mode: u32, range: Zeroed) -> Result<()> {
         let Zeroed { from, to, size, new_size } = range;
         let block = self.coding.block();
@@ -68,7 +70,7 @@ impl CodedFile<'_> {
         })
     }
 
-    /// Zeroes what the range has of one block, and gives the block the length that it will have.
+    /// Zeroes the part of the range within one block, and gives the block its new length.
     fn zero_in_block(&self, cx: &Cx<'_>, undo: &mut Undo, number: u64, range: Zeroed) -> Result<()> {
         let start = self.start_of(number);
         let len = self.coding.block().min(range.new_size - start);

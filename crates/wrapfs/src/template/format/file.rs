@@ -6,10 +6,10 @@ use crate::hooks::{FormatBlock, Layout, Object};
 use std::sync::Arc;
 use vnode::{Cx, Errno, OpenFile, Result, SetAttr, Vnode};
 
-/// About how much is encoded and handed to the layer below at a time, in bytes.
+/// Approximate number of bytes that are encoded and passed to the layer below at a time.
 const CHUNK: u64 = 256 << 10;
 
-/// A stored file, open below for reading, and for writing if it is written.
+/// A file stored in a format, open for reading below, and for writing if it is written.
 pub(crate) struct FormatFile<'a> {
     pub(crate) format: &'a Formatted,
     pub(crate) inode: &'a FormatInode,
@@ -18,12 +18,12 @@ pub(crate) struct FormatFile<'a> {
     pub(crate) file: &'a dyn OpenFile,
 }
 
-/// What the file below was before it was changed.
+/// The state of the file below before it was changed.
 #[derive(Debug)]
 pub(super) struct Undo {
-    /// Its size there.
+    /// The stored size.
     pub(super) stored: u64,
-    /// Bytes that were overwritten, and where they were.
+    /// Overwritten bytes and their offsets.
     pub(super) blocks: Vec<(u64, Vec<u8>)>,
 }
 
@@ -32,12 +32,12 @@ impl FormatFile<'_> {
         self.format.layout
     }
 
-    /// Blocks that are worked on at a time.
+    /// Returns the number of blocks processed at a time.
     pub(super) fn chunk(&self) -> u64 {
         (CHUNK / self.layout().stored()).max(1)
     }
 
-    /// The size below.
+    /// Returns the stored size.
     pub(super) fn stored(&self, cx: &Cx<'_>) -> Result<u64> {
         Ok(self.vnode.getattr(cx)?.size)
     }
@@ -46,13 +46,13 @@ impl FormatFile<'_> {
         Ok(self.layout().plain_size(self.stored(cx)?))
     }
 
-    /// The header, checked; `None`: the file is empty.
+    /// Returns the checked header; `None` if the file is empty.
     pub(super) fn header(&self, cx: &Cx<'_>) -> Result<Option<Arc<[u8]>>> {
         if let Some(header) = &*self.inode.header.lock() {
             return Ok(Some(Arc::clone(header)));
         }
         let mut header = vec![0; self.layout().header() as usize];
-        // What a crash left of a header is no header.
+        // An incomplete header, left by a crash, counts as none.
         if self.read_below(cx, &mut header, 0)? < header.len() {
             return Ok(None);
         }
@@ -66,15 +66,15 @@ impl FormatFile<'_> {
         header
     }
 
-    /// A header for a file that is empty, not written yet.
+    /// Creates a header for an empty file, without writing it.
     pub(super) fn new_header(&self, cx: &Cx<'_>) -> Result<Arc<[u8]>> {
         let mut header = vec![0; self.layout().header() as usize];
         guard("new_header", || self.format.hook.new_header(cx, &self.object, &mut header))?;
         Ok(header.into())
     }
 
-    /// Writes the header of a file that is empty, in place of what may be left of another one.
-    pub(super) fn begin(&self, cx: &Cx<'_>, header: &Arc<[u8]>, stored: u64) -> Result<()> {
+    /// Writes the header of an empty file, replacing leftovers of another one.
+    pub(super) fn write_header(&self, cx: &Cx<'_>, header: &Arc<[u8]>, stored: u64) -> Result<()> {
         self.inode.forget_header();
         if stored > 0 {
             self.set_size_below(cx, 0)?;
@@ -98,7 +98,7 @@ impl FormatFile<'_> {
             let blocks = (skip + rest.len() as u64).div_ceil(plain).min(self.chunk());
             let mut stored = Scratch::take((blocks * self.layout().stored()) as usize);
             let got = self.read_below(cx, &mut stored, self.layout().start_of(at / plain))?;
-            // No short answer for an error: it would be taken for the end of the file.
+            // Return an error rather than a short read, which would mean end of file.
             let bytes = stored.get(..got).unwrap_or_default();
             done += self.decode_span(cx, &header, at / plain, bytes, (skip as usize, rest))?;
             if got < stored.len() {
@@ -108,7 +108,8 @@ impl FormatFile<'_> {
         Ok(done)
     }
 
-    /// Decodes blocks from `first` on, but for the first `skip` bytes. Answers how many bytes that gave.
+    /// Decodes blocks starting with `first`, skipping the first `skip` bytes. Returns the number of
+    /// bytes produced.
     fn decode_span(
         &self,
         cx: &Cx<'_>,
@@ -137,7 +138,7 @@ impl FormatFile<'_> {
         Ok(done)
     }
 
-    /// A block as it is below, which is shorter or empty at the end of the file.
+    /// Reads a stored block, which is shorter or empty at the end of the file.
     pub(super) fn old_block(&self, cx: &Cx<'_>, number: u64) -> Result<Vec<u8>> {
         let mut stored = vec![0; self.layout().stored() as usize];
         let len = self.read_below(cx, &mut stored, self.layout().start_of(number))?;
@@ -145,7 +146,7 @@ impl FormatFile<'_> {
         Ok(stored)
     }
 
-    /// The plain bytes of what [`Self::old_block`] answered.
+    /// Decodes the result of [`Self::old_block`].
     pub(super) fn plain_of(&self, cx: &Cx<'_>, at: (&[u8], u64), stored: &[u8]) -> Result<Vec<u8>> {
         let mut plain = vec![0; stored.len().saturating_sub(self.layout().overhead() as usize)];
         if !plain.is_empty() {
@@ -163,7 +164,7 @@ impl FormatFile<'_> {
         guard("decode_block", || self.format.hook.decode_block(cx, &at, stored, plain))
     }
 
-    /// Appends the encoding of a block to `stored`.
+    /// Appends an encoded block to `stored`.
     pub(super) fn encode(
         &self,
         cx: &Cx<'_>,
@@ -178,7 +179,7 @@ impl FormatFile<'_> {
         guard("encode_block", || self.format.hook.encode_block(cx, &at, plain, out))?;
         if out.len() as u64 == self.layout().stored() && is_zero(out) && !is_zero(plain) {
             // It would be read as a hole.
-            tracing::error!(hook = ?self.format.hook, number, "data are encoded as zeros");
+            tracing::error!(hook = ?self.format.hook, number, "encode_block returned all zeros");
             return Err(Errno::IO);
         }
         if !inverse::CHECKED {
@@ -190,7 +191,7 @@ impl FormatFile<'_> {
         inverse::check(["encode_block", "decode_block"], input, plain, decoded.map(|()| &*again))
     }
 
-    /// Writes one block in place of what is there.
+    /// Overwrites one block.
     pub(super) fn put(&self, cx: &Cx<'_>, undo: &mut Undo, at: (&[u8], u64), old: Vec<u8>, plain: &[u8]) -> Result<()> {
         let mut stored = Vec::new();
         self.encode(cx, at, plain, &mut stored)?;
@@ -199,7 +200,7 @@ impl FormatFile<'_> {
         self.write_below(cx, &stored, start).1
     }
 
-    /// Makes everything as it was. What can't be is said in the log.
+    /// Restores the old state. Failures are logged.
     pub(super) fn undo(&self, cx: &Cx<'_>, undo: Undo) {
         let mut failed = None;
         for (start, bytes) in undo.blocks.into_iter().rev().filter(|(_, bytes)| !bytes.is_empty()) {
@@ -214,7 +215,7 @@ impl FormatFile<'_> {
             self.inode.forget_header();
         }
         if let Some(errno) = failed {
-            tracing::error!(%errno, inode = self.vnode.id(), "a failed change could not be taken back");
+            tracing::error!(%errno, inode = self.vnode.id(), "failed change not undone");
         }
     }
 
@@ -229,7 +230,8 @@ impl FormatFile<'_> {
         Ok(done)
     }
 
-    /// Writes as much as can be; and why not all, if not.
+    /// Writes as much as possible. Returns the number of bytes written, and the error if it is
+    /// short.
     pub(super) fn write_below(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> (usize, Result<()>) {
         let mut done = 0;
         while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {

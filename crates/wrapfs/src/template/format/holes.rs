@@ -6,12 +6,13 @@ const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 0x10;
 
-/// So many zeros are written at a time, in bytes.
+/// Number of zeros written at a time, in bytes.
 const ZEROS: usize = 64 << 10;
 
 impl FormatFile<'_> {
-    /// Finds data or a hole. A block is a hole if all of it is zeros below; where none of it is a hole there, only the first one
-    /// is read to find that out, so that a hole may be said to be data where it begins or ends.
+    /// Finds data or a hole. A block is a hole if it is stored as zeros. In a range of stored data,
+    /// only the first block is read and checked, so a hole's first or last block may be reported as
+    /// data.
     pub(crate) fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
         let (size, plain) = (self.size(cx)?, self.layout().plain());
         if offset >= size {
@@ -22,7 +23,7 @@ impl FormatFile<'_> {
             cx.check()?;
             let start = self.layout().start_of(number);
             let exactly = number == offset / plain || matches!(whence, SeekFrom::Data);
-            let (is_hole, next) = self.look(cx, (number, start), exactly)?;
+            let (is_hole, next) = self.is_hole(cx, (number, start), exactly)?;
             if is_hole == matches!(whence, SeekFrom::Hole) {
                 return Ok(offset.max(number * plain));
             }
@@ -34,8 +35,8 @@ impl FormatFile<'_> {
         }
     }
 
-    /// Is a block a hole? And the next block that may be something else.
-    fn look(&self, cx: &Cx<'_>, (number, start): (u64, u64), exactly: bool) -> Result<(bool, u64)> {
+    /// Returns whether a block is a hole, and the next block that may differ.
+    fn is_hole(&self, cx: &Cx<'_>, (number, start): (u64, u64), exactly: bool) -> Result<(bool, u64)> {
         let stored = self.layout().stored();
         let block_at = |below: u64| (below.saturating_sub(self.layout().header()) / stored).max(number + 1);
         let data = match self.file.seek(cx, start, SeekFrom::Data) {
@@ -56,13 +57,14 @@ impl FormatFile<'_> {
         if bytes.len() as u64 == stored {
             return Ok((is_zero(&bytes), number + 1));
         }
-        // The last block can't be stored as a hole. It is one all the same, so that what a file grew by is a hole.
+        // The last block cannot be stored as a hole. Report it as one anyway, so that an extended
+        // range is a hole.
         let header = self.header(cx)?.ok_or(Errno::IO)?;
         let plain = self.plain_of(cx, (&header, number), &bytes);
         Ok((plain.is_ok_and(|plain| is_zero(&plain)), number + 1))
     }
 
-    /// Allocates, punches and zeroes. Must be the only one who writes.
+    /// Allocates, punches and zeroes. The caller holds the inode's lock exclusively.
     pub(crate) fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
         if len == 0 {
             return Err(Errno::INVAL);
@@ -86,7 +88,8 @@ impl FormatFile<'_> {
         Ok(())
     }
 
-    /// Makes whole blocks holes and parts of blocks zeros. A last block that is not whole can't be a hole.
+    /// Turns whole blocks into holes and zeroes parts of blocks. A partial last block cannot be a
+    /// hole.
     fn zero(&self, cx: &Cx<'_>, from: u64, to: u64, size: u64) -> Result<()> {
         if from >= to {
             return Ok(());

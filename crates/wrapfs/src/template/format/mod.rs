@@ -1,6 +1,6 @@
-//! Data in blocks of a larger, fixed size behind a header: docs/wrapfs.md says what is promised.
+//! Data in blocks of a larger, fixed size, behind a header. docs/wrapfs.md lists the guarantees.
 //!
-//! `file` reads and encodes blocks, `write`, `resize` and `holes` are the operations.
+//! `file` reads and encodes blocks; `write`, `resize` and `holes` are the operations.
 
 mod file;
 mod holes;
@@ -23,14 +23,14 @@ pub(crate) struct Formatted {
     table: Arc<Table<FormatInode>>,
 }
 
-/// What the open files of one inode share.
+/// State shared by the open files of one inode.
 #[derive(Debug)]
 pub(crate) struct FormatInode {
     id: u64,
     table: Arc<Table<FormatInode>>,
-    /// Readers of data hold it shared; who changes data or the size, alone.
+    /// Held shared by readers, and exclusively for changes of data or size.
     lock: RwLock<()>,
-    /// The header, once it was read or made. `None` while the file is empty.
+    /// The header, once it has been read or created. `None` while the file is empty.
     header: Mutex<Option<Arc<[u8]>>>,
 }
 
@@ -56,7 +56,7 @@ impl FormatInode {
         if cx.may_block { Ok(self.lock.write()) } else { self.lock.try_write().ok_or(MAY_BLOCK) }
     }
 
-    /// The file is empty, or may be another one: its header is read or made anew.
+    /// Drops the cached header: the file is empty, or may have been replaced.
     pub(crate) fn forget_header(&self) {
         *self.header.lock() = None;
     }

@@ -1,10 +1,10 @@
-use super::super::data::patient;
+use super::super::data::blocking;
 use super::file::{FormatFile, Undo};
 use vnode::{Attr, Cx, Errno, Result, SetAttr};
 
 impl FormatFile<'_> {
-    /// Changes attributes, the size among them: cuts, or grows by a hole. The block that the file ends in, before or after, is encoded
-    /// anew at its new length.
+    /// Changes attributes, including the size: truncates, or extends by a hole. The last block,
+    /// before or after the change, is re-encoded at its new length.
     pub(crate) fn resize(&self, cx: &Cx<'_>, set: &SetAttr, new: u64) -> Result<Attr> {
         if new > self.layout().max_size() {
             return Err(Errno::FBIG);
@@ -12,7 +12,7 @@ impl FormatFile<'_> {
         let stored = self.stored(cx)?;
         let size = self.layout().plain_size(stored);
         let below = SetAttr { size: Some(self.layout().stored_size(new)), ..*set };
-        let cx = &patient(cx);
+        let cx = &blocking(cx);
         let mut undo = Undo { stored, blocks: Vec::new() };
         let made = if new > size {
             self.grow(cx, &mut undo, size, new)
@@ -30,7 +30,7 @@ impl FormatFile<'_> {
         answer
     }
 
-    /// Makes the block that the file is to end in shorter.
+    /// Shortens the block that will be the last one.
     fn cut(&self, cx: &Cx<'_>, undo: &mut Undo, new: u64) -> Result<()> {
         let header = self.header(cx)?.ok_or(Errno::IO)?;
         let (number, rest) = (new / self.layout().plain(), new % self.layout().plain());
@@ -40,12 +40,13 @@ impl FormatFile<'_> {
         self.put(cx, undo, (&header, number), old, &plain)
     }
 
-    /// Makes the last block longer, and the new last one, unless it is whole: only whole blocks can be holes.
+    /// Extends the last block, and writes the new last block if it is partial: only whole blocks
+    /// can be holes.
     fn grow(&self, cx: &Cx<'_>, undo: &mut Undo, size: u64, new: u64) -> Result<()> {
         let plain = self.layout().plain();
         let header = if size == 0 {
             let header = self.new_header(cx)?;
-            self.begin(cx, &header, undo.stored)?;
+            self.write_header(cx, &header, undo.stored)?;
             header
         } else {
             self.header(cx)?.ok_or(Errno::IO)?

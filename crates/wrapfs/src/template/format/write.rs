@@ -1,29 +1,29 @@
-use super::super::data::patient;
+use super::super::data::blocking;
 use super::file::{FormatFile, Undo};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Result, SeekFrom};
 
-/// `fallocate` makes a hole and keeps the size.
+/// `fallocate` mode: punch a hole and keep the size.
 const PUNCH: u32 = 2 | 1;
 
-/// The first or the last block of a write that does not take all of it.
+/// The first or last block of a write, if it is only partly overwritten.
 struct Edge {
     number: u64,
-    /// As it will be.
+    /// Its new plain content.
     plain: Vec<u8>,
-    /// As it was below; empty where nothing was.
+    /// Its old stored content; empty if there was none.
     old: Vec<u8>,
 }
 
-/// What is about to be written.
+/// What a write will do.
 struct Plan<'a> {
     data: &'a [u8],
     offset: u64,
     header: Arc<[u8]>,
     edges: [Option<Edge>; 2],
-    /// The last block of the file, where the write begins behind it and it must become whole.
+    /// The last block of the file, if the write begins after it and it must be filled up.
     tail: Option<Edge>,
-    /// The size below, and above.
+    /// The stored and plain size.
     stored: u64,
     size: u64,
 }
@@ -35,16 +35,16 @@ impl Plan<'_> {
 }
 
 impl FormatFile<'_> {
-    /// Writes as much as the layer below takes. Must be the only one who writes.
+    /// Writes as much as the layer below accepts. The caller holds the inode's lock exclusively.
     pub(crate) fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
         if data.is_empty() {
             return Ok(0);
         }
         let room = self.layout().max_size().checked_sub(offset).filter(|&room| room > 0).ok_or(Errno::FBIG)?;
         let data = data.get(..usize::try_from(room).unwrap_or(usize::MAX)).unwrap_or(data);
-        // Only reads until everything is known: another thread may have to begin anew.
+        // Only read until the plan is complete: the request may be restarted on another thread.
         let plan = self.plan(cx, data, offset)?;
-        let cx = &patient(cx);
+        let cx = &blocking(cx);
         let mut undo = Undo { stored: plan.stored, blocks: Vec::new() };
         let written = self.prepare(cx, &plan, &mut undo).and_then(|()| self.write_blocks(cx, &plan));
         if written.is_err() {
@@ -72,7 +72,7 @@ impl FormatFile<'_> {
         Ok(plan)
     }
 
-    /// A block, with that of the data laid over it which belongs there.
+    /// Returns a block with its part of the data merged.
     fn edge(&self, cx: &Cx<'_>, plan: &Plan<'_>, number: u64) -> Result<Edge> {
         let size = self.layout().plain();
         let start = number * size;
@@ -87,10 +87,11 @@ impl FormatFile<'_> {
         Ok(Edge { number, plain, old })
     }
 
-    /// Makes the header of an empty file, cuts off what a crash left behind the last block, and makes that whole.
+    /// Writes the header of an empty file, cuts off leftovers of a crash after the last block, and
+    /// fills up that block.
     fn prepare(&self, cx: &Cx<'_>, plan: &Plan<'_>, undo: &mut Undo) -> Result<()> {
         if plan.size == 0 {
-            return self.begin(cx, &plan.header, plan.stored);
+            return self.write_header(cx, &plan.header, plan.stored);
         }
         let right = self.layout().stored_size(plan.size);
         if plan.stored > right {
@@ -103,7 +104,8 @@ impl FormatFile<'_> {
         }
     }
 
-    /// Encodes and writes, some blocks at a time; answers how many bytes of the data are in the file.
+    /// Encodes and writes some blocks at a time. Returns the number of bytes of the data that were
+    /// written.
     fn write_blocks(&self, cx: &Cx<'_>, plan: &Plan<'_>) -> Result<usize> {
         let plain = self.layout().plain();
         let after = plan.end().div_ceil(plain);
@@ -112,7 +114,7 @@ impl FormatFile<'_> {
             let stop = after.min(number + self.chunk());
             let written = self.encode_part(cx, plan, number, stop).and_then(|stored| {
                 let (len, why) = self.write_below(cx, &stored, self.layout().start_of(number));
-                why.inspect_err(|&errno| number += self.mend(cx, plan, number, len as u64, errno))
+                why.inspect_err(|&errno| number += self.repair_short_write(cx, plan, number, len as u64, errno))
             });
             if let Err(errno) = written {
                 let taken = (number * plain).saturating_sub(plan.offset) as usize;
@@ -139,9 +141,10 @@ impl FormatFile<'_> {
         Ok(stored)
     }
 
-    /// The layer below took only `len` bytes of the blocks from `first` on. A block of which it took a part is made what it was, as far as
-    /// that is known. Answers how many blocks are whole.
-    fn mend(&self, cx: &Cx<'_>, plan: &Plan<'_>, first: u64, len: u64, errno: Errno) -> u64 {
+    /// Repairs a short write, of which the layer below accepted only `len` bytes from block
+    /// `first`. A partly written block is restored if its old content is known. Returns the number
+    /// of whole blocks written.
+    fn repair_short_write(&self, cx: &Cx<'_>, plan: &Plan<'_>, first: u64, len: u64, errno: Errno) -> u64 {
         let whole = len / self.layout().stored();
         if len.is_multiple_of(self.layout().stored()) {
             return whole;
@@ -153,7 +156,7 @@ impl FormatFile<'_> {
         let mended = if start >= plan.stored || plan.size == 0 {
             self.set_size_below(cx, start)
         } else if old.is_empty() && self.is_hole_below(cx, start + part) {
-            // Only a block that was a hole has one in it.
+            // Only a block that was a hole contains one.
             self.file.fallocate(cx, PUNCH, start, part)
         } else if old.is_empty() {
             Err(errno)
@@ -164,7 +167,7 @@ impl FormatFile<'_> {
         };
         if let Err(errno) = mended {
             let (inode, plain) = (self.vnode.id(), self.layout().plain());
-            tracing::error!(%errno, inode, from = torn * plain, "a block of {plain} bytes is damaged");
+            tracing::error!(%errno, inode, "block of {plain} bytes at offset {} damaged by a partial write", torn * plain);
         }
         whole
     }

@@ -1,6 +1,7 @@
-//! What may have been meant by a name that is not known.
+//! Suggestions for misspelled names.
 
-/// The first of `known` that differs from `name` by one letter changed, added, removed or swapped.
+/// Returns the first of `known` that differs from `name` by one changed, added, removed or swapped
+/// letter.
 #[must_use]
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known.into_iter().find(|known| is_near(name, known))
@@ -23,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_letter_is_near() {
+    fn names_one_edit_apart_are_suggested() {
         for (wrong, right) in
             [("dir", "dirs"), ("nosiud", "nosuid"), ("chache", "cache"), ("rot31", "rot13"), ("xro", "xor")]
         {
