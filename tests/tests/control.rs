@@ -190,7 +190,7 @@ fn layers_have_commands(transport: Transport) {
         (&["usenetfs.state", "input"], &group, "the input is not understood"),
         (&["usenetfs.other"], &group, "no such command"),
         (&["no-command"], &group, "usenetfs"),
-        (&["usenetfs.state"], Path::new("/proc"), "not on a mount of Strata"),
+        (&["usenetfs.state"], Path::new("/proc"), "not on a Strata mount"),
     ];
     for (words, path, output) in cases.iter().filter(|(words, ..)| words[0] != "no-command") {
         let (code, text) = control(words, path);

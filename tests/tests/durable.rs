@@ -98,7 +98,7 @@ fn sync_works_by_any_path(transport: Transport) {
     let sent = fx.union.during(|| {
         let done = strata_sync(&[fx.sandbox.path("").as_path(), &missing, &fx.path("dir")]);
         assert_eq!(done.status.code(), Some(32), "{}", done.text);
-        assert!(done.text.contains("not on a mount of Strata") && done.text.contains("missing"), "{}", done.text);
+        assert!(done.text.contains("not on a Strata mount") && done.text.contains("missing"), "{}", done.text);
     });
     assert_eq!(sent.get("IOCTL"), 1, "{sent:?}");
     assert_eq!(strata_sync(&[&missing]).status.code(), Some(1));

@@ -1,10 +1,11 @@
-//! `noatime`, `relatime`, `strictatime`, `nodiratime`: the kernel applies them where files are read, which is below the mount. So the
-//! server applies them to its private clones of the mounts at the bottom.
+//! `noatime`, `relatime`, `strictatime` and `nodiratime`. The kernel updates access times on the
+//! mount where the data is read, which is the lower one. The server therefore applies these options
+//! to its private clones of the lower mounts.
 
 use crate::channel::{self, ACCESS_TIMES};
 use crate::exit::Failure;
+use crate::host_dir::reason;
 use crate::mountinfo;
-use crate::place::reason;
 use fuse::control::Error;
 use hostfs::{AccessTimes, HostFs, When};
 use rustix::fs::StatVfsMountFlags;
@@ -14,7 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 use vnode::Who;
 
-/// What the options of a new mount ask for. What they don't mention is left to the mount on which each directory lies.
+/// Returns the access-time settings that the options of a new mount request. Settings that they
+/// don't mention are those of each lower mount.
 pub(crate) fn of_options(flags: MountFlags) -> AccessTimes {
     let when = if flags.contains(MountFlags::NOATIME) {
         Some(When::Never)
@@ -26,29 +28,30 @@ pub(crate) fn of_options(flags: MountFlags) -> AccessTimes {
     AccessTimes { when, directories: flags.contains(MountFlags::NODIRATIME).then_some(false) }
 }
 
-/// What the flags of the mount at `dir` say, and whether it is read-only.
+/// Returns the access-time flags of the mount at `dir`, and whether it is read-only.
 pub(crate) fn of_mount(dir: &Path) -> Option<(AccessTimes, bool)> {
     let flags = rustix::fs::statvfs(dir).ok()?.f_flag;
     Some((AccessTimes::of_mount(flags), flags.contains(StatVfsMountFlags::RDONLY)))
 }
 
-/// Tells the server of the mount at `dir` what a remount has changed of its flags, which were `before`. mount(8) names all flags of
-/// a mount, those that nobody has asked for, too.
-pub(crate) fn tell(dir: &Path, before: Option<(AccessTimes, bool)>) -> Result<(), Failure> {
+/// Notifies the server of the mount at `dir` of the flags that a remount has changed. `before` are
+/// the flags before the remount. A comparison is necessary because mount(8) passes all flags of a
+/// mount, not only those that the user named.
+pub(crate) fn notify_server(dir: &Path, before: Option<(AccessTimes, bool)>) -> Result<(), Failure> {
     let (Some((before, was_read_only)), Some((now, read_only))) = (before, of_mount(dir)) else { return Ok(()) };
     let changed = AccessTimes {
         when: now.when.filter(|_| now.when != before.when),
         directories: now.directories.filter(|_| now.directories != before.directories),
     };
     let changed = Change { times: changed, read_only: (was_read_only != read_only).then_some(read_only) };
-    // A directory of the mount may be mounted elsewhere: its flags are its own.
+    // A bind mount of a subdirectory has separate flags.
     if changed == Change::default() || mountinfo::is_root(dir) == Some(false) {
         return Ok(());
     }
     match channel::call(dir, ACCESS_TIMES, changed.words().as_bytes()) {
         Ok(_) | Err(Error::Foreign) => Ok(()),
         Err(Error::Refused(errno)) => Err(Failure::mount(format!(
-            "{}: when reading moves times of access stays as it is: {}",
+            "{}: remounted, but the access-time options are unchanged: {}",
             dir.display(),
             reason(errno)
         ))),
@@ -56,15 +59,15 @@ pub(crate) fn tell(dir: &Path, before: Option<(AccessTimes, bool)>) -> Result<()
     }
 }
 
-/// What changes of a mount's flags. What is not said stays as it is.
+/// A change of a mount's flags. Fields that are `None` are unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Change {
     times: AccessTimes,
-    /// Read-only, times stay as they are.
+    /// Whether the mount becomes read-only, in which case reads do not update access times.
     read_only: Option<bool>,
 }
 
-/// The words of the command, with blanks between them.
+/// The words of the command's input; they are separated by blanks.
 const WHEN: [(&str, When); 3] = [("noatime", When::Never), ("relatime", When::Relative), ("strictatime", When::Always)];
 const DIRECTORIES: [(&str, bool); 2] = [("diratime", true), ("nodiratime", false)];
 const READ_ONLY: [(&str, bool); 2] = [("ro", true), ("rw", false)];
@@ -80,7 +83,7 @@ impl Change {
         words.into_iter().flatten().collect::<Vec<_>>().join(" ")
     }
 
-    /// Reads the words; `None`: one of them is none, or there is none at all.
+    /// Parses the words. Returns `None` for an unknown word or an empty input.
     fn read(words: &[u8]) -> Option<Self> {
         fn value<T: Copy>(table: &[(&str, T)], word: &str) -> Option<T> {
             table.iter().find(|(known, _)| *known == word).map(|(_, value)| *value)
@@ -100,17 +103,18 @@ impl Change {
     }
 }
 
-/// The directories at the bottom that can be written.
+/// The writable directories at the bottom of the stack.
 #[derive(Debug)]
-pub(crate) struct Bottoms(pub(crate) Vec<Arc<HostFs>>);
+pub(crate) struct WritableDirs(pub(crate) Vec<Arc<HostFs>>);
 
-impl Bottoms {
-    /// The command that changes when reading moves times of access, for a server.
+impl WritableDirs {
+    /// Returns the server command that changes when reads update access times.
     pub(crate) fn command(self) -> server::Command {
         let is = vnode::Command {
             name: ACCESS_TIMES,
-            help: "Says when reading moves times of access below. Input: some of noatime, relatime, strictatime, diratime, \
-                   nodiratime, ro (not at all for now), rw (as before), with blanks between them. mount -o remount gives it.",
+            help: "Sets when reads update access times on the lower file systems. Input: noatime, relatime, strictatime, \
+                   diratime, nodiratime, ro (suspend updates), rw (resume updates), separated by blanks. mount -o remount \
+                   sends this command.",
             who: Who::Owner,
         };
         let run = move |given: &server::Invocation<'_>| {
@@ -123,7 +127,7 @@ impl Bottoms {
     fn set(&self, change: Change) -> vnode::Result<()> {
         self.0.iter().try_for_each(|fs| {
             if let Some(Err(errno)) = change.read_only.map(|suspended| fs.suspend_access_times(suspended)) {
-                tracing::debug!(%errno, "reading still moves times of access");
+                tracing::debug!(%errno, "can't suspend access-time updates");
             }
             fs.set_access_times(change.times)
         })
@@ -135,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn words_round_trip() {
         for when in [None, Some(When::Never), Some(When::Relative), Some(When::Always)] {
             for directories in [None, Some(true), Some(false)] {
                 for read_only in [None, Some(true), Some(false)] {
@@ -148,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_are_none_are_refused() {
+    fn unknown_words_are_refused() {
         for bad in [&b""[..], b" ", b"atime", b"noatime,ro", b"ro x", b"\xff"] {
             assert_eq!(Change::read(bad), None);
         }
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_option_nothing_is_asked_for() {
+    fn options_that_are_not_given_change_nothing() {
         assert_eq!(of_options(MountFlags::RDONLY | MountFlags::NODEV), AccessTimes::default());
         let flags = MountFlags::NOATIME | MountFlags::NODIRATIME;
         assert_eq!(of_options(flags), AccessTimes { when: Some(When::Never), directories: Some(false) });

@@ -1,55 +1,55 @@
-//! Commands to the servers of mounts: all that this program asks of a server, it asks here, through
-//! the control channel of the mount ([`fuse::control`]).
+//! Control commands: all communication with the servers of mounts passes through the control
+//! channel of the mount ([`fuse::control`]).
 
 use crate::exit::{Exit, Failure};
-use crate::place::reason;
+use crate::host_dir::reason;
 use fuse::control::{self, Error, INPUT_MAX, VERSION};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// All commands of a mount.
+/// Lists the commands of the mount.
 pub const COMMANDS: &str = "server.commands";
-/// Which server it is, and what it holds.
+/// Returns the server's process, transport, open files and inodes.
 pub const INFO: &str = "server.info";
-/// How many requests of each kind it was sent.
+/// Returns the number of requests of each type.
 pub const STATS: &str = "server.stats";
-/// Of which layers it is made, and what they did.
+/// Returns the layers and their operation counts.
 pub const STACK: &str = "server.stack";
-/// The level of its log.
+/// Returns or sets the log level.
 pub const DEBUG: &str = "server.debug";
-/// When reading moves times of access.
+/// Sets when reads update access times.
 pub const ACCESS_TIMES: &str = "server.access-times";
-/// That everything becomes durable.
+/// Writes all changes to stable storage.
 pub const SYNC: &str = "server.sync";
 
-/// Gives a command on the object at `path`.
+/// Sends a command for the object at `path` and returns the reply.
 ///
 /// # Errors
-/// Where there is no mount of Strata, and what the server refuses.
-pub fn ask(path: &Path, command: &str, input: &[u8]) -> Result<Vec<u8>, Failure> {
+/// The path is not on a Strata mount, or the server refuses the command.
+pub fn send(path: &Path, command: &str, input: &[u8]) -> Result<Vec<u8>, Failure> {
     call(path, command, input).map_err(|error| failure(path, command, error))
 }
 
-/// The same for a command without input that answers text.
+/// Sends a command without input and returns its reply, which is text.
 ///
 /// # Errors
-/// The same.
+/// Those of [`send`]; the reply is not UTF-8.
 pub fn text(path: &Path, command: &str) -> Result<String, Failure> {
-    String::from_utf8(ask(path, command, b"")?)
-        .map_err(|_| Failure::system(format!("{}: {command}: the server's answer is not text", path.display())))
+    String::from_utf8(send(path, command, b"")?)
+        .map_err(|_| Failure::system(format!("{}: {command}: the server's reply is not text", path.display())))
 }
 
-/// The same; the error is left to the caller to explain.
+/// Sends a command as [`send`] does, but returns the raw error.
 ///
 /// # Errors
-/// [`Error`]; a path that can't be opened is an [`Error::Channel`].
+/// [`Error`]; [`Error::Channel`] if the path can't be opened.
 pub fn call(path: &Path, command: &str, input: &[u8]) -> Result<Vec<u8>, Error> {
     call_on(open(path, command).map_err(Error::Channel)?, command, input)
 }
 
-/// The same on what is open.
+/// Sends a command through an open file or directory.
 ///
 /// # Errors
 /// [`Error`]
@@ -57,11 +57,12 @@ pub fn call_on(file: impl AsFd, command: &str, input: &[u8]) -> Result<Vec<u8>, 
     control::call(file, command, input)
 }
 
-/// Opens a file or directory to give a command on it. A command of the server means the same everywhere on the mount: where
-/// the path leads to something else, which could not be opened without effect, it is given on the directory that this lies in.
+/// Opens a file or directory to send a command through it. Opening a device, FIFO or socket may
+/// have side effects. Server commands act on the whole mount, so for such a path this function
+/// opens the parent directory instead.
 ///
 /// # Errors
-/// `EINVAL` for a command of a layer on such an object, and those of open(2).
+/// `EINVAL` for a layer's command on such an object, and those of open(2).
 pub fn open(path: &Path, command: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let kind = FileType::from_raw_mode(rustix::fs::stat(path)?.st_mode);
@@ -74,48 +75,52 @@ pub fn open(path: &Path, command: &str) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags, Mode::empty())
 }
 
-/// What went wrong, and the way out.
+/// Returns the message and exit status for an error.
 #[must_use]
 pub fn failure(path: &Path, command: &str, error: Error) -> Failure {
     let path = path.display();
     match error {
-        Error::Foreign => Failure::mount(format!("{path}: not on a mount of Strata; findmnt lists all mounts")),
+        Error::Foreign => Failure::mount(format!("{path}: not on a Strata mount; findmnt lists all mounts")),
         Error::Version(version) => Failure::mount(format!(
-            "{path}: its server speaks version {version} of the control protocol, this program version {VERSION}; \
+            "{path}: the server uses version {version} of the control protocol, this program version {VERSION}; \
              use the program that mounted it, or unmount it and mount it again"
         )),
-        Error::Garbled => Failure::system(format!("{path}: {command}: the server's answer can't be read")),
+        Error::Garbled => Failure::system(format!("{path}: {command}: the server's reply can't be parsed")),
         Error::Refused(errno) => refusal(&format!("{path}: {command}"), errno),
         Error::Channel(Errno::NOTCONN | Errno::CONNABORTED) => {
-            Failure::mount(format!("{path}: the mount's server has ended; unmount it (umount -l)"))
+            Failure::mount(format!("{path}: the mount's server has exited; unmount it (umount -l)"))
         }
         Error::Channel(Errno::INVAL) => Failure::usage(format!(
-            "{path}: neither a file nor a directory; name one of those, or the directory that it lies in"
+            "{path}: neither a file nor a directory; use a file or directory, such as its parent"
         )),
         Error::Channel(Errno::TOOBIG) => {
             Failure::usage(format!("{path}: {command}: the input is too long: at most {INPUT_MAX} bytes"))
         }
         Error::Channel(errno @ (Errno::ACCESS | Errno::PERM)) => Failure::usage(format!(
-            "{path}: {}; name a file or directory of the mount that you may read (without allow_other, only the user who \
-             mounted may use a mount)",
+            "{path}: {}; use a file or directory of the mount that you may read (without allow_other, only the mounting user \
+             has access)",
             reason(errno)
         )),
         Error::Channel(errno @ (Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG)) => {
-            Failure::usage(format!("{path}: {}; name a file or directory of the mount", reason(errno)))
+            Failure::usage(format!("{path}: {}; use a file or directory of the mount", reason(errno)))
         }
         Error::Channel(errno) => Failure::mount(format!("{path}: {}", reason(errno))),
     }
 }
 
-/// The server or a layer has refused the command.
+/// Returns the failure for a command that the server or a layer refused.
 fn refusal(what: &str, errno: Errno) -> Failure {
     let why = match errno {
-        Errno::NOTTY => "there is no such command here; strata control --list lists them".to_owned(),
-        Errno::OPNOTSUPP => "not for this file or directory; strata control --list says what it is for".to_owned(),
-        Errno::INVAL => "the input is not understood; strata control --list says what it takes".to_owned(),
-        Errno::PERM => "not permitted: most commands that change something are for root and the user who mounted; \
-                        strata control --list says who may"
-            .to_owned(),
+        Errno::NOTTY => "no such command on this mount; strata control --list lists the commands".to_owned(),
+        Errno::OPNOTSUPP => {
+            "not supported for this file or directory; strata control --list describes the command".to_owned()
+        }
+        Errno::INVAL => "invalid input; strata control --list describes the command".to_owned(),
+        Errno::PERM => {
+            "not permitted: most commands that change the mount are restricted to root and the mounting user; \
+                        see strata control --list"
+                .to_owned()
+        }
         _ => return Failure { exit: Exit::Mount, reason: format!("{what}: {}", reason(errno)) },
     };
     Failure::usage(format!("{what}: {why}"))
@@ -126,32 +131,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_file_systems_are_told_apart() {
+    fn paths_outside_strata_mounts_are_refused() {
         let failure = text(Path::new("/"), STATS).unwrap_err();
         assert_eq!(
-            (failure.exit, failure.reason.contains("/: not on a mount of Strata")),
+            (failure.exit, failure.reason.contains("/: not on a Strata mount")),
             (Exit::Mount, true),
             "{failure}"
         );
         let failure = text(Path::new("/no/such/directory"), INFO).unwrap_err();
         assert!(failure.exit == Exit::Usage && failure.reason.contains("no such file"), "{failure}");
-        // Not opened: that could do something. Its directory is asked, if anything.
+        // Devices are not opened; the command is sent through the parent directory.
         let failure = text(Path::new("/dev/null"), INFO).unwrap_err();
-        assert!(failure.reason.contains("not on a mount of Strata"), "{failure}");
-        let failure = ask(Path::new("/dev/null"), "lbfs.replicas", b"").unwrap_err();
+        assert!(failure.reason.contains("not on a Strata mount"), "{failure}");
+        let failure = send(Path::new("/dev/null"), "lbfs.replicas", b"").unwrap_err();
         assert!(failure.reason.contains("neither a file nor a directory"), "{failure}");
     }
 
     #[test]
-    fn every_error_names_the_path_and_a_way_out() {
+    fn every_error_names_the_path_and_a_remedy() {
         let path = Path::new("/mnt/x");
         let all = [
             (Error::Foreign, Exit::Mount, "findmnt"),
             (Error::Version(7), Exit::Mount, "version 7 of the control protocol, this program version 1"),
-            (Error::Garbled, Exit::System, "can't be read"),
-            (Error::Refused(Errno::PERM), Exit::Usage, "root and the user who mounted"),
+            (Error::Garbled, Exit::System, "can't be parsed"),
+            (Error::Refused(Errno::PERM), Exit::Usage, "root and the mounting user"),
             (Error::Refused(Errno::NOTTY), Exit::Usage, "strata control --list"),
-            (Error::Refused(Errno::OPNOTSUPP), Exit::Usage, "not for this file or directory"),
+            (Error::Refused(Errno::OPNOTSUPP), Exit::Usage, "not supported for this file or directory"),
             (Error::Refused(Errno::NOSPC), Exit::Mount, "a.b: "),
             (Error::Channel(Errno::NOTCONN), Exit::Mount, "umount -l"),
             (Error::Channel(Errno::ACCESS), Exit::Usage, "allow_other"),
@@ -159,8 +164,8 @@ mod tests {
         ];
         for (error, exit, part) in all {
             let failure = failure(path, "a.b", error);
-            let said = failure.reason.starts_with("/mnt/x: ") && failure.reason.contains(part);
-            assert!(failure.exit == exit && said, "{error:?}: {failure}");
+            let matches = failure.reason.starts_with("/mnt/x: ") && failure.reason.contains(part);
+            assert!(failure.exit == exit && matches, "{error:?}: {failure}");
         }
     }
 }

@@ -1,7 +1,8 @@
-//! `strata check`: looks for damage in the files of a layer that changes the size of data (`zstd`), and repairs it.
+//! `strata check`: finds and repairs damage in the containers of a layer that changes the size of
+//! data (`zstd`).
 
 use crate::exit::{Exit, Failure};
-use crate::place::reason;
+use crate::host_dir::reason;
 use crate::progress::Progress;
 use crate::{lower, mountinfo};
 use clap::Args;
@@ -17,28 +18,29 @@ use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Layer as _, Name, OpenFlags, Vnode};
 use wrapfs::container::{Damage, Probe, Report, check, probe};
 
-/// What follows the options in the help.
+/// The part of the help after the options.
 pub const HELP: &str = "\
-DIR is the directory below the mount, which must not be mounted while it is checked. Files that are no containers are passed over. \
-Headers, indexes and the checksums of all stored blocks are checked; blocks of zstd are decompressed, too.
+DIR is the lower directory, which must not be mounted during the check. Files that are not containers are skipped. \
+The check covers headers, indexes and the checksums of all stored blocks; it also decompresses zstd blocks.
 
---repair brings back the previous version of a damaged block where that is whole, writes a damaged record of the size anew, and \
-gives dead space back. What can't be repaired stays as it is: reading such a block is an I/O error, the rest of the file can be read.
+--repair restores the previous version of a damaged block if that version is intact, rewrites damaged size records, and \
+frees dead space. Other damage is left unchanged: reads of such a block fail with an I/O error, while the rest of the file \
+remains readable.
 
 Examples:
   strata check /srv/data
   strata check --repair --json /srv/data >report.json
 
-Exit status: 0 no damage, 1 damage that was repaired, 4 damage that is left, 8 something could not be checked, 16 wrong arguments. \
-The largest that applies.";
+Exit status: 0 no damage, 1 all damage was repaired, 4 some damage is left, 8 some files could not be checked, 16 wrong \
+arguments. If several apply, the largest.";
 
-/// Which directories, and how.
+/// The arguments of `strata check`.
 #[derive(Debug, Args)]
 pub struct What {
-    /// The directories below, with all that is in them.
+    /// The lower directories; they are checked recursively.
     #[arg(required = true, value_name = "DIR")]
     dir: Vec<PathBuf>,
-    /// Repair what can be repaired.
+    /// Repair damage where possible.
     #[arg(long)]
     repair: bool,
     /// Print JSON.
@@ -46,10 +48,10 @@ pub struct What {
     json: bool,
 }
 
-/// Checks all of it, and prints what was found.
+/// Checks all directories and prints the results.
 ///
 /// # Errors
-/// Standard output can't be written to.
+/// Writing to standard output fails.
 pub fn run(what: &What) -> Result<Exit, Failure> {
     let mut check = Check { what, open: open_files(), seen: HashSet::new(), found: Found::default() };
     for dir in &what.dir {
@@ -67,19 +69,19 @@ pub fn run(what: &What) -> Result<Exit, Failure> {
     Ok(found.exit())
 }
 
-/// A file, by its device and number.
+/// Device and inode number of a file.
 type Id = (u64, u64);
 
 struct Check<'a> {
     what: &'a What,
-    /// What other processes have open.
+    /// The files that other processes have open.
     open: HashSet<Id>,
-    /// Files with several names that were checked already.
+    /// The files with several hard links that were already checked.
     seen: HashSet<Id>,
     found: Found,
 }
 
-/// What was found so far.
+/// The results so far.
 #[derive(Debug, Default)]
 struct Found {
     containers: u64,
@@ -87,7 +89,7 @@ struct Found {
     repaired: u64,
     left: u64,
     given_back: u64,
-    /// For JSON; otherwise they are printed at once.
+    /// The damages, for JSON; otherwise they are printed at once.
     damages: Vec<Value>,
     failures: Vec<Value>,
 }
@@ -136,7 +138,7 @@ impl Check<'_> {
 
     fn file(&mut self, vnode: &Arc<dyn Vnode>, path: &Path) -> Result<(), Errno> {
         let file = vnode.open(&own(), OpenFlags::RDONLY)?;
-        // A damaged header is for the check to find.
+        // If the probe fails, the header is damaged, and the check reports it.
         if matches!(probe(&own(), &*file), Ok(Probe::Empty | Probe::Blank | Probe::Foreign)) {
             return Ok(());
         }
@@ -144,7 +146,7 @@ impl Check<'_> {
             let stat = rustix::fs::fstat(backing.file)?;
             let id = (stat.st_dev, stat.st_ino);
             if self.open.contains(&id) {
-                self.found.fail(path, "a process has it open: it is not checked; unmount what uses it first");
+                self.found.fail(path, "not checked: open in another process; close it or unmount it first");
                 return Ok(());
             }
             if stat.st_nlink > 1 && !self.seen.insert(id) {
@@ -154,7 +156,7 @@ impl Check<'_> {
         drop(file);
         let mut damages = Vec::new();
         let report = check(&own(), vnode, &layers::zstd::codec, self.what.repair, &mut |damage| {
-            // Bounded, however damaged a file is: what is left out is counted.
+            // Limits the output of badly damaged files; further damages are only counted.
             if damages.len() < SHOWN {
                 damages.push(damage);
             }
@@ -166,7 +168,7 @@ impl Check<'_> {
     }
 }
 
-/// So many damages of one file are shown.
+/// Maximum number of damages that are shown per file.
 const SHOWN: usize = 1000;
 
 impl Found {
@@ -213,7 +215,7 @@ impl Found {
             (repaired, left) => text.push_str(&format!("{repaired} repaired, {left} damaged")),
         }
         if self.given_back > 0 {
-            text.push_str(&format!(", {} KiB given back", self.given_back >> 10));
+            text.push_str(&format!(", {} KiB freed", self.given_back >> 10));
         }
         if !self.failures.is_empty() {
             text.push_str(&format!(", {} not checked", self.failures.len()));
@@ -235,7 +237,7 @@ impl Found {
     }
 }
 
-/// A damage in words.
+/// Describes a damage in a sentence.
 fn describe(damage: Damage, report: &Report, repair: bool) -> String {
     let range = |number: u64| {
         let start = number.saturating_mul(report.block);
@@ -243,14 +245,14 @@ fn describe(damage: Damage, report: &Report, repair: bool) -> String {
         format!("bytes {start} to {}", end.saturating_sub(1))
     };
     match damage {
-        Damage::Header => "the header is damaged: nothing of the file can be read".to_owned(),
-        Damage::State if repair => "a record of the size was damaged; the other one counts; repaired".to_owned(),
-        Damage::State => "a record of the size is damaged; the other one counts".to_owned(),
+        Damage::Header => "the header is damaged: no data can be read".to_owned(),
+        Damage::State if repair => "a size record was damaged: rewritten from the other record".to_owned(),
+        Damage::State => "a size record is damaged: the other record is in use".to_owned(),
         Damage::Block { number, older: true } if repair => {
-            format!("{} were damaged: the version before is back", range(number))
+            format!("{} were damaged: the previous version is restored", range(number))
         }
         Damage::Block { number, older: true } => {
-            format!("{} are damaged; --repair brings the version before back", range(number))
+            format!("{} are damaged; --repair restores the previous version", range(number))
         }
         Damage::Block { number, older: false } => format!("{} are lost", range(number)),
         Damage::Content { number } => format!("{} can't be decoded", range(number)),
@@ -277,7 +279,7 @@ fn as_json(path: &Path, damage: Damage, report: &Report, repair: bool) -> Value 
 
 fn explain(errno: Errno) -> String {
     match errno {
-        Errno::MEDIUMTYPE => "it is of a later version of the format: use a newer strata".to_owned(),
+        Errno::MEDIUMTYPE => "written in a later version of the format; use a newer strata".to_owned(),
         errno => reason(errno),
     }
 }
@@ -286,7 +288,7 @@ fn own() -> Cx<'static> {
     Cx::internal(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
-/// The names in a directory.
+/// Returns the sorted names in a directory.
 fn names(dir: &dyn Vnode) -> Result<Vec<Vec<u8>>, Errno> {
     let mut names = Vec::new();
     dir.readdir(&own(), 0, &mut |entry| {
@@ -300,13 +302,13 @@ fn names(dir: &dyn Vnode) -> Result<Vec<Vec<u8>>, Errno> {
     Ok(names)
 }
 
-/// How many files there are in a tree.
+/// Counts the regular files in a tree, as far as it is readable.
 fn count(root: &Arc<dyn Vnode>) -> u64 {
     let mut files = 0;
     let mut directories = vec![Arc::clone(root)];
     while let Some(dir) = directories.pop() {
         let mut below = Vec::new();
-        let _as_far_as_it_can_be_read = dir.readdir(&own(), 0, &mut |entry| {
+        let _ignored = dir.readdir(&own(), 0, &mut |entry| {
             match entry.kind {
                 Kind::Regular => files += 1,
                 Kind::Directory => below.push(entry.name.as_bytes().to_vec()),
@@ -320,21 +322,21 @@ fn count(root: &Arc<dyn Vnode>) -> u64 {
     files
 }
 
-/// Refuses a directory that a mount shows, or that lies in one.
+/// Fails if the directory is in use by a mount, or is inside a mount.
 fn refuse_mounted(real: &Path) -> Result<(), Failure> {
     for mount in mountinfo::read() {
         for lower in lower::find(mount.point()).unwrap_or_default() {
             if real.starts_with(&lower.path) || lower.path.starts_with(real) || real.starts_with(mount.point()) {
                 let point = mount.point().display();
-                return Err(Failure::system(format!("it is in use by the mount at {point}: unmount that first")));
+                return Err(Failure::system(format!("in use by the mount at {point}; unmount it first")));
             }
         }
     }
     Ok(())
 }
 
-/// The files that other processes have open: servers of mounts in other mount namespaces among them. Only root sees those of
-/// other users.
+/// Returns the files that other processes have open. These include the servers of mounts in other
+/// mount namespaces. Only root sees the processes of other users.
 fn open_files() -> HashSet<Id> {
     let own = std::process::id().to_string();
     let mut open = HashSet::new();
@@ -345,7 +347,7 @@ fn open_files() -> HashSet<Id> {
     });
     for process in others {
         for file in std::fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten() {
-            // As far as the kernel knows: a server that hangs is not asked.
+            // Use attributes cached in the kernel, since a server might hang.
             let stat = rustix::fs::statx(CWD, file.path(), AtFlags::STATX_DONT_SYNC, StatxFlags::INO);
             if let Ok(stat) = stat {
                 open.insert((rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino));
@@ -360,7 +362,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A directory with a container in it that was written twice.
+    /// Creates a directory that includes a container which was written twice.
     fn sample(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("strata-check-{name}-{}", std::process::id()));
         fs::create_dir_all(dir.join("deep/er")).unwrap();
@@ -382,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_found_repaired_and_told_by_the_exit_status() {
+    fn the_exit_status_reports_damage_and_repairs() {
         let dir = sample("damage");
         let path = dir.join("deep/er/f");
         assert_eq!(run_on(&dir, false), Exit::Success);
@@ -421,7 +423,7 @@ mod tests {
         let lost = Damage::Block { number: 1, older: false };
         assert_eq!(describe(lost, &report, true), "bytes 512 to 999 are lost");
         let older = Damage::Block { number: 0, older: true };
-        assert_eq!(describe(older, &report, true), "bytes 0 to 511 were damaged: the version before is back");
+        assert_eq!(describe(older, &report, true), "bytes 0 to 511 were damaged: the previous version is restored");
         assert_eq!(as_json(Path::new("f"), older, &report, true)["repaired"], true);
         assert_eq!(as_json(Path::new("f"), lost, &report, true)["repaired"], false);
     }

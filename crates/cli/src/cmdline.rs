@@ -1,5 +1,5 @@
-//! The command line that mount(8) gives to a helper: `mount.TYPE SPEC DIR [-sfnv] [-N NS] [-o OPTIONS] [-t TYPE]`, the
-//! options in any position.
+//! The command line that mount(8) passes to a helper: `mount.TYPE SPEC DIR [-sfnv] [-N NS] [-o
+//! OPTIONS] [-t TYPE]`, with the options in any position.
 
 use crate::exit::Failure;
 use lexopt::{Arg, Parser};
@@ -7,49 +7,49 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
-/// The hidden flag of the process that becomes the server.
+/// The hidden flag of the background server process.
 pub const SERVE: &str = "--serve";
 
-/// What a helper is asked to do.
+/// The requested action of a helper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Mount or remount.
     Mount(Cmdline),
-    /// Say how it is used.
+    /// Print the help.
     Help,
-    /// Say which version this is.
+    /// Print the version.
     Version,
 }
 
 /// A helper's command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cmdline {
-    /// What is mounted: a placeholder for a union, the lower directory for others.
+    /// The first argument: a stack, a lower directory, or the source name of a union.
     pub spec: OsString,
-    /// Where.
+    /// The mount point.
     pub dir: PathBuf,
-    /// The text of every `-o`, joined by commas, escapes not yet read.
+    /// The values of all `-o` flags, joined by commas; escapes are not yet read.
     pub options: Vec<u8>,
-    /// `-t`: the type as mount(8) was given it.
+    /// `-t`: the type as given to mount(8).
     pub kind: Option<OsString>,
-    /// `-N`: a file that stands for the mount namespace to mount in.
+    /// `-N`: the mount namespace to mount in, as a namespace file or a process ID.
     pub namespace: Option<PathBuf>,
-    /// `-f`: check everything, mount nothing.
+    /// `-f`: check the arguments and directories, but do not mount.
     pub fake: bool,
     /// `-s`: ignore unknown options.
     pub sloppy: bool,
-    /// `-v`: say what is done.
+    /// `-v`: print a line once it is mounted.
     pub verbose: bool,
     /// `--foreground`: serve in this process, until unmounted.
     pub foreground: bool,
-    /// This process is the one that serves in the background.
+    /// `--serve`: this is the background server process.
     pub serve: bool,
 }
 
-/// Reads a command line, without the program's name.
+/// Parses a command line, without the program's name.
 ///
 /// # Errors
-/// Names what is wrong.
+/// Names the invalid argument.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, Failure> {
     let mut cmdline = Cmdline::default();
     let mut places = Vec::new();
@@ -59,7 +59,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, Failur
             Arg::Short('f') => cmdline.fake = true,
             Arg::Short('s') => cmdline.sloppy = true,
             Arg::Short('v') | Arg::Long("verbose") => cmdline.verbose = true,
-            // Concerns /etc/mtab, which no system writes any more.
+            // -n suppresses writing /etc/mtab, which current systems no longer write.
             Arg::Short('n') => {}
             Arg::Short('N') => cmdline.namespace = Some(parser.value().map_err(|error| wrong(&error))?.into()),
             Arg::Short('o') => add_options(&mut cmdline.options, parser.value().map_err(|error| wrong(&error))?),
@@ -91,10 +91,10 @@ fn wrong(error: &lexopt::Error) -> Failure {
 
 fn wrong_places(places: &[OsString]) -> Failure {
     Failure::usage(match places {
-        [] => "what to mount and where to mount it are missing; see --help".to_owned(),
-        [one] => format!("{}: where to mount it is missing; see --help", one.string_lossy()),
+        [] => "the source and the mount point are missing; see --help".to_owned(),
+        [one] => format!("{}: the mount point is missing; see --help", one.string_lossy()),
         [_, _, third, ..] => {
-            format!("{}: one argument too many; a space in a path needs quotes in the shell", third.string_lossy())
+            format!("{}: one argument too many; quote paths that contain a space", third.string_lossy())
         }
         [_, _] => "wrong arguments; see --help".to_owned(),
     })
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_mount_8() {
+    fn the_argument_order_of_mount_8_is_accepted() {
         let c = mount(&["none", "/mnt", "-s", "-f", "-n", "-v", "-o", "rw,dirs=/a", "-t", "fuse.unionfs"]);
         assert_eq!((c.spec.to_str(), c.dir.to_str()), (Some("none"), Some("/mnt")));
         assert!(c.sloppy && c.fake && c.verbose && !c.foreground && !c.serve);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn options_stand_anywhere_and_together() {
+    fn flags_may_be_combined_and_in_any_position() {
         let same = mount(&["none", "/mnt", "-s", "-v", "-o", "a"]);
         for args in [
             &["-sv", "-o", "a", "none", "/mnt"][..],
@@ -148,12 +148,12 @@ mod tests {
     }
 
     #[test]
-    fn several_o_are_one_list() {
+    fn repeated_o_flags_are_joined() {
         assert_eq!(mount(&["-o", "a", "x", "-o", "", "y", "-o", "b,c"]).options, b"a,b,c");
     }
 
     #[test]
-    fn places_may_be_any_bytes() {
+    fn paths_may_be_any_bytes() {
         let odd = OsString::from_vec(vec![b'/', 0xff]);
         let Ok(Request::Mount(c)) = parse([odd.clone(), "--".into(), "-dir".into()]) else { panic!() };
         assert_eq!(c.spec, odd);
@@ -161,9 +161,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_invalid_argument() {
         assert!(reason(&[]).contains("missing"));
-        assert!(reason(&["none"]).starts_with("none: where"));
+        assert!(reason(&["none"]).starts_with("none: the mount point is missing"));
         assert!(reason(&["a", "b", "c"]).starts_with("c: one argument too many"));
         assert!(reason(&["-x", "a", "b"]).contains("-x"));
         assert!(reason(&["--nothing", "a", "b"]).contains("--nothing"));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn help_and_version() {
+    fn help_and_version_need_no_other_arguments() {
         assert_eq!(parse(["-h".into()]), Ok(Request::Help));
         assert_eq!(parse(["a".into(), "--version".into()]), Ok(Request::Version));
     }

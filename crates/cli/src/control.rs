@@ -1,4 +1,4 @@
-//! `strata control`: commands of the server and of the layers, whatever they are.
+//! `strata control`: sends arbitrary commands to the server and the layers, and lists them.
 
 use crate::channel;
 use crate::exit::Failure;
@@ -8,33 +8,34 @@ use core::fmt::Write as _;
 use serde_json::Value;
 use std::path::Path;
 
-/// Gives a command; answers what is to be printed. An answer in JSON becomes a table, unless `json` is set.
+/// Sends a command and returns the text to print. A JSON reply becomes a table, unless `json` is
+/// set.
 ///
 /// # Errors
-/// Those of [`channel::ask`].
-pub fn give(path: &Path, command: &str, input: &[u8], json: bool) -> Result<Vec<u8>, Failure> {
-    let mut answer = channel::ask(path, command, input)?;
-    let is_json = matches!(serde_json::from_slice(&answer), Ok(Value::Object(_) | Value::Array(_)));
+/// Those of [`channel::send`].
+pub fn run(path: &Path, command: &str, input: &[u8], json: bool) -> Result<Vec<u8>, Failure> {
+    let mut reply = channel::send(path, command, input)?;
+    let is_json = matches!(serde_json::from_slice(&reply), Ok(Value::Object(_) | Value::Array(_)));
     if is_json && !json {
-        let text = String::from_utf8(answer).map_err(|error| Failure::system(error.to_string()))?;
+        let text = String::from_utf8(reply).map_err(|error| Failure::system(error.to_string()))?;
         return Ok(stats::table(&text)?.into_bytes());
     }
-    if !answer.is_empty() && !answer.ends_with(b"\n") {
-        answer.push(b'\n');
+    if !reply.is_empty() && !reply.ends_with(b"\n") {
+        reply.push(b'\n');
     }
-    Ok(answer)
+    Ok(reply)
 }
 
-/// The commands of the mount that `path` lies on, as they are to be printed.
+/// Returns the commands of the mount that contains `path`, as text to print.
 ///
 /// # Errors
-/// Those of [`channel::ask`].
+/// Those of [`channel::send`].
 pub fn list(path: &Path, json: bool) -> Result<Vec<u8>, Failure> {
     let text = channel::text(path, channel::COMMANDS)?;
     if json {
         return Ok(format!("{text}\n").into_bytes());
     }
-    let wrong = || Failure::system(format!("{}: the server's answer can't be read; --json prints it", path.display()));
+    let wrong = || Failure::system(format!("{}: the server's reply can't be parsed; --json prints it", path.display()));
     described(&text).map(String::into_bytes).ok_or_else(wrong)
 }
 
@@ -44,7 +45,7 @@ fn described(json: &str) -> Option<String> {
     for command in &commands {
         let field = |name: &str| command.get(name)?.as_str();
         let who = match field("who")? {
-            "owner" => "Root and the user who mounted: ",
+            "owner" => "Root and the mounting user: ",
             _ => "",
         };
         let mut help = String::new();
@@ -59,14 +60,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_listed_with_who_may_give_them() {
+    fn commands_are_listed_with_their_permissions() {
         let json =
             r#"[{"name":"server.info","who":"anyone","help":"Answers."},{"name":"a.b","who":"owner","help":"Does."}]"#;
         let listed = described(json).unwrap();
-        assert_eq!(
-            listed,
-            "  server.info         Answers.\n  a.b                 Root and the user who mounted: Does.\n"
-        );
+        assert_eq!(listed, "  server.info         Answers.\n  a.b                 Root and the mounting user: Does.\n");
         assert_eq!(described("[{}]"), None);
         assert_eq!(described("{"), None);
     }

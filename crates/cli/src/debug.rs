@@ -1,4 +1,5 @@
-//! `strata debug`, and the server's command `server.debug`: the level of its log, read and set while it serves.
+//! `strata debug` and the server command `server.debug`: read and set the log level of a running
+//! server.
 
 use crate::channel::{self, DEBUG};
 use crate::exit::Failure;
@@ -10,45 +11,45 @@ use std::path::Path;
 use std::sync::Arc;
 use vnode::Who;
 
-/// The level of the mount that `path` lies on.
+/// Returns the log level of the mount that contains `path`.
 ///
 /// # Errors
-/// Where there is no mount of Strata.
+/// The path is not on a Strata mount.
 pub fn level(path: &Path) -> Result<String, Failure> {
-    let answer: Value = serde_json::from_str(&channel::text(path, DEBUG)?).unwrap_or_default();
-    let level = answer.get("level").and_then(Value::as_str);
+    let reply: Value = serde_json::from_str(&channel::text(path, DEBUG)?).unwrap_or_default();
+    let level = reply.get("level").and_then(Value::as_str);
     level.map(str::to_owned).ok_or_else(|| channel::failure(path, DEBUG, Error::Garbled))
 }
 
-/// Sets it.
+/// Sets the log level of the mount that contains `path`.
 ///
 /// # Errors
-/// There is no such level; it is not this user's mount; there is no mount of Strata.
+/// There is no such level; the user has no permission; the path is not on a Strata mount.
 pub fn set_level(path: &Path, level: &str) -> Result<(), Failure> {
     let number = number_of(level)
-        .ok_or_else(|| Failure::usage(format!("{level:?} is no level: it is one of {}", LEVELS.join(", "))))?;
+        .ok_or_else(|| Failure::usage(format!("{level:?}: no such log level; use one of {}", LEVELS.join(", "))))?;
     let name = LEVELS.get(number).copied().unwrap_or_default();
     match channel::call(path, DEBUG, name.as_bytes()) {
         Ok(_) => Ok(()),
         Err(Error::Refused(Errno::PERM)) => {
-            Err(Failure::usage(format!("{}: only root and the user who mounted it may set the level", path.display())))
+            Err(Failure::usage(format!("{}: only root and the mounting user may set the log level", path.display())))
         }
         Err(error) => Err(channel::failure(path, DEBUG, error)),
     }
 }
 
-/// The number of a level that is given by name or by number.
+/// Returns the index of a level, which is given by name or by index.
 fn number_of(level: &str) -> Option<usize> {
     LEVELS.iter().position(|name| *name == level).or_else(|| level.parse().ok().filter(|n| *n < LEVELS.len()))
 }
 
-/// The command, for a server.
+/// Returns the server command.
 #[must_use]
 pub fn command(level: Arc<Level>) -> server::Command {
     let is = vnode::Command {
         name: DEBUG,
-        help: "Answers as JSON the level of the server's log. With off, error, warn, info, debug or trace as input, root and \
-               the user who mounted set it.",
+        help: "Returns the server's log level as JSON. With off, error, warn, info, debug or trace as input, sets it; only for \
+               root and the mounting user.",
         who: Who::Anyone,
     };
     let run = move |given: &server::Invocation<'_>| {

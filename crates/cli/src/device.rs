@@ -1,39 +1,39 @@
-//! Can this user mount a FUSE file system at all?
+//! Checks that this user can mount FUSE file systems.
 
 use crate::exit::Failure;
-use crate::place::reason;
+use crate::host_dir::reason;
 use rustix::fs::{Access, AtFlags, CWD};
 use rustix::io::Errno;
 use std::path::Path;
 
 const DEVICE: &str = "/dev/fuse";
-const BY_USERS: &str = "fusermount3";
+const FUSERMOUNT: &str = "fusermount3";
 
-/// Looks for the device and, for a user, for the program that mounts for users.
+/// Checks access to the device and, for users other than root, the presence of fusermount3.
 ///
 /// # Errors
-/// Names what is missing and how to get it.
+/// Names the missing device or program and the remedy.
 pub fn check() -> Result<(), Failure> {
     match rustix::fs::accessat(CWD, DEVICE, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS) {
         Ok(()) => {}
         Err(Errno::NOENT) => {
             return Err(Failure::system(format!(
-                "{DEVICE}: no such device; load the module with `modprobe fuse`, or give it to the container (--device {DEVICE})"
+                "{DEVICE}: no such device; load the module with `modprobe fuse`, or pass it to the container (--device {DEVICE})"
             )));
         }
         Err(errno @ (Errno::ACCESS | Errno::PERM)) => {
             return Err(Failure::usage(format!(
-                "{DEVICE}: {}; mount as root, or let this user read and write it",
+                "{DEVICE}: {}; mount as root, or permit this user to read and write it",
                 reason(errno)
             )));
         }
         Err(errno) => return Err(Failure::system(format!("{DEVICE}: {}", reason(errno)))),
     }
-    if rustix::process::geteuid().is_root() || has_program(BY_USERS) {
+    if rustix::process::geteuid().is_root() || has_program(FUSERMOUNT) {
         return Ok(());
     }
     Err(Failure::system(format!(
-        "{BY_USERS}: not found, and only root mounts without it; install it (apt-get install fuse3) or mount as root"
+        "{FUSERMOUNT}: not found, but required for users other than root; install it (apt-get install fuse3) or mount as root"
     )))
 }
 
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_looked_for() {
+    fn programs_are_found_in_path() {
         assert!(has_program("sh"));
         assert!(!has_program("no-such-program-anywhere"));
     }

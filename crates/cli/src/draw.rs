@@ -1,4 +1,5 @@
-//! `strata stack`: the layers of a mount, drawn from the top, with what they do.
+//! `strata stack`: draws the layers of a mount from the top, with their operation counts and
+//! latency.
 
 use crate::exit::Failure;
 use core::fmt::Write as _;
@@ -7,7 +8,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A stack, as its server described it at some moment.
+/// A snapshot of a stack, as its server reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
     pid: u64,
@@ -19,11 +20,11 @@ struct Layer {
     name: String,
     options: String,
     figures: Option<Figures>,
-    /// What it stands on, if it is the last: modes, and what they are of.
+    /// For the last layer, the branches or the directory below it, each with its mode.
     below: Vec<(String, Below)>,
 }
 
-/// What the last layer of a stack stands on.
+/// A branch or directory below the last layer of a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Below {
     /// A directory, by its path.
@@ -38,23 +39,23 @@ struct Figures {
     failed: u64,
     inclusive: u64,
     exclusive: u64,
-    /// By operation: how often, how long.
+    /// Count and time in nanoseconds, by operation.
     each: BTreeMap<String, (u64, u64)>,
 }
 
 impl Picture {
-    /// Reads a server's answer.
+    /// Parses the reply to `server.stack`.
     ///
     /// # Errors
-    /// It is none.
+    /// The reply is malformed.
     pub fn read(json: &str) -> Result<Self, Failure> {
-        let wrong = || Failure::system("the server's answer can't be read; --json prints it");
+        let wrong = || Failure::system("the server's reply can't be parsed; --json prints it");
         let stack: Value = serde_json::from_str(json).map_err(|_| wrong())?;
         let layers = Layer::read_all(&stack).ok_or_else(wrong)?;
         Ok(Self { pid: stack.get("pid").and_then(Value::as_u64).ok_or_else(wrong)?, layers })
     }
 
-    /// What was done since an earlier moment.
+    /// Returns the figures of the interval since an earlier snapshot.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut new = self.clone();
@@ -62,7 +63,7 @@ impl Picture {
         new
     }
 
-    /// The drawing. `span`: the time that the figures are of, if not since the mount.
+    /// Returns the drawing. `span` is the interval of the figures; `None` means since the mount.
     #[must_use]
     pub fn draw(&self, mount: &Path, span: Option<Duration>) -> String {
         let mut out = format!("{}  (server {})", mount.display(), self.pid);
@@ -75,7 +76,7 @@ impl Picture {
             let _ = writeln!(out, "{line}");
         }
         if self.layers.iter().all(|layer| layer.figures.is_none()) {
-            out.push_str("Not measured: mount with the option meter=on.\n");
+            out.push_str("No measurements: mount with the option meter=on.\n");
         }
         out
     }
@@ -94,7 +95,8 @@ fn subtract(now: &mut [Layer], before: &[Layer]) {
     }
 }
 
-/// The lines of a stack. `whole`: the time of all that was done on the mount, in nanoseconds.
+/// Returns the lines of a stack. `whole` is the time of all operations on the mount, in
+/// nanoseconds.
 fn draw(layers: &[Layer], whole: u64) -> Vec<String> {
     let last = layers.len().saturating_sub(1);
     layers.iter().enumerate().flat_map(|(i, layer)| layer.draw(i == 0, i == last, whole)).collect()
@@ -197,7 +199,7 @@ impl Figures {
     }
 }
 
-/// 1,234,567
+/// Formats a number with thousands separators: 1,234,567.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -210,7 +212,7 @@ fn grouped(number: u64) -> String {
     out
 }
 
-/// Three digits and a unit.
+/// Formats a time with three significant digits and a unit.
 fn time(nanos: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")];
     let Some((size, unit)) = UNITS.into_iter().find(|(size, _)| nanos >= *size) else { return format!("{nanos} ns") };
@@ -282,17 +284,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_measured_is_said_to_be() {
+    fn missing_measurements_are_reported() {
         let json = r#"{"pid":7,"layers":[{"name":"directory","options":"","directories":[{"path":"/a","mode":"rw","fd":9}]}]}"#;
         let drawn = Picture::read(json).unwrap().draw(Path::new("/mnt"), None);
         assert!(
-            drawn.ends_with("└─ directory\n     rw     /a\nNot measured: mount with the option meter=on.\n"),
+            drawn.ends_with("└─ directory\n     rw     /a\nNo measurements: mount with the option meter=on.\n"),
             "{drawn}"
         );
     }
 
     #[test]
-    fn a_span_has_only_what_is_new() {
+    fn an_interval_has_only_new_operations() {
         let before = Picture::read(JSON).unwrap();
         let none = before.since(&before).draw(Path::new("/mnt"), Some(Duration::from_secs(2)));
         assert!(none.starts_with("/mnt  (server 7)  in 2.00 s\n"), "{none}");
@@ -300,14 +302,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_stack_is_refused() {
+    fn malformed_replies_are_refused() {
         for bad in ["", "{}", r#"{"pid":1,"layers":[{}]}"#, r#"{"layers":[]}"#] {
             assert!(Picture::read(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn numbers_are_readable() {
+    fn numbers_are_grouped_and_times_have_units() {
         assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!(
             [0, 999, 1000, 12_340, 123_400, 9_990_000, 61_000_000_000].map(time),

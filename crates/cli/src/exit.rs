@@ -1,57 +1,58 @@
-//! Exit statuses, all of them, and the error that carries one.
+//! All exit statuses, and the error type that carries one.
 
 use core::fmt;
 use std::process::ExitCode;
 
-/// How a command ends. The mount helpers use the statuses of mount(8), `strata` those that apply.
+/// Exit status of a command. The mount helpers use the statuses of mount(8); `strata` uses those
+/// that apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// It worked: for a mount helper, the mount can be used.
+    /// Success. For a mount helper: the mount is usable.
     Success = 0,
-    /// A wrong command line, or one that this user may not give.
+    /// Invalid command line, or no permission.
     Usage = 1,
-    /// The system lacks something: a device, memory, a process.
+    /// System error: a device, memory or process is not available.
     System = 2,
-    /// A fault in the program itself.
+    /// A bug in the program.
     Internal = 4,
-    /// Stopped by a signal before it was done.
+    /// Interrupted by a signal before it was done.
     Interrupted = 8,
-    /// The mount failed: a directory that can't be used, or the kernel said no.
+    /// The mount failed: a directory is unusable, or the kernel refused.
     Mount = 32,
     /// `strata check`: wrong arguments.
     CheckUsage = 16,
-    /// `strata lower`: the command was found and can't be run.
+    /// `strata lower`: the command exists but can't be executed.
     NotExecutable = 126,
-    /// `strata lower`: there is no such command.
+    /// `strata lower`: the command does not exist.
     NotFound = 127,
 }
 
 impl Exit {
-    /// Every status of a mount with its meaning, for the manual pages.
+    /// The statuses of the mount helpers with their meanings, for the manual pages.
     pub const TABLE: &[(Self, &str)] = &[
-        (Self::Success, "success: the file system is mounted and can be used"),
-        (Self::Usage, "incorrect command line or options, or no permission"),
-        (Self::System, "the system lacks something that is needed: /dev/fuse, fusermount3, memory, a process"),
-        (Self::Internal, "a fault in the program"),
-        (Self::Interrupted, "interrupted before the mount was done"),
-        (Self::Mount, "the mount failed: a branch or the mount point can't be used, or the kernel refused"),
+        (Self::Success, "success: the file system is mounted and usable"),
+        (Self::Usage, "invalid command line or options, or no permission"),
+        (Self::System, "system error: /dev/fuse, fusermount3, memory or a process is not available"),
+        (Self::Internal, "a bug in the program"),
+        (Self::Interrupted, "interrupted before the file system was mounted"),
+        (Self::Mount, "the mount failed: a branch or the mount point is unusable, or the kernel refused"),
     ];
 
-    /// `strata check`, as fsck(8): damage was repaired.
+    /// `strata check`: damage was repaired. The values are those of fsck(8).
     pub const REPAIRED: Self = Self::Usage;
-    /// `strata check`: damage is left.
+    /// `strata check`: some damage could not be repaired.
     pub const DAMAGED: Self = Self::Internal;
-    /// `strata check`: something could not be checked.
+    /// `strata check`: some files could not be checked.
     pub const NOT_CHECKED: Self = Self::Interrupted;
 
-    /// The number.
+    /// Returns the numeric status.
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// The status of that number.
+    /// Returns the mount helper's status with this number.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::TABLE.iter().map(|&(exit, _)| exit).find(|exit| exit.code() == code)
@@ -64,33 +65,34 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command failed: one line that names the path or option, the reason and the way out, and the exit status.
+/// A failed command: an exit status, and one line that names the path or option, the reason and the
+/// remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The exit status.
     pub exit: Exit,
-    /// The line, without the program's name and without an end of line.
+    /// The line, without the program's name and without a newline.
     pub reason: String,
 }
 
 impl Failure {
-    /// A wrong command line, or no permission.
+    /// Returns a failure with status [`Exit::Usage`].
     pub fn usage(reason: impl Into<String>) -> Self {
         Self { exit: Exit::Usage, reason: reason.into() }
     }
 
-    /// The same with another reason, made of this one.
+    /// Returns this failure with its reason transformed.
     #[must_use]
     pub fn map(self, reason: impl FnOnce(String) -> String) -> Self {
         Self { reason: reason(self.reason), ..self }
     }
 
-    /// Something that the system lacks.
+    /// Returns a failure with status [`Exit::System`].
     pub fn system(reason: impl Into<String>) -> Self {
         Self { exit: Exit::System, reason: reason.into() }
     }
 
-    /// A mount that failed.
+    /// Returns a failure with status [`Exit::Mount`].
     pub fn mount(reason: impl Into<String>) -> Self {
         Self { exit: Exit::Mount, reason: reason.into() }
     }

@@ -1,23 +1,23 @@
-//! The options that mount(8) has for every file system: those that are flags of mount(2), and those that concern only
-//! mount(8), fstab(5) and systemd.
+//! The options that mount(8) defines for every file system: flags of mount(2), and options that
+//! only mount(8), fstab(5) and systemd interpret.
 
 use rustix::mount::MountFlags;
 
-/// What a general option does to the flags of mount(2).
+/// Effect of a general option on the flags of mount(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Sets these.
+    /// Sets the flags.
     Set(MountFlags),
-    /// Clears these.
+    /// Clears the flags.
     Clear(MountFlags),
-    /// Clears the first, then sets the second.
+    /// Clears the first flags, then sets the second.
     Change(MountFlags, MountFlags),
-    /// Nothing that a helper has to do.
+    /// No effect in a mount helper.
     Nothing,
 }
 
 impl Effect {
-    /// The flags after it.
+    /// Returns `flags` with the effect applied.
     #[must_use]
     pub fn apply(self, flags: MountFlags) -> MountFlags {
         match self {
@@ -29,7 +29,7 @@ impl Effect {
     }
 }
 
-/// What the general option of that name does; `None` if there is none of that name.
+/// Returns the effect of a general option, or `None` if `name` is not one.
 #[must_use]
 pub fn effect(name: &str) -> Option<Effect> {
     use Effect::{Change, Clear, Nothing, Set};
@@ -62,7 +62,8 @@ pub fn effect(name: &str) -> Option<Effect> {
         "nosymfollow" => Set(F::NOSYMFOLLOW),
         "symfollow" => Clear(F::NOSYMFOLLOW),
         "defaults" => Clear(F::RDONLY | F::NOSUID | F::NODEV | F::NOEXEC | F::SYNCHRONOUS),
-        // Whoever may let others mount does not trust what they mount.
+        // The administrator lets unprivileged users mount, so the contents are untrusted: mount(8)
+        // implies these flags.
         "user" | "users" => Set(F::NOSUID.union(F::NODEV).union(F::NOEXEC)),
         "owner" | "group" => Set(F::NOSUID.union(F::NODEV)),
         "auto" | "noauto" | "nouser" | "nousers" | "noowner" | "nogroup" | "_netdev" | "nofail" | "comment"
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_for_a_helper_does_nothing() {
+    fn options_for_mount_8_and_systemd_have_no_effect() {
         for name in ["auto", "noauto", "_netdev", "nofail", "x-systemd.automount", "X-mount.mkdir", "x-", "comment"] {
             assert_eq!(effect(name), Some(Effect::Nothing), "{name}");
         }
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_and_group_are_not_trusted() {
+    fn owner_and_group_imply_nosuid_and_nodev() {
         for name in ["owner", "group"] {
             assert_eq!(after(&[name]), MountFlags::NOSUID | MountFlags::NODEV);
         }

@@ -1,10 +1,10 @@
-//! A helper of mount(8), from its arguments to the end of the mount.
+//! The helper of mount(8), from its arguments to the end of the mount.
 
-use crate::atime::Bottoms;
+use crate::atime::WritableDirs;
 use crate::cmdline::{self, Cmdline, Request};
 use crate::exit::{Exit, Failure};
+use crate::host_dir::{HostDir, Role};
 use crate::options::{self, Options, Type};
-use crate::place::{Place, Role};
 use crate::signals::{self, Stop};
 use crate::stack::{Ready, Stack};
 use crate::{background, debug, device, logging, man, process, remount};
@@ -14,7 +14,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Runs the helper of a type.
+/// Runs the helper of a type and returns its exit status.
 #[must_use]
 pub fn run(kind: Type, args: &[OsString]) -> Exit {
     let program = args.first().map_or_else(|| format!("mount.{}", kind.name()), base_name);
@@ -36,7 +36,7 @@ fn dispatch(kind: Type, program: &str, args: &[OsString]) -> Result<(), Failure>
         Request::Help => say(&man::help(kind)),
         Request::Version => say(&format!("{program} (Strata) {}\n", env!("CARGO_PKG_VERSION"))),
         Request::Mount(cmdline) if cmdline.serve => {
-            // Whoever started this process prints the reason.
+            // The parent prints the reason.
             if let Err(failure) = serve_in_background(kind, program, &cmdline) {
                 background::failed(&failure);
                 std::process::exit(failure.exit.code().into());
@@ -65,7 +65,7 @@ fn mount(kind: Type, program: &str, cmdline: &Cmdline, args: &[OsString]) -> Res
     }
     if cmdline.verbose {
         let spec = cmdline.spec.to_string_lossy();
-        let fake = if cmdline.fake { " (fake: nothing done)" } else { "" };
+        let fake = if cmdline.fake { " (fake: not mounted)" } else { "" };
         return say(&format!("{program}: {spec} mounted on {}.{fake}\n", cmdline.dir.display()));
     }
     Ok(())
@@ -94,44 +94,45 @@ fn say(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// A mount that nothing seen so far stands in the way of.
+/// A mount that has passed all checks.
 struct Plan {
     kind: Type,
     options: Options,
     source: OsString,
     stack: Stack,
-    point: Place,
+    point: HostDir,
 }
 
 impl Plan {
     fn check(kind: Type, cmdline: &Cmdline, options: Options) -> Result<Self, Failure> {
         let stack = Stack::check(kind, cmdline, &options)?;
-        let point = Place::open(Role::MountPoint, &cmdline.dir)?;
+        let point = HostDir::open(Role::MountPoint, &cmdline.dir)?;
         stack.check_again(&point)?;
         device::check()?;
         let source = source(kind, cmdline, &options);
         Ok(Self { kind, options, source, stack, point })
     }
 
-    /// Mounts, says so, and serves until it is unmounted.
+    /// Mounts, reports readiness, and serves until unmounted.
     fn serve(self, program: &str, in_background: bool) -> Result<(), Failure> {
-        let wanted = logging::Wanted {
+        let log_options = logging::LogOptions {
             level: self.options.log,
             file: self.options.logfile.as_deref(),
             background: in_background,
             last_resort: self.stack.warns(),
         };
-        let level = logging::start(program, &wanted)?;
+        let level = logging::start(program, &log_options)?;
         std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
         let stop = Stop::on_signals(in_background)?;
-        process::settle(program);
+        process::configure(program);
         let mut config = self.stack.config(&self.options, &self.point, &self.source, self.kind);
         let Ready { layer, report, written } = self.stack.build(&self.options)?;
-        config.commands = vec![report.command(), debug::command(level), Bottoms(written).command()];
+        config.commands = vec![report.command(), debug::command(level), WritableDirs(written).command()];
         let mounted = server::mount(layer, &config).map_err(|error| refused(&self.point, &error))?;
         let mounted = Arc::new(mounted);
         let point = self.point.real.clone();
-        // From here on neither the directories' nor the mount point's descriptors pin anything.
+        // Closes the descriptors of the directories and of the mount point, so that they pin
+        // nothing.
         drop(self);
         tracing::info!("{} mounted by {program}", point.display());
         if stop.arm(&mounted) {
@@ -147,24 +148,22 @@ impl Plan {
     }
 }
 
-/// What df(1) and findmnt(8) show as the source.
+/// Returns the source that df(1) and findmnt(8) show.
 fn source(kind: Type, cmdline: &Cmdline, options: &Options) -> OsString {
     if let Some(name) = options.fsname.as_ref().filter(|name| !name.is_empty()) {
         return name.clone();
     }
-    // mount -a knows a mounted line of fstab by its source.
+    // mount -a recognizes a mounted line of fstab by its source.
     let given = &cmdline.spec;
-    let stands_for_nothing = given.is_empty() || (given == "none" && !matches!(kind, Type::Stack));
-    if stands_for_nothing { kind.name().into() } else { given.clone() }
+    let is_placeholder = given.is_empty() || (given == "none" && !matches!(kind, Type::Stack));
+    if is_placeholder { kind.name().into() } else { given.clone() }
 }
 
-fn refused(point: &Place, error: &fuse::MountError) -> Failure {
+fn refused(point: &HostDir, error: &fuse::MountError) -> Failure {
     let not_permitted = matches!(error.errno(), Some(Errno::PERM | Errno::ACCESS));
-    let (exit, way_out) = match not_permitted {
-        true => {
-            (Exit::Usage, "; mount as root, in a container with CAP_SYS_ADMIN, or as a user who owns the mount point")
-        }
+    let (exit, remedy) = match not_permitted {
+        true => (Exit::Usage, "; mount as root, in a container with CAP_SYS_ADMIN, or as the owner of the mount point"),
         false => (Exit::Mount, ""),
     };
-    Failure { exit, reason: format!("{point}: {error}{way_out}").replace('\n', " ") }
+    Failure { exit, reason: format!("{point}: {error}{remedy}").replace('\n', " ") }
 }

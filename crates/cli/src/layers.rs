@@ -1,4 +1,4 @@
-//! `strata layers`: what a stack can be made of.
+//! `strata layers`: the available layers and their options.
 
 use crate::exit::Failure;
 use crate::man::item;
@@ -10,33 +10,33 @@ use stack::LayerType;
 use stack::suggest::nearest;
 use std::path::Path;
 
-/// How the list is wanted.
+/// Output format of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// For people.
+pub enum Format {
+    /// Plain text.
     Text,
-    /// For programs.
+    /// JSON.
     Json,
-    /// A name a line: the types that mount(8) can be given.
+    /// The types for mount -t, one name per line.
     Names,
 }
 
-/// The list, or what there is to say about one of them.
+/// Returns the list of layers, or the description of the layer `name`.
 ///
 /// # Errors
-/// There is none of that name.
-pub fn list(name: Option<&str>, form: Form) -> Result<String, Failure> {
+/// There is no layer of that name.
+pub fn list(name: Option<&str>, form: Format) -> Result<String, Failure> {
     let chosen: Vec<Type> = match name {
         None => Type::all().collect(),
         Some(name) => vec![find(name)?],
     };
     Ok(match form {
-        Form::Names => chosen.iter().fold(String::new(), |out, kind| out + kind.name() + "\n"),
-        Form::Json => {
+        Format::Names => chosen.iter().fold(String::new(), |out, kind| out + kind.name() + "\n"),
+        Format::Json => {
             format!("{}\n", json!(chosen.iter().filter(|kind| is_part(**kind)).map(describe).collect::<Vec<_>>()))
         }
-        Form::Text if name.is_some() => chosen.iter().map(|kind| in_full(*kind, name)).collect(),
-        Form::Text => overview(),
+        Format::Text if name.is_some() => chosen.iter().map(|kind| in_full(*kind, name)).collect(),
+        Format::Text => overview(),
     })
 }
 
@@ -46,27 +46,27 @@ fn find(name: &str) -> Result<Type, Failure> {
     }
     Type::of(name).filter(|kind| is_part(*kind)).ok_or_else(|| {
         if name.ends_with(".so") {
-            let way_out = suggest_path(name).unwrap_or_else(|| format!("write ./{name} or /DIR/{name}"));
-            return Failure::usage(format!("{name}: a layer in a file is named by a path with a slash: {way_out}"));
+            let remedy = suggest_path(name).unwrap_or_else(|| format!("write ./{name} or /DIR/{name}"));
+            return Failure::usage(format!("{name}: a layer in a file needs a path with a slash: {remedy}"));
         }
         let known = Type::all().filter(|kind| is_part(*kind)).map(Type::name);
-        let way_out = nearest(name, known)
-            .map_or_else(|| "strata layers lists them".to_owned(), |near| format!("did you mean {near}?"));
-        Failure::usage(format!("there is no layer {name:?}: {way_out}"))
+        let remedy =
+            nearest(name, known).map_or_else(|| "see strata layers".to_owned(), |near| format!("did you mean {near}?"));
+        Failure::usage(format!("no such layer {name:?}: {remedy}"))
     })
 }
 
-/// Can it be a part of a stack?
+/// Whether the type can be a part of a stack.
 const fn is_part(kind: Type) -> bool {
     !matches!(kind, Type::Stack)
 }
 
-/// Does it stand on branches, and end a stack?
+/// Whether the layer is over branches, which makes it the last part of a stack.
 fn is_over_branches(kind: Type) -> bool {
     kind.layer().and_then(LayerType::branches).is_some()
 }
 
-/// What it is, in a line.
+/// Returns a description of the type in one line.
 const fn about(kind: Type) -> &'static str {
     match kind {
         Type::Stack => "any stack",
@@ -87,8 +87,8 @@ fn overview() -> String {
     let (over, layers): (Vec<_>, Vec<_>) =
         Type::all().filter(|kind| is_part(*kind)).partition(|kind| is_over_branches(*kind));
     for (title, kinds) in [
-        ("Layers, each over what is below it", layers),
-        ("Over branches (directories, or stacks in brackets), at the bottom", over),
+        ("Layers over one other layer or directory", layers),
+        ("Layers over branches (directories, or stacks in brackets); the last part of a stack", over),
     ] {
         let _ = writeln!(out, "{title}:");
         for kind in kinds {
@@ -99,18 +99,21 @@ fn overview() -> String {
         }
         out.push('\n');
     }
-    out.push_str("strata layers NAME explains one. A stack: strata mount 'wrapfs / /srv/data' /mnt\n");
+    out.push_str(
+        "strata layers NAME describes one layer. Example of a stack: strata mount 'wrapfs / /srv/data' /mnt\n",
+    );
     out
 }
 
-/// `given`: as it was asked for, which for one that is loaded is its path.
+/// Describes one type with all of its options. `given` is the name or, for a loaded layer, the path
+/// that the user passed.
 fn in_full(kind: Type, given: Option<&str>) -> String {
     let mut out = format!("{}: {}\n\n", kind.name(), about(kind));
     for spec in kind.own() {
         item(&mut out, &spec.usage(), spec.help);
     }
     if kind.own().is_empty() {
-        out.push_str("  It has no options of its own.\n");
+        out.push_str("  This layer has no options.\n");
     }
     let _ = match kind {
         _ if is_over_branches(kind) => writeln!(out, "\nSee mount.{}(8).", kind.name()),
@@ -131,26 +134,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_layer_is_listed_in_every_form() {
-        let text = list(None, Form::Text).unwrap();
-        let names = list(None, Form::Names).unwrap();
-        let json: serde_json::Value = serde_json::from_str(&list(None, Form::Json).unwrap()).unwrap();
+    fn every_layer_is_listed_in_every_format() {
+        let text = list(None, Format::Text).unwrap();
+        let names = list(None, Format::Names).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&list(None, Format::Json).unwrap()).unwrap();
         for kind in Type::all() {
             assert!(names.lines().any(|line| line == kind.name()));
             if is_part(kind) {
                 assert!(text.contains(&format!("\n  {}", kind.name())), "{}", kind.name());
                 assert!(json.as_array().unwrap().iter().any(|entry| entry["name"] == kind.name()));
-                let full = list(Some(kind.name()), Form::Text).unwrap();
+                let full = list(Some(kind.name()), Format::Text).unwrap();
                 assert!(kind.own().iter().all(|spec| full.contains(&spec.usage())), "{full}");
             }
         }
     }
 
     #[test]
-    fn what_there_is_not_is_named() {
-        let reason = |name| list(Some(name), Form::Text).unwrap_err().reason;
-        assert_eq!(reason("wrapsf"), "there is no layer \"wrapsf\": did you mean wrapfs?");
-        assert!(reason("strata").contains("strata layers lists them"));
+    fn unknown_layers_are_reported() {
+        let reason = |name| list(Some(name), Format::Text).unwrap_err().reason;
+        assert_eq!(reason("wrapsf"), "no such layer \"wrapsf\": did you mean wrapfs?");
+        assert!(reason("strata").contains("see strata layers"));
         assert!(reason("upper.so").ends_with("with a slash: write ./upper.so or /DIR/upper.so"));
     }
 }

@@ -1,10 +1,10 @@
-//! The directories of the host that a stack stands on: found before anything is opened, opened when
-//! the stack is put together.
+//! The host directories at the bottom of a stack. They are checked before any layer is opened, and
+//! opened when the stack is assembled.
 
 use crate::atime;
 use crate::exit::Failure;
+use crate::host_dir::{HostDir, Role, reason};
 use crate::options::Options;
-use crate::place::{Place, Role, reason};
 use crate::report::Directory;
 use core::time::Duration;
 use hostfs::{HostFs, HostOptions};
@@ -16,18 +16,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use vnode::Layer as _;
 
-/// So long a server is waited for that writes to a directory.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for another server to release its claim on a directory.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How the directories of a mount are opened.
+/// Options for opening the directories of a mount.
 #[derive(Clone, Copy, Debug)]
-pub struct Manner {
+pub struct LeafOptions {
     cache: Option<Duration>,
     flags: MountFlags,
 }
 
-impl Manner {
-    /// As the mount's options say.
+impl LeafOptions {
+    /// Returns those that follow from the mount's options.
     #[must_use]
     pub const fn of(options: &Options) -> Self {
         Self { cache: options.cache, flags: options.flags }
@@ -35,133 +35,133 @@ impl Manner {
 
     fn host(&self, read_only: bool) -> HostOptions {
         let host = HostOptions { read_only, ..HostOptions::default() };
-        // Whoever wants to see at once what others change below wants no cache here either.
-        let name_cache_ttl = self.cache.map_or(host.name_cache_ttl, |cache| cache.min(host.name_cache_ttl));
-        HostOptions { name_cache_ttl, ..host }
+        // A shorter cache= also limits this cache, so that out-of-band changes become visible in
+        // time.
+        let believed = self.cache.map_or(host.believed, |cache| cache.min(host.believed));
+        HostOptions { believed, ..host }
     }
 }
 
-/// Why something could not be opened: for who mounts, and for a layer that opens its branches
-/// itself.
+/// A failure to open a directory or layer, for the mounting user and for layers that reopen their
+/// branches.
 #[derive(Clone, Debug)]
-pub struct Refused {
-    /// The sentence and the status.
+pub struct OpenFailure {
+    /// The message and the exit status.
     pub failure: Failure,
-    /// The error.
+    /// The error number.
     pub errno: Errno,
-    /// Is it a directory that can't be opened? Otherwise it is a layer that can't be put on what is
-    /// below it.
+    /// Whether a directory could not be opened. Otherwise a layer failed.
     pub is_directory: bool,
 }
 
 /// A directory at the bottom of a stack.
 #[derive(Debug)]
 pub struct Leaf {
-    /// As it was written; absolute where nothing may touch it yet.
+    /// The path as given; made absolute for directories that are opened late.
     given: PathBuf,
     role: Role,
-    /// Is it never changed?
+    /// Whether it is never changed.
     read_only: bool,
-    /// No other server may write to it at the same time.
+    /// Whether concurrent writes by another server must be excluded.
     claimed: bool,
     found: Found,
-    /// The server's descriptor, if it has one for good.
+    /// The server's descriptor, if it is open for the life of the mount.
     fd: OnceLock<i32>,
 }
 
-/// When a directory is looked for.
+/// When a directory is resolved.
 #[derive(Debug)]
 enum Found {
-    /// At once, so that what is wrong with it is said.
-    Now(OnceLock<Place>),
-    /// When its layer asks for it, each time: it may be away, or hang.
-    Late(Memory),
+    /// At once, to report errors before the mount.
+    Now(OnceLock<HostDir>),
+    /// Whenever its layer opens it, since it may be unreachable or hang.
+    Late(PathHistory),
 }
 
 impl Leaf {
-    /// A directory that must be there.
+    /// Returns a directory that must exist at mount time.
     #[must_use]
     pub fn new(role: Role, given: PathBuf, read_only: bool) -> Self {
         let found = Found::Now(OnceLock::new());
         Self { given, role, read_only, claimed: false, found, fd: OnceLock::new() }
     }
 
-    /// A directory that is not touched before its layer wants it. It is never changed.
+    /// Returns a directory that is not accessed before its layer opens it. It is never changed.
     ///
     /// # Errors
-    /// The path is empty, or there is no working directory that it could count from.
+    /// The path is empty, or it is relative and the working directory is unavailable.
     pub fn late(given: &Path) -> std::io::Result<Self> {
-        let found = Found::Late(Memory::default());
+        let found = Found::Late(PathHistory::default());
         let given = std::path::absolute(given)?;
         Ok(Self { given, role: Role::Branch, read_only: true, claimed: false, found, fd: OnceLock::new() })
     }
 
-    /// One to which no other server may write at the same time.
+    /// Sets whether the directory is claimed: no other server may write to it at the same time.
     #[must_use]
     pub fn claimed(self, claimed: bool) -> Self {
         Self { claimed: claimed && !self.read_only, ..self }
     }
 
-    /// Finds it, unless that has to wait.
+    /// Resolves the directory, unless it is opened late.
     ///
     /// # Errors
-    /// Names the directory, why it can't be used and what to do about it.
+    /// Names the directory, the reason and the remedy.
     pub fn find(&self) -> Result<(), Failure> {
         if let Found::Now(place) = &self.found
             && place.get().is_none()
         {
-            let _found = place.set(Place::open(self.role, &self.given)?);
+            let _found = place.set(HostDir::open(self.role, &self.given)?);
         }
         Ok(())
     }
 
-    /// Where it was found.
+    /// Returns the resolved directory; `None` if it is opened late or not resolved yet.
     #[must_use]
-    pub fn place(&self) -> Option<&Place> {
+    pub fn place(&self) -> Option<&HostDir> {
         match &self.found {
             Found::Now(place) => place.get(),
             Found::Late(_) => None,
         }
     }
 
-    /// Can it be written?
+    /// Whether the mount writes to it.
     #[must_use]
     pub const fn is_written(&self) -> bool {
         !self.read_only
     }
 
-    /// Its path: absolute and without symbolic links, where it was found already.
+    /// Returns its path; absolute and without symbolic links if the directory is resolved.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.place().map_or(&self.given, |place| &place.real)
     }
 
-    /// As the report tells of it.
+    /// Returns its entry in the report.
     #[must_use]
     pub fn describe(&self, mode: &'static str) -> Directory {
         Directory { path: self.path().to_owned(), mode, fd: self.fd.get().copied() }
     }
 
-    /// Opens it as a layer. May hang, if it was not looked for before.
+    /// Opens it as a layer. May hang for a directory that is opened late.
     ///
     /// # Errors
     /// Names the directory and the reason.
-    pub fn open(&self, manner: &Manner) -> Result<Arc<HostFs>, Refused> {
+    pub fn open(&self, leaf_options: &LeafOptions) -> Result<Arc<HostFs>, OpenFailure> {
         let path = self.path();
-        let refused = |error: hostfs::OpenError| Refused {
+        let refused = |error: hostfs::OpenError| OpenFailure {
             failure: Failure::mount(error.to_string()),
             errno: error.errno,
             is_directory: true,
         };
-        let opened = HostFs::open(path, manner.host(self.read_only)).map_err(refused);
+        let opened = HostFs::open(path, leaf_options.host(self.read_only)).map_err(refused);
         let place = match &self.found {
             Found::Now(place) => place.get(),
-            Found::Late(memory) => {
-                return opened.and_then(|layer| memory.check(path, layer)).inspect_err(|_| memory.missed());
+            Found::Late(history) => {
+                return opened.and_then(|layer| history.check(path, layer)).inspect_err(|_| history.record_miss());
             }
         };
         let layer = opened?;
-        self.apply_access_times(&layer, manner);
+        self.apply_access_times(&layer, leaf_options);
         if let Some(place) = place.filter(|_| self.claimed) {
             claim(place, &layer);
         }
@@ -169,47 +169,51 @@ impl Leaf {
         Ok(layer)
     }
 
-    fn apply_access_times(&self, layer: &HostFs, manner: &Manner) {
-        if let Err(errno) = layer.suspend_access_times(manner.flags.contains(MountFlags::RDONLY)) {
-            tracing::debug!(%errno, "reading still moves times of access");
+    fn apply_access_times(&self, layer: &HostFs, leaf_options: &LeafOptions) {
+        if let Err(errno) = layer.suspend_access_times(leaf_options.flags.contains(MountFlags::RDONLY)) {
+            tracing::debug!(%errno, "can't suspend access-time updates");
         }
-        if let Err(errno) = layer.set_access_times(atime::of_options(manner.flags)) {
+        if let Err(errno) = layer.set_access_times(atime::of_options(leaf_options.flags)) {
             let path = self.given.display();
-            tracing::warn!("{path}: noatime, relatime and the like are as on its own mount: {}", reason(errno));
+            tracing::warn!("{path}: can't apply the access-time options; its mount's options apply: {}", reason(errno));
         }
     }
 }
 
-/// Waits until no other server writes to a directory. One that was killed, or whose mount was just
-/// unmounted, ends soon; two mounts over one branch were always up to their user.
-fn claim(place: &Place, layer: &HostFs) {
-    match layer.claim(PATIENCE) {
+/// Waits until no other server writes to a directory. A server that was killed or just unmounted
+/// exits soon. Two mounts over one branch are permitted at the user's risk, so a timeout only
+/// warns.
+fn claim(place: &HostDir, layer: &HostFs) {
+    match layer.claim(CLAIM_TIMEOUT) {
         Ok(true) => {}
-        Ok(false) => tracing::warn!("branch {}: another server still writes to it", place.given.display()),
-        Err(errno) => tracing::debug!(%errno, "branch {} can't be claimed", place.given.display()),
+        Ok(false) => tracing::warn!(
+            "branch {}: another server still writes to it; unmount one of the two",
+            place.given.display()
+        ),
+        Err(errno) => tracing::debug!(%errno, "branch {}: can't claim it", place.given.display()),
     }
 }
 
-/// What was found at a path before.
+/// Earlier results at a path.
 #[derive(Debug, Default)]
-struct Memory {
+struct PathHistory {
     /// The type of the file system there (`f_type` of statfs(2)).
     magic: OnceLock<i64>,
-    was_away: AtomicBool,
+    was_missing: AtomicBool,
 }
 
-impl Memory {
-    /// Can that be the directory? Where a network file system was, its empty mount point may be:
-    /// that has no file, and all of them would be missing.
+impl PathHistory {
+    /// Whether the directory at the path is plausible. If a network file system is not mounted, the
+    /// path leads to its empty mount point, where every file would appear to be missing.
     fn accepts(&self, magic: i64, may_hang: bool) -> bool {
         match self.magic.get() {
             Some(before) => *before == magic,
-            None => may_hang || !self.was_away.load(Ordering::Relaxed),
+            None => may_hang || !self.was_missing.load(Ordering::Relaxed),
         }
     }
 
-    fn check(&self, path: &Path, layer: Arc<HostFs>) -> Result<Arc<HostFs>, Refused> {
-        let refused = |errno| Refused {
+    fn check(&self, path: &Path, layer: Arc<HostFs>) -> Result<Arc<HostFs>, OpenFailure> {
+        let refused = |errno| OpenFailure {
             failure: Failure::mount(format!("{}: {}", path.display(), reason(errno))),
             errno,
             is_directory: true,
@@ -222,8 +226,8 @@ impl Memory {
         Ok(layer)
     }
 
-    fn missed(&self) {
-        self.was_away.store(true, Ordering::Relaxed);
+    fn record_miss(&self) {
+        self.was_missing.store(true, Ordering::Relaxed);
     }
 }
 
@@ -232,30 +236,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_mount_point_is_no_replica() {
+    fn an_empty_mount_point_is_not_accepted_as_a_replica() {
         const NFS: i64 = 0x6969;
         const EXT4: i64 = 0xef53;
-        let memory = Memory::default();
-        assert!(memory.accepts(EXT4, false));
-        memory.magic.set(NFS).unwrap();
-        assert!(memory.accepts(NFS, true) && !memory.accepts(EXT4, false));
-        let away = Memory { was_away: AtomicBool::new(true), ..Memory::default() };
+        let history = PathHistory::default();
+        assert!(history.accepts(EXT4, false));
+        history.magic.set(NFS).unwrap();
+        assert!(history.accepts(NFS, true) && !history.accepts(EXT4, false));
+        let away = PathHistory { was_missing: AtomicBool::new(true), ..PathHistory::default() };
         assert!(away.accepts(NFS, true) && !away.accepts(EXT4, false));
     }
 
     #[test]
-    fn late_directories_are_opened_when_they_are_wanted() {
-        let manner = Manner::of(&Options::default());
-        assert!(Leaf::late(&std::env::temp_dir()).unwrap().open(&manner).is_ok());
+    fn late_directories_are_opened_on_demand() {
+        let leaf_options = LeafOptions::of(&Options::default());
+        assert!(Leaf::late(&std::env::temp_dir()).unwrap().open(&leaf_options).is_ok());
         let missing = Leaf::late(&std::env::temp_dir().join("strata-no-such-replica")).unwrap();
         assert!(missing.find().is_ok());
-        assert_eq!(missing.open(&manner).unwrap_err().errno, Errno::NOENT);
+        assert_eq!(missing.open(&leaf_options).unwrap_err().errno, Errno::NOENT);
         assert!(Leaf::late(Path::new("")).is_err());
         assert_eq!(Leaf::late(Path::new("x")).unwrap().path(), std::env::current_dir().unwrap().join("x"));
     }
 
     #[test]
-    fn others_must_be_there() {
+    fn other_directories_must_exist() {
         let missing = Leaf::new(Role::Branch, "/no/such/branch".into(), false);
         assert!(missing.find().unwrap_err().reason.starts_with("branch /no/such/branch: no such directory"));
         let there = Leaf::new(Role::Bottom, "/".into(), true).claimed(true);

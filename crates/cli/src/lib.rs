@@ -1,22 +1,30 @@
-//! The commands: options become a stack of layers, and the stack a server.
+//! The command-line programs, all in one binary. It selects a program by the name in `argv[0]`:
 //!
-//! One binary has all of them and looks at the name it is called by:
+//! * `mount.TYPE` (`mount.strata`, `mount.unionfs` and so on for every layer) is a helper of
+//!   mount(8). mount(8) runs `mount.fuse.TYPE` for a remount.
+//! * `strata` mounts stacks, inspects mounts and creates layers: module [`strata`].
+//! * `usenetctl` is the same as `strata usenet`: module [`usenetctl`].
 //!
-//! * `mount.strata`, `mount.unionfs`, `mount.wrapfs` and so on for every layer (and `mount.fuse.TYPE`, which is what mount(8) runs at a
-//!   remount): helpers of mount(8). The way of a mount: [`cmdline`] reads the arguments, [`options`] the list after `-o` (the
-//!   general options: [`flags`]); escapes, options of layers and stacks in words are the crate `stack`'s; what the names stand for is in
-//!   the [`registry`]. [`background`] starts the process that serves; there [`helper`] checks the device ([`device`]) and the
-//!   [`mod@stack`], which is a [`tree`] of layers whose [`leaf`]s are directories (each at a [`place`]), builds it unless it is mounted
-//!   [`already`], mounts it, says that it is ready, and waits. [`remount`] changes flags.
-//! * `strata`: mounts, lists [`layers`], begins a [`new`] one, looks at mounts ([`stats`], [`draw`] from the server's [`report`], [`lower`], [`debug`]), and writes
-//!   manual pages and completions ([`strata`], [`man`]).
+//! A mount passes through these modules:
 //!
-//! * `usenetctl`, which is `strata usenet` as well: [`usenetctl`].
+//! 1. [`cmdline`] reads the arguments, and [`options`] the list after `-o`. [`flags`] has the
+//!    options that mount(8) defines for every file system. The crate `stack` parses escapes,
+//!    options of layers and stack descriptions; [`registry`] maps names to layers.
+//! 2. [`background`] starts the server process and waits for its result.
+//! 3. In the server process, [`helper`] checks the [`device`] and the [`mod@stack`]. A stack is a
+//!    [`tree`] of layers whose [`leaf`] nodes are host directories, each opened as a [`host_dir`].
+//! 4. [`already_mounted`] refuses a second mount of the same stack at the same place.
+//! 5. [`helper`] builds the stack, mounts it, reports readiness to the parent and waits for the
+//!    unmount.
 //!
-//! Every exit status stands in [`exit`].
+//! [`remount`] changes the flags of a mount. The subcommands of `strata` have a module each:
+//! [`layers`], [`new`], [`stats`], [`draw`] (from the server's [`report`]), [`lower`], [`debug`],
+//! [`control`], [`sync`], [`check`] and [`man`].
+//!
+//! [`exit`] lists every exit status.
 #![forbid(unsafe_code)]
 
-pub mod already;
+pub mod already_mounted;
 mod atime;
 pub mod background;
 pub mod channel;
@@ -29,6 +37,7 @@ pub mod draw;
 pub mod exit;
 pub mod flags;
 pub mod helper;
+pub mod host_dir;
 pub mod layers;
 pub mod leaf;
 pub mod logging;
@@ -37,7 +46,6 @@ pub mod man;
 pub mod mountinfo;
 pub mod new;
 pub mod options;
-pub mod place;
 pub mod process;
 pub mod progress;
 pub mod registry;
@@ -57,7 +65,7 @@ use options::Type;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 
-/// Does what the name in the first argument asks for.
+/// Runs the program that the first argument names.
 #[must_use]
 pub fn run(args: &[OsString]) -> Exit {
     if args.first().is_some_and(|name| usenetctl::is_called(name.as_bytes())) {

@@ -1,6 +1,7 @@
-//! Where log lines go: stderr in the foreground; in the background the journal, or syslog where there is none. While
-//! a mount is being made, warnings go to stderr too, so that whoever mounts reads them. A layer that is there to warn
-//! ([`stack::Needs::warns`]) has a file where there is neither.
+//! Destinations of log messages. In the foreground: stderr. In the background: the journal, or
+//! syslog on systems without a journal. During startup, warnings are also written to stderr for the
+//! mounting user. For a layer whose purpose is to warn ([`stack::Needs::warns`]), a log file
+//! replaces a missing journal and syslog.
 
 use crate::exit::Failure;
 use crate::syslog::Syslog;
@@ -22,31 +23,32 @@ use tracing_subscriber::{Layer, fmt as layers, reload};
 
 type Boxed = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Where and what to log.
+/// Destination and level of the log.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
-    /// This level and worse.
+pub struct LogOptions<'a> {
+    /// The lowest severity that is logged.
     pub level: LevelFilter,
     /// `logfile=`
     pub file: Option<&'a Path>,
-    /// Is there no terminal to write to once it is mounted?
+    /// Whether stderr is closed once the file system is mounted.
     pub background: bool,
-    /// Where warnings go that must not be lost, on a system without journal and syslog; there, or nothing is mounted.
+    /// The file for warnings that must not be lost, on systems without journal and syslog. If it
+    /// can't be opened, the mount fails.
     pub last_resort: Option<&'a str>,
 }
 
-/// Lets log lines go where they belong. Called once. Answers what changes the level.
+/// Sets up logging for the process. Returns the handle that changes the level. To be called once.
 ///
 /// # Errors
-/// Where the log file can't be opened.
-pub fn start(program: &str, wanted: &Wanted<'_>) -> Result<Arc<Level>, Failure> {
-    let Wanted { level, background, .. } = *wanted;
-    let mut resorted = None;
-    let sink = match wanted.file {
+/// The log file can't be opened.
+pub fn start(program: &str, log_options: &LogOptions<'_>) -> Result<Arc<Level>, Failure> {
+    let LogOptions { level, background, .. } = *log_options;
+    let mut fallback = None;
+    let sink = match log_options.file {
         Some(path) => Some(to_file(path)?),
-        None if background => match (to_system(program), wanted.last_resort) {
+        None if background => match (to_system(program), log_options.last_resort) {
             (None, Some(file)) => {
-                resorted = Some(file);
+                fallback = Some(file);
                 Some(to_last_resort(file)?)
             }
             (sink, _) => sink,
@@ -60,26 +62,26 @@ pub fn start(program: &str, wanted: &Wanted<'_>) -> Result<Arc<Level>, Failure> 
             layers::layer().with_ansi(false).event_format(OneLine { program: program.to_owned() }).with_writer(stderr);
         sinks.push(start.with_filter(level.min(LevelFilter::WARN)).boxed());
     }
-    // Somebody else's choice of a subscriber stands: there is none in our own programs.
+    // Fails only if a subscriber is already set, which none of our programs does.
     let _ = tracing::subscriber::set_global_default(Registry::default().with(sinks));
-    if let Some(file) = resorted {
+    if let Some(file) = fallback {
         tracing::warn!(
-            "neither the journal nor syslog can be reached: warnings go to {file}; name another file with logfile="
+            "neither the journal nor syslog is available: warnings are written to {file}; choose another file with logfile="
         );
     }
     Ok(Arc::new(Level { filter: handle, number: AtomicUsize::new(number_of(level)) }))
 }
 
-/// The level of the log, which can be changed at any time.
+/// The log level, adjustable at run time.
 #[derive(Debug)]
 pub struct Level {
     filter: reload::Handle<LevelFilter, Registry>,
     number: AtomicUsize,
 }
 
-/// The levels' names, from quiet to loud.
+/// The names of the levels, from least to most verbose.
 pub const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-/// The levels, as [`LEVELS`] numbers them.
+/// The levels in the order of [`LEVELS`].
 const FILTERS: [LevelFilter; 6] = [
     LevelFilter::OFF,
     LevelFilter::ERROR,
@@ -94,16 +96,16 @@ fn number_of(level: LevelFilter) -> usize {
 }
 
 impl Level {
-    /// Its name.
+    /// Returns the name of the level.
     #[must_use]
     pub fn get(&self) -> &'static str {
         LEVELS.get(self.number.load(Ordering::Relaxed)).copied().unwrap_or_default()
     }
 
-    /// Changes it, to a number of [`LEVELS`].
+    /// Sets the level to an index into [`LEVELS`].
     pub fn set(&self, number: usize) {
         let Some(level) = FILTERS.get(number).copied() else { return };
-        // Where nothing is logged at all there is nothing to change.
+        // Fails if logging was never set up, as in tests.
         let _ = self.filter.reload(level);
         self.number.store(number, Ordering::Relaxed);
     }
@@ -111,23 +113,23 @@ impl Level {
 
 fn to_file(path: &Path) -> Result<Boxed, Failure> {
     let file = OpenOptions::new().append(true).create(true).open(path).map_err(|error| {
-        Failure::usage(format!("log file {}: {error}; choose another with logfile=", path.display()))
+        Failure::usage(format!("log file {}: can't be opened: {error}; choose another with logfile=", path.display()))
     })?;
     Ok(layers::layer().with_ansi(false).with_timer(SystemTime).with_writer(file).boxed())
 }
 
-/// A file for root alone: it says who did what.
+/// Opens the fallback log with mode 0600, since its warnings name users and what they accessed.
 fn to_last_resort(path: &str) -> Result<Boxed, Failure> {
     let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path).map_err(|error| {
         Failure::system(format!(
-            "warnings would be lost: neither the journal nor syslog can be reached, and {path} can't be written: {error}; \
-             name a file with logfile="
+            "{path}: can't be opened: {error}; it is needed for warnings, since neither the journal nor syslog is available; \
+             choose a file with logfile="
         ))
     })?;
     Ok(layers::layer().with_ansi(false).with_timer(SystemTime).with_writer(file).boxed())
 }
 
-/// The journal, or syslog, or nothing where a system has neither.
+/// Returns the journal, or syslog, or `None` on systems with neither.
 fn to_system(program: &str) -> Option<Boxed> {
     if let Ok(journal) = tracing_journald::layer() {
         return Some(journal.with_syslog_identifier(program.to_owned()).boxed());
@@ -138,14 +140,14 @@ fn to_system(program: &str) -> Option<Boxed> {
 
 fn to_terminal() -> Boxed {
     let layer = layers::layer().with_writer(stderr).with_target(false).with_ansi(stderr().is_terminal());
-    // A service's lines get their time from the journal.
+    // The journal adds the time to a service's lines.
     if std::env::var_os("JOURNAL_STREAM").is_some() {
         return layer.without_time().boxed();
     }
     layer.with_timer(Uptime::default()).boxed()
 }
 
-/// `program: message`, as a command complains.
+/// Formats messages as `program: message`.
 struct OneLine {
     program: String,
 }
@@ -169,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_numbered_as_their_names_are() {
+    fn level_names_and_filters_are_in_the_same_order() {
         for (name, level) in LEVELS.iter().zip(FILTERS) {
             assert_eq!(level.to_string(), *name);
             assert_eq!(FILTERS.get(number_of(level)), Some(&level));

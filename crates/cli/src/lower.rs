@@ -1,13 +1,14 @@
-//! `strata lower`: the directories that a mount stands on, whatever covers them by now.
+//! `strata lower`: access to the directories below a mount, even if a mount covers them.
 //!
-//! The server holds each by a descriptor, on a private clone of its mount: so it is there also where the mount lies over it, and can be
-//! reached by root through /proc. A command is run in a mount namespace of its own, in which the mount is gone and the directory
-//! is where the mount was; nobody else sees that.
+//! The server has a descriptor of each directory, on a private clone of its mount. Root can
+//! therefore reach the directory through /proc, even if the Strata mount covers it. A command runs
+//! in a new mount namespace, in which the directory replaces the Strata mount. Other processes are
+//! not affected.
 
 use crate::channel::{self, STACK};
 use crate::exit::{Exit, Failure};
+use crate::host_dir::reason;
 use crate::mountinfo;
-use crate::place::reason;
 use nix::sched::CloneFlags;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -19,31 +20,32 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A directory under a mount.
+/// A directory below a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lower {
-    /// By way of the server; where that keeps no descriptor of it, its path.
+    /// The path through the server's descriptor in /proc, or `path` if the server keeps no
+    /// descriptor.
     pub by: PathBuf,
-    /// `rw`, `ro` and the like.
+    /// Its mode: `rw`, `ro` and so on.
     pub mode: String,
-    /// Where it was when the file system was mounted.
+    /// Its path at the time of the mount.
     pub path: PathBuf,
 }
 
-/// The directories that the mount at `dir` stands on.
+/// Returns the directories below the mount at `dir`.
 ///
 /// # Errors
-/// Where there is no mount of Strata.
+/// There is no Strata mount at `dir`.
 pub fn find(dir: &Path) -> Result<Vec<Lower>, Failure> {
-    let answer = channel::text(dir, STACK)?;
+    let reply = channel::text(dir, STACK)?;
     let shown = dir.display();
     if mountinfo::is_root(dir) == Some(false) {
         return Err(Failure::mount(format!(
-            "{shown}: not where a mount of Strata begins; findmnt -T {shown} shows where"
+            "{shown}: not a Strata mount point; findmnt -T {shown} shows the mount point"
         )));
     }
-    read(&answer).ok_or_else(|| {
-        Failure::system(format!("{shown}: its server's answer can't be read; strata stack --json prints it"))
+    read(&reply).ok_or_else(|| {
+        Failure::system(format!("{shown}: the server's reply can't be parsed; strata stack --json prints it"))
     })
 }
 
@@ -55,7 +57,7 @@ fn read(json: &str) -> Option<Vec<Lower>> {
     Some(lowers)
 }
 
-/// The directories of a stack, those in the stacks of its branches included, in order.
+/// Collects the directories of a stack in order, including those in branches that are stacks.
 fn collect(stack: &Value, pid: u64, lowers: &mut Vec<Lower>) -> Option<()> {
     for below in stack.get("layers")?.as_array()?.last()?.get("directories")?.as_array()? {
         if below.get("layers").is_some() {
@@ -70,65 +72,67 @@ fn collect(stack: &Value, pid: u64, lowers: &mut Vec<Lower>) -> Option<()> {
     Some(())
 }
 
-/// The `number`-th, counted from 1.
+/// Returns the directory with the given number; the first is 1.
 ///
 /// # Errors
-/// There are not so many.
+/// There is no directory with this number.
 pub fn choose(lowers: &[Lower], number: usize) -> Result<&Lower, Failure> {
-    number.checked_sub(1).and_then(|index| lowers.get(index)).ok_or_else(|| {
-        Failure::usage(format!("--branch {number}: the mount stands on {}, numbered from 1", lowers.len()))
-    })
+    number
+        .checked_sub(1)
+        .and_then(|index| lowers.get(index))
+        .ok_or_else(|| Failure::usage(format!("--branch {number}: out of range; use 1 to {}", lowers.len())))
 }
 
-/// Runs a command that finds the directory where the mount is. Answers only if that fails.
+/// Executes a command that sees the directory in place of the mount. Returns only on failure.
 #[must_use]
 pub fn run(dir: &Path, lower: &Lower, command: &[OsString]) -> Failure {
     match enter(dir, lower) {
         Err(failure) => failure,
         Ok(()) => {
-            let Some((program, args)) = command.split_first() else { return Failure::usage("no command") };
+            let Some((program, args)) = command.split_first() else { return Failure::usage("no command given") };
             cannot_run(program, &Command::new(program).args(args).exec())
         }
     }
 }
 
-/// The statuses of env(1) and of shells.
+/// Returns the failure for a command that can't be executed, with the exit status of env(1) and of
+/// shells.
 fn cannot_run(program: &OsStr, error: &std::io::Error) -> Failure {
     let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
     let (exit, why) = match errno {
         Errno::NOENT if program.as_encoded_bytes().contains(&b'/') => {
-            (Exit::NotFound, "it or its interpreter is missing")
+            (Exit::NotFound, "the file or its interpreter is missing")
         }
-        Errno::NOENT => (Exit::NotFound, "no such command in the PATH"),
-        Errno::ACCESS => (Exit::NotExecutable, "it is no executable file"),
-        Errno::NOEXEC => (Exit::NotExecutable, "it is no program for this machine"),
+        Errno::NOENT => (Exit::NotFound, "no such command in PATH"),
+        Errno::ACCESS => (Exit::NotExecutable, "not an executable file"),
+        Errno::NOEXEC => (Exit::NotExecutable, "not a program for this machine"),
         _ => (Exit::NotExecutable, "choose another command"),
     };
-    let reason = format!("{}: can't be run: {}; {why}", program.to_string_lossy(), reason(errno));
+    let reason = format!("{}: can't be executed: {}; {why}", program.to_string_lossy(), reason(errno));
     Failure { exit, reason }
 }
 
 fn enter(dir: &Path, lower: &Lower) -> Result<(), Failure> {
     let at = |step: &'static str| {
         move |errno: Errno| {
-            let way_out = if matches!(errno, Errno::PERM | Errno::ACCESS) { "; only root can" } else { "" };
-            Failure::usage(format!("can't {step}: {}{way_out}", reason(errno)))
+            let remedy = if matches!(errno, Errno::PERM | Errno::ACCESS) { "; run it as root" } else { "" };
+            Failure::usage(format!("can't {step}: {}{remedy}", reason(errno)))
         }
     };
     let point = dir.canonicalize().map_err(|error| Failure::mount(format!("{}: {error}", dir.display())))?;
-    let directory = open(&lower.by).map_err(at("reach the directory by way of the server"))?;
+    let directory = open(&lower.by).map_err(at("open the directory through the server"))?;
     nix::sched::unshare(CloneFlags::CLONE_NEWNS)
-        .map_err(|errno| at("make a mount namespace")(Errno::from_raw_os_error(errno as i32)))?;
+        .map_err(|errno| at("create a mount namespace")(Errno::from_raw_os_error(errno as i32)))?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    rustix::mount::mount_change("/", private).map_err(at("keep the namespace's mounts private"))?;
-    rustix::mount::unmount(&point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).map_err(at("take the mount away"))?;
-    let placed = place(&point, &directory, lower).map_err(at("put the directory where the mount was"))?;
-    let stay = if placed { open(&point).map_err(at("enter the directory"))? } else { directory };
-    rustix::process::fchdir(stay).map_err(at("enter the directory"))
+    rustix::mount::mount_change("/", private).map_err(at("make the namespace's mounts private"))?;
+    rustix::mount::unmount(&point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).map_err(at("detach the mount"))?;
+    let placed = place(&point, &directory, lower).map_err(at("attach the directory at the mount point"))?;
+    let directory = if placed { open(&point).map_err(at("enter the directory"))? } else { directory };
+    rustix::process::fchdir(directory).map_err(at("enter the directory"))
 }
 
-/// Lets the directory be seen at `point`. Answers false where the kernel can't: it is too old to clone the server's mount, and the
-/// directory is no longer where it was.
+/// Attaches the directory at `point`. Returns false if the kernel is too old to clone the server's
+/// mount and the directory has moved from its original path.
 fn place(point: &Path, directory: &OwnedFd, lower: &Lower) -> Result<bool, Errno> {
     if is_same(point, directory)? {
         return Ok(true);
@@ -158,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_that_is_missing_is_told_from_one_that_can_not_run() {
+    fn missing_and_unexecutable_commands_have_different_statuses() {
         let run = |program: &str| {
             let error = Command::new(program).spawn().unwrap_err();
             cannot_run(program.as_ref(), &error)
@@ -166,11 +170,11 @@ mod tests {
         assert_eq!(run("no-such-command").exit, Exit::NotFound);
         assert_eq!(run("/no/such/command").exit, Exit::NotFound);
         assert_eq!(run("/").exit, Exit::NotExecutable);
-        assert!(run("/etc/passwd").reason.starts_with("/etc/passwd: can't be run: permission denied; "));
+        assert!(run("/etc/passwd").reason.starts_with("/etc/passwd: can't be executed: permission denied; "));
     }
 
     #[test]
-    fn directories_are_found_in_the_answer() {
+    fn directories_are_parsed_from_the_reply() {
         let json = r#"{"pid":7,"layers":[{"name":"wrapfs","options":""},{"name":"unionfs","options":"",
             "directories":[{"path":"/a","mode":"rw","fd":9},{"path":"/b","mode":"ro","fd":11}]}]}"#;
         let lowers = read(json).unwrap();
@@ -185,7 +189,7 @@ mod tests {
         let paths: Vec<_> = read(nested).unwrap().into_iter().map(|lower| (lower.by, lower.mode)).collect();
         let want = [("/proc/7/fd/9", "rw"), ("/c", "ro"), ("/proc/7/fd/11", "ro")];
         assert_eq!(paths, want.map(|(by, mode)| (PathBuf::from(by), mode.to_owned())));
-        assert!(choose(&lowers, 0).is_err() && choose(&lowers, 3).unwrap_err().reason.contains("stands on 2"));
+        assert!(choose(&lowers, 0).is_err() && choose(&lowers, 3).unwrap_err().reason.contains("use 1 to 2"));
         for bad in ["", "{}", r#"{"pid":7,"layers":[]}"#, r#"{"pid":7,"layers":[{"directories":[{}]}]}"#] {
             assert_eq!(read(bad), None, "{bad}");
         }

@@ -1,4 +1,4 @@
-//! The commands of Strata in one program: see the library of this crate.
+//! Entry point of all command-line programs; the library of this crate implements them.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! Help texts and manual pages of the mount helpers, made from the tables that the program itself works by.
+//! Help texts and manual pages of the mount helpers, generated from the tables that the parser
+//! uses.
 
 use crate::exit::Exit;
 use crate::options::{TABLE, Type};
@@ -6,54 +7,57 @@ use core::fmt::Write as _;
 use stack::{LayerType, Manual};
 use std::borrow::Cow;
 
-/// What is said about a type, and nowhere else.
-struct About {
+/// The texts about a file system type that no other table has.
+struct TypeText {
     title: Cow<'static, str>,
     spec: &'static str,
     spec_help: &'static str,
     description: Cow<'static, [Cow<'static, str>]>,
-    /// A line of shell and what it is for.
+    /// A command or fstab line, and its purpose.
     examples: Cow<'static, [(Cow<'static, str>, &'static str)]>,
 }
 
-/// What the first argument is where it names no directory.
-const NAME_HELP: &str = "any name, shown as the source by df and findmnt. By it mount -a knows in fstab that a line is mounted; for none, \
-                         the type is shown, and mount -a tries the line again";
+/// Describes the first argument where it names no directory.
+const SOURCE_HELP: &str = "any name; df and findmnt show it as the source. mount -a recognizes a mounted fstab line by its source. \
+                           With none, the type is shown as the source, and mount -a tries the line again";
 
-const STACK: About = About {
+const STACK: TypeText = TypeText {
     title: Cow::Borrowed("mount a stack of layers"),
     spec: "STACK",
-    spec_help: "the layers, top first, with ` / ` between them, and what they stand on",
+    spec_help: "the layers, top first, separated by ` / `; the last part is a directory or a layer over branches",
     description: Cow::Borrowed(&[
         Cow::Borrowed(
-            "A stack is layers over one another in one server, each of which changes what it shows of the one below it. It is written from \
-             the top: `rot13 / xor,key=7 / /srv/data`. Each part is a name with its options after commas; the last is a directory, which \
-             begins with / or ./ (with the option ro it is never changed), or a layer over branches, such as unionfs. \
-             strata layers lists all names and options.",
+            "A stack is a sequence of layers in one server; each layer transforms the view of the layer below it. It is written \
+             from the top: `rot13 / xor,key=7 / /srv/data`. Each part is a layer's name, followed by its options after commas. The \
+             last part is a directory or a layer over branches, such as unionfs. A directory begins with / or ./, and with the \
+             option ro it is never changed. strata layers lists all names and options.",
         ),
         Cow::Borrowed(
-            "In place of a name can stand the path of an object file that ends with .so: a layer that is loaded, as strata new begins one. It runs \
-             as the server does, so only files are loaded that belong to root or to whoever mounts, and that nobody else may write.",
+            "A part can also be the path of a shared object that ends with .so: a loadable layer; strata new creates the source of \
+             one. A loaded layer runs with the server's privileges. The file must therefore belong to root or to the mounting user, \
+             and no other user may have write permission.",
         ),
         Cow::Borrowed(
-            "The parts are separated by a / with a blank on both sides. Before a blank, comma, = or \" that is part of a path or value, and \
-             before a backslash itself, stands a backslash; a backslash and three octal digits are the byte of that number; between \
-             double quotes nothing separates. In fstab, blanks are written \\040.",
+            "Parts are separated by a / with a blank on both sides. In a path or value, put a backslash before each blank, comma, =, \
+             \" and backslash. A backslash and three octal digits stand for the byte with that number. Text in double quotes is not \
+             split. In fstab, write a blank as \\040.",
         ),
         Cow::Borrowed(
-            "A branch of unionfs or lbfs can be a stack, too, in brackets: unionfs,dirs=[zstd / /changes]=rw:/image=ro. LAYER/[STACK] is the \
-             same as LAYER / STACK, without blanks. A [ opens a stack only where a branch or a part begins, and behind the / after a layer if its ] \
-             ends the stack; there, one that is part of a path has a backslash before it. Inside brackets all brackets count. mount(8) \
-             splits options at commas outside of double quotes: in its lists, all between the brackets can stand in double quotes, \
-             and its escapes are read again.",
+            "A branch of unionfs or lbfs can itself be a stack, in brackets: unionfs,dirs=[zstd / /changes]=rw:/image=ro. \
+             LAYER/[STACK] means the same as LAYER / STACK, without blanks. A [ opens a stack at the beginning of a branch or part; \
+             after the / that follows a layer it does so if its ] ends the stack. In these places, escape a [ that is part of a \
+             path with a backslash. Inside brackets, brackets must balance. mount(8) splits options at commas outside of double \
+             quotes. In its option lists, put the text between the brackets in double quotes; escapes within them are then read \
+             twice.",
         ),
         Cow::Borrowed(
-            "Options after -o are those of the whole mount; what belongs to one layer stands in the stack. Anyone can read a mount's \
-             options: they are no place for secrets.",
+            "Options after -o apply to the whole mount; options of a single layer are part of the stack. Every user can read the \
+             options of a mount, so do not put secrets there.",
         ),
         Cow::Borrowed(
-            "The helper is run by mount(8) and returns when the mount can be used. The server that it leaves behind ends when it is \
-             unmounted with umount(8), and unmounts it at SIGTERM. strata mount STACK DIR does the same without mount(8).",
+            "mount(8) runs the helper, which returns once the mount is usable. The server keeps running in the background until \
+             the file system is unmounted with umount(8); on SIGTERM it unmounts. strata mount STACK DIR does the same without \
+             mount(8).",
         ),
     ]),
     examples: Cow::Borrowed(&[
@@ -61,59 +65,60 @@ const STACK: About = About {
         (Cow::Borrowed("wrapfs\\040/\\040/srv/data /mnt strata ro,nosuid 0 0"), "A line of /etc/fstab."),
         (
             Cow::Borrowed("none /mnt strata stack=\"wrapfs\\040/\\040unionfs,dirs=/a=rw:/b=ro\",nosuid 0 0"),
-            "The same with the stack among the options: in double quotes, within which its commas don't separate options.",
+            "The same, with the stack as an option. The double quotes keep its commas from separating options.",
         ),
         (
             Cow::Borrowed("mount -t strata 'unionfs,dirs=[zstd / /changes]=rw:/image=ro' /mnt"),
-            "A union that compresses what is changed: a branch that is a stack.",
+            "A union whose writable branch is compressed: the branch is a stack.",
         ),
-        (Cow::Borrowed("strata stack /mnt"), "Show the layers, what they did, and how long it took."),
+        (Cow::Borrowed("strata stack /mnt"), "Show the layers with their operation counts and latency."),
     ]),
 };
 
-const GENERAL: &str = "Those of mount(8) for every file system: ro, rw, nosuid, nodev, noexec, noatime, relatime, strictatime, \
-                       nodiratime, sync, and so on. Those for fstab(5) and systemd (auto, noauto, nofail, _netdev, user, x-...) \
-                       are accepted.";
+const GENERAL: &str = "The options that mount(8) defines for every file system: ro, rw, nosuid, nodev, noexec, noatime, relatime, \
+                       strictatime, nodiratime, sync and others. Options for fstab(5) and systemd are accepted, too: auto, noauto, \
+                       nofail, _netdev, user, x-...";
 
-/// A flag of the command line and what it does.
+/// The flags of the command line with their descriptions.
 const FLAGS: &[(&str, &str)] = &[
-    ("-o OPTIONS", "Options, separated by commas; may be given more than once."),
-    ("-f", "Fake: check everything, mount nothing."),
-    ("-s", "Sloppy: ignore options that are not known."),
-    ("-v, --verbose", "Say what was done."),
-    ("-n", "Accepted, without a meaning: /etc/mtab is not written."),
-    ("-N NAMESPACE", "Mount in this mount namespace: a file that stands for it, or a process's number."),
-    ("-t TYPE", "The type as mount(8) was given it."),
+    ("-o OPTIONS", "Mount options, separated by commas. Can be repeated."),
+    ("-f", "Fake: check the arguments and directories, but do not mount."),
+    ("-s", "Sloppy: ignore unknown options."),
+    ("-v, --verbose", "Print a line once it is mounted."),
+    ("-n", "Accepted and ignored: /etc/mtab is never written."),
+    ("-N NAMESPACE", "Mount in this mount namespace: the path of a namespace file, or a process ID."),
+    ("-t TYPE", "The type as given to mount(8)."),
     ("--foreground", "Stay in the foreground until unmounted, and log to stderr: for services."),
-    ("-h, --help", "This help."),
-    ("-V, --version", "The version."),
+    ("-h, --help", "Print this help."),
+    ("-V, --version", "Print the version."),
 ];
 
-/// What is said about a type. Of a layer that has no text of its own: what it declares.
-fn about(kind: Type) -> About {
+/// Returns the texts about a type. For a layer without a manual, they are generated from its
+/// declaration.
+fn about(kind: Type) -> TypeText {
     match kind.layer() {
         None => STACK,
         Some(layer) => layer.traits.manual.map_or_else(|| declared(layer), |manual| written(layer, manual)),
     }
 }
 
-const SERVER: &str = "The helper is run by mount(8) and returns when the mount can be used. The server that it leaves behind ends when it is \
-                      unmounted with umount(8), and unmounts it at SIGTERM.";
+const SERVER: &str = "mount(8) runs the helper, which returns once the mount is usable. The server keeps running in the background \
+                      until the file system is unmounted with umount(8); on SIGTERM it unmounts.";
 
-/// The first argument and what it is.
+/// Returns the placeholder of the first argument and its description.
 fn argument(layer: &LayerType) -> (&'static str, &'static str) {
     match layer.branches() {
         None => ("DIRECTORY", "the directory to show through the layer"),
         Some(branches) if branches.first_argument => {
-            ("DIRECTORY:DIRECTORY...", "the directories; a : in a path is written \\:")
+            ("DIRECTORY:DIRECTORY...", "the directories; write a : in a path as \\:")
         }
-        Some(_) => ("NAME", NAME_HELP),
+        Some(_) => ("NAME", SOURCE_HELP),
     }
 }
 
-fn written(layer: &LayerType, manual: &'static Manual) -> About {
+fn written(layer: &LayerType, manual: &'static Manual) -> TypeText {
     let (spec, spec_help) = manual.argument.unwrap_or_else(|| argument(layer));
-    About {
+    TypeText {
         title: manual.title.into(),
         spec,
         spec_help,
@@ -122,12 +127,12 @@ fn written(layer: &LayerType, manual: &'static Manual) -> About {
     }
 }
 
-fn declared(layer: &LayerType) -> About {
+fn declared(layer: &LayerType) -> TypeText {
     let (spec, spec_help) = argument(layer);
     let LayerType { name, about, .. } = layer;
     let (stands, examples) = match layer.branches() {
         None => (
-            "It stands on one directory, or anywhere in a stack",
+            "It is mounted over one directory, or used anywhere in a stack",
             vec![
                 (format!("mount -t {name} /srv/data /mnt").into(), "Show a directory through the layer."),
                 (format!("/srv/data /mnt {name} nosuid,nodev 0 0").into(), "A line of /etc/fstab."),
@@ -143,10 +148,13 @@ fn declared(layer: &LayerType) -> About {
             } else {
                 format!("mount -t {name} -o {} none /mnt", branches.example)
             };
-            ("It stands on directories, and other layers can stand on it", vec![(line.into(), "Mount it.")])
+            (
+                "It is mounted over several directories, and other layers can be stacked on it",
+                vec![(line.into(), "Mount it.")],
+            )
         }
     };
-    About {
+    TypeText {
         title: (*about).into(),
         spec,
         spec_help,
@@ -159,13 +167,13 @@ fn declared(layer: &LayerType) -> About {
     }
 }
 
-/// Every option of a type, with its help: its own first.
+/// Returns the usage and help of every option of a type, its own options first.
 fn options(kind: Type) -> impl Iterator<Item = (String, &'static str)> {
     let general = TABLE.iter().filter(|spec| spec.is_shown()).map(|spec| (spec.usage(), spec.help));
     kind.own().iter().map(|spec| (spec.usage(), spec.help)).chain(general)
 }
 
-/// What `--help` prints.
+/// Returns the text that `--help` prints.
 #[must_use]
 pub fn help(kind: Type) -> String {
     let about = about(kind);
@@ -195,7 +203,7 @@ pub fn help(kind: Type) -> String {
     out
 }
 
-/// A term at the margin, and its text below or beside it.
+/// Appends a term and its wrapped, indented description.
 pub(crate) fn item(out: &mut String, term: &str, text: &str) {
     const INDENT: usize = 22;
     const WIDTH: usize = 96;
@@ -218,7 +226,7 @@ pub(crate) fn item(out: &mut String, term: &str, text: &str) {
     let _ = writeln!(out, "{}", line.trim_end());
 }
 
-/// The manual page, in the language of man(7).
+/// Returns the manual page in man(7) format.
 #[must_use]
 pub fn page(kind: Type) -> String {
     let about = about(kind);
@@ -258,9 +266,11 @@ pub fn page(kind: Type) -> String {
         let _ = writeln!(out, ".TP\n.B {}\n{}", troff(line), troff(help));
     }
     out.push_str(".SH FILES\n.TP\n.I /dev/fuse\nthe device that every FUSE mount needs\n");
-    out.push_str(".TP\n.I /sys/module/fuse/parameters/enable_uring\nY lets servers talk to the kernel through io_uring, which is faster\n");
+    out.push_str(
+        ".TP\n.I /sys/module/fuse/parameters/enable_uring\nY permits the io_uring transport, which is faster than /dev/fuse\n",
+    );
     out.push_str(".SH SEE ALSO\n.BR strata (1),\n");
-    // A page does not refer to itself.
+
     if !matches!(kind, Type::Stack) {
         out.push_str(".BR mount.strata (8),\n");
     }
@@ -268,7 +278,7 @@ pub fn page(kind: Type) -> String {
     out
 }
 
-/// Text as troff takes it literally. A line may begin with what would be a request.
+/// Escapes text so that troff prints it literally. A leading `.` or `'` would be a troff request.
 fn troff(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

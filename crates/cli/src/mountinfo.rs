@@ -1,4 +1,5 @@
-//! Where in its file system a directory lies: what makes a bind mount of a subdirectory comparable with the original.
+//! The position of a directory within its file system, from /proc/self/mountinfo. It makes a bind
+//! mount of a subdirectory comparable with the original.
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use stack::Text;
@@ -7,7 +8,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-/// One line of /proc/self/mountinfo, as far as it is needed here.
+/// The fields of a line of /proc/self/mountinfo that are used here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     id: u64,
@@ -18,26 +19,26 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Where it is mounted.
+    /// Returns the mount point.
     #[must_use]
     pub fn point(&self) -> &Path {
         &self.point
     }
 
-    /// Does it show its file system from the root on, not only a directory of it?
+    /// Whether its root is that of the file system, not a subdirectory.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.root == Path::new("/")
     }
 
-    /// The type of its file system, as mount(8) shows it: `ext4`, `fuse.unionfs`.
+    /// Returns the type of the file system as mount(8) shows it: `ext4`, `fuse.unionfs`.
     #[must_use]
     pub fn kind(&self) -> &[u8] {
         &self.kind
     }
 }
 
-/// A path inside a file system.
+/// A path within a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inside {
     device: Vec<u8>,
@@ -45,21 +46,22 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// Does it lie inside the other, or is it the same directory?
+    /// Whether it is the same directory as `other`, or below it.
     #[must_use]
     pub fn is_within(&self, other: &Self) -> bool {
         self.device == other.device && self.path.starts_with(&other.path)
     }
 }
 
-/// The mounts of this process's namespace; none where /proc is missing.
+/// Returns the mounts of this process's mount namespace; none if /proc is not mounted.
 #[must_use]
 pub fn read() -> Vec<Mount> {
     let bytes = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     bytes.split(|&b| b == b'\n').filter_map(parse).collect()
 }
 
-/// proc_pid_mountinfo(5): id, parent's id, device, root, mount point, options, optional fields, `-`, type, ...
+/// Parses a line in the format of proc_pid_mountinfo(5): id, parent id, device, root, mount point,
+/// options, optional fields, `-`, type, ...
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&b| b == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
@@ -71,12 +73,13 @@ fn parse(line: &[u8]) -> Option<Mount> {
     Some(Mount { id, device, root, point, kind })
 }
 
-/// The kernel escapes white space and backslashes in octal, and nothing else; a double quote means itself.
+/// Escapes double quotes, which [`Text`] would interpret. The kernel escapes only white space and
+/// backslashes, in octal.
 fn guarded(field: &[u8]) -> Vec<u8> {
     field.iter().flat_map(|&b| if b == b'"' { vec![b'\\', b] } else { vec![b] }).collect()
 }
 
-/// The mount that the directory is reached through.
+/// Returns the mount that the descriptor belongs to.
 #[must_use]
 pub fn mount_of<'a>(mounts: &'a [Mount], dir: BorrowedFd<'_>) -> Option<&'a Mount> {
     let stat = rustix::fs::statx(dir, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
@@ -86,7 +89,8 @@ pub fn mount_of<'a>(mounts: &'a [Mount], dir: BorrowedFd<'_>) -> Option<&'a Moun
     mounts.iter().find(|mount| mount.id == stat.stx_mnt_id)
 }
 
-/// Is a whole file system mounted at `dir`, and not a directory of one? `None` if that can't be known.
+/// Whether `dir` is the mount point of a whole file system, not of a subdirectory of one. `None` if
+/// that is unknown.
 #[must_use]
 pub fn is_root(dir: &Path) -> Option<bool> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -96,7 +100,8 @@ pub fn is_root(dir: &Path) -> Option<bool> {
     Some(mount.is_whole() && mount.point == dir.canonicalize().ok()?)
 }
 
-/// Where the directory lies in its file system, if that can be known: `real` is its path without symbolic links.
+/// Returns the directory's position in its file system, if known. `real` is its path without
+/// symbolic links.
 #[must_use]
 pub fn inside(mounts: &[Mount], dir: BorrowedFd<'_>, real: &Path) -> Option<Inside> {
     let mount = mount_of(mounts, dir)?;
@@ -109,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_read() {
+    fn a_line_is_parsed() {
         let line = br#"36 35 98:0 /sub\040dir /mnt/a\134b"c rw,noatime master:1 - ext3 /dev/root rw"#;
         let want = Mount {
             id: 36,
@@ -125,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bind_mount_is_seen_through() {
+    fn bind_mounts_are_resolved() {
         let mount = |id, root: &str, point: &str| Mount {
             id,
             device: b"8:1".to_vec(),

@@ -1,4 +1,4 @@
-//! The mount options: one table that is parser, help and manual.
+//! The mount options. One table drives the parser, the help and the manual pages.
 
 use crate::exit::Failure;
 use crate::flags;
@@ -14,24 +14,24 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use tracing::level_filters::LevelFilter;
 
-/// A file system that can be mounted.
+/// A file system type.
 #[derive(Clone, Copy, Debug)]
 pub enum Type {
-    /// `mount -t strata`: any stack, in words.
+    /// `mount -t strata`: a stack, described by a string.
     Stack,
     /// `mount -t LAYER`: one layer over a directory, or over the branches that its options list.
     Layer(&'static LayerType),
 }
 
-/// The options of [`Type::Stack`] alone.
+/// The options that only [`Type::Stack`] has.
 const STACK: &[OptionSpec] = &[OptionSpec {
     name: "stack",
     value: Some("\"STACK\""),
-    help: "The stack, where the first argument is none. In double quotes, within which its own escapes are read again.",
+    help: "The stack, if the first argument is none. It is enclosed in double quotes; escapes within them are read twice.",
 }];
 
 impl Type {
-    /// The name that mount(8) knows it by.
+    /// Returns the name for `mount -t`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ impl Type {
         }
     }
 
-    /// The options of its own.
+    /// Returns the options that are specific to this type.
     #[must_use]
     pub const fn own(self) -> &'static [OptionSpec] {
         match self {
@@ -49,7 +49,7 @@ impl Type {
         }
     }
 
-    /// The layer that is mounted; `None`: a stack, in words.
+    /// Returns the mounted layer, or `None` for a stack.
     #[must_use]
     pub const fn layer(self) -> Option<&'static LayerType> {
         match self {
@@ -58,18 +58,18 @@ impl Type {
         }
     }
 
-    /// The type of that name.
+    /// Returns the type with this name.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         Self::all().find(|kind| kind.name() == name)
     }
 
-    /// Every type.
+    /// Iterates over all types.
     pub fn all() -> impl Iterator<Item = Self> {
         [Self::Stack].into_iter().chain(registry::types().map(Self::Layer))
     }
 
-    /// The type that a program's name stands for: `mount.TYPE` or `mount.fuse.TYPE`, in any directory.
+    /// Returns the type of the helper `mount.TYPE` or `mount.fuse.TYPE`, in any directory.
     #[must_use]
     pub fn from_program(name: &[u8]) -> Option<Self> {
         let name = name.rsplit(|&b| b == b'/').next()?.strip_prefix(b"mount.")?;
@@ -77,24 +77,26 @@ impl Type {
     }
 }
 
-/// Everything that the options say.
+/// The parsed options of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The options of the file system's own.
+    /// The options that are specific to the type.
     pub own: Given,
     /// `transport=`
     pub transport: Transport,
-    /// `passthrough=`; `None`: as the file system wants it.
+    /// `passthrough=`; `None` selects the layer's default.
     pub passthrough: Option<bool>,
-    /// `readahead=`, in bytes; `None`: the kernel's default.
+    /// `readahead=`, in bytes; `None` selects the kernel's default.
     pub readahead: Option<u32>,
-    /// `data=cached`: the kernel opens files without asking.
+    /// `data=cached`: the kernel opens files without a request to the server.
     pub cached_data: bool,
-    /// Not `noxattr`: are there extended attributes?
+    /// Whether extended attributes are served: false with `noxattr`.
     pub xattrs: bool,
-    /// `meter=`: are operations counted and timed between the layers? `None`: where there are several.
+    /// `meter=`: whether operations are counted and timed between the layers. `None`: for a
+    /// [`Type::Stack`].
     pub meter: Option<bool>,
-    /// `cache=`: how long the kernel may trust what it knows; `None`: the server's default.
+    /// `cache=`: how long the kernel may cache names and attributes; `None` selects the server's
+    /// default.
     pub cache: Option<Duration>,
     /// `log=`
     pub log: LevelFilter,
@@ -102,17 +104,17 @@ pub struct Options {
     pub logfile: Option<PathBuf>,
     /// `fsname=`
     pub fsname: Option<OsString>,
-    /// `allow_other`, `noallow_other`; `None`: root allows others, a user doesn't.
+    /// `allow_other`, `noallow_other`; `None`: other users have access if root mounts.
     pub allow_other: Option<bool>,
     /// `fg`
     pub foreground: bool,
     /// `remount`
     pub remount: bool,
-    /// `bind` beside `remount`: only this mount's flags, not the file system's.
+    /// `bind` with `remount`: change the flags of this mount, not those of the file system.
     pub bind: bool,
     /// Flags of mount(2).
     pub flags: MountFlags,
-    /// The options that were given and that hold for the life of a mount: name, and the whole as it was given.
+    /// The given options that a remount can't change: name and full text.
     pub fixed: Vec<(&'static str, String)>,
 }
 
@@ -141,33 +143,33 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Is the mount read-only?
+    /// Whether the mount is read-only.
     #[must_use]
     pub fn read_only(&self) -> bool {
         self.flags.contains(MountFlags::RDONLY)
     }
 }
 
-/// How an option's value is read into [`Options`]; the error says what is wrong with the value.
+/// How an option is stored in [`Options`]. The error describes the invalid value.
 pub enum Read {
     /// The option has no value.
     Flag(fn(&mut Options)),
-    /// The option has a value: how it is shown in the help, how it is read.
+    /// The option has a value: its placeholder in the help, and the function that parses it.
     Value(&'static str, fn(&mut Options, &Text) -> Result<(), String>),
 }
 
-/// An option that every file system of ours has.
+/// An option that every type of Strata has.
 pub struct Spec {
     /// Its name.
     pub name: &'static str,
-    /// Its value.
+    /// Whether it takes a value, and how it is parsed.
     pub read: Read,
-    /// What it does, in sentences; empty: not shown.
+    /// Its description; empty for options that the help omits.
     pub help: &'static str,
 }
 
 impl Spec {
-    /// As the help shows it: `name` or `name=VALUE`.
+    /// Returns the form that the help shows: `name` or `name=VALUE`.
     #[must_use]
     pub fn usage(&self) -> String {
         match self.read {
@@ -176,14 +178,14 @@ impl Spec {
         }
     }
 
-    /// Is it shown in the help?
+    /// Whether the help shows it.
     #[must_use]
     pub const fn is_shown(&self) -> bool {
         !self.help.is_empty()
     }
 }
 
-/// Every option that all file systems of ours have, in the order of the help.
+/// Every option that all types have, in the order of the help.
 pub const TABLE: &[Spec] = &[
     Spec {
         name: "cache",
@@ -191,10 +193,9 @@ pub const TABLE: &[Spec] = &[
             o.cache = Some(seconds(&v.bytes())?);
             Ok(())
         }),
-        help: "How long the kernel may trust names and attributes without asking again, fractions allowed. What is changed through \
-               the mount is seen at once; what is changed on a branch behind its back is seen after this long. \
-               Default 10; 0 for branches that others change all the time. Names are not cached where several mean one entry \
-               (casefold).",
+        help: "How long the kernel may cache names and attributes, in seconds; fractions are allowed. Changes through the mount are \
+               visible at once; out-of-band changes on a branch become visible after this time. Default 10; use 0 for branches \
+               that change out of band all the time. Names are never cached where several names mean one entry (casefold).",
     },
     Spec {
         name: "transport",
@@ -203,8 +204,8 @@ pub const TABLE: &[Spec] = &[
             o.transport = one_of(&v.bytes(), &all)?;
             Ok(())
         }),
-        help: "How requests travel: FUSE over io_uring where the kernel offers it, else /dev/fuse (auto, the default), or \
-               one of the two. The ring needs Linux 6.14 and /sys/module/fuse/parameters/enable_uring set to Y.",
+        help: "The transport for requests: ring is FUSE over io_uring, device is /dev/fuse. auto, the default, uses the ring where \
+               the kernel supports it. The ring needs Linux 6.14 and /sys/module/fuse/parameters/enable_uring set to Y.",
     },
     Spec {
         name: "passthrough",
@@ -212,9 +213,9 @@ pub const TABLE: &[Spec] = &[
             o.passthrough = Some(one_of(&v.bytes(), &[("auto", true), ("off", false)])?);
             Ok(())
         }),
-        help: "Whether the kernel may read and write host files itself where that is safe (auto, the default; Linux 6.9 and \
-               root), or always asks the server. lbfs has off as the default: a file that the kernel reads itself can't move to \
-               another replica.",
+        help: "Whether the kernel may read and write host files directly, without requests to the server. auto, the default, permits \
+               it where it is safe; it needs Linux 6.9 and root. off sends every read and write to the server. The default of lbfs \
+               is off: a file that the kernel reads directly can't move to another replica.",
     },
     Spec {
         name: "readahead",
@@ -222,10 +223,10 @@ pub const TABLE: &[Spec] = &[
             o.readahead = Some(readahead(&v.bytes())?);
             Ok(())
         }),
-        help: "How much the kernel reads ahead in files whose data come from the server: 256K, 1M; 0 to 16M. Larger sizes make the \
-               first sequential read of large files faster, and mapped files, programs among them, slower to start and larger in \
-               memory. More than 128K needs root. Files that the kernel reads by passthrough are not concerned: the file system \
-               below decides. Default: the kernel's, 128K.",
+        help: "Readahead size for files whose data come from the server, such as 256K or 1M; 0 to 16M. Larger sizes speed up the \
+               first sequential read of large files. Memory-mapped files, including programs, then start more slowly and occupy \
+               more memory. More than 128K needs root. Files in passthrough use the readahead of the lower file system. Default: \
+               the kernel's, 128K.",
     },
     Spec {
         name: "data",
@@ -233,18 +234,18 @@ pub const TABLE: &[Spec] = &[
             o.cached_data = one_of(&v.bytes(), &[("auto", false), ("cached", true)])?;
             Ok(())
         }),
-        help: "How programs get the data of files. auto, the default: the server is asked at each opening of a file, and lets the kernel read \
-               host files itself where passthrough= allows it. cached, for read-only mounts alone: the kernel opens files without \
-               asking and keeps their data in its page cache, so that reading many small files again is as fast as on the file \
-               system below. What is changed below is seen after cache= seconds. Large files are read more slowly the first time. \
-               No layer sees who opens a file; not with snoopfs.",
+        help: "How programs get file data. auto, the default: every open is a request to the server, and the kernel reads host \
+               files directly where passthrough= permits it. cached, only for read-only mounts: the kernel opens files without a \
+               request and keeps their data in the page cache. Rereading many small files is then as fast as on the lower file \
+               system; the first read of a large file is slower. Changes on the lower file system become visible after cache= \
+               seconds. Layers do not see who opens a file, so cached can't be combined with snoopfs.",
     },
     Spec {
         name: "noxattr",
         read: Read::Flag(|o| o.xattrs = false),
-        help: "No extended attributes: fewer requests for each write and each check of permissions. There are no POSIX ACLs, file \
-               capabilities and user attributes; what the branches have of them stays, unseen. Permission bits alone decide who may \
-               do what, as on ext4 with noacl.",
+        help: "Disable extended attributes, which saves requests for each write and each permission check. POSIX ACLs, file \
+               capabilities and user attributes are not available; those on the branches stay there, hidden. Only permission bits \
+               control access, as on ext4 with noacl.",
     },
     Spec {
         name: "meter",
@@ -252,14 +253,14 @@ pub const TABLE: &[Spec] = &[
             o.meter = Some(one_of(&v.bytes(), &[("on", true), ("off", false)])?);
             Ok(())
         }),
-        help: "Whether operations are counted and timed between the layers, for strata stack. Costs about 0.1 microseconds for each \
-               operation of each layer, and 48 bytes for each inode. Default: on for mount -t strata, off for all else.",
+        help: "Whether operations are counted and timed between the layers, for strata stack. The cost is about 0.1 microseconds per \
+               operation and layer, and 48 bytes per inode. Default: on for mount -t strata, off for all other types.",
     },
     Spec {
         name: "allow_other",
         read: Read::Flag(|o| o.allow_other = Some(true)),
-        help: "Users other than the one who mounts may use the mount. The default for root; for others it needs \
-               user_allow_other in /etc/fuse.conf. noallow_other takes it back.",
+        help: "Give access to users other than the mounting user. The default for root; other users need user_allow_other in \
+               /etc/fuse.conf. noallow_other is the opposite.",
     },
     Spec { name: "noallow_other", read: Read::Flag(|o| o.allow_other = Some(false)), help: "" },
     Spec {
@@ -268,7 +269,7 @@ pub const TABLE: &[Spec] = &[
             o.fsname = Some(OsString::from_vec(v.bytes()));
             Ok(())
         }),
-        help: "What df(1) and findmnt(8) show as the source. Default: what is given as the device, or the type's name for none.",
+        help: "The source that df(1) and findmnt(8) show. Default: the first argument, or the name of the type if that is none.",
     },
     Spec {
         name: "log",
@@ -281,7 +282,8 @@ pub const TABLE: &[Spec] = &[
             )?;
             Ok(())
         }),
-        help: "How much is logged: to stderr in the foreground, else to the journal, or to syslog where there is none. Default info.",
+        help: "The log level. The log is written to stderr in the foreground, otherwise to the journal, or to syslog on systems \
+               without a journal. Default info.",
     },
     Spec {
         name: "logfile",
@@ -289,35 +291,37 @@ pub const TABLE: &[Spec] = &[
             o.logfile = Some(OsString::from_vec(v.bytes()).into());
             Ok(())
         }),
-        help: "Log to the end of this file instead.",
+        help: "Append the log to this file instead.",
     },
     Spec {
         name: "fg",
         read: Read::Flag(|o| o.foreground = true),
-        help: "Stay in the foreground until unmounted, as --foreground: for services.",
+        help: "Stay in the foreground until unmounted, like --foreground: for services.",
     },
     Spec {
         name: "remount",
         read: Read::Flag(|o| o.remount = true),
-        help: "Change the flags of a mount: ro, rw, nosuid, nodev, noexec, noatime and the like. All else holds for the life of a \
-               mount.",
+        help: "Change the flags of a mount: ro, rw, nosuid, nodev, noexec, noatime and so on. Other options can't be changed while \
+               it is mounted.",
     },
     Spec { name: "bind", read: Read::Flag(|o| o.bind = true), help: "" },
     Spec { name: "default_permissions", read: Read::Flag(|_| {}), help: "" },
 ];
 
-/// Options that the kernel shows in /proc/mounts for every FUSE mount, and that mount(8) gives back at a remount.
+/// Options that the kernel shows in /proc/mounts for every FUSE mount. mount(8) passes them back on
+/// a remount.
 const KERNELS: &[&str] = &["fd", "rootmode", "user_id", "group_id", "max_read", "blksize"];
 
-/// Options that may come with a remount: mount(8) reads them back from /proc/mounts, or they say nothing about the mount.
+/// Options that a remount may repeat: mount(8) reads them back from /proc/mounts, or they don't
+/// describe the mount.
 const NOT_FIXED: &[&str] = &["remount", "bind", "default_permissions", "allow_other", "noallow_other"];
 
-/// Reads the options of a mount of `kind`. With `sloppy`, unknown ones are ignored.
+/// Parses the options of a mount of type `kind`. With `sloppy`, unknown options are ignored.
 ///
 /// # Errors
-/// Names the option and what is wrong with it.
+/// Names the invalid option and the reason.
 pub fn parse(bytes: &[u8], kind: Type, sloppy: bool) -> Result<Options, Failure> {
-    let wrong = |wrong| Failure::usage(format!("the list of options {wrong}: {}", String::from_utf8_lossy(bytes)));
+    let wrong = |wrong| Failure::usage(format!("the option list {wrong}: {}", String::from_utf8_lossy(bytes)));
     let text = Text::read(bytes).map_err(wrong)?;
     let mut options = Options::default();
     let mut kernels = None;
@@ -341,7 +345,7 @@ pub fn parse(bytes: &[u8], kind: Type, sloppy: bool) -> Result<Options, Failure>
         }
     }
     if let Some(name) = kernels.filter(|_| !options.remount) {
-        return Err(Failure::usage(format!("option {name}= is made by the mount itself; leave it out")));
+        return Err(Failure::usage(format!("option {name}=: set by the mount itself; remove it")));
     }
     Ok(options)
 }
@@ -350,17 +354,17 @@ fn read(options: &mut Options, spec: &Spec, value: Option<&Text>) -> Result<(), 
     match (&spec.read, value) {
         (Read::Flag(set), None) => set(options),
         (Read::Flag(_), Some(_)) => {
-            return Err(Failure::usage(format!("option {} takes no value", spec.name)));
+            return Err(Failure::usage(format!("option {}: takes no value", spec.name)));
         }
         (Read::Value(shape, _), None) => {
-            return Err(Failure::usage(format!("option {} needs a value: {}={shape}", spec.name, spec.name)));
+            return Err(Failure::usage(format!("option {}: needs a value: {}={shape}", spec.name, spec.name)));
         }
         (Read::Value(_, set), Some(value)) => set(options, value).map_err(|wrong| wrong_value(spec.name, &wrong))?,
     }
     Ok(())
 }
 
-/// The most that can be read ahead, in bytes: sixteen of the largest requests.
+/// The maximum of `readahead=` in bytes: sixteen requests of the maximum size.
 const READAHEAD_MOST: usize = 16 << 20;
 
 fn readahead(value: &[u8]) -> Result<u32, String> {
@@ -378,8 +382,8 @@ fn unknown(name: &str, kind: Type) -> Failure {
     let general = TABLE.iter().filter(|spec| spec.is_shown()).map(|spec| spec.name);
     let flags = ["ro", "rw", "nosuid", "nodev", "noexec", "noatime"];
     let near = nearest(name, own.chain(general).chain(flags));
-    let way_out = near.map_or_else(|| "see --help".to_owned(), |near| format!("did you mean {near}?"));
-    Failure::usage(format!("unknown option {name}: {way_out} (-s ignores unknown options)"))
+    let remedy = near.map_or_else(|| "see --help".to_owned(), |near| format!("did you mean {near}?"));
+    Failure::usage(format!("unknown option {name}: {remedy} (-s ignores unknown options)"))
 }
 
 #[cfg(test)]
@@ -419,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_of_the_papers() {
+    fn option_lists_of_the_unionfs_papers_are_parsed() {
         let (rw, ro, nfsro) = (Some("rw"), Some("ro"), Some("nfsro"));
         assert_eq!(branches("dirs=/ramdisk=rw:/KNOPPIX=ro"), [("/ramdisk".into(), rw), ("/KNOPPIX".into(), ro)]);
         assert_eq!(branches("rw,dirs=/memory/changes=rw"), [("/memory/changes".into(), rw)]);
@@ -428,13 +432,13 @@ mod tests {
     }
 
     #[test]
-    fn schroot_separates_by_a_comma() {
+    fn branches_may_be_separated_by_commas_as_schroot_does() {
         let (rw, ro) = (Some("rw"), Some("ro"));
         let want = [("/var/overlay".to_owned(), rw), ("/srv/chroot".to_owned(), ro)];
         assert_eq!(branches("dirs=/var/overlay=rw,/srv/chroot=ro"), want);
         assert_eq!(branches("rw,dirs=/var/overlay=rw,noatime,/srv/chroot=ro,delete=all"), want);
         assert_eq!(branches("dirs=a=rw,b=ro,./c"), [("a".into(), rw), ("b".into(), ro), ("./c".into(), None)]);
-        // Without dirs= before it, it is an option, and an unknown one.
+        // Without a preceding dirs=, a path is an unknown option.
         assert!(reason("/srv/chroot=ro").starts_with("unknown option /srv/chroot"));
     }
 
@@ -463,12 +467,12 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_joined() {
+    fn repeated_branch_lists_are_joined() {
         assert_eq!(branches("dirs=/a,dirs=/b:/c").len(), 3);
     }
 
     #[test]
-    fn escapes_reach_every_level() {
+    fn escapes_are_read_at_every_level() {
         let options = union(r"dirs=/a\,b\:c\=d\\e\ f\040g=rw,fsname=x\,y,logfile=/l\=og");
         let branches = lists(&options).unwrap();
         assert_eq!(branches[0].lower, LowerSpec::Directory(r"/a,b:c=d\e f g".into()));
@@ -478,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn fstab_lines() {
+    fn fstab_options_are_accepted() {
         let options = union(
             "defaults,_netdev,noauto,nofail,x-systemd.automount,x-systemd.requires-mounts-for=/a,comment=my union,\
              ro,nosuid,nodev,noexec,noatime,dirs=/a",
@@ -490,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn own_options() {
+    fn type_specific_and_common_options_are_parsed() {
         let options = union(
             "dirs=/a,delete=all,ino=32,copyup=mounter,copyupuid=7,copyupgid=8,copyupmode=640,transport=device,passthrough=off,\
              readahead=512k,cache=0.25,meter=on,log=debug,logfile=/l,fsname=x,noallow_other,fg",
@@ -506,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_are_named() {
+    fn errors_name_the_invalid_value() {
         assert!(reason("dirs=/a,transport=usb").contains("auto, ring, device"));
         assert!(reason("dirs=/a,log=loud").contains("error, warn"));
         for seconds in ["", "-1", "x", "nan", "1e400"] {
@@ -530,36 +534,36 @@ mod tests {
         let sloppy = parse(b"bogus,dirs=/a,other=2,ro", union_type(), true).unwrap();
         assert_eq!(lists(&sloppy).unwrap().len(), 1);
         assert!(sloppy.read_only());
-        // Sloppy is for unknown names, not for wrong values.
+        // Sloppy mode ignores unknown names, not invalid values.
         let sloppy = parse(b"dirs=/a=rx", union_type(), true).unwrap();
         assert!(lists(&sloppy).is_err());
     }
 
     #[test]
-    fn a_null_layer_has_no_branches() {
+    fn a_layer_over_one_directory_has_no_branch_option() {
         let failure = parse(b"dirs=/a", Type::of("wrapfs").unwrap(), false).unwrap_err();
         assert!(failure.reason.starts_with("unknown option dirs"));
         assert!(parse(b"ro,cache=2,transport=ring", Type::of("wrapfs").unwrap(), false).is_ok());
     }
 
     #[test]
-    fn what_the_kernel_shows_comes_back_at_a_remount() {
+    fn a_remount_accepts_the_options_that_the_kernel_shows() {
         let options =
             union("rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,max_read=4096,remount,ro");
         assert!(options.remount && options.read_only());
         assert_eq!(options.fixed, []);
         assert_eq!(union("remount,dirs=/a").fixed, [("dirs", "dirs=/a".to_owned())]);
-        assert!(reason("dirs=/a,user_id=0").contains("user_id= is made by the mount itself"));
+        assert!(reason("dirs=/a,user_id=0").contains("user_id=: set by the mount itself"));
     }
 
     #[test]
-    fn nothing_is_nothing() {
+    fn an_empty_list_yields_the_defaults() {
         assert_eq!(union(""), Options::default());
         assert_eq!(union(",,"), Options::default());
     }
 
     #[test]
-    fn types_by_program_name() {
+    fn the_program_name_selects_the_type() {
         for (name, kind) in [
             ("mount.unionfs", Some("unionfs")),
             ("/sbin/mount.fuse.unionfs", Some("unionfs")),
@@ -577,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_each_name_once_and_none_of_mount_8() {
+    fn option_names_are_unique_and_not_options_of_mount_8() {
         for (i, spec) in TABLE.iter().enumerate() {
             assert!(TABLE.iter().skip(i + 1).all(|other| other.name != spec.name), "{}", spec.name);
             assert_eq!(flags::effect(spec.name), None, "{}", spec.name);
@@ -586,12 +590,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_options_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80), sloppy in any::<bool>()) {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80), sloppy in any::<bool>()) {
             let _ = parse(&bytes, union_type(), sloppy);
         }
 
         #[test]
-        fn no_text_of_option_letters_panics(text in "(dirs|ro|delete|cache|log|copyup|[a-z/.:=,\\\\\" 0-9\\[\\]]){0,20}") {
+        fn arbitrary_option_syntax_does_not_panic(text in "(dirs|ro|delete|cache|log|copyup|[a-z/.:=,\\\\\" 0-9\\[\\]]){0,20}") {
             let _ = parse(text.as_bytes(), union_type(), false);
             let _ = parse(text.as_bytes(), Type::of("wrapfs").unwrap(), true);
         }

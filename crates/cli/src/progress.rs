@@ -1,19 +1,19 @@
-//! How far a long command is: one line on a terminal, nothing in a pipe.
+//! Progress line of long commands; shown only if stderr is a terminal.
 
 use core::time::Duration;
 use std::io::{IsTerminal as _, Write as _, stderr};
 use std::time::Instant;
 
-/// The line is drawn again after this long at the earliest.
+/// Minimum time between two updates of the line.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Before that it can't be told how long the rest takes.
-const GUESS: Duration = Duration::from_secs(2);
+/// Run time before the remaining time is estimated; earlier estimates are unreliable.
+const MIN_SAMPLE: Duration = Duration::from_secs(2);
 const CLEAR: &str = "\r\x1b[K";
 
-/// The line of a command that has `total` things to do. It is gone when this is.
+/// The progress line of a command with `total` items. It is erased on drop.
 #[derive(Debug)]
 pub struct Progress {
-    /// What things: `entries moved`.
+    /// The unit: `entries moved`.
     what: &'static str,
     total: u64,
     began: Instant,
@@ -22,13 +22,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// `None` where nobody looks: stderr is no terminal.
+    /// Returns a progress line, or `None` if stderr is not a terminal.
     #[must_use]
     pub fn on_terminal(what: &'static str, total: impl FnOnce() -> u64) -> Option<Self> {
         stderr().is_terminal().then(|| Self { what, total: total(), began: Instant::now(), first: None, drawn: None })
     }
 
-    /// So many are done.
+    /// Reports that `done` items are finished.
     pub fn show(&mut self, done: u64) {
         if self.drawn.is_some_and(|drawn| drawn.elapsed() < PAUSE) {
             return;
@@ -48,9 +48,9 @@ impl Drop for Progress {
     }
 }
 
-/// How long the rest takes, at the speed so far.
+/// Estimates the remaining time from the rate so far.
 fn rest(done: u64, first: u64, total: u64, elapsed: Duration) -> Option<Duration> {
-    let here = done.checked_sub(first).filter(|here| *here > 0 && elapsed >= GUESS)?;
+    let here = done.checked_sub(first).filter(|here| *here > 0 && elapsed >= MIN_SAMPLE)?;
     let left = u32::try_from(total.saturating_sub(done)).ok()?;
     elapsed.checked_mul(left)?.checked_div(u32::try_from(here).ok()?)
 }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_short_and_right() {
+    fn lines_show_count_percentage_and_remaining_time() {
         assert_eq!(line("entries moved", 0, 100_000, None), "0 of 100000 entries moved (0 %)");
         let rest = rest(25_000, 5_000, 100_000, Duration::from_secs(40));
         assert_eq!(rest, Some(Duration::from_secs(150)));

@@ -1,24 +1,24 @@
-//! Everything that can stand in a stack, by name.
+//! The registry of layer types: maps names to layers.
 
 use stack::{Catalog, LayerType};
 use std::path::Path;
 
-/// Every layer type, those over branches first.
+/// All layer types; those over branches come first.
 static TYPES: &[&[LayerType]] =
     &[&[unionfs::LAYER, lbfs::LAYER, wrapfs::LAYER], layers::ALL, &[snoopfs::LAYER, usenetfs::LAYER]];
 
-/// Every layer type.
+/// Iterates over all layer types.
 pub fn types() -> impl Iterator<Item = &'static LayerType> {
     TYPES.iter().copied().flatten()
 }
 
-/// The layer type of that name.
+/// Returns the layer type with this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static LayerType> {
     types().find(|kind| kind.name == name)
 }
 
-/// What stacks in words are made of: the types of this program, and objects.
+/// The catalog for stack descriptions: the built-in layer types and loadable layers.
 #[derive(Debug)]
 pub struct Registry;
 
@@ -35,13 +35,12 @@ impl Catalog for Registry {
         plugin::load(path)
     }
 
-    fn suggest_path(&self, name: &str) -> Option<String> {
+    fn path_meant(&self, name: &str) -> Option<String> {
         suggest_path(name)
     }
 }
 
-/// The path that was meant by the name of a file that is there: a path in a stack begins with `/`
-/// or `.`.
+/// Returns a hint if `name` is an existing file: in a stack, a path must begin with `/` or `.`.
 #[must_use]
 pub fn suggest_path(name: &str) -> Option<String> {
     let is_file = !name.is_empty() && Path::new(name).symlink_metadata().is_ok();
@@ -55,7 +54,7 @@ mod tests {
     use crate::options::TABLE;
 
     #[test]
-    fn names_are_names_and_stand_for_one_thing() {
+    fn layer_names_are_valid_and_unique() {
         let names: Vec<_> = types().map(|kind| kind.name).collect();
         for (i, name) in names.iter().enumerate() {
             assert!(!names[..i].contains(name) && *name != "strata" && *name != "none", "{name}");
@@ -64,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_their_own_are_no_general_ones() {
+    fn options_of_layers_do_not_shadow_common_options() {
         for (name, option) in types().flat_map(|kind| kind.options.iter().map(move |option| (kind.name, option))) {
             assert!(TABLE.iter().all(|spec| spec.name != option.name), "{name}: {}", option.name);
             assert_eq!(flags::effect(option.name), None, "{name}: {}", option.name);
@@ -73,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_over_branches_declare_how_these_are_listed() {
+    fn layers_over_branches_declare_their_list_option() {
         for (kind, branches) in types().filter_map(|kind| Some((kind, kind.branches()?))) {
             let lists = kind.options.iter().any(|option| option.name == branches.option && option.value.is_some());
             let begin = format!("{}=", branches.option);
@@ -82,8 +81,8 @@ mod tests {
     }
 
     #[test]
-    fn files_of_that_name_are_seen() {
-        // Tests run in the directory of the crate.
+    fn a_path_is_suggested_for_an_existing_file() {
+        // The working directory of tests is that of the crate.
         assert_eq!(suggest_path("Cargo.toml").as_deref(), Some("did you mean ./Cargo.toml?"));
         assert_eq!((suggest_path("no-such-file"), suggest_path("")), (None, None));
     }

@@ -1,4 +1,4 @@
-//! What a server tells of its stack, as JSON: the command `server.stack`.
+//! The server command `server.stack`: describes the stack as JSON.
 
 use crate::channel::STACK;
 use core::time::Duration;
@@ -8,30 +8,30 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use vnode::{Errno, Who};
 
-/// One layer, or the directory that a stack stands on.
+/// A part of a stack: a layer, or the directory at the bottom.
 #[derive(Clone, Debug)]
 pub struct Part {
     /// The layer's name; `directory` for one directory.
     pub name: String,
     /// Its options.
     pub options: String,
-    /// What passed from above, where that is measured.
+    /// Counts of the operations from above, if metered.
     pub counts: Option<&'static Counts>,
-    /// What it stands on, if it is the last of its stack.
+    /// The branches or the directory below it, if it is the last part of its stack.
     pub below: Vec<Below>,
 }
 
-/// What the last part of a stack stands on.
+/// A branch or directory below the last part of a stack.
 #[derive(Clone, Debug)]
 pub enum Below {
-    /// A directory of the host.
+    /// A host directory.
     Directory(Directory),
-    /// A stack, and what it is used for.
+    /// A stack that is a branch, with its mode.
     Stack(&'static str, Vec<Part>),
 }
 
 impl Part {
-    /// The time of all operations of the stacks that it stands on.
+    /// Returns the total time of the operations of the stacks below it.
     fn time_below(&self) -> Duration {
         let tops = self.below.iter().filter_map(|below| match below {
             Below::Directory(_) => None,
@@ -46,9 +46,9 @@ impl Part {
 pub struct Directory {
     /// Its path, without symbolic links, when it was opened.
     pub path: PathBuf,
-    /// What it is used for: `rw`, `ro` and the like.
+    /// Its mode: `rw`, `ro` and so on.
     pub mode: &'static str,
-    /// The number of the server's descriptor, if it has one for good.
+    /// The server's descriptor, if it is open for the life of the mount.
     pub fd: Option<i32>,
 }
 
@@ -56,7 +56,7 @@ pub struct Directory {
 #[derive(Clone, Debug)]
 pub struct Report {
     parts: Vec<Part>,
-    /// The mount's options that hold for its life, as they were given.
+    /// The mount options that a remount can't change, as given.
     given: Vec<String>,
 }
 
@@ -65,11 +65,11 @@ impl Report {
         Self { parts, given }
     }
 
-    /// The command that tells it, for a server.
+    /// Returns the server command that replies with the report.
     #[must_use]
     pub fn command(self) -> server::Command {
-        let help = "Answers as JSON the layers of the mount, the options and directories of each, and what it did where that is \
-                    measured (meter=on).";
+        let help = "Returns as JSON the layers of the mount, with their options and directories, and with operation counts and \
+                    latency if metered (meter=on).";
         let is = vnode::Command { name: STACK, help, who: Who::Anyone };
         let run = move |given: &server::Invocation<'_>| match given.input {
             [] => Ok(self.json().into_bytes()),
@@ -78,7 +78,7 @@ impl Report {
         server::Command { is, run: Arc::new(run) }
     }
 
-    /// Everything, as it is now.
+    /// Returns the current state as JSON.
     #[must_use]
     pub fn json(&self) -> String {
         json!({ "pid": std::process::id(), "given": self.given, "layers": stack(&self.parts) }).to_string()
@@ -98,7 +98,7 @@ fn describe(part: &Part, below: Option<&Part>) -> Value {
         let total = total(counts);
         let below =
             below.and_then(|below| below.counts).map_or_else(|| part.time_below(), |counts| self::total(counts).time);
-        // The two are not read at the same moment.
+        // The two counters are not read atomically.
         let own = total.time.saturating_sub(below);
         fields.insert("operations".to_owned(), json!(total.done));
         fields.insert("failures".to_owned(), json!(total.failed));

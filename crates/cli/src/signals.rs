@@ -1,7 +1,8 @@
-//! The signals that ask the server to stop.
+//! Termination signals.
 //!
-//! The first unmounts: what is open stays usable, and the server ends with the last of it. After the next it ends at once:
-//! the kernel answers errors for what is open then. Nothing is written half, and nothing that fsync(2) promised is lost.
+//! The first signal unmounts lazily: open files stay usable, and the server exits when the last one
+//! is closed. The second signal terminates the server at once, and operations on files that are
+//! still open then fail. Neither leaves a partial write or loses data that fsync(2) has confirmed.
 
 use crate::exit::{Exit, Failure};
 use core::time::Duration;
@@ -9,7 +10,7 @@ use nix::sys::signal::{SigSet, Signal};
 use server::Mounted;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Who stops the server, and when.
+/// Stops the server on termination signals.
 #[derive(Debug, Default)]
 pub struct Stop {
     state: Mutex<State>,
@@ -18,26 +19,27 @@ pub struct Stop {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How often.
-    asked: u32,
+    /// Number of termination signals so far.
+    received: u32,
     mounted: Option<Arc<Mounted>>,
 }
 
-/// How long a mount that is being made when a signal comes is waited for, or what has to be written, before the process just ends.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit before the process exits anyway: for a mount in progress to finish after the first
+/// signal, and for writing back data after the second.
+const DEADLINE: Duration = Duration::from_secs(5);
 
 impl Stop {
-    /// Takes SIGTERM and SIGINT from now on, and SIGHUP too (which, in the background, means nothing). To be called
-    /// before other threads are started, since they inherit it.
+    /// Starts to handle SIGTERM, SIGINT and SIGHUP; SIGHUP is ignored in the background. To be
+    /// called before other threads are started, since threads inherit the signal mask.
     ///
     /// # Errors
-    /// Where the kernel refuses.
+    /// The signals can't be blocked, or the thread can't be started.
     pub fn on_signals(background: bool) -> Result<Arc<Self>, Failure> {
         let mut signals = SigSet::empty();
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
             signals.add(signal);
         }
-        signals.thread_block().map_err(|errno| Failure::system(format!("can't take signals: {errno}")))?;
+        signals.thread_block().map_err(|errno| Failure::system(format!("can't block signals: {errno}")))?;
         let stop = Arc::new(Self::default());
         let watched = stop.clone();
         std::thread::Builder::new()
@@ -48,15 +50,17 @@ impl Stop {
         Ok(stop)
     }
 
-    /// The mount is there: it can be stopped now. Answers whether that was asked for in the meantime.
+    /// Registers the mount, which signals unmount from now on. Returns whether a signal has already
+    /// arrived.
     pub fn arm(&self, mounted: &Arc<Mounted>) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.mounted = Some(mounted.clone());
         self.changed.notify_all();
-        state.asked > 0
+        state.received > 0
     }
 
-    /// Drops the reference to the mount, which has ended. Its layers write their last records when they are dropped.
+    /// Drops the reference to the mount, which has ended. Layers write their final records when
+    /// they are dropped.
     pub fn disarm(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).mounted = None;
     }
@@ -70,19 +74,19 @@ impl Stop {
                     self.stop();
                 }
                 Err(errno) => {
-                    tracing::error!("signals can't be taken any more: {errno}");
+                    tracing::error!("can't wait for signals: {errno}; SIGTERM no longer unmounts");
                     return;
                 }
             }
         }
     }
 
-    /// Unmounts what is mounted. Where nothing is yet, and nothing comes, the process ends.
+    /// Unmounts. If the mount does not complete within [`DEADLINE`], exits.
     fn stop(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.asked += 1;
-        let again = state.asked > 1;
-        let waited = self.changed.wait_timeout_while(state, PATIENCE, |state| state.mounted.is_none());
+        state.received += 1;
+        let again = state.received > 1;
+        let waited = self.changed.wait_timeout_while(state, DEADLINE, |state| state.mounted.is_none());
         let mounted = waited.unwrap_or_else(PoisonError::into_inner).0.mounted.clone();
         match mounted {
             Some(mounted) if again => end(mounted),
@@ -92,27 +96,28 @@ impl Stop {
     }
 }
 
-/// Ends the server with what is open. The kernel ends the connection when nobody has the device open any more.
+/// Writes all data back and exits, although files are open. The kernel aborts the connection once
+/// the device is closed.
 fn end(mounted: Arc<Mounted>) -> ! {
-    tracing::warn!("asked again: what is still open answers errors from now on");
+    tracing::warn!("second signal: exiting now; operations on open files will fail");
     let (done, synced) = std::sync::mpsc::channel();
     let sync = move || {
-        // Of the mount: what programs have changed in memory comes by requests, which are still served.
+        // Writes back the dirty pages of this mount, too: the requests are still served.
         rustix::fs::sync();
         if let Err(errno) = mounted.sync() {
-            tracing::error!("not all could be written: {errno}");
+            tracing::error!("some changes could not be written: {errno}");
         }
-        // If nobody waits any more, it took too long.
+        // Fails if the receiver has timed out.
         let _ = done.send(());
     };
     let started = std::thread::Builder::new().name("sync".to_owned()).spawn(sync);
-    if started.is_ok() && synced.recv_timeout(PATIENCE).is_err() {
-        tracing::error!("what lies below does not answer: something may not have been written");
+    if started.is_ok() && synced.recv_timeout(DEADLINE).is_err() {
+        tracing::error!("the lower file systems do not respond: some changes may be lost");
     }
     std::process::exit(Exit::Success.code().into())
 }
 
-/// Unmounts. What stands in the way is logged: nobody else is there to hear it.
+/// Unmounts and logs the error, since no caller is left to receive it.
 pub fn unmount(mounted: &Mounted) {
     if let Err(error) = mounted.stop() {
         tracing::error!("{error}");

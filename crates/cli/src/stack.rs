@@ -1,15 +1,15 @@
-//! From options to layers, and how they are served.
+//! Builds the stack of layers from the options, and the configuration of the server.
 
-use crate::already;
+use crate::already_mounted;
 use crate::cmdline::Cmdline;
 use crate::exit::Failure;
-use crate::leaf::Manner;
+use crate::host_dir::{HostDir, Role};
+use crate::leaf::LeafOptions;
 use crate::options::{Options, Type};
-use crate::place::{Place, Role};
 use crate::process;
 use crate::registry::Registry;
 use crate::report::Report;
-use crate::tree::{Inside, Opening, Purpose, Tree};
+use crate::tree::{BranchRules, Opening, Purpose, Tree};
 use hostfs::HostFs;
 use rustix::mount::MountFlags;
 use server::Config;
@@ -20,29 +20,29 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 use vnode::{Layer, Properties};
 
-/// A stack whose directories were found, and nothing of which was opened yet.
+/// A stack whose directories were checked, but not yet opened.
 #[derive(Debug)]
 pub struct Stack {
     tree: Tree,
     needs: Needs,
 }
 
-/// A stack that can be served.
+/// A stack that is ready to be served.
 #[derive(Debug)]
 pub struct Ready {
     /// The topmost layer.
     pub layer: Arc<dyn Layer>,
-    /// What it is made of.
+    /// The description of its layers.
     pub report: Report,
-    /// The directories at the bottom that can be written.
+    /// The writable directories at the bottom.
     pub written: Vec<Arc<HostFs>>,
 }
 
 impl Stack {
-    /// Finds the directories and whether they can be used together. Changes nothing.
+    /// Finds the directories and checks that they can be used together. Changes nothing.
     ///
     /// # Errors
-    /// Names the directory, why it can't be used and what to do about it.
+    /// Names the directory, the reason and the remedy.
     pub fn check(kind: Type, cmdline: &Cmdline, options: &Options) -> Result<Self, Failure> {
         let in_words = matches!(kind, Type::Stack);
         let spec = match kind {
@@ -51,7 +51,7 @@ impl Stack {
         };
         let role = if in_words { Role::Bottom } else { Role::Lower };
         let metered = is_metered(kind, options);
-        let (read_only, branch) = (options.read_only(), Inside::default());
+        let (read_only, branch) = (options.read_only(), BranchRules::default());
         let tree = Tree::of(spec, &Purpose { role, in_words, read_only, branch, metered })?;
         tree.find()?;
         let needs = tree.needs();
@@ -61,28 +61,31 @@ impl Stack {
         Ok(Self { needs, tree })
     }
 
-    /// Refuses what is mounted at `point` already, where mounting it twice is a mistake: a line of fstab whose source is `none`
-    /// can't be told by mount(8) to be mounted, and two servers would write to the same branches.
+    /// Fails if the same stack is mounted at `point` already and one of its layers permits only one
+    /// mount. mount(8) can't detect that an fstab line whose source is `none` is mounted, and two
+    /// servers would write to the same branches.
     ///
     /// # Errors
-    /// Names the mount point and what to do about it.
-    pub fn check_again(&self, point: &Place) -> Result<(), Failure> {
-        self.tree.once().map_or(Ok(()), |name| already::check(point, name, &self.tree.parts()))
+    /// Names the mount point and the remedy.
+    pub fn check_again(&self, point: &HostDir) -> Result<(), Failure> {
+        self.tree.single_mount_layer().map_or(Ok(()), |name| already_mounted::check(point, name, &self.tree.parts()))
     }
 
-    /// Where warnings go that a layer is there for, on a system without journal and syslog.
+    /// Returns the log file of a layer whose purpose is to warn, for systems without journal and
+    /// syslog.
     #[must_use]
     pub const fn warns(&self) -> Option<&'static str> {
         self.needs.warns
     }
 
-    /// Opens the directories and puts the layers together. The report tells of them while they are in use.
+    /// Opens the directories and assembles the layers. The report describes them while they are in
+    /// use.
     ///
     /// # Errors
     /// Names the step and the directory that failed.
     pub fn build(&self, options: &Options) -> Result<Ready, Failure> {
-        let situation = Situation { passthrough: options.passthrough, may_chown: process::may_chown() };
-        let opening = Opening { manner: Manner::of(options), situation };
+        let situation = Situation { passthrough: options.passthrough, may_give_away: process::can_chown() };
+        let opening = Opening { leaf_options: LeafOptions::of(options), situation };
         let mut written = Vec::new();
         let layer = self.tree.open(&opening, &mut written).map_err(|refused| refused.failure)?;
         if options.cached_data {
@@ -92,9 +95,9 @@ impl Stack {
         Ok(Ready { layer, report: Report::new(self.tree.parts(), given), written })
     }
 
-    /// How it is served.
+    /// Returns the configuration of the server.
     #[must_use]
-    pub fn config(&self, options: &Options, point: &Place, source: &OsStr, kind: Type) -> Config {
+    pub fn config(&self, options: &Options, point: &HostDir, source: &OsStr, kind: Type) -> Config {
         let mut config = Config::new(point.real.clone(), kind.name(), kind.name());
         config.mount.source = source.as_encoded_bytes().to_vec();
         if let Some(cache) = options.cache.or(self.needs.cache) {
@@ -117,8 +120,8 @@ impl Stack {
     }
 }
 
-/// The stack of `mount -t LAYER`: one layer over the directory that the first argument names, or over the branches that its
-/// options list.
+/// Returns the stack of `mount -t LAYER`: one layer over the directory in the first argument, or
+/// over the branches in its options.
 fn of_one(kind: &'static LayerType, cmdline: &Cmdline, options: &Options) -> Result<StackSpec, Failure> {
     let mut given = options.own.clone();
     let Some(branches) = kind.branches() else {
@@ -134,36 +137,39 @@ fn of_one(kind: &'static LayerType, cmdline: &Cmdline, options: &Options) -> Res
     Ok(StackSpec { layers: Vec::new(), bottom })
 }
 
-const CACHED_AND_WRITABLE: &str = "option data=cached: this mount can be changed, and the kernel would open files for writing without asking; add ro, or give \
-     every branch the mode ro";
+const CACHED_AND_WRITABLE: &str = "option data=cached: the mount is writable, and the kernel would open files for writing without a request; add ro, or mark \
+     every branch =ro";
 
-/// With `data=cached` no layer sees who opens a file.
+/// Refuses layers that must see every open, which `data=cached` hides from them.
 fn check_cached(properties: Properties) -> Result<(), Failure> {
-    let refuse = |why| Err(Failure::usage(format!("option data=cached: {why}; leave one of the two out")));
+    let refuse = |why| Err(Failure::usage(format!("option data=cached: {why}; remove the option or the layer")));
     if properties.watches_refusals {
-        refuse("a layer watches what programs are refused (snoopfs), and would not see files opened")
+        refuse("a layer monitors refused requests (snoopfs), and would not see opens")
     } else if properties.varies_by_caller {
-        refuse("a layer answers differently to different users, who would read each other's data")
+        refuse("a layer returns different data to different users, who would read each other's data")
     } else {
         Ok(())
     }
 }
 
-/// The words of a stack: the first argument, or `stack=` where that is `none`.
+/// Returns the description of the stack: the first argument, or `stack=` if that is `none`.
 fn in_words_of(cmdline: &Cmdline, options: &Options) -> Result<Vec<u8>, Failure> {
     let given = options.own.iter().filter_map(|(_, value)| value).next_back();
     let placeholder = cmdline.spec.is_empty() || cmdline.spec == "none";
     match given {
-        Some(_) if !placeholder => Err(Failure::usage("the stack is given twice: by the first argument and by stack=")),
-        Some(words) => Ok(words.bytes()),
-        None if placeholder => {
-            Err(Failure::usage("no stack: the first argument is one, such as `wrapfs / /srv/data`; see --help"))
+        Some(_) if !placeholder => {
+            Err(Failure::usage("the stack is given twice, by the first argument and by stack=; remove one of them"))
         }
+        Some(words) => Ok(words.bytes()),
+        None if placeholder => Err(Failure::usage(
+            "no stack given: pass one as the first argument, such as `wrapfs / /srv/data`; see --help",
+        )),
         None => Ok(cmdline.spec.as_bytes().to_vec()),
     }
 }
 
-/// Between layers there is something to tell apart; alone, a layer has the whole time anyway.
+/// Whether operations are metered. By default only in stacks: a single layer accounts for all of
+/// the time anyway.
 fn is_metered(kind: Type, options: &Options) -> bool {
     options.meter.unwrap_or(matches!(kind, Type::Stack))
 }
@@ -183,8 +189,8 @@ fn mount_flags(flags: MountFlags) -> fuse::Flags {
     }
 }
 
-/// Does the kernel count the directory's file system as stacked on another?
-fn is_stacked(place: &Place) -> bool {
+/// Whether the kernel counts the directory's file system as stacked on another one.
+fn is_stacked(place: &HostDir) -> bool {
     const OVERLAY: u64 = 0x794c_7630;
     const FUSE: u64 = 0x6573_5546;
     const ECRYPTFS: u64 = 0xf15f;

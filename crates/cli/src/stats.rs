@@ -1,17 +1,17 @@
-//! What servers answer in JSON, as tables.
+//! Tables from the JSON replies of servers.
 
 use crate::exit::Failure;
 use core::fmt::Write as _;
 use serde_json::Value;
 
-/// JSON as a table: a name and a number or word in a line, the lines of an object within an object beneath its name. Elements
-/// of an array are numbered from 1.
+/// Returns JSON as a table with a name and a value per line. The fields of a nested object are
+/// indented below its name. Array elements are numbered from 1.
 ///
 /// # Errors
-/// Where it is no JSON.
+/// The text is not JSON.
 pub fn table(json: &str) -> Result<String, Failure> {
     let value: Value = serde_json::from_str(json)
-        .map_err(|error| Failure::system(format!("the server's answer can't be read: {error}; --json prints it")))?;
+        .map_err(|error| Failure::system(format!("the server's reply can't be parsed: {error}; --json prints it")))?;
     let mut rows = Vec::new();
     flatten(&value, 0, &mut rows);
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
@@ -57,13 +57,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_refused() {
+    fn invalid_json_is_refused() {
         assert!(table("{").unwrap_err().reason.contains("--json"));
         assert_eq!(table("{}").unwrap(), "");
     }
 
     #[test]
-    fn elements_are_numbered() {
+    fn array_elements_are_numbered() {
         let table = table(r#"{"replicas":[{"name":"a"},{"name":"b"}],"none":[],"words":["x"]}"#).unwrap();
         assert_eq!(table, "none\nreplicas\n  1\n    name  a\n  2\n    name  b\nwords\n  1       x\n");
     }

@@ -3,7 +3,7 @@
 use crate::channel::{self, INFO, STACK, STATS};
 use crate::draw::Picture;
 use crate::exit::{Exit, Failure};
-use crate::layers::{self, Form};
+use crate::layers::{self, Format};
 use crate::new::{self, Language};
 use crate::options::Type;
 use crate::{check, control, debug, helper, lower, man, stats, sync, usenetctl};
@@ -16,7 +16,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Stackable file systems: mount them, and look at what is mounted.
+/// Mount stackable file systems and inspect their mounts.
 #[derive(Debug, Parser)]
 #[command(name = "strata", version, after_help = EXAMPLES, arg_required_else_help = true)]
 struct Cli {
@@ -28,58 +28,59 @@ const EXAMPLES: &str = "\
 Examples:
   mount -t unionfs -o dirs=/changes=rw:/image=ro none /mnt
   strata mount 'wrapfs / unionfs,dirs=/changes=rw:/image=ro' /mnt
-  strata layers                         what a stack can be made of
-  strata new mylayer                    a layer of one's own
-  strata stack --watch /mnt             the layers, what they do, and how long it takes
-  strata stats /mnt                     which requests the kernel sent to its server
-  strata info --json /mnt               which server it is, and what it holds
-  strata lower /mnt ls -l               a command that sees what the mount covers
-  strata debug /mnt debug               log more, from now on
-  strata control --list /mnt            what else the server and the layers can be asked
-  strata sync /mnt                      what sync -f does on other file systems
-  strata check /srv/data                look for damage in compressed files, while they are not mounted
+  strata layers                         list the layers and their options
+  strata new mylayer                    create the source of a new layer
+  strata stack --watch /mnt             show the layers, their operations and latency, every second
+  strata stats /mnt                     count the requests that the kernel sent to the server
+  strata info --json /mnt               show the server's process, transport and open files
+  strata lower /mnt ls -l               run a command that sees the directory under the mount
+  strata debug /mnt debug               raise the log level of a running server
+  strata control --list /mnt            list the control commands of the server and the layers
+  strata sync /mnt                      write all changes to stable storage, as sync -f does elsewhere
+  strata check /srv/data                check compressed files for damage while they are not mounted
   umount /mnt
 
-Exit status: 0 success, 1 wrong arguments, 2 a failing system, 32 not a mount of Strata. strata lower exits as its command
-does: 127 if there is no such command, 126 if it can't be run.
-See mount.strata(8), mount.unionfs(8) and so on for the options of mounts.";
+Exit status: 0 success, 1 wrong arguments, 2 a system error, 32 not a Strata mount. strata lower exits with the status of \
+its command, with 127 if the command does not exist, and with 126 if it can't be executed.
+Mount options are described in mount.strata(8), mount.unionfs(8) and the pages of the other layers.";
 
 const SYNC_HELP: &str = "\
-The kernel does not tell a FUSE server of syncfs(2), so sync -f does nothing on a mount of Strata. \
-sync without arguments, fsync(2) and fdatasync(2) work.
+The kernel does not forward syncfs(2) to a FUSE server, so sync -f has no effect on a Strata mount. \
+sync without arguments, fsync(2) and fdatasync(2) work as usual.
 
 Examples:
   strata sync /mnt
   ostree --repo=/mnt/repo pull origin main && strata sync /mnt/repo
 
-Exit status: 0 all is durable, 1 a path that is not there or can't be opened, \
-32 not a mount of Strata, or a directory below could not be written.";
+Exit status: 0 all changes are durable, 1 a path does not exist or can't be opened, \
+32 not a Strata mount, or writing to a lower directory failed.";
 
 const CONTROL_HELP: &str = "\
-Commands go to the server by an ioctl on PATH: in every mount namespace that sees the mount, and through bind mounts of a \
-part of it. Most commands are for anybody who can open PATH; those that change the mount are for root and the user who mounted.
+strata control sends the command to the server by an ioctl on PATH. It works in every mount namespace that contains the mount, \
+and through a bind mount of part of it. Any user who can open PATH may run most commands; commands that change the mount are \
+restricted to root and the mounting user.
 
 Examples:
   strata control --list /mnt
   strata control --json /mnt lbfs.replicas
   strata control /mnt/news usenetfs.state
 
-Exit status: 0 success; 1 no such path or command, input that is not understood, or no permission; \
-2 a failing system; 32 not a mount of Strata, or the command failed.";
+Exit status: 0 success; 1 no such path or command, invalid input, or no permission; \
+2 a system error; 32 not a Strata mount, or the command failed.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show how many requests of each kind the kernel sent to a mount's server.
+    /// Count the requests of each type that the kernel sent to a mount's server.
     Stats {
-        /// Where it is mounted, or any file or directory of it.
+        /// The mount point, or any file or directory in the mount.
         mount: PathBuf,
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Show a mount's server: its process, transport, open files and inodes.
+    /// Show the process, transport, open files and inodes of a mount's server.
     Info {
-        /// Where it is mounted, or any file or directory of it.
+        /// The mount point, or any file or directory in the mount.
         mount: PathBuf,
         /// Print JSON.
         #[arg(long)]
@@ -89,117 +90,120 @@ enum Command {
     Mount {
         /// The stack, top first: 'LAYER,OPTION=VALUE / LAYER / DIRECTORY'. See mount.strata(8).
         stack: OsString,
-        /// Where to mount it.
+        /// The mount point.
         dir: PathBuf,
-        /// Options of the whole mount.
+        /// Options of the whole mount, separated by commas.
         #[arg(short, value_name = "OPTIONS")]
         options: Vec<OsString>,
-        /// Check everything, mount nothing.
+        /// Check the arguments and directories, but do not mount.
         #[arg(short, long)]
         fake: bool,
-        /// Say what was done.
+        /// Print a line once it is mounted.
         #[arg(short, long)]
         verbose: bool,
         /// Stay in the foreground until unmounted, and log to stderr.
         #[arg(long)]
         foreground: bool,
     },
-    /// List the layers that a stack can be made of, or explain one.
+    /// List the available layers, or describe one.
     Layers {
-        /// The one to explain: its name, or the path of an object (/DIR/NAME.so).
+        /// The layer to describe: its name, or the path of a shared object (/DIR/NAME.so).
         name: Option<String>,
         /// Print JSON.
         #[arg(long, conflicts_with = "names")]
         json: bool,
-        /// Print only the types that mount(8) can be given, one a line.
+        /// Print only the file system types for mount -t, one per line.
         #[arg(long)]
         names: bool,
     },
-    /// Draw a mount's layers, with the operations and the time of each.
+    /// Draw a mount's layers, with the operation counts and the latency of each.
     Stack {
-        /// Where it is mounted, or any file or directory of it.
+        /// The mount point, or any file or directory in the mount.
         mount: PathBuf,
         /// Print JSON.
         #[arg(long)]
         json: bool,
-        /// Draw it again every so many seconds, with what was done in between.
+        /// Redraw every SECONDS (default 1), with the figures of that interval.
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
         watch: Option<f64>,
     },
-    /// Show where the directories under a mount can be reached (root), or run a command that sees one in place of the mount.
-    #[command(after_help = "Exit status: the command's own; 127 if there is no such command, 126 if it can't be run. \
-                            Without a command, or before it is run: 0 success, 1 wrong arguments or no permission, \
-                            2 a failing system, 32 not a mount of Strata.")]
+    /// Show the paths of the directories under a mount, or run a command that sees one in place of
+    /// the mount.
+    #[command(after_help = "The paths lead through /proc and work for root alone.\n\n\
+                            Exit status: that of the command; 127 if the command does not exist, 126 if it can't be executed. \
+                            Without a command, or if the command could not be started: 0 success, 1 wrong arguments or no \
+                            permission, 2 a system error, 32 not a Strata mount.")]
     Lower {
-        /// Where it is mounted.
+        /// The mount point.
         mount: PathBuf,
-        /// Which directory, if there are several: 1 is the first.
+        /// The number of the directory, if there are several; the first is 1.
         #[arg(long, value_name = "N")]
         branch: Option<usize>,
         /// The command and its arguments.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
     },
-    /// Show the level of a mount's log, or set it (root and whoever mounted it).
+    /// Show a mount's log level, or set it (root and the mounting user).
     Debug {
-        /// Where it is mounted, or any file or directory of it.
+        /// The mount point, or any file or directory in the mount.
         mount: PathBuf,
-        /// off, error, warn, info, debug or trace: with trace, every request is logged with its names, caller and errno, and every
-        /// operation of a measured layer.
+        /// off, error, warn, info, debug or trace. trace logs every request with its names, caller
+        /// and errno, and every operation of a measured layer.
         level: Option<String>,
     },
-    /// Give a command to a mount's server or to one of its layers.
+    /// Send a control command to a mount's server or to one of its layers.
     #[command(after_help = CONTROL_HELP)]
     Control {
-        /// Any file or directory of the mount. A command of a layer may act on this one.
+        /// Any file or directory in the mount. Some commands of layers act on this object.
         path: PathBuf,
         /// The command: LAYER.WORD, such as lbfs.replicas, or server.WORD.
         #[arg(required_unless_present = "list", conflicts_with = "list")]
         command: Option<String>,
-        /// Its input, if it takes one: at most 8000 bytes.
+        /// The command's input, if it takes one: at most 8000 bytes.
         #[arg(conflicts_with = "list")]
         input: Option<OsString>,
-        /// List the commands of the mount, and what each does.
+        /// List the mount's commands and describe each.
         #[arg(long)]
         list: bool,
-        /// Print an answer that is JSON as it is, and not as a table.
+        /// Print a JSON reply unchanged, not as a table.
         #[arg(long)]
         json: bool,
     },
-    /// Make everything durable that was done on a mount: what syncfs(2) and sync -f do elsewhere. Anybody may who can open a path in it.
+    /// Write all changes of a mount to stable storage, as sync -f does on other file systems.
     #[command(after_help = SYNC_HELP)]
     Sync {
-        /// Any file or directory of the mount.
+        /// Any file or directory in the mount that this user can open.
         #[arg(required = true)]
         path: Vec<PathBuf>,
     },
-    /// Look for damage in the files of a layer that changes the size of data (zstd), and repair it.
+    /// Check the files of a layer that changes the size of data (zstd) for damage, and repair them.
     #[command(after_help = check::HELP)]
     Check {
-        /// Which directories, and how.
+        /// The directories and the mode.
         #[command(flatten)]
         what: check::What,
     },
-    /// Write a new layer to begin with, and its tests.
+    /// Create the source and the tests of a new layer.
     New {
-        /// What it is to be called: a letter, then lower-case letters, digits, - and _.
+        /// The layer's name: a lower-case letter, then lower-case letters, digits, - and _.
         name: String,
-        /// Where; by default a directory of that name, here.
+        /// The directory to create. Default: NAME in the working directory.
         dir: Option<PathBuf>,
-        /// In C, not in Rust.
+        /// Write the layer in C instead of Rust.
         #[arg(long)]
         c: bool,
-        /// Strata's source, which a layer in Rust is built with. Default: the one around this directory, or the one that this program was built from.
+        /// Strata's source tree, which a layer in Rust is built against. Default: the tree around
+        /// the working directory, or the tree that this program was built from.
         #[arg(long, value_name = "DIR", conflicts_with = "c")]
         strata: Option<PathBuf>,
     },
-    /// Let usenetfs manage directories, or make them flat again: usenetctl.
+    /// Convert directories to usenetfs, or back to flat directories (same as usenetctl).
     Usenet {
-        /// What is to be done.
+        /// The conversion or query.
         #[command(subcommand)]
         command: usenetctl::Command,
     },
-    /// Print the completions of a shell.
+    /// Print a shell's completion script.
     Completions {
         /// The shell.
         shell: Shell,
@@ -207,12 +211,12 @@ enum Command {
     /// Write all manual pages into a directory.
     #[command(hide = true)]
     Man {
-        /// The directory.
+        /// An existing directory.
         dir: PathBuf,
     },
 }
 
-/// Runs the command.
+/// Parses `args`, runs the command and returns its exit status.
 #[must_use]
 pub fn run(args: &[OsString]) -> Exit {
     let cli = match Cli::try_parse_from(args) {
@@ -233,11 +237,11 @@ pub fn run(args: &[OsString]) -> Exit {
         }
         Command::Layers { name, json, names } => {
             let form = if *json {
-                Form::Json
+                Format::Json
             } else if *names {
-                Form::Names
+                Format::Names
             } else {
-                Form::Text
+                Format::Text
             };
             layers::list(name.as_deref(), form).and_then(|text| print(text.as_bytes()))
         }
@@ -250,12 +254,12 @@ pub fn run(args: &[OsString]) -> Exit {
         Command::Sync { path } => sync::all(path, |failure| {
             let _ = writeln!(std::io::stderr(), "strata: {failure}");
         }),
-        Command::Stats { mount, json } => answer(mount, STATS, *json),
-        Command::Info { mount, json } => answer(mount, INFO, *json),
+        Command::Stats { mount, json } => print_reply(mount, STATS, *json),
+        Command::Info { mount, json } => print_reply(mount, INFO, *json),
         Command::Control { path, json, list: true, .. } => control::list(path, *json).and_then(|text| print(&text)),
         Command::Control { path, command, input, json, .. } => {
             let (command, input) = (command.as_deref().unwrap_or_default(), input.as_deref().unwrap_or_default());
-            control::give(path, command, input.as_encoded_bytes(), *json).and_then(|text| print(&text))
+            control::run(path, command, input.as_encoded_bytes(), *json).and_then(|text| print(&text))
         }
         Command::New { name, dir, c, strata } => {
             let language = if *c { Language::C } else { Language::Rust };
@@ -282,13 +286,13 @@ pub fn run(args: &[OsString]) -> Exit {
     }
 }
 
-fn answer(mount: &Path, command: &str, json: bool) -> Result<(), Failure> {
+fn print_reply(mount: &Path, command: &str, json: bool) -> Result<(), Failure> {
     let text = channel::text(mount, command)?;
     let text = if json { format!("{text}\n") } else { stats::table(&text)? };
     print(text.as_bytes())
 }
 
-/// Does what mount.strata(8) does.
+/// Runs the mount.strata(8) helper with the equivalent arguments.
 fn mount(stack: &OsStr, dir: &Path, options: &[OsString], flags: &[(&str, bool)]) -> Exit {
     let mut args: Vec<OsString> = vec!["mount.strata".into()];
     args.extend(flags.iter().filter(|(_, given)| *given).map(|(flag, _)| flag.into()));
@@ -304,7 +308,8 @@ fn stack(mount: &Path, json: bool, watch: Option<f64>) -> Result<(), Failure> {
         return print(text.as_bytes());
     };
     let pause = Duration::try_from_secs_f64(seconds).ok().filter(|pause| *pause >= MIN_PAUSE);
-    let pause = pause.ok_or_else(|| Failure::usage(format!("--watch={seconds}: at least 0.1 seconds")))?;
+    let pause =
+        pause.ok_or_else(|| Failure::usage(format!("--watch={seconds}: too short; the minimum is 0.1 seconds")))?;
     let mut before = (Picture::read(&channel::text(mount, STACK)?)?, Instant::now());
     loop {
         std::thread::sleep(pause);
@@ -322,10 +327,12 @@ fn stack(mount: &Path, json: bool, watch: Option<f64>) -> Result<(), Failure> {
     }
 }
 
-/// The server answers each time with work of its own, which must not be what is seen.
+/// The shortest interval of `--watch`. Each reply costs the server work, which must not dominate
+/// the figures.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 
-/// Shows the next of several drawings: on a terminal in place of the one before. Answers false when nobody reads any more.
+/// Prints one of a series of drawings; on a terminal it replaces the previous one. Returns false
+/// once the reader has closed the pipe.
 fn show(drawn: &str, json: bool) -> Result<bool, Failure> {
     const HOME_AND_CLEAR: &str = "\x1b[H\x1b[2J";
     let mut out = std::io::stdout();
@@ -357,7 +364,7 @@ fn lower(mount: &Path, branch: Option<usize>, command: &[OsString]) -> Result<()
 fn print(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = std::io::stdout();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        // Whoever reads has read enough.
+        // The reader closed the pipe.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(Failure::system(format!("can't write to standard output: {error}")))
         }
@@ -384,10 +391,10 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Every page that a page refers to is written with it, or Debian has it.
+    /// Every page in a cross-reference is either generated here or part of Debian.
     #[test]
     fn pages_refer_to_pages_that_exist() {
-        const DEBIANS: [&str; 13] = [
+        const DEBIAN_PAGES: [&str; 13] = [
             "chmod(1)",
             "df(1)",
             "findmnt(8)",
@@ -408,7 +415,7 @@ mod tests {
         let mut found = 0;
         for entry in std::fs::read_dir(&dir).unwrap() {
             let path = entry.unwrap().path();
-            // The fonts and dashes of troff taken away.
+            // Strip troff's font changes and escaped dashes.
             let text =
                 std::fs::read_to_string(&path).unwrap().replace("\\fR", "").replace("\\fB", "").replace("\\-", "-");
             let text = text.replace(" (", "(");
@@ -421,7 +428,7 @@ mod tests {
                 let name = &text[text[..at].rfind(|c| !is_part(c)).map_or(0, |before| before + 1)..at];
                 let page = format!("{name}{}", &text[at..at + 3]);
                 let file = dir.join(format!("{name}.{}", &text[at + 1..at + 2]));
-                assert!(DEBIANS.contains(&page.as_str()) || file.exists(), "{}: {page}", path.display());
+                assert!(DEBIAN_PAGES.contains(&page.as_str()) || file.exists(), "{}: {page}", path.display());
                 found += 1;
             }
         }

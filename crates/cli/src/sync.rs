@@ -1,22 +1,23 @@
-//! `strata sync`: what syncfs(2) and `sync -f` do on other file systems. The kernel does not tell a FUSE server of syncfs(2).
+//! `strata sync`: writes all changes of a mount to stable storage. It replaces `sync -f`, since the
+//! kernel does not forward syncfs(2) to FUSE servers.
 
 use crate::channel::{self, SYNC};
 use crate::exit::{Exit, Failure};
-use crate::place::reason;
+use crate::host_dir::reason;
 use fuse::control::Error;
 use std::path::{Path, PathBuf};
 
-/// Makes everything durable on the mounts that `paths` lie on. All are tried.
+/// Syncs the mounts that contain `paths`. Continues after a failure.
 ///
 /// # Errors
-/// The first failure; the others were given to `tell`.
-pub fn all(paths: &[PathBuf], mut tell: impl FnMut(&Failure)) -> Result<(), Failure> {
+/// The first failure; the others are passed to `report`.
+pub fn all(paths: &[PathBuf], mut report: impl FnMut(&Failure)) -> Result<(), Failure> {
     let mut first = Ok(());
     for path in paths {
         match (one(path), &first) {
             (Ok(()), _) => {}
             (Err(failure), Ok(())) => first = Err(failure),
-            (Err(failure), Err(_)) => tell(&failure),
+            (Err(failure), Err(_)) => report(&failure),
         }
     }
     first
@@ -28,8 +29,8 @@ fn one(path: &Path) -> Result<(), Failure> {
         if kind as u64 & 0xffff_ffff != FUSE {
             return Err(Error::Foreign);
         }
-        // What the command finds in the page cache would stay there: what was written to mappings, and the
-        // kernel has yet to send to the server.
+        // SYNC covers only data that the server has received. This call first makes the kernel send
+        // the dirty pages of shared mappings.
         rustix::fs::syncfs(&file).map_err(Error::Refused)?;
         channel::call_on(&file, SYNC, b"")
     });
@@ -42,11 +43,9 @@ const FUSE: u64 = 0x6573_5546;
 fn refusal(path: &Path, error: Error) -> Failure {
     let shown = path.display();
     match error {
-        Error::Foreign => {
-            Failure::mount(format!("{shown}: not on a mount of Strata; for other file systems use sync -f"))
-        }
+        Error::Foreign => Failure::mount(format!("{shown}: not on a Strata mount; for other file systems use sync -f")),
         Error::Refused(errno) => {
-            Failure { exit: Exit::Mount, reason: format!("{shown}: not all of it was made durable: {}", reason(errno)) }
+            Failure { exit: Exit::Mount, reason: format!("{shown}: some changes are not durable: {}", reason(errno)) }
         }
         error => channel::failure(path, SYNC, error),
     }

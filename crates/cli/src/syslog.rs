@@ -1,4 +1,4 @@
-//! Log lines to /dev/log, for systems without the journal.
+//! Log output to /dev/log, for systems without the journal.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
@@ -18,12 +18,12 @@ pub struct Syslog {
 }
 
 impl Syslog {
-    /// Connects; `None` where nobody listens.
+    /// Connects to the logger. Returns `None` if none is listening.
     #[must_use]
     pub fn open(program: &str) -> Option<Self> {
         let socket = UnixDatagram::unbound().ok()?;
         socket.connect(SOCKET).ok()?;
-        // A logger that has stopped must not stop a file system.
+        // A stalled logger must not block the file system.
         socket.set_nonblocking(true).ok()?;
         Some(Self { socket: Arc::new(socket), tag: format!("{program}[{}]", std::process::id()).into() })
     }
@@ -35,7 +35,7 @@ impl Syslog {
     }
 }
 
-/// One message, sent when it is dropped.
+/// One message, sent on drop.
 #[derive(Debug)]
 pub struct Line<'a> {
     socket: &'a UnixDatagram,
@@ -56,7 +56,7 @@ impl Write for Line<'_> {
 impl Drop for Line<'_> {
     fn drop(&mut self) {
         let line = self.text.trim_ascii_end();
-        // A logger that was started anew listens on another socket.
+        // A restarted logger listens on a new socket.
         if self.socket.send(line).is_err_and(|error| error.kind() != io::ErrorKind::WouldBlock) {
             let _ = self.socket.connect(SOCKET).and_then(|()| self.socket.send(line));
         }
@@ -91,14 +91,14 @@ mod tests {
 
     #[test]
     fn a_line_is_one_datagram() {
-        let (near, far) = UnixDatagram::pair().unwrap();
-        let syslog = Syslog { socket: Arc::new(near), tag: "mount.unionfs[7]".into() };
+        let (client, logger) = UnixDatagram::pair().unwrap();
+        let syslog = Syslog { socket: Arc::new(client), tag: "mount.unionfs[7]".into() };
         let mut line = syslog.line(severity(Level::WARN));
         line.write_all(b"the ring is ").unwrap();
         line.write_all(b"switched off\n").unwrap();
         drop(line);
         let mut buffer = [0; 100];
-        let len = far.recv(&mut buffer).unwrap();
+        let len = logger.recv(&mut buffer).unwrap();
         assert_eq!(&buffer[..len], b"<28>mount.unionfs[7]: the ring is switched off");
     }
 }

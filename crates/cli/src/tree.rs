@@ -1,11 +1,12 @@
-//! A stack as it is checked and built: layers over a directory, or over branches.
+//! The tree of layers that forms a stack: layers over one directory, or over branches, which can be
+//! stacks themselves.
 //!
-//! What options say is read first ([`Tree::of`]), then the directories are found and compared
-//! ([`Tree::find`]), and only then is anything opened ([`Tree::open`]).
+//! It is built in three steps: [`Tree::of`] parses the options, [`Tree::find`] resolves and
+//! compares the directories, and [`Tree::open`] opens them and assembles the layers.
 
 use crate::exit::{Exit, Failure};
-use crate::leaf::{Leaf, Manner, Refused};
-use crate::place::{self, Place, Role};
+use crate::host_dir::{self, HostDir, Role};
+use crate::leaf::{Leaf, LeafOptions, OpenFailure};
 use crate::report::{Below, Part};
 use hostfs::HostFs;
 use meter::{Counts, Meter};
@@ -18,82 +19,82 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use vnode::Layer;
 
-/// What a stack is checked for.
+/// The context in which a stack is checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Purpose {
-    /// What the directory at the bottom is for.
+    /// The role of the directory at the bottom.
     pub role: Role,
-    /// Does the stack stand there in words? Then what is wrong is said with the name of the layer.
+    /// Whether the user described the whole stack, so that messages must name the layer.
     pub in_words: bool,
-    /// Is it mounted read-only?
+    /// Whether the mount is read-only.
     pub read_only: bool,
-    /// What holds for a stack that is a branch.
-    pub branch: Inside,
-    /// Are operations counted and timed?
+    /// Constraints on a stack that is a branch.
+    pub branch: BranchRules,
+    /// Whether operations are counted and timed.
     pub metered: bool,
 }
 
-/// What the layers above say of a stack that is a branch of theirs.
+/// Constraints that the layers above impose on a stack that is a branch.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Inside {
+pub struct BranchRules {
     /// It is never changed.
     pub never_changed: bool,
     /// No other server may write to its directories at the same time.
     pub claimed: bool,
-    /// Its directories can be away or hang, and are not touched before they are wanted.
+    /// Its directories can be unreachable or hang, and are opened on demand.
     pub late: bool,
 }
 
-/// How a stack is opened.
+/// Options for opening a stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening {
-    /// Its directories.
-    pub manner: Manner,
-    /// What its layers may have to know.
+    /// For its directories.
+    pub leaf_options: LeafOptions,
+    /// For its layers.
     pub situation: Situation,
 }
 
-/// A stack whose options were read.
+/// A stack with parsed options.
 #[derive(Debug)]
 pub struct Tree {
     /// Top first.
-    above: Vec<Above>,
+    above: Vec<LayerNode>,
     bottom: Bottom,
-    /// It is a directory that stands alone among the branches of a layer.
+    /// Whether it is a branch that consists of a plain directory.
     is_branch: bool,
 }
 
-/// A layer over one other.
+/// A layer with its parsed settings.
 #[derive(Debug)]
-struct Above {
+struct LayerNode {
     spec: LayerSpec,
     settings: Settings,
     needs: Needs,
     counts: Option<&'static Counts>,
 }
 
-/// What a stack stands on.
+/// The bottom of a stack.
 #[derive(Debug)]
 enum Bottom {
     Directory { leaf: Leaf, mode: &'static str, counts: Option<&'static Counts> },
-    Branches(Fan),
+    Branches(FanOut),
 }
 
-/// A layer over branches, and these.
+/// A layer over branches, and its branches.
 #[derive(Debug)]
-struct Fan {
-    layer: Above,
+struct FanOut {
+    layer: LayerNode,
     declared: &'static Branches,
     branches: Vec<(BranchMode, Arc<Tree>)>,
 }
 
 impl Tree {
-    /// Reads what the options say. Touches nothing.
+    /// Parses the options of all layers. Accesses no directory.
     ///
     /// # Errors
-    /// Names the layer, the option and what is wrong with it.
+    /// Names the layer, the option and the reason.
     pub fn of(spec: StackSpec, purpose: &Purpose) -> Result<Self, Failure> {
-        let above = spec.layers.into_iter().map(|layer| Above::of(layer, purpose));
+        let above = spec.layers.into_iter().map(|layer| LayerNode::of(layer, purpose));
         let above = above.collect::<Result<_, _>>()?;
         let bottom = match spec.bottom {
             BottomSpec::Directory { path, read_only } => {
@@ -102,12 +103,12 @@ impl Tree {
                 let mode = if read_only { "ro" } else { "rw" };
                 Bottom::Directory { leaf: leaf(path, read_only, purpose)?, mode, counts }
             }
-            BottomSpec::Branches(layer, branches) => Bottom::Branches(Fan::of(layer, branches, purpose)?),
+            BottomSpec::Branches(layer, branches) => Bottom::Branches(FanOut::of(layer, branches, purpose)?),
         };
         Ok(Self { above, bottom, is_branch: false })
     }
 
-    /// The same of a branch.
+    /// Parses the options of a branch.
     fn branch(lower: LowerSpec, mode: BranchMode, purpose: &Purpose) -> Result<Self, Failure> {
         let path = match lower {
             LowerSpec::Stack(stack) => return Self::of(*stack, purpose),
@@ -118,69 +119,72 @@ impl Tree {
         Ok(Self { above: Vec::new(), bottom, is_branch: true })
     }
 
-    /// Finds the directories, and whether they can be used together. Changes nothing.
+    /// Resolves the directories and checks that they can be used together. Changes nothing.
     ///
     /// # Errors
-    /// Names the directory, why it can't be used and what to do about it.
+    /// Names the directory, the reason and the remedy.
     pub fn find(&self) -> Result<(), Failure> {
         let leaves = self.leaves();
         leaves.iter().try_for_each(|leaf| leaf.find())?;
         let places: Vec<_> = leaves.iter().filter_map(|leaf| leaf.place()).collect();
         if places.len() > 1 {
-            place::check_apart(&places)?;
+            host_dir::check_apart(&places)?;
         }
         check_late(&leaves)?;
         self.check_writable()
     }
 
-    /// The directory that takes the changes of a layer over branches must take some.
+    /// Checks that the directory that receives the changes of a layer over branches is writable.
     fn check_writable(&self) -> Result<(), Failure> {
-        let Bottom::Branches(fan) = &self.bottom else { return Ok(()) };
-        for (i, (mode, tree)) in fan.branches.iter().enumerate() {
-            if i == 0 && mode.writes() && fan.declared.first_takes_changes {
-                tree.first_leaf().and_then(Leaf::place).map_or(Ok(()), Place::check_writable)?;
+        let Bottom::Branches(fan_out) = &self.bottom else { return Ok(()) };
+        for (i, (mode, tree)) in fan_out.branches.iter().enumerate() {
+            if i == 0 && mode.writes() && fan_out.declared.first_takes_changes {
+                tree.first_leaf().and_then(Leaf::place).map_or(Ok(()), HostDir::check_writable)?;
             }
             tree.check_writable()?;
         }
         Ok(())
     }
 
-    /// The directory that takes changes.
+    /// Returns the directory that receives changes.
     fn first_leaf(&self) -> Option<&Leaf> {
         match &self.bottom {
             Bottom::Directory { leaf, .. } => Some(leaf),
-            Bottom::Branches(fan) => fan.branches.first().and_then(|(_, tree)| tree.first_leaf()),
+            Bottom::Branches(fan_out) => fan_out.branches.first().and_then(|(_, tree)| tree.first_leaf()),
         }
     }
 
-    /// All directories at the bottom.
+    /// Returns all directories at the bottom.
     #[must_use]
     pub fn leaves(&self) -> Vec<&Leaf> {
         match &self.bottom {
             Bottom::Directory { leaf, .. } => vec![leaf],
-            Bottom::Branches(fan) => fan.branches.iter().flat_map(|(_, tree)| tree.leaves()).collect(),
+            Bottom::Branches(fan_out) => fan_out.branches.iter().flat_map(|(_, tree)| tree.leaves()).collect(),
         }
     }
 
-    /// Can nothing be changed through it, whatever the mount's flags say?
+    /// Whether the stack permits no changes, regardless of the mount's flags.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         let below = match &self.bottom {
             Bottom::Directory { leaf, .. } => !leaf.is_written(),
-            Bottom::Branches(fan) => fan.layer.needs.read_only || !fan.branches.iter().any(|(mode, _)| mode.writes()),
+            Bottom::Branches(fan_out) => {
+                fan_out.layer.needs.read_only || !fan_out.branches.iter().any(|(mode, _)| mode.writes())
+            }
         };
         below || self.above.iter().any(|layer| layer.needs.read_only)
     }
 
-    /// What its layers need of the mount.
+    /// Returns the combined requirements of its layers.
     #[must_use]
     pub fn needs(&self) -> Needs {
         let all = self.all_needs();
-        let chain = self.above.iter().chain(self.fan().map(|fan| &fan.layer));
+        let chain = self.above.iter().chain(self.fan_out().map(|fan_out| &fan_out.layer));
         Needs {
             read_only: self.is_read_only(),
             cache: all.iter().filter_map(|needs| needs.cache).min(),
-            // A layer over branches has positions of its own.
+            // A layer over branches assigns its own directory positions, which hides those of its
+            // branches.
             narrow_positions: chain.into_iter().any(|layer| layer.needs.narrow_positions),
             warns: all.iter().find_map(|needs| needs.warns),
         }
@@ -188,29 +192,29 @@ impl Tree {
 
     fn all_needs(&self) -> Vec<Needs> {
         let mut all: Vec<_> = self.above.iter().map(|layer| layer.needs).collect();
-        if let Some(fan) = self.fan() {
-            all.push(fan.layer.needs);
-            all.extend(fan.branches.iter().flat_map(|(_, tree)| tree.all_needs()));
+        if let Some(fan_out) = self.fan_out() {
+            all.push(fan_out.layer.needs);
+            all.extend(fan_out.branches.iter().flat_map(|(_, tree)| tree.all_needs()));
         }
         all
     }
 
-    /// The layer over branches that it stands on.
-    fn fan(&self) -> Option<&Fan> {
+    /// Returns the layer over branches at the bottom, if any.
+    fn fan_out(&self) -> Option<&FanOut> {
         match &self.bottom {
             Bottom::Directory { .. } => None,
-            Bottom::Branches(fan) => Some(fan),
+            Bottom::Branches(fan_out) => Some(fan_out),
         }
     }
 
-    /// The name of the layer that makes it a mistake to mount the same stack at one place twice.
+    /// Returns the name of a layer that forbids mounting the same stack twice at one mount point.
     #[must_use]
-    pub fn once(&self) -> Option<&'static str> {
-        let chain = self.fan().map(|fan| &fan.layer).into_iter().chain(&self.above);
+    pub fn single_mount_layer(&self) -> Option<&'static str> {
+        let chain = self.fan_out().map(|fan_out| &fan_out.layer).into_iter().chain(&self.above);
         chain.map(|layer| layer.spec.kind).find(|kind| kind.traits.once).map(|kind| kind.name)
     }
 
-    /// What it is made of, top first: as far as it was opened.
+    /// Returns the parts for the report, top first.
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
         let mut parts: Vec<_> = self.above.iter().map(|layer| layer.part(Vec::new())).collect();
@@ -221,14 +225,14 @@ impl Tree {
                 counts: *counts,
                 below: vec![Below::Directory(leaf.describe(mode))],
             },
-            Bottom::Branches(fan) => {
-                fan.layer.part(fan.branches.iter().map(|(mode, tree)| tree.below(*mode)).collect())
+            Bottom::Branches(fan_out) => {
+                fan_out.layer.part(fan_out.branches.iter().map(|(mode, tree)| tree.below(*mode)).collect())
             }
         });
         parts
     }
 
-    /// The same, as a branch.
+    /// Returns the part for the report of a stack that is a branch.
     fn below(&self, mode: BranchMode) -> Below {
         match &self.bottom {
             Bottom::Directory { leaf, mode, .. } if self.is_branch => Below::Directory(leaf.describe(mode)),
@@ -236,21 +240,21 @@ impl Tree {
         }
     }
 
-    /// Opens the directories and puts the layers together. Adds the directories that can be written
-    /// to `written`.
+    /// Opens the directories and assembles the layers. Appends the writable directories to
+    /// `written`.
     ///
     /// # Errors
     /// Names the step and the directory that failed.
-    pub fn open(&self, opening: &Opening, written: &mut Vec<Arc<HostFs>>) -> Result<Arc<dyn Layer>, Refused> {
+    pub fn open(&self, opening: &Opening, written: &mut Vec<Arc<HostFs>>) -> Result<Arc<dyn Layer>, OpenFailure> {
         let mut layer = match &self.bottom {
             Bottom::Directory { leaf, counts, .. } => {
-                let host = leaf.open(&opening.manner)?;
+                let host = leaf.open(&opening.leaf_options)?;
                 if leaf.is_written() {
                     written.push(Arc::clone(&host));
                 }
                 metered(host, *counts)
             }
-            Bottom::Branches(fan) => metered(fan.open(opening, written)?, fan.layer.counts),
+            Bottom::Branches(fan_out) => metered(fan_out.open(opening, written)?, fan_out.layer.counts),
         };
         for above in self.above.iter().rev() {
             layer = metered(above.put_on(layer)?, above.counts);
@@ -258,8 +262,9 @@ impl Tree {
         Ok(layer)
     }
 
-    /// What a layer over branches knows it by: the path of a directory, or all paths of a stack
-    /// with the names of its layers. Options may change without the branch becoming another.
+    /// Returns the identity of a branch: the path of a directory, or all paths of a stack with the
+    /// names of its layers. Options are left out, so that a branch keeps its identity if they
+    /// change.
     fn name(&self) -> PathBuf {
         let name = self.name_in_words();
         let name = if self.is_branch { name } else { [b"[", &name[..], b"]"].concat() };
@@ -271,10 +276,10 @@ impl Tree {
         let mut name = above.collect::<Vec<_>>().concat();
         match &self.bottom {
             Bottom::Directory { leaf, .. } => name.extend(leaf.path().as_os_str().as_bytes()),
-            Bottom::Branches(fan) => {
-                name.extend([fan.layer.spec.kind.name, ",", fan.declared.option, "="].concat().into_bytes());
+            Bottom::Branches(fan_out) => {
+                name.extend([fan_out.layer.spec.kind.name, ",", fan_out.declared.option, "="].concat().into_bytes());
                 let names: Vec<_> =
-                    fan.branches.iter().map(|(_, tree)| tree.name().into_os_string().into_vec()).collect();
+                    fan_out.branches.iter().map(|(_, tree)| tree.name().into_os_string().into_vec()).collect();
                 name.extend(names.join(&b':'));
             }
         }
@@ -282,11 +287,11 @@ impl Tree {
     }
 }
 
-impl Above {
+impl LayerNode {
     fn of(spec: LayerSpec, purpose: &Purpose) -> Result<Self, Failure> {
         let name = spec.kind.name;
         let wrong = |wrong: String| {
-            // Options of a layer over branches that is mounted alone are options of the mount.
+            // For a single layer over branches, the layer's options are the mount's options.
             let alone = !purpose.in_words && spec.kind.branches().is_some();
             let named = if alone { wrong } else { format!("{name}: {wrong}") };
             Failure::usage(in_branch(&spec.at, &named))
@@ -302,30 +307,30 @@ impl Above {
         Part { name, options, counts: self.counts, below }
     }
 
-    fn put_on(&self, lower: Arc<dyn Layer>) -> Result<Arc<dyn Layer>, Refused> {
+    fn put_on(&self, lower: Arc<dyn Layer>) -> Result<Arc<dyn Layer>, OpenFailure> {
         let made = self.spec.kind.over(lower, &self.settings);
         made.map_err(|wrong| {
             let wrong = format!("{}: {wrong}", self.spec.kind.name);
             let failure = Failure::usage(in_branch(&self.spec.at, &wrong));
-            Refused { failure, errno: Errno::IO, is_directory: false }
+            OpenFailure { failure, errno: Errno::IO, is_directory: false }
         })
     }
 }
 
-impl Fan {
+impl FanOut {
     fn of(spec: LayerSpec, branches: Vec<BranchSpec>, purpose: &Purpose) -> Result<Self, Failure> {
         let kind = spec.kind;
         let Build::Branches(declared) = kind.build else {
-            return Err(Failure::usage(format!("{} has no branches", kind.name)));
+            return Err(Failure::usage(format!("{}: not a layer over branches", kind.name)));
         };
-        let layer = Above::of(spec, purpose)?;
+        let layer = LayerNode::of(spec, purpose)?;
         let at = &layer.spec.at;
         if branches.is_empty() {
             return Err(Failure::usage(in_branch(at, &no_branches(kind.name, declared, purpose.in_words))));
         }
         let modes =
             modes(&branches, declared, purpose).map_err(|failure| failure.map(|wrong| in_branch(at, &wrong)))?;
-        let inside = |mode: BranchMode| Inside {
+        let inside = |mode: BranchMode| BranchRules {
             never_changed: purpose.branch.never_changed || !mode.writes(),
             claimed: mode.writes(),
             late: purpose.branch.late || matches!(declared.make, Make::Reopened(_)),
@@ -335,23 +340,23 @@ impl Fan {
             Ok((mode, Arc::new(Tree::branch(branch.lower, mode, &purpose)?)))
         });
         let branches = branches.collect::<Result<_, Failure>>()?;
-        let fan = Self { layer, declared, branches };
-        fan.check_writes()?;
-        fan.check_named_once()?;
-        Ok(fan)
+        let fan_out = Self { layer, declared, branches };
+        fan_out.check_writes()?;
+        fan_out.check_named_once()?;
+        Ok(fan_out)
     }
 
-    /// A branch that can't be changed can take no changes.
+    /// Refuses a writable mode for a branch that permits no changes.
     fn check_writes(&self) -> Result<(), Failure> {
         let dead = self.branches.iter().zip(1..).find(|((mode, tree), _)| mode.writes() && tree.is_read_only());
         let Some(((mode, _), number)) = dead else { return Ok(()) };
         let noun = self.declared.noun.0;
-        let wrong =
-            format!("{noun} {number} is {}, but nothing can be changed through its stack: mark it =ro", mode.name);
+        let wrong = format!("{noun} {number}: is {}, but its stack permits no changes; mark it =ro", mode.name);
         Err(Failure::mount(in_branch(&self.layer.spec.at, &wrong)))
     }
 
-    /// Of branches that are opened late, only the names are known.
+    /// Refuses duplicate names among branches that are opened late; others are compared as
+    /// directories.
     fn check_named_once(&self) -> Result<(), Failure> {
         if matches!(self.declared.make, Make::Opened(_)) {
             return Ok(());
@@ -362,28 +367,28 @@ impl Fan {
             None => Ok(()),
             Some((_, name)) => {
                 let noun = self.declared.noun.0;
-                Err(Failure::usage(format!("{noun} {} is named twice; leave one out", name.display())))
+                Err(Failure::usage(format!("{noun} {}: given twice; remove one", name.display())))
             }
         }
     }
 
-    fn open(&self, opening: &Opening, written: &mut Vec<Arc<HostFs>>) -> Result<Arc<dyn Layer>, Refused> {
-        let refused = |wrong| Refused { failure: Failure::mount(wrong), errno: Errno::IO, is_directory: false };
+    fn open(&self, opening: &Opening, written: &mut Vec<Arc<HostFs>>) -> Result<Arc<dyn Layer>, OpenFailure> {
+        let refused = |wrong| OpenFailure { failure: Failure::mount(wrong), errno: Errno::IO, is_directory: false };
         let (settings, situation) = (&self.layer.settings, &opening.situation);
         match self.declared.make {
             Make::Opened(make) => {
                 let opened = self.branches.iter().map(|(mode, tree)| {
                     Ok(Branch { name: tree.name(), mode: *mode, lower: tree.open(opening, written)? })
                 });
-                make(opened.collect::<Result<_, Refused>>()?, settings, situation).map_err(refused)
+                make(opened.collect::<Result<_, OpenFailure>>()?, settings, situation).map_err(refused)
             }
             Make::Reopened(make) => {
                 let wrong = Arc::new(OnceLock::new());
                 let reopened = self.branches.iter().map(|(mode, tree)| reopened(*mode, tree, *opening, &wrong));
                 let made = make(reopened.collect(), settings, situation);
-                // A branch may be away for a time, but its options stay wrong.
+                // An unreachable branch may return, but an invalid option remains invalid.
                 match wrong.get() {
-                    Some(wrong) => Err(Refused::clone(wrong)),
+                    Some(wrong) => Err(OpenFailure::clone(wrong)),
                     None => made.map_err(refused),
                 }
             }
@@ -391,18 +396,18 @@ impl Fan {
     }
 }
 
-/// A branch that its layer opens itself. If an option turns out to be wrong, that is put into
-/// `wrong`.
-fn reopened(mode: BranchMode, tree: &Arc<Tree>, opening: Opening, wrong: &Arc<OnceLock<Refused>>) -> Reopened {
+/// Returns a branch that its layer opens on demand. If an option turns out to be invalid, the error
+/// is stored in `wrong`.
+fn reopened(mode: BranchMode, tree: &Arc<Tree>, opening: Opening, wrong: &Arc<OnceLock<OpenFailure>>) -> Reopened {
     let (name, tree, wrong) = (tree.name(), Arc::clone(tree), Arc::clone(wrong));
     let open = move || {
-        // Nothing of it is ever written.
+        // Such a branch is never written.
         tree.open(&opening, &mut Vec::new()).map_err(|refused| {
             if refused.failure.exit == Exit::Usage {
                 let _first = wrong.set(refused);
                 return Errno::INVAL;
             }
-            // That a directory is away is the layer's to tell.
+            // The layer reports unreachable directories.
             if !refused.is_directory {
                 tracing::debug!("{}", refused.failure);
             }
@@ -419,7 +424,7 @@ fn metered(layer: Arc<dyn Layer>, counts: Option<&'static Counts>) -> Arc<dyn La
     }
 }
 
-/// What is wrong, with where it is, in a stack that is a branch.
+/// Prefixes a message with its position, if it concerns a branch that is a stack.
 fn in_branch(at: &At, wrong: &str) -> String {
     if at.within.is_empty() { wrong.to_owned() } else { format!("{at}: {wrong}") }
 }
@@ -427,13 +432,13 @@ fn in_branch(at: &At, wrong: &str) -> String {
 fn no_branches(name: &str, declared: &Branches, in_words: bool) -> String {
     let Branches { example, noun: (_, several), .. } = declared;
     if in_words {
-        format!("{name}: it has no directories: name them in the stack, as in `{name},{example}`")
+        format!("{name}: no directories given; add them to the stack, as in `{name},{example}`")
     } else {
-        format!("no {several}: name them with -o {example}; see --help")
+        format!("no {several} given; add them with -o {example}; see --help")
     }
 }
 
-/// The modes that count.
+/// Returns the mode of each branch; unmarked branches get the layer's default.
 fn modes(branches: &[BranchSpec], declared: &Branches, purpose: &Purpose) -> Result<Vec<BranchMode>, Failure> {
     let (noun, never_changed) = (declared.noun.0, purpose.branch.never_changed);
     let unmarked = |i| (declared.unmarked)(i, purpose.read_only || never_changed);
@@ -443,15 +448,15 @@ fn modes(branches: &[BranchSpec], declared: &Branches, purpose: &Purpose) -> Res
     let Some((mode, number)) = written.peek() else { return Ok(modes) };
     if never_changed {
         return Err(Failure::mount(format!(
-            "{noun} {number} is {}, but the stack that it is part of is never changed: mark it =ro",
+            "{noun} {number}: is {}, but its stack is read-only; mark it =ro",
             mode.name
         )));
     }
     if declared.first_takes_changes && *number != 1 {
         let first = branches.first().map(|branch| branch.lower.to_string()).unwrap_or_default();
         return Err(Failure::mount(format!(
-            "{noun} {first} is the first but not rw, while another is: changes could not go to the left; mark it =rw, or all \
-             others =ro"
+            "{noun} {first}: the first {noun} must be rw if another one is, because it receives all changes; mark it =rw, or \
+             mark all others =ro"
         )));
     }
     Ok(modes)
@@ -464,8 +469,8 @@ fn leaf(path: PathBuf, read_only: bool, purpose: &Purpose) -> Result<Leaf, Failu
     Leaf::late(&path).map_err(|error| Failure::usage(format!("directory {}: {error}", path.display())))
 }
 
-/// Of directories that nothing may touch yet, only the paths are compared with those that are
-/// written.
+/// Refuses directories that overlap with a writable one. Directories that are opened late can't be
+/// accessed yet, so only their paths are compared.
 fn check_late(leaves: &[&Leaf]) -> Result<(), Failure> {
     for late in leaves.iter().filter(|leaf| leaf.place().is_none()) {
         let overlaps = |path: &Path| path.starts_with(late.path()) || late.path().starts_with(path);
@@ -473,7 +478,7 @@ fn check_late(leaves: &[&Leaf]) -> Result<(), Failure> {
         if let Some(other) = written.into_iter().find(|leaf| overlaps(leaf.path())) {
             let (late, other) = (late.path().display(), other.path().display());
             return Err(Failure::mount(format!(
-                "directory {late} lies inside branch {other}, which is written, or the other way round; leave one of them out"
+                "directory {late}: overlaps with the writable branch {other}; remove one of them"
             )));
         }
     }
@@ -490,7 +495,7 @@ mod tests {
     use vnode::{Cx, Name};
 
     fn purpose(read_only: bool) -> Purpose {
-        Purpose { role: Role::Bottom, in_words: true, read_only, branch: Inside::default(), metered: true }
+        Purpose { role: Role::Bottom, in_words: true, read_only, branch: BranchRules::default(), metered: true }
     }
 
     fn tree(words: &str) -> Tree {
@@ -499,17 +504,17 @@ mod tests {
     }
 
     #[test]
-    fn needs_of_the_whole_tree_are_met() {
+    fn requirements_of_all_layers_are_combined() {
         let nested = tree("unionfs,dirs=[unionfs,whiteouts=write,ino=32,dirs=/a]=ro:[snoopfs / /b]=ro").needs();
         assert_eq!((nested.cache, nested.warns), (Some(Duration::ZERO), Some("/var/log/snoopfs.log")));
-        // The upper union has positions of its own.
+        // The upper union assigns its own directory positions.
         assert!(!nested.narrow_positions && nested.read_only);
         let chain = tree("wrapfs / rot13 / unionfs,ino=32,dirs=/a:/b").needs();
         assert!(chain.narrow_positions && !chain.read_only && chain.cache.is_none() && chain.warns.is_none());
     }
 
     #[test]
-    fn what_can_not_be_changed_is_known() {
+    fn read_only_stacks_are_recognized() {
         for (words, read_only) in [
             ("rot13 / /a", false),
             ("rot13 / /a,ro", true),
@@ -521,13 +526,13 @@ mod tests {
         ] {
             assert_eq!(tree(words).is_read_only(), read_only, "{words}");
         }
-        // Without modes nothing is written where the whole is read-only.
+        // Unmarked branches of a read-only mount are read-only.
         let spec = stack::spec::read(b"unionfs,dirs=[unionfs,dirs=/a:/b]:/c", &Registry).unwrap();
         assert!(Tree::of(spec, &purpose(true)).unwrap().is_read_only());
     }
 
     #[test]
-    fn only_directories_that_take_changes_are_written() {
+    fn only_directories_that_receive_changes_are_writable() {
         let written = |words: &str| -> Vec<PathBuf> {
             let tree = tree(words);
             let leaves = tree.leaves().into_iter().filter(|leaf| leaf.is_written());
@@ -539,35 +544,43 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_is_known_by_its_directories_and_layers() {
+    fn a_branch_is_identified_by_its_directories_and_layers() {
         let names = |words: &str| -> Vec<String> {
             let tree = tree(words);
-            tree.fan().unwrap().branches.iter().map(|(_, tree)| tree.name().to_string_lossy().into_owned()).collect()
+            tree.fan_out()
+                .unwrap()
+                .branches
+                .iter()
+                .map(|(_, tree)| tree.name().to_string_lossy().into_owned())
+                .collect()
         };
         let words = "unionfs,dirs=/a:[xor,key=7/[/b]]:[zstd,level=9 / unionfs,delete=all,dirs=/c:[rot13/[/d,ro]]]";
         assert_eq!(names(words), ["/a", "[xor / /b]", "[zstd / unionfs,dirs=/c:[rot13 / /d]]"]);
-        assert_eq!((tree(words).once(), tree("rot13 / /a").once()), (Some("unionfs"), None));
+        assert_eq!(
+            (tree(words).single_mount_layer(), tree("rot13 / /a").single_mount_layer()),
+            (Some("unionfs"), None)
+        );
     }
 
     #[test]
-    fn a_stack_is_opened_again_and_its_meters_go_on() {
+    fn counters_persist_when_a_stack_is_reopened() {
         let dir = std::env::temp_dir().join(format!("strata-tree-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         fs::write(dir.join("Uryyb"), "text").unwrap();
         let tree = tree(&format!("lbfs,dirs=/nonexistent/replica:[rot13 / {}]", dir.display()));
         tree.find().unwrap();
-        let situation = Situation { passthrough: None, may_chown: true };
-        let opening = Opening { manner: Manner::of(&Options::default()), situation };
+        let situation = Situation { passthrough: None, may_give_away: true };
+        let opening = Opening { leaf_options: LeafOptions::of(&Options::default()), situation };
         let wrong = Arc::default();
-        let branches = &tree.fan().unwrap().branches;
-        let [away, there] = [0, 1].map(|i| reopened(branches[i].0, &branches[i].1, opening, &wrong));
-        assert_eq!(((away.lower)().map(|_| ()), wrong.get().is_none()), (Err(Errno::NOENT), true));
-        for looked_up in 1..=3 {
-            let layer = (there.lower)().unwrap();
+        let branches = &tree.fan_out().unwrap().branches;
+        let [missing, present] = [0, 1].map(|i| reopened(branches[i].0, &branches[i].1, opening, &wrong));
+        assert_eq!(((missing.lower)().map(|_| ()), wrong.get().is_none()), (Err(Errno::NOENT), true));
+        for lookups in 1..=3 {
+            let layer = (present.lower)().unwrap();
             let name = Name::new(b"Hello").unwrap();
             assert!(layer.root().lookup(&Cx::internal(0, 0), name).unwrap().is_some());
             let counts = branches[1].1.above[0].counts.unwrap();
-            assert_eq!(counts.of(meter::Operation::Lookup).done, looked_up);
+            assert_eq!(counts.of(meter::Operation::Lookup).done, lookups);
             assert!(layer.properties().read_only);
         }
         fs::remove_dir_all(&dir).unwrap();

@@ -1,12 +1,14 @@
-//! `usenetctl`, or `strata usenet`: directories become managed by usenetfs, and flat again.
+//! `usenetctl`, or `strata usenet`: converts directories to the usenetfs layout, and back to flat
+//! directories.
 //!
-//! A step at a time is asked for: of the mount's server, or, where there is no mount, of the layer in this process. Ended at any moment, it goes
-//! on where it was when it is run again; until then the directory can be used.
+//! A conversion consists of short steps, which the mount's server performs. With `--offline`, the
+//! layer in this process performs them. An interrupted conversion resumes when the command is run
+//! again; meanwhile the directory is usable.
 
 use crate::exit::{Exit, Failure};
+use crate::host_dir::reason;
 use crate::mountinfo::Mount;
 use crate::options::Type;
-use crate::place::reason;
 use crate::progress::Progress;
 use crate::{channel, lower, mountinfo};
 use clap::error::ErrorKind;
@@ -25,14 +27,15 @@ use usenetfs::control::{CONVERT, Goal, STATE};
 use usenetfs::{UsenetFs, Wanted};
 use vnode::{Cx, Layer as _, Vnode};
 
-/// Entries that move between two looks at how far it is: so many, and fewer where that takes [`LONG`].
+/// Maximum number of entries that one step moves. The number is halved after a step that took
+/// longer than [`LONG`].
 const STEP: usize = 1000;
 const STEP_MIN: usize = 10;
 const LONG: Duration = Duration::from_millis(300);
-/// What a state calls the scheme of which only numbers move.
+/// The scheme that moves only numeric names.
 const DIGITS: &str = "digits";
 
-/// Let usenetfs manage directories, or make them flat again.
+/// Convert directories to usenetfs, or back to flat directories.
 #[derive(Debug, Parser)]
 #[command(name = "usenetctl", version, arg_required_else_help = true)]
 struct Cli {
@@ -40,41 +43,41 @@ struct Cli {
     command: Command,
 }
 
-/// What is to be done.
+/// The subcommands of `usenetctl`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Spread a directory's entries over hidden subdirectories.
+    /// Distribute a directory's entries over hidden subdirectories.
     Manage {
-        /// Which directory, and how.
+        /// The directory and the mode.
         #[command(flatten)]
         what: What,
-        /// By the digits of numbers, or all names by a hash.
+        /// The rule that assigns entries to subdirectories.
         #[arg(long, value_enum, default_value = "digits")]
         scheme: SchemeName,
-        /// With --scheme hash: a subdirectory with more entries is split.
+        /// With --scheme hash: split subdirectories with more than N entries.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
         limit: Option<u32>,
     },
-    /// Put all entries into the directory itself again.
+    /// Move all entries back into the directory itself.
     Unmanage {
-        /// Which directory, and how.
+        /// The directory and the mode.
         #[command(flatten)]
         what: What,
     },
-    /// Show what a directory is, and how far a conversion.
+    /// Show a directory's layout and the progress of a conversion.
     Status {
-        /// Which directory, and how.
+        /// The directory and the mode.
         #[command(flatten)]
         what: What,
     },
 }
 
-/// Which directory, and how.
+/// The arguments that all subcommands share.
 #[derive(Debug, Args)]
 pub struct What {
-    /// The directory, in a mount with usenetfs.
+    /// The directory, in a mount with a usenetfs layer.
     dir: PathBuf,
-    /// It is not mounted: DIR is the directory below.
+    /// DIR is a lower directory that is not mounted.
     #[arg(long)]
     offline: bool,
     /// Print JSON.
@@ -82,36 +85,36 @@ pub struct What {
     json: bool,
 }
 
-/// A scheme's name.
+/// Name of a scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SchemeName {
-    /// Numbers by their second to fourth lowest digits.
+    /// Numeric names, by their second to fourth lowest digits.
     Digits,
-    /// All names by a keyed hash.
+    /// All names, by a keyed hash.
     Hash,
 }
 
-/// Who converts.
+/// The process that performs the conversion.
 enum Target {
-    /// The server of the mount that it is in.
+    /// The server of the mount.
     Mounted(PathBuf),
     /// This process.
     Offline(Arc<dyn Vnode>),
 }
 
-/// Is this program called by that name?
+/// Whether `program` is `usenetctl`, in any directory.
 #[must_use]
 pub fn is_called(program: &[u8]) -> bool {
     program.rsplit(|byte| *byte == b'/').next() == Some(b"usenetctl")
 }
 
-/// Its commands, for the manual pages.
+/// Returns the command-line definition, for the manual pages.
 #[must_use]
 pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Runs the program of that name.
+/// Runs `usenetctl` and returns its exit status.
 #[must_use]
 pub fn run(args: &[OsString]) -> Exit {
     match Cli::try_parse_from(args) {
@@ -132,16 +135,16 @@ pub fn run(args: &[OsString]) -> Exit {
     }
 }
 
-/// Does it.
+/// Executes a subcommand.
 ///
 /// # Errors
-/// Names the directory and what is wrong.
+/// Names the directory and the reason.
 pub fn execute(command: &Command) -> Result<(), Failure> {
     let (what, goal) = match command {
         Command::Status { what } => (what, None),
         Command::Unmanage { what } => (what, Some(Goal::Unmanage)),
         Command::Manage { limit: Some(_), scheme: SchemeName::Digits, .. } => {
-            return Err(Failure::usage("--limit: only with --scheme hash"));
+            return Err(Failure::usage("--limit: needs --scheme hash"));
         }
         Command::Manage { what, scheme, limit } => {
             (what, Some(Goal::Manage(Wanted { hash: *scheme == SchemeName::Hash, limit: *limit })))
@@ -154,7 +157,8 @@ pub fn execute(command: &Command) -> Result<(), Failure> {
     show(what, &target)
 }
 
-/// Asks for steps until it is done. Users of the directory wait for one step at most, so a step is short.
+/// Requests steps until the conversion is complete. Callers that use the directory wait for at most
+/// one step, so steps are short.
 fn convert(target: &Target, dir: &Path, goal: Goal) -> Result<(), Failure> {
     let only_numbers = match goal {
         Goal::Manage(wanted) => !wanted.hash,
@@ -164,7 +168,7 @@ fn convert(target: &Target, dir: &Path, goal: Goal) -> Result<(), Failure> {
     let mut step = STEP;
     loop {
         let began = Instant::now();
-        let state = State::of(&target.give(dir, CONVERT.name, goal.text(step).as_bytes())?, dir)?;
+        let state = State::of(&target.send(dir, CONVERT.name, goal.text(step).as_bytes())?, dir)?;
         step = if began.elapsed() > LONG { (step / 2).max(STEP_MIN) } else { (step * 2).min(STEP) };
         if state.is_done() {
             return Ok(());
@@ -175,7 +179,7 @@ fn convert(target: &Target, dir: &Path, goal: Goal) -> Result<(), Failure> {
     }
 }
 
-/// What a directory is.
+/// State of a directory.
 struct State {
     phase: String,
     scheme: Option<String>,
@@ -184,14 +188,14 @@ struct State {
 
 impl State {
     fn read(target: &Target, dir: &Path) -> Result<Self, Failure> {
-        Self::of(&target.give(dir, STATE.name, b"")?, dir)
+        Self::of(&target.send(dir, STATE.name, b"")?, dir)
     }
 
-    fn of(answer: &[u8], dir: &Path) -> Result<Self, Failure> {
-        let state: Value = serde_json::from_slice(answer).unwrap_or_default();
+    fn of(reply: &[u8], dir: &Path) -> Result<Self, Failure> {
+        let state: Value = serde_json::from_slice(reply).unwrap_or_default();
         let text = |name: &str| state.get(name).and_then(Value::as_str).map(str::to_owned);
         let (phase, moved) = (text("phase"), state.get("moved").and_then(Value::as_u64));
-        let wrong = || Failure::system(format!("{}: the server's answer can't be read", dir.display()));
+        let wrong = || Failure::system(format!("{}: the server's reply can't be parsed", dir.display()));
         let (phase, moved) = phase.zip(moved).ok_or_else(wrong)?;
         Ok(Self { phase, scheme: text("scheme"), moved })
     }
@@ -204,7 +208,7 @@ impl State {
 fn show(what: &What, target: &Target) -> Result<(), Failure> {
     let state = State::read(target, &what.dir)?;
     let entries = target.entries(false).map_err(|errno| refusal(&what.dir, STATE.name, Error::Refused(errno)))?;
-    // Of a conversion that is over nothing is said but what came of it.
+    // The count matters only while a conversion is in progress.
     let moved = if state.is_done() { 0 } else { state.moved };
     let line = if what.json {
         let (dir, scheme) = (what.dir.to_string_lossy(), &state.scheme);
@@ -214,24 +218,25 @@ fn show(what: &What, target: &Target) -> Result<(), Failure> {
         let kind = match state.phase.as_str() {
             "flat" => format!("flat, {entries} entries"),
             "stable" => format!("managed by {scheme}, {entries} entries"),
-            phase => format!("{phase}, by {scheme}: half converted, {moved} of {entries} entries moved"),
+            phase => format!("{phase}, by {scheme}: partly converted, {moved} of {entries} entries moved"),
         };
         format!("{}: {kind}", what.dir.display())
     };
-    writeln!(std::io::stdout(), "{line}").map_err(|error| Failure::system(format!("can't write: {error}")))
+    writeln!(std::io::stdout(), "{line}")
+        .map_err(|error| Failure::system(format!("can't write to standard output: {error}")))
 }
 
 impl Target {
-    /// Gives one of the layer's commands.
-    fn give(&self, dir: &Path, command: &str, input: &[u8]) -> Result<Vec<u8>, Failure> {
-        let answer = match self {
+    /// Sends one of the layer's commands.
+    fn send(&self, dir: &Path, command: &str, input: &[u8]) -> Result<Vec<u8>, Failure> {
+        let reply = match self {
             Self::Mounted(path) => channel::call(path, command, input),
             Self::Offline(root) => root.control(&own(), command, input).map_err(Error::Refused),
         };
-        answer.map_err(|error| refusal(dir, command, error))
+        reply.map_err(|error| refusal(dir, command, error))
     }
 
-    /// How many entries users see; of those that are numbers, if only these move.
+    /// Returns the number of visible entries; with `only_numbers`, of those with numeric names.
     fn entries(&self, only_numbers: bool) -> Result<u64, Errno> {
         let counts = |name: &[u8]| !only_numbers || name.iter().all(u8::is_ascii_digit);
         let mut count = 0;
@@ -259,15 +264,16 @@ fn own() -> Cx<'static> {
     Cx::internal(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
-/// The layer over the directory, in this process, if no mount that is seen from here stands on it.
+/// Opens the layer over the directory in this process. Fails if a mount in this namespace uses the
+/// directory.
 fn offline(dir: &Path) -> Result<Target, Failure> {
     let real = dir.canonicalize().map_err(|error| Failure::mount(format!("{}: {error}", dir.display())))?;
-    // No other file system is asked: it might hang.
+    // Other file systems are not accessed, since they might hang.
     for mount in mountinfo::read().iter().filter(|mount| is_ours(mount)) {
         for lower in lower::find(mount.point()).unwrap_or_default() {
             if real.starts_with(&lower.path) || lower.path.starts_with(&real) || real.starts_with(mount.point()) {
                 return Err(Failure::usage(format!(
-                    "{}: it is in use by the mount at {}: convert it there, or unmount that first",
+                    "{}: in use by the mount at {}; convert it there, or unmount it first",
                     dir.display(),
                     mount.point().display()
                 )));
@@ -278,7 +284,7 @@ fn offline(dir: &Path) -> Result<Target, Failure> {
     Ok(Target::Offline(UsenetFs::new(host, Wanted::default()).root()))
 }
 
-/// Is it of a type that only this program mounts?
+/// Whether the mount has a type of Strata.
 fn is_ours(mount: &Mount) -> bool {
     let kind = mount.kind().strip_prefix(b"fuse.").and_then(|kind| core::str::from_utf8(kind).ok());
     kind.and_then(Type::of).is_some()
@@ -288,13 +294,13 @@ fn refusal(dir: &Path, command: &str, error: Error) -> Failure {
     let shown = dir.display();
     match error {
         Error::Foreign | Error::Refused(Errno::NOTTY | Errno::OPNOTSUPP) => Failure::mount(format!(
-            "{shown}: not a directory in a mount with usenetfs; --offline converts a directory below that is not mounted"
+            "{shown}: not a directory in a mount with usenetfs; use --offline for a lower directory that is not mounted"
         )),
         Error::Refused(Errno::PERM | Errno::ACCESS) => {
             Failure::usage(format!("{shown}: only root and the directory's owner may convert it"))
         }
         Error::Refused(Errno::EXIST) => Failure::mount(format!(
-            "{shown}: it is managed by the other scheme, or two entries have one name: see usenetctl status, and the server's log"
+            "{shown}: managed by the other scheme, or two entries have the same name; see usenetctl status and the server's log"
         )),
         Error::Refused(errno) => Failure::mount(format!("{shown}: {}", reason(errno))),
         error => channel::failure(dir, command, error),
@@ -313,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_below_is_converted_and_back() {
+    fn an_offline_directory_is_converted_and_back() {
         let dir = std::env::temp_dir().join(format!("usenetctl-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         for n in 0..3000 {

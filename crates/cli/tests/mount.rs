@@ -532,7 +532,7 @@ fn what_a_mount_says_about_itself() {
     assert_eq!(info(&at)["transport"], "device");
     let elsewhere = run(Command::new(PROGRAM).args(["stats", "/mnt/ro"]));
     assert_eq!(elsewhere.code, 32);
-    assert!(elsewhere.err.contains("not on a mount of Strata"));
+    assert!(elsewhere.err.contains("not on a Strata mount"));
     unmount(&at);
 }
 

@@ -332,7 +332,7 @@ fn what_is_wrong_in_a_branch_is_said_in_a_line() {
 }
 
 fn stack_is_missing(at: &str) -> bool {
-    refused(&["stack", at], 32).contains("not on a mount of Strata")
+    refused(&["stack", at], 32).contains("not on a Strata mount")
 }
 
 #[test]
@@ -382,9 +382,9 @@ fn what_is_wrong_is_said_in_a_line() {
         assert!(wrong(&format!("lbfs,dirs=/mnt/data:/mnt/at,{option}"), 1).contains(allowed), "{option}");
     }
     assert!(refused(&["mount", "rot13 / /mnt/data", "/mnt/at", "-o", "metre=on"], 1).contains("unknown option metre"));
-    assert!(refused(&["stack", "/mnt/at"], 32).contains("not on a mount of Strata"));
-    assert!(refused(&["lower", "/mnt/at"], 32).contains("not on a mount of Strata"));
-    assert!(refused(&["debug", "/mnt/at"], 32).contains("not on a mount of Strata"));
+    assert!(refused(&["stack", "/mnt/at"], 32).contains("not on a Strata mount"));
+    assert!(refused(&["lower", "/mnt/at"], 32).contains("not on a Strata mount"));
+    assert!(refused(&["debug", "/mnt/at"], 32).contains("not on a Strata mount"));
     // Nothing is left mounted, and `-f` mounts nothing.
     strata(&["mount", "-f", "rot13 / /mnt/data", "/mnt/at"]);
     assert_eq!(fs::read_dir("/mnt/at").unwrap().count(), 0);

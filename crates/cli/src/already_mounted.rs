@@ -1,42 +1,42 @@
-//! Is the same file system mounted at the mount point already?
+//! Detects that the same stack is already mounted at the mount point.
 //!
-//! `mount -a` skips the lines of fstab that are mounted: those whose source and mount point it
-//! finds in /proc/self/mountinfo. The source `none` is shown there as the type, so a union of that
-//! source would be mounted again at each `mount -a`.
+//! `mount -a` skips a line of fstab if /proc/self/mountinfo lists its source and mount point. For
+//! the source `none`, mountinfo shows the type instead. Without this check, every `mount -a` would
+//! mount such a line again.
 
 use crate::channel::{self, STACK};
 use crate::exit::Failure;
+use crate::host_dir::HostDir;
 use crate::mountinfo::{self, Mount};
-use crate::place::Place;
 use crate::report::{Below, Part};
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// Refuses these layers, if they are what is mounted at the mount point now. Of a layer over
-/// branches its branches and their modes count, of others their options. `name`: the layer that
-/// makes it a mistake.
+/// Fails if the given layers are mounted at the mount point already. Layers over branches are
+/// compared by their branches and modes, other layers by their options. `name` is the layer that
+/// permits only one mount, for the message.
 ///
 /// # Errors
 /// Names the mount point and what to do about it.
-pub fn check(point: &Place, name: &str, parts: &[Part]) -> Result<(), Failure> {
-    // No other file system is asked: it might hang.
+pub fn check(point: &HostDir, name: &str, parts: &[Part]) -> Result<(), Failure> {
+    // Other file systems are not accessed, since they might hang.
     let mounts = mountinfo::read();
     let top = mountinfo::mount_of(&mounts, point.fd());
     let is_ours = |mount: &Mount| mount.point() == point.real && mount.is_whole() && mount.kind().starts_with(b"fuse.");
     if !top.is_some_and(is_ours) {
         return Ok(());
     }
-    // One that does not answer is no reason to refuse.
+    // A server that does not reply is no reason to refuse.
     let mounted = channel::text(&point.real, STACK).ok().and_then(|json| Mounted::read(&json, &point.real));
     if !mounted.is_some_and(|mounted| mounted.is(parts)) {
         return Ok(());
     }
     let dir = point.given.display();
-    Err(Failure::mount(format!("{dir}: already mounted: a {name} of the same directories is there; unmount it first")))
+    Err(Failure::mount(format!("{dir}: already mounted: a {name} mount of the same directories; unmount it first")))
 }
 
-/// What is mounted.
+/// The mounted stack, as its server reports it.
 #[derive(Debug)]
 struct Mounted {
     pid: u64,
@@ -45,7 +45,7 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// Reads what the server says of itself.
+    /// Parses the reply to `server.stack`.
     fn read(json: &str, point: &Path) -> Option<Self> {
         let stack: Value = serde_json::from_str(json).ok()?;
         let layers = stack.get("layers")?.as_array()?.clone();
@@ -82,8 +82,8 @@ impl Mounted {
         }
     }
 
-    /// Is what is at the path now the directory that the server has? Where the mount itself covers
-    /// the path, or the server's directory can't be seen, the path has to do.
+    /// Whether `path` now leads to the directory that the server has open. If the mount itself
+    /// covers the path, or the server's directory is inaccessible, equal paths are sufficient.
     fn is_there(&self, fd: Option<u64>, path: &Path) -> bool {
         if path.starts_with(&self.point) {
             return true;
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_is_told_from_others() {
+    fn only_an_identical_stack_matches() {
         let mounted = Mounted::read(JSON, Path::new("/mnt")).unwrap();
         let (a, b) = (("/no/a", "rw"), ("/no/b", "ro"));
         let rot13 = part("rot13", "", &[]);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_read_is_nothing() {
+    fn malformed_replies_match_nothing() {
         let read = |json: &str| Mounted::read(json, Path::new("/mnt"));
         assert!(["", "{}", r#"{"pid":1}"#, r#"{"layers":[]}"#].iter().all(|bad| read(bad).is_none()));
         let odd = r#"{"pid":1,"layers":[{"name":"unionfs","directories":[{"path":7}]}]}"#;
