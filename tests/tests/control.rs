@@ -93,7 +93,7 @@ fn other_namespaces_and_users(transport: Transport) {
         (output.status.code(), output.text)
     };
     let (code, output) = by_nobody("debug DIR trace");
-    assert!(code == Some(1) && (output.contains("only root and the user who mounted it")), "{output}");
+    assert!(code == Some(1) && (output.contains("only root and the mounting user")), "{output}");
     assert_eq!(call_on(&root, "server.debug", "").unwrap(), "{\"level\":\"debug\"}");
     // Permissions of each command, user by user.
     let file = Arc::new(File::open(&root).unwrap());
@@ -167,7 +167,7 @@ fn layers_have_commands(transport: Transport) {
     let group = group.into_iter().find(|path| path.ends_with("tebhc")).unwrap();
     let (code, list) = strata(&["control", "--list"], mounted.dir());
     assert!(code == Some(0) && list.contains("usenetfs.state") && list.contains("server.sync"), "{list}");
-    assert!(list.contains("Root and the user who mounted: "), "{list}");
+    assert!(list.contains("Root and the mounting user: "), "{list}");
     let control = |words: &[&str], path: &Path| {
         let mut command = Command::new(Mounted::program().unwrap());
         let output = try_run(command.arg0("strata").arg("control").arg(path).args(words));
@@ -186,8 +186,8 @@ fn layers_have_commands(transport: Transport) {
     assert_eq!(mode() & 0o4000, 0o4000);
     let file = fs::read_dir(&group).unwrap().next().unwrap().unwrap().path();
     let cases: [(&[&str], &Path, &str); 5] = [
-        (&["usenetfs.state"], &file, "not for this file or directory"),
-        (&["usenetfs.state", "input"], &group, "the input is not understood"),
+        (&["usenetfs.state"], &file, "not supported for this file or directory"),
+        (&["usenetfs.state", "input"], &group, "invalid input"),
         (&["usenetfs.other"], &group, "no such command"),
         (&["no-command"], &group, "usenetfs"),
         (&["usenetfs.state"], Path::new("/proc"), "not on a Strata mount"),

@@ -467,7 +467,7 @@ fn noxattr_keeps_the_control_channel(transport: Transport) {
     assert!(remount("remount,rw,noxattr,cache=5").status.success());
     fs::write(mounted.path("new"), "").unwrap();
     let output = remount("remount,rw,cache=6");
-    assert!(!output.status.success() && output.text.contains("option cache can't be changed"), "{}", output.text);
+    assert!(!output.status.success() && output.text.contains("option cache: can't be changed"), "{}", output.text);
 }
 
 on_both_transports!(

@@ -1,4 +1,5 @@
-//! The pages of the documentation: what they refer to exists, and nothing stands there twice or not at all.
+//! Checks of the documentation: links and file names exist, no line is duplicated, and no table
+//! column is empty.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -10,7 +11,7 @@ fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Every page, and its text.
+/// Returns the path and the text of every page.
 fn pages() -> Vec<(PathBuf, String)> {
     let at_the_root = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
     let mut pages: Vec<_> = at_the_root.iter().map(|page| top().join(page)).collect();
@@ -22,7 +23,7 @@ fn pages() -> Vec<(PathBuf, String)> {
     pages.into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
 }
 
-/// The lines outside of blocks of code.
+/// Iterates over the lines outside of code blocks.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut code = false;
     text.lines().filter(move |line| {
@@ -32,14 +33,14 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// As a page's headings are addressed.
+/// Returns the anchor of a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim_start_matches('#').trim().to_lowercase();
     kept.chars().filter(|&c| c.is_alphanumeric() || "-_ ".contains(c)).map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn link_targets_exist() {
     for (page, text) in pages() {
         for link in prose(&text).flat_map(|line| line.split("](").skip(1)) {
             let link = link.split([')', ' ']).next().unwrap();
@@ -63,14 +64,14 @@ fn files_that_are_named_exist() {
     for (page, text) in pages() {
         for name in prose(&text).flat_map(|line| line.split('`').skip(1).step_by(2)) {
             let parts = ["crates/", "docs/", "scripts/", "tests/", "examples/", "include/", "bench/"];
-            // A pattern, and the file that the tutorial's reader makes.
+            // Skip patterns, and files that the reader of the tutorial creates.
             if !parts.iter().any(|part| name.starts_with(part))
                 || name.contains(['*', ' ', '{'])
                 || name.contains("veil")
             {
                 continue;
             }
-            // Those of a layer of one's own are called so, too.
+            // In the tutorial, this is a file of the new layer.
             let own = page.ends_with("tutorial.md") && name == "tests/layer.rs";
             assert!(own || top().join(name).exists(), "{}: {name}", page.display());
         }
@@ -78,7 +79,7 @@ fn files_that_are_named_exist() {
 }
 
 #[test]
-fn no_paragraph_stands_twice() {
+fn no_line_is_duplicated() {
     for (page, text) in pages() {
         let mut seen = HashMap::new();
         for line in prose(&text).filter(|line| line.len() > 60 && !line.starts_with('|')) {

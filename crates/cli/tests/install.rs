@@ -1,5 +1,6 @@
-//! `make install` and `make uninstall`: what they write, where, and what they tell dpkg. They run in a mount namespace of their
-//! own, with programs of the test's in place of cargo and dpkg, so that nothing is built and this machine's dpkg hears of nothing.
+//! `make install` and `make uninstall`: the installed files and the diversions in dpkg. The tests
+//! run in a private mount namespace, with stubs in place of cargo and dpkg, so they build nothing
+//! and don't change this machine's dpkg database.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -13,14 +14,14 @@ use strata_tests::Sandbox;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// "Builds" by copying a program, and notes who did.
+/// Stub of cargo: copies a program instead of building, and logs the user and the arguments.
 const CARGO: &str = r#"#!/bin/sh
 if [ "$1" = --version ]; then echo "cargo 99.0.0"; exit; fi
 echo "$(id -un) $*" >>/mnt/log/cargo
 mkdir -p "$CARGO_TARGET_DIR/release"
 cp /mnt/program "$CARGO_TARGET_DIR/release/strata"
 "#;
-/// Keeps its diversions in a file, and notes what was asked for other than to list them.
+/// Stub of dpkg-divert: keeps the diversions in a file, and logs its arguments except for `--list`.
 const DIVERT: &str = r#"#!/bin/sh
 for name; do :; done
 case "$*" in
@@ -30,7 +31,7 @@ case "$*" in
 esac
 echo "$*" >>/mnt/log/dpkg-divert
 "#;
-/// Here no package owns anything.
+/// Stub of dpkg-query: no package owns any file.
 const QUERY: &str = "#!/bin/sh\nexit 1\n";
 
 struct Stage {
@@ -46,7 +47,7 @@ impl Stage {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         }
         fs::copy(PROGRAM, sandbox.path("program")).unwrap();
-        // Whoever builds writes here.
+        // The building user writes to these.
         for name in ["log", "target"] {
             fs::set_permissions(sandbox.dir(name), fs::Permissions::from_mode(0o777)).unwrap();
         }
@@ -77,7 +78,7 @@ impl Stage {
     }
 }
 
-/// Every file and link below a directory.
+/// Returns all files and links below a directory.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -92,14 +93,14 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_fresh_clone_is_built_first_and_what_is_built_is_kept() {
+fn install_builds_only_if_the_program_is_missing_or_outdated() {
     let stage = Stage::new();
     let places = ["PREFIX=/mnt/prefix", "SBINDIR=/mnt/sbin"];
     let install = [&["install"][..], &places].concat();
     stage.done(&install);
     assert_eq!(stage.log("cargo"), "root build --release --locked -p cli\n");
     assert!(stage.sandbox.path("prefix/bin/strata").is_file());
-    // Nothing has changed since.
+    // The program is up to date.
     stage.done(&install);
     assert_eq!(stage.log("cargo").lines().count(), 1);
     // The source is newer than the program.
@@ -110,7 +111,7 @@ fn a_fresh_clone_is_built_first_and_what_is_built_is_kept() {
 }
 
 #[test]
-fn with_sudo_the_user_builds() {
+fn with_sudo_the_build_runs_as_the_user() {
     let stage = Stage::new();
     let output = stage
         .make(&["install", "PREFIX=/mnt/prefix", "SBINDIR=/mnt/sbin"])
@@ -124,7 +125,7 @@ fn with_sudo_the_user_builds() {
 }
 
 #[test]
-fn elsewhere_means_nowhere_else() {
+fn install_writes_only_to_the_given_directories() {
     let stage = Stage::new();
     for (places, prefix, sbin) in [
         (&["PREFIX=/mnt/one", "SBINDIR=/mnt/one/sbin"][..], "one", "one/sbin"),
@@ -145,11 +146,11 @@ fn elsewhere_means_nowhere_else() {
         let top = stage.sandbox.path(prefix.split('/').next().unwrap());
         assert_eq!(files(&top), Vec::<PathBuf>::new(), "{places:?}");
     }
-    assert_eq!(stage.log("dpkg-divert"), "", "dpkg was told of it");
+    assert_eq!(stage.log("dpkg-divert"), "", "dpkg-divert was called");
 }
 
 #[test]
-fn in_the_systems_directory_dpkg_keeps_a_packages_helper_aside() {
+fn installing_into_sbin_diverts_the_helper_of_a_package() {
     let stage = Stage::new();
     let sbin = fs::canonicalize("/sbin").unwrap();
     let kept = stage.sandbox.dir("sbin");
@@ -166,19 +167,19 @@ fn in_the_systems_directory_dpkg_keeps_a_packages_helper_aside() {
     let diversion = format!("local diversion of {0} to {0}.unionfs-fuse\n", name.display());
     assert_eq!(stage.log("diversions"), diversion);
     stage.done(&["install", "PREFIX=/mnt/prefix"]);
-    assert_eq!(stage.log("dpkg-divert").lines().count(), 1, "once is enough");
+    assert_eq!(stage.log("dpkg-divert").lines().count(), 1, "one diversion");
     stage.done(&["uninstall", "PREFIX=/mnt/prefix"]);
     assert_eq!(stage.log("diversions"), "");
     assert!(fs::symlink_metadata(&name).is_err());
 }
 
 #[test]
-fn a_user_installs_where_the_user_may_write() {
+fn a_user_can_install_into_the_home_directory() {
     let stage = Stage::new();
     let home = stage.sandbox.dir("home");
     std::os::unix::fs::chown(&home, Some(65534), Some(65534)).unwrap();
     stage.done(&["install", "DESTDIR=/mnt/built"]);
-    // The source may lie where the user can't look: scripts and a program in a place that they can.
+    // The user may have no access to the real source tree, so copy the necessary files.
     let source = stage.sandbox.dir("source");
     for part in ["scripts", "include", "crates"] {
         fs::create_dir(source.join(part)).unwrap();
@@ -194,7 +195,7 @@ fn a_user_installs_where_the_user_may_write() {
         command.args(words).arg("CARGO_TARGET_DIR=/mnt/target").env("CARGO", "/mnt/bin/cargo");
         command.env("PATH", format!("/mnt/bin:{}", std::env::var("PATH").unwrap_or_default())).output().unwrap()
     };
-    // Newer than what was copied.
+    // Newer than the copied sources, so that nothing is rebuilt.
     fs::File::options()
         .write(true)
         .open("/mnt/target/release/strata")

@@ -1,5 +1,5 @@
-//! Real command lines of mount(8), with the helpers where mount(8) looks for them, in a mount namespace of their own: what
-//! they answer, what they leave, and what they say when they can't.
+//! Real command lines of mount(8) in a private mount namespace, with the helpers in /sbin: results,
+//! side effects and error messages.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -15,7 +15,7 @@ use strata_tests::Sandbox;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
 
-/// A sandbox whose /sbin has our helpers. Nobody outside of it sees them.
+/// A sandbox with the helpers in /sbin, invisible to other processes.
 struct Stage {
     sandbox: Sandbox,
 }
@@ -41,7 +41,7 @@ impl Stage {
         self.sandbox.dir(name)
     }
 
-    /// Two branches and a mount point; the right branch has a file.
+    /// Creates two branches and a mount point; the second branch has a file.
     fn union(&self) -> (PathBuf, PathBuf, PathBuf) {
         let (rw, ro, at) = (self.dir("rw"), self.dir("ro"), self.dir("at"));
         fs::write(ro.join("base"), "base\n").unwrap();
@@ -56,7 +56,7 @@ struct Outcome {
 }
 
 fn run(command: &mut Command) -> Outcome {
-    // The pipes end only when no server holds them any more: it lets go of them, or this waits for ever.
+    // This would hang if the server kept the pipes open.
     let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Outcome { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
@@ -69,7 +69,7 @@ fn line(words: &str) -> Command {
     command
 }
 
-/// Runs a line of words, which must succeed in silence.
+/// Runs a command, which must succeed without output.
 fn quiet(words: &str) {
     let outcome = run(&mut line(words));
     assert_eq!((outcome.code, outcome.err.as_str(), outcome.out.as_str()), (0, "", ""), "{words}");
@@ -78,7 +78,7 @@ fn quiet(words: &str) {
 fn refused(words: &str, code: i32, reason: &str) {
     let outcome = run(&mut line(words));
     assert_eq!(outcome.code, code, "{words}: {}", outcome.err);
-    assert!(outcome.err.contains(reason), "{words}: {:?} wanted, said: {}", reason, outcome.err);
+    assert!(outcome.err.contains(reason), "{words}: expected {:?}, got: {}", reason, outcome.err);
     assert_eq!(outcome.err.lines().count(), 1, "one line: {}", outcome.err);
     assert!(outcome.err.starts_with("mount."), "{}", outcome.err);
 }
@@ -103,7 +103,7 @@ fn server(at: &Path) -> u64 {
     info(at)["pid"].as_u64().unwrap()
 }
 
-/// Waits until a process is gone, for as long as the watchdog lets it.
+/// Waits until a process has exited; the watchdog limits the time.
 fn await_end(pid: u64) {
     let stat = PathBuf::from(format!("/proc/{pid}/stat"));
     while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
@@ -119,7 +119,7 @@ fn unmount(at: &Path) {
 }
 
 #[test]
-fn the_line_of_a_live_cd() {
+fn a_live_cd_union_of_the_unionfs_papers() {
     let stage = Stage::new();
     let (changes, cd, at) = (stage.dir("ramdisk"), stage.dir("KNOPPIX"), stage.dir("UNIONFS"));
     fs::write(cd.join("f"), "from the CD\n").unwrap();
@@ -135,7 +135,7 @@ fn the_line_of_a_live_cd() {
 }
 
 #[test]
-fn the_line_of_a_diskless_machine() {
+fn a_diskless_machine_with_nfs_of_the_unionfs_papers() {
     let stage = Stage::new();
     let (persist, bins, bin) = (stage.dir("persist"), stage.dir("nfsbins"), stage.dir("bin"));
     fs::write(bin.join("hidden"), "").unwrap();
@@ -157,7 +157,7 @@ fn the_line_of_a_diskless_machine() {
 }
 
 #[test]
-fn a_comma_between_branches_and_relative_paths() {
+fn branches_may_be_separated_by_commas_and_relative() {
     let stage = Stage::new();
     let (rw, _, at) = stage.union();
     quiet("mount -t unionfs -o dirs=/mnt/rw=rw,/mnt/ro=ro chroot-session /mnt/at");
@@ -172,7 +172,7 @@ fn a_comma_between_branches_and_relative_paths() {
 }
 
 #[test]
-fn odd_characters_in_paths() {
+fn special_characters_in_paths_are_escaped() {
     let stage = Stage::new();
     for odd in ["a:b=c,d", "with space", r"back\slash", r"octal\040", "quote\"d", "ünï", "#hash", "=ro"] {
         let (rw, ro, at) = (stage.dir(&format!("rw {odd}")), stage.dir(&format!("ro{odd}")), stage.dir("at"));
@@ -189,9 +189,9 @@ fn odd_characters_in_paths() {
 }
 
 #[test]
-fn over_and_under_the_mount_point() {
+fn branches_may_contain_the_mount_point_and_vice_versa() {
     let stage = Stage::new();
-    // Over itself: the mount point is a branch.
+    // The mount point is a branch.
     let (rw, ro, _) = stage.union();
     quiet("mount -t unionfs -o dirs=/mnt/rw:/mnt/ro none /mnt/ro");
     fs::write(ro.join("base"), "changed").unwrap();
@@ -201,7 +201,7 @@ fn over_and_under_the_mount_point() {
     quiet("mount -t wrapfs /mnt/ro /mnt/ro");
     assert_eq!(fs::read_to_string(ro.join("base")).unwrap(), "base\n");
     unmount(&ro);
-    // The mount point lies inside a branch, and so do the mounts of others: the branch is the directory that was there.
+    // The mount point is inside a branch. The union shows the directory that the mount covers.
     let (tree, inner, changes) = (stage.dir("tree"), stage.dir("tree/in/ner"), stage.dir("changes"));
     fs::write(tree.join("f"), "f").unwrap();
     quiet("mount -t unionfs -o dirs=/mnt/changes:/mnt/tree none /mnt/tree/in/ner");
@@ -209,7 +209,7 @@ fn over_and_under_the_mount_point() {
     assert!(inner.join("in/ner").is_dir());
     assert_eq!(fs::read_dir(inner.join("in/ner")).unwrap().count(), 0);
     unmount(&inner);
-    // A branch lies inside the mount point.
+    // A branch is inside the mount point.
     let (outer, deep) = (stage.dir("outer"), stage.dir("outer/deep"));
     fs::write(deep.join("g"), "g").unwrap();
     quiet("mount -t unionfs -o dirs=/mnt/changes:/mnt/outer/deep none /mnt/outer");
@@ -219,7 +219,7 @@ fn over_and_under_the_mount_point() {
 }
 
 #[test]
-fn lines_of_fstab() {
+fn fstab_lines_are_mounted_with_their_flags() {
     let stage = Stage::new();
     let (_, _, at) = stage.union();
     fs::create_dir(stage.dir("odd").join("a b:c")).unwrap();
@@ -254,7 +254,7 @@ fn lines_of_fstab() {
 }
 
 #[test]
-fn a_line_of_fstab_is_mounted_once() {
+fn an_fstab_line_is_mounted_only_once() {
     let stage = Stage::new();
     let (_, _, at) = stage.union();
     stage.dir("other");
@@ -268,27 +268,27 @@ fn a_line_of_fstab_is_mounted_once() {
     refused("mount -a -T /mnt/fstab", 32, "already mounted");
     refused("mount -t unionfs none /mnt/at -o dirs=/mnt/rw/../rw:/mnt/ro,cache=3", 32, "already mounted");
     refused("/sbin/mount.unionfs x /mnt/at -f -o dirs=/mnt/rw:/mnt/ro", 32, "already mounted");
-    assert!(start.elapsed() < std::time::Duration::from_secs(4), "waited for the branch of the server that is there");
+    assert!(start.elapsed() < std::time::Duration::from_secs(4), "waited for the running server's branch");
     assert_eq!(mounts(), 1);
-    // Others can be mounted over it, and it elsewhere.
+    // A different union at the same place, and the same branches at another place, are permitted.
     quiet("mount -t unionfs none /mnt/at -o dirs=/mnt/other:/mnt/ro");
     quiet("mount -t unionfs none /mnt/elsewhere -o dirs=/mnt/other=ro:/mnt/ro");
     assert_eq!(mounts(), 3);
     unmount(&at);
     unmount(&elsewhere);
-    // Not even where a branch is covered by the mount itself.
+    // The check also works if the mount covers a branch.
     unmount(&at);
     quiet("mount -t unionfs none /mnt/ro -o dirs=/mnt/rw:/mnt/ro");
     refused("mount -t unionfs none /mnt/ro -o dirs=/mnt/rw:/mnt/ro", 32, "already mounted");
     unmount(Path::new("/mnt/ro"));
-    // Another directory of that name is another union.
+    // A new directory with the same path makes a different union.
     quiet("mount -t unionfs none /mnt/at -o dirs=/mnt/ro=ro:/mnt/other=ro");
     fs::rename("/mnt/other", "/mnt/moved").unwrap();
     stage.dir("other");
     quiet("mount -t unionfs none /mnt/at -o dirs=/mnt/ro=ro:/mnt/other=ro");
     unmount(&at);
     unmount(&at);
-    // By its name mount(8) knows it, none among the names.
+    // mount(8) recognizes the line by its source, even if fsname= sets that to none.
     for line in [
         "www /mnt/at unionfs dirs=/mnt/rw:/mnt/ro 0 0\n",
         "none /mnt/at unionfs dirs=/mnt/rw:/mnt/ro,fsname=none 0 0\n",
@@ -299,7 +299,7 @@ fn a_line_of_fstab_is_mounted_once() {
         assert_eq!(mounts(), 1);
         unmount(&at);
     }
-    // A layer over itself is a stack.
+    // wrapfs over itself is permitted.
     quiet("mount -t wrapfs /mnt/ro /mnt/ro");
     quiet("mount -t wrapfs /mnt/ro /mnt/ro");
     unmount(Path::new("/mnt/ro"));
@@ -307,7 +307,7 @@ fn a_line_of_fstab_is_mounted_once() {
 }
 
 #[test]
-fn an_executable_and_a_device_as_the_flags_say() {
+fn noexec_forbids_execution() {
     let stage = Stage::new();
     let (rw, _, at) = stage.union();
     fs::copy("/bin/true", rw.join("true")).unwrap();
@@ -319,7 +319,7 @@ fn an_executable_and_a_device_as_the_flags_say() {
 }
 
 #[test]
-fn fake_sloppy_verbose() {
+fn fake_sloppy_and_verbose_flags_work() {
     let stage = Stage::new();
     let (_, _, at) = stage.union();
     quiet("mount -f -t unionfs -o dirs=/mnt/rw:/mnt/ro none /mnt/at");
@@ -331,7 +331,7 @@ fn fake_sloppy_verbose() {
     assert_eq!(outcome.code, 0);
     assert!(outcome.out.contains("none mounted on /mnt/at"), "{}", outcome.out);
     unmount(&at);
-    // As mount(8) gives them, and in any other order.
+    // The argument order of mount(8), and another one.
     quiet("/sbin/mount.unionfs none /mnt/at -n -s -o rw,dirs=/mnt/rw:/mnt/ro -t fuse.unionfs");
     unmount(&at);
     quiet("/sbin/mount.unionfs -no dirs=/mnt/rw:/mnt/ro none /mnt/at");
@@ -339,7 +339,7 @@ fn fake_sloppy_verbose() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_a_reason() {
+fn invalid_mounts_are_refused_with_a_reason() {
     let stage = Stage::new();
     let (rw, ro, at) = stage.union();
     fs::write(stage.sandbox.path("file"), "").unwrap();
@@ -347,13 +347,13 @@ fn what_cannot_be_is_refused_with_a_reason() {
     symlink("ro/inner", stage.sandbox.path("link")).unwrap();
     mount_bind(ro.join("inner"), stage.dir("bound")).unwrap();
     let mount = |dirs: &str| format!("mount -t unionfs -o dirs={dirs} none /mnt/at");
-    refused(&mount("/mnt/rw:/mnt/missing=ro"), 32, "branch /mnt/missing: no such directory; make it");
+    refused(&mount("/mnt/rw:/mnt/missing=ro"), 32, "branch /mnt/missing: no such directory; create it");
     refused(&mount("/mnt/rw:/mnt/file"), 32, "branch /mnt/file: not a directory");
-    refused(&mount("/mnt/rw:/mnt/ro:/mnt/ro/inner"), 32, "branch /mnt/ro/inner lies inside branch /mnt/ro;");
-    refused(&mount("/mnt/rw:/mnt/link:/mnt/ro"), 32, "branch /mnt/link lies inside branch /mnt/ro;");
-    refused(&mount("/mnt/rw:/mnt/ro:/mnt/bound"), 32, "branch /mnt/bound lies inside branch /mnt/ro;");
+    refused(&mount("/mnt/rw:/mnt/ro:/mnt/ro/inner"), 32, "branch /mnt/ro/inner: is inside branch /mnt/ro;");
+    refused(&mount("/mnt/rw:/mnt/link:/mnt/ro"), 32, "branch /mnt/link: is inside branch /mnt/ro;");
+    refused(&mount("/mnt/rw:/mnt/ro:/mnt/bound"), 32, "branch /mnt/bound: is inside branch /mnt/ro;");
     refused(&mount("/mnt/rw:/mnt/ro:/mnt/rw/../ro"), 32, "is the same directory as branch /mnt/ro;");
-    refused(&mount("/mnt/rw=ro:/mnt/ro=rw"), 32, "branch /mnt/rw is the first but not rw");
+    refused(&mount("/mnt/rw=ro:/mnt/ro=rw"), 32, "branch /mnt/rw: the first branch must be rw");
     refused(&mount("/mnt/rw=rx"), 1, "unknown mode \"rx\" of branch /mnt/rw");
     refused(&mount("/mnt/rw,bogus=1"), 1, "unknown option bogus");
     refused(&mount("/mnt/rw,delete=first"), 1, "option delete=: \"first\"");
@@ -361,24 +361,20 @@ fn what_cannot_be_is_refused_with_a_reason() {
     refused("mount -t wrapfs /mnt/missing /mnt/at", 32, "lower directory /mnt/missing");
     refused("/sbin/mount.unionfs none /mnt/nowhere -o dirs=/mnt/rw", 32, "mount point /mnt/nowhere: no such directory");
     refused("/sbin/mount.unionfs none /mnt/file -o dirs=/mnt/rw", 32, "mount point /mnt/file: not a directory");
-    refused("/sbin/mount.unionfs none", 1, "where to mount it is missing");
+    refused("/sbin/mount.unionfs none", 1, "none: the mount point is missing");
     refused("/sbin/mount.unionfs none /mnt/at -x", 1, "-x");
     assert!(!is_mounted(&at));
     assert_eq!(fs::read_dir(rw).unwrap().count(), 0, "nothing was written");
 }
 
 #[test]
-fn a_first_branch_that_cannot_be_written() {
+fn an_unwritable_first_branch_is_refused() {
     let stage = Stage::new();
     let (_, _, at) = stage.union();
     let fixed = stage.dir("fixed");
     mount_fs("fixed", &fixed, "tmpfs", MountFlags::RDONLY, None).unwrap();
-    refused(
-        "mount -t unionfs -o dirs=/mnt/fixed=rw:/mnt/ro none /mnt/at",
-        32,
-        "branch /mnt/fixed: lies on a read-only",
-    );
-    // All of it read-only is another matter.
+    refused("mount -t unionfs -o dirs=/mnt/fixed=rw:/mnt/ro none /mnt/at", 32, "branch /mnt/fixed: is on a read-only");
+    // A read-only union accepts it.
     quiet("mount -t unionfs -o dirs=/mnt/fixed=ro:/mnt/ro none /mnt/at");
     assert!(findmnt(&at, "OPTIONS").starts_with("ro,"));
     assert_eq!(fs::read(at.join("base")).unwrap(), b"base\n");
@@ -388,7 +384,7 @@ fn a_first_branch_that_cannot_be_written() {
 }
 
 #[test]
-fn a_device_that_is_missing() {
+fn a_missing_device_is_reported() {
     let stage = Stage::new();
     stage.union();
     mount_bind("/dev", stage.dir("dev")).unwrap();
@@ -399,7 +395,7 @@ fn a_device_that_is_missing() {
 }
 
 #[test]
-fn remounts() {
+fn a_remount_changes_flags_only() {
     let stage = Stage::new();
     let (_, _, at) = stage.union();
     quiet("mount -t unionfs -o dirs=/mnt/rw:/mnt/ro none /mnt/at");
@@ -411,15 +407,15 @@ fn remounts() {
     quiet("mount -o remount,rw,noexec /mnt/at");
     fs::write(at.join("x"), "").unwrap();
     assert!(findmnt(&at, "OPTIONS").contains("noexec"));
-    refused("mount -o remount,delete=all /mnt/at", 1, "option delete can't be changed by a remount of /mnt/at");
-    refused("mount -t unionfs none /mnt/at -o remount,dirs=/mnt/ro", 1, "option dirs can't be changed");
+    refused("mount -o remount,delete=all /mnt/at", 1, "/mnt/at: option delete: can't be changed by a remount");
+    refused("mount -t unionfs none /mnt/at -o remount,dirs=/mnt/ro", 1, "option dirs: can't be changed");
     refused("/sbin/mount.unionfs none /mnt/ro -o remount,ro", 32, "not a mount point");
     assert_eq!(server(&at), pid, "the server is the same");
     unmount(&at);
 }
 
 #[test]
-fn the_server_pins_nothing_and_stops_on_a_signal() {
+fn the_server_detaches_from_its_caller_and_unmounts_on_sigterm() {
     let stage = Stage::new();
     let (_, _, at) = stage.union();
     let cwd = stage.dir("cwd");
@@ -434,13 +430,13 @@ fn the_server_pins_nothing_and_stops_on_a_signal() {
     for fd in 0..3 {
         assert_eq!(fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap(), Path::new("/dev/null"));
     }
-    // The leader of its own session has no terminal and hears of none.
+    // A session leader without a terminal receives no terminal signals.
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     assert_eq!(stat.rsplit(") ").next().unwrap().split(' ').nth(3), Some(pid.to_string().as_str()));
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let files: Vec<_> = limits.lines().find(|l| l.starts_with("Max open files")).unwrap().split_whitespace().collect();
     assert_eq!(files[3], files[4], "soft and hard limit");
-    // SIGHUP is nothing to it; SIGTERM unmounts, and a file that is open does not keep it.
+    // SIGHUP is ignored; SIGTERM unmounts.
     quiet(&format!("kill -HUP {pid}"));
     assert!(at.join("base").exists());
     quiet(&format!("kill -TERM {pid}"));
@@ -448,7 +444,8 @@ fn the_server_pins_nothing_and_stops_on_a_signal() {
     assert!(!is_mounted(&at));
 }
 
-/// The layers are dropped at the end of the mount: a union writes its last records then and tidies its branches.
+/// Layers are dropped at the end of the mount, when a union writes its final records and cleans up
+/// its branches.
 #[test]
 fn unmounting_a_union_removes_its_work_directory() {
     let stage = Stage::new();
@@ -456,7 +453,7 @@ fn unmounting_a_union_removes_its_work_directory() {
     fs::create_dir(ro.join("dir")).unwrap();
     quiet("mount -t unionfs -o dirs=/mnt/rw:/mnt/ro none /mnt/at");
     let pid = server(&at);
-    // The copy of the directory is built in the work directory.
+    // The copy-up of the directory takes place in the work directory.
     fs::write(at.join("dir/file"), "").unwrap();
     assert!(rw.join(".wh..wh.work").exists());
     quiet("umount /mnt/at");
@@ -465,7 +462,7 @@ fn unmounting_a_union_removes_its_work_directory() {
 }
 
 #[test]
-fn the_second_signal_ends_what_the_first_left_open() {
+fn the_first_signal_keeps_open_files_usable_and_the_second_exits() {
     let stage = Stage::new();
     let (rw, _, at) = stage.union();
     quiet("mount -t unionfs -o dirs=/mnt/rw:/mnt/ro none /mnt/at");
@@ -476,7 +473,7 @@ fn the_second_signal_ends_what_the_first_left_open() {
     while is_mounted(&at) {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    // What is open goes on, by the server's help too.
+    // Open files stay usable, including operations that need the server.
     open.write_all(b"after the first").unwrap();
     open.sync_all().unwrap();
     assert!(rustix::fs::statat(&dir, "base", AtFlags::empty()).is_ok());
@@ -484,14 +481,14 @@ fn the_second_signal_ends_what_the_first_left_open() {
     quiet(&format!("kill -INT {pid}"));
     await_end(pid);
     let error = rustix::fs::statat(&dir, "not looked up before", AtFlags::empty()).unwrap_err();
-    // The last: the ring's threads are gone, and the kernel has not ended the connection yet.
+    // ECANCELED: the ring's threads have exited, but the kernel has not aborted the connection yet.
     assert!([Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED].contains(&error), "{error}");
     assert_eq!(fs::read_to_string(rw.join("open")).unwrap(), "after the first");
     assert!(rw.join("made").is_dir());
 }
 
 #[test]
-fn in_the_foreground() {
+fn foreground_mounts_serve_in_the_started_process() {
     let stage = Stage::new();
     let (_, _, at) = stage.union();
     for arguments in [&["--foreground", "-o", "dirs=/mnt/rw:/mnt/ro"][..], &["-o", "fg,dirs=/mnt/rw:/mnt/ro,log=off"]] {
@@ -510,7 +507,7 @@ fn in_the_foreground() {
 }
 
 #[test]
-fn log_lines_go_to_a_file() {
+fn logfile_receives_the_log() {
     let stage = Stage::new();
     let (_, _, at) = stage.union();
     quiet("mount -t unionfs -o dirs=/mnt/rw:/mnt/ro,logfile=/mnt/log none /mnt/at");
@@ -521,7 +518,7 @@ fn log_lines_go_to_a_file() {
 }
 
 #[test]
-fn what_a_mount_says_about_itself() {
+fn stats_and_info_describe_a_mount() {
     let stage = Stage::new();
     let (_, _, at) = stage.union();
     quiet("mount -t unionfs -o dirs=/mnt/rw:/mnt/ro,transport=device none /mnt/at");
@@ -537,14 +534,14 @@ fn what_a_mount_says_about_itself() {
 }
 
 #[test]
-fn an_ordinary_user() {
+fn an_unprivileged_user_can_mount() {
     if Command::new("fusermount3").arg("-V").output().is_err() {
-        println!("fusermount3 is not installed: nothing to test");
+        println!("skipped: fusermount3 is not installed");
         return;
     }
     let stage = Stage::new();
     let home = stage.dir("home");
-    // Our own device node, which a user may open as on any desktop.
+    // A device node with mode 0666, as on desktop systems.
     let dev = stage.dir("devices");
     let number = fs::metadata("/dev/fuse").unwrap().rdev();
     let node = dev.join("fuse");
@@ -558,7 +555,7 @@ fn an_ordinary_user() {
     .unwrap();
     fs::set_permissions(&node, fs::Permissions::from_mode(0o666)).unwrap();
     mount_bind(&node, "/dev/fuse").unwrap();
-    // The program itself lies where a user may not look.
+    // The build directory may be inaccessible to the user.
     fs::copy(PROGRAM, stage.sandbox.path("mount.unionfs")).unwrap();
     let user = "setpriv --reuid 65534 --regid 65534 --clear-groups --";
     for name in ["rw", "ro", "at"] {
@@ -581,9 +578,9 @@ fn an_ordinary_user() {
     assert_eq!(read.out, "base\n");
     quiet(&format!("{user} touch /mnt/home/at/new"));
     assert_eq!(fs::metadata(home.join("rw/new")).unwrap().uid(), 65534);
-    // Nobody else may look.
+    // Other users, even root, have no access.
     assert!(fs::read(at.join("base")).is_err());
-    // Copies belong to the user, who may not give files away.
+    // Copied-up files belong to the user, who can't change their owner.
     quiet(&format!("{user} truncate -s 3 /mnt/home/at/theirs"));
     quiet(&format!("{user} mv /mnt/home/at/base /mnt/home/at/moved"));
     quiet(&format!("{user} touch /mnt/home/at/open/new"));
@@ -592,20 +589,20 @@ fn an_ordinary_user() {
         assert_eq!((copy.uid(), copy.gid(), copy.mode()), (65534, 65534, mode), "{name}");
     }
     quiet(&format!("{user} fusermount3 -u /mnt/home/at"));
-    // Who asks for it gets the refusal.
+    // With copyup=preserve the operation fails instead.
     fs::write(home.join("ro/other"), "other\n").unwrap();
     quiet(&format!("{user} /mnt/mount.unionfs none /mnt/home/at -o dirs=/mnt/home/rw:/mnt/home/ro,copyup=preserve"));
     let kept = run(&mut line(&format!("{user} mv /mnt/home/at/other /mnt/home/at/moved")));
     assert!(kept.err.contains("Operation not permitted"), "{}", kept.err);
     assert_eq!(fs::read_to_string(home.join("ro/other")).unwrap(), "other\n");
     quiet(&format!("{user} fusermount3 -u /mnt/home/at"));
-    // More read-ahead than the kernel's is for root; the mount works without.
+    // More readahead than the kernel's default needs root; the mount succeeds without it.
     let more = "-o dirs=/mnt/home/rw:/mnt/home/ro,readahead=1M";
     let mounted = run(&mut line(&format!("{user} /mnt/mount.unionfs none /mnt/home/at {more}")));
     assert_eq!(mounted.code, 0, "{}", mounted.err);
     assert!(mounted.err.contains("the read-ahead stays at 131072 bytes, not 1048576"), "{}", mounted.err);
     quiet(&format!("{user} fusermount3 -u /mnt/home/at"));
-    // What a user can't do is said as well.
+    // Missing permissions are reported.
     fs::set_permissions(&node, fs::Permissions::from_mode(0o600)).unwrap();
     refused(
         &format!("{user} /mnt/mount.unionfs none /mnt/home/at -o dirs=/mnt/home/rw"),
@@ -617,10 +614,10 @@ fn an_ordinary_user() {
 }
 
 #[test]
-fn in_another_mount_namespace() {
+fn a_mount_can_be_placed_in_another_mount_namespace() {
     let stage = Stage::new();
     let (_, _, at) = stage.union();
-    // A process with a namespace of its own, until its input ends.
+    // A process in a private mount namespace, which exits at the end of its input.
     let mut other = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-c", "echo up; read x"])
         .stdin(std::process::Stdio::piped())

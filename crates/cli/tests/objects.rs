@@ -1,4 +1,5 @@
-//! Layers from object files: what `strata new` writes and what the tutorial builds are built, tested, mounted and used.
+//! Loadable layers: the output of `strata new` and the code of the tutorial are built, tested,
+//! mounted and used.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -24,14 +25,14 @@ fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// An empty directory of this build.
+/// Returns the path of a scratch directory in the target directory, and removes its old content.
 fn scratch(name: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&dir);
     dir
 }
 
-/// Runs cargo in a crate that was written. What it builds stays, so that it is built once.
+/// Runs cargo in a generated crate. The target directory persists, so later runs are incremental.
 fn cargo(dir: &Path, words: &[&str]) -> String {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("objects");
     process::run(
@@ -39,7 +40,7 @@ fn cargo(dir: &Path, words: &[&str]) -> String {
     )
 }
 
-/// The object of a crate, as it is installed: nobody else may write it.
+/// Installs the shared object of a crate with mode 0755, since writable objects are refused.
 fn object(name: &str, sandbox: &Sandbox) -> String {
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("objects/debug/lib{name}.so"));
     let installed = sandbox.path(&format!("{name}.so"));
@@ -64,7 +65,7 @@ fn stage() -> Sandbox {
     sandbox
 }
 
-/// The blocks of a document that are marked so, one after the other.
+/// Returns the concatenated code blocks of a document that have the info string `mark`.
 fn blocks(document: &str, mark: &str) -> String {
     let (mut out, mut within) = (String::new(), None);
     for line in document.lines() {
@@ -80,17 +81,17 @@ fn blocks(document: &str, mark: &str) -> String {
 }
 
 #[test]
-fn what_is_written_in_rust_works_and_the_tutorial_too() {
+fn generated_rust_layers_and_the_tutorial_work() {
     let dir = scratch("veil");
     let sandbox = stage();
     strata(&["new", "veil", dir.to_str().unwrap(), "--strata", top().to_str().unwrap()]);
-    // Nothing but a link knows this machine.
+    // Only the link contains a path of this machine.
     let manifest = fs::read_to_string(dir.join("Cargo.toml")).unwrap();
     assert!(!manifest.contains(top().to_str().unwrap()) && !manifest.contains("\"/"), "{manifest}");
     assert_eq!(fs::read_link(dir.join("strata")).unwrap(), top());
     assert!(fs::read_to_string(dir.join(".gitignore")).unwrap().lines().any(|line| line == "/strata"));
     assert!(cargo(&dir, &["test"]).contains("3 passed"));
-    // Elsewhere, and with a source that is not a link.
+    // A moved crate needs a new link.
     let moved = scratch("moved");
     process::run(Command::new("cp").arg("-a").args([&dir, &moved]));
     fs::remove_file(moved.join("strata")).unwrap();
@@ -99,7 +100,7 @@ fn what_is_written_in_rust_works_and_the_tutorial_too() {
     );
     std::os::unix::fs::symlink(top(), moved.join("strata")).unwrap();
     assert!(cargo(&moved, &["tree", "--depth", "1"]).contains("wrapfs v"));
-    // An option that the layer can't do without.
+    // A mandatory option.
     let (layer, tests) = (dir.join("src/lib.rs"), dir.join("tests/layer.rs"));
     let (written, tested) = (fs::read_to_string(&layer).unwrap(), fs::read_to_string(&tests).unwrap());
     let needs = written.replace(".unwrap_or(4096)", ".ok_or(\"block: it is missing\")?");
@@ -111,7 +112,7 @@ fn what_is_written_in_rust_works_and_the_tutorial_too() {
     assert!(cargo(&dir, &["test"]).contains("3 passed"));
     fs::write(&layer, written).unwrap();
     fs::write(&tests, tested).unwrap();
-    // What is written is the identity.
+    // The generated layer is the identity.
     cargo(&dir, &["build"]);
     let veil = object("veil", &sandbox);
     mount(&format!("{veil},block=100 / /mnt/data"));
@@ -120,10 +121,13 @@ fn what_is_written_in_rust_works_and_the_tutorial_too() {
         &[&dir],
     );
     unmount();
-    assert!(refused(&["mount", &format!("{veil},block=0 / /mnt/data"), "/mnt/at"]).contains("block=0: 1 to"));
-    assert!(refused(&["mount", &format!("{veil},bolck=1 / /mnt/data"), "/mnt/at"]).contains("did you mean block?"));
+    assert!(
+        refused(&["mount", &format!("{veil},block=0 / /mnt/data"), "/mnt/at"])
+            .contains("block=0: out of range; use 1 to")
+    );
+    assert!(refused(&["mount", &format!("{veil},bolck=1 / /mnt/data"), "/mnt/at"]).contains("is block meant?"));
 
-    // The tutorial's blocks in its place.
+    // Replace the generated code by the tutorial's code blocks.
     let tutorial = fs::read_to_string(top().join("docs/tutorial.md")).unwrap();
     fs::write(dir.join("src/lib.rs"), blocks(&tutorial, "rust")).unwrap();
     let tests = fs::read_to_string(dir.join("tests/layer.rs")).unwrap();
@@ -150,12 +154,12 @@ print(struct.unpack('Q', fcntl.ioctl(os.open('/mnt/at', os.O_RDONLY), number, by
 }
 
 #[test]
-fn what_is_written_in_c_works() {
+fn generated_c_layers_work() {
     let dir = scratch("layer-in-c");
     let sandbox = stage();
     strata(&["new", "my-c", dir.to_str().unwrap(), "--c"]);
     process::run(Command::new("make").arg("-C").arg(&dir));
-    // Its own check finds the program by its name.
+    // The generated check finds strata in PATH.
     let bin = sandbox.dir("bin");
     std::os::unix::fs::symlink(PROGRAM, bin.join("strata")).unwrap();
     fs::set_permissions(dir.join("my-c.so"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -166,7 +170,7 @@ fn what_is_written_in_c_works() {
 }
 
 #[test]
-fn the_examples_in_c_are_mounted() {
+fn c_examples_can_be_mounted_and_used() {
     let sandbox = stage();
     let [vowels, ..] = ["vowels", "runs", "trash"].map(|name| {
         let object = sandbox.path(&format!("{name}.so"));
@@ -189,7 +193,7 @@ fn the_examples_in_c_are_mounted() {
     unmount();
     let blocks = std::os::unix::fs::MetadataExt::blocks(&fs::metadata("/mnt/data/long").unwrap());
     assert!(blocks * 512 < 1 << 19, "{blocks} blocks");
-    // What is removed is kept, also where directories are looked for on threads that must not wait.
+    // Removed files are kept, even if lookups run on threads that must not block.
     mount("/mnt/trash.so / xor / /mnt/data");
     fs::create_dir("/mnt/at/dir").unwrap();
     for text in ["first", "second"] {
@@ -201,7 +205,7 @@ fn the_examples_in_c_are_mounted() {
     assert_eq!(fs::read("/mnt/at/dir/.trash/file.1").unwrap(), b"second");
     fs::remove_dir_all("/mnt/at/dir").unwrap();
     unmount();
-    // One that others may write is not loaded.
+    // An object that others can write to is not loaded.
     fs::set_permissions(&vowels, fs::Permissions::from_mode(0o777)).unwrap();
     let wrong = refused(&["mount", "/mnt/vowels.so / /mnt/data", "/mnt/at"]);
     assert!(

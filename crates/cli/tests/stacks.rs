@@ -1,4 +1,5 @@
-//! Stacks by name: `strata mount`, fstab(5), overlay mounts and what lies under them, the drawing, the level of the log.
+//! Stacks of layers: `strata mount`, fstab(5), mounts over their own lower directories, `strata
+//! stack` and the log level.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -25,14 +26,14 @@ fn run(command: &mut Command) -> Outcome {
     Outcome { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
 }
 
-/// Runs `strata`, which must succeed, and answers what it printed.
+/// Runs `strata`, which must succeed, and returns its output.
 fn strata(words: &[&str]) -> String {
     let outcome = run(Command::new(PROGRAM).args(words));
     assert_eq!((outcome.code, outcome.err.as_str()), (0, ""), "{words:?}");
     outcome.out
 }
 
-/// Runs `strata`, which must fail with that status, and answers its one line.
+/// Runs `strata`, which must fail with that status, and returns its message of one line.
 fn refused(words: &[&str], code: i32) -> String {
     let outcome = run(Command::new(PROGRAM).args(words));
     assert_eq!(outcome.code, code, "{words:?}: {}", outcome.err);
@@ -44,7 +45,7 @@ fn stack(at: &str) -> Value {
     serde_json::from_str(&strata(&["stack", "--json", at])).unwrap()
 }
 
-/// Unmounts and waits until the server is gone.
+/// Unmounts and waits until the server has exited.
 fn unmount(at: &str) {
     let pid = stack(at)["pid"].as_u64().unwrap();
     let outcome = run(Command::new("umount").arg(at));
@@ -63,7 +64,7 @@ fn stage() -> Sandbox {
     sandbox
 }
 
-/// Lets mount(8) find a helper for every type, in this sandbox alone.
+/// Installs the helpers for all types into the sandbox's /sbin.
 fn install(sandbox: &Sandbox) {
     let real = fs::canonicalize("/sbin").unwrap();
     let kept = sandbox.dir("sbin");
@@ -81,7 +82,7 @@ fn install(sandbox: &Sandbox) {
 }
 
 #[test]
-fn a_stack_is_mounted_by_its_words() {
+fn a_stack_description_is_mounted() {
     let sandbox = stage();
     assert_eq!(strata(&["mount", "wrapfs / rot13 / /mnt/data", "/mnt/at", "-o", "cache=3"]), "");
     assert_eq!(fs::read_to_string("/mnt/at/Hello").unwrap(), "text\n");
@@ -89,14 +90,14 @@ fn a_stack_is_mounted_by_its_words() {
     assert_eq!(fs::read_to_string("/mnt/data/arj").unwrap(), "new");
     let shown = run(Command::new("findmnt").args(["-n", "-o", "FSTYPE,SOURCE", "/mnt/at"])).out;
     assert_eq!(shown.trim_end(), "fuse.strata wrapfs / rot13 / /mnt/data");
-    // The status is the command's, and where there is none that of env(1).
+    // The exit status is that of the command, or that of env(1) if it can't be executed.
     let fails = |command: &[&str], code| refused(&[&["lower", "/mnt/at"], command].concat(), code);
     assert_eq!(
         fails(&["missingcmd"], 127),
-        "strata: missingcmd: can't be run: no such file or directory; no such command in the PATH\n"
+        "strata: missingcmd: can't be executed: no such file or directory; no such command in PATH\n"
     );
-    assert!(fails(&["/mnt/missing"], 127).contains("/mnt/missing: can't be run: no such file"));
-    assert!(fails(&["/etc/passwd"], 126).contains("/etc/passwd: can't be run: permission denied"));
+    assert!(fails(&["/mnt/missing"], 127).contains("/mnt/missing: can't be executed: no such file"));
+    assert!(fails(&["/etc/passwd"], 126).contains("/etc/passwd: can't be executed: permission denied"));
     let own = run(Command::new(PROGRAM).args(["lower", "/mnt/at", "sh", "-c", "exit 5"]));
     assert_eq!((own.code, own.err.as_str()), (5, ""));
     unmount("/mnt/at");
@@ -104,7 +105,7 @@ fn a_stack_is_mounted_by_its_words() {
 }
 
 #[test]
-fn a_layer_stands_on_a_union() {
+fn a_layer_can_be_stacked_on_a_union() {
     let sandbox = stage();
     fs::create_dir(sandbox.path("changes")).unwrap();
     strata(&["mount", "rot13 / unionfs,dirs=/mnt/changes=rw:/mnt/data=ro,delete=whiteout", "/mnt/at"]);
@@ -122,13 +123,13 @@ fn a_layer_stands_on_a_union() {
         .collect();
     assert_eq!(places, [("/mnt/changes", "rw"), ("/mnt/data", "ro")]);
     assert_eq!(strata(&["lower", "--branch", "2", "/mnt/at", "ls"]), "Uryyb\n");
-    assert!(refused(&["lower", "--branch", "3", "/mnt/at", "ls"], 1).contains("stands on 2"));
+    assert!(refused(&["lower", "--branch", "3", "/mnt/at", "ls"], 1).contains("use 1 to 2"));
     unmount("/mnt/at");
     drop(sandbox);
 }
 
 #[test]
-fn a_stack_may_be_longer_than_what_the_kernel_shows_of_it() {
+fn a_stack_description_may_exceed_the_kernels_source_length() {
     let _sandbox = stage();
     let words = format!("{}/mnt/data", "wrapfs / ".repeat(31));
     strata(&["mount", &words, "/mnt/at"]);
@@ -139,7 +140,7 @@ fn a_stack_may_be_longer_than_what_the_kernel_shows_of_it() {
 }
 
 #[test]
-fn a_directory_that_is_ro_is_never_changed() {
+fn a_directory_with_the_option_ro_is_never_changed() {
     let sandbox = stage();
     strata(&["mount", "wrapfs / /mnt/data,ro", "/mnt/at"]);
     assert_eq!(fs::write("/mnt/at/new", "").unwrap_err().raw_os_error(), Some(30));
@@ -148,7 +149,7 @@ fn a_directory_that_is_ro_is_never_changed() {
 }
 
 #[test]
-fn lines_of_fstab() {
+fn fstab_lines_with_stacks_are_mounted() {
     let sandbox = stage();
     install(&sandbox);
     fs::create_dir("/mnt/with blank, comma").unwrap();
@@ -173,17 +174,21 @@ fn lines_of_fstab() {
     assert_eq!(fs::read_to_string("/mnt/at/Hello").unwrap(), "text\n");
     let options = run(Command::new("findmnt").args(["-n", "-o", "FSTYPE,OPTIONS", "/mnt/at"])).out;
     assert!(options.starts_with("fuse.rot13") && options.contains("noatime"), "{options}");
-    // A second time, mount(8) sees that all of them are there.
+    // The second time, mount(8) detects that all lines are mounted.
     let outcome = run(Command::new("mount").arg("-a").arg("-T").arg(&fstab));
     assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
     let outcome = run(Command::new("mount").args(["-o", "remount,ro", "/mnt/at"]));
     assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
-    // The options of fstab come along, and are no change; others are.
+    // A remount repeats the options of fstab, which is permitted; other options are refused.
     let outcome = run(Command::new("mount").arg("-T").arg(&fstab).args(["-o", "remount,ro", "/mnt/c"]));
     assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
     assert_eq!(fs::write("/mnt/c/x", "").unwrap_err().raw_os_error(), Some(30));
     let outcome = run(Command::new("mount").arg("-T").arg(&fstab).args(["-o", "remount,cache=7", "/mnt/c"]));
-    assert!(outcome.code == 1 && outcome.err.contains("option cache can't be changed by a remount"), "{}", outcome.err);
+    assert!(
+        outcome.code == 1 && outcome.err.contains("option cache: can't be changed by a remount"),
+        "{}",
+        outcome.err
+    );
     for at in ["/mnt/a", "/mnt/b", "/mnt/c", "/mnt/at"] {
         unmount(at);
     }
@@ -213,7 +218,7 @@ fn branches_may_be_stacks() {
         (names(&branches[1]), branches[1]["mode"].as_str()),
         (["wrapfs", "unionfs"].map(str::to_owned).to_vec(), Some("ro"))
     );
-    // Each layer is measured, in the branches too.
+    // All layers are metered, including those in branches.
     assert!(branches[0]["layers"][1]["by_operation"]["write"]["done"].as_u64().unwrap() >= 2);
     let drawn = strata(&["stack", "/mnt/at"]);
     for line in [
@@ -224,19 +229,21 @@ fn branches_may_be_stacks() {
     ] {
         assert!(drawn.contains(&format!("\n{line}")), "{line}: {drawn}");
     }
-    // The directories of all stacks are within reach.
+    // `strata lower` lists the directories of all stacks.
     let lower = strata(&["lower", "/mnt/at"]);
     let lines: Vec<_> = lower.lines().map(|line| line.split_whitespace().skip(1).collect::<Vec<_>>()).collect();
     assert_eq!(lines, [["rw", "/mnt/changes"], ["ro", "/mnt/data"]]);
     assert_eq!(strata(&["lower", "--branch", "2", "/mnt/at", "ls"]), "Uryyb\n");
-    // The same stack, by other words, is mounted already; another is not.
+    // An equivalent description is recognized as already mounted; a different stack is not.
     let same = words.replace("[rot13 / xor,key=7 / /mnt/changes]", "[rot13/[xor,key=7/[/mnt/./changes]]]");
-    assert!(refused(&["mount", &same, "/mnt/at"], 32).contains("/mnt/at: already mounted: a unionfs of the same"));
+    assert!(
+        refused(&["mount", &same, "/mnt/at"], 32).contains("/mnt/at: already mounted: a unionfs mount of the same")
+    );
     let other = "unionfs,dirs=[rot13 / xor,key=7 / /mnt/changes]=ro:/mnt/data=ro";
     strata(&["mount", other, "/mnt/at"]);
     unmount("/mnt/at");
     unmount("/mnt/at");
-    // The branch stays the same whatever the options of its layers are, and numbers with it.
+    // A branch keeps its identity, and files their inode numbers, if options of its layers change.
     strata(&["mount", words, "/mnt/at"]);
     let number = fs::metadata("/mnt/at/new").unwrap().ino();
     unmount("/mnt/at");
@@ -254,7 +261,8 @@ fn branches_that_are_stacks_in_fstab() {
         fs::create_dir(sandbox.path(dir)).unwrap();
     }
     fs::write("/mnt/[odd]/odd", "").unwrap();
-    // mount(8) splits options at commas, but not in double quotes, and takes out those that it knows.
+    // mount(8) splits options at commas, except in double quotes, and removes the options that it
+    // handles.
     let lines = "u /mnt/a unionfs dirs=[rot13/[/mnt/changes]]=rw:[xor,key=7/[unionfs,dirs=/mnt/data:/mnt/[odd]]]=ro,nosuid 0 0\n\
                  v /mnt/b unionfs dirs=[\"xor,key=7\\040/\\040/mnt/more,ro\"]=ro:/mnt/with\\040[brackets],noatime 0 0\n\
                  [rot13/[/mnt/replica]]:/mnt/[odd] /mnt/c lbfs nofail 0 0\n";
@@ -262,7 +270,7 @@ fn branches_that_are_stacks_in_fstab() {
     fs::write(&fstab, lines.replace("/mnt/[odd]]", "/mnt/\\[odd\\]]")).unwrap();
     fs::write("/mnt/replica/bqq", "").unwrap();
     for _ in 0..2 {
-        // The second time, mount(8) sees that all of them are there.
+        // The second time, mount(8) detects that all lines are mounted.
         let outcome = run(Command::new("mount").arg("-a").arg("-T").arg(&fstab));
         assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
     }
@@ -276,7 +284,7 @@ fn branches_that_are_stacks_in_fstab() {
     assert_eq!(places("/mnt/a"), ["/mnt/changes", "/mnt/data", "/mnt/[odd]"]);
     assert_eq!(places("/mnt/b"), ["/mnt/more", "/mnt/with [brackets]"]);
     assert_eq!(places("/mnt/c"), ["/mnt/replica", "/mnt/[odd]"]);
-    // The options of fstab are no change.
+    // A remount may repeat the options of fstab.
     let outcome = run(Command::new("mount").arg("-T").arg(&fstab).args(["-o", "remount,ro", "/mnt/a"]));
     assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
     assert_eq!(fs::write("/mnt/a/x", "").unwrap_err().raw_os_error(), Some(30));
@@ -285,9 +293,10 @@ fn branches_that_are_stacks_in_fstab() {
     }
 }
 
-/// Whatever lies in a branch is seen: overlaps, what can't be written, wrong options.
+/// Overlaps, unwritable directories and invalid options are detected in branches that are stacks,
+/// too.
 #[test]
-fn what_is_wrong_in_a_branch_is_said_in_a_line() {
+fn errors_in_a_branch_are_reported_in_one_line() {
     let sandbox = stage();
     for dir in ["a", "b", "data/inner"] {
         fs::create_dir(sandbox.path(dir)).unwrap();
@@ -305,17 +314,17 @@ fn what_is_wrong_in_a_branch_is_said_in_a_line() {
         (
             "lbfs,dirs=/mnt/a:[unionfs,dirs=/mnt/b=rw]",
             32,
-            "part 1 of the stack in replica 2: branch 1 is rw, but the stack",
+            "part 1 of the stack in replica 2: branch 1: is rw, but its stack",
         ),
-        ("unionfs,dirs=/mnt/a:[unionfs,delete=all]", 1, "in branch 2: unionfs: it has no directories"),
+        ("unionfs,dirs=/mnt/a:[unionfs,delete=all]", 1, "in branch 2: unionfs: no directories given"),
         ("unionfs,dirs=[rot13 / /mnt/missing]", 32, "branch /mnt/missing: no such directory"),
-        ("unionfs,dirs=[rot13 / /mnt/data]:/mnt/data/inner", 32, "/mnt/data/inner lies inside branch /mnt/data"),
+        ("unionfs,dirs=[rot13 / /mnt/data]:/mnt/data/inner", 32, "/mnt/data/inner: is inside branch /mnt/data"),
         ("unionfs,dirs=/mnt/a:[unionfs,dirs=/mnt/b:/mnt/a]", 32, "is the same directory as branch /mnt/a"),
-        ("unionfs,dirs=/mnt/a:[lbfs,dirs=/mnt/b:/mnt/a/x]", 32, "/mnt/a/x lies inside branch /mnt/a"),
-        ("unionfs,dirs=[rot13 / /mnt/a,ro]=rw:/mnt/b", 32, "branch 1 is rw, but nothing can be changed"),
-        ("unionfs,dirs=[lbfs,dirs=/mnt/a]=rw:/mnt/b", 32, "branch 1 is rw, but nothing can be changed"),
-        ("unionfs,dirs=[rot13 / /mnt/a]=ro:/mnt/b=rw", 32, "branch [rot13 / /mnt/a] is the first but not rw"),
-        ("lbfs,dirs=[rot13/[/mnt/a]]:[rot13 / /mnt/a]", 1, "replica [rot13 / /mnt/a] is named twice"),
+        ("unionfs,dirs=/mnt/a:[lbfs,dirs=/mnt/b:/mnt/a/x]", 32, "/mnt/a/x: overlaps with the writable branch /mnt/a"),
+        ("unionfs,dirs=[rot13 / /mnt/a,ro]=rw:/mnt/b", 32, "branch 1: is rw, but its stack permits no changes"),
+        ("unionfs,dirs=[lbfs,dirs=/mnt/a]=rw:/mnt/b", 32, "branch 1: is rw, but its stack permits no changes"),
+        ("unionfs,dirs=[rot13 / /mnt/a]=ro:/mnt/b=rw", 32, "branch [rot13 / /mnt/a]: the first branch must be rw"),
+        ("lbfs,dirs=[rot13/[/mnt/a]]:[rot13 / /mnt/a]", 1, "replica [rot13 / /mnt/a]: given twice"),
         ("unionfs,dirs=[rot13 / /mnt/a", 1, "part 1 of the stack: it has a [ that is not closed"),
         ("unionfs,dirs=[rot13 / /mnt/a]rw", 1, "after the ] of branch [rot13 / /mnt/a]"),
     ] {
@@ -336,9 +345,9 @@ fn stack_is_missing(at: &str) -> bool {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_a_line() {
+fn errors_are_reported_in_one_line() {
     let sandbox = stage();
-    // snoopfs says where its warnings go on a machine without journal and syslog, unless it was told.
+    // On a machine without journal and syslog, snoopfs would add a line unless logfile= is given.
     let wrong = |stack: &str, code| refused(&["mount", stack, "/mnt/at", "-o", "logfile=/mnt/log"], code);
     assert!(
         wrong("rto13 / /mnt/data", 1).contains("part 1 of the stack: there is no layer \"rto13\": did you mean rot13?")
@@ -350,7 +359,7 @@ fn what_is_wrong_is_said_in_a_line() {
     assert!(wrong("none", 1).contains("no stack"));
     for stack in ["unionfs", "rot13 / unionfs,delete=all"] {
         let reason =
-            "unionfs: it has no directories: name them in the stack, as in `unionfs,dirs=/changes=rw:/base=ro`\n";
+            "unionfs: no directories given; add them to the stack, as in `unionfs,dirs=/changes=rw:/base=ro`\n";
         assert_eq!(wrong(stack, 1), format!("mount.strata: {reason}"));
     }
     assert!(wrong("lbfs", 1).contains("as in `lbfs,dirs=/net/a:/net/b`"));
@@ -358,8 +367,8 @@ fn what_is_wrong_is_said_in_a_line() {
     let here = run(Command::new(PROGRAM).args(["mount", "upper.so / /mnt/data", "/mnt/at"]).current_dir("/mnt"));
     assert!(here.code == 1 && here.err.ends_with(": did you mean ./upper.so?\n"), "{}", here.err);
     let at_file = refused(&["mount", "/mnt/data", "/mnt/upper.so"], 32);
-    assert!(at_file.contains("mount point /mnt/upper.so: not a directory; the root of"), "{at_file}");
-    // Whatever is rejected, what would not be is named.
+    assert!(at_file.contains("mount point /mnt/upper.so: not a directory; choose a directory"), "{at_file}");
+    // Messages about invalid values name the valid ones.
     for (part, allowed) in [
         ("zstd,level=99", "level=99: it is a number from -131072 to 22; usual levels are 1 to 22"),
         ("zstd,level=x", "level=x: it is a number from -131072 to 22"),
@@ -385,15 +394,15 @@ fn what_is_wrong_is_said_in_a_line() {
     assert!(refused(&["stack", "/mnt/at"], 32).contains("not on a Strata mount"));
     assert!(refused(&["lower", "/mnt/at"], 32).contains("not on a Strata mount"));
     assert!(refused(&["debug", "/mnt/at"], 32).contains("not on a Strata mount"));
-    // Nothing is left mounted, and `-f` mounts nothing.
+    // `-f` does not mount.
     strata(&["mount", "-f", "rot13 / /mnt/data", "/mnt/at"]);
     assert_eq!(fs::read_dir("/mnt/at").unwrap().count(), 0);
     drop(sandbox);
 }
 
-/// The layer over its own directory, twice, and below a union that is mounted over one of its branches: the lower files are there for root.
+/// Root can reach the lower files through `strata lower` even if one or two mounts cover them.
 #[test]
-fn under_an_overlay_mount() {
+fn lower_reaches_the_files_under_an_overlay_mount() {
     let sandbox = stage();
     let covered = fs::metadata("/mnt/data/Uryyb").unwrap();
     let pids = || -> u64 { stack("/mnt/data")["pid"].as_u64().unwrap() };
@@ -404,17 +413,17 @@ fn under_an_overlay_mount() {
     let through = Path::new(by.trim_end()).join("Uryyb");
     assert!(by.starts_with(&format!("/proc/{first}/fd/")), "{by}");
     assert_eq!(fs::metadata(&through).unwrap().ino(), covered.ino());
-    // What is written below shows above, and not the other way to a recursion.
+    // Changes to the lower directory are visible in the mount.
     fs::write(through.with_file_name("orybj"), "from below").unwrap();
     assert_eq!(fs::read_to_string("/mnt/data/below").unwrap(), "from below");
-    // A command sees the lower files by the usual path, and is in it.
+    // A command sees the lower files at the mount point, which is its working directory.
     assert_eq!(
         strata(&["lower", "/mnt/data", "sh", "-c", "pwd; ls; ls /mnt/data"]),
         "/mnt/data\nUryyb\norybj\nUryyb\norybj\n"
     );
-    // Nobody else sees that.
+    // Other processes still see the mount.
     assert_eq!(fs::read_to_string("/mnt/data/Hello").unwrap(), "text\n");
-    // Once more over it: the lower tree of the second is the first.
+    // A second mount on top: its lower directory is the first mount.
     strata(&["mount", "rot13 / /mnt/data", "/mnt/data"]);
     assert_ne!(pids(), first);
     assert_eq!(strata(&["lower", "/mnt/data", "ls"]), "Hello\nbelow\n");
@@ -422,7 +431,7 @@ fn under_an_overlay_mount() {
     unmount("/mnt/data");
     unmount("/mnt/data");
     assert!(Path::new("/mnt/data/Uryyb").exists());
-    // A regular mount whose lower directory was covered since.
+    // A mount whose lower directory was covered later.
     strata(&["mount", "rot13 / /mnt/data", "/mnt/at"]);
     mount_fs("cover", "/mnt/data", "tmpfs", MountFlags::empty(), None).unwrap();
     assert_eq!(fs::read_dir("/mnt/data").unwrap().count(), 0);
@@ -434,7 +443,7 @@ fn under_an_overlay_mount() {
 }
 
 #[test]
-fn a_union_over_its_own_branch() {
+fn lower_reaches_the_branches_of_a_union_over_one_of_them() {
     let sandbox = stage();
     fs::create_dir(sandbox.path("changes")).unwrap();
     strata(&["mount", "wrapfs / unionfs,dirs=/mnt/changes=rw:/mnt/data=ro", "/mnt/data"]);
@@ -447,7 +456,7 @@ fn a_union_over_its_own_branch() {
 }
 
 #[test]
-fn operations_and_times_of_each_layer() {
+fn the_stack_report_has_operations_and_times_of_each_layer() {
     let sandbox = stage();
     strata(&["mount", "rot13 / wrapfs / /mnt/data", "/mnt/at", "-o", "passthrough=off"]);
     for i in 0..50 {
@@ -466,13 +475,13 @@ fn operations_and_times_of_each_layer() {
         assert_eq!(sum, number(layer, "inclusive_ns"));
     }
     let own: u64 = layers.iter().map(|layer| number(layer, "exclusive_ns")).sum();
-    assert_eq!(own, number(&layers[0], "inclusive_ns"), "the layers' own times are all of the time");
+    assert_eq!(own, number(&layers[0], "inclusive_ns"), "the exclusive times add up to the total");
     let drawn = strata(&["stack", "/mnt/at"]);
     assert!(
         drawn.contains("\n┌─ rot13\n│    ") && drawn.contains("\n└─ directory\n     rw     /mnt/data\n"),
         "{drawn}"
     );
-    // In a pipe, watching writes no control characters, and ends with who reads.
+    // In a pipe, --watch writes no control characters, and exits when the reader does.
     let watch = format!("{PROGRAM} stack --watch=0.1 /mnt/at | head -n 12");
     let watched = run(Command::new("sh").args(["-c", &watch]));
     assert_eq!(watched.out.lines().count(), 12);
@@ -482,30 +491,35 @@ fn operations_and_times_of_each_layer() {
 }
 
 #[test]
-fn a_mount_without_meters_says_so() {
+fn a_mount_without_metering_is_reported_as_such() {
     let sandbox = stage();
     strata(&["mount", "wrapfs / /mnt/data", "/mnt/at", "-o", "meter=off"]);
-    assert!(strata(&["stack", "/mnt/at"]).contains("Not measured: mount with the option meter=on"));
+    assert!(strata(&["stack", "/mnt/at"]).contains("No measurements: mount with the option meter=on"));
     assert!(stack("/mnt/at")["layers"][0].get("operations").is_none());
     unmount("/mnt/at");
     drop(sandbox);
 }
 
 #[test]
-fn the_level_of_the_log_changes_while_mounted() {
+fn the_log_level_can_be_changed_while_mounted() {
     let sandbox = stage();
     let log = sandbox.path("log");
     strata(&["mount", "rot13 / /mnt/data", "/mnt/at", "-o", "logfile=/mnt/log,log=error,allow_other"]);
-    let said = || fs::read_to_string(&log).unwrap();
-    assert_eq!((strata(&["debug", "/mnt/at"]).as_str(), said().as_str()), ("error\n", ""));
+    let log_text = || fs::read_to_string(&log).unwrap();
+    assert_eq!((strata(&["debug", "/mnt/at"]).as_str(), log_text().as_str()), ("error\n", ""));
     strata(&["debug", "/mnt/at", "trace"]);
     assert_eq!(strata(&["debug", "/mnt/at"]), "trace\n");
     assert!(!Path::new("/mnt/at/first").exists());
-    assert!(said().contains("rot13: lookup: done in") && said().contains("directory: lookup: done in"), "{}", said());
-    // The layers' lines have the names of each; the request's line has who asked and what was answered.
+    assert!(
+        log_text().contains("rot13: lookup: done in") && log_text().contains("directory: lookup: done in"),
+        "{}",
+        log_text()
+    );
+    // The lines of layers have the names that each layer sees; the line of a request has its caller
+    // and result.
     let line = |begin: &str, end: &str| {
         let found = |line: &str| line.contains(begin) && line.contains(end);
-        assert!(said().lines().any(found), "{begin} ... {end}: {}", said());
+        assert!(log_text().lines().any(found), "{begin} ... {end}: {}", log_text());
     };
     line("rot13: lookup: done in", "; \"first\"");
     line("directory: lookup: done in", "; \"svefg\"");
@@ -515,24 +529,25 @@ fn the_level_of_the_log_changes_while_mounted() {
     line("LOOKUP node 1 \"ünï\\nx\": ENOENT in ", "uid 65534 gid 65533 pid ");
     line("LOOKUP node 1 \"ünï\\nx\": ENOENT in ", " (mkdir)");
     strata(&["debug", "/mnt/at", "0"]);
-    let before = said();
+    let before = log_text();
     assert!(!Path::new("/mnt/at/second").exists());
-    assert_eq!((strata(&["debug", "/mnt/at"]).as_str(), said()), ("off\n", before));
+    assert_eq!((strata(&["debug", "/mnt/at"]).as_str(), log_text()), ("off\n", before));
     assert!(refused(&["debug", "/mnt/at", "loud"], 1).contains("off, error, warn, info, debug, trace"));
-    // Others may ask, and not set. The program itself may lie where they can't look.
+    // Other users may read the level, but not set it. The build directory may be inaccessible to
+    // them.
     let program = sandbox.path("strata");
     fs::copy(PROGRAM, &program).unwrap();
     let as_nobody = |words: &[&str]| run(Command::new(&program).args(words).uid(65534).gid(65534));
     assert_eq!(as_nobody(&["debug", "/mnt/at"]).out, "off\n");
     let outcome = as_nobody(&["debug", "/mnt/at", "trace"]);
-    assert!(outcome.code == 1 && outcome.err.contains("only root and the user who mounted it"), "{}", outcome.err);
+    assert!(outcome.code == 1 && outcome.err.contains("only root and the mounting user"), "{}", outcome.err);
     assert_eq!(strata(&["debug", "/mnt/at"]), "off\n");
     unmount("/mnt/at");
 }
 
-/// The frames that the documentation describes, made by a program that knows nothing of ours.
+/// An independent Perl implementation of the documented frame format.
 #[test]
-fn the_control_channel_by_its_description() {
+fn the_control_channel_works_as_documented() {
     let sandbox = stage();
     strata(&["mount", "rot13 / /mnt/data", "/mnt/at"]);
     let script = r#"open(my $root, "<", "/mnt/at") or die "open: $!";
@@ -559,9 +574,9 @@ fn the_control_channel_by_its_description() {
 }
 
 #[test]
-fn snoopfs_warns_also_without_journal_and_syslog() {
+fn snoopfs_warns_even_without_journal_and_syslog() {
     let sandbox = stage();
-    // Nobody listens there, in this sandbox.
+    // Hide the sockets of the journal and of syslog.
     for dir in ["/run", "/var/log"] {
         mount_fs("nobody", dir, "tmpfs", MountFlags::empty(), None).unwrap();
     }
@@ -578,21 +593,21 @@ fn snoopfs_warns_also_without_journal_and_syslog() {
     };
     let mounted = mount(&[]);
     assert_eq!(mounted.code, 0, "{}", mounted.err);
-    assert!(mounted.err.contains("warnings go to /var/log/snoopfs.log"), "{}", mounted.err);
+    assert!(mounted.err.contains("warnings are written to /var/log/snoopfs.log"), "{}", mounted.err);
     assert_eq!(run(Command::new("cat").arg("/mnt/at/closed").uid(1002).gid(1002)).code, 1);
     unmount("/mnt/at");
     let said = fs::read_to_string(log).unwrap();
     assert!(said.contains("permission denied (rwx): path=\"/closed\" uid=1002"), "{said}");
     assert_eq!(fs::metadata(log).unwrap().mode() & 0o777, 0o600);
-    // Where it was told to go, nothing is said of it.
+    // With logfile= there is no message.
     let mounted = mount(&["-o", "logfile=/mnt/log"]);
     assert_eq!((mounted.code, mounted.err.as_str()), (0, ""));
     unmount("/mnt/at");
-    // Nowhere: nothing is mounted. Other file systems don't depend on being heard.
+    // If the fallback can't be opened, the mount fails. Stacks without snoopfs don't need a log.
     rustix::mount::mount_remount("/var/log", MountFlags::RDONLY, "").unwrap();
     let refused = mount(&[]);
     assert_eq!(refused.code, 2, "{}", refused.err);
-    assert!(refused.err.contains("warnings would be lost") && refused.err.contains("logfile="), "{}", refused.err);
+    assert!(refused.err.contains("it is needed for warnings") && refused.err.contains("logfile="), "{}", refused.err);
     assert_eq!(strata(&["mount", "wrapfs / /mnt/data", "/mnt/at"]), "");
     unmount("/mnt/at");
 }
