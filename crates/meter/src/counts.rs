@@ -7,21 +7,22 @@ use std::time::Instant;
 use tracing::Level;
 use vnode::{MAY_BLOCK, Result};
 
-/// How many threads can count side by side without taking each other's cache lines.
+/// Number of counter sets; threads are distributed over them to avoid sharing cache lines.
 const STRIPES: usize = 8;
 
-/// What one meter has counted.
+/// The counters of one meter.
 pub struct Counts {
-    /// The layer that is measured, for the log.
+    /// Name of the metered layer, for the log.
     layer: String,
     stripes: [Stripe; STRIPES],
 }
 
-/// The counters of some threads. Two cache lines apart from the next: processors fetch pairs.
+/// The counters of a group of threads. Aligned to two cache lines, since processors prefetch lines
+/// in pairs.
 #[repr(align(128))]
 struct Stripe([Counter; Operation::COUNT]);
 
-/// Of one operation.
+/// The counters of one operation.
 #[derive(Default)]
 struct Counter {
     done: AtomicU64,
@@ -29,14 +30,14 @@ struct Counter {
     nanos: AtomicU64,
 }
 
-/// How often an operation was done, and how long that took.
+/// Count and time of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// How often, failures included.
+    /// Number of executions, including failures.
     pub done: u64,
-    /// How often with an error. That a name is missing is none.
+    /// Number of failures. A negative lookup is not a failure.
     pub failed: u64,
-    /// The time of all of them, together with all layers below.
+    /// Total time, including all layers below.
     pub time: Duration,
 }
 
@@ -46,22 +47,22 @@ impl Counts {
         Self { layer: layer.to_owned(), stripes: core::array::from_fn(|_| stripe()) }
     }
 
-    /// Counters of a layer, which the log calls `layer`.
+    /// Returns counters of a layer that is logged as `layer`.
     ///
-    /// They (about 6 KiB) stay for the life of the process, in which a stack is made once: a vnode that counted who uses them
-    /// would cost every look-up a write to a cache line that all processors share.
+    /// The counters (about 6 KiB) are never freed; a process creates a stack only once. With a
+    /// reference count instead, every lookup would write to a cache line that all processors share.
     #[must_use]
     pub fn leaked(layer: &str) -> &'static Self {
         Box::leak(Box::new(Self::new(layer)))
     }
 
-    /// The measured layer's name.
+    /// Returns the name of the metered layer.
     #[must_use]
     pub fn layer(&self) -> &str {
         &self.layer
     }
 
-    /// What was counted of one operation.
+    /// Returns the totals of one operation.
     #[must_use]
     pub fn of(&self, operation: Operation) -> Count {
         let mut sum = Count::default();
@@ -73,7 +74,7 @@ impl Counts {
         sum
     }
 
-    /// Begins to measure an operation.
+    /// Starts the measurement of an operation.
     pub(crate) fn begin(&'static self, operation: Operation) -> Tally<'static> {
         Tally { counts: self, operation, names: [&[]; 2], outside: Duration::ZERO, begun: Instant::now() }
     }
@@ -89,7 +90,7 @@ impl fmt::Debug for Counts {
     }
 }
 
-/// The stripe of this thread.
+/// Returns the index of this thread's stripe.
 fn stripe() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     const NONE: usize = usize::MAX;
@@ -104,19 +105,19 @@ fn stripe() -> usize {
     })
 }
 
-/// An operation under way.
+/// A running operation.
 pub(crate) struct Tally<'a> {
     counts: &'static Counts,
     operation: Operation,
-    /// The names that it is called with, for the log; empty: none.
+    /// The names that it was called with, for the log; unused ones are empty.
     names: [&'a [u8]; 2],
-    /// Time that layers above spent in the meantime.
+    /// Time spent in callbacks of the layers above.
     outside: Duration,
     begun: Instant,
 }
 
 impl<'a> Tally<'a> {
-    /// Notes the name that the operation is called with.
+    /// Records the name that the operation was called with.
     pub(crate) fn at<'b>(self, name: &'b [u8]) -> Tally<'b>
     where
         'a: 'b,
@@ -124,21 +125,21 @@ impl<'a> Tally<'a> {
         Tally { names: [name, &[]], ..self }
     }
 
-    /// Notes the second name of a rename.
+    /// Records the second name of a rename.
     pub(crate) const fn to(mut self, name: &'a [u8]) -> Self {
         self.names[1] = name;
         self
     }
 
-    /// Runs what belongs to the layers above: a listing's receiver.
-    pub(crate) fn outside<T>(&mut self, what: impl FnOnce() -> T) -> T {
+    /// Runs a callback of the layers above, such as the sink of a listing, and excludes its time.
+    pub(crate) fn outside<T>(&mut self, callback: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
-        let answer = what();
+        let result = callback();
         self.outside += begun.elapsed();
-        answer
+        result
     }
 
-    /// Counts it.
+    /// Ends the measurement and adds it to the counters.
     pub(crate) fn end<T>(self, result: Result<T>) -> Result<T> {
         let time = self.begun.elapsed().saturating_sub(self.outside);
         let Some(cell) = self.counts.cell(self.operation) else { return result };
@@ -147,7 +148,7 @@ impl<'a> Tally<'a> {
             Ok(_) => {
                 cell.done.fetch_add(1, Ordering::Relaxed);
             }
-            // It will be run again, and counted then.
+            // The operation runs again and is counted then.
             Err(errno) if *errno == MAY_BLOCK => return result,
             Err(_) => {
                 cell.done.fetch_add(1, Ordering::Relaxed);

@@ -3,7 +3,7 @@ use std::any::Any;
 use std::sync::Arc;
 use vnode::{Cx, HostReader, OpenFile, Result, SeekFrom, forward};
 
-/// An open file of the layer below.
+/// A metered open file.
 #[derive(Debug)]
 pub(crate) struct MeterFile {
     lower: Arc<dyn OpenFile>,
@@ -15,7 +15,7 @@ impl MeterFile {
         Arc::new(Self { lower, counts })
     }
 
-    /// The file of the layer below, if it is one of a meter; else the file itself.
+    /// Returns the lower file of a metered file; other files are returned unchanged.
     pub(crate) fn lower_of(file: &dyn OpenFile) -> &dyn OpenFile {
         file.as_any().downcast_ref::<Self>().map_or(file, |metered| &*metered.lower)
     }
@@ -35,7 +35,7 @@ impl OpenFile for MeterFile {
     fn read_host(&self, cx: &Cx<'_>, take: HostReader<'_>) -> Result<Option<usize>> {
         let begun = self.counts.begin(Operation::Read);
         match self.lower.read_host(cx, take) {
-            // It is read by `read`, and counted then.
+            // The caller falls back to `read`, which counts it.
             Ok(None) => Ok(None),
             done => begun.end(done),
         }

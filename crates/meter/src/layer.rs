@@ -3,7 +3,7 @@ use crate::{Counts, Operation};
 use std::sync::Arc;
 use vnode::{Cx, Layer, Result, Vnode, forward};
 
-/// Measures the layer below it.
+/// Counts and times the operations of the layer below it.
 #[derive(Debug)]
 pub struct Meter {
     lower: Arc<dyn Layer>,
@@ -12,20 +12,21 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Over `lower`, which the log calls `name`.
+    /// Returns a meter over `lower`, which is logged as `name`.
     #[must_use]
     pub fn new(lower: Arc<dyn Layer>, name: &str) -> Arc<Self> {
         Self::counting(lower, Counts::leaked(name))
     }
 
-    /// Over `lower`, with counters that go on from what they have counted before: of a layer that is made anew.
+    /// Returns a meter over `lower` that continues existing counters, for a layer that was
+    /// reopened.
     #[must_use]
     pub fn counting(lower: Arc<dyn Layer>, counts: &'static Counts) -> Arc<Self> {
         let root = Arc::new(MeterVnode::over(lower.root(), counts));
         Arc::new(Self { lower, root, counts })
     }
 
-    /// What it has counted, to be asked at any time.
+    /// Returns the counters, which can be read at any time.
     #[must_use]
     pub const fn counts(&self) -> &'static Counts {
         self.counts

@@ -1,15 +1,19 @@
-//! Between the layers of a stack: counts the operations that pass, and the time that they take below.
+//! A transparent layer that counts and times the operations of the layer below.
 //!
-//! * A meter lies above a layer and forwards everything. What it measures is the layer below it with all that lies under that one;
-//!   a layer's own time is the difference between the meter above it and the one below it.
-//! * The time that a listing spends in its receiver, which is code of the layers above, is not counted ([`Meter`] measures it apart).
-//! * An operation that is answered [`vnode::MAY_BLOCK`] runs a second time: it is counted once, its time twice.
-//! * Counters are kept apart for threads that run side by side, and added up when somebody asks ([`Counts`]).
-//! * With the log level at `trace`, each operation is a line of the log, with the layer's name, the outcome, the time and the names that
-//!   the layer was called with. Who asked is in the request's line, which follows (`fuse`).
+//! * A meter forwards every operation. Its time includes the layer below it and all layers under
+//!   that one. The exclusive time of a layer is the difference between the meter above it and the
+//!   meter below it.
+//! * The callback of a directory listing is code of the layers above. Its time is subtracted.
+//! * An operation that returns [`vnode::MAY_BLOCK`] runs a second time. It is counted once; the
+//!   time of both runs is added.
+//! * Each thread updates one of several sets of counters, so that threads rarely share cache lines.
+//!   [`Counts`] adds them up on request.
+//! * At log level `trace`, each operation is logged with the layer's name, the result, the time and
+//!   the names that it was called with. The caller is part of the request's log line, which follows
+//!   (crate `fuse`).
 //!
-//! Vnodes and open files are wrapped one to one, as those of the null layer are. Data that the kernel reads and writes by passthrough
-//! passes no layer, and so no meter.
+//! Vnodes and open files are wrapped one to one, as in the null layer. Passthrough I/O bypasses all
+//! layers, including meters.
 #![forbid(unsafe_code)]
 
 mod counts;

@@ -12,7 +12,7 @@ fn name(bytes: &str) -> Name<'_> {
 }
 
 #[test]
-fn what_is_seen_through_it_is_what_is_below() {
+fn a_meter_is_transparent() {
     let below = MemFs::new();
     let meter = Meter::new(below.clone(), "memory");
     let root = meter.root();
@@ -28,7 +28,7 @@ fn what_is_seen_through_it_is_what_is_below() {
 }
 
 #[test]
-fn failures_are_counted_and_second_runs_are_not() {
+fn failures_are_counted_and_retries_are_counted_once() {
     let faults = Faults::new();
     let meter = Meter::new(MemFs::with(MemOptions::default(), &faults), "memory");
     let root = meter.root();
@@ -46,7 +46,7 @@ fn failures_are_counted_and_second_runs_are_not() {
 }
 
 #[test]
-fn the_receiver_of_a_listing_is_not_the_layers_time() {
+fn the_callback_of_a_listing_is_not_timed() {
     const SLOW: Duration = Duration::from_millis(20);
     let meter = Meter::new(MemFs::new(), "memory");
     meter.root().mkdir(&CX, name("d"), 0o755).unwrap();
@@ -62,7 +62,7 @@ fn the_receiver_of_a_listing_is_not_the_layers_time() {
 }
 
 #[test]
-fn a_meter_above_has_at_least_the_time_of_the_one_below() {
+fn time_includes_the_layers_below() {
     let inner = Meter::new(MemFs::new(), "memory");
     let outer = Meter::new(WrapFs::new(inner.clone()), "null");
     for i in 0..1000 {
@@ -74,7 +74,7 @@ fn a_meter_above_has_at_least_the_time_of_the_one_below() {
 }
 
 #[test]
-fn threads_count_side_by_side() {
+fn concurrent_threads_are_counted() {
     let meter = Meter::new(MemFs::new(), "memory");
     std::thread::scope(|scope| {
         for _ in 0..20 {

@@ -8,7 +8,7 @@ use vnode::{
     StatFs, Vnode, XattrFlags, forward,
 };
 
-/// A vnode of the layer below.
+/// A metered vnode.
 #[derive(Debug)]
 pub(crate) struct MeterVnode {
     lower: Arc<dyn Vnode>,
@@ -28,7 +28,7 @@ impl MeterVnode {
         self.counts.begin(operation).at(name)
     }
 
-    /// Wraps what the layer below answered.
+    /// Wraps an entry that the layer below returned.
     fn wrap(&self, entry: Entry) -> Entry {
         Entry { vnode: Arc::new(Self::over(entry.vnode, self.counts)), attr: entry.attr }
     }
@@ -38,7 +38,7 @@ impl MeterVnode {
     }
 }
 
-/// The vnode of the layer below that a vnode of this one stands for.
+/// Returns the lower vnode of a metered vnode.
 fn unwrap(vnode: &Arc<dyn Vnode>) -> Result<&Arc<dyn Vnode>> {
     vnode.as_any().downcast_ref::<MeterVnode>().map(|metered| &metered.lower).ok_or(Errno::XDEV)
 }

@@ -1,40 +1,41 @@
-#![expect(clippy::disallowed_methods, reason = "what /proc says of a caller is no file of the layer's")]
+#![expect(clippy::disallowed_methods, reason = "/proc is not a file system below the layer")]
 
-use crate::asked;
+use crate::syscall_path;
 use core::fmt;
 use std::fs;
 use vnode::Cx;
 
-/// Who it was. All of it but the ids is what a process says of itself, so nothing of it is shown as it is.
+/// The process that made a request. All fields but the ids are controlled by that process, so they
+/// are escaped for display.
 #[derive(Debug)]
 pub(crate) struct Caller {
     uid: u32,
     pid: u32,
     command: Vec<u8>,
-    asked: Option<Vec<u8>>,
+    requested: Option<Vec<u8>>,
 }
 
 impl Caller {
-    /// The caller of an operation; `ask`: also the path that it gave to its system call.
-    pub(crate) fn of(cx: &Cx<'_>, ask: bool) -> Self {
+    /// Returns the caller of an operation; `with_path` adds the path argument of its system call.
+    pub(crate) fn of(cx: &Cx<'_>, with_path: bool) -> Self {
         let pid = process_of(cx.pid);
         let mut command = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
         command.pop_if(|last| *last == b'\n');
-        Self { uid: cx.uid, pid, command, asked: if ask { asked::path(cx.pid) } else { None } }
+        Self { uid: cx.uid, pid, command, requested: if with_path { syscall_path::path(cx.pid) } else { None } }
     }
 }
 
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "uid={} pid={} command=\"{}\"", self.uid, self.pid, self.command.escape_ascii())?;
-        match &self.asked {
+        match &self.requested {
             Some(path) => write!(f, " asked=\"{}\"", path.escape_ascii()),
             None => Ok(()),
         }
     }
 }
 
-/// The process of a thread; the number itself, where that can't be found out.
+/// Returns the process ID of a thread, or the thread ID if that is unknown.
 fn process_of(thread: u32) -> u32 {
     let status = fs::read(format!("/proc/{thread}/status")).unwrap_or_default();
     let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Tgid:"));
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_its_process() {
+    fn a_thread_is_mapped_to_its_process() {
         let pid = std::process::id();
         let thread = std::thread::spawn(|| process_of(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()));
         assert_eq!(thread.join().unwrap(), pid);
@@ -54,8 +55,8 @@ mod tests {
     }
 
     #[test]
-    fn names_can_not_forge_lines() {
-        let caller = Caller { uid: 1, pid: 2, command: b"a\"\n\x1b[2J".to_vec(), asked: Some(b"/\xff".to_vec()) };
+    fn names_are_escaped_and_can_not_forge_log_lines() {
+        let caller = Caller { uid: 1, pid: 2, command: b"a\"\n\x1b[2J".to_vec(), requested: Some(b"/\xff".to_vec()) };
         assert_eq!(caller.to_string(), r#"uid=1 pid=2 command="a\"\n\x1b[2J" asked="/\xff""#);
     }
 }

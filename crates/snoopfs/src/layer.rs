@@ -1,6 +1,6 @@
 use crate::caller::Caller;
-use crate::limit::Limit;
 use crate::paths::Paths;
+use crate::rate_limit::RateLimit;
 use crate::rules::Rules;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -8,31 +8,33 @@ use vnode::{Cx, Errno, Layer, Result};
 use wrapfs::hooks::{Answer, Instead, Object, Op, OpKind, OpSet, Operations, Verdict};
 use wrapfs::{Build, LayerType, Needs, OptionSpec, Settings, Template, Traits};
 
-/// `snoopfs`, for the list of layers.
+/// The declaration of `snoopfs`.
 pub const LAYER: LayerType = LayerType {
     name: "snoopfs",
-    about: "warns of refused accesses and guessed names; protects programs",
+    about: "warns about refused accesses and guessed names; protects programs",
     options: &[
         OptionSpec {
             name: "rate",
             value: Some("N"),
-            help: "At most N warnings about each user in a minute (60); 0: all of them.",
+            help: "Maximum number of warnings per user and minute (default 60); 0 means no limit.",
         },
         OptionSpec {
             name: "missing",
             value: Some("hidden|all"),
-            help: "Missing names that are told: those in directories that the caller may not list (hidden, the default), or in all directories \
-                   of others (all). Programs such as git probe directories that they can list anyway.",
+            help: "Which lookups of missing names cause a warning: those in directories that the caller can't list (hidden, the \
+                   default), or those in all directories of other users (all). Programs such as git probe many directories \
+                   that they can list.",
         },
         OptionSpec {
             name: "protect",
             value: Some("PATH[:PATH...]"),
-            help: "These files, named from the root of the mount, can't be written, replaced, renamed or removed, by root neither.",
+            help: "Nobody, not even root, can write, replace, rename or remove these files. The paths start at the root of the \
+                   mount.",
         },
         OptionSpec {
             name: "nosetid",
             value: None,
-            help: "No program can be made set-user-id or set-group-id, or be given capabilities, by root neither.",
+            help: "Nobody, not even root, can set the set-user-id or set-group-id bit of a file, or file capabilities.",
         },
     ],
     build: Build::Over(&build),
@@ -42,21 +44,21 @@ pub const LAYER: LayerType = LayerType {
 #[derive(Debug)]
 struct Snoop {
     paths: Paths,
-    limit: Limit,
+    limit: RateLimit,
     rules: Rules,
-    /// Tell of missing names also in directories that the caller may list.
+    /// Whether to warn about missing names in directories that the caller can list, too.
     all_missing: bool,
 }
 
 fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc<dyn Layer>, String> {
     let snoop = Snoop {
         paths: Paths::new(lower.root().id()),
-        limit: Limit::new(settings.number("rate", 0..=u32::MAX)?.unwrap_or(60)),
+        limit: RateLimit::new(settings.number("rate", 0..=u32::MAX)?.unwrap_or(60)),
         rules: Rules::new(&lower, settings)?,
         all_missing: match settings.text("missing")? {
             None | Some("hidden") => false,
             Some("all") => true,
-            Some(other) => return Err(format!("missing={other}: it is hidden or all")),
+            Some(other) => return Err(format!("missing={other}: unknown value; use hidden or all")),
         },
     };
     Ok(Template::over(lower).operations(snoop).build())
@@ -75,13 +77,13 @@ impl Operations for Snoop {
         {
             let lacks = access::refused(cx, file.lower(), *mask)?;
             if lacks != 0 {
-                // To find out who it was may take a moment.
+                // Identifying the caller reads /proc, which may block.
                 cx.require_blocking()?;
                 self.warn(cx, format_args!("permission denied ({})", rights(lacks)), &self.paths.of(file.id()), true);
             }
         }
-        let Some(culprit) = self.rules.forbid(cx, op)? else { return Ok(Verdict::Proceed) };
-        let path = self.paths.of_culprit(op, culprit);
+        let Some(object) = self.rules.forbid(cx, op)? else { return Ok(Verdict::Proceed) };
+        let path = self.paths.of_object(op, object);
         self.warn(cx, format_args!("refused by the rules of this mount ({:?})", op.kind()), &path, false);
         Err(Errno::PERM)
     }
@@ -99,28 +101,30 @@ impl Operations for Snoop {
 }
 
 impl Snoop {
-    fn warn(&self, cx: &Cx<'_>, what: core::fmt::Arguments<'_>, path: &[u8], ask: bool) {
-        let Some(unsaid) = self.limit.admit(cx.uid) else { return };
-        let caller = Caller::of(cx, ask);
-        tracing::warn!(target: "snoopfs", "{what}: path=\"{}\" {caller}{unsaid}", path.escape_ascii());
+    fn warn(&self, cx: &Cx<'_>, what: core::fmt::Arguments<'_>, path: &[u8], with_path: bool) {
+        let Some(suppressed) = self.limit.admit(cx.uid) else { return };
+        let caller = Caller::of(cx, with_path);
+        tracing::warn!(target: "snoopfs", "{what}: path=\"{}\" {caller}{suppressed}", path.escape_ascii());
     }
 }
 
-/// Is it anybody's business but the caller's? Not what root does, nor the owner.
+/// Whether an access must be watched: by a user other than root and the owner.
 fn concerns(cx: &Cx<'_>, object: &Object<'_>) -> bool {
-    // A question that can't be answered is no reason to keep silent.
+    // If the owner is unknown, warn.
     cx.uid != 0 && object.attr(&Cx::internal(0, 0)).map_or(true, |attr| attr.uid != cx.uid)
 }
 
-/// May the caller see the names in a directory? Then a missing one is no guess. In doubt it may not.
+/// Whether the caller can list the directory, in which case a missing name is not a guess. If
+/// unknown, false.
 fn may_list(cx: &Cx<'_>, dir: &Object<'_>) -> bool {
-    // The look-up is done, and can't begin anew on another thread.
+    // The lookup is complete and can't be retried on another thread, so this check must be allowed
+    // to block.
     let never = AtomicBool::new(false);
     let waiting = Cx::new(cx.uid, cx.gid, cx.pid, cx.umask, true, &never);
     access::refused(&waiting, dir.lower(), access::READ).is_ok_and(|lacks| lacks == 0)
 }
 
-/// `rwx`, as far as it is lacking.
+/// Formats the missing permissions as letters of `rwx`.
 fn rights(lacks: u32) -> String {
     [(access::READ, 'r'), (access::WRITE, 'w'), (access::SEARCH, 'x')]
         .into_iter()

@@ -1,17 +1,19 @@
-//! Warns of access to other users' files (Wrapfs paper, section 4.1): of accesses that were refused and of names that were looked for and are not
-//! there, by anyone but root and the owner. By option, programs are protected from intruders: named ones can't be overwritten, and no new
-//! set-user-id ones can be made.
+//! Warns about attempts to access other users' files (Wrapfs paper, section 4.1): refused accesses
+//! and failed guesses of names, by users other than root and the owner. Options protect programs
+//! from intruders: the named files can't be overwritten, and no new set-user-id programs can be
+//! created.
 //!
-//! The layer is [`layer`], a file of some dozens of lines: what is watched and what is said. Around it: who it was ([`caller`]), which file
-//! ([`paths`]), how often it is said ([`limit`]), what is refused ([`rules`]).
+//! [`layer`] is the layer; it decides which operations cause a warning. [`caller`] identifies the
+//! process, with the path from its system call ([`syscall_path`]). [`paths`] maps objects to paths,
+//! [`rate_limit`] limits the warnings, and [`rules`] has the protection rules.
 #![forbid(unsafe_code)]
 
-mod asked;
 mod caller;
 mod layer;
-mod limit;
 mod paths;
+mod rate_limit;
 mod rules;
+mod syscall_path;
 
 pub use layer::LAYER;
 

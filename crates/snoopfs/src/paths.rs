@@ -1,21 +1,24 @@
-use crate::rules::Culprit;
+use crate::rules::Protected;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use vnode::{NumberMap, Result};
 use wrapfs::hooks::{Answer, Op};
 
-/// So many objects' names are kept, in each of two generations.
-const MOST: usize = 16_384;
-/// Deeper than the longest path: numbers that are given anew can make a circle of what is remembered.
-const DEEPEST: usize = 4096;
+/// Maximum number of entries in each of the two generations.
+const CAPACITY: usize = 16_384;
+/// Maximum depth of a path, which exceeds `PATH_MAX`. Reused inode numbers can form a cycle among
+/// stale entries.
+const MAX_DEPTH: usize = 4096;
 
-/// Where objects are in the tree, as they were last looked up. Of those that were not looked up for long, the way is not known in full.
+/// The paths of objects, from their last lookups. The paths of objects that were not looked up
+/// recently may be incomplete.
 #[derive(Debug)]
 pub(crate) struct Paths {
     root: u64,
     names: Mutex<Generations>,
 }
 
-/// Names by number: directory and name. What is used moves to the young ones; when these are full they become the old ones.
+/// Directory and name by inode number, in two generations. A used entry moves to the young
+/// generation. When that is full, it replaces the old one.
 #[derive(Debug, Default)]
 struct Generations {
     young: NumberMap<Entry>,
@@ -26,7 +29,7 @@ type Entry = (u64, Box<[u8]>);
 
 impl Generations {
     fn put(&mut self, id: u64, entry: Entry) {
-        if self.young.len() >= MOST {
+        if self.young.len() >= CAPACITY {
             self.old = core::mem::take(&mut self.young);
         }
         self.young.insert(id, entry);
@@ -51,7 +54,7 @@ impl Paths {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What an operation says of where an object is.
+    /// Records the new position of an object after an operation.
     pub(crate) fn learn_from(&self, op: &Op<'_>, result: Result<Answer<'_>>) {
         match (op, result) {
             (
@@ -83,12 +86,12 @@ impl Paths {
         }
     }
 
-    /// The path of an object from the root of the mount; `?` stands for what is not known.
+    /// Returns the path of an object from the root of the mount; `?` replaces an unknown part.
     pub(crate) fn of(&self, id: u64) -> Vec<u8> {
         let mut names = self.names();
         let (mut parts, mut at) = (Vec::new(), id);
         while at != self.root {
-            let Some((dir, name)) = names.get(at).filter(|_| parts.len() < DEEPEST) else {
+            let Some((dir, name)) = names.get(at).filter(|_| parts.len() < MAX_DEPTH) else {
                 parts.push(b"?".to_vec());
                 break;
             };
@@ -99,7 +102,7 @@ impl Paths {
         if parts.is_empty() { b"/".to_vec() } else { parts.concat() }
     }
 
-    /// The path of a name in a directory.
+    /// Returns the path of a name in a directory.
     pub(crate) fn of_name(&self, dir: u64, name: &[u8]) -> Vec<u8> {
         let mut path = self.of(dir);
         if path != b"/" {
@@ -109,11 +112,11 @@ impl Paths {
         path
     }
 
-    /// The path of what an operation must leave as it is.
-    pub(crate) fn of_culprit(&self, op: &Op<'_>, culprit: Culprit) -> Vec<u8> {
-        match (op, culprit) {
-            (Op::Link { target, .. }, Culprit::Target) => self.of(target.id()),
-            (Op::Rename { new_dir: dir, new_name: name, .. }, Culprit::NewName)
+    /// Returns the path of the protected object of a forbidden operation.
+    pub(crate) fn of_object(&self, op: &Op<'_>, object: Protected) -> Vec<u8> {
+        match (op, object) {
+            (Op::Link { target, .. }, Protected::Target) => self.of(target.id()),
+            (Op::Rename { new_dir: dir, new_name: name, .. }, Protected::NewName)
             | (
                 Op::Create { dir, name, .. }
                 | Op::Mkdir { dir, name, .. }
@@ -127,7 +130,7 @@ impl Paths {
             ) => self.of_name(dir.id(), name.as_bytes()),
             (Op::Tmpfile { dir, .. }, _) => self.of(dir.id()),
             (Op::Setattr { file, .. } | Op::Open { file, .. } | Op::Setxattr { file, .. }, _) => self.of(file.id()),
-            // Nothing else is forbidden.
+            // Other operations are never forbidden.
             _ => b"?".to_vec(),
         }
     }
@@ -138,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_put_together() {
+    fn paths_are_assembled_from_names() {
         let paths = Paths::new(2);
         paths.learn(10, 2, b"home");
         paths.learn(11, 10, b"alice");
@@ -152,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_ends() {
+    fn cycles_are_cut() {
         let paths = Paths::new(2);
         paths.learn(10, 11, b"a");
         paths.learn(11, 10, b"b");
@@ -160,15 +163,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_is_kept_and_the_rest_forgotten() {
+    fn used_entries_are_kept_and_others_evicted() {
         let paths = Paths::new(2);
         paths.learn(3, 2, b"used");
-        for id in 10..10 + 4 * MOST as u64 {
+        for id in 10..10 + 4 * CAPACITY as u64 {
             paths.learn(id, 3, b"x");
             assert_eq!(paths.of(id), b"/used/x");
         }
         assert_eq!(paths.of(10), b"?");
         let names = paths.names();
-        assert!(names.young.len() <= MOST && names.old.len() <= MOST);
+        assert!(names.young.len() <= CAPACITY && names.old.len() <= CAPACITY);
     }
 }

@@ -7,33 +7,33 @@ use wrapfs::hooks::{Object, Op, OpKind};
 const SETID: u32 = 0o6000;
 const CAPABILITIES: &[u8] = b"security.capability";
 
-/// Which of the objects of an operation stays as it is.
+/// Which object of an operation is protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Culprit {
-    /// The one that the operation is about, or has the name.
+pub(crate) enum Protected {
+    /// The object of the operation, or the object with the given name.
     Named,
-    /// What has the new name of a rename.
+    /// The object with the new name of a rename.
     NewName,
-    /// The file that would get another name.
+    /// The target of a new hard link.
     Target,
 }
 
-/// What nobody may do, root neither.
+/// The rules that apply to all users, including root.
 #[derive(Debug)]
 pub(crate) struct Rules {
     root: Arc<dyn Vnode>,
-    /// Files that stay as they are: the names of their paths, from the root.
+    /// The protected files: the components of their paths, from the root.
     protected: Vec<Vec<Vec<u8>>>,
     no_setid: bool,
 }
 
 impl Rules {
-    /// Those of the options `protect` and `nosetid`.
+    /// Parses the options `protect` and `nosetid`.
     pub(crate) fn new(lower: &Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Self, String> {
         let paths = settings.bytes("protect").unwrap_or_default().split(|&byte| byte == b':');
         let protected = paths.filter(|path| !path.is_empty()).map(names).collect::<core::result::Result<_, _>>()?;
         let rules = Self { root: lower.root(), protected, no_setid: settings.has("nosetid") };
-        // A path that is wrong protects nothing: whoever mounts has to know.
+        // A wrong path protects nothing, so fail the mount.
         for path in &rules.protected {
             rules
                 .find(&Cx::internal(0, 0), path)
@@ -42,7 +42,7 @@ impl Rules {
                 .filter(|file| file.kind() == Kind::Regular)
                 .ok_or_else(|| {
                     format!(
-                        "protect=/{}: there is no such file (links are not followed)",
+                        "protect=/{}: no such regular file; symbolic links are not followed",
                         path.join(&b'/').escape_ascii()
                     )
                 })?;
@@ -50,7 +50,7 @@ impl Rules {
         Ok(rules)
     }
 
-    /// What has to be checked: nothing, without rules.
+    /// Returns the operations to check; none if there are no rules.
     pub(crate) fn interest(&self) -> &'static [OpKind] {
         if self.protected.is_empty() && !self.no_setid {
             return &[];
@@ -71,17 +71,19 @@ impl Rules {
         ]
     }
 
-    /// What of an operation's the rules forbid to be changed; `None`: it is allowed.
-    pub(crate) fn forbid(&self, cx: &Cx<'_>, op: &Op<'_>) -> Result<Option<Culprit>> {
+    /// Returns the protected object that the operation would change, or `None` if the operation is
+    /// permitted.
+    pub(crate) fn forbid(&self, cx: &Cx<'_>, op: &Op<'_>) -> Result<Option<Protected>> {
         let server = cx.as_server(0, 0);
         if self.no_setid && makes_setid(&server, op)? {
-            return Ok(Some(if let Op::Link { .. } = op { Culprit::Target } else { Culprit::Named }));
+            return Ok(Some(if let Op::Link { .. } = op { Protected::Target } else { Protected::Named }));
         }
         self.overwrites(&server, op)
     }
 
-    /// Would a protected file be written, or another object be put in its place or in that of a directory on its path?
-    fn overwrites(&self, cx: &Cx<'_>, op: &Op<'_>) -> Result<Option<Culprit>> {
+    /// Checks whether the operation would write a protected file, or replace the file or a
+    /// directory on its path.
+    fn overwrites(&self, cx: &Cx<'_>, op: &Op<'_>) -> Result<Option<Protected>> {
         let named = match op {
             Op::Open { file, flags } if flags.writes() || flags.truncates() => self.is_protected(cx, file)?,
             Op::Setattr { file, set } if set.size.is_some() => self.is_protected(cx, file)?,
@@ -96,17 +98,17 @@ impl Rules {
             _ => false,
         };
         if named {
-            return Ok(Some(Culprit::Named));
+            return Ok(Some(Protected::Named));
         }
         match op {
             Op::Rename { new_dir, new_name, .. } if self.is_on_path(cx, new_dir, *new_name)? => {
-                Ok(Some(Culprit::NewName))
+                Ok(Some(Protected::NewName))
             }
             _ => Ok(None),
         }
     }
 
-    /// Is that one of the files, by whatever name it was reached?
+    /// Whether the object is a protected file, under any of its names.
     fn is_protected(&self, cx: &Cx<'_>, file: &Object<'_>) -> Result<bool> {
         for path in &self.protected {
             if self.find(cx, path)?.is_some_and(|found| found.id() == file.id()) {
@@ -116,7 +118,7 @@ impl Rules {
         Ok(false)
     }
 
-    /// Does the way to one of the files lead through this name?
+    /// Whether the name is a component of the path of a protected file.
     fn is_on_path(&self, cx: &Cx<'_>, dir: &Object<'_>, name: Name<'_>) -> Result<bool> {
         for path in &self.protected {
             let places = path.iter().enumerate().filter(|(_, part)| **part == name.as_bytes());
@@ -130,7 +132,7 @@ impl Rules {
         Ok(false)
     }
 
-    /// What there is at a path now: the tree below may change behind us.
+    /// Looks up a path. Results are not cached, since the lower tree may change out of band.
     fn find(&self, cx: &Cx<'_>, path: &[Vec<u8>]) -> Result<Option<Arc<dyn Vnode>>> {
         let mut at = Arc::clone(&self.root);
         for part in path {
@@ -144,7 +146,8 @@ impl Rules {
     }
 }
 
-/// Would there be a program that runs with the rights of another, or another name for one?
+/// Whether the operation would create a set-id file or one with capabilities, or a new name for
+/// one.
 fn makes_setid(cx: &Cx<'_>, op: &Op<'_>) -> Result<bool> {
     Ok(match op {
         Op::Setattr { file, set } => match set.mode.filter(|mode| mode & SETID != 0 && file.kind() == Kind::Regular) {
@@ -169,12 +172,12 @@ fn has_capabilities(cx: &Cx<'_>, file: &Object<'_>) -> Result<bool> {
     }
 }
 
-/// The names of a path.
+/// Splits a path into its components.
 fn names(path: &[u8]) -> core::result::Result<Vec<Vec<u8>>, String> {
     let names: Vec<Vec<u8>> =
         path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect();
     if names.is_empty() || names.iter().any(|name| Name::new(name).is_err()) {
-        return Err(format!("protect={}: not the path of a file", path.escape_ascii()));
+        return Err(format!("protect={}: not a valid path of a file", path.escape_ascii()));
     }
     Ok(names)
 }

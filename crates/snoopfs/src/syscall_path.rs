@@ -1,10 +1,12 @@
-//! The path that a process gave to the system call in which it waits for us. A directory that may not be searched is all that the server hears of;
-//! this is what was looked for in it.
+//! Reads the path argument of the system call in which a calling thread is blocked. If a directory
+//! is not searchable, the server only sees the refused access to the directory; this path contains
+//! the name that the caller tried to access.
 //!
-//! It is read from the memory of the process, which may change it meanwhile, and which can make the reading wait: so it is no more than a
-//! hint, and read by a thread of its own that nobody waits for longer than a moment.
+//! The path is read from the memory of the process. The process can change it concurrently, and can
+//! make the read block. It is therefore only a hint, and a separate thread reads it, with a short
+//! timeout.
 
-#![expect(clippy::disallowed_methods, reason = "what /proc says of a caller is no file of the layer's")]
+#![expect(clippy::disallowed_methods, reason = "/proc is not a file system below the layer")]
 
 use std::fs;
 use std::fs::File;
@@ -13,22 +15,22 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-/// Longer than it ever takes, unless the process wants it to.
-const PATIENCE: Duration = Duration::from_millis(20);
-/// `PATH_MAX`: what the kernel takes.
-const LONGEST: usize = 4096;
+/// Time limit for reading a path. A read takes longer only if the process delays it deliberately.
+const TIMEOUT: Duration = Duration::from_millis(20);
+/// The kernel's limit for the length of a path.
+const PATH_MAX: usize = 4096;
 const PAGE: u64 = 4096;
 
 type Job = (u32, SyncSender<Option<Vec<u8>>>);
 
-/// The path that a thread asked for, if that can be found out.
+/// Returns the path argument of the system call of a thread, if it can be determined.
 pub(crate) fn path(thread: u32) -> Option<Vec<u8>> {
     static READER: OnceLock<Option<SyncSender<Job>>> = OnceLock::new();
     let reader = READER.get_or_init(start).as_ref()?;
-    let (answer, answered) = sync_channel(1);
-    // One that waits for a hostile process is not waited for again.
-    reader.try_send((thread, answer)).ok()?;
-    answered.recv_timeout(PATIENCE).ok()?
+    let (reply, result) = sync_channel(1);
+    // If the reader is blocked on a hostile process, don't wait again.
+    reader.try_send((thread, reply)).ok()?;
+    result.recv_timeout(TIMEOUT).ok()?
 }
 
 fn start() -> Option<SyncSender<Job>> {
@@ -38,9 +40,9 @@ fn start() -> Option<SyncSender<Job>> {
 }
 
 fn serve(jobs: &Receiver<Job>) {
-    while let Ok((thread, answer)) = jobs.recv() {
-        // It may have been given up.
-        let _ = answer.send(read(thread));
+    while let Ok((thread, reply)) = jobs.recv() {
+        // Fails if the requester has timed out.
+        let _ = reply.send(read(thread));
     }
 }
 
@@ -50,7 +52,8 @@ fn read(thread: u32) -> Option<Vec<u8>> {
     text_at(pointer(&call)?, |out, at| memory.read_at(out, at).ok())
 }
 
-/// The path is the first argument, or the second after the descriptor of a directory (`AT_FDCWD` is -100).
+/// Returns the address of the path: the first argument, or the second one after a directory
+/// descriptor (`AT_FDCWD` is -100).
 fn pointer(call: &str) -> Option<u64> {
     let mut arguments = call.split(' ').skip(1).map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16));
     let is_pointer = |value: u64| (0x1_0000..1 << 56).contains(&value) && value != 0xffff_ff9c;
@@ -58,10 +61,10 @@ fn pointer(call: &str) -> Option<u64> {
     [first, second].into_iter().find(|&value| is_pointer(value))
 }
 
-/// A text that ends with a NUL, page by page: what lies behind its last one need not be there.
+/// Reads a NUL-terminated string page by page, since the page after its last one may not be mapped.
 fn text_at(start: u64, mut read: impl FnMut(&mut [u8], u64) -> Option<usize>) -> Option<Vec<u8>> {
     let mut text = Vec::new();
-    while text.len() < LONGEST {
+    while text.len() < PATH_MAX {
         let at = start.checked_add(text.len() as u64)?;
         let mut piece = vec![0; usize::try_from(PAGE - at % PAGE).ok()?];
         let len = read(&mut piece, at).filter(|&len| len > 0)?;
@@ -69,7 +72,7 @@ fn text_at(start: u64, mut read: impl FnMut(&mut [u8], u64) -> Option<usize>) ->
         match piece.iter().position(|&byte| byte == 0) {
             Some(end) => {
                 text.extend_from_slice(piece.get(..end)?);
-                // No path: the address of a socket begins with its family.
+                // Reject socket addresses, which begin with the address family.
                 return text.first().is_some_and(|&byte| byte >= b' ').then_some(text);
             }
             None => text.extend_from_slice(piece),
@@ -83,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_argument_that_is_a_pointer() {
+    fn the_pointer_argument_is_found() {
         let call = |text: &str| pointer(text);
         assert_eq!(call("257 0xffffff9c 0x7ffd1000 0x0 0x0 0x0 0x0 0x7ffd 0x7f"), Some(0x7ffd_1000));
         assert_eq!(call("257 0xffffffffffffff9c 0x7ffd1000 0x0 0x0 0x0 0x0 0x7ffd 0x7f"), Some(0x7ffd_1000));
@@ -94,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_end_with_a_nul_and_somewhere() {
+    fn strings_end_at_a_nul_and_have_a_maximum_length() {
         let memory = [vec![b'x'; 5000], b"/a/b\0rest".to_vec()].concat();
         let read = |out: &mut [u8], at: u64| {
             let from = memory.get(usize::try_from(at).ok()?..)?;
@@ -111,8 +114,8 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waits_in_a_call_is_read() {
-        let fifo = std::env::temp_dir().join(format!("snoopfs-asked-{}", std::process::id()));
+    fn the_path_of_a_blocked_thread_is_read() {
+        let fifo = std::env::temp_dir().join(format!("snoopfs-syscall-path-{}", std::process::id()));
         rustix::fs::mknodat(
             rustix::fs::CWD,
             &fifo,
@@ -121,13 +124,13 @@ mod tests {
             0,
         )
         .unwrap();
-        let (tell, told) = std::sync::mpsc::channel();
-        let path_of_it = fifo.clone();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let opened = fifo.clone();
         let opener = std::thread::spawn(move || {
-            tell.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()).unwrap();
-            drop(File::open(path_of_it).unwrap());
+            sender.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()).unwrap();
+            drop(File::open(opened).unwrap());
         });
-        let thread = told.recv().unwrap();
+        let thread = receiver.recv().unwrap();
         let mut seen = None;
         for _ in 0..500 {
             seen = path(thread);

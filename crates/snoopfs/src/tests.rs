@@ -22,7 +22,8 @@ fn settings(options: &[(&str, &str)]) -> Settings {
     settings
 }
 
-/// `/home` (0755), `/home/alice` (0755) and in it `private` (0700), `open` (0644) and `closed` (0600), hers; `/bin/login`, root's.
+/// Creates `/home/alice` (0755) with `private` (0700), `open` (0644) and `closed` (0600), all owned
+/// by alice, and `/bin/login`, owned by root.
 fn tree() -> Arc<MemFs> {
     let fs = MemFs::new();
     let open_to_all = SetAttr { mode: Some(0o755), ..SetAttr::default() };
@@ -60,8 +61,8 @@ impl Write for Lines {
     }
 }
 
-/// The lines that `what` logs, without what process it is.
-fn said(what: impl FnOnce()) -> Vec<String> {
+/// Returns the warnings that `what` logs, without the process.
+fn warnings(what: impl FnOnce()) -> Vec<String> {
     let lines = Lines::default();
     let writer = lines.clone();
     let sink = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).without_time().finish();
@@ -74,66 +75,66 @@ fn said(what: impl FnOnce()) -> Vec<String> {
 }
 
 #[test]
-fn names_that_are_missing_are_told_where_they_can_not_be_listed() {
+fn missing_names_in_unlistable_directories_cause_warnings() {
     let layer = mount(tree(), &[]);
     let alice = find(&ROOT, &layer, "home/alice");
-    let guess = |who: &Cx<'_>| said(|| assert!(alice.lookup(who, name("x")).unwrap().is_none()));
+    let guess = |who: &Cx<'_>| warnings(|| assert!(alice.lookup(who, name("x")).unwrap().is_none()));
     let mode =
         |mode| alice.setattr(&ROOT, &SetAttr { mode: Some(mode), ..SetAttr::default() }, None).map(|_| ()).unwrap();
-    // Everybody may list it: git(1) looks for a repository there.
+    // All users can list the directory, so there is no warning. git(1) probes such directories.
     assert_eq!(guess(&BOB), [""; 0]);
     mode(0o711);
     assert_eq!(guess(&BOB), [r#"no such file: path="/home/alice/x" uid=1002"#]);
     assert_eq!((guess(&ALICE), guess(&ROOT)), (vec![], vec![]));
-    // Her group may list it.
+    // Her group can list it.
     mode(0o751);
     assert_eq!(guess(&BOB).len(), 1);
     assert_eq!(guess(&Cx::internal(1002, 1001)), [""; 0]);
 }
 
 #[test]
-fn names_that_are_missing_are_told_of_others() {
+fn with_missing_all_missing_names_cause_warnings_for_other_users() {
     let layer = mount(tree(), &[("missing", "all")]);
     let alice = find(&ROOT, &layer, "home/alice");
-    assert_eq!(said(|| assert!(alice.lookup(&ROOT, name("x")).unwrap().is_none())), [""; 0]);
-    assert_eq!(said(|| assert!(alice.lookup(&ALICE, name("x")).unwrap().is_none())), [""; 0]);
-    assert_eq!(said(|| assert!(alice.lookup(&BOB, name("open")).unwrap().is_some())), [""; 0]);
-    let said = said(|| assert!(alice.lookup(&BOB, name("x\n\"")).unwrap().is_none()));
-    assert_eq!(said, [r#"no such file: path="/home/alice/x\n\"" uid=1002"#]);
+    assert_eq!(warnings(|| assert!(alice.lookup(&ROOT, name("x")).unwrap().is_none())), [""; 0]);
+    assert_eq!(warnings(|| assert!(alice.lookup(&ALICE, name("x")).unwrap().is_none())), [""; 0]);
+    assert_eq!(warnings(|| assert!(alice.lookup(&BOB, name("open")).unwrap().is_some())), [""; 0]);
+    let lines = warnings(|| assert!(alice.lookup(&BOB, name("x\n\"")).unwrap().is_none()));
+    assert_eq!(lines, [r#"no such file: path="/home/alice/x\n\"" uid=1002"#]);
 }
 
 #[test]
-fn refusals_are_told_of_others() {
+fn refused_accesses_of_other_users_cause_warnings() {
     let layer = mount(tree(), &[]);
     assert!(layer.properties().watches_refusals);
     let (private, closed) = (find(&ROOT, &layer, "home/alice/private"), find(&ROOT, &layer, "home/alice/closed"));
     let open = find(&ROOT, &layer, "home/alice/open");
     for owner in [&ROOT, &ALICE] {
-        assert_eq!(said(|| private.refused(owner, 7).unwrap()), [""; 0]);
+        assert_eq!(warnings(|| private.refused(owner, 7).unwrap()), [""; 0]);
     }
     let denied = |path: &str, what| format!("permission denied ({what}): path=\"/home/alice/{path}\" uid=1002");
-    assert_eq!(said(|| private.refused(&BOB, 1).unwrap()), [denied("private", "x")]);
-    assert_eq!(said(|| closed.refused(&BOB, 7).unwrap()), [denied("closed", "rwx")]);
-    assert_eq!(said(|| open.refused(&BOB, 7).unwrap()), [denied("open", "wx")]);
-    // What was no refusal is not taken for one.
-    assert_eq!(said(|| open.refused(&BOB, 4).unwrap()), [""; 0]);
+    assert_eq!(warnings(|| private.refused(&BOB, 1).unwrap()), [denied("private", "x")]);
+    assert_eq!(warnings(|| closed.refused(&BOB, 7).unwrap()), [denied("closed", "rwx")]);
+    assert_eq!(warnings(|| open.refused(&BOB, 7).unwrap()), [denied("open", "wx")]);
+    // A permitted access causes no warning.
+    assert_eq!(warnings(|| open.refused(&BOB, 4).unwrap()), [""; 0]);
 }
 
 #[test]
-fn a_refusal_is_told_once_by_a_thread_that_may_wait() {
+fn a_refusal_is_logged_once_by_a_thread_that_may_block() {
     let layer = mount(tree(), &[]);
     let private = find(&ROOT, &layer, "home/alice/private");
     let never = AtomicBool::new(false);
     let bob = |may_block| Cx::new(1002, 1002, 0, 0, may_block, &never);
-    assert_eq!(said(|| assert_eq!(private.refused(&bob(false), 1), Err(MAY_BLOCK))), [""; 0]);
-    assert_eq!(said(|| private.refused(&bob(true), 1).unwrap()).len(), 1);
+    assert_eq!(warnings(|| assert_eq!(private.refused(&bob(false), 1), Err(MAY_BLOCK))), [""; 0]);
+    assert_eq!(warnings(|| private.refused(&bob(true), 1).unwrap()).len(), 1);
 }
 
 #[test]
-fn names_are_known_after_changes() {
+fn paths_follow_renames() {
     let layer = mount(tree(), &[]);
     let (home, alice) = (find(&ROOT, &layer, "home"), find(&ROOT, &layer, "home/alice"));
-    let path = |vnode: &Arc<dyn Vnode>| said(|| vnode.refused(&BOB, 1).unwrap()).concat();
+    let path = |vnode: &Arc<dyn Vnode>| warnings(|| vnode.refused(&BOB, 1).unwrap()).concat();
     let private = find(&ROOT, &layer, "home/alice/private");
     alice.rename(&ROOT, name("private"), &home, name("moved"), RenameFlags::default()).unwrap();
     assert!(path(&private).contains("path=\"/home/moved\""), "{}", path(&private));
@@ -147,19 +148,19 @@ fn names_are_known_after_changes() {
 }
 
 #[test]
-fn there_is_a_limit() {
+fn warnings_are_rate_limited() {
     let layer = mount(tree(), &[("rate", "2"), ("missing", "all")]);
     let alice = find(&ROOT, &layer, "home/alice");
     let guess = |cx: &Cx<'_>| assert!(alice.lookup(cx, name("x")).unwrap().is_none());
-    assert_eq!(said(|| (0..10).for_each(|_| guess(&BOB))).len(), 2);
-    assert_eq!(said(|| guess(&Cx::internal(1003, 1003))).len(), 1);
+    assert_eq!(warnings(|| (0..10).for_each(|_| guess(&BOB))).len(), 2);
+    assert_eq!(warnings(|| guess(&Cx::internal(1003, 1003))).len(), 1);
     drop(alice);
-    let last = said(|| drop(layer));
+    let last = warnings(|| drop(layer));
     assert_eq!(last, ["uid=1002: 8 more warnings were not logged"]);
 }
 
 #[test]
-fn options_that_make_no_sense_are_refused() {
+fn invalid_options_are_refused() {
     for (option, value, why) in [
         ("rate", "many", "rate=many"),
         ("missing", "some", "missing=some"),
@@ -174,7 +175,7 @@ fn options_that_make_no_sense_are_refused() {
     }
 }
 
-/// The answers of everything that would overwrite `/bin/login`.
+/// Tries every operation that would overwrite `/bin/login`, and returns the results.
 fn attacks(cx: &Cx<'_>, layer: &Arc<dyn Layer>) -> Vec<(&'static str, Option<Errno>)> {
     let (root, bin) = (layer.root(), find(cx, layer, "bin"));
     let login = bin.lookup(cx, name("login")).unwrap().unwrap().vnode;
@@ -205,15 +206,15 @@ fn attacks(cx: &Cx<'_>, layer: &Arc<dyn Layer>) -> Vec<(&'static str, Option<Err
 }
 
 #[test]
-fn protected_programs_stay_as_they_are() {
+fn protected_files_can_not_be_changed() {
     let layer = mount(tree(), &[("protect", "/bin/login:home/alice/open"), ("rate", "0")]);
-    let said = said(|| {
+    let lines = warnings(|| {
         for (what, errno) in attacks(&ROOT, &layer) {
             assert_eq!(errno, Some(Errno::PERM), "{what}");
         }
     });
-    assert_eq!(said.len(), 16);
-    // Which of its names an open file has, only the last look-up says; of the others it is the object that stays.
+    assert_eq!(lines.len(), 16);
+    // Operations on an open file are logged with the name of its last lookup.
     let paths = [
         ["/bin/alias"; 5].to_vec(),
         ["/bin/login"; 4].to_vec(),
@@ -222,14 +223,14 @@ fn protected_programs_stay_as_they_are() {
         vec!["/bin"],
     ];
     let paths = paths.concat();
-    for (line, path) in said.iter().zip(paths) {
+    for (line, path) in lines.iter().zip(paths) {
         assert!(line.ends_with(&format!("path=\"{path}\" uid=0")), "{line}: {path}");
     }
     let login = find(&ROOT, &layer, "bin/login");
     let mut text = [0; 20];
     assert_eq!(login.open(&ROOT, OpenFlags::RDONLY).unwrap().read(&ROOT, &mut text, 0), Ok(7));
     assert_eq!(&text[..7], b"program");
-    // All else goes on.
+    // Other operations succeed.
     let bin = find(&ROOT, &layer, "bin");
     bin.rename(&ROOT, name("trojan"), &bin, name("tool"), RenameFlags::default()).unwrap();
     bin.unlink(&ROOT, name("tool")).unwrap();
@@ -240,7 +241,7 @@ fn protected_programs_stay_as_they_are() {
 }
 
 #[test]
-fn without_protection_the_same_can_be_done() {
+fn without_protection_the_same_operations_succeed() {
     let layer = mount(tree(), &[]);
     let bin = find(&ROOT, &layer, "bin");
     let login = bin.lookup(&ROOT, name("login")).unwrap().unwrap().vnode;
@@ -251,7 +252,7 @@ fn without_protection_the_same_can_be_done() {
 }
 
 #[test]
-fn what_was_replaced_below_is_protected_too() {
+fn a_file_replaced_on_the_lower_layer_is_protected() {
     let lower = tree();
     let layer = mount(lower.clone(), &[("protect", "/bin/login")]);
     let below = lower.root().lookup(&ROOT, name("bin")).unwrap().unwrap().vnode;
@@ -262,7 +263,7 @@ fn what_was_replaced_below_is_protected_too() {
 }
 
 #[test]
-fn no_new_program_gets_the_rights_of_others() {
+fn nosetid_forbids_new_setid_and_capability_files() {
     let lower = tree();
     let layer = mount(lower.clone(), &[("nosetid", "")]);
     let bin = find(&ROOT, &layer, "bin");
@@ -277,7 +278,7 @@ fn no_new_program_gets_the_rights_of_others() {
     assert_eq!(bin.mknod(&ROOT, name("a"), 0o102_755, 0).err(), Some(Errno::PERM));
     let given = login.setxattr(&ROOT, b"security.capability", b"caps", XattrFlags::default());
     assert_eq!(given, Err(Errno::PERM));
-    // What there is stays, but gets no other name, and can be made harmless.
+    // An existing set-id file can't be linked, but its bits can be removed.
     let below = lower.root().lookup(&ROOT, name("bin")).unwrap().unwrap().vnode;
     below
         .lookup(&ROOT, name("login"))
@@ -295,13 +296,13 @@ fn no_new_program_gets_the_rights_of_others() {
     assert_eq!(bin.link(&ROOT, name("b"), &login).err(), Some(Errno::PERM));
     below_login.removexattr(&ROOT, b"security.capability").unwrap();
     bin.link(&ROOT, name("b"), &login).unwrap();
-    // Of directories the bit says something else.
+    // On directories, set-group-id has another meaning and is permitted.
     assert_eq!(chmod(&bin, 0o2755), None);
     bin.create(&ROOT, name("a"), 0o755, OpenFlags::RDWR).unwrap();
 }
 
 #[test]
-fn it_behaves_like_what_is_below() {
+fn conforms_to_posix() {
     let quiet = tracing::subscriber::NoSubscriber::default();
     tracing::subscriber::with_default(quiet, || {
         conformance::run_all(|| mount(MemFs::new(), &[]));
