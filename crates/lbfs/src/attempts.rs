@@ -1,4 +1,4 @@
-//! Which replica to ask next, and how long to wait for it.
+//! The order in which a request tries replicas, and the time limit for each.
 
 use crate::deadline::Deadline;
 use crate::health::{Set, only};
@@ -6,47 +6,49 @@ use crate::node::Core;
 use std::time::{Duration, Instant};
 use vnode::{Cx, Errno, Result};
 
-/// The attempts of one request, on one replica after the other.
+/// The attempts of one request on successive replicas.
 pub(crate) struct Attempts<'a> {
     fs: &'a Core,
     deadline: &'a mut Deadline,
     number: u64,
     prefer: Option<usize>,
     tried: Set,
-    /// Tried already, but may be tried once more when no other is left.
+    /// A tried replica that may be retried once if no other is left.
     again: Option<usize>,
-    /// What the last replica failed with.
+    /// Error of the last replica.
     errno: Errno,
     begun: bool,
 }
 
 impl<'a> Attempts<'a> {
-    /// For the file of that number, which belongs to the replica `prefer`.
+    /// Returns the attempts for the file with this number, which is assigned to the replica
+    /// `prefer`.
     pub(crate) fn new(fs: &'a Core, deadline: &'a mut Deadline, number: u64, prefer: Option<usize>) -> Self {
         Self { fs, deadline, number, prefer, tried: 0, again: None, errno: Errno::IO, begun: false }
     }
 
-    /// How long to wait for that replica.
-    pub(crate) fn patience(&mut self, replica: usize) -> Duration {
+    /// Returns the time limit for a call to the replica.
+    pub(crate) fn timeout(&mut self, replica: usize) -> Duration {
         let up = self.fs.board.up();
         let there = if up == 0 { self.fs.board.suspects() } else { up };
         self.deadline.share(there & !self.tried & !only(replica) == 0)
     }
 
-    /// To be asked before the first step.
+    /// To be called before the first step.
     ///
     /// # Errors
-    /// `ETIMEDOUT` if this is the rest of a system call that has waited until a deadline already.
+    /// `ETIMEDOUT` if this request belongs to a system call that has already waited until a
+    /// deadline.
     pub(crate) fn begin(&mut self, cx: &Cx<'_>) -> Result<()> {
-        let again = !self.begun && self.fs.board.up() == 0 && self.fs.gave_up.has_just(cx.pid);
+        let again = !self.begun && self.fs.board.up() == 0 && self.fs.recent_timeouts.take_recent(cx.pid);
         self.begun = true;
         if again { Err(Errno::TIMEDOUT) } else { Ok(()) }
     }
 
-    /// The next replica to ask.
+    /// Returns the next replica to try. If none is up, waits for one until the deadline.
     ///
     /// # Errors
-    /// What the last one failed with, if there is none left. If none is up at all, that is waited for until the deadline.
+    /// The error of the last replica, if no other is left.
     pub(crate) fn next(&mut self, cx: &Cx<'_>) -> Result<usize> {
         self.begin(cx)?;
         loop {
@@ -64,21 +66,21 @@ impl<'a> Attempts<'a> {
             }
             cx.require_blocking()?;
             if !self.fs.board.wait_for_any(self.deadline.at()) {
-                self.fs.gave_up.note(cx.pid);
+                self.fs.recent_timeouts.note(cx.pid);
                 return Err(self.errno);
             }
             self.tried = 0;
         }
     }
 
-    /// That one failed.
+    /// Records a failure of the replica.
     pub(crate) fn failed(&mut self, replica: usize, errno: Errno) {
         self.tried |= only(replica);
         self.errno = errno;
     }
 
-    /// An open file failed on that one. If no other is left, opening the file there anew may help: the server may have been
-    /// restarted.
+    /// Records a failure of an open file on the replica. If no other replica is left, the file is
+    /// reopened there, since the server may have been restarted.
     pub(crate) fn file_failed(&mut self, replica: usize, errno: Errno) {
         if self.tried & only(replica) == 0 {
             self.again = Some(replica);
@@ -86,14 +88,14 @@ impl<'a> Attempts<'a> {
         self.failed(replica, errno);
     }
 
-    /// That one lacks the object.
+    /// Records that the replica lacks the object.
     pub(crate) fn lacks(&mut self, replica: usize) {
         self.tried |= only(replica);
     }
 }
 
 impl Core {
-    /// A replica to ask for the file of that number, not one of `tried`; `None` if there is none left.
+    /// Returns a replica for the file with this number that is not in `tried`, or `None`.
     fn pick(&self, number: u64, prefer: Option<usize>, tried: Set) -> Option<usize> {
         let up = self.board.up() & !tried;
         if let Some(prefer) = prefer.filter(|prefer| up & only(*prefer) != 0) {
@@ -107,8 +109,9 @@ impl Core {
         self.chooser.choose(if admitted == 0 { up } else { admitted }, number, &self.replicas)
     }
 
-    /// Is that replica known to be down, so that it need not be asked?
-    pub(crate) fn is_hopeless(&self, replica: usize) -> bool {
+    /// Whether calls to the replica are pointless, because it is not up (or suspect while none is
+    /// up).
+    pub(crate) fn is_unavailable(&self, replica: usize) -> bool {
         let up = self.board.up();
         up & only(replica) == 0 && (up != 0 || self.board.suspects() & only(replica) == 0)
     }

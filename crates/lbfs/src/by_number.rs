@@ -1,11 +1,12 @@
-//! Objects by number. Numbers are hashes of paths, so it takes a walk to find the path of one.
+//! Objects by number. Numbers are hashes of paths, so the path of an object that is not live is
+//! found by walking the tree.
 
 use crate::node::{Core, Node};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Found, Kind, Name, NameSink, Result, Vnode};
 
 impl Core {
-    /// The vnode of a number.
+    /// Returns the vnode with this number.
     pub(crate) fn by_number(&self, cx: &Cx<'_>, root: &Arc<Node>, number: u64) -> Result<Arc<dyn Vnode>> {
         if let Some(live) = self.table.by_number(number) {
             return Ok(live);
@@ -21,8 +22,8 @@ impl Core {
 }
 
 impl Node {
-    /// The name by which it was looked up, then any others.
-    pub(crate) fn tell_names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+    /// Passes the name of its lookup to `sink`, then its other names.
+    pub(crate) fn emit_names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
         let Some((parent, name)) = &self.at else { return Ok(()) };
         let parent: Arc<dyn Vnode> = Arc::clone(parent) as Arc<dyn Vnode>;
         if !sink(&parent, Name::new(name)?) || self.kind_of() == Kind::Directory {
@@ -42,9 +43,9 @@ impl Node {
         Ok(())
     }
 
-    /// The root of the tree.
+    /// Returns the root of the tree.
     fn top(&self) -> Result<Arc<Self>> {
-        let mut at = self.me()?;
+        let mut at = self.to_arc()?;
         while let Some((parent, _)) = &at.at {
             at = Arc::clone(parent);
         }

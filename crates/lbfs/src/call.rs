@@ -1,4 +1,4 @@
-//! Calls of replicas: counting and timing them, and blaming a replica for those that fail.
+//! Accounting of calls to replicas: counts, latency and failures.
 
 use crate::fault::{Blame, Fault, blame};
 use crate::node::Core;
@@ -7,17 +7,18 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use vnode::Errno;
 
-/// A call that is under way.
+/// A running call.
 pub(crate) struct Call {
     replica: usize,
     began: Option<Instant>,
 }
 
-/// One of so many calls that take a microsecond or two is timed.
+/// One in this many calls is timed, because reading the clock is expensive compared with calls of
+/// one or two microseconds.
 const TIMED: u64 = 8;
 
 impl Core {
-    /// Begins a call.
+    /// Starts the accounting of a call.
     pub(crate) fn begin(&self, replica: usize, always_timed: bool) -> Call {
         let mut began = None;
         if let Some(replica) = self.replicas.get(replica) {
@@ -30,12 +31,13 @@ impl Core {
         Call { replica, began }
     }
 
-    /// Begins a read. It is not timed: its duration depends on its size.
+    /// Starts the accounting of a read. Reads are not timed, since their duration depends on the
+    /// size.
     pub(crate) fn begin_read(&self, replica: usize) -> Call {
         Call { began: None, ..self.begin(replica, false) }
     }
 
-    /// Ends a call, which failed with `fault` if that is given.
+    /// Ends the accounting of a call, which failed with `fault` if that is given.
     #[expect(clippy::needless_pass_by_value, reason = "a call ends once")]
     pub(crate) fn end(&self, call: Call, opened: &Opened, fault: Option<Fault>) {
         let Some(replica) = self.replicas.get(call.replica) else { return };
@@ -44,7 +46,7 @@ impl Core {
             Some(Fault::Missing) | None => Blame::Nobody,
         };
         if blamed == Blame::Nobody {
-            replica.trust();
+            replica.record_success();
             if let Some(began) = call.began {
                 replica.stats.took(began.elapsed());
             }
@@ -55,9 +57,9 @@ impl Core {
         if errno == Errno::TIMEDOUT {
             replica.stats.timeouts.fetch_add(1, Ordering::Relaxed);
         }
-        let at_fault = blamed == Blame::Replica || replica.doubt();
+        let at_fault = blamed == Blame::Replica || replica.record_object_failure();
         if at_fault && replica.is_current(opened.number) && self.board.failed(call.replica, Instant::now()) {
-            tracing::warn!("replica {} is left alone: {errno}", replica.name);
+            tracing::warn!("replica {}: failed: {errno}; probing it until it recovers", replica.name);
         }
     }
 }

@@ -1,29 +1,30 @@
-//! Working for a caller on another thread.
+//! Calls on behalf of a caller on another thread.
 
 use std::sync::atomic::AtomicBool;
 use vnode::{Call, Cx};
 
-/// A caller, as far as a thread that may outlive the request can know it.
+/// The part of a caller's context that may outlive the request.
 pub(crate) struct Caller {
     uid: u32,
     gid: u32,
     pid: u32,
-    /// On whose account it is, and whether it is a layer's own work.
+    /// The original caller, and whether the operation is internal to a layer.
     account: u32,
     internal: bool,
-    /// The facts about the caller, and lifetimes that are narrowed on that thread.
+    /// Facts about the caller, and cache lifetimes, which the operation may narrow.
     call: Option<Call>,
 }
 
-/// What comes back from a thread that worked for a caller: an answer, and lifetimes that the layers
-/// below narrowed.
-pub(crate) struct Told<T> {
+/// The result of an operation on another thread, with the cache lifetimes that the layers below
+/// narrowed.
+pub(crate) struct CallerResult<T> {
     value: T,
     call: Option<Call>,
 }
 
-impl<T> Told<T> {
-    /// The answer. The caller's own answer is remembered for no longer than that of the replica.
+impl<T> CallerResult<T> {
+    /// Returns the result, and limits the lifetime of the caller's reply to that of the replica's
+    /// reply.
     pub(crate) fn take(self, cx: &Cx<'_>) -> T {
         if let (Some(call), Some(narrowed)) = (cx.call(), &self.call) {
             call.absorb(narrowed);
@@ -32,7 +33,7 @@ impl<T> Told<T> {
     }
 }
 
-/// Nothing interrupts a call on a replica's thread; the caller gives it up at the deadline.
+/// A call on a replica's thread is never interrupted; the caller abandons it at the deadline.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 impl Caller {
@@ -41,10 +42,10 @@ impl Caller {
         Self { uid: cx.uid, gid: cx.gid, pid: cx.pid, account, internal, call: cx.call().map(Call::share) }
     }
 
-    /// Does `op` on this thread, for the caller.
-    pub(crate) fn run<T>(self, op: impl FnOnce(&Cx<'_>) -> T) -> Told<T> {
+    /// Runs `op` on this thread on behalf of the caller.
+    pub(crate) fn run<T>(self, op: impl FnOnce(&Cx<'_>) -> T) -> CallerResult<T> {
         let value = op(&self.cx());
-        Told { value, call: self.call }
+        CallerResult { value, call: self.call }
     }
 
     fn cx(&self) -> Cx<'_> {
@@ -59,11 +60,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replicas_thread_knows_on_whose_account_it_works() {
+    fn the_callers_credentials_reach_the_replicas_thread() {
         let user = Cx::new(7, 8, 9, 0o22, true, &NEVER);
         for cx in [user, user.as_server(0, 0), user.as_server(0, 0).held_for_caller(), Cx::internal(1, 1)] {
-            let said = |cx: &Cx<'_>| (cx.uid, cx.gid, cx.pid, cx.caller(), cx.is_internal());
-            assert_eq!(Caller::of(&cx).run(said).take(&cx), said(&cx));
+            let credentials = |cx: &Cx<'_>| (cx.uid, cx.gid, cx.pid, cx.caller(), cx.is_internal());
+            assert_eq!(Caller::of(&cx).run(credentials).take(&cx), credentials(&cx));
         }
     }
 }

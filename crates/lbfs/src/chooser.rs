@@ -4,10 +4,11 @@ use crate::replica::Replica;
 use crate::rng::{Rng, mix};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One of so many choices of the fastest replica is of any, to know how fast the others are by now.
+/// One in this many selections by the policy `fastest` is random, to update the latency of the
+/// other replicas.
 const EXPLORE: u64 = 16;
 
-/// Chooses among replicas.
+/// Selects replicas according to the policy.
 #[derive(Debug)]
 pub(crate) struct Chooser {
     policy: Policy,
@@ -21,19 +22,20 @@ impl Chooser {
         Self { policy, turn: AtomicU64::new(0), clock: AtomicU64::new(1), rng: Rng::new() }
     }
 
-    /// Does a file always belong to the replica that its number says, and not to the one that it was given to before?
+    /// Whether the replica is determined by the file's number, so that an earlier assignment is
+    /// ignored.
     pub(crate) fn goes_by_number(&self) -> bool {
         self.policy == Policy::Hash
     }
 
-    /// A replica is asked something.
+    /// Records a call to the replica.
     pub(crate) fn used(&self, replica: &Replica) {
         if self.policy == Policy::LeastRecentlyUsed {
             replica.stats.last_used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 
-    /// One of `set`, for the file of that number; `None` if the set is empty.
+    /// Selects a member of `set` for the file with this number; `None` if the set is empty.
     pub(crate) fn choose(&self, set: Set, number: u64, replicas: &[Replica]) -> Option<usize> {
         let count = u64::from(set.count_ones());
         if count <= 1 {
@@ -49,7 +51,7 @@ impl Chooser {
             Policy::LeastRecentlyUsed => by(&|_, replica| replica.stats.last_used.load(Ordering::Relaxed)),
             Policy::Fastest if self.rng.next().is_multiple_of(EXPLORE) => any(),
             Policy::Fastest => by(&|_, replica| replica.stats.latency()),
-            // Each replica draws a number for the file and the lowest wins: where one is away, only its own files go elsewhere.
+            // Rendezvous hashing: if a replica is unavailable, only its files move.
             Policy::Hash => by(&|i, _| mix(number ^ mix(i as u64 + 1))),
         }
     }
@@ -59,7 +61,7 @@ fn members(set: Set) -> impl Iterator<Item = usize> {
     (0..64).filter(move |i| set & only(*i) != 0)
 }
 
-/// The member of that rank, from 0.
+/// Returns the member with this rank, counted from 0.
 fn nth(set: Set, rank: u64) -> Option<usize> {
     members(set).nth(usize::try_from(rank).ok()?)
 }
@@ -79,7 +81,7 @@ mod tests {
         (0..count).map(|i| Replica::new(source(i), Isolate::Never, 1)).collect()
     }
 
-    /// How many of the files each of three replicas gets.
+    /// Counts the files of each of three replicas.
     fn counts(chooser: &Chooser, set: Set, replicas: &[Replica]) -> [u64; 3] {
         let mut counts = [0; 3];
         for number in 0..FILES {
@@ -91,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_spread_evenly() {
+    fn files_are_distributed_evenly() {
         let replicas = replicas(3);
         for (name, policy) in Policy::ALL {
             if policy == Policy::Fastest {
@@ -115,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fastest_gets_most_and_the_others_some() {
+    fn fastest_prefers_low_latency_and_explores_the_others() {
         let replicas = replicas(3);
         for (replica, micros) in replicas.iter().zip([300, 100, 200]) {
             replica.stats.took(Duration::from_micros(micros));
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn by_hash_only_the_files_of_the_one_that_is_away_move() {
+    fn hash_moves_only_the_files_of_an_unavailable_replica() {
         let replicas = replicas(3);
         let chooser = Chooser::new(Policy::Hash);
         for number in (0..FILES).map(mix) {
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_left_alone_the_longest_is_next() {
+    fn lru_selects_the_least_recently_used_replica() {
         let replicas = replicas(3);
         let chooser = Chooser::new(Policy::LeastRecentlyUsed);
         for i in [2, 0, 1, 2] {

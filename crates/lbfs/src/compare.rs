@@ -1,7 +1,7 @@
-//! Replicas that differ.
+//! Detection of differences between replicas.
 //!
-//! Nothing compares whole trees: some of what is looked up is compared with another replica, afterwards and on the side, and
-//! open files are when they move.
+//! Some looked-up entries are compared with another replica, asynchronously. Open files are
+//! compared when they move. Whole trees are never compared.
 
 use crate::fault::{Fault, Outcome};
 use crate::health::only;
@@ -11,7 +11,7 @@ use core::fmt;
 use std::sync::Arc;
 use vnode::{Cx, Entry, Kind, Name, Result, Vnode};
 
-/// What must be the same on all replicas.
+/// The properties of an entry that must be the same on all replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Facts {
     Absent,
@@ -43,7 +43,8 @@ impl Facts {
 }
 
 impl Node {
-    /// Compares an entry that was looked up on `replica` with another replica, if it is its turn; not now and not here.
+    /// Schedules a comparison of an entry that was looked up on `replica` with another replica, if
+    /// this lookup is sampled.
     pub(crate) fn compare_some(&self, name: Name<'_>, replica: usize) {
         let fs = &self.fs;
         if fs.replicas.len() < 2 || !fs.differences.is_drawn(fs.options.compare) {
@@ -51,7 +52,7 @@ impl Node {
         }
         let others = fs.board.up() & !only(replica);
         let Some(other) = fs.any_of(others) else { return };
-        let (Ok(dir), name): (_, Arc<[u8]>) = (self.me(), name.as_bytes().into()) else { return };
+        let (Ok(dir), name): (_, Arc<[u8]>) = (self.to_arc(), name.as_bytes().into()) else { return };
         let first = move || {
             let Ok(here) = dir.facts(&name, replica) else { return };
             let fs = Arc::clone(&dir.fs);
@@ -61,15 +62,15 @@ impl Node {
                 }
             };
             if let Some(other) = fs.replicas.get(other) {
-                other.aside.submit_if_free(Box::new(second));
+                other.comparisons.submit_if_free(Box::new(second));
             }
         };
         if let Some(replica) = fs.replicas.get(replica) {
-            replica.aside.submit_if_free(Box::new(first));
+            replica.comparisons.submit_if_free(Box::new(first));
         }
     }
 
-    /// What a replica says of an entry.
+    /// Returns the properties of an entry on a replica.
     fn facts(&self, name: &[u8], replica: usize) -> Outcome<Facts> {
         let opened = self.fs.replicas.get(replica).and_then(Replica::opened);
         let opened = opened.ok_or(Fault::Missing)?;
@@ -92,7 +93,8 @@ impl Node {
         });
     }
 
-    /// An open file that has to move did not find the same file on another replica.
+    /// Records that an open file could not move, since the other replica does not have the same
+    /// file.
     pub(crate) fn differs_on(&self, replica: usize, from: usize) {
         self.fs.differences.found(self.path(), || {
             let [a, b] = [from, replica].map(|replica| self.fs.name(replica));

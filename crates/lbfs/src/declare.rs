@@ -1,4 +1,4 @@
-//! `lbfs` as a layer type: its options, and what they mean.
+//! The declaration of `lbfs` as a layer type: options, help and manual.
 
 use crate::LbFs;
 use crate::options::{Isolate, Options, Policy};
@@ -11,10 +11,10 @@ use stack::{
 use std::sync::Arc;
 use vnode::Layer;
 
-/// `lbfs`, for the list of layers.
+/// The declaration of `lbfs`.
 pub const LAYER: LayerType = LayerType {
     name: "lbfs",
-    about: "shows one read-only tree from several replicas of it, and goes on when some of them fail",
+    about: "shows one read-only tree from several replicas, and fails over between them",
     options: OPTIONS,
     build: Build::Branches(&Branches {
         option: "dirs",
@@ -34,48 +34,50 @@ const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
         name: "dirs",
         value: Some("PATH:PATH..."),
-        help: "The replicas: directories that hold the same tree. In a path, : = , \" and \\ need a backslash before them. \
-               A replica can be a stack of layers in brackets: [zstd/[/net/b]] (see mount.strata(8)). With mount -t lbfs, the first argument \
-               names them.",
+        help: "The replicas: directories with the same tree. In a path, escape : = , \" and \\ with a backslash. A replica can be \
+               a stack of layers in brackets: [zstd/[/net/b]] (see mount.strata(8)). With mount -t lbfs, the first argument \
+               lists the replicas.",
     },
     OptionSpec {
         name: "policy",
         value: Some("random|roundrobin|lru|fastest|hash"),
-        help: "Which replica a file is read from, chosen when it is looked up: any (random, the default), one after the other, the \
-               least recently used, the one that has answered fastest of late, or by the file's name, so that the same file always comes \
-               from the same replica and each one's cache holds other files.",
+        help: "How the replica of a file is selected, at its lookup: random (the default), roundrobin (each in turn), lru (the \
+               least recently used), fastest (the one with the lowest latency), or hash (by the file's path). With hash, a file \
+               is always read from the same replica, so that the caches of the replicas hold different files.",
     },
     OptionSpec {
         name: "timeout",
         value: Some("SECONDS"),
-        help: "How long an operation may take until it is answered or fails, however many replicas it takes. A replica that may hang is \
-               waited for half of the time that is left, the last one all of it. Fractions allowed. Default 2.",
+        help: "Time limit for an operation, including its retries on other replicas. The wait for a replica that may hang ends \
+               after half of the remaining time, for the last replica after all of it, but not before a quarter of the limit. \
+               Fractions are allowed. Default 2.",
     },
     OptionSpec {
         name: "threads",
         value: Some("N"),
-        help: "How many calls of a replica that may hang run at a time. When that many hang, it is sent nothing more. Default 16.",
+        help: "Maximum number of concurrent calls to a replica that may hang. Once that many calls hang, the replica receives no \
+               more. Default 16.",
     },
     OptionSpec {
         name: "probe",
         value: Some("SECONDS"),
-        help: "The longest time between two attempts to reach a replica that is down. Default 30.",
+        help: "Maximum time between two probes of a replica that is down. Default 30.",
     },
     OptionSpec {
         name: "ramp",
         value: Some("SECONDS"),
-        help: "How long it takes a replica that came back to get its full share of files again; 0: it gets it at once. Default 30.",
+        help: "Time until a recovered replica gets its full share of files again; 0 means at once. Default 30.",
     },
     OptionSpec {
         name: "compare",
         value: Some("N"),
-        help: "One of N look-ups is compared with another replica, and a file that differs is logged; 0: none is. Default 64.",
+        help: "Compare one in N lookups with another replica, and log files that differ; 0 disables this. Default 64.",
     },
     OptionSpec {
         name: "isolate",
         value: Some("auto|always|never"),
-        help: "Which replicas are called on threads that can be given up when they hang: those on a network or on FUSE (auto, the \
-               default), all, or none.",
+        help: "Which replicas are called on threads that can be abandoned if they hang: those on network file systems and FUSE \
+               (auto, the default), all of them, or none.",
     },
 ];
 
@@ -83,28 +85,28 @@ const MANUAL: Manual = Manual {
     title: "mount one read-only tree from several replicas of it",
     argument: Some((
         "REPLICA:REPLICA...",
-        "the directories that hold the same tree; a colon or backslash in a path needs a backslash before it",
+        "the directories with the same tree; escape a colon or backslash in a path with a backslash",
     )),
     description: &[
-        "Each file is read from one of several directories that hold the same tree, usually mounts of different servers. What can't \
-         be read from one replica is read from another, also by programs that have it open: a server that fails, hangs or is \
-         restarted is not noticed. The mount is read-only.",
-        "A replica that failed is left alone, probed now and then, and used again when it answers. One that is not there at the \
-         time of mounting is taken in later; one at least must be. strata control DIR lbfs.replicas tells how they \
-         are.",
-        "Copies must have the same names, and sizes and times of change of files, as rsync -a makes them: an open file \
-         moves only to a file that agrees. Replicas that differ are logged where that is noticed.",
+        "Each file is read from one of several directories with the same tree, usually mounts of different servers. If a read \
+         from one replica fails, it is retried on another one, even for open files. Programs do not notice that a server fails, \
+         hangs or restarts. The mount is read-only.",
+        "A failed replica receives only occasional probes, and is used again once it replies. A replica that is unreachable at \
+         mount time joins later; at least one must be reachable. strata control DIR lbfs.replicas shows the state of the \
+         replicas.",
+        "The copies must agree in names, and in the sizes and modification times of files, as rsync -a creates them. An open \
+         file moves only to a file that agrees. Differences that are detected are logged.",
     ],
     examples: &[
         (
             "mount -t lbfs /net/a/export:/net/b/export /mnt",
-            "Read from two servers, and from one where the other is away.",
+            "Read from two servers, or from one while the other is unreachable.",
         ),
         (
             "/net/a:/net/b:/net/c /srv/mirror lbfs policy=hash,timeout=1,nofail 0 0",
-            "A line of /etc/fstab: three, each with its own part of the files in its cache.",
+            "A line of /etc/fstab: three replicas, each of which caches its part of the files.",
         ),
-        ("strata control /mnt lbfs.replicas", "See how the replicas are."),
+        ("strata control /mnt lbfs.replicas", "Show the state of the replicas."),
     ],
 };
 
@@ -130,7 +132,7 @@ fn positive(value: &[u8]) -> Result<Duration, String> {
 
 fn make(replicas: Vec<Reopened>, settings: &Settings, situation: &Situation) -> Result<Arc<dyn Layer>, String> {
     let source = |replica: Reopened| Source { name: replica.name.display().to_string(), open: replica.lower };
-    // A file that the kernel reads itself can't move to another replica.
+    // A file in passthrough can't move to another replica.
     let options = Options { passthrough: situation.passthrough == Some(true), ..read(settings)? };
     let layer = LbFs::new(replicas.into_iter().map(source).collect(), options);
     layer.map(|layer| layer as Arc<dyn Layer>).map_err(|error| format!("can't use the replicas: {error}"))
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_read() {
+    fn options_are_parsed() {
         let read = given(&[
             ("policy", "hash"),
             ("timeout", "0.5"),
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_invalid_value() {
         assert!(given(&[("policy", "best")]).unwrap_err().contains("roundrobin, lru"));
         assert!(given(&[("timeout", "0")]).unwrap_err().contains("more than 0"));
         assert!(given(&[("isolate", "x")]).unwrap_err().starts_with("option isolate=: \"x\" is none of auto, always"));

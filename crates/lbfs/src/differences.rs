@@ -1,4 +1,4 @@
-//! The differences between replicas that were found so far.
+//! The known differences between replicas.
 
 use crate::identity::PathKey;
 use parking_lot::Mutex;
@@ -6,13 +6,13 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How many differing files are remembered.
+/// Maximum number of recorded files.
 const MAX_KNOWN: usize = 100_000;
-/// How many lines are logged in a [`WINDOW`].
+/// Maximum number of log lines per [`WINDOW`].
 const MAX_LINES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The differences found so far.
+/// The known differences, with a rate limit for their log lines.
 #[derive(Debug, Default)]
 pub(crate) struct Differences {
     known: Mutex<HashSet<PathKey>>,
@@ -29,7 +29,8 @@ struct Lines {
 }
 
 impl Lines {
-    /// May a line be logged? How many were not, since the last one that was?
+    /// Returns the number of lines suppressed since the last one if a line may be logged now, else
+    /// `None`.
     fn allow(&mut self, now: Instant) -> Option<u64> {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= WINDOW) {
             (self.since, self.written) = (Some(now), 0);
@@ -44,27 +45,27 @@ impl Lines {
 }
 
 impl Differences {
-    /// Files that are known to differ.
+    /// Number of files that are known to differ.
     pub(crate) fn count(&self) -> usize {
         self.known.lock().len()
     }
 
-    /// Objects that were compared.
+    /// Number of comparisons.
     pub(crate) fn compared(&self) -> u64 {
         self.compared.load(Ordering::Relaxed)
     }
 
-    /// Another object was compared.
+    /// Counts a comparison.
     pub(crate) fn count_compared(&self) {
         self.compared.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Is this look-up one of those that are compared, one of `every`?
+    /// Whether this lookup is sampled for a comparison: one in `every` is.
     pub(crate) fn is_drawn(&self, every: u32) -> bool {
         every != 0 && self.lookups.fetch_add(1, Ordering::Relaxed).is_multiple_of(every.into())
     }
 
-    /// A file differs: says so, once.
+    /// Records that a file differs. Logs it once.
     pub(crate) fn found(&self, path: PathKey, what: impl FnOnce() -> String) {
         {
             let mut known = self.known.lock();
@@ -80,7 +81,7 @@ impl Differences {
         }
     }
 
-    /// A file does not differ, or no more.
+    /// Records that a file does not differ (any more).
     pub(crate) fn not_found(&self, path: PathKey) {
         let mut known = self.known.lock();
         if !known.is_empty() {
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_of_lines_is_cut() {
+    fn log_lines_are_rate_limited() {
         let mut lines = Lines::default();
         let now = Instant::now();
         let allowed = (0..100).filter(|_| lines.allow(now).is_some()).count();
@@ -103,23 +104,23 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_told_once_and_forgotten_when_it_is_gone() {
+    fn a_difference_is_logged_once_and_removed_when_resolved() {
         let differences = Differences::default();
-        let mut told = 0;
+        let mut logged = 0;
         let (a, b) = (PathKey::root().child(b"a"), PathKey::root().child(b"b"));
         for path in [a, a, b, a] {
             differences.found(path, || {
-                told += 1;
+                logged += 1;
                 String::new()
             });
         }
-        assert_eq!((told, differences.count()), (2, 2));
+        assert_eq!((logged, differences.count()), (2, 2));
         differences.not_found(a);
         assert_eq!(differences.count(), 1);
     }
 
     #[test]
-    fn one_of_n_is_drawn() {
+    fn one_in_n_lookups_is_sampled() {
         let differences = Differences::default();
         assert_eq!((0..640).filter(|_| differences.is_drawn(64)).count(), 10);
         assert!(!differences.is_drawn(0));

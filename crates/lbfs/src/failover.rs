@@ -1,4 +1,4 @@
-//! Calls that are made on one replica after the other until one answers.
+//! Calls with failover: they are retried on other replicas until one succeeds.
 
 use crate::attempts::Attempts;
 use crate::caller::Caller;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use vnode::{Cx, Errno, Result, Vnode};
 
-/// An answer, and whose it is.
+/// A result, with the replica that returned it.
 pub(crate) struct Answer<T> {
     pub(crate) value: T,
     pub(crate) replica: usize,
@@ -18,7 +18,8 @@ pub(crate) struct Answer<T> {
 }
 
 impl Node {
-    /// Does `op` on the replica that the object belongs to; if that fails because of the replica, on others.
+    /// Runs `op` on the replica that the object is assigned to, and on others if that replica
+    /// fails.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         cx: &Cx<'_>,
@@ -32,7 +33,7 @@ impl Node {
         Ok(answer.value)
     }
 
-    /// Does `op` for the file of that number, on the replica `prefer` if that is up.
+    /// Runs `op` for the file with this number, on the replica `prefer` if that is up.
     pub(crate) fn ask_for<T: Send + 'static>(
         &self,
         cx: &Cx<'_>,
@@ -44,9 +45,10 @@ impl Node {
         let mut attempts = Attempts::new(&self.fs, deadline, number, prefer);
         loop {
             let replica = attempts.next(cx)?;
-            match self.attempt(cx, replica, || attempts.patience(replica), &op) {
+            match self.attempt(cx, replica, || attempts.timeout(replica), &op) {
                 Ok((value, opened)) => return Ok(Answer { value, replica, opened }),
-                // Another replica may have it, but this one is right until it fails. The kernel walks the path again.
+                // Another replica may have the object, but a replica that is up is authoritative.
+                // On ESTALE, the kernel walks the path again.
                 Err(Fault::Missing) => return Err(Errno::STALE),
                 Err(Fault::Errno(errno)) if blame(errno) == Blame::Nobody => return Err(errno),
                 Err(Fault::Errno(errno)) => attempts.failed(replica, errno),
@@ -54,12 +56,12 @@ impl Node {
         }
     }
 
-    /// Does `op` on one replica, and waits for it as long as `patience` says, if it may hang.
+    /// Runs `op` on one replica. `timeout` limits the time if the replica may hang.
     pub(crate) fn attempt<T: Send + 'static>(
         &self,
         cx: &Cx<'_>,
         replica: usize,
-        patience: impl FnOnce() -> Duration,
+        timeout: impl FnOnce() -> Duration,
         op: &(impl Fn(&Arc<dyn Vnode>, &Cx<'_>) -> Result<T> + Clone + Send + 'static),
     ) -> Outcome<(T, Arc<Opened>)> {
         let Some(opened) = self.fs.replicas.get(replica).and_then(Replica::opened) else {
@@ -72,11 +74,11 @@ impl Node {
         let done = match &opened.pool {
             None => self.perform(replica, &opened, cx, op),
             Some(pool) => {
-                let node = self.me().map_err(Fault::Errno)?;
+                let node = self.to_arc().map_err(Fault::Errno)?;
                 let (caller, opened, op) = (Caller::of(cx), Arc::clone(&opened), op.clone());
                 let work = move || caller.run(|cx| node.perform(replica, &opened, cx, &op));
-                let told = pool.call(patience(), work).map_err(|none| Fault::Errno(errno_of(none)));
-                told.and_then(|told| told.take(cx))
+                let result = pool.call(timeout(), work).map_err(|none| Fault::Errno(errno_of(none)));
+                result.and_then(|result| result.take(cx))
             }
         };
         self.fs.end(call, &opened, done.as_ref().err().copied());

@@ -1,21 +1,21 @@
-//! Why a replica gave no answer, and whose fault that is.
+//! Classification of failures: the replica's, the object's, or nobody's.
 
 use crate::pool::NoAnswer;
 use vnode::Errno;
 
-/// Why a replica gave no answer.
+/// Failure of a call to a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The operation failed.
     Errno(Errno),
-    /// There is no such object on this replica, or one of another kind.
+    /// The replica does not have the object, or has one of another type.
     Missing,
 }
 
-/// What one replica answers.
+/// The result of a call to one replica.
 pub(crate) type Outcome<T> = core::result::Result<T, Fault>;
 
-/// The error of a call that its pool did not answer.
+/// Returns the errno for a call that its pool did not complete.
 pub(crate) const fn errno_of(none: NoAnswer) -> Errno {
     match none {
         NoAnswer::Late | NoAnswer::Full => Errno::TIMEDOUT,
@@ -23,18 +23,20 @@ pub(crate) const fn errno_of(none: NoAnswer) -> Errno {
     }
 }
 
-/// Whose fault an error is.
+/// Who is to blame for an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blame {
-    /// Nobody's: it is the answer, and every replica would give it.
+    /// Nobody: every replica would return this error.
     Nobody,
-    /// It may concern this one object only. Another replica is asked; several in a row make the replica suspect.
+    /// Possibly only this object. The call is retried on another replica; several such errors in a
+    /// row make the replica suspect.
     Object,
-    /// The replica can't be reached. Another one is asked, and this one is suspect at once.
+    /// The replica, which is unreachable. The call is retried on another replica, and this one
+    /// becomes suspect at once.
     Replica,
 }
 
-/// Whose fault is it?
+/// Classifies an error.
 pub(crate) const fn blame(errno: Errno) -> Blame {
     match errno {
         Errno::IO | Errno::STALE | Errno::REMOTEIO => Blame::Object,
@@ -63,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_every_replica_would_answer_is_nobodys_fault() {
+    fn only_errors_of_a_replica_or_object_cause_blame() {
         for errno in [Errno::NOENT, Errno::ACCESS, Errno::NODATA, Errno::NXIO, Errno::NOMEM, vnode::MAY_BLOCK] {
             assert_eq!(blame(errno), Blame::Nobody);
         }

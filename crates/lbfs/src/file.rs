@@ -13,24 +13,24 @@ use std::any::Any;
 use std::sync::Arc;
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SeekFrom, Vnode};
 
-/// An open file: open on one replica, and moved to another when that fails.
+/// An open file. It is open on one replica, and moves to another one if that replica fails.
 #[derive(Debug)]
 pub(crate) struct LbFile {
     node: Arc<Node>,
-    /// What was opened. It only moves to the same.
+    /// The version that was opened. The file moves only to the same version.
     version: Version,
     flags: OpenFlags,
     current: RwLock<Arc<Place>>,
-    /// The file whose host file was handed out: it stays where it is.
-    handed_out: Option<Arc<Place>>,
+    /// The file in passthrough, which can't move.
+    passthrough: Option<Arc<Place>>,
 }
 
-/// Where it is open.
+/// The replica on which a file is open, and the lower file.
 #[derive(Debug)]
 struct Place {
     replica: usize,
     opened: Arc<Opened>,
-    /// `None` only while this is dropped.
+    /// `None` only during drop.
     file: Option<Arc<dyn OpenFile>>,
 }
 
@@ -46,17 +46,17 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Closing may hang.
+        // Closing may hang, so it is left to a thread of the pool.
         if let (Some(pool), Some(file)) = (&self.opened.pool, self.file.take()) {
             pool.dispose(file);
         }
     }
 }
 
-/// A file opened on a replica, with its attributes if they were asked for.
+/// A file opened on a replica, with its attributes if requested.
 type OpenedFile = (Arc<dyn OpenFile>, Option<Attr>);
 
-/// The opening of a file; with its attributes at that moment, if so wanted.
+/// Returns the operation that opens a file and, with `with_attr`, reads its attributes.
 fn opening(
     flags: OpenFlags,
     with_attr: bool,
@@ -79,7 +79,8 @@ impl Node {
             return Err(Errno::ROFS);
         }
         let prefer = self.choice();
-        // Of a file that may well have to move, it is known exactly what was opened; of others as it was looked up.
+        // If the file may have to move, its exact version is necessary; otherwise that of the
+        // lookup is sufficient.
         let exactly = self.fs.may_move();
         let mut deadline = Deadline::new(self.fs.options.timeout);
         let answer = self.ask_for(cx, &mut deadline, self.path().number(), prefer, opening(flags, exactly))?;
@@ -90,21 +91,26 @@ impl Node {
         }
         let version = attr.map_or_else(|| self.seen(), |attr| Version::of(&attr));
         let place = Arc::new(Place { replica: answer.replica, opened: answer.opened, file: Some(file) });
-        let handed_out = (self.fs.options.passthrough && place.pool().is_none()).then(|| Arc::clone(&place));
-        let node = self.me()?;
-        Ok(Arc::new(LbFile { node, version, flags, current: RwLock::new(place), handed_out }))
+        let passthrough = (self.fs.options.passthrough && place.pool().is_none()).then(|| Arc::clone(&place));
+        let node = self.to_arc()?;
+        Ok(Arc::new(LbFile { node, version, flags, current: RwLock::new(place), passthrough }))
     }
 }
 
 impl LbFile {
-    /// Does `op` where the file is open; if that fails because of the replica, moves it and does it there.
-    fn follow<T>(&self, cx: &Cx<'_>, mut op: impl FnMut(&Arc<Place>, &mut Attempts<'_>) -> Result<T>) -> Result<T> {
+    /// Runs `op` on the replica where the file is open. If that replica fails, moves the file and
+    /// retries.
+    fn with_failover<T>(
+        &self,
+        cx: &Cx<'_>,
+        mut op: impl FnMut(&Arc<Place>, &mut Attempts<'_>) -> Result<T>,
+    ) -> Result<T> {
         let mut deadline = Deadline::new(self.node.fs.options.timeout);
         let mut attempts = Attempts::new(&self.node.fs, &mut deadline, self.node.path().number(), None);
         attempts.begin(cx)?;
         loop {
             let place = Arc::clone(&self.current.read());
-            let errno = if self.node.fs.is_hopeless(place.replica) {
+            let errno = if self.node.fs.is_unavailable(place.replica) {
                 Errno::NOTCONN
             } else {
                 match op(&place, &mut attempts) {
@@ -113,19 +119,19 @@ impl LbFile {
                 }
             };
             attempts.file_failed(place.replica, errno);
-            self.move_on(cx, &mut attempts, &place)?;
+            self.fail_over(cx, &mut attempts, &place)?;
         }
     }
 
-    /// Moves it from `former` to a replica that has the same file.
-    fn move_on(&self, cx: &Cx<'_>, attempts: &mut Attempts<'_>, former: &Arc<Place>) -> Result<()> {
+    /// Moves the file from `former` to a replica with the same version.
+    fn fail_over(&self, cx: &Cx<'_>, attempts: &mut Attempts<'_>, former: &Arc<Place>) -> Result<()> {
         loop {
             if !Arc::ptr_eq(&self.current.read(), former) {
-                // Somebody else has moved it.
+                // Another thread has moved it.
                 return Ok(());
             }
             let replica = attempts.next(cx)?;
-            match self.node.attempt(cx, replica, || attempts.patience(replica), &opening(self.flags, true)) {
+            match self.node.attempt(cx, replica, || attempts.timeout(replica), &opening(self.flags, true)) {
                 Ok(((file, attr), opened)) => {
                     let place = Arc::new(Place { replica, opened, file: Some(file) });
                     if attr.is_none_or(|attr| Version::of(&attr) != self.version) {
@@ -148,12 +154,12 @@ impl LbFile {
         }
     }
 
-    /// Does `op` on the file of a replica that may hang, and counts it.
+    /// Runs `op` on a thread of the pool, for a replica that may hang, with accounting.
     fn isolated<T: Send + 'static>(
         &self,
         cx: &Cx<'_>,
         (place, pool): (&Arc<Place>, &Arc<Pool>),
-        patience: Duration,
+        timeout: Duration,
         op: impl FnOnce(&dyn OpenFile, &Cx<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let work = {
@@ -161,11 +167,11 @@ impl LbFile {
             move || caller.run(|cx| op(&**place.file()?, cx))
         };
         let begun = self.node.fs.begin_read(place.replica);
-        let done = pool.call(patience, work).map_err(errno_of).and_then(|told| told.take(cx));
+        let done = pool.call(timeout, work).map_err(errno_of).and_then(|result| result.take(cx));
         self.ended(place, begun, done)
     }
 
-    /// Counts a call of a replica that can't hang.
+    /// Runs a call to a replica that can't hang, with accounting.
     fn counted<T>(&self, place: &Place, call: impl FnOnce() -> Result<T>) -> Result<T> {
         let begun = self.node.fs.begin_read(place.replica);
         let done = call();
@@ -184,38 +190,38 @@ impl OpenFile for LbFile {
     }
 
     fn backing(&self) -> Option<vnode::Backing<'_>> {
-        self.handed_out.as_ref()?.file.as_ref()?.backing()
+        self.passthrough.as_ref()?.file.as_ref()?.backing()
     }
 
     fn bind(&self) {
-        if let Some(file) = self.handed_out.as_ref().and_then(|place| place.file.as_ref()) {
+        if let Some(file) = self.passthrough.as_ref().and_then(|place| place.file.as_ref()) {
             file.bind();
         }
     }
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
-        self.follow(cx, |place, attempts| {
+        self.with_failover(cx, |place, attempts| {
             let Some(pool) = place.pool() else {
                 return self.counted(place, || place.file()?.read(cx, out, offset));
             };
             cx.require_blocking()?;
             let len = out.len();
-            // The buffer of the request may be gone before a stuck call comes back.
+            // A stuck call may outlive the request's buffer, so it gets a separate one.
             let read = move |file: &dyn OpenFile, cx: &Cx<'_>| {
                 let mut bytes = vec![0; len];
                 let done = file.read(cx, &mut bytes, offset)?;
                 bytes.truncate(done);
                 Ok(bytes)
             };
-            let bytes = self.isolated(cx, (place, pool), attempts.patience(place.replica), read)?;
+            let bytes = self.isolated(cx, (place, pool), attempts.timeout(place.replica), read)?;
             out.get_mut(..bytes.len()).ok_or(Errno::IO)?.copy_from_slice(&bytes);
             Ok(bytes.len())
         })
     }
 
     fn read_host(&self, cx: &Cx<'_>, take: vnode::HostReader<'_>) -> Result<Option<usize>> {
-        self.follow(cx, |place, _| match place.pool() {
-            // A call that may hang is made on a thread that can be given up, which this one is not.
+        self.with_failover(cx, |place, _| match place.pool() {
+            // A call that may hang needs a thread that can be abandoned, so it is left to `read`.
             Some(_) => Ok(None),
             None => self.counted(place, || place.file()?.read_host(cx, take)),
         })
@@ -238,13 +244,13 @@ impl OpenFile for LbFile {
     }
 
     fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
-        self.follow(cx, |place, attempts| {
+        self.with_failover(cx, |place, attempts| {
             let Some(pool) = place.pool() else {
                 return self.counted(place, || place.file()?.seek(cx, offset, whence));
             };
             cx.require_blocking()?;
             let seek = move |file: &dyn OpenFile, cx: &Cx<'_>| file.seek(cx, offset, whence);
-            self.isolated(cx, (place, pool), attempts.patience(place.replica), seek)
+            self.isolated(cx, (place, pool), attempts.timeout(place.replica), seek)
         })
     }
 

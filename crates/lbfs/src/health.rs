@@ -1,8 +1,9 @@
-//! What is believed of each replica.
+//! The health of each replica.
 //!
-//! *up* is used. A failure makes a replica *suspect*: it is probed at once, and asked only where no other is up. A probe that
-//! fails makes it *down*: it is asked nothing but probes, at growing intervals. A probe that succeeds makes it up again, with a
-//! small share of new files that grows to the full one.
+//! A replica is *up*, *suspect* or *down*. A failure makes a replica suspect: it is probed soon,
+//! and used only if no replica is up. A failed probe makes it down: it receives only probes, with
+//! exponential back-off. A successful probe makes it up again. Its share of new files is small at
+//! first and grows to the full one.
 
 use crate::rng::{Rng, fraction, mix};
 use core::time::Duration;
@@ -11,24 +12,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// How long after a failure the first probe is sent.
+/// Delay of the first probe after a failure.
 const FIRST_PROBE: Duration = Duration::from_millis(100);
-/// How long after the first failed probe the next one is sent; doubled each time.
+/// Delay after the first failed probe; doubled after each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
-/// The longest time between probes while no replica is up.
+/// Maximum time between probes while no replica is up.
 const URGENT: Duration = Duration::from_secs(1);
-/// The share of a replica that has just come back.
+/// Share of new files of a replica that has just recovered.
 const FIRST_SHARE: f64 = 0.05;
 
-/// A set of replicas, a bit for each.
+/// A set of replicas, as a bit mask.
 pub(crate) type Set = u64;
 
-/// The set of one.
+/// Returns the set with a single replica.
 pub(crate) const fn only(replica: usize) -> Set {
     1 << replica
 }
 
-/// What is believed of a replica.
+/// Condition of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
     Up,
@@ -50,69 +51,69 @@ impl Condition {
 struct Health {
     condition: Condition,
     since: Instant,
-    /// Probes that failed in a row.
+    /// Number of consecutive failed probes.
     missed: u32,
-    /// When the next probe is to be sent.
+    /// Time of the next probe.
     due: Option<Instant>,
-    /// When the probe was sent that has not been answered yet.
-    asked: Option<Instant>,
-    /// When it came back, until it has its full share.
-    back: Option<Instant>,
+    /// Time of the pending probe.
+    sent: Option<Instant>,
+    /// Time of its recovery; `None` once it has its full share.
+    recovered_at: Option<Instant>,
 }
 
-/// What is believed of all replicas.
+/// The health of all replicas.
 #[derive(Debug)]
 pub(crate) struct Board {
     times: Times,
     healths: Mutex<Vec<Health>>,
-    /// Somebody waits for a replica to come back.
-    came_back: Condvar,
+    /// Signalled when a replica recovers.
+    recovered: Condvar,
     up: AtomicU64,
     ramping: AtomicU64,
     rng: Rng,
-    bell: Arc<Bell>,
+    probe_signal: Arc<ProbeSignal>,
 }
 
-/// How long things take.
+/// The time parameters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
-    /// How long an answer is waited for.
+    /// Time limit for the reply to a probe.
     pub(crate) timeout: Duration,
-    /// The longest time between two probes.
+    /// Maximum time between two probes.
     pub(crate) probe: Duration,
-    /// How long it takes to get the full share back.
+    /// Time until a recovered replica has its full share.
     pub(crate) ramp: Duration,
 }
 
-/// Wakes who sends the probes.
+/// Wakes the prober thread.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
-    state: Mutex<Rung>,
+pub(crate) struct ProbeSignal {
+    state: Mutex<SignalState>,
     changed: Condvar,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Rung {
-    rung: bool,
+struct SignalState {
+    raised: bool,
     closed: bool,
 }
 
-impl Bell {
-    fn ring(&self) {
-        self.state.lock().rung = true;
+impl ProbeSignal {
+    fn raise(&self) {
+        self.state.lock().raised = true;
         self.changed.notify_all();
     }
 
-    /// There will be no more probes.
+    /// Stops the prober thread.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.changed.notify_all();
     }
 
-    /// Waits until then, or until something has changed. False: there will be no more probes.
+    /// Waits for the signal, until `until` at most. Returns false if the thread must stop.
     pub(crate) fn wait(&self, until: Option<Instant>) -> bool {
         let mut state = self.state.lock();
-        while !state.rung && !state.closed {
+        while !state.raised && !state.closed {
             match until {
                 Some(until) => {
                     if self.changed.wait_until(&mut state, until).timed_out() {
@@ -122,44 +123,46 @@ impl Bell {
                 None => self.changed.wait(&mut state),
             }
         }
-        state.rung = false;
+        state.raised = false;
         !state.closed
     }
 }
 
 impl Board {
-    /// All are up, with their full share.
+    /// Returns a board with all replicas up, with their full share.
     pub(crate) fn new(count: usize, times: Times, now: Instant) -> Self {
-        let health = Health { condition: Condition::Up, since: now, missed: 0, due: None, asked: None, back: None };
+        let health =
+            Health { condition: Condition::Up, since: now, missed: 0, due: None, sent: None, recovered_at: None };
         Self {
             times,
             healths: Mutex::new(vec![health; count]),
-            came_back: Condvar::new(),
+            recovered: Condvar::new(),
             up: AtomicU64::new((0..count).map(only).sum()),
             ramping: AtomicU64::new(0),
             rng: Rng::new(),
-            bell: Arc::default(),
+            probe_signal: Arc::default(),
         }
     }
 
-    /// See [`Bell`].
-    pub(crate) fn bell(&self) -> &Arc<Bell> {
-        &self.bell
+    /// See [`ProbeSignal`].
+    pub(crate) fn probe_signal(&self) -> &Arc<ProbeSignal> {
+        &self.probe_signal
     }
 
-    /// The replicas that are up.
+    /// Returns the replicas that are up.
     pub(crate) fn up(&self) -> Set {
         self.up.load(Ordering::Acquire)
     }
 
-    /// The replicas that are suspect.
+    /// Returns the replicas that are suspect.
     pub(crate) fn suspects(&self) -> Set {
         let healths = self.healths.lock();
         (0..).zip(&*healths).filter(|(_, health)| health.condition == Condition::Suspect).map(|(i, _)| only(i)).sum()
     }
 
-    /// Those of a set that may be given a new file: one that came back not long ago only gets some, by chance; or, where `key` is
-    /// given, always the same ones.
+    /// Returns the members of `set` that may be assigned a new file. A recently recovered replica
+    /// is admitted at random, according to its share; with `key`, the result is deterministic per
+    /// key.
     pub(crate) fn admitted(&self, set: Set, key: Option<u64>, now: impl FnOnce() -> Instant) -> Set {
         let ramping = self.ramping.load(Ordering::Acquire) & set;
         if ramping == 0 {
@@ -170,7 +173,7 @@ impl Board {
         for (i, health) in healths.iter_mut().enumerate().filter(|(i, _)| ramping & only(*i) != 0) {
             let share = health.share(now, self.times.ramp);
             if share >= 1.0 {
-                health.back = None;
+                health.recovered_at = None;
                 self.ramping.fetch_and(!only(i), Ordering::AcqRel);
             }
             let draw = key.map_or_else(|| self.rng.fraction(), |key| fraction(mix(key ^ mix(i as u64 + 1))));
@@ -181,7 +184,7 @@ impl Board {
         admitted
     }
 
-    /// A call failed because of the replica. Answers whether that is news.
+    /// Records a failure of the replica. Returns whether it was up before.
     pub(crate) fn failed(&self, replica: usize, now: Instant) -> bool {
         let mut healths = self.healths.lock();
         let Some(health) = healths.get_mut(replica).filter(|health| health.condition == Condition::Up) else {
@@ -192,79 +195,79 @@ impl Board {
             since: now,
             missed: 0,
             due: Some(now + FIRST_PROBE.mul_f64(0.5 + self.rng.fraction())),
-            asked: None,
-            back: None,
+            sent: None,
+            recovered_at: None,
         };
         self.ramping.fetch_and(!only(replica), Ordering::AcqRel);
         if self.up.fetch_and(!only(replica), Ordering::AcqRel) == only(replica) {
-            // It was the last: the others are needed, however long they were to be left alone.
+            // No replica is up any more, so probe the others soon.
             for health in healths.iter_mut() {
                 health.due = health.due.map(|due| due.min(now + self.jittered(URGENT)));
             }
         }
         drop(healths);
-        self.bell.ring();
+        self.probe_signal.raise();
         true
     }
 
-    /// The replicas that are to be probed now. Probes that were not answered in time count as failed.
+    /// Returns the replicas to probe now. Probes without a reply in time count as failed.
     pub(crate) fn take_due(&self, now: Instant) -> Vec<usize> {
         let mut healths = self.healths.lock();
         let mut due = Vec::new();
         for (i, health) in healths.iter_mut().enumerate() {
-            if health.asked.is_some_and(|asked| now >= asked + self.times.timeout) {
+            if health.sent.is_some_and(|sent| now >= sent + self.times.timeout) {
                 self.miss(health, now);
             } else if health.due.is_some_and(|at| at <= now) {
-                (health.due, health.asked) = (None, Some(now));
+                (health.due, health.sent) = (None, Some(now));
                 due.push(i);
             }
         }
         due
     }
 
-    /// When [`Self::take_due`] has something to do again.
+    /// Returns the time at which to call [`Self::take_due`] again.
     pub(crate) fn next(&self) -> Option<Instant> {
         let healths = self.healths.lock();
-        healths.iter().filter_map(|health| health.due.or(health.asked.map(|asked| asked + self.times.timeout))).min()
+        healths.iter().filter_map(|health| health.due.or(health.sent.map(|sent| sent + self.times.timeout))).min()
     }
 
-    /// A probe was answered, perhaps late. True: the replica is back.
+    /// Records the result of a probe, which may be late. Returns true if the replica has recovered.
     pub(crate) fn probed(&self, replica: usize, good: bool, now: Instant) -> bool {
         let mut healths = self.healths.lock();
         let Some(health) = healths.get_mut(replica).filter(|health| health.condition != Condition::Up) else {
             return false;
         };
         if !good {
-            if health.asked.is_some() {
+            if health.sent.is_some() {
                 self.miss(health, now);
             }
             drop(healths);
-            self.bell.ring();
+            self.probe_signal.raise();
             return false;
         }
-        let back = (self.times.ramp > Duration::ZERO).then_some(now);
-        *health = Health { condition: Condition::Up, since: now, missed: 0, due: None, asked: None, back };
-        if back.is_some() {
+        let recovered_at = (self.times.ramp > Duration::ZERO).then_some(now);
+        *health = Health { condition: Condition::Up, since: now, missed: 0, due: None, sent: None, recovered_at };
+        if recovered_at.is_some() {
             self.ramping.fetch_or(only(replica), Ordering::AcqRel);
         }
         self.up.fetch_or(only(replica), Ordering::AcqRel);
         drop(healths);
-        self.came_back.notify_all();
+        self.recovered.notify_all();
         true
     }
 
-    /// Waits until some replica is up. False: none is, up to then.
+    /// Waits until a replica is up, or until the given time. Returns whether one is up.
     pub(crate) fn wait_for_any(&self, until: Instant) -> bool {
         let mut healths = self.healths.lock();
         while self.up() == 0 {
-            if self.came_back.wait_until(&mut healths, until).timed_out() {
+            if self.recovered.wait_until(&mut healths, until).timed_out() {
                 return self.up() != 0;
             }
         }
         true
     }
 
-    /// What is believed of a replica, since when, and its share of new files.
+    /// Returns the condition of a replica, the time in that condition, and its share of new files.
     pub(crate) fn describe(&self, replica: usize, now: Instant) -> (Condition, Duration, f64) {
         let healths = self.healths.lock();
         healths.get(replica).map_or((Condition::Down, Duration::ZERO, 0.0), |health| {
@@ -273,7 +276,7 @@ impl Board {
         })
     }
 
-    /// A probe failed.
+    /// Records a failed probe.
     fn miss(&self, health: &mut Health, now: Instant) {
         if health.condition != Condition::Down {
             health.since = now;
@@ -282,10 +285,10 @@ impl Board {
         let backoff = FIRST_BACKOFF.saturating_mul(1 << health.missed.min(16));
         let longest = if self.up() == 0 { URGENT } else { self.times.probe };
         health.missed = health.missed.saturating_add(1);
-        (health.asked, health.due) = (None, Some(now + self.jittered(backoff.min(longest))));
+        (health.sent, health.due) = (None, Some(now + self.jittered(backoff.min(longest))));
     }
 
-    /// Between half as long and as long.
+    /// Returns a random time between half of `time` and `time`.
     fn jittered(&self, time: Duration) -> Duration {
         time.mul_f64(0.5 + self.rng.fraction() / 2.0)
     }
@@ -293,8 +296,8 @@ impl Board {
 
 impl Health {
     fn share(&self, now: Instant, ramp: Duration) -> f64 {
-        let Some(back) = self.back else { return 1.0 };
-        let passed = now.saturating_duration_since(back).as_secs_f64();
+        let Some(recovered_at) = self.recovered_at else { return 1.0 };
+        let passed = now.saturating_duration_since(recovered_at).as_secs_f64();
         (passed / ramp.as_secs_f64()).clamp(FIRST_SHARE, 1.0)
     }
 }
@@ -307,7 +310,7 @@ mod tests {
         Times { timeout: Duration::from_secs(2), probe: Duration::from_secs(8), ramp: Duration::from_secs(30) };
     const STEP: Duration = Duration::from_millis(10);
 
-    /// The time, after `now`, of the next probe, which is taken.
+    /// Advances `now` to the next probe, takes it, and returns the time that passed.
     fn next_probe(board: &Board, now: &mut Instant) -> Duration {
         let begin = *now;
         loop {
@@ -342,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_without_an_answer_fail_and_may_still_succeed_late() {
+    fn probes_without_a_reply_fail_but_a_late_reply_counts() {
         let mut now = Instant::now();
         let board = Board::new(2, TIMES, now);
         board.failed(1, now);
@@ -355,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn where_none_is_up_probes_are_frequent() {
+    fn probes_are_frequent_while_no_replica_is_up() {
         let mut now = Instant::now();
         let board = Board::new(2, TIMES, now);
         board.failed(0, now);
@@ -375,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_back_gets_its_share_little_by_little() {
+    fn the_share_of_a_recovered_replica_grows() {
         let mut now = Instant::now();
         let board = Board::new(2, TIMES, now);
         board.failed(0, now);

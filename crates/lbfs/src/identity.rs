@@ -1,65 +1,71 @@
-//! Numbers of objects.
+//! Inode numbers.
 //!
-//! Replicas give the same object different inode numbers, so a number comes from what is the same on all of them: the path. It is a
-//! cryptographic hash, since a name that collides with another's number would be taken for that other file.
+//! The same object has different inode numbers on different replicas, so its number here is derived
+//! from its path. A cryptographic hash makes collisions unlikely; with a collision, one file would
+//! be taken for another.
 //!
-//! A file with several names is one object. Only a replica knows which names these are: the number of such a file comes from
-//! the number that the *first* replica gives it; while that is away, from the name that was looked up first ([`crate::links`]).
+//! A file with several hard links is one object, but only a replica knows its names. Its number is
+//! derived from its inode number on the *first* replica, or, while that is unavailable, from the
+//! name of its first lookup ([`crate::hard_links`]).
 
 use sha2::{Digest, Sha256};
 use vnode::Kind;
 
-/// The number of the root.
+/// Number of the root.
 pub(crate) const ROOT: u64 = 1;
 
-/// The top bit of all numbers but the root's: a layer above that puts a tag in front of small numbers leaves these alone.
+/// The top bit, set in all numbers but the root's. It keeps layers above, which tag small numbers,
+/// from changing these.
 const HASHED: u64 = 1 << 63;
 
-/// What stands for a path: 128 bits of a hash over all of its names.
+/// Key of a path: 128 bits of a hash over all of its components.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PathKey([u8; 16]);
 
 impl PathKey {
-    /// The root's.
+    /// Returns the key of the root.
     pub(crate) const fn root() -> Self {
         Self(*b"strata lbfs root")
     }
 
-    /// That of an entry of this directory.
+    /// Returns the key of an entry in this directory.
     pub(crate) fn child(&self, name: &[u8]) -> Self {
         Self(first(&Sha256::new().chain_update(self.0).chain_update(name).finalize()))
     }
 
-    /// That of what lay at this path while `former` was still in use: it is another object, and needs another number.
+    /// Returns the number of a new object at this path while the replaced object `former` is still
+    /// in use.
     pub(crate) fn renewed(&self, former: u64, nonce: u64) -> u64 {
-        // A '/' is part of no name, so that no path's key is made from the same bytes.
+        // No name contains a '/', so this input differs from that of every path.
         let hash = Sha256::new().chain_update(self.0).chain_update(b"/");
         number(&hash.chain_update(former.to_le_bytes()).chain_update(nonce.to_le_bytes()).finalize())
     }
 
-    /// The number of a file with one name.
+    /// Returns the number of an object with a single name.
     pub(crate) fn number(&self) -> u64 {
         number(&self.0)
     }
 
-    /// Where to go on with a listing after this entry.
+    /// Returns the directory cookie of this entry.
     pub(crate) fn cookie(&self) -> u64 {
-        // Other bits than the number's, below what the server keeps for `.` and `..`, and not 0.
+        // Uses other bits than the number, is below the range that the server reserves for `.` and
+        // `..`, and is not 0.
         let [.., a, b, c, d, e, f, g, h] = self.0;
         (u64::from_le_bytes([a, b, c, d, e, f, g, h]) >> 2).max(1)
     }
 }
 
-/// What tells one object from another.
+/// The identity of an object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
     pub(crate) path: PathKey,
-    /// That of the path, unless the object is a file with several names or has replaced another one.
+    /// The number of the path, unless the object has several hard links or has replaced another
+    /// one.
     pub(crate) number: u64,
     pub(crate) kind: Kind,
 }
 
-/// The number of a file with several names, by its number on the first replica.
+/// Returns the number of a file with several hard links from its number on the first replica.
 pub(crate) fn link_number(on_first: u64) -> u64 {
     number(&Sha256::new().chain_update(b"strata lbfs link/").chain_update(on_first.to_le_bytes()).finalize())
 }
@@ -80,10 +86,10 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn numbers_are_those_of_paths() {
+    fn numbers_are_stable_and_distinct() {
         let root = PathKey::root();
         let (a, b) = (root.child(b"a"), root.child(b"b"));
-        // Written down: they must not change between versions.
+        // Hard-coded, because numbers must not change between versions.
         assert_eq!(a.number(), 0xa33f_cf6f_ed1f_9e03);
         assert_eq!(a, PathKey::root().child(b"a"));
         let numbers = [

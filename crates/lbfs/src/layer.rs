@@ -1,7 +1,7 @@
 use crate::fault::{Blame, blame};
-use crate::keeper;
 use crate::node::{Core, Node};
 use crate::options::Options;
+use crate::prober;
 use crate::replica::{MAX_REPLICAS, Replica, Source};
 use crate::report;
 use core::fmt;
@@ -18,30 +18,30 @@ pub struct LbFs {
     properties: Properties,
 }
 
-/// Why there is no layer.
+/// Error of [`LbFs::new`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MakeError {
-    /// No replica at all, or more than [`MAX_REPLICAS`].
+    /// No replicas, or more than [`MAX_REPLICAS`].
     Count(usize),
-    /// None of them could be opened: the name and the reason of each.
+    /// No replica could be opened: the name and the error of each.
     NoneOpens(Vec<(String, Errno)>),
-    /// One of them is not there, and no waiting will change that.
+    /// A replica failed with a permanent error.
     Wrong(String, Errno),
-    /// No thread for the probes.
+    /// The prober thread could not be started.
     Thread(String),
 }
 
 impl fmt::Display for MakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Count(0) => f.write_str("no replicas: name their directories, separated by ':'"),
-            Self::Count(count) => write!(f, "{count} replicas are more than the {MAX_REPLICAS} that can be"),
+            Self::Count(0) => f.write_str("no replicas given; list their directories, separated by ':'"),
+            Self::Count(count) => write!(f, "{count} replicas: too many; the maximum is {MAX_REPLICAS}"),
             Self::NoneOpens(all) => {
                 let all: Vec<String> = all.iter().map(|(name, errno)| format!("{name}: {errno}")).collect();
-                write!(f, "no replica can be reached ({})", all.join("; "))
+                write!(f, "no replica is reachable ({})", all.join("; "))
             }
             Self::Wrong(name, errno) => write!(f, "replica {name}: {errno}"),
-            Self::Thread(why) => write!(f, "can't start a thread for probes: {why}"),
+            Self::Thread(why) => write!(f, "can't start the thread for probes: {why}"),
         }
     }
 }
@@ -49,8 +49,8 @@ impl fmt::Display for MakeError {
 impl std::error::Error for MakeError {}
 
 impl LbFs {
-    /// Opens the replicas, which takes at most the options' `timeout`. Those that can't be reached count as down, and are tried
-    /// again.
+    /// Opens the replicas, within the time limit of the option `timeout`. Unreachable replicas are
+    /// marked as failed, and are probed later.
     ///
     /// # Errors
     /// [`MakeError`]
@@ -71,37 +71,37 @@ impl LbFs {
             if blame(errno) == Blame::Nobody {
                 return Err(MakeError::Wrong(name.to_owned(), errno));
             }
-            tracing::warn!("replica {name} can't be reached: {errno}");
+            tracing::warn!("replica {name}: not reachable: {errno}");
             fs.board.failed(i, Instant::now());
         }
-        keeper::start(&fs).map_err(|error| MakeError::Thread(error.to_string()))?;
+        prober::start(&fs).map_err(|error| MakeError::Thread(error.to_string()))?;
         let opened: Vec<_> = fs.replicas.iter().map(Replica::opened).collect();
         let layers = opened.iter().flatten().filter_map(|opened| opened.layer().ok());
         let below = layers.map(|layer| layer.properties()).reduce(Properties::join).unwrap_or_default();
-        // One that is away may be of any kind.
+        // An unreachable replica can be of any type, so assume that it may hang.
         let away = opened.iter().any(|opened| opened.as_ref().is_none_or(|opened| opened.pool.is_some()));
         Ok(Arc::new(Self {
-            // Nothing is written, so no close has anything to report.
+            // Nothing is ever written, so close has no error to report.
             properties: Properties { read_only: true, needs_flush: false, may_hang: below.may_hang || away, ..below },
             root: Node::root(&fs),
             fs,
         }))
     }
 
-    /// What the command `lbfs.replicas` answers.
+    /// Returns the reply to the command `lbfs.replicas`.
     #[must_use]
     pub fn statistics(&self) -> String {
         report::text(&self.fs)
     }
 
-    /// How many objects are known at the moment, the root not counted.
+    /// Number of live objects, except for the root.
     #[cfg(test)]
     pub(crate) fn known(&self) -> usize {
         self.fs.table.len()
     }
 }
 
-/// Opens all replicas at the same time. Answers those that can't be opened, by number.
+/// Opens all replicas in parallel. Returns the indices and errors of those that can't be opened.
 fn open_all(fs: &Arc<Core>) -> Vec<(usize, Errno)> {
     let deadline = Instant::now() + fs.options.timeout;
     let (answer, answers) = mpsc::channel();
@@ -109,7 +109,7 @@ fn open_all(fs: &Arc<Core>) -> Vec<(usize, Errno)> {
         let (fs, answer) = (Arc::downgrade(fs), answer.clone());
         let open = move || {
             let result = fs.upgrade().map(|fs| fs.replicas.get(i).map_or(Err(Errno::IO), |one| one.open_anew(0)));
-            // Nobody waits any more: then a probe finds it open.
+            // After the deadline, nobody receives this; a probe finds the replica open.
             let _late = answer.send((i, result.unwrap_or(Err(Errno::IO))));
         };
         replica.probes.submit(Box::new(open));
@@ -135,7 +135,7 @@ impl Layer for LbFs {
     }
 
     fn attach(&self, _upcalls: Arc<dyn Upcalls>) {
-        // What the replicas say of numbers of their own means nothing to users of several.
+        // Upcalls refer to inode numbers of a single replica, which are meaningless here.
     }
 
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
@@ -146,7 +146,8 @@ impl Layer for LbFs {
     }
 
     fn commands(&self) -> Vec<Command> {
-        // Those of the replicas' layers are left out: each would act on one of several copies.
+        // Commands of the replicas' layers are not offered, since each would act on only one of the
+        // copies.
         vec![report::REPLICAS]
     }
 

@@ -1,35 +1,40 @@
-//! The load-balancing layer: one read-only tree from several replicas of it, which are asked in turn.
+//! The load-balancing layer: presents one read-only tree, of which several replicas exist, and
+//! distributes requests among them.
 //!
-//! * A file belongs to one replica from the look-up on, chosen by the [`Policy`]; a directory stands for the directories of all
-//!   replicas, each of which is found when it is first needed. Every vnode knows its parent and its name, so a
-//!   replica that was away is entered again from its root.
-//! * A call that fails because of the replica, not of the file, is made again on another one; open files move too.
-//! * A replica whose layer may hang is called on threads of its own, which can be given up. The caller waits until
-//!   the deadline and no longer.
-//! * A replica that fails is left alone and probed until it answers; then it gets its share back little by little.
-//! * Numbers come from paths, so they are the same whichever replica answers, and after a remount.
-//! * Replicas that differ are found by comparing some of what is looked up.
+//! * A lookup assigns a file to one replica, which the [`Policy`] selects. A directory stands for
+//!   the directories of all replicas; each of these is looked up when it is first needed. Every
+//!   vnode has its parent and its name, so an object can be found again on a replica that has
+//!   recovered.
+//! * If a call fails because of the replica, not of the file, it is retried on another replica.
+//!   Open files move, too.
+//! * A replica whose layer may hang is called on a separate thread pool, whose threads can be
+//!   abandoned. The caller waits until the deadline at most.
+//! * A failed replica receives only probes until one succeeds. Its share of new files then grows
+//!   gradually.
+//! * Inode numbers are derived from paths, so they do not depend on the replica and survive a
+//!   remount.
+//! * Some lookups are compared between replicas to detect differences.
 //!
 //! | concept | file |
 //! |---|---|
-//! | what users choose; the layer as a type, and as a layer | `options`, `declare`, `layer` |
-//! | a replica, its threads, its counters | `replica`, `pool`, `stats` |
-//! | what is believed of replicas; probing those that failed | `health`, `keeper` |
-//! | choosing among replicas | `chooser`, `rng` |
-//! | what all vnodes share | `shared` |
-//! | an object, and finding it on a replica | `node`, `locate` |
-//! | numbers: of paths, of files with several names; live objects; objects by number | `identity`, `links`, `table`, `by_number` |
-//! | why a replica gave no answer, and whose fault that is | `fault` |
-//! | one call: its caller and its deadline; counting, timing and blaming | `caller`, `deadline`, `call` |
-//! | which replica is asked next, and asking until one answers | `attempts`, `gave_up`, `failover` |
-//! | finding a name; listing; open files; all other operations | `lookup`, `readdir` and `listing`, `file`, `vnode_impl` |
-//! | replicas that differ | `version`, `differences`, `compare` |
+//! | options; the layer type; the layer | `options`, `declare`, `layer` |
+//! | a replica, its thread pool, its counters | `replica`, `pool`, `stats` |
+//! | the health of replicas; probes of failed ones | `health`, `prober` |
+//! | selection of a replica | `chooser`, `rng` |
+//! | state that all vnodes share | `shared` |
+//! | an object, and its lookup on a replica | `node`, `locate` |
+//! | inode numbers: of paths, of hard links; live objects; objects by number | `identity`, `hard_links`, `table`, `by_number` |
+//! | classification of failures | `fault` |
+//! | one call: its caller, its deadline, its accounting | `caller`, `deadline`, `call` |
+//! | retries on other replicas | `attempts`, `recent_timeouts`, `failover` |
+//! | lookup; directory listings; open files; all other operations | `lookup`, `readdir` and `listing`, `file`, `vnode_impl` |
+//! | comparison of replicas | `version`, `differences`, `compare` |
 //! | the command `lbfs.replicas` | `report` |
 //!
-//! Modules import each other downward only: `scripts/import-cycles.sh lbfs`. `shared` is generic over the vnode, so that it lies
-//! below it.
+//! Modules import each other without cycles, which `scripts/import-cycles.sh lbfs` checks. `shared`
+//! is generic over the vnode type, so that it does not import `node`.
 //!
-//! What is promised, and what is not: docs/lbfs.md.
+//! docs/lbfs.md has the guarantees and their limits.
 #![forbid(unsafe_code)]
 
 mod attempts;
@@ -44,19 +49,19 @@ mod differences;
 mod failover;
 mod fault;
 mod file;
-mod gave_up;
+mod hard_links;
 mod health;
 mod identity;
-mod keeper;
 mod layer;
-mod links;
 mod listing;
 mod locate;
 mod lookup;
 mod node;
 mod options;
 mod pool;
+mod prober;
 mod readdir;
+mod recent_timeouts;
 mod replica;
 mod report;
 mod rng;

@@ -1,4 +1,4 @@
-//! Listings that are being read, kept from one call to the next.
+//! Cache of directory listings that are being read.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -6,10 +6,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use vnode::{DirEntry, Kind, Name, Result};
 
-/// How many unfinished listings are kept.
+/// Maximum number of cached listings.
 const KEPT: usize = 64;
 
-/// A directory as one replica listed it.
+/// The entries of a directory, as one replica listed them.
 #[derive(Debug)]
 pub(crate) struct Listing {
     /// In the order of cookies.
@@ -23,18 +23,18 @@ pub(crate) struct Item {
     pub(crate) cookie: u64,
     pub(crate) ino: u64,
     pub(crate) kind: Kind,
-    /// Where its name is in the names of the listing.
+    /// Position of its name in the names of the listing.
     pub(crate) name: Range<usize>,
 }
 
 impl Listing {
-    /// Puts the entries in the order of their cookies.
+    /// Returns a listing, sorted by cookie.
     pub(crate) fn new(mut entries: Vec<Item>, names: Vec<u8>) -> Self {
         entries.sort_unstable_by_key(|item| item.cookie);
         Self { entries, names }
     }
 
-    /// The entries after a cookie.
+    /// Returns the entries after a cookie.
     pub(crate) fn after(&self, cookie: u64) -> impl ExactSizeIterator<Item = Result<DirEntry<'_>>> {
         let first = self.entries.partition_point(|item| item.cookie <= cookie);
         self.entries.get(first..).unwrap_or_default().iter().map(|item| {
@@ -44,7 +44,7 @@ impl Listing {
     }
 }
 
-/// The unfinished listings, by the directory's number.
+/// The cached listings, by directory number.
 #[derive(Debug, Default)]
 pub(crate) struct Listings(Mutex<VecDeque<(u64, Arc<Listing>)>>);
 

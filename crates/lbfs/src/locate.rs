@@ -1,4 +1,4 @@
-//! Finding an object on a replica, by the names on the way to it.
+//! Lookup of an object on a replica, by its path.
 
 use crate::fault::{Fault, Outcome};
 use crate::node::Node;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Name, Result, Vnode};
 
 impl Node {
-    /// Does `op` on the object of that replica, which is looked for again if it is not the one any more that it was.
+    /// Runs `op` on the object's lower vnode on a replica. A stale vnode is looked up again.
     pub(crate) fn perform<T>(
         &self,
         replica: usize,
@@ -26,16 +26,17 @@ impl Node {
         op(&lower, cx).map_err(Fault::Errno)
     }
 
-    /// Finds the object on a replica by the names on the way to it.
+    /// Looks up the object on a replica by its path.
     pub(crate) fn locate(&self, replica: usize, opened: &Opened, cx: &Cx<'_>) -> Outcome<Arc<dyn Vnode>> {
         match self.walk(replica, opened, cx, true) {
-            // A directory on the way is another one by now.
+            // A cached directory on the path is stale.
             Err(Fault::Errno(Errno::STALE)) => self.walk(replica, opened, cx, false),
             other => other,
         }
     }
 
-    /// From the nearest directory that is known there, or from the root.
+    /// Walks the path from the root or, if `trusting`, from the nearest ancestor with a cached
+    /// lower vnode.
     fn walk(&self, replica: usize, opened: &Opened, cx: &Cx<'_>, trusting: bool) -> Outcome<Arc<dyn Vnode>> {
         let mut missing = Vec::new();
         let mut here = self;

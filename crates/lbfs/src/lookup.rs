@@ -3,16 +3,17 @@ use crate::failover::Answer;
 use crate::fault::Fault;
 use crate::health::only;
 use crate::identity::{Identity, link_number};
-use crate::node::{Birth, Node};
+use crate::node::{NewNode, Node};
 use crate::version::Version;
 use std::sync::Arc;
 use vnode::{Cx, Entry, Kind, Name, Result, Vnode};
 
-/// The first replica: from its number of a file with several names comes the file's number here.
+/// The first replica, which determines the numbers of files with several hard links.
 const FIRST: usize = 0;
 
 impl Node {
-    /// Finds an entry: on the replica that it belongs to if it is known, else on any that the policy chooses.
+    /// Looks up an entry: on the replica that it is assigned to or, if it is not live, on one that
+    /// the policy selects.
     pub(crate) fn find(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
         self.must_be_directory()?;
         let path = self.path().child(name.as_bytes());
@@ -20,7 +21,7 @@ impl Node {
         let prefer =
             if self.fs.chooser.goes_by_number() { None } else { known.as_ref().and_then(|node| node.choice()) };
         let mut deadline = Deadline::new(self.fs.options.timeout);
-        let answer = self.ask_for(cx, &mut deadline, path.number(), prefer, looking_for(name))?;
+        let answer = self.ask_for(cx, &mut deadline, path.number(), prefer, lookup_op(name))?;
         let Some(found) = &answer.value else {
             self.compare_some(name, answer.replica);
             return Ok(None);
@@ -34,7 +35,7 @@ impl Node {
         Ok(Some(Entry { vnode: node, attr }))
     }
 
-    /// The vnode for what was found: the one that is known of the path, if that is it.
+    /// Returns the vnode for a found entry: the live one of the path, if it is the same object.
     fn node_of(
         &self,
         cx: &Cx<'_>,
@@ -52,25 +53,26 @@ impl Node {
         let path = self.path().child(name.as_bytes());
         let (kind, seen) = (found.vnode.kind(), Version::of(&found.attr));
         let several = kind != Kind::Directory && found.attr.nlink > 1;
-        let shared = if several { Some(self.number_of_several(cx, deadline, name, answer, found)?) } else { None };
+        let shared = if several { Some(self.hard_link_number(cx, deadline, name, answer, found)?) } else { None };
         let number = match (shared, known) {
             (Some(number), _) => number,
             (None, None) => path.number(),
-            // Somebody still uses what lay here before. Its pages must not become those of the new file.
+            // The replaced object is still in use. With the same number, its cached pages would
+            // show up in the new file.
             (None, Some(former)) => {
                 path.renewed(former.number(), seen.size ^ seen.mtime.cast_unsigned().rotate_left(32))
             }
         };
-        let at = Some((self.me()?, name.as_bytes().into()));
-        let node = Self::new(&self.fs, Birth { at, identity: Identity { path, number, kind }, seen });
+        let at = Some((self.to_arc()?, name.as_bytes().into()));
+        let node = Self::new(&self.fs, NewNode { at, identity: Identity { path, number, kind }, seen });
         match self.fs.table.insert(&node, known) {
-            // Another thread has found it, too.
+            // Another thread has inserted it concurrently.
             Some(other) if other.is_still(answer, found) => Ok(other),
             _ => Ok(node),
         }
     }
 
-    /// Is what was found at this path the object that is known?
+    /// Whether the found entry is this object.
     fn is_still(&self, answer: &Answer<Option<Entry>>, found: &Entry) -> bool {
         if self.kind_of() != found.vnode.kind() {
             return false;
@@ -80,9 +82,9 @@ impl Node {
             || self.lower(answer.replica, answer.opened.number).is_some_and(|lower| lower.id() == found.vnode.id())
     }
 
-    /// The number of a file with several names: what it is on any replica that is up tells which names these are. Asking all of them
-    /// lets the names agree whichever replica goes away.
-    fn number_of_several(
+    /// Returns the number of a file with several hard links. It queries all replicas that are up,
+    /// so that all names get the same number even if a replica fails later.
+    fn hard_link_number(
         &self,
         cx: &Cx<'_>,
         deadline: &mut Deadline,
@@ -98,7 +100,7 @@ impl Node {
         }
         let others = self.fs.board.up() & !only(answer.replica);
         for other in (0..self.fs.replicas.len()).filter(|other| others & only(*other) != 0) {
-            match self.attempt(cx, other, || deadline.share(false), &looking_for(name)) {
+            match self.attempt(cx, other, || deadline.share(false), &lookup_op(name)) {
                 Ok((Some(there), _)) => {
                     if there.vnode.kind() == found.vnode.kind() && Version::of(&there.attr) == version {
                         on.push((other, there.vnode.id()));
@@ -116,8 +118,8 @@ impl Node {
     }
 }
 
-/// The look-up of a name on a replica.
-fn looking_for(name: Name<'_>) -> impl Fn(&Arc<dyn Vnode>, &Cx<'_>) -> Result<Option<Entry>> + Clone + Send + 'static {
+/// Returns the operation that looks up a name on a replica.
+fn lookup_op(name: Name<'_>) -> impl Fn(&Arc<dyn Vnode>, &Cx<'_>) -> Result<Option<Entry>> + Clone + Send + 'static {
     let name: Arc<[u8]> = name.as_bytes().into();
     move |dir: &Arc<dyn Vnode>, cx: &Cx<'_>| dir.lookup(cx, Name::new(&name)?)
 }

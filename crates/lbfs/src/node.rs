@@ -8,24 +8,25 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use vnode::{Attr, Errno, Kind, Result, Vnode};
 
-/// What all vnodes share.
+/// The state that all vnodes share.
 pub(crate) type Core = Shared<Node>;
 
-/// An object of the tree: a place in it, and where that was found on the replicas.
+/// An object: its path, and its lower vnodes on the replicas.
 pub(crate) struct Node {
     me: Weak<Self>,
     pub(crate) fs: Arc<Core>,
-    /// Where it is; the root is nowhere.
+    /// Parent and name; `None` for the root.
     pub(crate) at: Option<(Arc<Self>, Box<[u8]>)>,
     path: PathKey,
     number: u64,
     kind: Kind,
-    /// The replica that it belongs to; a directory: that its attributes and listings come from.
+    /// The replica that it is assigned to. For a directory, the source of its attributes and
+    /// listings.
     choice: AtomicU8,
     state: Mutex<State>,
 }
 
-/// No replica was chosen yet.
+/// No replica is assigned.
 const NONE: u8 = u8::MAX;
 
 struct State {
@@ -33,11 +34,11 @@ struct State {
     seen: Version,
 }
 
-/// What was found on the replicas.
+/// The lower vnodes.
 enum Lowers {
-    /// A file is only used where it belongs.
+    /// Of a file: on the replica that it is assigned to.
     One(Option<Lower>),
-    /// A directory, on every replica where it was needed.
+    /// Of a directory: on every replica where it was needed.
     Each(Box<[Option<Lower>]>),
 }
 
@@ -47,16 +48,16 @@ struct Lower {
     vnode: Arc<dyn Vnode>,
 }
 
-/// What a new vnode is.
-pub(crate) struct Birth {
+/// The parameters of a new vnode.
+pub(crate) struct NewNode {
     pub(crate) at: Option<(Arc<Node>, Box<[u8]>)>,
     pub(crate) identity: Identity,
     pub(crate) seen: Version,
 }
 
 impl Node {
-    pub(crate) fn new(fs: &Arc<Core>, birth: Birth) -> Arc<Self> {
-        let Identity { path, number, kind } = birth.identity;
+    pub(crate) fn new(fs: &Arc<Core>, new: NewNode) -> Arc<Self> {
+        let Identity { path, number, kind } = new.identity;
         let lowers = match kind {
             Kind::Directory => Lowers::Each(fs.replicas.iter().map(|_| None).collect()),
             _ => Lowers::One(None),
@@ -64,24 +65,24 @@ impl Node {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             fs: Arc::clone(fs),
-            at: birth.at,
+            at: new.at,
             path,
             number,
             kind,
             choice: AtomicU8::new(NONE),
-            state: Mutex::new(State { lowers, seen: birth.seen }),
+            state: Mutex::new(State { lowers, seen: new.seen }),
         })
     }
 
-    /// The root.
+    /// Returns a new root vnode.
     pub(crate) fn root(fs: &Arc<Core>) -> Arc<Self> {
         let seen = Version { size: 0, mtime: 0 };
         let identity = Identity { path: PathKey::root(), number: ROOT, kind: Kind::Directory };
-        Self::new(fs, Birth { at: None, identity, seen })
+        Self::new(fs, NewNode { at: None, identity, seen })
     }
 
-    /// Itself, to be kept. Whoever calls this holds it; an object on its way out has nobody to ask for it.
-    pub(crate) fn me(&self) -> Result<Arc<Self>> {
+    /// Returns a strong reference to itself. Fails only during drop, when no caller exists.
+    pub(crate) fn to_arc(&self) -> Result<Arc<Self>> {
         self.me.upgrade().ok_or(Errno::STALE)
     }
 
@@ -101,12 +102,12 @@ impl Node {
         self.at.is_none()
     }
 
-    /// `ENOTDIR` unless it is a directory.
+    /// Returns `ENOTDIR` unless it is a directory.
     pub(crate) fn must_be_directory(&self) -> Result<()> {
         if self.kind == Kind::Directory { Ok(()) } else { Err(Errno::NOTDIR) }
     }
 
-    /// The replica that it belongs to.
+    /// Returns the replica that it is assigned to.
     pub(crate) fn choice(&self) -> Option<usize> {
         match self.choice.load(Ordering::Relaxed) {
             NONE => None,
@@ -114,22 +115,23 @@ impl Node {
         }
     }
 
-    /// From now on it belongs to that one.
+    /// Assigns it to the replica.
     pub(crate) fn choose(&self, replica: usize) {
         self.choice.store(u8::try_from(replica).unwrap_or(NONE), Ordering::Relaxed);
     }
 
-    /// Attributes as this layer shows them: the number is its own, and there is no birth, which is another on each replica.
+    /// Returns attributes with this layer's number, and without the birth time, which differs
+    /// between replicas.
     pub(crate) fn present(&self, attr: Attr) -> Attr {
         Attr { ino: self.number, btime: None, ..attr }
     }
 
-    /// As it was last seen.
+    /// Returns the version that was last seen.
     pub(crate) fn seen(&self) -> Version {
         self.state.lock().seen
     }
 
-    /// It was seen like this.
+    /// Records the version from current attributes.
     pub(crate) fn saw(&self, attr: &Attr) {
         if self.kind != Kind::Directory {
             self.state.lock().seen = Version::of(attr);
@@ -138,7 +140,7 @@ impl Node {
         }
     }
 
-    /// What was found on that replica.
+    /// Returns the lower vnode on the replica, if it is from the given opening.
     pub(crate) fn lower(&self, replica: usize, opening: u32) -> Option<Arc<dyn Vnode>> {
         let state = self.state.lock();
         let lower = match &state.lowers {
@@ -149,7 +151,7 @@ impl Node {
         lower.map(|lower| Arc::clone(&lower.vnode))
     }
 
-    /// It was found there.
+    /// Records the lower vnode on the replica.
     pub(crate) fn bind(&self, replica: usize, opening: u32, vnode: &Arc<dyn Vnode>) {
         let Ok(index) = u8::try_from(replica) else { return };
         let new = Some(Lower { replica: index, opening, vnode: Arc::clone(vnode) });
@@ -162,7 +164,7 @@ impl Node {
         drop(former);
     }
 
-    /// It is not there any more.
+    /// Drops the lower vnode on the replica.
     pub(crate) fn unbind(&self, replica: usize) {
         let mut state = self.state.lock();
         let former = match &mut state.lowers {
@@ -176,7 +178,7 @@ impl Node {
         drop(former);
     }
 
-    /// Where it is, for messages.
+    /// Returns its path, for messages.
     pub(crate) fn show(&self) -> String {
         let mut names = Vec::new();
         let mut here = self;
@@ -198,7 +200,7 @@ impl Identified for Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.fs.table.forget(self);
-        // A long chain of parents that nobody else holds must not be dropped by recursion.
+        // Drop a long chain of otherwise unreferenced parents without recursion.
         let mut next = self.at.take().map(|(parent, _)| parent);
         while let Some(parent) = next {
             next = Arc::into_inner(parent).and_then(|mut parent| parent.at.take().map(|(above, _)| above));

@@ -2,24 +2,25 @@ use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 
-/// How the replica of a file is chosen.
+/// The policy that selects the replica of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Any.
+    /// A random replica.
     #[default]
     Random,
-    /// One after the other.
+    /// Each replica in turn.
     RoundRobin,
-    /// The one that has been left alone for the longest time.
+    /// The least recently used replica.
     LeastRecentlyUsed,
-    /// The one that answers fastest. Now and then another, to know how fast that is.
+    /// The replica with the lowest latency. Occasionally another one, to update its latency.
     Fastest,
-    /// By the file's number: always the same for the same file, so that caches of the replicas hold different files.
+    /// By a hash of the file's number: a file is always read from the same replica, so the caches
+    /// of the replicas hold different files.
     Hash,
 }
 
 impl Policy {
-    /// All, with the names that they are written by.
+    /// All policies with their names.
     pub const ALL: [(&'static str, Self); 5] = [
         ("random", Self::Random),
         ("roundrobin", Self::RoundRobin),
@@ -28,7 +29,7 @@ impl Policy {
         ("hash", Self::Hash),
     ];
 
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, policy)| *policy == self).map_or("random", |(name, _)| name)
@@ -47,15 +48,15 @@ impl Policy {
     const NAMES: [&'static str; 5] = ["random", "roundrobin", "lru", "fastest", "hash"];
 }
 
-/// Which replicas are called on threads that can be given up.
+/// Which replicas are called on threads that can be abandoned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolate {
-    /// Those whose layer may hang: networks, FUSE.
+    /// Replicas whose layer may hang: network file systems and FUSE.
     #[default]
     Auto,
-    /// All.
+    /// All replicas.
     Always,
-    /// None: a replica that hangs keeps the threads that serve the mount.
+    /// None. A hanging replica then blocks the threads that serve the mount.
     Never,
 }
 
@@ -76,7 +77,7 @@ impl FromStr for Isolate {
     }
 }
 
-/// A word that is none of those that are known.
+/// Error for an unknown word. The field lists the valid ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unknown(&'static [&'static str]);
 
@@ -88,24 +89,25 @@ impl fmt::Display for Unknown {
 
 impl std::error::Error for Unknown {}
 
-/// How replicas are chosen, waited for and taken back.
+/// The options of the layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How the replica of a file is chosen.
+    /// The policy that selects the replica of a file.
     pub policy: Policy,
-    /// How long one call of a replica that may hang is waited for.
+    /// Time limit for one operation.
     pub timeout: Duration,
-    /// How many calls of such a replica run at a time.
+    /// Maximum number of concurrent calls to a replica that may hang.
     pub threads: usize,
-    /// The longest time between two probes of a replica that is down.
+    /// Maximum time between two probes of a replica that is down.
     pub probe: Duration,
-    /// How long it takes a replica that came back to get its whole share of new files.
+    /// Time until a recovered replica gets its full share of new files.
     pub ramp: Duration,
-    /// One of so many look-ups is compared with another replica; 0: none.
+    /// One in this many lookups is compared with another replica; 0 disables comparisons.
     pub compare: u32,
-    /// Which replicas are called on threads of their own.
+    /// Which replicas are called on a separate thread pool.
     pub isolate: Isolate,
-    /// Hand out the host files of replicas that can't hang. Such an open file does not move to another replica.
+    /// Whether to use passthrough for files on replicas that can't hang. Such an open file can't
+    /// move to another replica.
     pub passthrough: bool,
 }
 
@@ -129,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_back() {
+    fn policy_names_round_trip() {
         for (name, policy) in Policy::ALL {
             assert_eq!((name.parse(), policy.name()), (Ok(policy), name));
         }

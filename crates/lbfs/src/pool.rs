@@ -1,10 +1,11 @@
-//! Threads that can be given up.
+//! A thread pool whose threads can be abandoned.
 //!
-//! A system call on a dead network file system may never return, and nothing can end it. So such calls are made on threads of the
-//! replica's own pool. Who waits for an answer waits until the deadline, then leaves the thread to itself: it counts as
-//! stuck until its call returns, if ever. A pool that is stuck altogether takes no more calls.
+//! A system call on a dead network file system may never return, and can't be cancelled. Each
+//! replica therefore has a thread pool for its calls. A caller waits until the deadline and then
+//! abandons the thread, which counts as stuck until its call returns. A pool whose threads are all
+//! stuck refuses calls.
 //!
-//! Nobody ever joins these threads: they end with the process.
+//! The threads are never joined; they end with the process.
 
 use core::time::Duration;
 use parking_lot::{Condvar, Mutex};
@@ -13,26 +14,26 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How long a thread without work stays.
+/// Time after which an idle thread exits.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Stack of a thread, in bytes. The depth of calls is that of a stack of layers.
+/// Stack size of a thread in bytes; calls nest as deeply as the stack of layers.
 const STACK: usize = 512 << 10;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Why there is no answer.
+/// Reason for a call without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoAnswer {
-    /// It did not come in time.
+    /// The call exceeded its time limit.
     Late,
-    /// All threads are stuck, or none can be made: it was not asked.
+    /// All threads are stuck, or none can be created. The call was not started.
     Full,
     /// The call panicked.
     Panicked,
 }
 
-/// Threads for the calls of one replica.
+/// The thread pool of one replica.
 #[derive(Debug)]
 pub(crate) struct Pool {
     name: String,
@@ -55,7 +56,7 @@ impl core::fmt::Debug for State {
     }
 }
 
-/// Where the answer of a call is put.
+/// The slot for the result of a call.
 struct Promise<T> {
     stage: Mutex<Stage<T>>,
     answered: Condvar,
@@ -69,18 +70,18 @@ enum Stage<T> {
 }
 
 impl Pool {
-    /// At most `max` threads, made when they are needed.
+    /// Returns a pool of at most `max` threads, which are created on demand.
     pub(crate) fn new(name: String, max: usize) -> Arc<Self> {
         Arc::new(Self { name, max: max.max(1), state: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// Has `work` done, and waits for it at most so long.
+    /// Runs `work` on a thread and waits for the result, for at most `timeout`.
     pub(crate) fn call<T: Send + 'static>(
         self: &Arc<Self>,
-        patience: Duration,
+        timeout: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NoAnswer> {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         let promise = Arc::new(Promise { stage: Mutex::new(Stage::Queued), answered: Condvar::new() });
         let (kept, pool) = (Arc::clone(&promise), Arc::clone(self));
         if !self.submit(Box::new(move || kept.keep(&pool, work))) {
@@ -103,7 +104,8 @@ impl Pool {
         }
     }
 
-    /// Has `job` done some time, without anybody who waits for it. False: it was not taken, since all threads are stuck.
+    /// Queues `job` without waiting for it. Returns false if the job was refused because all
+    /// threads are stuck.
     pub(crate) fn submit(self: &Arc<Self>, job: Job) -> bool {
         let mut state = self.state.lock();
         if state.stuck >= self.max {
@@ -113,14 +115,15 @@ impl Pool {
         if state.threads > 0 {
             return true;
         }
-        // No thread could be made, and there is none that would come to it. What a job holds may have to be disposed of here when it goes.
+        // There is no thread, and none could be created. Drop the jobs after unlocking, since their
+        // drop may use this pool.
         let unmade = core::mem::take(&mut state.queue);
         drop(state);
         drop(unmade);
         false
     }
 
-    /// The same, but only if a thread is free for it.
+    /// Queues `job` if a thread is free. Returns whether it was queued.
     pub(crate) fn submit_if_free(self: &Arc<Self>, job: Job) -> bool {
         let free = {
             let state = self.state.lock();
@@ -129,13 +132,13 @@ impl Pool {
         free && self.submit(job)
     }
 
-    /// Has something let go of by a thread of the pool, since that may hang, too.
+    /// Drops a value on a thread of the pool, since the drop may hang.
     pub(crate) fn dispose(self: &Arc<Self>, what: impl Send + 'static) {
         let mut state = self.state.lock();
         self.push(&mut state, Box::new(move || drop(what)));
     }
 
-    /// How many threads are stuck.
+    /// Number of stuck threads.
     pub(crate) fn stuck(&self) -> usize {
         self.state.lock().stuck
     }
@@ -150,7 +153,7 @@ impl Pool {
         let pool = Arc::clone(self);
         let builder = std::thread::Builder::new().name(self.name.clone()).stack_size(STACK);
         if let Err(error) = builder.spawn(move || pool.work()) {
-            tracing::warn!("{}: no further thread: {error}", self.name);
+            tracing::warn!("{}: can't start a thread: {error}", self.name);
             state.threads -= 1;
         }
     }
@@ -163,7 +166,7 @@ impl Pool {
         }
     }
 
-    /// The next job; `None` if this thread is to end.
+    /// Waits for the next job. Returns `None` if this thread should exit.
     fn next(&self) -> Option<Job> {
         let mut state = self.state.lock();
         loop {
@@ -182,7 +185,7 @@ impl Pool {
 }
 
 impl<T> Promise<T> {
-    /// Does the work, unless nobody waits any more.
+    /// Runs the work, unless the caller has given up.
     fn keep(&self, pool: &Pool, work: impl FnOnce() -> T) {
         {
             let mut stage = self.stage.lock();
@@ -198,7 +201,7 @@ impl<T> Promise<T> {
             let mut state = pool.state.lock();
             state.stuck = state.stuck.saturating_sub(1);
             drop(state);
-            // Whatever came of it is let go of here, where it may hang.
+            // Drop the result on this thread, since that may hang.
             drop(answer);
             return;
         }
@@ -217,7 +220,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(30);
 
     #[test]
-    fn answers_come_back() {
+    fn calls_return_results_and_panics() {
         let pool = Pool::new("test".to_owned(), 2);
         assert_eq!(pool.call(LONG, || 7), Ok(7));
         assert_eq!(pool.call(LONG, || -> i32 { panic!("expected") }), Err(NoAnswer::Panicked));
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pool_refuses_until_a_thread_comes_back() {
+    fn a_pool_of_stuck_threads_refuses_calls_until_one_returns() {
         let pool = Pool::new("test".to_owned(), 2);
         let (release, gate) = mpsc::channel::<()>();
         let gate = Arc::new(Mutex::new(gate));
@@ -246,11 +249,11 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_is_not_begun() {
+    fn an_abandoned_job_is_not_started() {
         let pool = Pool::new("test".to_owned(), 1);
         let (release, gate) = mpsc::channel::<()>();
         assert_eq!(pool.call(SHORT, move || gate.recv()).err(), Some(NoAnswer::Late));
-        // Not counted as stuck by the pool's own books: make room to queue one behind the stuck thread.
+        // Reset the count, so that the pool accepts a job behind the stuck thread.
         pool.state.lock().stuck = 0;
         let (done, begun) = mpsc::channel::<()>();
         assert_eq!(pool.call(SHORT, move || done.send(())).err(), Some(NoAnswer::Late));

@@ -1,8 +1,8 @@
-//! Listing directories.
+//! Directory listings.
 //!
-//! Each replica has cookies of its own, so another replica could not resume a listing by them. A whole directory is read from
-//! one replica and its entries are put in the order of a hash of their names, which is the same on all replicas: that is the
-//! cookie.
+//! The replicas use different cookies, so a listing could not be resumed on another replica. A
+//! directory is therefore read in full from one replica. The cookies are hashes of the names, which
+//! are the same on all replicas, and the entries are sorted by cookie.
 
 use crate::listing::{Item, Listing};
 use crate::node::Node;
@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use vnode::{Cx, DirEntry, Kind, Result, Vnode};
 
-/// What a replica listed.
+/// The listing of a replica.
 struct Raw {
     entries: Vec<(Kind, Range<usize>)>,
     names: Vec<u8>,
@@ -44,7 +44,7 @@ impl Node {
         let raw = self.ask(cx, |dir, cx| read(&**dir, cx))?;
         let entries = raw.entries.into_iter().map(|(kind, name)| {
             let path = self.path().child(raw.names.get(name.clone()).unwrap_or_default());
-            // A file with several names has the number of none of them.
+            // The number of a file with several hard links is not that of its path.
             let ino = self.fs.table.get(path).map_or_else(|| path.number(), |node| node.number());
             Item { cookie: path.cookie(), ino, kind, name }
         });
@@ -52,7 +52,7 @@ impl Node {
     }
 }
 
-/// All entries of a replica's directory.
+/// Reads all entries of a replica's directory.
 fn read(dir: &dyn Vnode, cx: &Cx<'_>) -> Result<Raw> {
     let mut raw = Raw { entries: Vec::new(), names: Vec::new() };
     dir.readdir(cx, 0, &mut |entry| {

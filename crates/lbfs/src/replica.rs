@@ -7,18 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use vnode::{Cx, Errno, Layer, Result, Vnode};
 
-/// The most replicas that a layer can have.
+/// Maximum number of replicas of a layer.
 pub const MAX_REPLICAS: usize = 64;
 
-/// Probes of one replica that may be under way: one of what is open, one of what is opened anew.
+/// Maximum number of concurrent probes of a replica: one of the current opening, and one that
+/// reopens it.
 const PROBES: usize = 2;
 
-/// Where a replica comes from.
+/// The source of a replica.
 pub struct Source {
-    /// What it is called in messages: a path.
+    /// Its name in messages: a path.
     pub name: String,
-    /// Opens it. Called at the beginning, and again when what was opened is gone for good, such as a network mount that was
-    /// mounted anew. May hang.
+    /// Opens the replica. Called at first, and again if the opened replica has gone away, for
+    /// example after its network file system was remounted. May hang.
     pub open: Box<dyn Fn() -> Result<Arc<dyn Layer>> + Send + Sync>,
 }
 
@@ -28,7 +29,7 @@ impl fmt::Debug for Source {
     }
 }
 
-/// One of the trees that are taken for the same.
+/// One copy of the tree.
 #[derive(Debug)]
 pub(crate) struct Replica {
     pub(crate) name: String,
@@ -36,26 +37,26 @@ pub(crate) struct Replica {
     isolate: Isolate,
     threads: usize,
     opened: RwLock<Option<Arc<Opened>>>,
-    /// Threads for probes, which must be free while all others are stuck.
+    /// Threads for probes; separate, so that probes are possible while all other threads are stuck.
     pub(crate) probes: Arc<Pool>,
-    /// A thread for comparisons, which nobody waits for.
-    pub(crate) aside: Arc<Pool>,
+    /// A thread for asynchronous comparisons.
+    pub(crate) comparisons: Arc<Pool>,
     pub(crate) stats: Stats,
-    /// Failures in a row that may have been the objects'.
-    doubts: AtomicU32,
+    /// Number of consecutive failures that may be due to the objects.
+    object_failures: AtomicU32,
 }
 
-/// So many failures in a row that may have been the objects' are the replica's.
-const DOUBTS: u32 = 3;
+/// Number of consecutive failures of objects after which the replica is to blame.
+const MAX_OBJECT_FAILURES: u32 = 3;
 
-/// A replica as it was opened.
+/// An opened replica.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// How often it was opened before: lower vnodes belong to one opening.
+    /// Number of earlier openings. Lower vnodes are valid for one opening.
     pub(crate) number: u32,
-    /// The layer and its root; `None` only while this is dropped.
+    /// The layer and its root; `None` only during drop.
     parts: Option<(Arc<dyn Layer>, Arc<dyn Vnode>)>,
-    /// The threads that call it; `None`: it can't hang, and whoever needs it calls it.
+    /// The thread pool for its calls; `None` if it can't hang and is called directly.
     pub(crate) pool: Option<Arc<Pool>>,
 }
 
@@ -64,27 +65,27 @@ impl Replica {
         Self {
             name: source.name.clone(),
             probes: Pool::new(format!("probe {}", source.name), PROBES),
-            aside: Pool::new(format!("compare {}", source.name), 1),
+            comparisons: Pool::new(format!("compare {}", source.name), 1),
             source: Arc::new(source),
             isolate,
             threads,
             opened: RwLock::new(None),
             stats: Stats::default(),
-            doubts: AtomicU32::new(0),
+            object_failures: AtomicU32::new(0),
         }
     }
 
-    /// As it was opened last, if it ever was.
+    /// Returns the current opening, if any.
     pub(crate) fn opened(&self) -> Option<Arc<Opened>> {
         self.opened.read().clone()
     }
 
-    /// Does an answer of that opening still say something of the replica?
+    /// Whether this is the number of the current opening.
     pub(crate) fn is_current(&self, number: u32) -> bool {
         self.opened.read().as_ref().is_some_and(|opened| opened.number == number)
     }
 
-    /// Asks whether it is there, and opens it (anew) if not. May hang.
+    /// Checks that the replica responds, and reopens it if not. May hang.
     pub(crate) fn probe(&self) -> Result<()> {
         let before = self.opened();
         if let Some(opened) = &before
@@ -95,7 +96,7 @@ impl Replica {
         self.open_anew(before.map_or(0, |opened| opened.number + 1))
     }
 
-    /// Opens it, whatever is open so far. May hang.
+    /// Opens the replica, in place of any current opening. May hang.
     pub(crate) fn open_anew(&self, number: u32) -> Result<()> {
         let layer = (self.source.open)()?;
         let isolated = match self.isolate {
@@ -111,21 +112,22 @@ impl Replica {
         if place.as_ref().is_none_or(|there| there.number < number) {
             let former = place.replace(Arc::new(opened));
             drop(place);
-            // May be the last that holds it: not under the lock.
+            // This may be the last reference, so drop it without the lock.
             drop(former);
         }
         Ok(())
     }
 
-    /// A failure that may be the object's. True: there were so many that it must be the replica.
-    pub(crate) fn doubt(&self) -> bool {
-        self.doubts.fetch_add(1, Ordering::Relaxed) + 1 >= DOUBTS
+    /// Records a failure that may be due to the object. Returns true if there were so many that the
+    /// replica is to blame.
+    pub(crate) fn record_object_failure(&self) -> bool {
+        self.object_failures.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_OBJECT_FAILURES
     }
 
-    /// Something succeeded.
-    pub(crate) fn trust(&self) {
-        if self.doubts.load(Ordering::Relaxed) != 0 {
-            self.doubts.store(0, Ordering::Relaxed);
+    /// Records a successful call.
+    pub(crate) fn record_success(&self) {
+        if self.object_failures.load(Ordering::Relaxed) != 0 {
+            self.object_failures.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -139,7 +141,8 @@ impl Opened {
         self.parts.as_ref().map(|(_, root)| root).ok_or(Errno::STALE)
     }
 
-    /// Asks for something that has to be fetched, and for something that has to be there.
+    /// Checks that the replica responds. statfs needs a round trip to the server; the attributes
+    /// prove that the root exists.
     fn is_there(&self) -> Result<()> {
         let cx = Cx::internal(0, 0);
         let root = self.root()?;
@@ -152,7 +155,7 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         if let Some(pool) = &self.pool {
-            // Closing it may hang, too.
+            // Closing it may hang, so it is left to a thread of the pool.
             pool.dispose(self.parts.take());
         }
     }

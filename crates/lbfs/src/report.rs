@@ -1,4 +1,4 @@
-//! How the replicas are, as the layer's command tells it.
+//! The command `lbfs.replicas`: the state of the replicas as JSON.
 
 use crate::node::Core;
 use serde::Serialize;
@@ -9,17 +9,17 @@ use vnode::{Command, Who};
 /// The layer's command.
 pub(crate) const REPLICAS: Command = Command {
     name: "lbfs.replicas",
-    help: "Answers as JSON how the replicas are: the state of each and since when, its share of the files, requests, \
-           failures, missed deadlines, stuck threads, time of a call; how many files differ. On any file or directory.",
+    help: "Returns the state of the replicas as JSON: for each, its state and the time in it, its share of the files, requests, \
+           failures, timeouts, stuck threads and latency; also the number of files that differ. Works on any file or directory.",
     who: Who::Anyone,
 };
 
 #[derive(Serialize)]
 struct All<'a> {
     policy: &'a str,
-    /// Files that differ between replicas, as far as was noticed.
+    /// Number of files that are known to differ.
     diverging: usize,
-    /// Objects that were compared.
+    /// Number of comparisons.
     compared: u64,
     replicas: Vec<One<'a>>,
 }
@@ -29,7 +29,7 @@ struct One<'a> {
     name: &'a str,
     state: &'a str,
     seconds_in_state: f64,
-    /// Its part of the files that it would get if it had never been away: 0 to 1.
+    /// Its share of new files relative to its full share: 0 to 1.
     share: f64,
     isolated: bool,
     requests: u64,
@@ -39,7 +39,7 @@ struct One<'a> {
     latency_us: f64,
 }
 
-/// The answer to [`REPLICAS`].
+/// Returns the reply to [`REPLICAS`].
 pub(crate) fn text(fs: &Core) -> String {
     let now = Instant::now();
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

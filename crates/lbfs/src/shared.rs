@@ -1,12 +1,12 @@
-//! What all vnodes of the layer share.
+//! The state that all vnodes of the layer share.
 
 use crate::chooser::Chooser;
 use crate::differences::Differences;
-use crate::gave_up::GaveUp;
+use crate::hard_links::HardLinks;
 use crate::health::{Board, Set, Times};
-use crate::links::Links;
 use crate::listing::Listings;
 use crate::options::{Options, Policy};
+use crate::recent_timeouts::RecentTimeouts;
 use crate::replica::Replica;
 use crate::table::Table;
 use core::fmt;
@@ -15,31 +15,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use vnode::{Attr, Finder};
 
-/// What all vnodes of the layer, of type `V`, share.
+/// The state that all vnodes, of type `V`, share.
 pub(crate) struct Shared<V> {
     pub(crate) options: Options,
     pub(crate) replicas: Box<[Replica]>,
     pub(crate) board: Board,
     pub(crate) chooser: Chooser,
-    /// Chooses any, whatever the policy is.
+    /// Selects at random, independently of the policy.
     any: Chooser,
     pub(crate) table: Table<V>,
-    pub(crate) links: Links,
+    pub(crate) links: HardLinks,
     pub(crate) listings: Listings,
     pub(crate) differences: Differences,
-    pub(crate) gave_up: GaveUp,
-    /// Finds objects by the numbers that listings show, those of paths.
+    pub(crate) recent_timeouts: RecentTimeouts,
+    /// Finds objects by the numbers in listings, which are those of paths.
     pub(crate) listed: Finder,
-    /// Finds objects by looking up every name: a file with several names has another number than its paths.
+    /// Finds objects by looking up every name, since the number of a hard-linked file is not that
+    /// of its paths.
     pub(crate) exact: Finder,
-    /// The attributes of the root when they were last seen.
+    /// The last known attributes of the root.
     pub(crate) root_attr: Mutex<Option<Attr>>,
     /// See [`vnode::StatFs::fsid`].
     pub(crate) fsid: u64,
 }
 
 impl<V> Shared<V> {
-    /// All replicas count as up.
+    /// Returns the shared state, with all replicas up.
     pub(crate) fn new(replicas: Box<[Replica]>, options: Options) -> Self {
         static NEXT_FSID: AtomicU64 = AtomicU64::new(0x6c62_6673_0000_0000);
         let times = Times { timeout: options.timeout, probe: options.probe, ramp: options.ramp };
@@ -49,10 +50,10 @@ impl<V> Shared<V> {
             chooser: Chooser::new(options.policy),
             any: Chooser::new(Policy::Random),
             table: Table::new(),
-            links: Links::default(),
+            links: HardLinks::default(),
             listings: Listings::default(),
             differences: Differences::default(),
-            gave_up: GaveUp::default(),
+            recent_timeouts: RecentTimeouts::default(),
             listed: Finder::new(),
             exact: Finder::exact(),
             root_attr: Mutex::new(None),
@@ -61,17 +62,17 @@ impl<V> Shared<V> {
         }
     }
 
-    /// The name of a replica, for messages.
+    /// Returns the name of a replica, for messages.
     pub(crate) fn name(&self, replica: usize) -> &str {
         self.replicas.get(replica).map_or("", |replica| &replica.name)
     }
 
-    /// Any replica of a set.
+    /// Selects a random replica of a set.
     pub(crate) fn any_of(&self, set: Set) -> Option<usize> {
         self.any.choose(set, 0, &self.replicas)
     }
 
-    /// Is there a replica that may hang, so that open files will have to move sooner or later?
+    /// Whether a replica may hang, so that open files may have to move.
     pub(crate) fn may_move(&self) -> bool {
         self.replicas.iter().any(|replica| replica.opened().is_none_or(|opened| opened.pool.is_some()))
     }
@@ -79,7 +80,7 @@ impl<V> Shared<V> {
 
 impl<V> Drop for Shared<V> {
     fn drop(&mut self) {
-        self.board.bell().close();
+        self.board.probe_signal().close();
     }
 }
 

@@ -1,31 +1,31 @@
 use core::time::Duration;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What was counted of one replica.
+/// The counters of one replica.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
-    /// Calls made.
+    /// Number of calls.
     pub(crate) requests: AtomicU64,
-    /// Calls that failed because of the replica, or of the object on it.
+    /// Number of calls that failed because of the replica or of the object on it.
     pub(crate) failures: AtomicU64,
-    /// Those of them that were not answered in time.
+    /// Number of failures by timeout.
     pub(crate) timeouts: AtomicU64,
-    /// Smoothed time of a look-up, an opening or the like, in nanoseconds; 0: none yet.
+    /// Smoothed latency of calls other than reads, in nanoseconds; 0 if unknown.
     latency: AtomicU64,
-    /// When it was last asked, on a clock that counts calls.
+    /// Logical time of the last call.
     pub(crate) last_used: AtomicU64,
 }
 
 impl Stats {
-    /// A call took so long. Each new value counts for an eighth.
+    /// Adds a latency sample to the moving average, with a weight of one eighth.
     pub(crate) fn took(&self, time: Duration) {
         let new = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1);
         let old = self.latency.load(Ordering::Relaxed);
-        // Two at the same time: one of them is lost, which harms nothing.
+        // Of two concurrent updates, one may be lost, which is harmless.
         self.latency.store(if old == 0 { new } else { old - old / 8 + new / 8 }.max(1), Ordering::Relaxed);
     }
 
-    /// Smoothed time of a call in nanoseconds; 0: not known.
+    /// Returns the smoothed latency in nanoseconds; 0 if unknown.
     pub(crate) fn latency(&self) -> u64 {
         self.latency.load(Ordering::Relaxed)
     }

@@ -5,11 +5,11 @@ use vnode::{NumberMap, SHARDS, shard_of};
 
 /// A vnode that a [`Table`] can hold.
 pub(crate) trait Identified {
-    /// What it is; it never changes.
+    /// Returns its identity, which never changes.
     fn identity(&self) -> Identity;
 }
 
-/// The live vnodes by path, so that a file stays with its replica, and keeps its number, for as long as it is known.
+/// The live vnodes by path. A live file keeps its replica and its number.
 #[derive(Debug)]
 pub(crate) struct Table<V> {
     shards: [Mutex<NumberMap<Weak<V>>>; SHARDS],
@@ -21,7 +21,7 @@ impl<V> Table<V> {
     }
 
     fn shard(&self, number: u64) -> MutexGuard<'_, NumberMap<Weak<V>>> {
-        // The index is always in range; the first shard stands in for what can't be.
+        // The index is always in range; the first shard is a fallback that avoids a panic.
         self.shards.get(shard_of(number)).unwrap_or(&self.shards[0]).lock()
     }
 
@@ -32,21 +32,21 @@ impl<V> Table<V> {
 }
 
 impl<V: Identified> Table<V> {
-    /// The vnode known of a path.
+    /// Returns the live vnode of a path.
     pub(crate) fn get(&self, path: PathKey) -> Option<Arc<V>> {
         let number = path.number();
         let node = self.shard(number).get(&number).and_then(Weak::upgrade);
         node.filter(|node| node.identity().path == path)
     }
 
-    /// The live vnode of a number, if it is that of its path.
+    /// Returns the live vnode with a number, if the number is that of its path.
     pub(crate) fn by_number(&self, number: u64) -> Option<Arc<V>> {
         let node = self.shard(number).get(&number).and_then(Weak::upgrade);
         node.filter(|node| node.identity().number == number)
     }
 
-    /// From now on `node` is what is known of its path. Answers what another thread has put there in the meantime, instead of
-    /// `former`, if it has; then that stays.
+    /// Inserts `node` as the live vnode of its path, in place of `former`. If another thread has
+    /// replaced `former` concurrently, returns that vnode instead and inserts nothing.
     pub(crate) fn insert(&self, node: &Arc<V>, former: Option<&Arc<V>>) -> Option<Arc<V>> {
         let new = node.identity();
         let number = new.path.number();
@@ -63,16 +63,16 @@ impl<V: Identified> Table<V> {
         }
         shard.insert(number, Arc::downgrade(node));
         drop(shard);
-        // May be the last that holds it, and dropping it takes the lock.
+        // This may be the last reference, and its drop takes the lock.
         drop(there);
         None
     }
 
-    /// Called when a vnode is dropped.
+    /// Removes a vnode. Called when it is dropped.
     pub(crate) fn forget(&self, node: &V) {
         let number = node.identity().path.number();
         let mut shard = self.shard(number);
-        // Not by address: see the vnode's Drop, which moves those above it.
+        // The address can't identify it, since the vnode's Drop moves its parents.
         if shard.get(&number).is_some_and(|weak| weak.strong_count() == 0) {
             shard.remove(&number);
             if shard.capacity() > 64 && shard.len() < shard.capacity() / 8 {

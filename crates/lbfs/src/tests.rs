@@ -18,7 +18,7 @@ fn find(dir: &Arc<dyn Vnode>, name: &[u8]) -> Entry {
 }
 
 #[test]
-fn what_nobody_holds_is_forgotten() {
+fn unreferenced_vnodes_are_removed_from_the_table() {
     let tree = MemFs::new();
     for i in 0..500u32 {
         tree.root().mknod(&CX, Name::new(i.to_string().as_bytes()).unwrap(), 0o100_644, 0).unwrap();
@@ -27,14 +27,14 @@ fn what_nobody_holds_is_forgotten() {
     let all: Vec<Entry> = (0..500u32).map(|i| find(&fs.root(), i.to_string().as_bytes())).collect();
     assert_eq!(fs.known(), 500);
     drop(all);
-    // Comparisons on the side may hold some for a moment.
+    // Asynchronous comparisons may hold some for a moment.
     while fs.known() > 0 {
         std::thread::yield_now();
     }
 }
 
 #[test]
-fn a_deep_tree_is_walked_and_forgotten() {
+fn a_deep_tree_is_dropped_without_recursion() {
     const DEPTH: usize = 20_000;
     let tree = MemFs::new();
     let name = Name::new(b"d").unwrap();

@@ -1,7 +1,7 @@
 use vnode::Attr;
 
-/// What must be the same on all replicas of a file: size, and time of the last change in seconds. Copies made by rsync(1) or
-/// tar(1) keep these.
+/// Version of a file: size and modification time in seconds, which must be the same on all
+/// replicas. rsync(1) and tar(1) preserve both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) size: u64,

@@ -8,12 +8,12 @@ use vnode::{
     refuse,
 };
 
-/// What an ioctl may ask without changing anything: `FS_IOC_GETFLAGS`, `FS_IOC_FSGETXATTR`, `FS_IOC_GETVERSION`.
-const ASKING: [u32; 3] = [0x8008_6601, 0x801c_581f, 0x8008_7601];
-/// What changes: `FS_IOC_SETFLAGS`, `FS_IOC_FSSETXATTR`, `FS_IOC_SETVERSION`.
+/// The ioctls that only read: `FS_IOC_GETFLAGS`, `FS_IOC_FSGETXATTR`, `FS_IOC_GETVERSION`.
+const READING: [u32; 3] = [0x8008_6601, 0x801c_581f, 0x8008_7601];
+/// The ioctls that change something: `FS_IOC_SETFLAGS`, `FS_IOC_FSSETXATTR`, `FS_IOC_SETVERSION`.
 const CHANGING: [u32; 3] = [0x4008_6602, 0x401c_5820, 0x4008_7602];
 
-/// An answer of a replica that fills `out`; where `out` is empty, its length.
+/// Copies a value from a replica to `out`; returns only its length if `out` is empty.
 fn fill((len, bytes): (usize, Vec<u8>), out: &mut [u8]) -> Result<usize> {
     if !out.is_empty() {
         out.get_mut(..len).ok_or(Errno::RANGE)?.copy_from_slice(bytes.get(..len).ok_or(Errno::IO)?);
@@ -21,7 +21,7 @@ fn fill((len, bytes): (usize, Vec<u8>), out: &mut [u8]) -> Result<usize> {
     Ok(len)
 }
 
-/// Each operation is in the file of its concept; all that would change something is refused.
+/// Each operation is in the file of its concept; operations that change something are refused.
 impl Vnode for Node {
     refuse!(Errno::ROFS => setattr, create, tmpfile, mknod, mkdir, symlink, link, unlink, rmdir, rename);
     refuse!(Errno::ROFS => setxattr, removexattr);
@@ -35,7 +35,8 @@ impl Vnode for Node {
     }
 
     fn generation(&self) -> u32 {
-        // Numbers are made of paths and of what lies there: another object has another one.
+        // Numbers are not reused: a replaced object gets another number while the old one is in
+        // use.
         0
     }
 
@@ -49,7 +50,8 @@ impl Vnode for Node {
                 self.saw(&attr);
                 Ok(self.present(attr))
             }
-            // Whoever asks how the replicas are comes by the root's attributes, also when none is there.
+            // Return the last known attributes of the root if no replica is up, so that
+            // lbfs.replicas remains usable.
             Err(errno) if self.is_root() && blame(errno) != Blame::Nobody => {
                 self.fs.root_attr.lock().map(|attr| self.present(attr)).ok_or(errno)
             }
@@ -62,7 +64,7 @@ impl Vnode for Node {
     }
 
     fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
-        self.tell_names(cx, sink)
+        self.emit_names(cx, sink)
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
@@ -77,7 +79,7 @@ impl Vnode for Node {
     }
 
     fn listing_stamp(&self, _cx: &Cx<'_>) -> Option<u64> {
-        // Each replica has its own time of change.
+        // Change times differ between replicas.
         None
     }
 
@@ -122,7 +124,7 @@ impl Vnode for Node {
         if CHANGING.contains(&cmd) {
             return Err(Errno::ROFS);
         }
-        if !ASKING.contains(&cmd) {
+        if !READING.contains(&cmd) {
             return Err(Errno::NOTTY);
         }
         let (input, room): (Arc<[u8]>, _) = (input.into(), out.len());

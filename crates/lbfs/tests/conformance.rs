@@ -1,16 +1,17 @@
-//! A tree of every kind of object looks through the layer as it is, whichever replica answers, and while one fails at any call.
+//! The layer shows the replicas' tree unchanged, for every type of object, from every replica, and
+//! if a replica fails at any call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use common::{CX, Mood, Replicas, quick, until};
+use common::{Behaviour, CX, Replicas, quick, until};
 use lbfs::{Isolate, LbFs, Options, Policy};
 use memfs::{Count, Dump, Fault, Faults, MemFs, MemOptions, Plan};
 use std::collections::HashSet;
 use std::sync::Arc;
 use vnode::{Attr, Errno, Layer, Vnode};
 
-/// What many random operations have left.
+/// Returns a tree that random operations created.
 fn grown(seed: u64) -> Arc<MemFs> {
     let (tree, twin) = (MemFs::new(), MemFs::new());
     conformance::random::compare(seed, 1500, &*tree, &*twin);
@@ -28,7 +29,7 @@ fn dump(fs: &LbFs) -> Dump {
 }
 
 #[test]
-fn the_tree_is_the_replicas_tree() {
+fn the_layer_shows_the_replicas_tree() {
     for seed in 1..5 {
         let tree = grown(seed);
         let wanted = tree.dump().without_ids();
@@ -44,19 +45,20 @@ fn the_tree_is_the_replicas_tree() {
 fn the_tree_is_the_same_while_one_replica_fails() {
     let tree = grown(7);
     let wanted = tree.dump().without_ids();
-    for mood in [Mood::Fails(Errno::IO), Mood::Fails(Errno::NOTCONN), Mood::Hangs] {
+    for behaviour in [Behaviour::Fails(Errno::IO), Behaviour::Fails(Errno::NOTCONN), Behaviour::Hangs] {
         for bad in 0..3 {
             let replicas = replicas_of(&tree, true);
             let fs = replicas.mount(quick());
-            replicas.gates[bad].set(mood);
-            assert_eq!(dump(&fs).differences(&wanted), "", "{mood:?} of {bad}");
+            replicas.gates[bad].set(behaviour);
+            assert_eq!(dump(&fs).differences(&wanted), "", "{behaviour:?} of {bad}");
         }
     }
 }
 
-/// The k-th call of one replica fails, or all from then on, for every k: nobody sees it.
+/// For every k, the k-th call of one replica fails, or all calls from the k-th on. Callers must not
+/// notice.
 #[test]
-fn a_failure_at_any_call_is_not_seen() {
+fn a_failure_at_any_call_is_hidden() {
     let tree = MemFs::with(MemOptions::default(), &Faults::new());
     conformance::random::compare(11, 800, &*tree, &*MemFs::new());
     let wanted = tree.dump().without_ids();
@@ -85,7 +87,7 @@ fn a_failure_at_any_call_is_not_seen() {
     }
 }
 
-/// Numbers are unique, but for names of one file, and those of listings are those of attributes.
+/// Numbers are unique except for hard links, and listings agree with attributes.
 #[test]
 fn numbers_are_unique_and_agree() {
     let tree = grown(3);
@@ -113,14 +115,14 @@ fn check_listings(dir: &Arc<dyn Vnode>) {
         true
     })
     .unwrap();
-    // While they are known, listings have their numbers.
+    // While objects are live, listings have their numbers.
     let mut again = found.iter().map(|entry| entry.attr.ino);
     dir.readdir(&CX, 0, &mut |entry| again.next() == Some(entry.ino)).unwrap();
     assert_eq!(again.next(), None);
     found.iter().filter(|entry| entry.vnode.kind() == vnode::Kind::Directory).for_each(|e| check_listings(&e.vnode));
 }
 
-/// What must not depend on the replica.
+/// Returns the attributes that must not depend on the replica.
 fn lasting(attr: Attr) -> (u64, u64, vnode::Time, u32, u32, u32, u32, Option<vnode::Time>) {
     (attr.ino, attr.size, attr.mtime, attr.mode, attr.uid, attr.gid, attr.nlink, attr.btime)
 }
@@ -139,16 +141,16 @@ fn attributes_do_not_depend_on_the_replica() {
         .unwrap();
     assert!(!entries.is_empty());
     for away in 0..3 {
-        replicas.gates[away].set(Mood::Fails(Errno::NOTCONN));
+        replicas.gates[away].set(Behaviour::Fails(Errno::NOTCONN));
         for entry in &entries {
             assert_eq!(lasting(entry.vnode.getattr(&CX).unwrap()), lasting(entry.attr));
         }
-        replicas.gates[away].set(Mood::Well);
+        replicas.gates[away].set(Behaviour::Well);
         until("it is back", || common::states(&fs)[away] == "up");
     }
 }
 
-/// By number, also on another server, and when another replica answers.
+/// Objects are found by number, even in a new layer and on another replica.
 #[test]
 fn objects_are_found_by_number() {
     for seed in 1..4 {
@@ -163,8 +165,8 @@ fn objects_are_found_by_number() {
         assert!(handles.count() > 20, "seed {seed}");
         let fs = replicas.mount(quick());
         handles.check(&*fs);
-        replicas.gates[1].set(Mood::Fails(Errno::NOTCONN));
-        replicas.gates[2].set(Mood::Fails(Errno::NOTCONN));
+        replicas.gates[1].set(Behaviour::Fails(Errno::NOTCONN));
+        replicas.gates[2].set(Behaviour::Fails(Errno::NOTCONN));
         handles.check(&*fs);
         for made_up in [2, 1 << 63 | 5, u64::MAX] {
             assert_eq!(fs.vnode(&CX, made_up).map(drop), Err(Errno::STALE));

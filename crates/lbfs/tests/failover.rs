@@ -1,9 +1,9 @@
-//! Replicas that fail, hang, come back and differ.
+//! Replicas that fail, hang, recover and differ.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use common::{CX, Mood, Replicas, name, quick, read, states, statistics, until, walk};
+use common::{Behaviour, CX, Replicas, name, quick, read, states, statistics, until, walk};
 use lbfs::{LbFs, MakeError, Options, Policy};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use vnode::{Call, Cx, Errno, Layer, OpenFlags, Processes, RenameFlags, SetAttr, 
 
 const FILES: usize = 60;
 
-/// Directories with files whose bytes are their names.
+/// Creates directories with files; the content of a file is its name.
 fn tree(root: &Arc<dyn Vnode>) {
     for dir in ["a", "b"] {
         let dir = root.mkdir(&CX, name(dir), 0o755).unwrap().vnode;
@@ -30,8 +30,8 @@ fn replicas(count: usize, may_hang: bool) -> Replicas {
     Replicas::new(count, may_hang, tree)
 }
 
-/// Everything can be read.
-fn all_is_there(fs: &LbFs) {
+/// Asserts that all files can be read.
+fn assert_all_readable(fs: &LbFs) {
     for i in 0..FILES {
         assert_eq!(read(fs, &format!("a/f{i}")).unwrap(), format!("file {i}").as_bytes());
     }
@@ -53,12 +53,12 @@ fn counter(fs: &LbFs, replica: usize, which: &str) -> u64 {
 }
 
 #[test]
-fn both_kinds_of_replicas_are_read_and_share_the_files() {
+fn isolated_and_direct_replicas_share_the_files() {
     for may_hang in [false, true] {
         let replicas = replicas(3, may_hang);
         let fs = replicas.mount(quick());
         assert_eq!(fs.properties().may_hang, may_hang);
-        all_is_there(&fs);
+        assert_all_readable(&fs);
         for i in 0..3 {
             assert!(counter(&fs, i, "requests") > 10);
             assert_eq!(counter(&fs, i, "failures"), 0);
@@ -68,50 +68,50 @@ fn both_kinds_of_replicas_are_read_and_share_the_files() {
 }
 
 #[test]
-fn every_error_of_a_replica_is_hidden_at_every_call() {
+fn replica_errors_are_hidden_at_every_call() {
     let errnos = [Errno::IO, Errno::STALE, Errno::NOTCONN, Errno::TIMEDOUT, Errno::HOSTDOWN, Errno::CONNABORTED];
     for may_hang in [false, true] {
         for errno in errnos {
             let replicas = replicas(2, may_hang);
             let fs = replicas.mount(quick());
-            // Files that are open, known and unknown when it begins.
+            // One file is open, one is live and one is unknown when the failures begin.
             let open: Vec<_> = (0..6).map(|i| walk(&fs, &format!("a/f{i}")).unwrap()).collect();
             let open: Vec<_> = open.iter().map(|e| e.vnode.open(&CX, OpenFlags::RDONLY).unwrap()).collect();
-            replicas.gates[1].set(Mood::Fails(errno));
+            replicas.gates[1].set(Behaviour::Fails(errno));
             for (i, file) in open.iter().enumerate() {
                 let mut out = [0; 64];
                 assert_eq!(file.read(&CX, &mut out, 5), Ok(format!("file {i}").len() - 5), "{errno}");
             }
-            all_is_there(&fs);
+            assert_all_readable(&fs);
             assert!(counter(&fs, 1, "failures") > 0, "{errno}");
         }
     }
 }
 
 #[test]
-fn answers_are_no_failures() {
+fn ordinary_errors_are_not_failures_of_the_replica() {
     let replicas = replicas(2, false);
     let fs = replicas.mount(quick());
     let file = walk(&fs, "a/f0").unwrap().vnode;
-    replicas.all(Mood::Fails(Errno::ACCESS));
+    replicas.all(Behaviour::Fails(Errno::ACCESS));
     assert_eq!(file.getattr(&CX), Err(Errno::ACCESS));
-    replicas.all(Mood::Well);
+    replicas.all(Behaviour::Well);
     assert_eq!(file.getxattr(&CX, b"user.none", &mut []), Err(Errno::NODATA));
     assert_eq!((counter(&fs, 0, "failures"), counter(&fs, 1, "failures")), (0, 0));
     assert_eq!(states(&fs), ["up"; 2]);
 }
 
 #[test]
-fn one_bad_file_does_not_condemn_its_replica() {
+fn one_bad_file_does_not_make_its_replica_suspect() {
     let replicas = replicas(2, false);
     let fs = replicas.mount(quick());
     let file = walk(&fs, "a/f0").unwrap().vnode;
     for gate in &replicas.gates {
-        gate.set(Mood::Fails(Errno::IO));
+        gate.set(Behaviour::Fails(Errno::IO));
         let other = replicas.gates.iter().find(|other| !Arc::ptr_eq(other, gate)).unwrap();
-        other.set(Mood::Well);
+        other.set(Behaviour::Well);
         assert!(file.getattr(&CX).is_ok());
-        replicas.all(Mood::Well);
+        replicas.all(Behaviour::Well);
         assert!(file.getattr(&CX).is_ok());
     }
     assert_eq!(states(&fs), ["up"; 2]);
@@ -129,13 +129,13 @@ fn a_file_stays_with_its_replica() {
         assert!(Arc::ptr_eq(&same, &file));
     }
     let after: Vec<u64> = replicas.gates.iter().map(|gate| gate.calls()).collect();
-    // The look-ups of the directory and in it are spread, the file's own operations are not.
+    // Lookups are distributed, but operations on the file are not.
     let added: Vec<u64> = after.iter().zip(&before).map(|(a, b)| a - b).collect();
     assert!(added.iter().any(|n| *n >= 100), "{added:?}");
 }
 
 #[test]
-fn by_hash_each_mount_chooses_the_same() {
+fn hash_selects_the_same_replica_in_each_mount() {
     let replicas = replicas(3, false);
     let options = Options { policy: Policy::Hash, ..quick() };
     let who = |fs: &LbFs, i: usize| {
@@ -148,26 +148,26 @@ fn by_hash_each_mount_chooses_the_same() {
     let homes: Vec<usize> = (0..FILES).map(|i| who(&first, i)).collect();
     assert_eq!(homes, (0..FILES).map(|i| who(&second, i)).collect::<Vec<_>>());
     assert_eq!(homes.iter().collect::<HashSet<_>>().len(), 3);
-    // Only the files of the one that is away go elsewhere, and they come home.
-    replicas.gates[0].set(Mood::Fails(Errno::NOTCONN));
+    // Only the files of the failed replica move, and they return after its recovery.
+    replicas.gates[0].set(Behaviour::Fails(Errno::NOTCONN));
     for (i, home) in homes.iter().enumerate() {
         let now = who(&first, i);
         assert!(now == *home || *home == 0);
     }
-    replicas.gates[0].set(Mood::Well);
+    replicas.gates[0].set(Behaviour::Well);
     until("the replica is back", || states(&first)[0] == "up");
     assert_eq!(homes, (0..FILES).map(|i| who(&first, i)).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_replica_that_hangs_stalls_nobody() {
+fn a_hanging_replica_delays_each_caller_at_most_once() {
     let replicas = replicas(2, true);
     let options = Options { threads: 4, ..quick() };
     let fs = replicas.mount(options);
-    all_is_there(&fs);
+    assert_all_readable(&fs);
     let files: Vec<_> = (0..20).map(|i| walk(&fs, &format!("a/f{i}")).unwrap().vnode).collect();
     let open: Vec<_> = files.iter().map(|file| file.open(&CX, OpenFlags::RDONLY).unwrap()).collect();
-    replicas.gates[0].set(Mood::Hangs);
+    replicas.gates[0].set(Behaviour::Hangs);
     let began = Instant::now();
     std::thread::scope(|scope| {
         for (i, file) in open.iter().enumerate() {
@@ -178,47 +178,47 @@ fn a_replica_that_hangs_stalls_nobody() {
             });
         }
     });
-    // Each waited for the deadline at most once.
+    // Each caller waited for the deadline at most once.
     assert!(began.elapsed() < options.timeout * 5, "{:?}", began.elapsed());
-    // From then on nothing is sent there but probes, and nothing waits.
+    // From now on the replica receives only probes, and no caller waits.
     let (timeouts, calls) = (counter(&fs, 0, "timeouts"), replicas.gates[0].calls());
     for _ in 0..10 {
-        all_is_there(&fs);
+        assert_all_readable(&fs);
     }
     assert_eq!(counter(&fs, 0, "timeouts"), timeouts);
     assert!(replicas.gates[0].calls() - calls < 6);
     assert!(counter(&fs, 0, "stuck_threads") >= 1 && counter(&fs, 0, "timeouts") >= 1);
-    // It answers again: its threads come back, and so does it.
-    replicas.gates[0].set(Mood::Well);
+    // It responds again: its threads return, and it recovers.
+    replicas.gates[0].set(Behaviour::Well);
     until("the replica is back", || states(&fs) == ["up"; 2] && counter(&fs, 0, "stuck_threads") == 0);
     let calls = replicas.gates[0].calls();
     drop((files, open));
-    all_is_there(&fs);
+    assert_all_readable(&fs);
     assert!(replicas.gates[0].calls() > calls + 50);
 }
 
 #[test]
-fn the_layer_goes_away_while_a_replica_hangs() {
+fn the_layer_can_be_dropped_while_a_replica_hangs() {
     let replicas = replicas(2, true);
     let fs = replicas.mount(quick());
     let open: Vec<_> =
         (0..8).map(|i| walk(&fs, &format!("a/f{i}")).unwrap().vnode.open(&CX, OpenFlags::RDONLY)).collect();
-    replicas.gates[1].set(Mood::Hangs);
+    replicas.gates[1].set(Behaviour::Hangs);
     for file in open.iter().flatten() {
         file.read(&CX, &mut [0; 9], 0).unwrap();
     }
     let began = Instant::now();
-    // Closing files there hangs as well.
+    // Closing files on it hangs, too.
     drop(open);
     drop(fs);
     assert!(began.elapsed() < quick().timeout, "{:?}", began.elapsed());
-    replicas.gates[1].set(Mood::Well);
+    replicas.gates[1].set(Behaviour::Well);
     until("all files are closed", || replicas.gates.iter().all(|gate| gate.opened.load(Ordering::SeqCst) == 0));
 }
 
 type Operation = fn(&Held) -> Result<(), Errno>;
 
-/// What was found while all was well.
+/// The vnodes that were looked up before the failure.
 struct Held {
     dir: Arc<dyn Vnode>,
     file: Arc<dyn Vnode>,
@@ -226,7 +226,7 @@ struct Held {
     open: Arc<dyn vnode::OpenFile>,
 }
 
-/// A caller that the kernel would name.
+/// Returns the context of a caller with a process ID.
 const CALLER: Cx<'static> = {
     static NEVER: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
     Cx::new(0, 0, 77, 0, true, &NEVER)
@@ -249,7 +249,8 @@ const OPERATIONS: [(&str, Operation); 11] = [
     ("statfs", |held| held.dir.statfs(&CALLER).map(|_| ())),
 ];
 
-/// The deadline is one for the whole operation, whatever it takes: with one replica that hangs there is an answer before it, with none an error.
+/// One deadline applies to all steps of an operation. If one replica hangs, the operation succeeds
+/// before the deadline; if all hang, it fails at the deadline.
 #[test]
 fn an_operation_has_one_deadline() {
     for (what, operation) in OPERATIONS {
@@ -265,7 +266,7 @@ fn an_operation_has_one_deadline() {
                 open: file.open(&CX, OpenFlags::RDONLY).unwrap(),
                 file,
             };
-            hanging.iter().for_each(|&replica| replicas.gates[replica].set(Mood::Hangs));
+            hanging.iter().for_each(|&replica| replicas.gates[replica].set(Behaviour::Hangs));
             let began = Instant::now();
             let answer = operation(&held);
             let took = began.elapsed();
@@ -274,29 +275,30 @@ fn an_operation_has_one_deadline() {
             assert!(took < options.timeout * 5 / 4, "{what}, hanging: {hanging:?}: {took:?}");
             if answer.is_err() {
                 assert!(took >= options.timeout * 9 / 10, "{what}: {took:?}");
-                // The kernel looks a second time in the same system call; a program that tries again waits again.
+                // The kernel's repeated request fails at once; a retry by the program waits again.
                 let began = Instant::now();
                 assert_eq!(operation(&held), Err(Errno::TIMEDOUT), "{what} again");
                 assert!(began.elapsed() < options.timeout / 4, "{what} again: {:?}", began.elapsed());
             }
-            replicas.all(Mood::Well);
+            replicas.all(Behaviour::Well);
         }
     }
 }
 
 #[test]
-fn all_go_down_and_come_back() {
-    for (may_hang, mood) in [(false, Mood::Fails(Errno::NOTCONN)), (true, Mood::Fails(Errno::IO)), (true, Mood::Hangs)]
+fn all_replicas_fail_and_recover() {
+    for (may_hang, behaviour) in
+        [(false, Behaviour::Fails(Errno::NOTCONN)), (true, Behaviour::Fails(Errno::IO)), (true, Behaviour::Hangs)]
     {
         let replicas = replicas(2, may_hang);
         let fs = replicas.mount(quick());
         let file = walk(&fs, "a/f7").unwrap().vnode.open(&CX, OpenFlags::RDONLY).unwrap();
         let perm = fs.root().getattr(&CX).unwrap().perm();
-        replicas.all(mood);
+        replicas.all(behaviour);
         let began = Instant::now();
-        // Errors that may be the file's take some tries to be the replica's.
+        // Errors that may be due to the file must repeat before the replica is to blame.
         for _ in 0..4 {
-            assert!(file.read(&CX, &mut [0; 9], 0).is_err(), "{mood:?}");
+            assert!(file.read(&CX, &mut [0; 9], 0).is_err(), "{behaviour:?}");
         }
         assert!(began.elapsed() < quick().timeout * 20, "{:?}", began.elapsed());
         until("both are down", || states(&fs) == ["down"; 2]);
@@ -304,9 +306,9 @@ fn all_go_down_and_come_back() {
         assert!(walk(&fs, "a/f9").is_err());
         let waited = began.elapsed();
         assert!(waited > quick().timeout / 2 && waited < quick().timeout * 3, "{waited:?}");
-        // The root is as it was last seen, so that one can ask it how the replicas are.
-        assert_eq!(fs.root().getattr(&CX).map(|attr| attr.perm()), Ok(perm), "{mood:?}");
-        // Who asks while they are away waits for them, as long as the deadline is.
+        // The root's last known attributes are returned, so that lbfs.replicas remains usable.
+        assert_eq!(fs.root().getattr(&CX).map(|attr| attr.perm()), Ok(perm), "{behaviour:?}");
+        // Operations wait for a recovery until the deadline.
         let waiting = std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
                 loop {
@@ -316,23 +318,23 @@ fn all_go_down_and_come_back() {
                     }
                 }
             });
-            replicas.all(Mood::Well);
+            replicas.all(Behaviour::Well);
             waiting.join().unwrap()
         });
         assert_eq!(waiting, b"file 9");
         let mut out = [0; 9];
-        assert_eq!(file.read(&CX, &mut out, 0), Ok(6), "the file that was open all the time: {mood:?}");
+        assert_eq!(file.read(&CX, &mut out, 0), Ok(6), "the file that was open all the time: {behaviour:?}");
         until("both are back", || states(&fs) == ["up"; 2]);
-        all_is_there(&fs);
+        assert_all_readable(&fs);
     }
 }
 
 #[test]
-fn what_was_mounted_anew_is_opened_anew() {
+fn a_remounted_replica_is_reopened() {
     let replicas = replicas(2, true);
     let mut sources = replicas.sources();
     sources.truncate(1);
-    // Each opening is behind a gate of its own, as each mount of a network file system is.
+    // Each opening has a separate gate, like each mount of a network file system.
     let gates: Arc<[Arc<common::Gate>; 2]> = Arc::default();
     let (tree, count) = (Arc::clone(&replicas.trees[0]), Arc::new(AtomicUsize::new(0)));
     let (opened, behind) = (Arc::clone(&count), Arc::clone(&gates));
@@ -341,54 +343,54 @@ fn what_was_mounted_anew_is_opened_anew() {
         Ok(Arc::new(common::Shaky { lower: tree.calm(), gate, may_hang: true }))
     });
     let fs = LbFs::new(sources, quick()).unwrap();
-    all_is_there(&fs);
+    assert_all_readable(&fs);
     let file = walk(&fs, "a/f0").unwrap().vnode;
     let open = file.open(&CX, OpenFlags::RDONLY).unwrap();
-    gates[0].set(Mood::Fails(Errno::NOTCONN));
+    gates[0].set(Behaviour::Fails(Errno::NOTCONN));
     let _noticed = file.getattr(&CX);
     until("it is back", || count.load(Ordering::SeqCst) == 2 && states(&fs)[0] == "up");
     let calls = gates[1].calls();
-    all_is_there(&fs);
+    assert_all_readable(&fs);
     assert!(gates[1].calls() > calls + 10);
     assert!(file.getattr(&CX).is_ok());
-    // What was open before is opened there, too.
+    // Files that were open are reopened there.
     assert_eq!(open.read(&CX, &mut [0; 9], 0), Ok(6));
 }
 
 #[test]
-fn a_replica_that_is_away_at_the_beginning_is_taken_in_later() {
-    for mood in [Mood::Fails(Errno::NOTCONN), Mood::Hangs] {
+fn a_replica_that_is_unreachable_at_first_joins_later() {
+    for behaviour in [Behaviour::Fails(Errno::NOTCONN), Behaviour::Hangs] {
         let replicas = replicas(3, true);
-        replicas.gates[1].set(mood);
+        replicas.gates[1].set(behaviour);
         let fs = replicas.mount(quick());
-        all_is_there(&fs);
+        assert_all_readable(&fs);
         assert_ne!(states(&fs)[1], "up");
-        replicas.gates[1].set(Mood::Well);
+        replicas.gates[1].set(Behaviour::Well);
         until("it is there", || states(&fs)[1] == "up");
-        all_is_there(&fs);
+        assert_all_readable(&fs);
         assert!(counter(&fs, 1, "requests") > 10);
     }
 }
 
 #[test]
-fn without_any_replica_there_is_no_layer() {
+fn creation_fails_without_a_usable_replica() {
     assert_eq!(LbFs::new(Vec::new(), quick()).err(), Some(MakeError::Count(0)));
     let replicas = replicas(2, true);
-    replicas.gates[0].set(Mood::Fails(Errno::NOTCONN));
-    replicas.gates[1].set(Mood::Hangs);
+    replicas.gates[0].set(Behaviour::Fails(Errno::NOTCONN));
+    replicas.gates[1].set(Behaviour::Hangs);
     let why = LbFs::new(replicas.sources(), quick()).unwrap_err();
     assert_eq!(why, MakeError::NoneOpens(vec![("r0".into(), Errno::NOTCONN), ("r1".into(), Errno::TIMEDOUT)]));
     assert!(why.to_string().contains("r1"));
-    // Nor with one that is named wrongly.
-    replicas.all(Mood::Well);
-    replicas.gates[1].set(Mood::Fails(Errno::NOENT));
+    // A permanent error of one replica is fatal, too.
+    replicas.all(Behaviour::Well);
+    replicas.gates[1].set(Behaviour::Fails(Errno::NOENT));
     let why = LbFs::new(replicas.sources(), quick()).unwrap_err();
     assert_eq!(why, MakeError::Wrong("r1".into(), Errno::NOENT));
 }
 
 #[test]
 fn numbers_are_the_same_on_all_replicas_and_over_mounts() {
-    // The same tree, made in another order, so that the replicas number it otherwise.
+    // The same tree, created in another order, so that its inode numbers differ.
     let mut replicas = replicas(1, false);
     let other = memfs::MemFs::new();
     other.root().mkdir(&CX, name("zzz"), 0o755).unwrap();
@@ -408,22 +410,22 @@ fn numbers_are_the_same_on_all_replicas_and_over_mounts() {
     let all = numbers(&fs);
     assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
     for away in 0..2 {
-        replicas.gates[away].set(Mood::Fails(Errno::NOTCONN));
+        replicas.gates[away].set(Behaviour::Fails(Errno::NOTCONN));
         assert_eq!(numbers(&fs), all);
         assert_eq!(numbers(&replicas.mount(quick())), all);
-        // Listings show them, too.
+        // Listings have the same numbers.
         let dir = walk(&fs, "a").unwrap().vnode;
         dir.readdir(&CX, 0, &mut |entry| {
             assert_eq!(entry.ino, dir.lookup(&CX, entry.name).unwrap().unwrap().vnode.id());
             true
         })
         .unwrap();
-        replicas.gates[away].set(Mood::Well);
+        replicas.gates[away].set(Behaviour::Well);
         until("it is back", || states(&fs)[away] == "up");
     }
 }
 
-/// As [`tree`], in another order.
+/// Creates the same tree as [`tree`], in another order.
 fn tree_again(root: &Arc<dyn Vnode>, b: &Arc<dyn Vnode>) {
     let a = root.mkdir(&CX, name("a"), 0o755).unwrap().vnode;
     for dir in [b, &a] {
@@ -437,7 +439,7 @@ fn tree_again(root: &Arc<dyn Vnode>, b: &Arc<dyn Vnode>) {
 }
 
 #[test]
-fn a_file_with_several_names_is_one() {
+fn hard_links_are_one_object() {
     let replicas = Replicas::new(2, false, |root| {
         tree(root);
         let a = root.lookup(&CX, name("a")).unwrap().unwrap().vnode;
@@ -448,11 +450,11 @@ fn a_file_with_several_names_is_one() {
     let (one, other) = (walk(&fs, "a/f1").unwrap(), walk(&fs, "second name").unwrap());
     assert_eq!((one.vnode.id(), one.attr.nlink), (other.vnode.id(), 2));
     assert_ne!(one.vnode.id(), walk(&fs, "a/f2").unwrap().vnode.id());
-    // It stays so while the first replica, which knows, is away.
-    replicas.gates[0].set(Mood::Fails(Errno::NOTCONN));
+    // This remains true while the first replica, which determines the number, is down.
+    replicas.gates[0].set(Behaviour::Fails(Errno::NOTCONN));
     assert_eq!(walk(&fs, "a/f1").unwrap().attr.ino, one.attr.ino);
     assert_eq!(walk(&fs, "second name").unwrap().attr.ino, one.attr.ino);
-    replicas.gates[0].set(Mood::Well);
+    replicas.gates[0].set(Behaviour::Well);
     let again = replicas.mount(quick());
     for _ in 0..4 {
         assert_eq!(walk(&again, "a/f1").unwrap().attr.ino, one.attr.ino);
@@ -460,7 +462,7 @@ fn a_file_with_several_names_is_one() {
 }
 
 #[test]
-fn listings_go_on_on_another_replica() {
+fn listings_continue_on_another_replica() {
     let replicas = replicas(2, false);
     let fs = replicas.mount(quick());
     let dir = walk(&fs, "a").unwrap().vnode;
@@ -480,9 +482,9 @@ fn listings_go_on_on_another_replica() {
         if seen.len() == before {
             break;
         }
-        // The other one fails, and the listing that was begun is not kept for ever either.
-        replicas.gates[turn % 2].set(Mood::Fails(Errno::NOTCONN));
-        replicas.gates[(turn + 1) % 2].set(Mood::Well);
+        // The other replica fails, and the cached listing is evicted.
+        replicas.gates[turn % 2].set(Behaviour::Fails(Errno::NOTCONN));
+        replicas.gates[(turn + 1) % 2].set(Behaviour::Well);
         turn += 1;
         until("one is up", || states(&fs)[turn % 2] == "up");
         for i in 0..70 {
@@ -502,22 +504,23 @@ fn an_open_file_does_not_move_to_another_version() {
     let fs = replicas.mount(quick());
     let found = walk(&fs, "a/f3").unwrap();
     let file = found.vnode.open(&CX, OpenFlags::RDONLY).unwrap();
-    // Changed on both, in the same way; then the one that it is open on fails.
+    // The file changes on both replicas in the same way; then the replica on which it is open
+    // fails.
     for tree in &replicas.trees {
         let vnode = tree.root().lookup(&CX, name("a")).unwrap().unwrap().vnode;
         let vnode = vnode.lookup(&CX, name("f3")).unwrap().unwrap().vnode;
         vnode.open(&CX, OpenFlags::RDWR).unwrap().write(&CX, b"longer than before", 0).unwrap();
     }
     let home = (0..2).find(|i| replicas.gates[*i].opened.load(Ordering::SeqCst) > 0).unwrap();
-    replicas.gates[home].set(Mood::Fails(Errno::NOTCONN));
+    replicas.gates[home].set(Behaviour::Fails(Errno::NOTCONN));
     assert_eq!(file.read(&CX, &mut [0; 9], 0), Err(Errno::NOTCONN));
     assert_eq!(statistics(&fs)["diverging"], 1);
-    // Whoever opens it now gets the new one.
+    // A new open returns the new version.
     assert_eq!(read(&fs, "a/f3").unwrap(), b"longer than before");
 }
 
 #[test]
-fn what_replaced_a_file_in_use_is_another_file() {
+fn a_replacement_of_a_file_in_use_gets_another_number() {
     let replicas = replicas(2, false);
     let fs = replicas.mount(quick());
     let before = walk(&fs, "a/f3").unwrap();
@@ -533,7 +536,7 @@ fn what_replaced_a_file_in_use_is_another_file() {
     assert_eq!(read(&fs, "a/f3").unwrap(), b"something else");
     let mut out = [0; 64];
     assert_eq!((open.read(&CX, &mut out, 0), &out[..6]), (Ok(6), &b"file 3"[..]));
-    // Once nobody holds the former one, the path has its number again.
+    // Once the old file is no longer in use, the path gets its number back.
     drop((open, before));
     drop(after);
     let path_number = replicas.mount(quick());
@@ -541,7 +544,7 @@ fn what_replaced_a_file_in_use_is_another_file() {
 }
 
 #[test]
-fn differences_are_noticed() {
+fn differences_are_detected() {
     let replicas = replicas(2, false);
     let at = |tree: &Arc<memfs::MemFs>, path: &str| tree.root().lookup(&CX, name(path)).unwrap().unwrap().vnode;
     let other = at(&replicas.trees[1], "a");
@@ -579,7 +582,7 @@ fn mtime(replicas: &Replicas, file: &str) -> Time {
 }
 
 #[test]
-fn nothing_can_be_changed() {
+fn changes_are_refused() {
     let replicas = replicas(2, false);
     let fs = replicas.mount(quick());
     assert!(fs.properties().read_only && !fs.properties().needs_flush);
@@ -608,7 +611,7 @@ fn nothing_can_be_changed() {
 }
 
 #[test]
-fn threads_that_must_not_wait_are_not_made_to() {
+fn threads_that_must_not_block_do_not_wait() {
     let never = std::sync::atomic::AtomicBool::new(false);
     let hasty = Cx::new(0, 0, 0, 0, false, &never);
     let replicas = replicas(2, true);
@@ -621,7 +624,7 @@ fn threads_that_must_not_wait_are_not_made_to() {
     assert_eq!(states(&fs), ["up"; 2]);
 }
 
-/// Knows the groups of every process.
+/// Caller facts that return the groups of any process.
 #[derive(Debug)]
 struct Groups;
 
@@ -645,7 +648,7 @@ impl Processes for Groups {
 }
 
 #[test]
-fn replicas_know_the_caller_and_say_how_long_an_answer_holds() {
+fn replicas_receive_the_caller_and_limit_cache_lifetimes() {
     const USUAL: Duration = Duration::from_secs(10);
     let never = std::sync::atomic::AtomicBool::new(false);
     for may_hang in [false, true] {
@@ -656,8 +659,8 @@ fn replicas_know_the_caller_and_say_how_long_an_answer_holds() {
         }
         let call = Call::new(&Groups);
         let lifetimes = || [call.names_lifetime(USUAL), call.attributes_lifetime(USUAL)].map(|time| time.as_secs());
-        let cx = Cx::new(5, 5, 7, 0, true, &never).with_call(&call);
-        // Either replica answers one of the two.
+        let cx = Cx::new(5, 5, 7, 0, true, &never).of_call(&call);
+        // Each replica serves one of the two.
         for file in ["none", "neither"] {
             assert!(fs.root().lookup(&cx, name(file)).unwrap().is_none());
         }
@@ -668,10 +671,10 @@ fn replicas_know_the_caller_and_say_how_long_an_answer_holds() {
 }
 
 #[test]
-fn a_command_tells_of_the_replicas() {
+fn the_command_reports_the_replicas() {
     let replicas = replicas(2, true);
     let fs = replicas.mount(quick());
-    all_is_there(&fs);
+    assert_all_readable(&fs);
     let command = fs.commands().into_iter().find(|command| command.name == "lbfs.replicas").unwrap();
     for object in [fs.root(), walk(&fs, "a/f0").unwrap().vnode] {
         let told = object.control(&CX, command.name, b"").unwrap();
@@ -682,7 +685,7 @@ fn a_command_tells_of_the_replicas() {
         assert_eq!(object.control(&CX, command.name, b"x"), Err(Errno::INVAL));
         assert_eq!(object.control(&CX, "lbfs.other", b""), Err(Errno::NOTTY));
     }
-    // Also while no replica answers.
-    replicas.gates.iter().for_each(|gate| gate.set(Mood::Fails(Errno::NOTCONN)));
+    // It works even if no replica responds.
+    replicas.gates.iter().for_each(|gate| gate.set(Behaviour::Fails(Errno::NOTCONN)));
     assert!(fs.root().control(&CX, command.name, b"").is_ok());
 }

@@ -1,4 +1,4 @@
-//! Replicas that fail and hang when a test says so.
+//! Test replicas that fail or hang on request.
 #![allow(dead_code, unreachable_pub)]
 
 use lbfs::{LbFs, Options, Source};
@@ -14,28 +14,28 @@ use vnode::{
 
 pub const CX: Cx<'static> = Cx::internal(0, 0);
 
-/// What happens to every call.
+/// The behaviour of a replica's calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mood {
-    /// It is made.
+pub enum Behaviour {
+    /// Calls succeed.
     #[default]
     Well,
-    /// It fails.
+    /// Calls fail.
     Fails(Errno),
-    /// It waits until the mood is another.
+    /// Calls block until the behaviour changes.
     Hangs,
 }
 
-/// What is between a test and a replica.
+/// A gate in front of a replica, through which all calls pass.
 #[derive(Debug, Default)]
 pub struct Gate {
-    mood: Mutex<Mood>,
+    behaviour: Mutex<Behaviour>,
     changed: Condvar,
     pub calls: AtomicU64,
     pub reads: AtomicU64,
     pub opened: AtomicU64,
-    /// How long names may be remembered that are looked up there (attributes twice as long), and
-    /// the groups of whoever looked one up last.
+    /// Cache lifetime of names that are looked up there (attributes: twice as long), and the groups
+    /// of the last caller of lookup.
     pub lifetime: Mutex<Option<Duration>>,
     pub groups: Mutex<Option<Vec<u32>>>,
 }
@@ -49,19 +49,19 @@ impl Gate {
         }
     }
 
-    pub fn set(&self, mood: Mood) {
-        *self.mood.lock().unwrap() = mood;
+    pub fn set(&self, behaviour: Behaviour) {
+        *self.behaviour.lock().unwrap() = behaviour;
         self.changed.notify_all();
     }
 
     fn pass(&self) -> Result<()> {
         self.calls.fetch_add(1, Ordering::SeqCst);
-        let mut mood = self.mood.lock().unwrap();
-        while *mood == Mood::Hangs {
-            mood = self.changed.wait(mood).unwrap();
+        let mut behaviour = self.behaviour.lock().unwrap();
+        while *behaviour == Behaviour::Hangs {
+            behaviour = self.changed.wait(behaviour).unwrap();
         }
-        match *mood {
-            Mood::Fails(errno) => Err(errno),
+        match *behaviour {
+            Behaviour::Fails(errno) => Err(errno),
             _ => Ok(()),
         }
     }
@@ -260,7 +260,7 @@ impl OpenFile for ShakyFile {
 
 impl Drop for ShakyFile {
     fn drop(&mut self) {
-        // Closing a file of a network file system may hang, too.
+        // Closing a file on a network file system may hang, too.
         let _ = self.1.pass();
         self.1.opened.fetch_sub(1, Ordering::SeqCst);
     }
@@ -268,17 +268,17 @@ impl Drop for ShakyFile {
 
 type One<'a> = ((&'a Arc<MemFs>, &'a Arc<Gate>), &'a Arc<AtomicU64>);
 
-/// Replicas of one tree in memory, each behind a gate.
+/// In-memory replicas of one tree, each behind a gate.
 pub struct Replicas {
     pub trees: Vec<Arc<MemFs>>,
     pub gates: Vec<Arc<Gate>>,
-    /// How often each was opened.
+    /// Number of times each was opened.
     pub openings: Vec<Arc<AtomicU64>>,
     may_hang: bool,
 }
 
 impl Replicas {
-    /// So many, of a tree that `build` makes.
+    /// Returns `count` replicas of the tree that `build` creates.
     pub fn new(count: usize, may_hang: bool, build: impl FnOnce(&Arc<dyn Vnode>)) -> Self {
         let first = MemFs::new();
         build(&first.root());
@@ -309,19 +309,19 @@ impl Replicas {
         LbFs::new(self.sources(), options).unwrap()
     }
 
-    pub fn all(&self, mood: Mood) {
-        self.gates.iter().for_each(|gate| gate.set(mood));
+    pub fn all(&self, behaviour: Behaviour) {
+        self.gates.iter().for_each(|gate| gate.set(behaviour));
     }
 }
 
 impl Drop for Replicas {
     fn drop(&mut self) {
-        // Lets go of threads that hang.
-        self.all(Mood::Fails(Errno::IO));
+        // Release hanging threads.
+        self.all(Behaviour::Fails(Errno::IO));
     }
 }
 
-/// Options for tests: nothing takes long, nothing is left to chance.
+/// Returns options for tests: short times and a deterministic policy.
 pub fn quick() -> Options {
     Options {
         timeout: Duration::from_millis(300),
@@ -337,7 +337,7 @@ pub fn name(bytes: &str) -> Name<'_> {
     Name::new(bytes.as_bytes()).unwrap()
 }
 
-/// Waits until it is so.
+/// Waits until a condition is true.
 pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let patience = Instant::now() + Duration::from_secs(20);
     while !so() {
@@ -346,18 +346,18 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// The statistics.
+/// Returns the reply to `lbfs.replicas`.
 pub fn statistics(fs: &LbFs) -> serde_json::Value {
     serde_json::from_str(&fs.statistics()).unwrap()
 }
 
-/// What is believed of the replicas.
+/// Returns the state of each replica.
 pub fn states(fs: &LbFs) -> Vec<String> {
     let all = statistics(fs);
     all["replicas"].as_array().unwrap().iter().map(|one| one["state"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Walks to a vnode.
+/// Looks up a path.
 pub fn walk(fs: &LbFs, path: &str) -> Result<Entry> {
     let root = fs.root();
     let mut here = Entry { attr: root.getattr(&CX)?, vnode: root };
@@ -367,7 +367,7 @@ pub fn walk(fs: &LbFs, path: &str) -> Result<Entry> {
     Ok(here)
 }
 
-/// All bytes of a file.
+/// Reads a file.
 pub fn read(fs: &LbFs, path: &str) -> Result<Vec<u8>> {
     let file = walk(fs, path)?.vnode.open(&CX, OpenFlags::RDONLY)?;
     let mut out = vec![0; 1 << 20];

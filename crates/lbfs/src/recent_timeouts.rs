@@ -4,17 +4,18 @@ use std::time::{Duration, Instant};
 
 /// Callers whose last operation waited until the deadline while no replica was up.
 ///
-/// If a LOOKUP of a name that it knows fails, the kernel sends another one in the same system call, and so it does with a READ
-/// ahead. These must not wait for a deadline of their own.
+/// If a LOOKUP for revalidation fails, the kernel sends another one in the same system call. It
+/// also repeats a failed readahead as a READ. The repeated request must not wait for a second
+/// deadline.
 #[derive(Debug, Default)]
-pub(crate) struct GaveUp(Mutex<HashMap<u32, Instant>>);
+pub(crate) struct RecentTimeouts(Mutex<HashMap<u32, Instant>>);
 
-/// The kernel asks again at once.
+/// Maximum delay of the kernel's repeated request.
 const AT_ONCE: Duration = Duration::from_millis(100);
-/// No more callers than these are remembered.
+/// Maximum number of recorded callers.
 const MOST_CALLERS: usize = 1024;
 
-impl GaveUp {
+impl RecentTimeouts {
     pub(crate) fn note(&self, caller: u32) {
         let mut all = self.0.lock();
         if all.len() >= MOST_CALLERS {
@@ -25,8 +26,9 @@ impl GaveUp {
         }
     }
 
-    /// Answers true once: a program that tries again after that waits again.
-    pub(crate) fn has_just(&self, caller: u32) -> bool {
+    /// Whether the caller has just timed out. Returns true only once per timeout, so that a retry
+    /// by the program waits again.
+    pub(crate) fn take_recent(&self, caller: u32) -> bool {
         self.0.lock().remove(&caller).is_some_and(|at| at.elapsed() < AT_ONCE)
     }
 }

@@ -1,27 +1,28 @@
-//! The thread that has failed replicas probed.
+//! The thread that schedules probes of failed replicas.
 
 use crate::node::Core;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-/// Stack of the thread, in bytes: it does next to nothing.
+/// Stack size of the thread in bytes; it only schedules.
 const STACK: usize = 64 << 10;
 
-/// Starts it. It ends with the layer.
+/// Starts the thread, which exits when the layer is dropped.
 pub(crate) fn start(fs: &Arc<Core>) -> io::Result<()> {
-    let (bell, fs) = (Arc::clone(fs.board.bell()), Arc::downgrade(fs));
+    let (probe_signal, fs) = (Arc::clone(fs.board.probe_signal()), Arc::downgrade(fs));
     let run = move || {
         while let Some(next) = round(&fs) {
-            if !bell.wait(next) {
+            if !probe_signal.wait(next) {
                 return;
             }
         }
     };
-    std::thread::Builder::new().name("lbfs-keeper".to_owned()).stack_size(STACK).spawn(run).map(drop)
+    std::thread::Builder::new().name("lbfs-prober".to_owned()).stack_size(STACK).spawn(run).map(drop)
 }
 
-/// Sends the probes that are due. Answers when to come again; `None`: the layer is gone.
+/// Sends the due probes. Returns the time of the next ones; the outer `None` means that the layer
+/// was dropped.
 fn round(fs: &Weak<Core>) -> Option<Option<Instant>> {
     let fs = fs.upgrade()?;
     for replica in fs.board.take_due(Instant::now()) {
@@ -30,7 +31,7 @@ fn round(fs: &Weak<Core>) -> Option<Option<Instant>> {
     Some(fs.board.next())
 }
 
-/// Has a replica probed by a thread of its own, which may hang.
+/// Probes a replica on a pool thread, since the probe may hang.
 fn probe(fs: &Arc<Core>, i: usize) {
     let Some(replica) = fs.replicas.get(i) else { return };
     let weak = Arc::downgrade(fs);
@@ -39,10 +40,10 @@ fn probe(fs: &Arc<Core>, i: usize) {
         let Some(replica) = fs.replicas.get(i) else { return };
         let answer = replica.probe();
         if fs.board.probed(i, answer.is_ok(), Instant::now()) {
-            replica.trust();
-            tracing::info!("replica {} is back", replica.name);
+            replica.record_success();
+            tracing::info!("replica {}: recovered", replica.name);
         }
     };
-    // Where the threads for that still wait for earlier probes, it fails by not being answered.
+    // If earlier probes still occupy the threads, this probe is not sent and fails by timeout.
     replica.probes.submit_if_free(Box::new(ask));
 }
