@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use usenetfs::control::{CONVERT, Goal, STATE};
-use usenetfs::{UsenetFs, Wanted};
+use usenetfs::{SchemeChoice, UsenetFs};
 use vnode::{Cx, Layer as _, Vnode};
 
 /// Maximum number of entries that one step moves. The number is halved after a step that took
@@ -147,7 +147,7 @@ pub fn execute(command: &Command) -> Result<(), Failure> {
             return Err(Failure::usage("--limit: needs --scheme hash"));
         }
         Command::Manage { what, scheme, limit } => {
-            (what, Some(Goal::Manage(Wanted { hash: *scheme == SchemeName::Hash, limit: *limit })))
+            (what, Some(Goal::Manage(SchemeChoice { hash: *scheme == SchemeName::Hash, limit: *limit })))
         }
     };
     let target = if what.offline { offline(&what.dir)? } else { Target::Mounted(what.dir.clone()) };
@@ -281,7 +281,7 @@ fn offline(dir: &Path) -> Result<Target, Failure> {
         }
     }
     let host = HostFs::open(&real, HostOptions::default()).map_err(|error| Failure::mount(error.to_string()))?;
-    Ok(Target::Offline(UsenetFs::new(host, Wanted::default()).root()))
+    Ok(Target::Offline(UsenetFs::new(host, SchemeChoice::default()).root()))
 }
 
 /// Whether the mount has a type of Strata.

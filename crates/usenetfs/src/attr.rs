@@ -1,4 +1,4 @@
-//! Attributes: the number of names of a managed directory, and the bit that makes it one.
+//! Attributes: the link count of managed directories, and the set-user-id bit.
 
 use crate::managed::{Managed, Spot};
 use crate::node::{Held, UsenetVnode};
@@ -10,9 +10,11 @@ use std::sync::Arc;
 use vnode::{Attr, Cx, Entry, Kind, Name, OpenFile, Result, SetAttr, Vnode};
 
 impl UsenetVnode {
-    /// Attributes as they show: those of the layer below, and the number of names as if the directory were flat.
+    /// Returns the attributes that users see: those of the lower object, with the link count of a
+    /// flat directory.
     pub(crate) fn shown(&self, cx: &Cx<'_>, attr: Attr) -> Result<Attr> {
-        // A removed directory has no name, and some file systems count none.
+        // The link count is below 2 for removed directories, and on file systems that don't count
+        // subdirectories.
         if attr.kind() != Kind::Directory || attr.mode & FLAG == 0 || attr.nlink < 2 {
             return Ok(attr);
         }
@@ -36,8 +38,8 @@ impl UsenetVnode {
         }
         let server = self.core.server(cx);
         let mut form = self.state()?.change(&server, &self.lower)?;
-        let wanted = set.mode.map(|mode| mode & FLAG != 0);
-        let attr = match (&mut *form, wanted) {
+        let managed = set.mode.map(|mode| mode & FLAG != 0);
+        let attr = match (&mut *form, managed) {
             (Form::Flat, Some(true)) => self.begin(cx, set, &mut form)?,
             (Form::Managed(managed), Some(false)) => {
                 let swept = sweep(&server, &self.lower, Some(managed));
@@ -55,11 +57,11 @@ impl UsenetVnode {
         self.shown(cx, attr)
     }
 
-    /// Makes a directory; one with the bit is managed from its first moment.
+    /// Creates a directory; one with the bit is managed from the start.
     pub(crate) fn make_dir(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>, mode: u32) -> Result<Entry> {
         let entry = dir.mkdir(cx, name, mode)?;
-        if self.core.wanted.hash && entry.attr.mode & FLAG != 0 {
-            let record = Record { scheme: self.core.wanted.scheme()?, ..Record::NONE };
+        if self.core.choice.hash && entry.attr.mode & FLAG != 0 {
+            let record = Record { scheme: self.core.choice.scheme()?, ..Record::NONE };
             if let Err(errno) = record.write(&self.core.server(cx), &entry.vnode) {
                 dir.rmdir(cx, name)?;
                 return Err(errno);
@@ -68,13 +70,13 @@ impl UsenetVnode {
         Ok(entry)
     }
 
-    /// An empty directory becomes managed.
+    /// Makes an empty directory managed.
     fn begin(&self, cx: &Cx<'_>, set: &SetAttr, form: &mut Form) -> Result<Attr> {
         let server = self.core.server(cx);
         server.require_blocking()?;
         sweep(&server, &self.lower, None)?;
-        let record = Record { scheme: self.core.wanted.scheme()?, ..Record::NONE };
-        // Before the bit: a directory with the one and not the other is as it was.
+        let record = Record { scheme: self.core.choice.scheme()?, ..Record::NONE };
+        // Write the record before the bit is set; without the bit it has no effect.
         if record != Record::NONE {
             record.write(&server, &self.lower)?;
         }
@@ -85,7 +87,7 @@ impl UsenetVnode {
             }
             Err(errno) => {
                 if let Err(errno) = crate::record::remove(&server, &self.lower, crate::record::RECORD) {
-                    tracing::warn!(%errno, "directory {}: a hidden record stays in it", self.lower.id());
+                    tracing::warn!(%errno, "directory {}: can't remove its hidden record", self.lower.id());
                 }
                 Err(errno)
             }
@@ -94,7 +96,7 @@ impl UsenetVnode {
 }
 
 impl Managed {
-    /// What the directory hands down has changed.
+    /// Marks all buckets for an update of their inherited group and ACL.
     pub(crate) fn unfit(&mut self) {
         for bucket in self.buckets.values_mut() {
             bucket.fits = false;
@@ -110,7 +112,7 @@ impl Managed {
         let mut subdirs = subdirs_of(dir, &Spot::Flat)?;
         for name in self.buckets.keys() {
             let bucket = self.bucket(cx, dir, name)?;
-            // Two names of its own; what file systems that don't count answer is less.
+            // A link count of 2 means no subdirectories; file systems that don't count return less.
             if bucket.getattr(cx)?.nlink != 2 {
                 subdirs += subdirs_of(&bucket, &Spot::In(name.clone()))?;
             }

@@ -1,4 +1,4 @@
-//! Objects that were found by number: where they are for users, who see no buckets.
+//! Objects found by number: maps their lower location to the one that users see, without buckets.
 
 use crate::core::Core;
 use crate::node::UsenetVnode;
@@ -6,23 +6,23 @@ use crate::record::{STORE, is_reserved};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Name, NameSink, Result, Vnode};
 
-/// A name below, with the directory that has it.
+/// A name in a lower directory.
 struct At {
     dir: Arc<dyn Vnode>,
     name: Box<[u8]>,
 }
 
-/// What a directory below is to users.
+/// Role of a lower directory.
 enum Role {
-    /// A directory of theirs.
+    /// A directory that users see.
     Shown,
-    /// One that the layer keeps for itself: its entries are shown in that one, if anywhere.
+    /// A bucket of the given managed directory.
     Bucket(Arc<dyn Vnode>),
-    /// The directory of buckets.
+    /// The store, which contains buckets.
     Store,
 }
 
-/// The names of an object below.
+/// Returns the names of a lower object.
 fn names_below(cx: &Cx<'_>, lower: &dyn Vnode) -> Result<Vec<At>> {
     let mut all = Vec::new();
     lower.names(cx, &mut |dir, name| {
@@ -32,14 +32,14 @@ fn names_below(cx: &Cx<'_>, lower: &dyn Vnode) -> Result<Vec<At>> {
     Ok(all)
 }
 
-/// The same of a directory, which has one at most.
+/// Returns the name of a lower directory, which has one at most.
 fn name_below(cx: &Cx<'_>, dir: &dyn Vnode) -> Result<Option<At>> {
     Ok(names_below(cx, dir)?.pop())
 }
 
 impl UsenetVnode {
-    /// The names of the object below, as users see them.
-    pub(crate) fn tell_names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+    /// Passes the names of the object, as users see them, to `sink`.
+    pub(crate) fn emit_names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
         for At { dir, name } in names_below(cx, &*self.lower)? {
             let name = Name::new(&name)?;
             if let Some(dir) = self.core.directory_of(cx, &self.lower, &dir, name)?
@@ -53,8 +53,8 @@ impl UsenetVnode {
 }
 
 impl Core {
-    /// The vnode over an object that was found below by its number; `ESTALE` for what the layer
-    /// keeps for itself.
+    /// Wraps a lower object that was found by number. Fails with `ESTALE` for the layer's own
+    /// objects.
     pub(crate) fn raise_found(self: &Arc<Self>, cx: &Cx<'_>, lower: Arc<dyn Vnode>) -> Result<UsenetVnode> {
         let own = if lower.kind() == Kind::Directory {
             !matches!(self.role(cx, &lower)?, Role::Shown)
@@ -65,8 +65,8 @@ impl Core {
         if own { Err(Errno::STALE) } else { Ok(UsenetVnode::over(self, lower)) }
     }
 
-    /// The directory, as users see it, in which the entry `name` of the directory `dir` below is
-    /// shown; `None` if it is not.
+    /// Returns the directory in which users see the entry `name` of the lower directory `dir`;
+    /// `None` if they don't see it.
     fn directory_of(
         self: &Arc<Self>,
         cx: &Cx<'_>,
@@ -86,7 +86,7 @@ impl Core {
     }
 
     fn role(self: &Arc<Self>, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Role> {
-        // The root, or removed.
+        // A directory without a name is the root, or removed.
         let Some(At { dir: above, name }) = name_below(cx, &**dir)? else { return Ok(Role::Shown) };
         if *name == *STORE {
             return Ok(Role::Store);
@@ -96,7 +96,7 @@ impl Core {
         {
             return Ok(Role::Bucket(managed));
         }
-        // Where buckets lie in the directory itself, no name leads to them.
+        // A bucket in the managed directory itself can't be found by its name.
         let found = UsenetVnode::over(self, Arc::clone(&above)).find(cx, Name::new(&name)?)?;
         Ok(if found.is_some_and(|entry| entry.vnode.id() == dir.id()) { Role::Shown } else { Role::Bucket(above) })
     }

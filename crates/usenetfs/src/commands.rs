@@ -1,12 +1,12 @@
-//! Answering the commands of [`crate::control`].
+//! Implementation of the commands of [`crate::control`].
 
 use crate::control::{CONVERT, Goal, STATE};
 use crate::node::UsenetVnode;
 use vnode::{Cx, Errno, Kind, Result, Vnode as _};
 
 impl UsenetVnode {
-    /// Answers the layer's own commands on a directory; all else goes to the layer below.
-    pub(crate) fn obey(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
+    /// Runs the layer's commands on a directory, and forwards all others to the layer below.
+    pub(crate) fn run_command(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
         if self.kind() != Kind::Directory || ![STATE.name, CONVERT.name].contains(&command) {
             return self.lower.control(cx, command, input);
         }

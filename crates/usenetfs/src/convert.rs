@@ -1,8 +1,9 @@
-//! From flat to managed and back, a bounded number of entries at a time.
+//! Conversion between flat and managed directories, in steps of a bounded number of entries.
 //!
-//! The record says where entries may be *before* the first of them is there, so that each is found at every moment. Buckets are filled and
-//! emptied in the store, since in the directory itself an entry of users may have a bucket's name; buckets of the digits scheme then move
-//! between the two as a whole.
+//! The record names a new location *before* the first entry moves there, so every entry can be
+//! found at any time. Buckets are filled and emptied in the store, since a user's entry in the
+//! directory itself may have the name of a bucket. Buckets of the digits scheme then move as a
+//! whole between the store and the directory.
 
 use crate::control::{Goal, Progress};
 use crate::managed::{Base, Managed, Spot};
@@ -14,10 +15,10 @@ use crate::state::{FLAG, Form};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Name, Result, SetAttr, Vnode};
 
-/// What is left to do after a step.
+/// The state after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
-    /// More of the same or of what follows.
+    /// Further steps are necessary.
     More,
     /// The directory is managed.
     Managed,
@@ -26,20 +27,21 @@ enum Left {
 }
 
 impl UsenetVnode {
-    /// Brings the directory nearer to the goal: moves up to `budget` entries or buckets.
+    /// Performs one step towards the goal: moves up to `budget` entries or buckets.
     pub(crate) fn convert(&self, cx: &Cx<'_>, goal: Goal, budget: usize) -> Result<Progress> {
         let server = self.core.server(cx);
         server.require_blocking()?;
         let mut form = self.state()?.change(&server, &self.lower)?;
         if matches!(*form, Form::Flat) {
-            let Goal::Manage(wanted) = goal else { return Ok(Progress::default()) };
-            let scheme = wanted.scheme()?;
+            let Goal::Manage(choice) = goal else { return Ok(Progress::default()) };
+            let scheme = choice.scheme()?;
             start(&server, &self.lower, scheme)?;
             *form = Form::Managed(Box::new(Managed::load(&server, &self.lower)?));
         }
         let Form::Managed(managed) = &mut *form else { return Err(Errno::IO) };
-        let done =
-            managed.turn(&server, &self.lower, goal).and_then(|()| managed.work(&server, &self.lower, budget.max(1)));
+        let done = managed
+            .set_direction(&server, &self.lower, goal)
+            .and_then(|()| managed.work(&server, &self.lower, budget.max(1)));
         match done {
             Ok(Left::Flat) => {
                 let moved = managed.moved;
@@ -49,16 +51,16 @@ impl UsenetVnode {
             Ok(_) => Ok(managed.progress()),
             Err(errno) => {
                 if errno != Errno::INTR {
-                    tracing::warn!(%errno, "directory {}: its conversion has stopped ({})", self.lower.id(), managed.record.phase.name());
+                    tracing::warn!(%errno, "directory {}: the conversion has stopped ({})", self.lower.id(), managed.record.phase.name());
                 }
-                // What was done of it is found out anew.
+                // Reload the state, since the step may be partly done.
                 *form = Form::Unknown;
                 Err(errno)
             }
         }
     }
 
-    /// How far a conversion is.
+    /// Returns the progress of a conversion.
     pub(crate) fn progress(&self, cx: &Cx<'_>) -> Result<Progress> {
         Ok(match &*self.look(cx)? {
             Form::Managed(managed) => managed.progress(),
@@ -67,10 +69,11 @@ impl UsenetVnode {
     }
 }
 
-/// Writes the record of a directory whose entries all lie in it, and sets the bit.
+/// Writes the record of a flat directory and sets the bit.
 fn start(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, scheme: Scheme) -> Result<()> {
     let attr = dir.getattr(cx)?;
-    // If there is a store, the bit was taken away below: what it holds is found by the record beside it.
+    // If there is a store, the bit was removed out of band. Keep the record, which is needed to
+    // find the entries in the store.
     let store = dir.lookup(cx, Name::new(STORE)?)?;
     let old = if store.is_some() { Record::read(cx, dir)? } else { None };
     let scheme = old.map_or(scheme, |record| record.scheme);
@@ -84,11 +87,11 @@ impl Managed {
         Progress { phase: Some(self.record.phase), hash: self.record.scheme != Scheme::Digits, moved: self.moved }
     }
 
-    /// Turns towards the goal, whatever it was going for before.
-    fn turn(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, goal: Goal) -> Result<()> {
+    /// Sets the phase that leads to the goal; reverses a conversion in the other direction.
+    fn set_direction(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, goal: Goal) -> Result<()> {
         let is_digits = self.record.scheme == Scheme::Digits;
         let next = match (goal, self.record.phase) {
-            (Goal::Manage(wanted), _) if wanted.hash == is_digits => return Err(Errno::EXIST),
+            (Goal::Manage(choice), _) if choice.hash == is_digits => return Err(Errno::EXIST),
             (Goal::Manage(_), Phase::Lowering) => Phase::Raising,
             (Goal::Manage(_), Phase::Emptying) => Phase::Filling,
             (Goal::Unmanage, Phase::Stable) if is_digits => Phase::Lowering,
@@ -134,7 +137,7 @@ impl Managed {
             move_entry(cx, dir, &place, Name::new(name)?)?;
             self.moved += 1;
             self.dirty.insert(bucket.clone());
-            self.note_in_bucket(cx, dir, &bucket)?;
+            self.count_in_bucket(cx, dir, &bucket)?;
         }
         match (names.is_empty(), is_digits) {
             (false, _) => Ok(Left::More),
@@ -143,8 +146,8 @@ impl Managed {
         }
     }
 
-    /// One more in a bucket; it is split if it is large now.
-    fn note_in_bucket(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<()> {
+    /// Counts a new entry in a bucket, and splits the bucket if it is too large.
+    fn count_in_bucket(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<()> {
         let Scheme::Hash { limit, .. } = self.record.scheme else { return Ok(()) };
         let known = self.buckets.get(name).and_then(|bucket| bucket.entries);
         let entries = match known {
@@ -155,7 +158,7 @@ impl Managed {
         if let Some(bucket) = self.buckets.get_mut(name) {
             bucket.entries = Some(entries);
         }
-        if entries > limit && name.len() < crate::scheme::DEEPEST { self.split(cx, dir, name) } else { Ok(()) }
+        if entries > limit && name.len() < crate::scheme::MAX_HASH_DIGITS { self.split(cx, dir, name) } else { Ok(()) }
     }
 
     fn raise(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, budget: usize) -> Result<Left> {
@@ -163,7 +166,7 @@ impl Managed {
             return Ok(Left::More);
         }
         drop_store(cx, dir)?;
-        // Without a record, a managed directory is one of the digits scheme.
+        // A managed directory without a record has the digits scheme.
         remove(cx, dir, RECORD)?;
         self.record = Record::NONE;
         Ok(Left::Managed)
@@ -176,7 +179,7 @@ impl Managed {
         Ok(Left::More)
     }
 
-    /// Moves buckets as a whole; answers false if there is none left.
+    /// Moves whole buckets. Returns false if none is left.
     fn move_buckets(
         &mut self,
         cx: &Cx<'_>,
@@ -224,15 +227,15 @@ impl Managed {
         drop_store(cx, dir)?;
         let set = SetAttr { mode: Some(dir.getattr(cx)?.perm() & !FLAG), ..SetAttr::default() };
         dir.setattr(cx, &set, None)?;
-        // Hidden, and of no effect without the bit: if it stays, it is in nobody's way.
+        // A remaining record is harmless: it is hidden, and has no effect without the bit.
         if let Err(errno) = remove(cx, dir, RECORD) {
-            tracing::warn!(%errno, "directory {}: a hidden record stays in it", dir.id());
+            tracing::warn!(%errno, "directory {}: can't remove its hidden record", dir.id());
         }
         Ok(Left::Flat)
     }
 }
 
-/// Removes the store, which is empty.
+/// Removes the empty store.
 fn drop_store(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<()> {
     match dir.rmdir(cx, Name::new(STORE)?) {
         Err(Errno::NOENT) => Ok(()),

@@ -1,4 +1,4 @@
-//! What is found, made and removed in a directory.
+//! Lookup, creation and removal of entries.
 
 use crate::managed::{Change, Managed, Spot};
 use crate::node::{Held, UsenetVnode};
@@ -7,18 +7,18 @@ use crate::state::Form;
 use std::sync::Arc;
 use vnode::{Cx, Entry, Errno, Kind, Name, Result, SetAttr, SetTime, Vnode};
 
-/// Something that was made below, with what goes with it.
-pub(crate) trait Made {
+/// A newly created lower object, possibly with an open file.
+pub(crate) trait Created {
     fn kind(&self) -> Kind;
 }
 
-impl Made for Entry {
+impl Created for Entry {
     fn kind(&self) -> Kind {
         self.vnode.kind()
     }
 }
 
-impl<T> Made for (Entry, T) {
+impl<T> Created for (Entry, T) {
     fn kind(&self) -> Kind {
         self.0.vnode.kind()
     }
@@ -36,8 +36,8 @@ impl UsenetVnode {
         found.map(|entry| self.raise(cx, entry)).transpose()
     }
 
-    /// Makes an entry, in the directory below that it belongs in.
-    pub(crate) fn make<T: Made>(
+    /// Creates an entry in the lower directory to which its name belongs.
+    pub(crate) fn make<T: Created>(
         &self,
         cx: &Cx<'_>,
         name: Name<'_>,
@@ -59,7 +59,7 @@ impl UsenetVnode {
         Ok(made)
     }
 
-    /// The directory below for a new entry, made if it isn't there.
+    /// Returns the lower directory for a new entry; creates it if necessary.
     pub(crate) fn place_for_new(&self, cx: &Cx<'_>, managed: &mut Managed, spot: &Spot) -> Result<Arc<dyn Vnode>> {
         let Spot::In(bucket) = spot else { return Ok(Arc::clone(&self.lower)) };
         let server = self.core.server(cx);
@@ -83,19 +83,19 @@ impl UsenetVnode {
         Ok(())
     }
 
-    /// An entry of a bucket came or went: that is a change of the directory.
+    /// Updates the directory's modification time after a change in a bucket.
     pub(crate) fn touch(&self, cx: &Cx<'_>, spot: &Spot) {
         if matches!(spot, Spot::In(_)) {
             let set = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
             if let Err(errno) = self.lower.setattr(&self.core.server(cx), &set, None) {
-                tracing::warn!(%errno, "directory {}: its time stays what it was", self.lower.id());
+                tracing::warn!(%errno, "directory {}: can't update its modification time", self.lower.id());
             }
         }
     }
 }
 
 impl Managed {
-    /// Where a new entry goes.
+    /// Returns the location for a new entry.
     pub(crate) fn spot_for_new(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>) -> Result<Spot> {
         let spots = self.spots(name.as_bytes());
         if spots.len() > 1 && self.find(cx, dir, name)?.is_some() {
@@ -104,7 +104,7 @@ impl Managed {
         spots.into_iter().next().ok_or(Errno::IO)
     }
 
-    /// The directory below in which an entry of that name is, or would be.
+    /// Returns the lower directory that contains, or would contain, an entry with this name.
     fn place_of(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>) -> Result<Option<(Spot, Arc<dyn Vnode>)>> {
         let spots = self.spots(name.as_bytes());
         if let [only] = spots.as_slice() {

@@ -1,12 +1,12 @@
 use crate::control::{CONVERT, STATE};
 use crate::core::Core;
 use crate::node::UsenetVnode;
-use crate::scheme::Wanted;
+use crate::scheme::SchemeChoice;
 use stack::{Build, LayerType, OptionSpec, Settings, Traits};
 use std::sync::Arc;
 use vnode::{Command, Cx, Layer, Result, Vnode, forward};
 
-/// `usenetfs`, for the list of layers.
+/// The declaration of `usenetfs`.
 pub const LAYER: LayerType = LayerType {
     name: "usenetfs",
     about: "stores large directories as many small ones",
@@ -14,13 +14,14 @@ pub const LAYER: LayerType = LayerType {
         OptionSpec {
             name: "scheme",
             value: Some("digits|hash"),
-            help: "How directories are stored that chmod(1) makes managed from here on: digits (default) spreads numbers over 1000 \
-                   subdirectories by their second to fourth lowest digits, hash spreads all names over as many as there is need for.",
+            help: "The scheme for directories that become managed by chmod(1). digits (the default) distributes numeric names over \
+                   1000 subdirectories by their second to fourth lowest digits. hash distributes all names over as many \
+                   subdirectories as necessary.",
         },
         OptionSpec {
             name: "limit",
             value: Some("N"),
-            help: "With scheme=hash: a subdirectory with more than N entries is split: 2 to 1000000 (1000).",
+            help: "With scheme=hash: split subdirectories with more than N entries; 2 to 1000000 (default 1000).",
         },
     ],
     build: Build::Over(&build),
@@ -35,9 +36,9 @@ fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc
     };
     let limit: Option<u32> = settings.number("limit", 2..=1_000_000)?;
     if limit.is_some() && !hash {
-        return Err("limit: only with scheme=hash".to_owned());
+        return Err("limit: needs scheme=hash".to_owned());
     }
-    Ok(UsenetFs::new(lower, Wanted { hash, limit }))
+    Ok(UsenetFs::new(lower, SchemeChoice { hash, limit }))
 }
 
 /// The layer.
@@ -48,10 +49,10 @@ pub struct UsenetFs {
 }
 
 impl UsenetFs {
-    /// Over `lower`.
+    /// Returns the layer over `lower`.
     #[must_use]
-    pub fn new(lower: Arc<dyn Layer>, wanted: Wanted) -> Arc<Self> {
-        let core = Arc::new(Core::new(wanted));
+    pub fn new(lower: Arc<dyn Layer>, choice: SchemeChoice) -> Arc<Self> {
+        let core = Arc::new(Core::new(choice));
         let root = Arc::new(UsenetVnode::over(&core, lower.root()));
         Arc::new(Self { lower, root })
     }

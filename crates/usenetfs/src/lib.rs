@@ -1,19 +1,32 @@
-//! Large directories that are stored as many small ones (Wrapfs paper, section 4.3).
+//! Stores large directories as many small ones (Wrapfs paper, section 4.3).
 //!
-//! A directory with the set-user-id bit is *managed*: above it looks flat, below its entries lie in hidden subdirectories, the *buckets*.
-//! In which bucket an entry lies follows from its name alone ([`Scheme`]); what the directory's form is stands in a hidden record in it
-//! (docs/formats/usenet-directory.md).
+//! A directory with the set-user-id bit is *managed*. Users see a flat directory, while on the
+//! lower layer its entries are in hidden subdirectories, the *buckets*. The [`Scheme`] maps each
+//! name to a bucket. A hidden record in the directory stores the scheme and the progress of a
+//! conversion (docs/formats/usenet-directory.md).
 //!
-//! One concept per file: `scheme` (from names to buckets), `record` (the form of a directory), `managed` (where an entry is), `state` (what
-//! is known of live directories, and their locks), `core` (what all vnodes share), `entries` (what is found, made, removed), `rename`,
-//! `readdir` and `listing`, `attr` (counts, times, and the bit), `sweep` (a directory that goes), `split` (buckets that grew), `convert`
-//! (from flat to managed and back, step by step), `control` and `commands` (how a program asks for that), `by_number` (file handles),
-//! `node` and `vnode_impl` (the interface), `layer`.
+//! | concept | file |
+//! |---|---|
+//! | mapping of names to buckets | `scheme` |
+//! | the on-disk record of a directory | `record` |
+//! | a managed directory: its buckets, location of entries | `managed` |
+//! | cached state of live directories, and their locks | `state` |
+//! | state that all vnodes share | `core` |
+//! | lookup, creation and removal of entries | `entries` |
+//! | rename | `rename` |
+//! | directory listings | `readdir`, `listing` |
+//! | attributes and the set-user-id bit | `attr` |
+//! | removal of the layer's own objects before rmdir | `sweep` |
+//! | splitting of large buckets | `split` |
+//! | conversion from flat to managed and back | `convert` |
+//! | control commands | `control`, `commands` |
+//! | objects by number (file handles) | `by_number` |
+//! | the vnode interface; the layer | `node`, `vnode_impl`, `layer` |
 //!
-//! Modules import each other downward only: `scripts/import-cycles.sh usenetfs`.
+//! Modules import each other without cycles, which `scripts/import-cycles.sh usenetfs` checks.
 //!
-//! Locks, in this order: the layer's `several` (whoever locks more than one directory), directories, the table of states. Nobody waits for a
-//! directory while holding another without `several`.
+//! Lock order: the layer's `multi_dir`, then directories, then the table of states. A thread must
+//! hold `multi_dir` to lock more than one directory.
 #![forbid(unsafe_code)]
 
 mod attr;
@@ -38,4 +51,4 @@ mod vnode_impl;
 
 pub use layer::{LAYER, UsenetFs};
 pub use record::{RECORD, STORE};
-pub use scheme::{Scheme, Wanted};
+pub use scheme::{Scheme, SchemeChoice};

@@ -1,22 +1,22 @@
 use std::ops::Range;
 use vnode::{DirEntry, Kind, Name, Result};
 
-/// The end of all positions.
+/// The end of the range of positions.
 pub(crate) const END: u64 = 1 << 62;
 
 /// The entries with positions in a range, in order.
 #[derive(Debug)]
 pub(crate) struct Listing {
     pub(crate) positions: Range<u64>,
-    /// The state of the directory: see [`crate::managed::Managed::changes`].
+    /// The change count of the directory: see [`crate::managed::Managed::changes`].
     pub(crate) changes: u64,
     items: Vec<Item>,
 }
 
-/// An entry that was found below.
+/// An entry of a lower directory.
 #[derive(Debug)]
 pub(crate) struct Item {
-    /// The position of its name. In a listing, where each entry needs another, also a bit more.
+    /// The position of its name. In a listing it may be slightly larger, to be unique.
     pub(crate) cookie: u64,
     pub(crate) ino: u64,
     pub(crate) kind: Kind,
@@ -24,7 +24,8 @@ pub(crate) struct Item {
 }
 
 impl Listing {
-    /// Puts the entries found in order. One that was found in two places, since it was being moved, is listed once.
+    /// Sorts the entries. An entry that was found in two places because it was being moved is
+    /// listed once.
     pub(crate) fn new(positions: Range<u64>, changes: u64, mut items: Vec<Item>) -> Self {
         items.sort_unstable_by(|a, b| (a.cookie, &a.name).cmp(&(b.cookie, &b.name)));
         items.dedup_by(|a, b| a.name == b.name);
@@ -36,7 +37,7 @@ impl Listing {
         Self { positions, changes, items }
     }
 
-    /// The entries after a cookie.
+    /// Returns the entries after a cookie.
     pub(crate) fn after(&self, cookie: u64) -> impl Iterator<Item = Result<DirEntry<'_>>> {
         let first = self.items.partition_point(|item| item.cookie <= cookie);
         self.items.get(first..).unwrap_or_default().iter().map(|item| {

@@ -1,37 +1,37 @@
-//! A managed directory: its buckets, and where an entry is.
+//! A managed directory: its buckets, and the location of its entries.
 
 use crate::listing::Listing;
 use crate::record::{Phase, Record, STORE, is_reserved};
-use crate::scheme::{DEEPEST, Scheme, bucket_of_number, hash_digits};
+use crate::scheme::{MAX_HASH_DIGITS, Scheme, bucket_of_number, hash_digits};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
 use vnode::{Cx, Entry, Errno, Kind, Name, Result, Vnode};
 
-/// What a bucket is called.
+/// Name of a bucket.
 pub(crate) type BucketName = Vec<u8>;
 
-/// The permission bits of what the layer makes for itself.
+/// Permission bits of the layer's own directories.
 pub(crate) const PRIVATE: u32 = 0o700;
 
-/// Where buckets lie.
+/// The parent directory of buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
-    /// In the managed directory itself.
+    /// The managed directory itself.
     Directory,
-    /// In the store, a directory in it.
+    /// The store, a hidden subdirectory of the managed directory.
     Store,
 }
 
-/// A bucket that is there.
+/// An existing bucket.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     pub(crate) base: Base,
     vnode: OnceLock<Arc<dyn Vnode>>,
-    /// How many entries it has, once somebody had to know.
+    /// Number of its entries, once it has been counted.
     pub(crate) entries: Option<u32>,
-    /// Does it hand down what the directory hands down (group, default ACL)?
+    /// Whether new entries inherit the same group and default ACL as in the directory.
     pub(crate) fits: bool,
 }
 
@@ -41,36 +41,37 @@ impl Bucket {
     }
 }
 
-/// Where an entry of a name may be.
+/// A possible location of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Spot {
     /// In the directory itself.
     Flat,
-    /// In that bucket, which may not be there yet.
+    /// In this bucket, which may not exist yet.
     In(BucketName),
 }
 
-/// An entry, with where it is: the spot, and the directory below that it stands for.
+/// An entry with its location and the lower directory that contains it.
 pub(crate) type Found = (Spot, Arc<dyn Vnode>, Entry);
 
-/// A managed directory, as long as its vnode lives.
+/// The in-memory state of a managed directory.
 #[derive(Debug)]
 pub(crate) struct Managed {
     pub(crate) record: Record,
     pub(crate) buckets: BTreeMap<BucketName, Bucket>,
-    /// Subdirectories as users see them, once somebody had to know.
+    /// Number of visible subdirectories, once it has been counted.
     pub(crate) subdirs: Option<u32>,
-    /// How often users have changed its entries.
+    /// Number of changes of entries by users.
     pub(crate) changes: u64,
-    /// Buckets that may have changes that were not made durable.
+    /// Buckets with changes that may not be durable.
     pub(crate) dirty: BTreeSet<BucketName>,
     pub(crate) listing: Mutex<Option<Arc<Listing>>>,
-    /// Entries that the conversion has moved since it was begun, turned round or loaded.
+    /// Number of entries that the conversion has moved since it started, changed direction, or was
+    /// loaded.
     pub(crate) moved: u64,
 }
 
 impl Managed {
-    /// Finds out what there is. `cx` is the server's.
+    /// Loads the record and the list of buckets. `cx` is the server's.
     pub(crate) fn load(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Self> {
         cx.require_blocking()?;
         let record = Record::read(cx, dir)?.unwrap_or(Record::NONE);
@@ -81,7 +82,7 @@ impl Managed {
         if let Some(store) = dir.lookup(cx, Name::new(STORE)?)? {
             managed.list_base(cx, &store.vnode, Base::Store)?;
         }
-        // Whoever served before may have been killed before these were made durable.
+        // A previous server may have been killed before these changes were durable.
         managed.dirty = managed.buckets.keys().cloned().collect();
         Ok(managed)
     }
@@ -109,7 +110,7 @@ impl Managed {
         })
     }
 
-    /// Where buckets may lie; new ones are made in the first.
+    /// Returns the directories that can contain buckets. New buckets are created in the first.
     pub(crate) fn bases(&self) -> &'static [Base] {
         match (self.record.scheme, self.record.phase) {
             (Scheme::Hash { .. }, _) | (_, Phase::Filling | Phase::Emptying) => &[Base::Store],
@@ -119,12 +120,13 @@ impl Managed {
         }
     }
 
-    /// May any entry lie in the directory itself because it is not converted yet, or converted already?
+    /// Whether entries can be both in buckets and in the directory itself, because a conversion is
+    /// moving them.
     pub(crate) fn is_split(&self) -> bool {
         matches!(self.record.phase, Phase::Filling | Phase::Emptying)
     }
 
-    /// Where an entry of that name may be, the place for a new one first.
+    /// Returns the possible locations of a name. The first is for new entries.
     pub(crate) fn spots(&self, name: &[u8]) -> Vec<Spot> {
         let mut spots = match self.record.scheme {
             Scheme::Digits => match bucket_of_number(name) {
@@ -141,24 +143,25 @@ impl Managed {
         spots
     }
 
-    /// The bucket for new entries is the first on the way down that has none below it. One above it may still be about to be split.
+    /// Returns the possible buckets of a hash. New entries belong in the deepest bucket; buckets
+    /// above it may not be fully split yet.
     pub(crate) fn hash_spots(&self, digits: &[u8]) -> Vec<Spot> {
         let prefix = |len: usize| digits.get(..len).unwrap_or(digits);
         let mut len = 1;
-        while len < DEEPEST && self.is_divided(prefix(len)) {
+        while len < MAX_HASH_DIGITS && self.is_divided(prefix(len)) {
             len += 1;
         }
         let above = (1..len).rev().map(prefix).filter(|name| self.buckets.contains_key(*name));
         core::iter::once(prefix(len)).chain(above).map(|name| Spot::In(name.to_vec())).collect()
     }
 
-    /// Are there buckets below that one?
+    /// Whether there are buckets below this one.
     pub(crate) fn is_divided(&self, name: &[u8]) -> bool {
         let after = self.buckets.range::<[u8], _>((Bound::Excluded(name), Bound::Unbounded)).next();
         after.is_some_and(|(next, _)| next.starts_with(name))
     }
 
-    /// The directory that a spot stands for; `None`: it isn't there.
+    /// Returns the lower directory of a location, or `None` if it does not exist.
     pub(crate) fn directory(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, spot: &Spot) -> Result<Option<Arc<dyn Vnode>>> {
         match spot {
             Spot::Flat => Ok(Some(Arc::clone(dir))),
@@ -167,7 +170,7 @@ impl Managed {
         }
     }
 
-    /// A bucket that is there.
+    /// Returns the lower directory of an existing bucket.
     pub(crate) fn bucket(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Arc<dyn Vnode>> {
         let bucket = self.buckets.get(name).ok_or(Errno::IO)?;
         if let Some(vnode) = bucket.vnode.get() {
@@ -176,13 +179,13 @@ impl Managed {
         let base = self.base(cx, dir, bucket.base)?;
         let found = base.lookup(cx, Name::new(name)?)?.filter(|entry| entry.vnode.kind() == Kind::Directory);
         let found = found.ok_or_else(|| {
-            tracing::error!("directory {}: its bucket {} is gone", dir.id(), name.escape_ascii());
+            tracing::error!("directory {}: bucket {} is missing", dir.id(), name.escape_ascii());
             Errno::IO
         })?;
         Ok(Arc::clone(bucket.vnode.get_or_init(|| found.vnode)))
     }
 
-    /// The directory that buckets lie in.
+    /// Returns the parent directory of buckets.
     pub(crate) fn base(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, base: Base) -> Result<Arc<dyn Vnode>> {
         match base {
             Base::Directory => Ok(Arc::clone(dir)),
@@ -190,7 +193,7 @@ impl Managed {
         }
     }
 
-    /// The same, made if it isn't there. `cx` is the server's.
+    /// Returns the parent directory of buckets; creates it if necessary. `cx` is the server's.
     pub(crate) fn make_base(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, base: Base) -> Result<Arc<dyn Vnode>> {
         match base {
             Base::Directory => Ok(Arc::clone(dir)),
@@ -198,7 +201,7 @@ impl Managed {
         }
     }
 
-    /// A bucket, made if it isn't there. `cx` is the server's.
+    /// Returns a bucket; creates it if necessary. `cx` is the server's.
     pub(crate) fn make_bucket(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Arc<dyn Vnode>> {
         if self.buckets.contains_key(name) {
             return self.bucket(cx, dir, name);
@@ -211,7 +214,7 @@ impl Managed {
         Ok(vnode)
     }
 
-    /// The entry of that name, and the directory below that it is in.
+    /// Looks up an entry in its possible locations.
     pub(crate) fn find(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>) -> Result<Option<Found>> {
         for spot in self.spots(name.as_bytes()) {
             if let Some(place) = self.directory(cx, dir, &spot)?
@@ -223,12 +226,12 @@ impl Managed {
         Ok(None)
     }
 
-    /// Does an entry of a directory below show above? `spot` says which.
+    /// Whether users see an entry of the lower directory at `spot`.
     pub(crate) fn shows(&self, spot: &Spot, name: &[u8]) -> bool {
         !is_reserved(name) && self.spots(name).contains(spot)
     }
 
-    /// Users have added (or taken) an entry.
+    /// Updates the counters after a user has added or removed an entry.
     pub(crate) fn count(&mut self, spot: &Spot, kind: Kind, change: Change) {
         let by = |count: u32| match change {
             Change::Added => count.saturating_add(1),
@@ -254,7 +257,7 @@ pub(crate) enum Change {
     Removed,
 }
 
-/// A directory of the layer's own, made if it isn't there.
+/// Returns one of the layer's own directories; creates it if necessary.
 fn made(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Arc<dyn Vnode>> {
     let name = Name::new(name)?;
     match dir.mkdir(cx, name, PRIVATE) {
@@ -265,6 +268,6 @@ fn made(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Arc<dyn Vnode>
     if found.kind() == Kind::Directory {
         return Ok(found);
     }
-    tracing::error!("directory {}: {name} should be a directory of this layer's, and is none", dir.id());
+    tracing::error!("directory {}: {name} is reserved for this layer, but is not a directory", dir.id());
     Err(Errno::IO)
 }

@@ -5,7 +5,8 @@ use parking_lot::MutexGuard;
 use std::sync::{Arc, OnceLock};
 use vnode::{Cx, Entry, Errno, Kind, Name, Result, Vnode};
 
-/// A vnode of the layer below. Open files are those of the layer below themselves: data are none of this layer's business.
+/// A vnode over one of the layer below. Open files are not wrapped, since this layer does not
+/// change data.
 #[derive(Debug)]
 pub(crate) struct UsenetVnode {
     pub(crate) core: Arc<Core>,
@@ -13,7 +14,7 @@ pub(crate) struct UsenetVnode {
     state: OnceLock<Arc<DirState>>,
 }
 
-/// A directory that is being changed: nobody else looks at it meanwhile if it is managed.
+/// A directory that is locked for a change. A managed directory is locked exclusively.
 pub(crate) enum Held<'a> {
     Flat(Guard<'a>),
     Managed(parking_lot::MappedRwLockWriteGuard<'a, Managed>),
@@ -39,25 +40,25 @@ impl UsenetVnode {
         Self { core: Arc::clone(core), lower, state: OnceLock::new() }
     }
 
-    /// The vnode of this layer that an argument of the interface is.
+    /// Downcasts an argument to a vnode of this layer; fails with `EXDEV` for others.
     pub(crate) fn same_layer<'a>(&self, other: &'a Arc<dyn Vnode>) -> Result<&'a Self> {
         let other = other.as_any().downcast_ref::<Self>().ok_or(Errno::XDEV)?;
         if Arc::ptr_eq(&self.core, &other.core) { Ok(other) } else { Err(Errno::XDEV) }
     }
 
-    /// What the layer below answered, as this one answers it.
+    /// Wraps an entry that the layer below returned.
     pub(crate) fn raise(&self, cx: &Cx<'_>, entry: Entry) -> Result<Entry> {
         let vnode = Self::over(&self.core, entry.vnode);
         let attr = vnode.shown(cx, entry.attr)?;
         Ok(Entry { vnode: Arc::new(vnode), attr })
     }
 
-    /// The same for what was just made, which must not be refused any more.
+    /// Wraps a newly created entry. The operation must not fail any more.
     pub(crate) fn raise_new(&self, cx: &Cx<'_>, entry: Entry) -> Entry {
         let vnode = Self::over(&self.core, entry.vnode);
-        let mut patient = *cx;
-        patient.may_block = true;
-        let attr = vnode.shown(&patient, entry.attr).unwrap_or(entry.attr);
+        let mut blocking = *cx;
+        blocking.may_block = true;
+        let attr = vnode.shown(&blocking, entry.attr).unwrap_or(entry.attr);
         Entry { vnode: Arc::new(vnode), attr }
     }
 
@@ -68,12 +69,12 @@ impl UsenetVnode {
         Ok(self.state.get_or_init(|| self.core.states.get(self.lower.id())))
     }
 
-    /// What the directory is, known and staying so.
+    /// Locks the directory for reading and returns its layout.
     pub(crate) fn look(&self, cx: &Cx<'_>) -> Result<Guard<'_>> {
         self.state()?.look(&self.core.server(cx), &self.lower)
     }
 
-    /// The directory, to be changed.
+    /// Locks the directory for a change.
     pub(crate) fn hold(&self, cx: &Cx<'_>) -> Result<Held<'_>> {
         let guard = self.look(cx)?;
         if matches!(*guard, Form::Flat) {
@@ -90,8 +91,8 @@ impl UsenetVnode {
         }
     }
 
-    /// For whoever locks more than one directory.
-    pub(crate) fn several(&self) -> MutexGuard<'_, ()> {
-        self.core.several.lock()
+    /// Takes the lock that is necessary to lock more than one directory.
+    pub(crate) fn multi_dir(&self) -> MutexGuard<'_, ()> {
+        self.core.multi_dir.lock()
     }
 }

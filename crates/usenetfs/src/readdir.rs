@@ -1,7 +1,8 @@
-//! Listing directories.
+//! Directory listings.
 //!
-//! An entry's place in a listing follows from its name, so it stays where it is while entries are moved from place to place below. Places are in
-//! the order of buckets: one bucket is read and put in order at a time.
+//! The position of an entry in a listing is derived from its name, so it does not change while a
+//! conversion moves entries. Positions are in the order of buckets, so that only one bucket must be
+//! read and sorted at a time.
 
 use crate::listing::{END, Item, Listing};
 use crate::managed::{Managed, Spot};
@@ -21,7 +22,7 @@ impl UsenetVnode {
                 Form::Managed(managed) => managed.listing(&self.core.server(cx), &self.lower, after)?,
                 Form::Flat | Form::Unknown => break,
             };
-            // Without the lock: the sink may come back.
+            // The sink may call this layer, so the lock is not held here.
             for entry in listing.after(after) {
                 if !sink(&entry?) {
                     return Ok(());
@@ -37,7 +38,7 @@ impl UsenetVnode {
 }
 
 impl Managed {
-    /// The entries from after a cookie on, as far as they are read at a time.
+    /// Returns the group of entries after a cookie.
     fn listing(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, after: u64) -> Result<Arc<Listing>> {
         let (positions, spots) = self.group(after + 1);
         let mut kept = self.listing.lock();
@@ -52,7 +53,8 @@ impl Managed {
         Ok(listing)
     }
 
-    /// The positions that are read together, and where their entries may be.
+    /// Returns the range of positions that are read together, and the possible locations of their
+    /// entries.
     fn group(&self, position: u64) -> (Range<u64>, Vec<Spot>) {
         if self.is_split() {
             let buckets = self.buckets.keys().map(|name| Spot::In(name.clone()));
@@ -72,12 +74,12 @@ impl Managed {
         }
     }
 
-    /// The names that are no numbers, or those of the next bucket.
+    /// Returns the group of non-numeric names, or that of the next bucket.
     fn digits_group(&self, position: u64) -> (Range<u64>, Vec<Spot>) {
         let group = position >> DIGITS_SHIFT;
         let Some(number) = group.checked_sub(1) else { return (0..1 << DIGITS_SHIFT, vec![Spot::Flat]) };
         let next = format!("{number:03}").into_bytes();
-        // Names of three digits are in the order of their numbers.
+        // Names of three digits sort in numeric order.
         let rest = if number < 1000 { self.buckets.range(next..).next() } else { None };
         match rest.and_then(|(name, _)| Some((name, position_of(name)?))) {
             Some((name, start)) => (start..start + (1 << DIGITS_SHIFT), vec![Spot::In(name.clone())]),
@@ -105,7 +107,7 @@ impl Managed {
     }
 }
 
-/// Where the positions of a bucket's names begin.
+/// Returns the first position of a bucket's names.
 fn position_of(bucket: &[u8]) -> Option<u64> {
     let number: u64 = core::str::from_utf8(bucket).ok()?.parse().ok()?;
     Some((number + 1) << DIGITS_SHIFT)

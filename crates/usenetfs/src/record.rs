@@ -1,25 +1,26 @@
-//! The form of a managed directory: docs/formats/usenet-directory.md.
+//! The on-disk record of a managed directory: docs/formats/usenet-directory.md.
 
 use crate::scheme::{LIMIT, Scheme};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Name, RenameFlags, Result, Vnode};
 
-/// The record: a symbolic link whose target is the text, so that it is written and replaced in one operation.
+/// Name of the record: a symbolic link whose target is the text, so that it is created and replaced
+/// atomically.
 pub const RECORD: &[u8] = b".usenetfs";
-/// A record that is about to take the place of the other.
+/// Name of a new record that is about to replace the old one.
 pub(crate) const NEW_RECORD: &[u8] = b".usenetfs.new";
-/// The directory of buckets that don't lie in the managed directory itself.
+/// Name of the store, the directory of buckets that are not in the managed directory itself.
 pub const STORE: &[u8] = b".usenetfs.d";
 
-/// Is it one of the names that the layer keeps for itself, in every directory?
+/// Whether the name is reserved for the layer.
 pub(crate) fn is_reserved(name: &[u8]) -> bool {
     name == RECORD || name == NEW_RECORD || name == STORE
 }
 
-/// How far a conversion is.
+/// Phase of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// There is none.
+    /// No conversion.
     Stable,
     /// Entries move from the directory to buckets in the store.
     Filling,
@@ -45,7 +46,7 @@ impl Phase {
     }
 }
 
-/// What a directory's record says.
+/// The content of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) scheme: Scheme,
@@ -53,7 +54,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// What a managed directory without a record is.
+    /// The defaults for a managed directory without a record.
     pub(crate) const NONE: Self = Self { scheme: Scheme::Digits, phase: Phase::Stable };
 
     pub(crate) fn text(&self) -> String {
@@ -79,37 +80,37 @@ impl Record {
             "hash" => Scheme::Hash { key: parse_key(words.next()?)?, limit: parse_limit(words.next()?)? },
             _ => return None,
         };
-        // The hash scheme has its buckets in the store for good.
+        // Buckets of the hash scheme remain in the store.
         let moves_buckets = matches!(phase, Phase::Raising | Phase::Lowering);
         let fits = scheme == Scheme::Digits || !moves_buckets;
         (words.next().is_none() && fits).then_some(Self { scheme, phase })
     }
 
-    /// Reads the record of a directory; `None`: it has none.
+    /// Reads the record of a directory, or returns `None` if there is none.
     pub(crate) fn read(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Option<Self>> {
         let Some(entry) = dir.lookup(cx, Name::new(RECORD)?)? else { return Ok(None) };
         let text = if entry.vnode.kind() == Kind::Symlink { entry.vnode.readlink(cx)? } else { Vec::new() };
         Self::parse(&text).map(Some).ok_or_else(|| {
-            tracing::error!("directory {}: its record can't be read: \"{}\"", dir.id(), text.escape_ascii());
+            tracing::error!("directory {}: invalid record: \"{}\"", dir.id(), text.escape_ascii());
             Errno::IO
         })
     }
 
-    /// Writes it, in place of any that is there.
+    /// Writes the record, and replaces an existing one.
     pub(crate) fn write(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<()> {
         let (name, new) = (Name::new(RECORD)?, Name::new(NEW_RECORD)?);
         match dir.symlink(cx, name, self.text().as_bytes()) {
             Err(Errno::EXIST) => {}
             done => return done.map(|_| ()),
         }
-        // What a crash left.
+        // Remove the leftover of a crash.
         remove(cx, dir, NEW_RECORD)?;
         dir.symlink(cx, new, self.text().as_bytes())?;
         dir.rename(cx, new, dir, name, RenameFlags::default())
     }
 }
 
-/// Removes one of the links that the layer keeps; none is as good.
+/// Removes one of the layer's symbolic links, if it exists.
 pub(crate) fn remove(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<()> {
     match dir.unlink(cx, Name::new(name)?) {
         Err(Errno::NOENT) => Ok(()),
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn records_round_trip() {
         for (phase, _) in Phase::ALL {
             let digits = Record { scheme: Scheme::Digits, phase };
             assert_eq!(Record::parse(digits.text().as_bytes()), Some(digits));
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn all_else_is_refused() {
+    fn invalid_records_are_refused() {
         let long = format!("usenetfs 1 stable hash {} 1000", "0".repeat(33));
         for text in [
             "",

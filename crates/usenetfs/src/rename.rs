@@ -1,4 +1,4 @@
-//! Renaming: in a directory, from one to another, over something.
+//! Rename: within a directory, between directories, and over an existing entry.
 
 use crate::managed::{Change, Found, Spot};
 use crate::node::{Held, UsenetVnode};
@@ -24,9 +24,9 @@ impl UsenetVnode {
         if flags.exchange && (flags.no_replace || flags.whiteout) {
             return Err(Errno::INVAL);
         }
-        let _several = self.several();
+        let _multi_dir = self.multi_dir();
         let mut from = self.hold(cx)?;
-        // Whoever has `several` may lock a second directory in any order.
+        // With `multi_dir` held, directories can be locked in any order.
         let mut to = if Arc::ptr_eq(self.state()?, new_dir.state()?) { None } else { Some(new_dir.hold(cx)?) };
         let source = from.find(cx, &self.lower, name)?.ok_or(Errno::NOENT)?;
         let target = to.as_ref().unwrap_or(&from).find(cx, &new_dir.lower, new_name)?;
@@ -41,10 +41,10 @@ impl UsenetVnode {
         };
         let rename = || source.1.rename(cx, name, &new_place, new_name, flags);
         match target.as_ref().filter(|target| self.is_victim(new_dir, &source, target, flags)) {
-            Some((_, _, victim)) => self.in_place_of(cx, &victim.vnode, rename)?,
+            Some((_, _, victim)) => self.remove_swept(cx, &victim.vnode, rename)?,
             None => rename()?,
         }
-        // Two names of one file: nothing was done.
+        // A rename between two hard links of one file does nothing.
         if target.as_ref().is_some_and(|target| target.2.vnode.id() == source.2.vnode.id()) {
             return Ok(());
         }
@@ -76,7 +76,8 @@ impl UsenetVnode {
         Ok((spot, place))
     }
 
-    /// Does a directory take the place of another, of which something may be hidden? One of the two that the entries are in is not empty.
+    /// Whether a directory replaces another one, which must be swept first. The parents of the
+    /// entries are not empty, so they are excluded.
     fn is_victim(&self, new_dir: &Self, source: &Found, target: &Found, flags: RenameFlags) -> bool {
         let (old, new) = (&source.2.vnode, &target.2.vnode);
         let directories = old.kind() == Kind::Directory && new.kind() == Kind::Directory;

@@ -1,39 +1,41 @@
-//! From names to buckets.
+//! The mapping of names to buckets.
 
 use sha2::{Digest as _, Sha256};
 use vnode::{Errno, Result};
 
-/// Digits of a hash that may name a bucket: no bucket is split deeper.
-pub(crate) const DEEPEST: usize = 12;
-/// Entries of a bucket of the hash scheme before it is split, if nothing else is asked for.
+/// Maximum number of hash digits in the name of a bucket. Deeper buckets are not split.
+pub(crate) const MAX_HASH_DIGITS: usize = 12;
+/// Default for the maximum number of entries of a bucket in the hash scheme.
 pub(crate) const LIMIT: u32 = 1000;
 
-/// How a directory's entries are spread.
+/// The rule that distributes a directory's entries over buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// Numbers by their second to fourth lowest digits, 000 to 999; all other names stay in the directory itself.
+    /// Numeric names by their second to fourth lowest digits, 000 to 999. Non-numeric names stay in
+    /// the directory itself.
     Digits,
-    /// Every name by a keyed hash, in buckets that are split when they have more than so many entries.
+    /// All names by a keyed hash. Buckets with more than `limit` entries are split.
     Hash {
-        /// Nobody who doesn't know it can choose names that fall into one bucket.
+        /// A secret key, which prevents attackers from choosing names that fall into one bucket.
         key: [u8; 16],
-        /// Entries of a bucket before it is split: at least 2.
+        /// Maximum number of entries of a bucket; at least 2.
         limit: u32,
     },
 }
 
 impl Scheme {
-    /// The hash scheme with a new key.
+    /// Returns the hash scheme with a new random key.
     ///
     /// # Errors
-    /// `EIO` where the system gives no random bytes.
+    /// `EIO` if the system provides no random bytes.
     pub fn hash(limit: Option<u32>) -> Result<Self> {
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|_| Errno::IO)?;
         Ok(Self::Hash { key, limit: limit.unwrap_or(LIMIT).max(2) })
     }
 
-    /// The place of a name in listings: the same for ever, 62 bits, never 0, in the order of buckets.
+    /// Returns the position of a name in listings: 62 bits, never 0, in the order of buckets. It
+    /// must not change between versions.
     pub(crate) fn position(&self, name: &[u8]) -> u64 {
         match self {
             Self::Digits => {
@@ -46,36 +48,37 @@ impl Scheme {
         }
     }
 
-    /// May a bucket have that name?
+    /// Whether the name is valid for a bucket.
     pub(crate) fn is_bucket(&self, name: &[u8]) -> bool {
         match self {
             Self::Digits => name.len() == 3 && name.iter().all(u8::is_ascii_digit),
             Self::Hash { .. } => {
-                (1..=DEEPEST).contains(&name.len()) && name.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+                (1..=MAX_HASH_DIGITS).contains(&name.len())
+                    && name.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
             }
         }
     }
 }
 
-/// How directories are stored that become managed.
+/// The scheme for directories that become managed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted {
-    /// By hash; else by digits.
+pub struct SchemeChoice {
+    /// Whether to use the hash scheme instead of the digits scheme.
     pub hash: bool,
-    /// Entries of a bucket before it is split; `None`: as many as there usually are.
+    /// Maximum number of entries of a bucket; `None` selects the default.
     pub limit: Option<u32>,
 }
 
-impl Wanted {
+impl SchemeChoice {
     pub(crate) fn scheme(self) -> Result<Scheme> {
         if self.hash { Scheme::hash(self.limit) } else { Ok(Scheme::Digits) }
     }
 }
 
-/// Bits of a position that order the names of one bucket of the digits scheme.
+/// Number of bits of a position that order the names within a bucket of the digits scheme.
 pub(crate) const DIGITS_SHIFT: u32 = 52;
 
-/// The second to fourth lowest digits of a number; `None`: the name is none.
+/// Returns the second to fourth lowest digits of a number, or `None` for a non-numeric name.
 pub(crate) fn bucket_of_number(name: &[u8]) -> Option<[u8; 3]> {
     if name.is_empty() || !name.iter().all(u8::is_ascii_digit) {
         return None;
@@ -84,25 +87,25 @@ pub(crate) fn bucket_of_number(name: &[u8]) -> Option<[u8; 3]> {
     Some([digit(4), digit(3), digit(2)])
 }
 
-/// The keyed hash: the first 64 bits of SHA-256 over key and name.
+/// Returns the keyed hash of a name: the first 64 bits of SHA-256 over key and name.
 fn hash(key: &[u8; 16], name: &[u8]) -> u64 {
     let digest = Sha256::new().chain_update(key).chain_update(name).finalize();
     digest.iter().take(8).fold(0, |hash, &byte| (hash << 8) | u64::from(byte))
 }
 
-/// The hexadecimal digits of a name's hash, the highest first.
+/// Returns the hexadecimal digits of a name's hash, the highest first.
 pub(crate) fn hash_digits(key: &[u8; 16], name: &[u8]) -> [u8; 16] {
     let hash = hash(key, name);
     core::array::from_fn(|i| hex(hash >> (60 - 4 * i)))
 }
 
-/// The lowest four bits as a digit.
+/// Returns the lowest four bits as a hexadecimal digit.
 pub(crate) const fn hex(bits: u64) -> u8 {
     let bits = (bits & 15) as u8;
     if bits < 10 { b'0' + bits } else { b'a' + bits - 10 }
 }
 
-/// FNV-1a, with its bits spread once more.
+/// Returns the FNV-1a hash of a name, with its bits mixed once more.
 fn mixed(name: &[u8]) -> u64 {
     let hash = name
         .iter()
@@ -128,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_are_for_ever_and_in_the_order_of_buckets() {
+    fn positions_are_stable_and_in_the_order_of_buckets() {
         let digits = Scheme::Digits;
         assert!(digits.position(b"overview") >> DIGITS_SHIFT == 0 && digits.position(b"overview") > 0);
         assert_eq!(digits.position(b"123456") >> DIGITS_SHIFT, 346);

@@ -1,20 +1,21 @@
-//! Buckets of the hash scheme that grew are split, and buckets are made to hand down what the directory hands down.
+//! Splitting of large buckets in the hash scheme, and inheritance of the directory's group and
+//! default ACL in buckets.
 
 use crate::managed::{Managed, Spot};
 use crate::node::UsenetVnode;
-use crate::scheme::{DEEPEST, Scheme, hash_digits};
+use crate::scheme::{MAX_HASH_DIGITS, Scheme, hash_digits};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Name, RenameFlags, Result, SetAttr, Vnode, XattrFlags};
 
-/// What new entries inherit beside the group.
+/// The default ACL, which new entries inherit.
 pub(crate) const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
-/// Bits of a directory that new entries inherit.
+/// The set-group-id bit, by which new entries inherit the group.
 const SETGID: u32 = 0o2000;
-/// The longest default ACL that is looked at, in bytes: as long as an extended attribute can be.
-const LONGEST_ACL: usize = 65536;
+/// Maximum size of a default ACL in bytes: that of an extended attribute.
+const MAX_ACL_SIZE: usize = 65536;
 
 impl UsenetVnode {
-    /// Before a new entry is made in a bucket. `cx` is the server's.
+    /// Prepares a bucket for a new entry. `cx` is the server's.
     pub(crate) fn prepare(&self, cx: &Cx<'_>, managed: &mut Managed, name: &[u8]) -> Result<()> {
         let Some(bucket) = managed.buckets.get(name) else { return Ok(()) };
         let (fits, entries) = (bucket.fits, bucket.entries);
@@ -39,7 +40,7 @@ impl UsenetVnode {
         Ok(())
     }
 
-    /// Gives a bucket the group and the default ACL that new entries of the directory inherit.
+    /// Copies the directory's inheritable group and default ACL to a bucket.
     fn fit(&self, cx: &Cx<'_>, bucket: &Arc<dyn Vnode>) -> Result<()> {
         let (above, own) = (self.lower.getattr(cx)?, bucket.getattr(cx)?);
         let group = (above.mode & SETGID != 0 && above.gid != own.gid).then_some(above.gid);
@@ -55,25 +56,27 @@ impl UsenetVnode {
         }
     }
 
-    /// After an entry came. Where that fails, the bucket stays as it is, and the next entry tries again.
+    /// Splits a bucket that is too large after an entry was added. On failure the bucket remains,
+    /// and the next entry retries.
     pub(crate) fn split_if_large(&self, cx: &Cx<'_>, managed: &mut Managed, spot: &Spot) {
         let (Scheme::Hash { limit, .. }, Spot::In(name)) = (managed.record.scheme, spot) else { return };
         let is_large = managed.buckets.get(name).and_then(|bucket| bucket.entries).is_some_and(|n| n > limit);
-        // One above that is there still was being split when something failed.
+        // An existing bucket above this one is left from a split that failed.
         let begun =
             (1..name.len()).filter_map(|len| name.get(..len)).find(|above| managed.buckets.contains_key(*above));
         let Some(name) = begun.or_else(|| is_large.then_some(&**name)).map(<[u8]>::to_vec) else { return };
-        if !cx.may_block || name.len() >= DEEPEST {
+        if !cx.may_block || name.len() >= MAX_HASH_DIGITS {
             return;
         }
         if let Err(errno) = managed.split(&self.core.server(cx), &self.lower, &name) {
-            tracing::warn!(%errno, "directory {}: bucket {} is not split", self.lower.id(), name.escape_ascii());
+            tracing::warn!(%errno, "directory {}: can't split bucket {}", self.lower.id(), name.escape_ascii());
         }
     }
 }
 
 impl Managed {
-    /// Moves the entries of a bucket to buckets one digit deeper. At every moment each is in the one or the other.
+    /// Moves the entries of a bucket to buckets that are one digit deeper. At any time, each entry
+    /// is in exactly one of them.
     pub(crate) fn split(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<()> {
         let Scheme::Hash { key, .. } = self.record.scheme else { return Ok(()) };
         let bucket = self.bucket(cx, dir, name)?;
@@ -105,11 +108,11 @@ impl Managed {
     }
 }
 
-/// Moves an entry to another directory below, where there is none of that name.
+/// Moves an entry to another lower directory. Fails if the name exists there.
 pub(crate) fn move_entry(cx: &Cx<'_>, from: &Arc<dyn Vnode>, to: &Arc<dyn Vnode>, name: Name<'_>) -> Result<()> {
     let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
     match from.rename(cx, name, to, name, flags) {
-        // Not every file system knows the flag.
+        // The file system does not support the flag.
         Err(Errno::INVAL | Errno::NOSYS) => {}
         done => return done,
     }
@@ -119,7 +122,7 @@ pub(crate) fn move_entry(cx: &Cx<'_>, from: &Arc<dyn Vnode>, to: &Arc<dyn Vnode>
     from.rename(cx, name, to, name, RenameFlags::default())
 }
 
-/// Up to `most` of the names in a directory below that are wanted.
+/// Returns up to `most` names in a lower directory for which `wanted` is true.
 pub(crate) fn names_in(
     cx: &Cx<'_>,
     dir: &Arc<dyn Vnode>,
@@ -150,7 +153,7 @@ fn count(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<u32> {
 
 fn default_acl(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Option<Vec<u8>>> {
     let size = match dir.getxattr(cx, DEFAULT_ACL, &mut []) {
-        Ok(size) => size.min(LONGEST_ACL),
+        Ok(size) => size.min(MAX_ACL_SIZE),
         Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
         Err(errno) => return Err(errno),
     };

@@ -1,4 +1,4 @@
-//! What is known of the directories that are in use, found by number, and their locks.
+//! Cached state of the directories in use, by inode number, and their locks.
 
 use crate::managed::Managed;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -8,21 +8,21 @@ use vnode::{Cx, NumberMap, Result, Vnode};
 /// The set-user-id bit.
 pub(crate) const FLAG: u32 = 0o4000;
 
-/// What a directory is.
+/// Layout of a directory.
 #[derive(Debug)]
 pub(crate) enum Form {
-    /// That must be found out (again).
+    /// Not loaded.
     Unknown,
-    /// Its entries lie in it.
+    /// Its entries are in the directory itself.
     Flat,
-    /// They lie in buckets.
+    /// Its entries are in buckets.
     Managed(Box<Managed>),
 }
 
-/// A directory that is looked at.
+/// A read lock on a directory's layout.
 pub(crate) type Guard<'a> = RwLockReadGuard<'a, Form>;
 
-/// A directory in use.
+/// The state of a directory in use.
 #[derive(Debug)]
 pub(crate) struct DirState {
     id: u64,
@@ -32,7 +32,7 @@ pub(crate) struct DirState {
 
 type Table = Mutex<NumberMap<Weak<DirState>>>;
 
-/// The directories in use: those whose vnodes live and were asked for an entry.
+/// The directories in use: those with a live vnode on which an entry was accessed.
 #[derive(Debug, Default)]
 pub(crate) struct States(Arc<Table>);
 
@@ -47,7 +47,7 @@ impl States {
         state
     }
 
-    /// The directory is removed: its number may soon be another's.
+    /// Removes the state of a removed directory, whose inode number may be reused.
     pub(crate) fn forget(&self, id: u64) {
         let _ = self.0.lock().remove(&id);
     }
@@ -57,7 +57,7 @@ impl Drop for DirState {
     fn drop(&mut self) {
         let Some(table) = self.table.upgrade() else { return };
         let mut table = table.lock();
-        // Another of the same number may have come meanwhile.
+        // Keep the entry if another thread has replaced it.
         if table.get(&self.id).is_some_and(|known| known.strong_count() == 0) {
             table.remove(&self.id);
         }
@@ -65,7 +65,7 @@ impl Drop for DirState {
 }
 
 impl DirState {
-    /// What it is. `cx` is the server's.
+    /// Returns the layout, for reading; loads it if necessary. `cx` is the server's.
     pub(crate) fn look(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Guard<'_>> {
         let guard = self.form.read();
         if !matches!(*guard, Form::Unknown) {
@@ -75,7 +75,7 @@ impl DirState {
         self.change(cx, dir).map(RwLockWriteGuard::downgrade)
     }
 
-    /// The same for a change.
+    /// Returns the layout, for writing; loads it if necessary.
     pub(crate) fn change(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<RwLockWriteGuard<'_, Form>> {
         let mut guard = self.form.write();
         if matches!(*guard, Form::Unknown) {

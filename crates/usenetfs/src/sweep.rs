@@ -1,4 +1,5 @@
-//! A directory that goes, or is no longer to be managed: what the layer keeps in it goes first.
+//! Removal of the layer's own objects from a directory that is to be removed or to become
+//! unmanaged.
 
 use crate::managed::{Base, Change, Managed};
 use crate::node::UsenetVnode;
@@ -8,28 +9,30 @@ use crate::state::Form;
 use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Name, Result, Vnode};
 
-/// What was taken away and can be put back.
+/// The removed objects that can be restored.
 #[derive(Debug)]
 pub(crate) struct Swept {
     record: Option<Record>,
 }
 
 impl Swept {
-    /// The directory stays after all. An empty one needs no buckets, but its record.
+    /// Restores the record, if the directory could not be removed. An empty directory needs no
+    /// buckets.
     pub(crate) fn undo(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) {
         if let Some(record) = &self.record
             && let Err(errno) = record.write(cx, dir)
         {
-            tracing::warn!(%errno, "directory {}: its record is lost; it is empty, and managed by digits", dir.id());
+            tracing::warn!(%errno, "directory {}: can't restore its record; the directory is empty, and now managed by digits", dir.id());
         }
     }
 }
 
-/// Takes away what the layer keeps in a directory that is empty to its users; `cx` is the server's. The record goes last, so that the form of
-/// a directory that keeps some of it is known.
+/// Removes the layer's own objects from a directory that is empty for its users; `cx` is the
+/// server's. The record is removed last, so that the scheme is still known if an earlier step
+/// fails.
 ///
 /// # Errors
-/// `ENOTEMPTY` before anything is done, if there is an entry.
+/// `ENOTEMPTY` if there is an entry; nothing is removed then.
 pub(crate) fn sweep(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, managed: Option<&Managed>) -> Result<Swept> {
     let is_bucket =
         |name: &[u8]| managed.is_some_and(|m| m.bases().contains(&Base::Directory) && m.record.scheme.is_bucket(name));
@@ -83,20 +86,21 @@ impl UsenetVnode {
         if is_reserved(name.as_bytes()) {
             return Err(Errno::NOENT);
         }
-        let _several = self.several();
+        let _multi_dir = self.multi_dir();
         let mut held = self.hold(cx)?;
         let (spot, place, entry) = held.find(cx, &self.lower, name)?.ok_or(Errno::NOENT)?;
         if entry.vnode.kind() != Kind::Directory {
             return place.rmdir(cx, name);
         }
-        self.in_place_of(cx, &entry.vnode, || place.rmdir(cx, name))?;
+        self.remove_swept(cx, &entry.vnode, || place.rmdir(cx, name))?;
         held.count(&spot, Kind::Directory, Change::Removed);
         self.touch(cx, &spot);
         Ok(())
     }
 
-    /// Does what removes an empty directory. The caller has `several`, and not the directory.
-    pub(crate) fn in_place_of(
+    /// Sweeps `dir` and then removes it with `remove`. The caller holds `multi_dir`, but has not
+    /// locked `dir`.
+    pub(crate) fn remove_swept(
         &self,
         cx: &Cx<'_>,
         dir: &Arc<dyn Vnode>,
@@ -110,7 +114,7 @@ impl UsenetVnode {
             Form::Flat | Form::Unknown => sweep(&server, dir, None),
         };
         let done = match swept {
-            // The layer below sees it too, and knows what else there may be to say.
+            // Let the layer below return the error, since others may take precedence.
             Err(Errno::NOTEMPTY) => remove(),
             Err(errno) => Err(errno),
             Ok(swept) => remove().inspect_err(|_| swept.undo(&server, dir)),

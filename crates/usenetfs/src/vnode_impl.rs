@@ -17,7 +17,7 @@ impl Vnode for UsenetVnode {
     forward!(lower: id, generation, kind, readlink, listing_stamp, open, refused, statfs, ioctl, getxattr);
 
     fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
-        self.tell_names(cx, sink)
+        self.emit_names(cx, sink)
     }
 
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
@@ -99,7 +99,7 @@ impl Vnode for UsenetVnode {
     }
 
     fn control(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
-        self.obey(cx, command, input)
+        self.run_command(cx, command, input)
     }
 
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
@@ -115,7 +115,7 @@ impl Vnode for UsenetVnode {
 }
 
 impl UsenetVnode {
-    /// Buckets must soon hand down what the directory then hands down.
+    /// A change of the default ACL also applies to buckets.
     fn change_xattr(&self, cx: &Cx<'_>, name: &[u8], change: impl FnOnce() -> Result<()>) -> Result<()> {
         if self.kind() != Kind::Directory || name != DEFAULT_ACL {
             return change();
@@ -129,7 +129,7 @@ impl UsenetVnode {
 }
 
 impl Managed {
-    /// Makes the buckets durable that were changed.
+    /// Syncs the changed buckets, too.
     fn fsync(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, data_only: bool) -> Result<()> {
         while let Some(name) = self.dirty.first().cloned() {
             if let Some(bucket) = self.directory(cx, dir, &Spot::In(name.clone()))? {

@@ -1,18 +1,19 @@
-//! Managed directories behave as any other: every directory of these trees is one, and every name a number below.
+//! Managed directories behave like any other. In these trees every directory is managed, and every
+//! lower name is a number.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use conformance::fixture::name;
 use conformance::{random, run_all, run_all_except};
 use memfs::MemFs;
 use std::sync::Arc;
-use usenetfs::{UsenetFs, Wanted};
+use usenetfs::{SchemeChoice, UsenetFs};
 use vnode::{Attr, Cx, Errno, Kind, Layer, Result, SetAttr};
 use wrapfs::Template;
 use wrapfs::hooks::{Attributes, Names, Object};
 
 const FLAG: u32 = 0o4000;
 
-/// Every directory has the bit below, and none shows it.
+/// A layer that sets the bit on every lower directory and hides it above.
 #[derive(Debug)]
 struct AllManaged;
 
@@ -36,7 +37,7 @@ impl Attributes for AllManaged {
     }
 }
 
-/// No directory has the bit, above and below: what is compared with.
+/// A layer that removes the bit from all directories, for comparison.
 #[derive(Debug)]
 struct NoneManaged;
 
@@ -57,10 +58,11 @@ fn unmanaged(lower: Arc<dyn Layer>) -> Arc<dyn Layer> {
     Template::over(lower).attributes(NoneManaged).build()
 }
 
-/// It sets and wants to see the set-user-id bit of a directory, which is this layer's.
-const EXCEPT: &[&str] = &["set_id_bits_are_cleared"];
+/// Excluded, since it sets and checks the set-user-id bit of a directory, which this layer
+/// interprets.
+const EXCEPT: &[&str] = &["set_id_bits_go"];
 
-/// Names as numbers: three digits for each byte.
+/// Encodes names as numbers, with three digits per byte.
 #[derive(Debug)]
 struct Numbers;
 
@@ -75,7 +77,7 @@ impl Names for Numbers {
     }
 }
 
-fn managed(wanted: Wanted, names: bool) -> Arc<dyn Layer> {
+fn managed(wanted: SchemeChoice, names: bool) -> Arc<dyn Layer> {
     let usenet = UsenetFs::new(MemFs::new(), wanted);
     let root = SetAttr { mode: Some(0o755 | FLAG), ..SetAttr::default() };
     usenet.root().setattr(&Cx::internal(0, 0), &root, None).unwrap();
@@ -83,32 +85,32 @@ fn managed(wanted: Wanted, names: bool) -> Arc<dyn Layer> {
     if names { template.names(Numbers).build() } else { template.build() }
 }
 
-const DIGITS: Wanted = Wanted { hash: false, limit: None };
-const HASH: Wanted = Wanted { hash: true, limit: Some(3) };
+const DIGITS: SchemeChoice = SchemeChoice { hash: false, limit: None };
+const HASH: SchemeChoice = SchemeChoice { hash: true, limit: Some(3) };
 
 #[test]
-fn flat_directories() {
+fn flat_directories_conform() {
     run_all(|| UsenetFs::new(MemFs::new(), DIGITS));
     random::compare(1, 3000, &*unmanaged(UsenetFs::new(MemFs::new(), DIGITS)), &*unmanaged(MemFs::new()));
 }
 
 #[test]
-fn numbers() {
+fn numeric_names_conform() {
     run_all_except(EXCEPT, || managed(DIGITS, true));
 }
 
 #[test]
-fn names_that_are_no_numbers() {
+fn non_numeric_names_conform() {
     run_all_except(EXCEPT, || managed(DIGITS, false));
 }
 
 #[test]
-fn hashes() {
+fn the_hash_scheme_conforms() {
     run_all_except(EXCEPT, || managed(HASH, false));
 }
 
 #[test]
-fn random_operations() {
+fn random_operations_match_a_flat_file_system() {
     for seed in 1..6 {
         random::compare(seed, 3000, &*managed(DIGITS, true), &*unmanaged(MemFs::new()));
         random::compare(seed, 3000, &*managed(DIGITS, false), &*unmanaged(MemFs::new()));
@@ -117,7 +119,7 @@ fn random_operations() {
 }
 
 #[test]
-fn one_over_another() {
+fn two_layers_can_be_stacked() {
     let twice = || {
         let lower = managed(HASH, false);
         let usenet = UsenetFs::new(lower, DIGITS);
@@ -126,9 +128,10 @@ fn one_over_another() {
     run_all_except(EXCEPT, twice);
 }
 
-/// Entries of buckets are in the managed directory; buckets and records are nowhere.
+/// By number, entries in buckets belong to the managed directory; buckets and records can't be
+/// found.
 #[test]
-fn buckets_are_not_given_out_by_number() {
+fn buckets_can_not_be_found_by_number() {
     let cx = Cx::internal(0, 0);
     for wanted in [DIGITS, HASH] {
         let below = MemFs::new();

@@ -1,22 +1,22 @@
-//! From flat to managed and back: killed at every step, failing at every step, used meanwhile.
+//! Conversions with a crash or an error at every step, and with concurrent use.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use usenetfs::control::{CONVERT, Goal, STATE};
-use usenetfs::{UsenetFs, Wanted};
+use usenetfs::{SchemeChoice, UsenetFs};
 use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, SetAttr, Vnode};
 
 const CX: Cx<'static> = Cx::internal(0, 0);
-const DIGITS: Wanted = Wanted { hash: false, limit: None };
-const HASH: Wanted = Wanted { hash: true, limit: Some(4) };
+const DIGITS: SchemeChoice = SchemeChoice { hash: false, limit: None };
+const HASH: SchemeChoice = SchemeChoice { hash: true, limit: Some(4) };
 
 fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).unwrap()
 }
 
-/// Names that are hard: like buckets of either scheme, files and directories.
+/// Creates files and directories with difficult names, such as those of buckets.
 const NAMES: [&str; 21] = [
     "0", "1", "7", "000", "001", "034", "100", "345", "999", "123456", "23456", "9345", "99999999", "0345", "a", "3",
     "3f", "overview", "12.tmp", "f", "034034",
@@ -34,7 +34,7 @@ fn fill(root: &Arc<dyn Vnode>) {
     }
 }
 
-/// Names with numbers and kinds, as a listing and look-ups agree on them.
+/// Returns the names with inode numbers and types; asserts that listings and lookups agree.
 fn view(root: &Arc<dyn Vnode>) -> Result<BTreeMap<Vec<u8>, (u64, Kind)>, Errno> {
     let mut listed: Vec<(Vec<u8>, u64, Kind, u64)> = Vec::new();
     root.readdir(&CX, 0, &mut |e| {
@@ -48,7 +48,7 @@ fn view(root: &Arc<dyn Vnode>) -> Result<BTreeMap<Vec<u8>, (u64, Kind)>, Errno> 
             .lookup(&CX, Name::new(at).unwrap())?
             .unwrap_or_else(|| panic!("{} is listed, not found", at.escape_ascii()));
         assert_eq!((found.vnode.id(), found.vnode.kind()), (*ino, *kind));
-        // Going on after each is the rest.
+        // Resuming after each entry returns the rest.
         let mut rest = Vec::new();
         root.readdir(&CX, *cookie, &mut |e| {
             rest.push(e.name.as_bytes().to_vec());
@@ -88,14 +88,14 @@ fn convert(root: &Arc<dyn Vnode>, goal: Goal, budget: usize) -> u32 {
     steps
 }
 
-/// A layer over what is there.
+/// Returns the root of a new layer over `below`.
 fn over(below: &Arc<MemFs>) -> Arc<dyn Vnode> {
     UsenetFs::new(below.clone(), DIGITS).root()
 }
 
-/// Directories to begin with: flat, and managed both ways; and what each is to become.
+/// Returns start directories (flat, and managed by each scheme) with the goal of each conversion.
 fn starts() -> Vec<(Arc<MemFs>, Goal)> {
-    let make = |before: Option<Wanted>| {
+    let make = |before: Option<SchemeChoice>| {
         let below = MemFs::new();
         let root = over(&below);
         fill(&root);
@@ -113,7 +113,7 @@ fn starts() -> Vec<(Arc<MemFs>, Goal)> {
 }
 
 #[test]
-fn there_and_back_leaves_what_was_there() {
+fn converting_there_and_back_changes_nothing() {
     for wanted in [DIGITS, HASH] {
         let below = MemFs::new();
         let root = over(&below);
@@ -124,7 +124,7 @@ fn there_and_back_leaves_what_was_there() {
         assert_eq!(view(&root).unwrap(), seen);
         assert_eq!(view(&over(&below)).unwrap(), seen);
         assert!(root.getattr(&CX).unwrap().mode & 0o4000 != 0);
-        // Only names that are no numbers and, by digits, the buckets are there below.
+        // The lower directory has only non-numeric names and, with digits, the buckets.
         if wanted.hash {
             assert!(below.root().lookup(&CX, name("overview")).unwrap().is_none());
         } else {
@@ -137,7 +137,7 @@ fn there_and_back_leaves_what_was_there() {
 }
 
 #[test]
-fn a_kill_at_every_change_shows_every_entry_once() {
+fn after_a_crash_at_any_change_every_entry_is_seen_once() {
     for (start, goal) in starts() {
         let seen = view(&over(&start)).unwrap();
         for k in 1.. {
@@ -156,7 +156,7 @@ fn a_kill_at_every_change_shows_every_entry_once() {
             let below = below.recover(&Faults::new());
             let root = over(&below);
             assert_eq!(view(&root).unwrap(), seen, "{goal:?}, killed at change {k}: {}", state(&root));
-            // The other way is open as well.
+            // The conversion can be reversed, too.
             let turned = below.fork(&Faults::new());
             let turned_root = over(&turned);
             if let Goal::Manage(_) = goal {
@@ -171,7 +171,7 @@ fn a_kill_at_every_change_shows_every_entry_once() {
 }
 
 #[test]
-fn an_error_at_every_step_loses_nothing() {
+fn an_error_at_any_step_loses_nothing() {
     for (start, goal) in starts() {
         let seen = view(&over(&start)).unwrap();
         for (count, fault) in [
@@ -202,14 +202,14 @@ fn an_error_at_every_step_loses_nothing() {
     }
 }
 
-/// As [`step`], without a question that could fail.
+/// Like [`step`], but without a query that could fail.
 fn step_quietly(root: &Arc<dyn Vnode>, goal: Goal) -> Result<bool, Errno> {
     let told = root.control(&CX, CONVERT.name, goal.text(4).as_bytes())?;
     Ok(is_done(&String::from_utf8(told).unwrap()))
 }
 
 #[test]
-fn a_directory_is_used_while_it_is_converted() {
+fn a_directory_is_usable_during_a_conversion() {
     for (start, goal) in starts() {
         let steps = convert(&over(&start.fork(&Faults::new())), goal, 1);
         for at in 0..=steps {
@@ -230,7 +230,7 @@ fn a_directory_is_used_while_it_is_converted() {
                 let (made, _) = root.create(&CX, name(old), 0o644, OpenFlags::RDWR).unwrap();
                 want.insert(old.as_bytes().to_vec(), (made.vnode.id(), Kind::Regular));
             }
-            // One takes the place of another, wherever the two are.
+            // Rename one entry over another, wherever they are located.
             let zero = want.remove(&b"0"[..]).unwrap();
             root.rename(&CX, name("0"), &root, name("999"), RenameFlags::default()).unwrap();
             want.insert(b"999".to_vec(), zero);
@@ -249,8 +249,8 @@ fn a_directory_is_used_while_it_is_converted() {
 }
 
 #[test]
-fn ten_thousand_articles() {
-    for wanted in [DIGITS, Wanted { hash: true, limit: Some(100) }] {
+fn ten_thousand_articles_can_be_converted_and_listed() {
+    for wanted in [DIGITS, SchemeChoice { hash: true, limit: Some(100) }] {
         let below = MemFs::new();
         let root = over(&below);
         let make = |n: u32| drop(root.create(&CX, name(&n.to_string()), 0o644, OpenFlags::RDWR).unwrap());
@@ -259,7 +259,7 @@ fn ten_thousand_articles() {
         (5001..=10_000).for_each(make);
         let mut all = std::collections::BTreeSet::new();
         let mut cookie = 0;
-        // A part at a time, with a change between any two.
+        // Read the listing in parts, with a change after each.
         for round in 0.. {
             let mut taken = 0;
             root.readdir(&CX, cookie, &mut |e| {
@@ -280,7 +280,7 @@ fn ten_thousand_articles() {
             root.unlink(&CX, name(&other)).unwrap();
         }
         assert_eq!(all.len(), 10_000);
-        // No directory below has more than its part.
+        // No lower directory exceeds its maximum.
         let fullest = fullest(&below.root());
         assert!(fullest <= if wanted.hash { 300 } else { 1000 }, "{fullest}");
         for n in 1..=10_000_u32 {
@@ -299,7 +299,7 @@ fn ten_thousand_articles() {
     }
 }
 
-/// The most entries that any directory of the tree has.
+/// Returns the maximum number of entries of a directory in the tree.
 fn fullest(dir: &Arc<dyn Vnode>) -> usize {
     let mut names = Vec::new();
     dir.readdir(&CX, 0, &mut |e| {
@@ -313,7 +313,7 @@ fn fullest(dir: &Arc<dyn Vnode>) -> usize {
 }
 
 #[test]
-fn a_step_ends_when_its_caller_gives_up() {
+fn a_step_ends_when_its_caller_is_interrupted() {
     for (below, goal) in starts() {
         let root = over(&below);
         let seen = view(&root).unwrap();
@@ -327,7 +327,7 @@ fn a_step_ends_when_its_caller_gives_up() {
 }
 
 #[test]
-fn who_may_and_what_is_refused() {
+fn permissions_and_invalid_commands_are_checked() {
     let root = over(&MemFs::with(MemOptions { uid: 5, ..MemOptions::default() }, &Faults::new()));
     fill(&root);
     let by = |uid, input: &[u8]| root.control(&Cx::internal(uid, 0), CONVERT.name, input).map(|_| ());
@@ -335,7 +335,7 @@ fn who_may_and_what_is_refused() {
     for nonsense in [&b""[..], b"manage", b"manage roman 1", b"manage digits x", b"manage hash 1 1", b"\xff"] {
         assert_eq!(by(0, nonsense), Err(Errno::INVAL));
     }
-    // The bit of a directory with entries is not chmod(1)'s to change.
+    // chmod(1) can't change the bit of a directory with entries.
     let mode = |mode| root.setattr(&CX, &SetAttr { mode: Some(mode), ..SetAttr::default() }, None).map(|_| ());
     assert_eq!(mode(0o4755), Err(Errno::NOTEMPTY));
     by(5, b"manage digits 1000").unwrap();
@@ -344,7 +344,7 @@ fn who_may_and_what_is_refused() {
     mode(0o4700).unwrap();
     assert_eq!(by(5, b"manage hash 1000"), Err(Errno::EXIST));
     assert_eq!(root.mkdir(&CX, name(".usenetfs"), 0o755).map(|_| ()), Err(Errno::INVAL));
-    // What is not for this layer or not for files goes to the layer below, which knows no command.
+    // Other commands are forwarded to the layer below, which has none.
     assert_eq!(root.control(&CX, STATE.name, b"x"), Err(Errno::INVAL));
     assert_eq!(root.control(&CX, "other.word", b""), Err(Errno::NOTTY));
     let file = root.create(&CX, name("a file"), 0o644, OpenFlags::RDWR).unwrap().0.vnode;

@@ -1,32 +1,33 @@
-//! Every change of entries in managed directories fails, or is killed, at every operation below: then entries are as they were before
-//! or as they are after, none lost, none twice, and the same when mounted again.
+//! Faults at every lower operation of every change in managed directories. After an error or a
+//! crash, the entries are in the old or the new state. None is lost or duplicated, and a remount
+//! shows the same state.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use memfs::{Count, Fault, Faults, MemFs, Plan};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use usenetfs::{UsenetFs, Wanted};
+use usenetfs::{SchemeChoice, UsenetFs};
 use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, Result, SetAttr, Vnode};
 
 const CX: Cx<'static> = Cx::internal(0, 0);
-const DIGITS: Wanted = Wanted { hash: false, limit: None };
-/// Any two names more split a bucket.
-const HASH: Wanted = Wanted { hash: true, limit: Some(2) };
+const DIGITS: SchemeChoice = SchemeChoice { hash: false, limit: None };
+/// A limit so small that two further names split a bucket.
+const HASH: SchemeChoice = SchemeChoice { hash: true, limit: Some(2) };
 const PLAIN: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: false };
 const EXCHANGE: RenameFlags = RenameFlags { exchange: true, ..PLAIN };
 
-/// More operations than any change takes here.
+/// Upper bound for the number of lower operations of a change.
 const MOST: u64 = 1000;
 
 fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).unwrap()
 }
 
-fn over(below: &Arc<MemFs>, wanted: Wanted) -> Arc<dyn Vnode> {
+fn over(below: &Arc<MemFs>, wanted: SchemeChoice) -> Arc<dyn Vnode> {
     UsenetFs::new(below.clone(), wanted).root()
 }
 
-/// The directory of a path, and the last name.
+/// Returns the parent directory and the last name of a path.
 fn parent<'a>(root: &Arc<dyn Vnode>, path: &'a str) -> Result<(Arc<dyn Vnode>, Name<'a>)> {
     let Some((dirs, last)) = path.rsplit_once('/') else { return Ok((Arc::clone(root), name(path))) };
     let mut dir = Arc::clone(root);
@@ -36,18 +37,18 @@ fn parent<'a>(root: &Arc<dyn Vnode>, path: &'a str) -> Result<(Arc<dyn Vnode>, N
     Ok((dir, name(last)))
 }
 
-/// What is tried.
+/// The tested operations.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Create(&'static str),
     Mkdir(&'static str),
     Symlink(&'static str),
-    /// Another name of a file.
+    /// Create a hard link.
     Link(&'static str, &'static str),
     Unlink(&'static str),
     Rmdir(&'static str),
     Rename(&'static str, &'static str, RenameFlags),
-    /// An empty directory becomes managed, or flat.
+    /// Make an empty directory managed, or flat.
     Chmod(&'static str, u32),
 }
 
@@ -108,13 +109,13 @@ const OPS: [Op; 37] = [
     Op::Unlink("m/overview"),
     Op::Rmdir("m/7000"),
     Op::Rmdir("m/dir"),
-    // Managed itself, and empty: what is hidden in it goes first.
+    // An empty managed directory: its hidden objects are removed first.
     Op::Rmdir("empty"),
     Op::Rmdir("m/4321"),
     // Refused.
     Op::Rmdir("m"),
     Op::Rmdir("full"),
-    // In, out, within.
+    // Into, out of and within a managed directory.
     Op::Rename("flat/1", "m/55555", PLAIN),
     Op::Rename("flat/1", "m/word", PLAIN),
     Op::Rename("m/12345", "flat/2", PLAIN),
@@ -123,7 +124,7 @@ const OPS: [Op; 37] = [
     Op::Rename("m/12345", "m/word", PLAIN),
     Op::Rename("m/7000", "m/7001", PLAIN),
     Op::Rename("m/12345", "full/12345", PLAIN),
-    // Over something.
+    // Over an existing entry.
     Op::Rename("m/12345", "m/1", PLAIN),
     Op::Rename("flat/1", "m/overview", PLAIN),
     Op::Rename("m/1", "flat/1", PLAIN),
@@ -136,8 +137,9 @@ const OPS: [Op; 37] = [
     Op::Chmod("bare", 0o4755),
 ];
 
-/// A managed directory with entries of all kinds; one that is empty, but has what the layer keeps; one that is not.
-fn start(wanted: Wanted) -> Arc<MemFs> {
+/// Creates a managed directory with entries of all types, an empty one with hidden objects of the
+/// layer, and a flat directory.
+fn start(wanted: SchemeChoice) -> Arc<MemFs> {
     let below = MemFs::new();
     let root = over(&below, wanted);
     let make = |op: Op| op.run(&root).unwrap();
@@ -167,7 +169,8 @@ fn start(wanted: Wanted) -> Arc<MemFs> {
     ] {
         make(Op::Create(path));
     }
-    // Keys of hashes are random: with so many entries some operation or other finds a bucket that is full, and splits it.
+    // Hash keys are random. With this many entries, some operations meet a full bucket and split
+    // it.
     let m = root.lookup(&CX, name("m")).unwrap().unwrap().vnode;
     for n in 30_000..30_010_u32 {
         m.mknod(&CX, name(&n.to_string()), 0o100_644, 0).unwrap();
@@ -178,7 +181,7 @@ fn start(wanted: Wanted) -> Arc<MemFs> {
     below
 }
 
-/// Paths with what is there: its number and kind. A listing and look-ups agree.
+/// Inode number and type by path. Listings and lookups agree on them.
 type View = BTreeMap<String, (u64, Kind)>;
 
 fn view(root: &Arc<dyn Vnode>) -> View {
@@ -208,7 +211,7 @@ fn look(dir: &Arc<dyn Vnode>, path: &str, view: &mut View) {
     assert_eq!(dir.getattr(&CX).unwrap().nlink, 2 + subdirs, "{path}");
 }
 
-/// What was made by the operation has whatever number it got.
+/// Compares views. Objects that the operation created may have any number.
 fn same(seen: &View, want: &View, old: &View) -> bool {
     let known = |view: &View| -> Vec<_> {
         let is_old = |ino: u64| old.values().any(|(known, _)| *known == ino);
@@ -217,9 +220,9 @@ fn same(seen: &View, want: &View, old: &View) -> bool {
     known(seen) == known(want)
 }
 
-/// An operation, and the views before and after.
+/// An operation, with the views before and after it.
 struct Case {
-    wanted: Wanted,
+    wanted: SchemeChoice,
     start: Arc<MemFs>,
     op: Op,
     old: View,
@@ -240,7 +243,7 @@ impl Case {
         })
     }
 
-    /// Looks at the view; true: it is the new one.
+    /// Asserts that the view is the old or the new one. Returns whether it is the new one.
     fn is_new(&self, root: &Arc<dyn Vnode>, what: &str) -> bool {
         let seen = view(root);
         let (is_old, is_new) = (same(&seen, &self.old, &self.old), same(&seen, &self.new, &self.old));
@@ -253,13 +256,13 @@ impl Case {
         is_new
     }
 
-    /// Once more, without faults: it goes as if it had never been tried.
+    /// Repeats the operation without faults. It must succeed as if it had not been tried before.
     fn again(&self, root: &Arc<dyn Vnode>, what: &str) {
         assert_eq!(self.op.run(root), self.answer, "{:?} {:?} again, {what}", self.op, self.wanted);
         assert!(self.is_new(root, what));
     }
 
-    /// `run` answers whether there was a k-th operation to fail at.
+    /// `run` returns whether the k-th operation existed.
     fn at_every_step(&self, run: impl Fn(&Self, u64) -> bool) {
         let end = (1..MOST).find(|&k| !run(self, k));
         assert!(end.is_some(), "{:?} {:?} takes too many operations", self.op, self.wanted);
@@ -270,7 +273,7 @@ impl Case {
         let faults = Faults::new();
         let below = self.start.fork(&faults);
         let root = over(&below, self.wanted);
-        // In use, so that what is known of them is still believed afterwards.
+        // Keep the directories in use, so that their cached state persists.
         let _used = ["m/1", "full/1", "empty/1"].map(|path| {
             let (dir, last) = parent(&root, path).unwrap();
             dir.lookup(&CX, last).unwrap();
@@ -289,7 +292,7 @@ impl Case {
         if answer != self.answer {
             self.again(if plan.at.is_multiple_of(2) { &root } else { &mounted }, &what);
         } else {
-            still_in_use(&root);
+            assert_usable(&root);
         }
         fired
     }
@@ -312,8 +315,8 @@ impl Case {
     }
 }
 
-/// New entries find the buckets they need, whatever an operation has removed of them.
-fn still_in_use(root: &Arc<dyn Vnode>) {
+/// Asserts that new entries can be created, even if the operation has removed buckets.
+fn assert_usable(root: &Arc<dyn Vnode>) {
     for path in ["m", "full", "empty", "m/4321"] {
         let (dir, last) = parent(root, path).unwrap();
         let Some(found) = dir.lookup(&CX, last).unwrap() else { continue };
@@ -327,7 +330,7 @@ fn still_in_use(root: &Arc<dyn Vnode>) {
 }
 
 #[test]
-fn an_error_at_every_operation_leaves_the_old_view_or_the_new() {
+fn an_error_at_any_operation_leaves_the_old_or_the_new_state() {
     for case in Case::all() {
         for (count, fault) in [
             (Count::All, Fault::Error(Errno::IO)),
@@ -340,7 +343,7 @@ fn an_error_at_every_operation_leaves_the_old_view_or_the_new() {
 }
 
 #[test]
-fn a_kill_at_every_change_leaves_the_old_view_or_the_new() {
+fn a_crash_at_any_change_leaves_the_old_or_the_new_state() {
     for case in Case::all() {
         case.at_every_step(Case::with_crash);
     }

@@ -1,8 +1,10 @@
-//! Look-ups, and additions with deletions, in flat and managed directories of 1, 2, 4, ... articles (Wrapfs paper, figures 5 and 6).
+//! Measures lookups, and additions with deletions, in flat and managed directories of 1, 2, 4, ...
+//! articles (Wrapfs paper, figures 5 and 6).
 //!
-//! `figures FILE.svg MAX LABEL=DIR...`: each DIR is the root of a file system to measure, and empty. It is remounted before look-ups, so that the
-//! names that the kernel remembers don't answer in its place. Everything is done through the vnode interface, in one thread, without a
-//! mount of ours: what a server does for a request, without the request. Files are empty.
+//! Usage: `figures FILE.svg MAX LABEL=DIR...`. Each DIR is the root of an empty file system. It is
+//! remounted before the lookups to empty the kernel's dentry cache. The program calls the vnode
+//! interface in one thread, without a Strata mount, so the figures exclude the cost of FUSE
+//! requests. Files are empty.
 #![allow(clippy::disallowed_methods, reason = "it makes the directories that it works on")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -14,17 +16,18 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use usenetfs::{UsenetFs, Wanted};
+use usenetfs::{SchemeChoice, UsenetFs};
 use vnode::{Cx, Layer, Name, SetAttr, Vnode};
 
-/// Look-ups, additions and deletions that are timed.
+/// Number of timed lookups, additions and deletions.
 const EACH: u64 = 1000;
-/// A directory that took longer than this for a size, filling it included, is measured no further.
+/// Time limit for one size, including the time to fill the directory. Larger sizes are then
+/// skipped.
 const PATIENCE: Duration = Duration::from_secs(30);
-const FORMS: [(&str, Option<Wanted>); 3] = [
+const FORMS: [(&str, Option<SchemeChoice>); 3] = [
     ("flat", None),
-    ("digits", Some(Wanted { hash: false, limit: None })),
-    ("hash", Some(Wanted { hash: true, limit: None })),
+    ("digits", Some(SchemeChoice { hash: false, limit: None })),
+    ("hash", Some(SchemeChoice { hash: true, limit: None })),
 ];
 
 fn main() {
@@ -41,9 +44,9 @@ fn main() {
     std::fs::write(file, plot::draw(&all)).expect("the plot");
 }
 
-fn measure(label: &str, dir: &Path, (form, wanted): &(&str, Option<Wanted>), max: u64) -> Series {
-    // What was looked up is not remembered by the lowest layer either.
-    let options = HostOptions { name_cache_ttl: Duration::ZERO, ..HostOptions::default() };
+fn measure(label: &str, dir: &Path, (form, wanted): &(&str, Option<SchemeChoice>), max: u64) -> Series {
+    // The host layer does not cache lookups either.
+    let options = HostOptions { believed: Duration::ZERO, ..HostOptions::default() };
     let layer = UsenetFs::new(HostFs::open(dir, options).unwrap(), wanted.unwrap_or_default());
     let cx = Cx::internal(0, 0);
     let group = layer.root().mkdir(&cx, Name::new(form.as_bytes()).unwrap(), 0o755).unwrap().vnode;
@@ -72,11 +75,11 @@ fn measure(label: &str, dir: &Path, (form, wanted): &(&str, Option<Wanted>), max
     series
 }
 
-/// The two figures of one file system as a table, milliseconds.
+/// Returns the two figures of one file system as a table, in milliseconds.
 fn table(label: &str, all: &[Series]) -> String {
     let forms = |figure: &str| all.iter().map(|series| format!(" {figure} {} |", series.form)).collect::<String>();
     let mut text =
-        format!("{label}\n\n| articles |{}{}\n|{}\n", forms("look-ups,"), forms("changes,"), "---|".repeat(7));
+        format!("{label}\n\n| articles |{}{}\n|{}\n", forms("lookups,"), forms("changes,"), "---|".repeat(7));
     let longest = all.iter().max_by_key(|series| series.points.len()).map_or(&[][..], |series| &series.points);
     for (i, (size, _)) in longest.iter().enumerate() {
         let cell = |figure: usize, series: &Series| match series.points.get(i) {
@@ -106,7 +109,7 @@ fn remove(group: &Arc<dyn Vnode>, oldest: &mut u64) {
     *oldest += 1;
 }
 
-/// Random articles, the same in every run.
+/// Looks up random articles; the sequence is the same in every run.
 fn look_up(group: &Arc<dyn Vnode>, oldest: u64, size: u64) {
     let mut random = 88_172_645_463_325_252_u64;
     for _ in 0..EACH {

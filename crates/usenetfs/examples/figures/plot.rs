@@ -1,4 +1,5 @@
-//! The plot: a panel per figure, both scales logarithmic. Colours are forms of directories, kinds of lines are file systems.
+//! The plot: one panel per figure, with logarithmic scales. The colour stands for the layout of the
+//! directory, the line style for the file system.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,17 +9,18 @@ const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 60.0;
 const TOP: f64 = 84.0;
 const STEP: f64 = LEFT + WIDTH + 20.0;
-const TITLES: [&str; 2] = ["1000 random look-ups", "1000 additions, 1000 deletions of the oldest"];
+const TITLES: [&str; 2] = ["1000 random lookups", "1000 additions, 1000 deletions of the oldest"];
 const DASHES: [&str; 3] = ["", "6 4", "2 3"];
 
-/// A form of directory on a file system: sizes in articles, and how long the look-ups and the changes took.
+/// The measurements of one directory layout on one file system: size in articles, time of lookups
+/// and time of changes.
 pub(crate) struct Series {
     pub(crate) disk: String,
     pub(crate) form: String,
     pub(crate) points: Vec<(u64, [Duration; 2])>,
 }
 
-/// Scales of all panels: powers of two, and powers of ten of milliseconds.
+/// The scales of all panels: powers of two articles, and powers of ten milliseconds.
 struct Scale {
     doublings: f64,
     from: f64,
@@ -49,7 +51,7 @@ fn magnitude(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e3).log10()
 }
 
-/// The whole plot.
+/// Returns the plot as SVG.
 pub(crate) fn draw(all: &[Series]) -> String {
     let (width, height) = (2.0 * STEP + 20.0, TOP + HEIGHT + 50.0);
     let mut svg = format!(
@@ -62,7 +64,7 @@ pub(crate) fn draw(all: &[Series]) -> String {
     let row = |series: &Series| disks.iter().position(|disk| *disk == series.disk).unwrap_or(0);
     let style = |series: &Series| style(series, DASHES.get(row(series)).unwrap_or(&""));
     let scale = Scale::of(all);
-    // What the lines are: a row for each file system.
+    // The legend: a row for each file system.
     for (i, series) in all.iter().enumerate() {
         let (row, column) = (row(series), i % (all.len() / disks.len()));
         let (x, y) = (LEFT + 220.0 * column as f64, 18.0 + 18.0 * row as f64);
