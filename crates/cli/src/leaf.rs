@@ -37,8 +37,8 @@ impl LeafOptions {
         let host = HostOptions { read_only, ..HostOptions::default() };
         // A shorter cache= also limits this cache, so that out-of-band changes become visible in
         // time.
-        let believed = self.cache.map_or(host.believed, |cache| cache.min(host.believed));
-        HostOptions { believed, ..host }
+        let name_cache_ttl = self.cache.map_or(host.name_cache_ttl, |cache| cache.min(host.name_cache_ttl));
+        HostOptions { name_cache_ttl, ..host }
     }
 }
 

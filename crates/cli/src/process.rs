@@ -114,7 +114,7 @@ fn lower_oom_score() {
 /// Whether this process can change the owner of a file to another user: root can, and so can root
 /// of a user namespace that maps more than one user and group.
 #[must_use]
-pub fn can_chown() -> bool {
+pub fn may_chown() -> bool {
     let capable = rustix::thread::capabilities(None).map_or_else(
         |_| rustix::process::geteuid().is_root(),
         |sets| sets.effective.contains(rustix::thread::CapabilitySet::CHOWN),

@@ -35,7 +35,7 @@ impl Catalog for Registry {
         plugin::load(path)
     }
 
-    fn path_meant(&self, name: &str) -> Option<String> {
+    fn suggest_path(&self, name: &str) -> Option<String> {
         suggest_path(name)
     }
 }

@@ -84,7 +84,7 @@ impl Stack {
     /// # Errors
     /// Names the step and the directory that failed.
     pub fn build(&self, options: &Options) -> Result<Ready, Failure> {
-        let situation = Situation { passthrough: options.passthrough, may_give_away: process::can_chown() };
+        let situation = Situation { passthrough: options.passthrough, may_chown: process::may_chown() };
         let opening = Opening { leaf_options: LeafOptions::of(options), situation };
         let mut written = Vec::new();
         let layer = self.tree.open(&opening, &mut written).map_err(|refused| refused.failure)?;

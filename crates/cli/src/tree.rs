@@ -569,7 +569,7 @@ mod tests {
         fs::write(dir.join("Uryyb"), "text").unwrap();
         let tree = tree(&format!("lbfs,dirs=/nonexistent/replica:[rot13 / {}]", dir.display()));
         tree.find().unwrap();
-        let situation = Situation { passthrough: None, may_give_away: true };
+        let situation = Situation { passthrough: None, may_chown: true };
         let opening = Opening { leaf_options: LeafOptions::of(&Options::default()), situation };
         let wrong = Arc::default();
         let branches = &tree.fan_out().unwrap().branches;

@@ -125,7 +125,7 @@ fn generated_rust_layers_and_the_tutorial_work() {
         refused(&["mount", &format!("{veil},block=0 / /mnt/data"), "/mnt/at"])
             .contains("block=0: out of range; use 1 to")
     );
-    assert!(refused(&["mount", &format!("{veil},bolck=1 / /mnt/data"), "/mnt/at"]).contains("is block meant?"));
+    assert!(refused(&["mount", &format!("{veil},bolck=1 / /mnt/data"), "/mnt/at"]).contains("did you mean block?"));
 
     // Replace the generated code by the tutorial's code blocks.
     let tutorial = fs::read_to_string(top().join("docs/tutorial.md")).unwrap();

@@ -659,7 +659,7 @@ fn replicas_receive_the_caller_and_limit_cache_lifetimes() {
         }
         let call = Call::new(&Groups);
         let lifetimes = || [call.names_lifetime(USUAL), call.attributes_lifetime(USUAL)].map(|time| time.as_secs());
-        let cx = Cx::new(5, 5, 7, 0, true, &never).of_call(&call);
+        let cx = Cx::new(5, 5, 7, 0, true, &never).with_call(&call);
         // Each replica serves one of the two.
         for file in ["none", "neither"] {
             assert!(fs.root().lookup(&cx, name(file)).unwrap().is_none());

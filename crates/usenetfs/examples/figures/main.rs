@@ -46,7 +46,7 @@ fn main() {
 
 fn measure(label: &str, dir: &Path, (form, wanted): &(&str, Option<SchemeChoice>), max: u64) -> Series {
     // The host layer does not cache lookups either.
-    let options = HostOptions { believed: Duration::ZERO, ..HostOptions::default() };
+    let options = HostOptions { name_cache_ttl: Duration::ZERO, ..HostOptions::default() };
     let layer = UsenetFs::new(HostFs::open(dir, options).unwrap(), wanted.unwrap_or_default());
     let cx = Cx::internal(0, 0);
     let group = layer.root().mkdir(&cx, Name::new(form.as_bytes()).unwrap(), 0o755).unwrap().vnode;
