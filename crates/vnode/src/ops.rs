@@ -367,13 +367,13 @@ pub trait OpenFile: Any + Send + Sync + fmt::Debug {
     /// As pread(2); [`crate::MAY_BLOCK`].
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize>;
 
-    /// Lets `take` read from the host file that contains this file's data *now*, every byte unchanged
-    /// and at the same offset. `take` returns the number of bytes read, or `None` if it cannot read
-    /// that file. Returns `None` if the data is available only through [`Self::read`].
+    /// Lets `take` read from the host file that contains this file's data *now*, every byte
+    /// unchanged and at the same offset. `take` returns the number of bytes read, or `None` if it
+    /// cannot read that file. Returns `None` if the data is available only through [`Self::read`].
     ///
-    /// Unlike [`Self::backing`], this guarantees nothing beyond the call: the file's data may move to
-    /// another host file before the next one. A layer may call `take` again with another, equivalent
-    /// host file; the last result counts.
+    /// Unlike [`Self::backing`], this guarantees nothing beyond the call: the file's data may move
+    /// to another host file before the next one. A layer may call `take` again with another,
+    /// equivalent host file; the last result counts.
     ///
     /// # Errors
     /// As pread(2), if the host file cannot be found. A failure of `take` is not an error.

@@ -28,8 +28,8 @@ pub struct Hooks {
     /// Transforms data into a different size, with a policy for files that are not containers.
     /// Excludes `data`.
     pub resizing: Option<(Arc<dyn BlockCodec>, Foreign)>,
-    /// Stores data in blocks of a larger, fixed size. Excludes `data` and `resizing`. Not available to
-    /// plugins.
+    /// Stores data in blocks of a larger, fixed size. Excludes `data` and `resizing`. Not available
+    /// to plugins.
     pub format: Option<(Layout, Box<dyn FileFormat>)>,
     /// Observes operations.
     pub operations: Option<Box<dyn Operations>>,
