@@ -43,7 +43,7 @@ impl Drop for EnabledRing {
         match fs::write(&self.switch, &self.before).and_then(|()| fs::remove_file(&self.saved)) {
             Ok(()) => eprintln!("strata-bench: FUSE over io_uring disabled again"),
             Err(error) => {
-                eprintln!("strata-bench: {}: can't disable FUSE over io_uring: {error}", self.switch.display())
+                eprintln!("strata-bench: {}: can't disable FUSE over io_uring: {error}", self.switch.display());
             }
         }
     }
