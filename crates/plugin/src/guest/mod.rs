@@ -37,7 +37,9 @@ pub use declared::{Declared, MakeHooks};
 ///     name: "identity",
 ///     about: "changes nothing",
 ///     options: &[],
-///     build: Build::Over(&|lower, settings| Ok(Template::over(lower).hooks(hooks(settings)?).build())),
+///     build: Build::Over(&|lower, settings| {
+///         Ok(Template::over(lower).hooks(hooks(settings)?).build())
+///     }),
 ///     traits: Traits::NONE,
 /// };
 ///
