@@ -21,6 +21,8 @@ step "Import cycles between modules"
 # hostfs and server still have import cycles.
 mapfile -t crates < <(find crates -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | grep -vx -e hostfs -e server | sort)
 scripts/import-cycles.sh "${crates[@]}"
+step "Spelling, width and style of prose"
+scripts/prose.sh
 step "Crates in ARCHITECTURE.md"
 scripts/crates.sh --check
 step "Line counts in docs/layers.md"

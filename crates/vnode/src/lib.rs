@@ -1,3 +1,4 @@
+#![forbid(unsafe_code)]
 //! The stackable vnode interface.
 //!
 //! A *layer* is a file system that calls other file systems with the same interface instead of a
