@@ -24,7 +24,7 @@
 //! | copy-up of files: protocol, data and attributes | `copyup`, `copydata` |
 //! | creating a directory's part on a branch; which branches allow that | `parents` |
 //! | one copy-up of an object at a time; no writes while a file's data moves | `jobs`, `write_gate` |
-//! | metacopies (copy-up of attributes without data): creating them; using them | `copymeta`, `metacopy` |
+//! | copy-up of attributes without data: creating metacopies; using them | `copymeta`, `metacopy` |
 //! | create, remove, rename | `create`, `remove`, `rmdir`, `rename`, `rename_dir`, `exchange` |
 //! | retries after a race | `retry` |
 //! | whiteouts and opaque marks created by users | `unpack` |
@@ -36,7 +36,7 @@
 //! | work directory | `work` |
 //! | removals on a full branch, and the space reserved for them | `full_branch`, `reserve` |
 //! | names and directories that the union uses in a branch's root | `ownnames`, `ownfiles` |
-//! | warnings logged once or rarely; restoring a lower directory's times after a change | `logged_once`, `times` |
+//! | warnings logged once or rarely; restoring lower directories' times | `logged_once`, `times` |
 //! | reading values of unknown size; names stored inline | `read_sized`, `shortname` |
 //! | every vnode operation, dispatched to the files above | `vnode_impl` |
 //!

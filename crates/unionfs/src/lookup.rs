@@ -424,7 +424,8 @@ impl UnionVnode {
     }
 
     /// Looks the object up again by its name, after an out-of-band change removed its lower object.
-    /// Returns false if it has no known name, or if the name leads to another object.
+    /// Returns false if it has no known name, or if the name leads to no object that can take its
+    /// place: for a file, one with the same number; for a directory, any directory.
     pub(crate) fn refresh(&self, op: &Op<'_>) -> Result<bool> {
         let Some(place) = self.place() else { return Ok(false) };
         let stack = place.parent.stack()?;
