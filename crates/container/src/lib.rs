@@ -29,7 +29,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `codec` | the interface of a codec |
-//! | `container` | an open container: changes of the header; sessions, each with the changes of one open |
+//! | `container` | an open container: changes of the header, write sessions |
 //! | `format`, `geometry` | the on-disk format and its offsets |
 //! | `head`, `group` | the header and an index group in memory |
 //! | `read`, `write`, `seek`, `punch`, `resize`, `sync` | the operations |

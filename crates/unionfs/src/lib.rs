@@ -11,7 +11,7 @@
 //! |---|---|
 //! | options, their validation, building a union | `declare`, `options`, `build` |
 //! | a branch; an immutable, ordered set of branches; the set in use | `branch`, `set`, `current` |
-//! | replacing the set of a mounted union, while no operation changes an object | `change`, `gate` |
+//! | replacing the set while no operation changes an object | `change`, `gate` |
 //! | the beginning of each operation; revalidating vnodes | `revalidate` |
 //! | state shared by all vnodes, choice of branch; the context of one operation | `core`, `op` |
 //! | lookup of a name on the branches, from left to right | `lookup` |
@@ -23,7 +23,7 @@
 //! | attributes, extended attributes, open files | `attr`, `xattr`, `file` |
 //! | copy-up of files: protocol, data and attributes | `copyup`, `copydata` |
 //! | creating a directory's part on a branch; which branches allow that | `parents` |
-//! | one copy-up of an object at a time; no writes while a file's data moves | `jobs`, `write_gate` |
+//! | one copy-up of an object at a time; no writes while a file moves | `jobs`, `write_gate` |
 //! | copy-up of attributes without data: creating metacopies; using them | `copymeta`, `metacopy` |
 //! | create, remove, rename | `create`, `remove`, `rmdir`, `rename`, `rename_dir`, `exchange` |
 //! | retries after a race | `retry` |
@@ -31,7 +31,7 @@
 //! | control commands, forwarded to the branches' layers | `control` |
 //! | hard links: the index of copied-up files, in memory and on disk | `links`, `index` |
 //! | link counts, and their recovery after a crash | `link_count`, `link_recovery` |
-//! | persistent inode numbers and the log that records them | `numbers`, `identity`, `log`, `logfile` |
+//! | persistent inode numbers and their log | `numbers`, `identity`, `log`, `logfile` |
 //! | file handles: objects by number | `by_number` |
 //! | work directory | `work` |
 //! | removals on a full branch, and the space reserved for them | `full_branch`, `reserve` |
