@@ -1,22 +1,23 @@
 //! Container files: random access to files whose blocks are stored compressed or encrypted.
 //!
-//! Compression and authenticated encryption change the size of data, so an offset in the upper file
-//! no longer equals the offset in the lower file. A *container* is a lower file with an index that
-//! restores random access: exact sizes in bytes, reads of only the blocks needed, overwriting in
-//! place, holes. The author of a codec implements [`BlockCodec`]; [`Container`] does the rest on
-//! top of any [`vnode::OpenFile`]. docs/formats/container.md describes the format.
+//! Compression and authenticated encryption change the size of data. So an offset in the *upper*
+//! file, which users see, no longer equals the offset in the *lower* file, which stores the encoded
+//! data. A *container* is a lower file with an index that maps the upper file's blocks to their
+//! encoded data. It supports sizes in bytes, reads of only the blocks needed, overwriting of any
+//! range, and holes. The author of a codec implements [`BlockCodec`]; [`Container`] does the rest
+//! on top of any [`vnode::OpenFile`]. docs/formats/container.md describes the format.
 //!
 //! How a container stays consistent:
 //!
 //! * **Data in use is never overwritten.** A new version of a block is written to free space. Then
-//!   one 32-byte write of the index slot makes it the block's content. If the process is killed at
-//!   any moment, the block has its old or its new content.
+//!   one 32-byte write to the block's slot in the index makes that version current. If the process
+//!   is killed at any moment, the block has its old or its new content.
 //! * **The last durable version is kept**, together with its slot, until a newer one is known to be
 //!   durable ([`Container::sync`] has returned). A power failure may keep some of the later writes
 //!   and lose others. Each block then has its last durable version or one written after it;
 //!   checksums show which versions reached the disk.
-//! * **The tail is cleared before the file grows.** Data in the lower file beyond the size is dead,
-//!   and is removed before the size includes it.
+//! * **The tail is cleared before the file grows.** Data beyond the upper file's size is dead. It
+//!   is removed before a larger size includes it again.
 //! * **The lower file is untrusted input.** Every number in it is checked before use, and invalid
 //!   ones return `EIO`. Memory use is bounded by the size of a block and a few groups of the index,
 //!   independent of the file's content.
@@ -28,11 +29,11 @@
 //! | module | contents |
 //! |---|---|
 //! | `codec` | the interface of a codec |
-//! | `container` | an open file: header changes, sessions |
+//! | `container` | an open container: changes of the header, write sessions |
 //! | `format`, `geometry` | the on-disk format and its offsets |
 //! | `head`, `group` | the header and an index group in memory |
 //! | `read`, `write`, `seek`, `punch`, `resize`, `sync` | the operations |
-//! | `batch` | how new versions of blocks are written |
+//! | `batch` | collecting and writing new versions of blocks |
 //! | `space`, `usage`, `compact`, `relocate` | free space, and reclaiming dead space |
 //! | `check` | offline check and repair |
 //! | `cache`, `scratch` | caches and buffers |

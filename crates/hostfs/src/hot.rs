@@ -1,18 +1,19 @@
-//! A cache of *hot* files, which were used at least twice recently. It keeps the descriptor of a
-//! hot file open for a moment after each use, together with the [`vnode::Registration`] that a
-//! layer above stored for the file. The next use neither opens nor registers the file.
+//! A cache of descriptors of *hot* files: files that were used at least twice recently. It keeps a
+//! hot file's descriptor open for one to two seconds after each use, together with the
+//! [`vnode::Registration`] that the FUSE server stored for the file. The next use then neither
+//! opens the file nor registers it with the kernel.
 //!
-//! A file is kept from its second use on, so that reading a tree once costs nothing extra. Keeping
-//! a file must not be observable:
+//! The first use of a file does not add it to the cache, so reading a tree once costs nothing
+//! extra. Users must not notice that a descriptor is kept open:
 //!
 //! * **An open for writing or truncation always reaches the host**, because the host may refuse it
 //!   (immutable file, running program, file system remounted read-only). Only the registration is
 //!   reused. A kept descriptor is open for reading at most.
 //! * **A removed file releases its space**: an entry is dropped when its file is removed or
-//!   replaced through this layer, when space is short, when the vnode is dropped, and after one to
-//!   two seconds without use. If the file was removed out of band, the link count shows it at the
-//!   next use. The entry is then dropped, and the file is reopened by its handle, if that still
-//!   works.
+//!   replaced through this layer, when the file system is full, when the vnode is dropped, and
+//!   after one to two seconds without use. If the file was removed out of band, the next use finds
+//!   that its link count is 0. It then drops the entry and reopens the file by its handle, if
+//!   possible.
 //! * **Descriptors are bounded**: there are at most [`MAX_ENTRIES`] entries, and all caches
 //!   together keep to their share of the process's descriptors ([`crate::descriptors`]).
 
@@ -35,23 +36,24 @@ const RECENT_USES: usize = 512;
 /// An entry is dropped when it was not used for one to two of these intervals.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A kept file.
+/// An entry of the cache: a descriptor that is kept open.
 #[derive(Debug)]
 pub(crate) struct Hot {
-    /// Dropped first, since it holds the file as well.
+    /// Declared, and so dropped, before the descriptor, because it refers to the same host file.
     registration: Registration,
     descriptor: Arc<Descriptor>,
     /// The open flags; `None` for an `O_PATH` reference.
     flags: Option<OFlags>,
-    /// The address of the vnode. Another vnode with the same number is of another object.
+    /// The address of the vnode. A vnode at another address with the same number is another object.
     owner: usize,
     /// Value of [`Inner::clock`] at the last use.
     used: AtomicU32,
+    /// Counts the descriptor against the budget.
     _kept: Kept,
 }
 
 impl Hot {
-    /// Whether this descriptor can be used for a file opened with `flags`.
+    /// Whether this descriptor can serve an open with `flags`.
     pub(crate) fn serves(&self, flags: OFlags) -> bool {
         self.flags == Some(flags)
     }
@@ -80,14 +82,17 @@ impl AsFd for Hot {
 #[derive(Debug, Default)]
 struct Shard {
     entries: NumberMap<Arc<Hot>>,
-    /// Number of removals. A file opened while this changed is not kept.
+    /// Number of calls of [`HotFiles::remove`]. If it changes while a file is being opened, the
+    /// descriptor is not kept: that file may have been removed.
     removed: u64,
 }
 
 #[derive(Debug)]
 struct Inner {
     shards: [Mutex<Shard>; SHARDS],
+    /// Number of entries in all shards.
     count: AtomicUsize,
+    /// Number of sweeps.
     clock: AtomicU32,
     /// Whether the sweeper thread, which drops unused entries, is running.
     sweeper_running: Mutex<bool>,
@@ -100,7 +105,7 @@ pub(crate) enum Use {
     Attributes,
 }
 
-/// A shard's count of removals before a file was opened: see [`HotFiles::stamp`].
+/// The value of [`Shard::removed`] before a file was opened: see [`HotFiles::stamp`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stamp(u64);
 
@@ -136,7 +141,7 @@ impl Inner {
         dropped
     }
 
-    /// Drops the entries not used since the sweep before the last. Returns whether any are left.
+    /// Drops the entries that were not used since the previous sweep. Returns whether any are left.
     fn sweep(&self) -> bool {
         let before = self.clock.fetch_add(1, Ordering::Relaxed);
         drop(self.take(|hot| before.wrapping_sub(hot.used.load(Ordering::Relaxed)) >= 1));
@@ -182,8 +187,9 @@ impl HotFiles {
         Some(Arc::clone(hot))
     }
 
-    /// Keeps a descriptor of `vnode`, unless there are too many or the file was removed since
-    /// `stamp`. `flags` are the open flags, or `None` for an `O_PATH` reference.
+    /// Keeps a descriptor of `vnode`, unless a file of its shard was removed since `stamp`. If
+    /// there are too many descriptors, evicts the shard's least recently used entry, or keeps
+    /// nothing if there is none. `flags` are the open flags, or `None` for an `O_PATH` reference.
     fn insert(
         &self,
         vnode: &HostVnode,
@@ -200,7 +206,7 @@ impl HotFiles {
         let oldest = if full && !shard.entries.contains_key(&vnode.number()) {
             let clock = self.inner.clock.load(Ordering::Relaxed);
             let age = |hot: &Hot| clock.wrapping_sub(hot.used.load(Ordering::Relaxed));
-            // If no entry can be evicted, there is no space for another.
+            // Without an entry to evict, the descriptor is not kept.
             Some(shard.entries.iter().max_by_key(|(_, hot)| age(hot)).map(|(&number, _)| number)?)
         } else {
             None
@@ -242,7 +248,7 @@ impl HotFiles {
         *sweeper_running = started.is_ok();
         drop(sweeper_running);
         if started.is_err() {
-            // Without the thread, nothing would close it.
+            // Without the thread, nothing would close unused descriptors.
             self.clear();
         }
     }

@@ -1,10 +1,11 @@
-//! Open files, and the data path of each open inode.
+//! Open files, and the data path of each open inode: FUSE passthrough, or requests and the page
+//! cache.
 //!
-//! The kernel allows one data path per inode. While any open file of an inode uses passthrough, all
-//! must, with the same backing id; while any uses the FUSE inode's page cache, none may use
-//! passthrough (EIO otherwise). So the first open file chooses the path, and it holds until the
-//! last RELEASE. The kernel gives the path up before it sends RELEASE, so the server never
-//! considers an inode free that is still in use in the kernel.
+//! The kernel allows one data path per inode and fails other opens with `EIO`. While any open file
+//! of an inode uses passthrough, all must, with the same backing id. While any uses the FUSE
+//! inode's page cache, none may use passthrough. So the first open file chooses the path for all
+//! that follow, until the last RELEASE. The kernel clears its own record of the path before it
+//! sends RELEASE. After the last RELEASE, the server can therefore choose either path.
 
 use crate::notifier::NotificationQueue;
 use crate::open_cache::OpenCache;
@@ -29,7 +30,8 @@ struct OpenInode {
     /// `security.capability`, which the kernel requests before the first write, is known to be
     /// absent.
     no_xattrs: bool,
-    /// An open has timed out waiting for the last writer's RELEASE, so a writer exists.
+    /// An open has waited in vain for the last writer's RELEASE. So a process has the file open for
+    /// writing, and later opens do not wait.
     has_writer: bool,
 }
 
@@ -40,7 +42,7 @@ impl OpenInode {
 }
 
 enum DataPath {
-    /// Through requests and the FUSE inode's page cache.
+    /// Requests and the FUSE inode's page cache.
     Cached,
     /// Passthrough. The id must live until the last RELEASE.
     Passthrough(Arc<BackingId>),
@@ -50,7 +52,8 @@ struct Handle {
     node: u64,
     use_: Use,
     file: Arc<dyn OpenFile>,
-    /// A second open file for writes at an offset, if the first one appends.
+    /// A second open file without `O_APPEND`, for writes at an offset: see
+    /// [`Files::get_in_place`].
     in_place: Option<Arc<dyn OpenFile>>,
 }
 
@@ -68,16 +71,16 @@ pub(crate) struct Files {
     pub(crate) pages: PageCache,
     /// Files that may change through a shared mapping.
     pub(crate) shared_mappings: SharedMappings,
-    /// Files kept open where the kernel opens files without requests; `None`: it sends OPEN.
+    /// Cached open files, for a kernel that does not send OPEN. `None` if it sends OPEN.
     pub(crate) open_cache: Option<OpenCache>,
     /// Time of the last warning about a shortage of descriptors.
     warned: Mutex<Option<Instant>>,
     /// Files that must not use passthrough, with callbacks for when none of their open files uses
     /// it.
     stopped: Mutex<HashMap<u64, Vec<Drained>>>,
-    /// Data may differ by caller, so the page cache is bypassed.
+    /// Whether to bypass the page cache, because data may differ by caller.
     uncached: bool,
-    /// The layers need FLUSH, the request for each close(2).
+    /// Whether the layers need FLUSH, the request that the kernel sends for each close(2).
     pub(crate) keep_flush: bool,
 }
 
@@ -122,7 +125,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) node: u64,
     pub(crate) file: Arc<dyn OpenFile>,
     pub(crate) use_: Use,
-    /// The file's attributes, if its data probably uses the page cache.
+    /// The file's attributes, for comparison with those of cached pages. `None` if they are not
+    /// available, or if the file probably does not use the page cache.
     pub(crate) attr: Option<&'a Attr>,
     /// Whether the thread may block.
     pub(crate) may_block: bool,
@@ -134,7 +138,8 @@ pub(crate) trait Kernel {
     /// passthrough.
     fn register(&self, backing: Backing<'_>) -> Option<Arc<BackingId>>;
 
-    /// Whether the node has a successor and must not be opened any more.
+    /// Whether the node must not be opened any more, because its data moved and another node has
+    /// replaced it: see [`crate::successors`].
     fn is_superseded(&self, node: u64) -> bool;
 }
 
@@ -148,11 +153,13 @@ impl Files {
         self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers an open file and chooses its data path: the page cache if the kernel accepts no
-    /// host file.
+    /// Registers an open file and returns the reply to OPEN. The first open file of an inode
+    /// chooses the data path: passthrough if the layer offers a host file and the kernel accepts
+    /// it.
     ///
     /// # Errors
-    /// `ESTALE` if the node has a successor; `MAY_BLOCK` if the kernel must drop pages first.
+    /// `ESTALE` if the node is superseded; `MAY_BLOCK` if the kernel must drop pages first and this
+    /// thread must not wait for that.
     pub(crate) fn add(
         &self,
         opening: Opening<'_>,
@@ -186,8 +193,8 @@ impl Files {
                 out.open_flags |= fuse::abi::FOPEN_PASSTHROUGH;
                 out.backing_id = id.id();
                 if self.is_stopped(node) {
-                    // Besides the first path, the kernel allows only this combination: requests for
-                    // read and write, the host file for mappings.
+                    // While others use passthrough, this is the only other mode that the kernel
+                    // allows: requests for read and write, the host file for mappings.
                     out.open_flags |= fuse::abi::FOPEN_DIRECT_IO;
                 }
                 if use_.maps {
@@ -206,8 +213,9 @@ impl Files {
         Ok(out)
     }
 
-    /// Waits until the kernel holds no stale pages of a file that is being opened. Returns the
-    /// lock, which excludes other opens, and whether the kernel may keep its pages.
+    /// Waits until the kernel holds no stale pages of a file that is being opened, at most for
+    /// [`OPEN_TIMEOUT`]. Returns the lock, which excludes other opens, and whether the kernel may
+    /// keep the file's pages.
     fn await_valid_pages(
         &self,
         opening: &Opening<'_>,
@@ -257,7 +265,8 @@ impl Files {
     }
 
     /// Waits for the last writer's RELEASE, after an out-of-band change of a file that is open for
-    /// writing. On timeout, records that there is a writer, so that later opens do not wait.
+    /// writing. On timeout, records that a process has the file open for writing, so that later
+    /// opens do not wait.
     fn wait_for_writers(&self, inodes: Inodes<'_>, node: u64, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
         let written = |inodes: &mut HashMap<u64, OpenInode>| is_written(inodes, node);
@@ -270,8 +279,9 @@ impl Files {
         }
     }
 
-    /// Calls `supersede`, before the node can be opened again, if open files of the node use
-    /// passthrough to the old host file after its data moved. Returns whether they do.
+    /// Handles a move of the node's data to another host file. If open files of the node use
+    /// passthrough to the old host file, calls `supersede` while no file can be opened, and returns
+    /// true.
     pub(crate) fn supersede(&self, node: u64, supersede: impl FnOnce()) -> bool {
         let inodes = self.inodes();
         let has_passthrough =
@@ -304,9 +314,10 @@ impl Files {
         slab.slots.get(index).and_then(Option::as_ref).map(|h| Arc::clone(&h.file)).ok_or(Errno::BADF)
     }
 
-    /// Returns an open file for writing at an offset. If the handle's file appends, `open` creates
-    /// another one: the kernel writes back mapped pages through any open file of the inode, and
-    /// fcntl(2) can clear `O_APPEND`.
+    /// Returns an open file for writing at an offset. If the handle's file was opened with
+    /// `O_APPEND`, calls `open` to open the file again. Such writes occur because the kernel writes
+    /// back mapped pages through any open file of the inode, and because fcntl(2) can clear
+    /// `O_APPEND`.
     pub(crate) fn get_in_place(
         &self,
         fh: u64,
@@ -382,10 +393,10 @@ impl Files {
         self.stopped().contains_key(&node)
     }
 
-    /// Denies passthrough to all further open files of the node. `drained` is called once no open
-    /// file uses it.
+    /// Denies passthrough to new open files of the node. `drained` is called once no open file of
+    /// it uses passthrough.
     pub(crate) fn stop_passthrough(&self, node: u64, drained: Drained) {
-        // An open checks the table under this lock.
+        // An open checks `stopped` under this lock.
         let inodes = self.inodes();
         let has_passthrough =
             inodes.get(&node).is_some_and(|inode| matches!(inode.data_path, DataPath::Passthrough(_)));
@@ -422,11 +433,11 @@ impl Files {
         waiting.into_iter().flatten().for_each(|drained| drained());
     }
 
-    /// Compares attributes that are being sent to the kernel, and drops the file's pages after an
-    /// out-of-band change.
+    /// Compares attributes that are about to be sent to the kernel with those of the pages in its
+    /// cache. Drops the pages if the data was changed out of band.
     pub(crate) fn attributes_sent(&self, node: u64, attr: &Attr, notifier: &Arc<NotificationQueue>) {
         if self.pages.is_out_of_band(node, attr) {
-            // Under this lock the file cannot be opened.
+            // While this lock is held, the file cannot be opened.
             let inodes = self.inodes();
             self.pages.drop_if_stale(node, attr, is_written(&inodes, node), notifier);
         }
@@ -446,7 +457,8 @@ impl Files {
         self.inodes().contains_key(&node)
     }
 
-    /// Whether the file uses the page cache although passthrough might be possible.
+    /// Whether an open of the file would use the page cache even if the layer offers a host file:
+    /// its open files use the cache, or passthrough is stopped.
     pub(crate) fn is_cached(&self, node: u64) -> bool {
         let data_path = self.inodes().get(&node).map(|inode| matches!(inode.data_path, DataPath::Cached));
         data_path.unwrap_or_else(|| self.is_stopped(node))

@@ -43,14 +43,15 @@ impl Notification {
     }
 }
 
-/// Queued notifications, and the threads that wait for them.
+/// Queued notifications, and the channels of the threads that wait until they are sent.
 #[derive(Default)]
 struct Queue {
     notifications: VecDeque<(Notification, Option<SyncSender<()>>)>,
+    /// The content of `notifications`, for checks whether one is queued.
     waiting: HashSet<Notification>,
     /// The notification being sent.
     sending: Option<Notification>,
-    /// Waiters for an empty queue.
+    /// Channels of the threads that wait for an empty queue.
     settling: Vec<SyncSender<()>>,
     started: bool,
     closed: bool,
@@ -61,7 +62,7 @@ impl Queue {
         self.waiting.contains(notification) || self.sending.as_ref() == Some(notification)
     }
 
-    /// Whether a pending notification drops all pages of the node.
+    /// Whether a notification that drops all pages of the node is queued or being sent.
     fn drops_pages(&self, node: u64) -> bool {
         self.is_pending(&Notification::pages(node)) || self.is_pending(&Notification::Everything)
     }
@@ -72,7 +73,7 @@ pub(crate) struct NotificationQueue {
     nodes: Arc<Nodes>,
     queue: Mutex<Queue>,
     changed: Condvar,
-    /// Signalled after each notification that was sent.
+    /// Signalled after each notification was sent.
     sent: Condvar,
     session: Mutex<Option<Weak<Session>>>,
 }
@@ -114,21 +115,20 @@ impl NotificationQueue {
         self.push(notification, None)
     }
 
-    /// Whether a pending notification drops all pages of the node.
+    /// Whether a notification that drops all pages of the node is queued or being sent.
     pub(crate) fn drops_pages(&self, node: u64) -> bool {
         self.queue().drops_pages(node)
     }
 
-    /// Waits until no such notification is pending, at most until `deadline`.
+    /// Waits until [`Self::drops_pages`] is false, at most until `deadline`.
     pub(crate) fn wait_for_pages(&self, node: u64, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
         let pending = |queue: &mut Queue| queue.drops_pages(node);
         drop(self.sent.wait_timeout_while(self.queue(), left, pending));
     }
 
-    /// Queues a notification and waits until it was sent, at most for `timeout`. A handler must
-    /// not call this while the kernel holds a lock that the notification needs, unless it accepts
-    /// to time out.
+    /// Queues a notification and waits until it was sent, at most for `timeout`. If a handler calls
+    /// this while the kernel holds a lock that the notification needs, the call times out.
     pub(crate) fn enqueue_and_wait(self: &Arc<Self>, notification: Notification, timeout: Duration) {
         let (done, sent) = sync_channel(1);
         self.push(notification, Some(done));
@@ -171,7 +171,8 @@ impl NotificationQueue {
         thread.is_ok()
     }
 
-    /// Waits until all notifications queued so far were sent. Returns false after `timeout`.
+    /// Waits until the queue is empty, and so all notifications queued before the call were sent.
+    /// Returns false after `timeout`.
     pub(crate) fn settle(&self, timeout: Duration) -> bool {
         let sent = {
             let mut queue = self.queue();
@@ -246,8 +247,8 @@ impl NotificationQueue {
     }
 }
 
-/// Handles the layers' upcalls (see [`Upcalls`]). Object numbers equal node ids, except for the
-/// root.
+/// Handles the layers' upcalls: see [`Upcalls`]. A vnode's number is its node id, except for the
+/// root and for files with a successor node ([`crate::successors`]).
 pub(crate) struct UpcallHandler {
     pub(crate) root: u64,
     pub(crate) nodes: Arc<Nodes>,

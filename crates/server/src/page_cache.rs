@@ -50,16 +50,16 @@ impl Stamp {
     }
 }
 
-/// How a file's stamp was obtained.
+/// What a file's [`FileState::stamp`] describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
-    /// It describes the data in the page cache.
+    /// The data in the page cache.
     Known,
-    /// Changes through the mount are in progress, and none has completed.
+    /// The file before the changes through the mount that are in progress. None has completed.
     Begun,
-    /// It is the latest one after the changes that have completed.
+    /// The file after those changes through the mount that have completed. Others are in progress.
     Ended,
-    /// The file changed through the mount, and its stamp since could not be obtained.
+    /// An earlier state: the attributes since could not be obtained.
     Lost,
 }
 
@@ -84,7 +84,7 @@ impl FileState {
         Self { stamp, trust, busy: 0, changed: None, stale: false, dropped_while_open: false }
     }
 
-    /// Adopts these attributes as the state of the pages that replace the dropped ones.
+    /// Records that the pages are dropped, and that those read next have these attributes.
     fn adopt(&mut self, attr: &Attr) {
         self.stale = false;
         if self.busy == 0 && (self.trust != Trust::Known || attr.ctime >= self.stamp.ctime) {
@@ -97,14 +97,16 @@ impl FileState {
         self.busy == 0 && self.trust == Trust::Known
     }
 
-    /// Whether the data changed out of band. The ctime check admits attributes that were read
-    /// before a change through the mount and are compared after it.
+    /// Whether `attr` shows that the data changed out of band. Attributes with the stamp's ctime or
+    /// an earlier one are ignored: they may have been read before a change through the mount whose
+    /// stamp is recorded already.
     fn is_stale_at(&self, attr: &Attr) -> bool {
         self.is_comparable() && attr.ctime > self.stamp.ctime && self.stamp.has_other_data(&Stamp::of(attr))
     }
 
-    /// Whether the data certainly did not change out of band. With coarse timestamps two changes
-    /// can have the same time.
+    /// Whether `attr` shows that the data did not change out of band. This is not the opposite of
+    /// [`Self::is_stale_at`]: with the same ctime but another size or mtime, both return false,
+    /// because coarse timestamps can give two changes the same ctime.
     fn is_valid_at(&self, attr: &Attr) -> bool {
         let is_same = attr.ctime < self.stamp.ctime || !self.stamp.has_other_data(&Stamp::of(attr));
         self.is_comparable() && !self.stale && is_same
@@ -127,17 +129,19 @@ impl FileState {
             return PageState::Valid;
         }
         match (self.check_stale(attr), written) {
-            // The apparent change may be one through the mount.
+            // The difference may result from a change through the mount.
             (false, true) => return PageState::Valid,
             (true, true) if !self.is_idle() => return PageState::BeingWritten,
             _ => {}
         }
-        // Under the caller's lock: an open that finds the new stamp must find the notification too.
+        // The caller's lock covers both: an open that finds the new stamp must find the queued
+        // notification too.
         self.adopt(attr);
         if self.drop_pages(node, written, notifier) { PageState::Dropping } else { PageState::Unknown }
     }
 
-    /// Whether attributes that are being sent to the kernel show an out-of-band change.
+    /// Compares attributes that are about to be sent to the kernel, and records an out-of-band
+    /// change. Adopts them if the stamp is lost. Returns whether pages have to be dropped.
     fn is_out_of_band(&mut self, attr: &Attr) -> bool {
         if self.busy == 0 && self.trust == Trust::Lost {
             self.stamp = Stamp::of(attr);
@@ -166,11 +170,13 @@ impl FileState {
     fn end(&mut self, attr: Option<&Attr>) {
         self.busy = self.busy.saturating_sub(1);
         self.changed = Some(Instant::now());
-        // The change may have been in progress when pages were dropped.
+        // This change may have been in progress when pages were dropped, and old data may have been
+        // read again before it arrived.
         self.stale |= std::mem::take(&mut self.dropped_while_open);
         match attr.map(Stamp::of) {
             None => self.trust = Trust::Lost,
-            // Another change may have completed, and its attributes been read, after these.
+            // Keep a later stamp: concurrent changes may end in another order than their attributes
+            // were read.
             Some(after) if self.trust == Trust::Begun || after.ctime >= self.stamp.ctime => self.stamp = after,
             Some(_) => {}
         }
@@ -205,7 +211,7 @@ pub(crate) struct PageCache {
 pub(crate) struct Change(Option<u64>);
 
 impl Change {
-    /// Whether the attributes after the change are needed.
+    /// Whether the file is tracked. [`PageCache::end`] then needs the attributes after the change.
     pub(crate) const fn matters(&self) -> bool {
         self.0.is_some()
     }
@@ -245,7 +251,7 @@ impl PageCache {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Forgets a node that the kernel has forgotten, or whose writes bypass the cache from now on.
+    /// Stops tracking a node that the kernel has forgotten, or whose data now bypasses the cache.
     pub(crate) fn forget(&self, node: u64) {
         if self.any() && self.shard(node).remove(&node).is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);
@@ -271,12 +277,14 @@ impl PageCache {
         }
     }
 
-    /// Whether attributes that are being sent to the kernel show an out-of-band change.
+    /// Compares attributes that are about to be sent to the kernel, and records an out-of-band
+    /// change. Returns whether pages have to be dropped: see [`Self::drop_if_stale`].
     pub(crate) fn is_out_of_band(&self, node: u64, attr: &Attr) -> bool {
         self.any() && self.shard(node).get_mut(&node).is_some_and(|known| known.is_out_of_band(attr))
     }
 
-    /// Drops the pages after such a change. `written`: the file is open for writing.
+    /// Drops the pages of a file that was changed out of band, unless it is being written.
+    /// `written`: the file is open for writing.
     pub(crate) fn drop_if_stale(&self, node: u64, attr: &Attr, written: bool, notifier: &Arc<NotificationQueue>) {
         let mut shard = self.shard(node);
         if let Some(known) = shard.get_mut(&node).filter(|known| known.stale && (!written || known.is_idle())) {
@@ -285,7 +293,7 @@ impl PageCache {
         }
     }
 
-    /// Drops stale pages after the last open file for writing was released.
+    /// Drops pages that are stale but were kept until the last open file for writing was released.
     pub(crate) fn last_writer_closed(&self, node: u64, notifier: &Arc<NotificationQueue>) {
         if !self.any() {
             return;

@@ -15,13 +15,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Errno, Kind, Name, OpenFlags, RenameFlags, Result, SetAttr, Vnode, XattrFlags};
 
-/// A lower object whose attributes can be changed.
+/// A lower object whose attributes can be changed now, after a copy-up if it needed one.
 pub(crate) struct Changeable<'a> {
     /// The object to be changed.
     pub(crate) lower: Lower,
-    /// The branch that the change is written to.
+    /// The branch that the change is written to. For a metacopied file, the metacopy's branch.
     pub(crate) branch: BranchId,
-    /// Prevents a copy-up of the file until the change is made: the copy would miss the change.
+    /// Prevents a concurrent copy-up of the file, which would copy the attributes as they were
+    /// before the change.
     pub(crate) job: Option<Job<'a>>,
 }
 
@@ -32,13 +33,16 @@ impl From<Lower> for Changeable<'_> {
     }
 }
 
-/// The privileges that a change of attributes grants to a file. Users who can write the lower file
-/// must not share in them: with a metacopy they could go on changing the data.
+/// The privileges that a change of attributes grants to a file or its new owner. With a metacopy,
+/// the data remains in the lower file. A user who can write the lower file could then
+/// change, for example, the code of a program that the change made set-user-ID. Such changes need a
+/// copy of the data instead.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Grants {
+    /// The new owner, if the change sets one.
     owner: Option<u32>,
-    /// Set-id bits, capabilities or other security attributes, which take effect for all who run
-    /// the file.
+    /// Whether the change sets set-ID bits, capabilities or other `security.*` attributes, which
+    /// affect every user who runs the file.
     rights: bool,
 }
 
@@ -53,8 +57,8 @@ impl Grants {
         Self { rights: name.starts_with(SECURITY), ..Self::default() }
     }
 
-    /// Whether the file needs its own copy of the data, which only the new owner can write. `data`:
-    /// attributes of the lower file.
+    /// Whether the change requires a copy of the data, because a user other than root and the user
+    /// `server` may be able to write the lower file. `data`: the attributes of the lower file.
     fn needs_copy(self, data: &Attr, server: u32) -> bool {
         !is_servers(data, server) && (self.rights || self.owner.is_some_and(|owner| owner != data.uid))
     }
@@ -65,13 +69,14 @@ const SET_ID: u32 = 0o6000;
 /// Prefix of the names of capabilities and security labels.
 const SECURITY: &[u8] = b"security.";
 
-/// A metacopy to be created, of a file on a branch that is not written.
+/// A metacopy to be created, of a file on a branch that the union does not write to.
 struct Plan<'a> {
     vnode: &'a Arc<UnionVnode>,
-    /// The file as the union shows it, with its attributes.
+    /// The file and its attributes as users see them, possibly from an older metacopy on a branch
+    /// that is read-only now.
     from: Lower,
     attr: Attr,
-    /// The lower file with the data, which may be behind another metacopy.
+    /// The lower file with the data, and its own attributes.
     data: Lower,
     data_attr: Attr,
     place: Place,
@@ -81,8 +86,9 @@ struct Plan<'a> {
 }
 
 impl UnionVnode {
-    /// Returns the lower object for a change of attributes: a metacopy if the file is large and
-    /// lies on a branch that is not written; else the one that [`Self::for_change`] returns.
+    /// Returns the lower object for a change of attributes. That is a metacopied file if it exists
+    /// or can be created, which requires a large file on a branch that the union does not write to.
+    /// Otherwise it is the object that [`Self::for_change`] returns.
     pub(crate) fn for_attributes(&self, op: &Op<'_>, grants: Grants) -> Result<Changeable<'_>> {
         op.set.require_writable()?;
         let leaf = self.leaf();
@@ -98,8 +104,8 @@ impl UnionVnode {
 }
 
 impl Core {
-    /// Ensures that the file has a metacopy on a branch that can be written. `None` if the whole
-    /// file has to be copied up.
+    /// Ensures that the file has a metacopy on a branch that can be written. Returns `None` if the
+    /// caller has to copy up the whole file, or if another caller has just done so.
     fn copy_up_attributes(
         &self,
         op: &Op<'_>,
@@ -115,7 +121,7 @@ impl Core {
                 }
                 return Ok(Some(Changeable { branch: meta.home, lower: leaf, job: Some(job) }));
             }
-            // Another caller has copied it up.
+            // Another caller has copied up the whole file.
             None if op.set.writable(leaf.branch) => return Ok(None),
             _ => {}
         }
@@ -136,9 +142,10 @@ impl Core {
         }
     }
 
-    /// Copies the whole file up if it has a metacopy but lies on a writable branch, which can
-    /// happen if that branch was mounted read-only before. Its entry there must not move without
-    /// the metacopy.
+    /// Copies the whole file up to the metacopy's branch or further left, if its data lies on a
+    /// writable branch. That can happen if the data's branch was mounted read-only before. Does
+    /// nothing for a file without a metacopy. Call it before a link or rename on the data's branch,
+    /// which would separate the file from its metacopy.
     pub(crate) fn copy_up_metacopied(&self, op: &Op<'_>, vnode: &Arc<UnionVnode>) -> Result<()> {
         let leaf = vnode.leaf();
         match as_metacopy(&leaf.vnode) {
@@ -158,7 +165,8 @@ impl Core {
         published
     }
 
-    /// Decides whether a metacopy can take the place of a copy, and on which branch.
+    /// Decides whether a metacopy can be created instead of a copy, and on which branch. Returns
+    /// `None` if a copy is needed.
     fn plan_metacopy<'a>(
         &self,
         op: &Op<'_>,
@@ -172,7 +180,8 @@ impl Core {
         let data = as_metacopy(&from.vnode).map_or(&from.vnode, MetaCopy::data).clone();
         let data = Lower { vnode: data, branch: from.branch };
         let data_attr = data.vnode.getattr(op)?;
-        // Files with several names or none need a full copy, which all names share.
+        // A metacopy belongs to one name: a file with several names needs a copy that they share,
+        // and a file without a name needs a copy too.
         let has_one_name = data_attr.nlink == 1 && self.links.branch(vnode.id).is_none();
         let Some(place) = vnode.place().filter(|_| has_one_name && data_attr.size > limit) else { return Ok(None) };
         let Some(name) = metacopy_name(place.name()?) else { return Ok(None) };
@@ -189,8 +198,8 @@ impl Core {
         Ok(Some(Plan { vnode, from, attr, data, data_attr, place, to, name }))
     }
 
-    /// Builds a metacopy aside. `None` if the branch can't have metacopies, or needs none because
-    /// it can share the data.
+    /// Builds a metacopy that no lookup finds yet. `None` if the branch can't have metacopies, or
+    /// if a full copy costs no more because the branch can share the data by reflink.
     fn build_metacopy(&self, op: &Op<'_>, plan: &Plan<'_>) -> Result<Option<Built>> {
         op.require_blocking()?;
         let built = self.build_file(op, plan.to)?;
@@ -218,12 +227,12 @@ impl Core {
                 op.set.branch(plan.to)?.no_metacopies.store(true, Ordering::Relaxed);
                 return Ok(false);
             }
-            // The value may be too long for the file system.
+            // The file system limits the length of a value.
             Err(Errno::RANGE | Errno::INVAL | Errno::TOOBIG | Errno::NOSPC) => return Ok(false),
             Err(errno) => return Err(errno),
         }
         match self.copy_attributes(op, &plan.from.vnode, &plan.attr, copy) {
-            // With the origin, the extended attributes may exceed the limit of a file.
+            // With the origin added, the extended attributes may exceed the file system's limit.
             Err(Errno::TOOBIG | Errno::NOSPC) => return Ok(false),
             copied => copied?,
         }
@@ -231,14 +240,15 @@ impl Core {
         Ok(true)
     }
 
-    /// Makes lookups search for metacopies on this branch, also after the next mount.
+    /// Creates the mark that makes lookups search for metacopies on this branch, in this mount and
+    /// later ones.
     fn announce_metacopies(&self, op: &Op<'_>, branch: BranchId) -> Result<()> {
         let state = op.set.branch(branch)?;
         self.announce(op, branch, METACOPIES, &state.metacopies)
     }
 
-    /// Publishes a finished metacopy, which has the same attributes as the file at that moment.
-    /// `None` if the file is no longer at its place.
+    /// Publishes a finished metacopy. It has the file's present attributes, so users see no change.
+    /// `None` if the file is no longer at its place, or if the metacopy's name is taken.
     fn publish_metacopy(&self, op: &Op<'_>, plan: &Plan<'_>, built: &Built) -> Result<Option<Lower>> {
         let &Plan { vnode, ref from, ref place, to, .. } = plan;
         let dir = &place.parent;
@@ -254,7 +264,7 @@ impl Core {
             }
             None => match part.vnode.link(&server, name, &built.entry.vnode) {
                 Err(Errno::EXIST) => {
-                    // A leftover of another file that had the name.
+                    // A leftover metacopy of an earlier file of this name.
                     part.vnode.unlink(&server, name)?;
                     part.vnode.link(&server, name, &built.entry.vnode).map(drop)
                 }
@@ -262,7 +272,7 @@ impl Core {
             },
         });
         match published {
-            // A directory created out of band.
+            // A directory that was created out of band has the metacopy's name.
             Err(Errno::ISDIR) => return Ok(None),
             published => published.inspect_err(|&errno| op.set.explain_refusal(to, errno))?,
         }

@@ -16,7 +16,7 @@ pub(crate) struct Change {
     set: SetAttr,
     /// Flags for opening the copy too.
     open: Option<OpenFlags>,
-    /// The result; `None` until a copy was made.
+    /// The result; `None` if no copy has been made.
     pub(crate) done: Option<Changed>,
 }
 
@@ -27,10 +27,10 @@ pub(crate) struct Changed {
 }
 
 impl Change {
-    /// Returns the change for a `set` with a size.
+    /// Returns the change for a setattr that includes a size.
     pub(crate) fn truncate(set: &SetAttr) -> Self {
-        // The copy never has the old size, so truncating it may not count as a change: set the time
-        // explicitly.
+        // Only the data that the truncation leaves is copied. Truncating the copy may therefore not
+        // change its size, nor its mtime, which is set explicitly instead.
         Self { set: SetAttr { mtime: set.mtime.or(Some(SetTime::Now)), ..*set }, open: None, done: None }
     }
 
@@ -40,7 +40,7 @@ impl Change {
         Self { open: Some(flags.without_trunc()), ..Self::truncate(&set) }
     }
 
-    /// Returns how many bytes of the original's data remain.
+    /// Returns how many bytes of the original's data the change leaves, and have to be copied.
     pub(crate) fn remaining_size(change: Option<&Self>, size: u64) -> u64 {
         change.and_then(|change| change.set.size).map_or(size, |kept| kept.min(size))
     }
@@ -59,24 +59,24 @@ struct Copying<'a> {
     /// The original.
     from: &'a Lower,
     attr: Attr,
-    /// The original's known name.
+    /// The place where the union last found the original; `None` if it has no known name.
     place: Option<&'a Place>,
     to: BranchId,
 }
 
-/// A copy that is not visible yet.
+/// A copy that is not visible in the union yet: an unnamed file, or one in the work directory.
 pub(crate) struct Built {
     pub(crate) entry: Entry,
-    /// Work directory and name, if it could not be created without a name.
+    /// The work directory and the copy's name there; `None` for an unnamed file.
     pub(crate) work: Option<(Arc<dyn Vnode>, crate::work::WorkName)>,
     pub(crate) open: Option<Arc<dyn OpenFile>>,
 }
 
-/// The amount of data to copy.
+/// Namespace of the check of how much data a copy-up has to copy.
 struct Amount;
 
 impl Amount {
-    /// Fails with `MAY_BLOCK` if data are to be copied on a thread that must not wait: the copy is
+    /// Fails with `MAY_BLOCK` if data must be copied and the thread must not block: the copy is
     /// made durable, which takes long.
     pub(crate) fn check(cx: &Cx<'_>, from: &Lower, change: Option<&Change>) -> Result<()> {
         if cx.may_block || from.vnode.kind() != Kind::Regular {
@@ -88,8 +88,10 @@ impl Amount {
 }
 
 impl Core {
-    /// Copies a file up to `to`, or further left if the file's directory can't have a part there.
-    /// Without `to`, to the branch that [`Self::copy_target`] chooses.
+    /// Copies a file up to the branch `to`, or further left if the file's directory can't have a
+    /// part on `to`. Without `to`, copies it up to the branch that [`Self::copy_target`] chooses,
+    /// unless its own branch can be written. Does nothing if the file already lies on `to` or
+    /// further left.
     ///
     /// No lock that readers need is held while data are copied.
     pub(crate) fn copy_up(
@@ -109,7 +111,7 @@ impl Core {
             return Ok(());
         }
         if self.write_gate.is_host_file_held(vnode.id) {
-            // The kernel writes to the host file directly.
+            // The kernel may write to the host file directly: such writes would be lost.
             return Err(Errno::BUSY);
         }
         let _moving = if movable { Some(self.write_gate.start_move(op, vnode.id)?) } else { None };
@@ -138,9 +140,11 @@ impl Core {
         }
     }
 
-    /// Returns the branch for the copy of a file that lies on `from`: the nearest possible one up
-    /// to `to`. Without `to`, the leftmost read-write one that has a part of the directory, else
-    /// the nearest possible one.
+    /// Returns the branch for the copy of a file that lies on `from`. With `to`, that is the first
+    /// suitable branch from `to` to the left. Without `to`, it is the leftmost read-write branch
+    /// left of `from` that has a part of the file's directory. If there is none, it is the first
+    /// suitable branch to the left of `from`. A branch is suitable if it is read-write and the
+    /// directory has a part there or can get one.
     pub(crate) fn copy_target(
         &self,
         op: &Op<'_>,
@@ -168,13 +172,13 @@ impl Core {
         let published = self.publish(op, copying, &built);
         if published.is_err() {
             self.discard(op, &built);
-            // The lower number may be reused for another file.
+            // The file system may reuse the discarded copy's inode number for another file.
             self.identity.unalias(&self.server(op), op.set.branch(copying.to)?.tag, built.entry.vnode.id());
         }
         published
     }
 
-    /// Builds a complete copy aside.
+    /// Builds a complete copy that is not visible in the union yet.
     fn build(&self, op: &Op<'_>, copying: &Copying<'_>, change: Option<&mut Change>) -> Result<Built> {
         let &Copying { from, ref attr, to, .. } = copying;
         let built = match from.vnode.kind() {
@@ -202,8 +206,8 @@ impl Core {
         Ok(built)
     }
 
-    /// Creates an empty file aside on a branch: without a name if the file system can do that, else
-    /// in the work directory.
+    /// Creates an empty file on a branch, invisible in the union: without a name if the file system
+    /// supports `O_TMPFILE`, else in the work directory.
     pub(crate) fn build_file(&self, op: &Op<'_>, to: BranchId) -> Result<Built> {
         let server = self.server(op);
         match op.set.branch(to)?.root.tmpfile(&server, 0o600, OpenFlags::RDWR) {
@@ -254,11 +258,12 @@ impl Core {
         if vnode.place().is_some() != at {
             return Err(Errno::AGAIN);
         }
-        // It still has a name that is not known: the known one of several was removed, or leads
-        // elsewhere since the branches changed.
+        // The file still has a name that the union does not know: it had several, and the known one
+        // was removed or leads to another object since the branches changed.
         let unknown = !at && attr.nlink > 0 && !vnode.is_gone();
         let several = attr.nlink > 1 || unknown;
-        // Created without a name, it can still be linked, and must keep its number then.
+        // A file created by `O_TMPFILE` has no name yet. It can still get one by link(2), and must
+        // keep its number then.
         let linkable = !at && attr.nlink == 0 && !vnode.is_gone();
         if at || several || linkable {
             let copied = copy.vnode.getattr(op)?;
@@ -280,7 +285,7 @@ impl Core {
         Ok(())
     }
 
-    /// Whether the file is still at its place. If not, the vnode forgets that name.
+    /// Whether `place` still leads to the file on its branch. If not, the vnode forgets that name.
     pub(crate) fn is_still_at(
         &self,
         op: &Op<'_>,
@@ -302,8 +307,9 @@ impl Core {
         Ok(there)
     }
 
-    /// Publishes the copy of a file with several names. As soon as the index entry exists, every
-    /// lower name leads to the copy.
+    /// Publishes the copy of a file with several names by adding it to the index of copies. From
+    /// then on, each of the original's names leads to the copy. Also links the copy at the known
+    /// name, which may fail without harm.
     fn publish_index(&self, op: &Op<'_>, copying: &Copying<'_>, built: &Built) -> Result<()> {
         let &Copying { vnode, from, ref attr, place, to } = copying;
         let copy = &Lower { vnode: built.entry.vnode.clone(), branch: to };
@@ -315,14 +321,14 @@ impl Core {
         if named.is_ok() {
             self.use_name(op, vnode.id, attr.nlink, 1);
         } else {
-            // The index entry leads to the copy.
+            // The names lead to the copy by the index entry, which is enough.
             self.cancel_use(op, from, attr);
             self.discard(op, built);
         }
         Ok(())
     }
 
-    /// Publishes the copy of a file without a name. The copy lives as long as its vnode.
+    /// Publishes the copy of a file without a name. It is kept open while its vnode exists.
     fn publish_orphan(&self, vnode: &UnionVnode, built: &Built, linkable: bool) {
         if let Some(open) = &built.open {
             if !linkable {
@@ -344,8 +350,8 @@ impl Core {
         })
     }
 
-    /// Runs `change` on a lower directory and restores the directory's times: the view has not
-    /// changed.
+    /// Runs `change` on a lower directory and restores the directory's times, because users of the
+    /// union do not see the change.
     pub(crate) fn preserving_times<T>(
         &self,
         op: &Op<'_>,
@@ -355,9 +361,10 @@ impl Core {
         preserving_times(&self.server(op), dir, change)
     }
 
-    /// Links the copied-up file under the name `name` of `dir`, if that still leads to the
-    /// original. The view does not change. The caller holds the entry lock of `dir`. Returns false
-    /// if another branch has to be chosen.
+    /// Links a copied-up file at `name` in `dir`, another of its names, if that still leads to the
+    /// original: `probe` is the branch and entry found there. Users of the union see no change. The
+    /// caller holds the entry lock of `dir`. Returns false if `dir` can't get the name on the
+    /// copy's branch, so that the caller must choose another branch.
     pub(crate) fn link_copied_name(
         &self,
         op: &Op<'_>,

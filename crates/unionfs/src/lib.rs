@@ -1,45 +1,47 @@
 #![forbid(unsafe_code)]
 //! The union layer: several directories, its *branches*, merged into one tree.
 //!
-//! A [`Unionfs`] is a [`vnode::Layer`] over the layers of its branches. A union vnode refers to
-//! lower vnodes: a file to the leftmost one of its name, a directory to all parts that it merges
-//! (`node`). Each live object has one vnode (`intern`, `table`). All other files by concept:
+//! A [`Unionfs`] is a [`vnode::Layer`] over the layers of its branches. The branches are ordered. A
+//! branch further left has precedence: its file hides files of the same name further right. The
+//! vnode of a file refers to the leftmost lower vnode of its name; the vnode of a directory refers
+//! to its *stack*, the lower directories (its *parts*) that it merges (`node`). Each live object
+//! has one vnode (`intern`, `table`). The other files, by concept:
 //!
 //! | concept | file |
 //! |---|---|
 //! | options, their validation, building a union | `declare`, `options`, `build` |
-//! | a branch; the ordered set of branches; the current set | `branch`, `set`, `current` |
-//! | changing the set of a union in use, excluding other changes | `change`, `gate` |
+//! | a branch; an immutable, ordered set of branches; the set in use | `branch`, `set`, `current` |
+//! | replacing the set while no operation changes an object | `change`, `gate` |
 //! | the beginning of each operation; revalidating vnodes | `revalidate` |
 //! | state shared by all vnodes, choice of branch; the context of one operation | `core`, `op` |
-//! | lookup: left to right, whiteouts, merging | `lookup` |
+//! | lookup of a name on the branches, from left to right | `lookup` |
 //! | reserved names, whiteouts | `whiteout` |
 //! | opaque marks and redirects | `opaque_redirect` |
-//! | which records on disk are trusted | `trust` |
-//! | listings: readdir; merged listings that are kept | `readdir`, `listing` |
+//! | which lower files are trusted to be written by the union | `trust` |
+//! | readdir; cached merged listings | `readdir`, `listing` |
 //! | the lock on a directory's entries | `entry_lock` |
 //! | attributes, extended attributes, open files | `attr`, `xattr`, `file` |
 //! | copy-up of files: protocol, data and attributes | `copyup`, `copydata` |
-//! | copies of directories; which branches can take one | `parents` |
-//! | one copy-up of an object at a time; writes against moves | `jobs`, `write_gate` |
+//! | creating a directory's part on a branch; which branches allow that | `parents` |
+//! | one copy-up of an object at a time; no writes while a file moves | `jobs`, `write_gate` |
 //! | copy-up of attributes without data: creating metacopies; using them | `copymeta`, `metacopy` |
 //! | create, remove, rename | `create`, `remove`, `rmdir`, `rename`, `rename_dir`, `exchange` |
 //! | retries after a race | `retry` |
 //! | whiteouts and opaque marks created by users | `unpack` |
-//! | control commands, passed to the branches' layers | `control` |
-//! | hard links: the index of copies, in memory and on disk | `links`, `index` |
+//! | control commands, forwarded to the branches' layers | `control` |
+//! | hard links: the index of copied-up files, in memory and on disk | `links`, `index` |
 //! | link counts, and their recovery after a crash | `link_count`, `link_recovery` |
-//! | persistent inode numbers | `numbers`, `identity`, `log`, `logfile` |
+//! | persistent inode numbers and their log | `numbers`, `identity`, `log`, `logfile` |
 //! | file handles: objects by number | `by_number` |
 //! | work directory | `work` |
-//! | removals on a full branch | `full_branch`, `reserve` |
-//! | the union's own names in a branch's root | `ownnames`, `ownfiles` |
-//! | warnings logged once or rarely; restoring times | `logged_once`, `times` |
-//! | values of unknown size; names stored inline | `read_sized`, `shortname` |
+//! | removals on a full branch, and the space reserved for them | `full_branch`, `reserve` |
+//! | names and directories that the union uses in a branch's root | `ownnames`, `ownfiles` |
+//! | warnings logged once or rarely; restoring lower directories' times | `logged_once`, `times` |
+//! | reading values of unknown size; names stored inline | `read_sized`, `shortname` |
 //! | every vnode operation, dispatched to the files above | `vnode_impl` |
 //!
-//! Modules import each other downward only: `scripts/import-cycles.sh unionfs`. `core` is generic
-//! over the vnode type, so that it can lie below `node`.
+//! Imports between modules form no cycle, which `scripts/import-cycles.sh unionfs` checks. `core`
+//! is therefore generic over the vnode type: `node`, which defines that type, imports it.
 //!
 //! Design and lock order: docs/design/unionfs.md. Records on disk: docs/formats/union-branch.md.
 

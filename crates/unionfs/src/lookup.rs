@@ -13,23 +13,23 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use vnode::{Attr, Entry, Errno, Name, Result};
 
-/// How long a negative lookup is valid: an out-of-band change is visible after this time at the
-/// latest.
+/// How long a cached negative lookup is valid. A file that is created out of band is found after
+/// this time at the latest.
 const NEGATIVE_TTL: Duration = Duration::from_secs(1);
 
-/// The result of a lookup.
+/// The object that a name resolves to, and its attributes; `None` if there is none.
 type Shown = Option<(Arc<UnionVnode>, Attr)>;
 
-/// The object that a name leads to, before it gets a union vnode.
+/// The lower objects that a name resolves to, for which a union vnode is to be found or created.
 #[derive(Debug)]
 pub(crate) enum Hit {
     /// No object.
     None,
     /// An object that is not a directory.
     Leaf {
-        /// The branch of the visible instance.
+        /// The leftmost branch that has the name.
         branch: BranchId,
-        /// The visible instance.
+        /// The lower object on that branch. It hides those on branches further right.
         entry: Entry,
     },
     /// A directory.
@@ -38,7 +38,7 @@ pub(crate) enum Hit {
         stack: Vec<Lower>,
         /// Attributes of the leftmost part.
         attr: Attr,
-        /// The redirect of its part on the leftmost branch.
+        /// The redirect of its part on the union's leftmost branch, if there is one.
         redirect: Option<Box<[u8]>>,
     },
 }
@@ -47,7 +47,7 @@ pub(crate) enum Hit {
 #[derive(Debug)]
 pub(crate) struct Probe {
     pub(crate) hit: Hit,
-    /// The branch of the whiteout that ended the search.
+    /// The branch of the whiteout that ended the search, if one did.
     pub(crate) whiteout: Option<BranchId>,
 }
 
@@ -62,7 +62,8 @@ impl Probe {
     }
 
     /// Returns the position of the rightmost branch on which a new object of this name would be
-    /// visible.
+    /// visible: that of the branch which now has the object or the whiteout. `usize::MAX` if there
+    /// is neither.
     pub(crate) fn bound(&self, set: &BranchSet) -> usize {
         self.branch().or(self.whiteout).map_or(usize::MAX, |branch| set.position(branch))
     }
@@ -74,8 +75,8 @@ struct Merge {
     stack: Vec<Lower>,
     attr: Option<Attr>,
     redirect: Option<Box<[u8]>>,
-    /// The rightmost part was not checked for an opaque mark: that only matters if there is another
-    /// part to the right.
+    /// The last part was not checked for an opaque mark. The check is postponed until another part
+    /// is found to its right, because the mark has no effect otherwise.
     unchecked: bool,
 }
 
@@ -90,12 +91,12 @@ impl Merge {
 }
 
 impl Core {
-    /// Looks `name` up in the directories of `stack`.
+    /// Looks `name` up in the directories of `stack`, from left to right.
     pub(crate) fn probe(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>) -> Result<Probe> {
         self.probe_with(op, stack, name, &mut Walk::new())
     }
 
-    /// As [`Self::probe`], as one step of a longer walk.
+    /// As [`Self::probe`], for one component of a longer path. `walk` limits the number of steps.
     pub(crate) fn probe_with(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>, walk: &mut Walk) -> Result<Probe> {
         let mut merge = Merge::default();
         for (index, part) in stack.iter().enumerate() {
@@ -117,9 +118,11 @@ impl Core {
                     let entry = self.with_metacopy(op, (left, name), part.branch, entry)?;
                     return Ok(Probe { hit: Hit::Leaf { branch: part.branch, entry }, whiteout: None });
                 }
+                // A file right of a directory is hidden, and hides everything further right.
                 Some(_) => return Ok(merge.done(None)),
                 None => {}
             }
+            // A whiteout in the last directory would hide nothing.
             if more && self.has_whiteout(op, part, name)? {
                 let whiteout = if self.is_closed(op, &mut merge)? { None } else { Some(part.branch) };
                 return Ok(merge.done(whiteout));
@@ -128,7 +131,8 @@ impl Core {
         Ok(merge.done(None))
     }
 
-    /// Whether the stack ends with the rightmost part found so far.
+    /// Whether the last part found so far is opaque, so that the directory has no parts further
+    /// right. Checks the mark if [`Self::merge`] has postponed that.
     fn is_closed(&self, op: &Op<'_>, merge: &mut Merge) -> Result<bool> {
         match merge.stack.last() {
             Some(part) if std::mem::take(&mut merge.unchecked) => self.is_opaque(op, part),
@@ -136,7 +140,8 @@ impl Core {
         }
     }
 
-    /// Adds a part to a directory. Returns true if it is the last one.
+    /// Adds a part to a directory, and the parts that its redirect leads to. Returns true if the
+    /// directory has no other parts.
     fn merge(
         &self,
         op: &Op<'_>,
@@ -171,8 +176,8 @@ impl Core {
         }
     }
 
-    /// Returns the directories at `path`, to which `part` is redirected, on the branches to its
-    /// right. Empty if there is no directory at that path.
+    /// Returns the parts of the directory at `path` on the branches right of `part`, which has a
+    /// redirect to that path. Empty if there is no such directory.
     pub(crate) fn resolve(
         &self,
         op: &Op<'_>,
@@ -195,8 +200,8 @@ impl Core {
         Ok(stack)
     }
 
-    /// Whether anything named `name` would be visible if the part on `branch` had neither an entry
-    /// nor a whiteout of that name.
+    /// Whether a lower object named `name` on a branch right of `branch` would be visible if there
+    /// were neither an entry nor a whiteout of that name on `branch`.
     pub(crate) fn shows_through(&self, op: &Op<'_>, stack: &[Lower], branch: BranchId, name: Name<'_>) -> Result<bool> {
         let last = stack.last().map(|part| part.branch);
         for part in stack.iter().filter(|part| op.set.is_left(branch, part.branch)) {
@@ -210,9 +215,12 @@ impl Core {
         Ok(false)
     }
 
-    /// Returns the leftmost part if only that branch has `name`, in a directory with this stack. A
-    /// change of the name is then one lower operation on that branch, whose files never move and
-    /// need no bookkeeping.
+    /// Returns the leftmost part of a directory with this stack if it can be written and no other
+    /// branch affects `name`. An operation that removes or renames the name can then be forwarded
+    /// to that part. Nothing has to be recorded: files of the leftmost branch are never copied up.
+    ///
+    /// Returns `None` as well if the union has aliases ([`crate::identity`]): the name may then
+    /// belong to a copy, whose number is recorded.
     pub(crate) fn only_leftmost<'a>(
         &self,
         op: &Op<'_>,
@@ -226,8 +234,8 @@ impl Core {
         Ok(alone.then_some(first))
     }
 
-    /// Returns the vnode for a lower file. If the file was copied up under another of its names,
-    /// that is the vnode of the copy.
+    /// Returns the vnode for the lower file `entry` on `branch`, which was found at `place`. If the
+    /// file has several names and was copied up under another one, returns the vnode of the copy.
     pub(crate) fn present_leaf(
         self: &Arc<Self>,
         op: &Op<'_>,
@@ -246,7 +254,7 @@ impl Core {
 
 /// The result of [`UnionVnode::stable_probe`], and the lock under which it is valid.
 pub(crate) struct StableProbe<'a> {
-    /// The entry lock, unless a writer is stuck.
+    /// The shared entry lock. `None` if a writer holds it for long: see [`crate::entry_lock`].
     pub(crate) lock: Option<RwLockReadGuard<'a, ()>>,
     /// [`crate::entry_lock::EntryLock::transitions`] before the lookup.
     pub(crate) transitions: u64,
@@ -255,8 +263,8 @@ pub(crate) struct StableProbe<'a> {
 }
 
 impl UnionVnode {
-    /// Looks a name up in this directory. The result is from before or after each change, never
-    /// from between.
+    /// Looks a name up in this directory, atomically: the result is the state before or after a
+    /// concurrent change, never a state between two of its lower operations.
     pub(crate) fn stable_probe(&self, op: &Op<'_>, name: Name<'_>) -> Result<StableProbe<'_>> {
         let entries = &self.dir()?.entry_lock;
         loop {
@@ -291,7 +299,7 @@ fn is_same(one: &Probe, other: &Probe) -> bool {
 }
 
 impl UnionVnode {
-    /// Returns the object of this name.
+    /// Looks `name` up in this directory and returns the object. `None` if there is none.
     pub(crate) fn find(&self, op: &Op<'_>, name: Name<'_>) -> Result<Option<(Arc<UnionVnode>, Attr)>> {
         let dir = self.dir()?;
         if reserved(name.as_bytes()) {
@@ -328,7 +336,7 @@ impl UnionVnode {
                 }
                 Hit::Dir { stack, attr, redirect } => {
                     let vnode = self.core.intern_dir(op, self.place_of(name)?, stack.into(), redirect)?;
-                    // Counting its links may lock its entries.
+                    // Counting the directory's subdirectories may take an entry lock.
                     drop(names);
                     let attr = vnode.dir_attr(op, attr)?;
                     return Ok(Some((vnode, attr)));
@@ -337,9 +345,12 @@ impl UnionVnode {
         }
     }
 
-    /// Returns the object that was found while a writer is stuck in the directory. That writer may
-    /// be publishing a copy: the vnode of the original is then the copy's too, and is left as it
-    /// is. `None` if the result is only known once the writer has finished.
+    /// Returns the object for a lookup that could not take the entry lock, because a writer holds
+    /// it for long. The inner `None`: there is no object. The outer `None`: the result depends on
+    /// the writer, so the caller has to retry.
+    ///
+    /// The writer may be publishing a copy-up of the object. Original and copy have the same vnode,
+    /// which this function does not switch to the copy: the writer does.
     fn found_without_lock(&self, op: &Op<'_>, name: Name<'_>, probe: Probe) -> Result<Option<Shown>> {
         let core = &self.core;
         match probe.hit {
@@ -373,8 +384,8 @@ impl UnionVnode {
                         }
                         live
                     }
-                    // It may be moving right now, and the lookup may be from before: only the
-                    // writer can set its place.
+                    // The writer may be renaming this directory, and the lookup may have run before
+                    // that. Only the writer can set the vnode's place.
                     Some(_) => return Ok(None),
                     None => core.intern_dir(op, self.place_of(name)?, stack.into(), redirect)?,
                 };
@@ -384,7 +395,7 @@ impl UnionVnode {
         }
     }
 
-    /// Remembers a negative lookup, which is often followed by the creation of the name.
+    /// Caches a negative lookup, because the creation of the name often follows.
     fn remember_negative(&self, op: &Op<'_>, dir: &Dir, stack: &[Lower], name: Name<'_>, whiteout: Option<BranchId>) {
         if stack.len() > 1 && !op.set.read_only {
             let negative = NegativeLookup {
@@ -399,8 +410,9 @@ impl UnionVnode {
         }
     }
 
-    /// Returns the last lookup if it was a negative one of this name and nothing has changed since:
-    /// the branch of the whiteout that ended it.
+    /// Takes the cached negative lookup of this directory. `None` if it was of another name or is
+    /// out of date. Else returns the branch of the whiteout that ended the lookup, or `Some(None)`
+    /// if it found no whiteout.
     pub(crate) fn recent_negative(&self, op: &Op<'_>, name: Name<'_>) -> Option<Option<BranchId>> {
         let dir = self.dir.as_ref()?;
         let negative = dir.negative.lock().take()?;
@@ -412,7 +424,8 @@ impl UnionVnode {
     }
 
     /// Looks the object up again by its name, after an out-of-band change removed its lower object.
-    /// Returns false if that does not help.
+    /// Returns false if it has no known name, or if the name leads to no object that can take its
+    /// place: for a file, one with the same number; for a directory, any directory.
     pub(crate) fn refresh(&self, op: &Op<'_>) -> Result<bool> {
         let Some(place) = self.place() else { return Ok(false) };
         let stack = place.parent.stack()?;
@@ -447,7 +460,8 @@ mod tests {
         Name::new(text.as_bytes()).unwrap()
     }
 
-    /// A lookup without the lock may be slower than the writer that moves the directory it found.
+    /// The writer renames the directory after a lookup without the lock has found it, and before
+    /// that lookup returns.
     #[test]
     fn a_lookup_without_the_lock_does_not_move_a_directory_back() {
         let layer = memfs::MemFs::new();
@@ -467,7 +481,7 @@ mod tests {
         assert!(top.found_without_lock(&op, name("d"), probe).unwrap().is_none());
         assert!(dir.is_at(top, b"e"));
 
-        // A thread that serves other callers does not wait for a writer, which may be stuck.
+        // A thread that must not block returns `MAY_BLOCK` instead of waiting for the writer.
         let writer = top.dir().unwrap().entry_lock.write();
         below.rename(&CX, name("e"), &below, name("f"), RenameFlags::default()).unwrap();
         assert!(top.dir().unwrap().entry_lock.read(&CX).unwrap().is_none());

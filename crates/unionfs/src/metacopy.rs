@@ -1,5 +1,7 @@
-//! Metacopies: files of which only the attributes were copied up. Their format, lookup and use;
-//! `copymeta` creates them. Design: docs/design/unionfs.md, "Copy-up of attributes".
+//! Metacopies: a copy-up of a file's attributes without its data. A *metacopy* is an empty file
+//! that holds the attributes; its name is derived from the file's. A *metacopied* file combines it
+//! with the lower file that holds the data. This module implements the format, lookup and use;
+//! `copymeta` creates metacopies. Design: docs/design/unionfs.md, "Copy-up of attributes".
 
 use crate::branch::{BranchId, Lower};
 use crate::node::{Core, UnionVnode};
@@ -16,7 +18,8 @@ use vnode::{
     XattrFlags, forward, refuse,
 };
 
-/// Mark in a branch's root: directories of the branch may have metacopies.
+/// Name of a file in a branch's root. Its presence means that directories of the branch may contain
+/// metacopies.
 pub(crate) const METACOPIES: &[u8] = b".wh..wh.metacopies";
 /// Prefix of the names of metacopies, before the file's own name.
 const PREFIX: &[u8] = b".wh..wh.meta.";
@@ -34,7 +37,7 @@ pub(crate) fn metacopy_name(name: Name<'_>) -> Option<Vec<u8>> {
     (full.len() <= NAME_MAX).then_some(full)
 }
 
-/// Identifies the file that a metacopy was made from.
+/// Identifies the lower file that a metacopy was made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     /// Tag of the file's branch.
@@ -89,22 +92,25 @@ impl Origin {
         Some(Self { tag, number, generation, born, size, mtime, uid, gid, mode, name })
     }
 
-    /// Whether the file that was found, `found_now` with the attributes `attr`, is the one that the
-    /// metacopy was made from.
+    /// Whether the metacopy with this origin belongs to the lower file that its name leads to now.
+    /// `found_now` is the origin that a metacopy of that file would have; `attr` are the file's
+    /// attributes.
     ///
-    /// In another union, or mounted elsewhere, the branch has another tag; then the time of birth
-    /// distinguishes the file from one with the same number on another file system. A rebuilt lower
-    /// image gives its files other numbers. A file with the same size, modification time, owner and
-    /// mode under the same name counts as the same, if only root and the user `server` can have
-    /// created both. Otherwise any user could create a file like another user's and move that one's
-    /// metacopy to it.
+    /// The same object under the same name matches. The branch has another tag in another union or
+    /// if it is mounted elsewhere. The time of birth then distinguishes the file from one with the
+    /// same number on another file system.
+    ///
+    /// Files of a rebuilt lower image have other numbers. Therefore a file with the same size,
+    /// modification time, owner and mode matches too, if only root and the user `server` can have
+    /// created both. Any other user could create a file that resembles somebody else's, in order to
+    /// apply that file's metacopy to it.
     fn is(&self, found_now: &Self, attr: &Attr, server: u32) -> bool {
         let content = |origin: &Self| (origin.size, origin.mtime, origin.uid, origin.gid, origin.mode);
         let same = self.is_same_object(found_now) || (content(self) == content(found_now) && is_servers(attr, server));
         same && self.name == found_now.name
     }
 
-    /// Returns whether both are the same object of the same file system.
+    /// Whether both identify the same object of the same file system.
     fn is_same_object(&self, other: &Self) -> bool {
         let identity = |origin: &Self| (origin.number, origin.generation);
         let place = self.tag == other.tag || (self.born.is_some() && self.born == other.born);
@@ -121,8 +127,9 @@ pub(crate) struct MetaCopy {
     attributes: Arc<dyn Vnode>,
     /// The branch of the metacopy.
     pub(crate) home: BranchId,
-    /// The data's modification time when the metacopy was created, or when a modification time was
-    /// last set.
+    /// The mtime of the lower file for which the metacopy's mtime is valid: if the lower file's
+    /// mtime differs, the data was changed out of band. Recorded when the metacopy was created or
+    /// its mtime was last set.
     data_mtime: Mutex<Time>,
 }
 
@@ -140,14 +147,15 @@ impl MetaCopy {
     fn merge(&self, attributes: &Attr, data: &Attr) -> Attr {
         let Attr { mode, uid, gid, .. } = *attributes;
         let atime = read_since(attributes, data).unwrap_or(attributes.atime);
-        // Data that were changed out of band have their own time.
+        // After an out-of-band change of the data, the data's own mtime is the right one.
         let mtime = if data.mtime == *self.data_mtime.lock() { attributes.mtime } else { data.mtime };
         let ctime = attributes.ctime.max(data.ctime);
         Attr { atime, mtime, ctime, mode, uid, gid, ..*data }
     }
 
-    /// Stores the data's access time in the metacopy. Needed before each change of the attributes,
-    /// after which [`read_since`] would no longer report it.
+    /// Stores the data's access time in the metacopy. Call it before each change of the attributes:
+    /// the change sets the metacopy's ctime, so that [`read_since`] would no longer report the
+    /// earlier read.
     fn keep_atime(&self, cx: &Cx<'_>) -> Result<()> {
         if let Some(read) = read_since(&self.attributes.getattr(cx)?, &self.data.getattr(cx)?) {
             let set = SetAttr { atime: Some(SetTime::At(read)), ..SetAttr::default() };
@@ -156,9 +164,9 @@ impl MetaCopy {
         Ok(())
     }
 
-    /// Records the data's present modification time in the metacopy. Needed before a modification
-    /// time is set: the time of data that were changed out of band would hide the new one. The view
-    /// does not change.
+    /// Records the data's present mtime in the metacopy. Call it before an mtime is set. Otherwise,
+    /// after an out-of-band change, [`Self::merge`] would continue to return the data's mtime
+    /// instead of the new one. Users see no change.
     fn keep_mtime(&self, cx: &Cx<'_>, data: &Attr) -> Result<()> {
         if data.mtime == *self.data_mtime.lock() {
             return Ok(());
@@ -173,24 +181,24 @@ impl MetaCopy {
     }
 }
 
-/// Returns when the data were read, if that was after the last change of the attributes. Reads
-/// don't reach the metacopy.
+/// Returns the data's access time if it is later than the last change of the metacopy's attributes.
+/// Reads update the access time of the lower file only.
 fn read_since(attributes: &Attr, data: &Attr) -> Option<Time> {
     (data.atime > attributes.ctime).then_some(data.atime)
 }
 
-/// Returns the lower object as a metacopied file, if it is one.
+/// Downcasts the lower vnode to a metacopied file, if it is one.
 pub(crate) fn as_metacopy(lower: &Arc<dyn Vnode>) -> Option<&MetaCopy> {
     lower.as_any().downcast_ref()
 }
 
-/// Whether two vnodes of one lower file have the same metacopy, or both none.
+/// Whether two vnodes of one lower file have the same metacopy, or neither has one.
 pub(crate) fn same_metacopy(one: &Arc<dyn Vnode>, other: &Arc<dyn Vnode>) -> bool {
     let attributes = |lower| as_metacopy(lower).map(|meta| (meta.home, meta.attributes.id()));
     attributes(one) == attributes(other)
 }
 
-/// Whether this is one of the union's own attributes, which no copy takes over.
+/// Whether this is one of the union's own extended attributes, which a copy-up does not copy.
 pub(crate) fn is_own(xattr: &[u8]) -> bool {
     xattr.starts_with(OWN_XATTRS)
 }
@@ -214,7 +222,7 @@ impl Vnode for MetaCopy {
             return Err(Errno::ROFS);
         }
         self.keep_atime(cx)?;
-        // Ignore the open file: it is one of the data, whose attributes remain.
+        // Ignore the open file: it is of the lower file, whose attributes must not change.
         let data = self.data.getattr(cx)?;
         if set.mtime.is_some() {
             self.keep_mtime(cx, &data)?;
@@ -254,8 +262,9 @@ impl Vnode for MetaCopy {
 }
 
 impl Core {
-    /// Returns `entry`, which `name` leads to on `branch`, with the attributes of its metacopy, if
-    /// one of the directories in `left` has one. These lie left of `branch`.
+    /// Returns `entry` as a metacopied file if one of the directories in `left` has a metacopy of
+    /// it, else unchanged. `entry` was found at `name` on `branch`; `left` are the directory's
+    /// parts left of `branch`.
     pub(crate) fn with_metacopy(
         &self,
         op: &Op<'_>,
@@ -277,8 +286,8 @@ impl Core {
         Ok(entry)
     }
 
-    /// Returns the file `entry` on `branch` with the attributes of `found`, if that is its
-    /// metacopy.
+    /// Combines the file `entry` on `branch` with `found`, if that is its metacopy. Otherwise logs
+    /// a warning, once for each `found`, and returns `None`.
     fn apply_metacopy(
         &self,
         op: &Op<'_>,
@@ -290,7 +299,9 @@ impl Core {
         let data = Lower { vnode: entry.vnode.clone(), branch };
         let now = Origin::of(op, &data, &entry.attr, name)?;
         let why = match origin(op, &found.vnode)? {
-            // Only the owner of the directory could have moved a metacopy here from a similar file.
+            // If the file is not the same object but only resembles it, users who can write the
+            // directory may have moved the metacopy here. So only root and the server's user may be
+            // able to write it.
             Some(then)
                 if then.is(&now, &entry.attr, self.server_cx().uid)
                     && (then.is_same_object(&now) || is_servers(&dir.vnode.getattr(op)?, self.server_cx().uid)) =>
@@ -309,8 +320,8 @@ impl Core {
         Ok(None)
     }
 
-    /// Removes the metacopy of `lower`, which `name` led to until now. One that remains has no
-    /// effect while the name leads to something else.
+    /// Removes the metacopy of `lower`, which `name` led to until now. If that fails, the metacopy
+    /// has no effect, because the name leads to another object now.
     pub(crate) fn drop_metacopy(&self, op: &Op<'_>, dir: &UnionVnode, name: Name<'_>, lower: &Arc<dyn Vnode>) {
         let Some(meta) = as_metacopy(lower).filter(|meta| op.set.writable(meta.home)) else { return };
         let Ok(Some(part)) = dir.part(meta.home) else { return };
@@ -326,7 +337,7 @@ impl Core {
     }
 }
 
-/// Returns the origin that a file states, if it is a metacopy.
+/// Returns the origin that a metacopy records. `None` if the file is not a metacopy.
 fn origin(cx: &Cx<'_>, found: &Arc<dyn Vnode>) -> Result<Option<Origin>> {
     if found.kind() != Kind::Regular {
         return Ok(None);

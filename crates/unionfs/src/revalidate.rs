@@ -1,5 +1,6 @@
-//! The beginning of an operation: takes the current set of branches and revalidates the vnodes that
-//! were last valid in an older one. See "Branch sets" in docs/design/unionfs.md.
+//! The beginning of an operation. It takes the current set of branches and revalidates the vnode
+//! and its ancestors if they were last validated in an older set: it looks each of them up again at
+//! its known name. See "Branch sets" in docs/design/unionfs.md.
 
 use crate::identity::ROOT;
 use crate::lookup::Hit;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use vnode::{Cx, Errno, Result};
 
 impl UnionVnode {
-    /// Runs an operation that changes nothing. It runs again if the set of branches changes
+    /// Runs an operation that changes no object. Runs it again if the set of branches was replaced
     /// meanwhile.
     pub(crate) fn run_read<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
         let mut retries = Retries::new();
@@ -25,7 +26,9 @@ impl UnionVnode {
         }
     }
 
-    /// Runs an operation that changes something. The set of branches can't change until it ends.
+    /// Runs an operation that changes objects. The set of branches can't be replaced until it ends.
+    /// A long operation can return `EAGAIN` to let a waiting replacement proceed. It then runs
+    /// again.
     pub(crate) fn run_change<T>(&self, cx: &Cx<'_>, mut run: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
         let gate = &self.core.gate;
         loop {
@@ -39,12 +42,13 @@ impl UnionVnode {
         }
     }
 
-    /// Revalidates this vnode for the operation's set, after the directories that lead to it. The
-    /// caller holds no lock on names.
+    /// Revalidates this vnode for the operation's set of branches, after its ancestors. The caller
+    /// holds no entry lock.
     ///
     /// # Errors
     ///
-    /// `ESTALE` for a directory that is not in the set.
+    /// `ESTALE` if this is a directory whose known name leads to another object or to nothing in
+    /// the set: it is *adrift*, see [`Self::is_adrift`].
     pub(crate) fn revalidate(&self, op: &Op<'_>) -> Result<()> {
         if !self.is_current(op.set) {
             let mut chain: Vec<Arc<Self>> = Vec::new();
@@ -61,7 +65,7 @@ impl UnionVnode {
         if self.dir.is_some() && self.is_adrift() { Err(Errno::STALE) } else { Ok(()) }
     }
 
-    /// Looks this vnode up at its place. The parent directory was revalidated before.
+    /// Revalidates only this vnode, by a lookup at its place. Its parent is valid already.
     fn revalidate_one(&self, op: &Op<'_>) -> Result<()> {
         if self.is_current(op.set) {
             return Ok(());
@@ -90,7 +94,9 @@ impl UnionVnode {
                 let before = self.stack()?;
                 let shares = stack.iter().any(|part| before.iter().any(|own| own.is(part)));
                 let number = self.core.directory_number(op, &stack)?;
-                // Another vnode may have been created for it meanwhile.
+                // The number of a directory can change with its parts. It is then the same
+                // directory if it shares a part with this vnode, unless another vnode has that
+                // number.
                 if number == self.id || (shares && self.core.table.get(number).is_none()) {
                     return self.adopt_stack(op, stack.into(), redirect, None);
                 }
@@ -102,14 +108,15 @@ impl UnionVnode {
 }
 
 impl Core {
-    /// Notifies the kernel and revalidates vnodes. Called once the set of branches has changed,
-    /// while no change of an object is under way. All that the kernel cached from the old set may
-    /// be stale: entries, attributes and data. Vnodes that refer to a removed branch are
-    /// revalidated, so that only open files keep it in use.
+    /// Makes the kernel drop everything that it cached: entries, attributes and data of the old set
+    /// may be stale. Also revalidates vnodes that refer to a removed branch, so that afterwards
+    /// only open files keep it in use. Called after the set of branches was replaced, while no
+    /// operation changes an object.
     pub(crate) fn on_branch_set_changed(&self, op: &Op<'_>) {
         for vnode in self.table.live() {
             if op.set.generation.is_multiple_of(crate::set::BranchSet::SHORT_GENERATIONS) {
-                // Short generations repeat from here on.
+                // Vnodes store a generation in 16 bits. From here on, the values repeat, so that a
+                // vnode that is out of date could seem valid.
                 vnode.set_outdated();
             }
             if !vnode.lies_in(op)

@@ -94,7 +94,8 @@ pub struct RenameFlags {
     /// Exchange the two entries, which must both exist (`RENAME_EXCHANGE`).
     pub exchange: bool,
     /// Atomically leave a character device 0:0 with mode 0 under the old name (`RENAME_WHITEOUT`).
-    /// `EINVAL` together with `exchange`, or if the bottom file system does not support it.
+    /// Fails with `EINVAL` together with `exchange`, or if the file system at the bottom of the
+    /// stack does not support it.
     pub whiteout: bool,
 }
 
@@ -163,8 +164,8 @@ pub trait Vnode: Any + Send + Sync + fmt::Debug {
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr>;
 
     /// Changes attributes and returns the new ones. `file` is the open file that the change was
-    /// made through, if any (ftruncate(2)): one returned by this vnode's `open`, `create` or
-    /// `tmpfile`.
+    /// made through, if any (ftruncate(2)). It is an open file of this vnode, returned by
+    /// [`Self::open`], or by the [`Self::create`] or [`Self::tmpfile`] that created the vnode.
     ///
     /// # Errors
     /// As chmod(2), chown(2), truncate(2), utimensat(2).
@@ -173,7 +174,8 @@ pub trait Vnode: Any + Send + Sync + fmt::Debug {
     /// Looks up a name in this directory. Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// `ENOTDIR`; a layer that hides an entry returns an errno of its choice.
+    /// `ENOTDIR` if this is not a directory. A layer that denies access to an entry chooses the
+    /// errno.
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>>;
 
     /// Passes each name of this object, with the directory that contains it, to `sink`, until
@@ -183,7 +185,8 @@ pub trait Vnode: Any + Send + Sync + fmt::Debug {
     /// whole tree. The name of a directory is found through its `..` entry.
     ///
     /// # Errors
-    /// `ESTALE` if the object no longer exists; [`crate::MAY_BLOCK`].
+    /// `ESTALE` if the object no longer exists; [`crate::MAY_BLOCK`] if the walk would block a
+    /// thread that must not block.
     fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()>;
 
     /// Returns the target of a symbolic link.
@@ -201,10 +204,11 @@ pub trait Vnode: Any + Send + Sync + fmt::Debug {
     /// `ENOTDIR`.
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
 
-    /// Returns a stamp for validating cached listings of this directory, in addition to its
-    /// timestamps. The stamp changes when entries are added or removed without a change of those
-    /// timestamps, for example in another branch. Returns 0 if that cannot happen. Returns `None`
-    /// if cached listings must be validated by mtime alone, because ctime is not meaningful.
+    /// Returns a stamp for validating cached listings of this directory, in addition to its mtime
+    /// and ctime. A layer whose directory merges several lower ones returns a stamp that changes
+    /// when entries are added or removed in one whose times are not visible. A layer without such
+    /// directories returns 0. Returns `None` if cached listings must be validated by mtime alone,
+    /// for example because the ctime differs between replicas of the directory.
     fn listing_stamp(&self, cx: &Cx<'_>) -> Option<u64>;
 
     /// Opens a regular file. `O_TRUNC` truncates.
@@ -301,12 +305,14 @@ pub trait Vnode: Any + Send + Sync + fmt::Debug {
     /// As lremovexattr(2).
     fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()>;
 
-    /// Reports a denied access to layers that [request it](crate::Properties::watches_refusals):
-    /// the kernel denied the caller one or more of the permissions in `mask`: read (4), write (2),
-    /// execute or search (1). The result does not affect the caller.
+    /// Reports an access that the kernel has denied the caller. Called only if a layer [requests
+    /// it](crate::Properties::watches_refusals). `mask` contains the denied permissions: at least
+    /// one of read (4), write (2), and execute or search (1). The result does not affect the
+    /// caller.
     ///
     /// # Errors
-    /// [`crate::MAY_BLOCK`]; any error that prevented the layer from recording the denial.
+    /// [`crate::MAY_BLOCK`] if recording the denial would block a thread that must not block; any
+    /// error that prevented the layer from recording it.
     fn refused(&self, cx: &Cx<'_>, mask: u32) -> Result<()>;
 
     /// Returns statistics of the file system that contains the object.
@@ -321,8 +327,8 @@ pub trait Vnode: Any + Send + Sync + fmt::Debug {
     /// As fsync(2).
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()>;
 
-    /// Runs an ioctl on a directory, or on a file that is not open: the file flags of chattr(1) and
-    /// similar.
+    /// Runs an ioctl on this file or directory, for example to read or change the file flags of
+    /// chattr(1). An ioctl on an open file is also passed to its vnode.
     ///
     /// # Errors
     /// `ENOTTY` if the command is not supported.
@@ -348,23 +354,25 @@ pub trait OpenFile: Any + Send + Sync + fmt::Debug {
     /// Returns `self` for downcasting, for layers that take their own open files as arguments.
     fn as_any(&self) -> &dyn Any;
 
-    /// Returns the backing file, if every byte of this file is read from and written to that host
-    /// file unchanged for as long as *any* open file of the vnode exists. The kernel may then do
-    /// I/O on it directly (FUSE passthrough).
+    /// Returns the host file that backs this file, if reads and writes of this file can bypass the
+    /// layer: the host file contains every byte unchanged and at the same offset. The kernel may
+    /// then do I/O on it directly (FUSE passthrough).
     ///
-    /// A layer that later moves a file's data to another host file must report it with
-    /// [`crate::Upcalls::data_moved`]. Open files on which [`Self::bind`] was called stay on the
-    /// old host file.
+    /// This must remain true while *any* open file of the vnode exists, with one exception: a layer
+    /// may move the data to another host file, for example by copy-up, if it calls
+    /// [`crate::Upcalls::data_moved`]. Open files on which [`Self::bind`] was called continue to
+    /// use the old host file.
     fn backing(&self) -> Option<Backing<'_>>;
 
-    /// Notifies the layer that the kernel uses [`Self::backing`] for this open file. From now on,
-    /// all operations on it must use that host file, even if the file's data moves to another one.
+    /// Notifies the layer that the kernel now does this open file's I/O on the host file of
+    /// [`Self::backing`]. From now on, all operations on the open file must use that host file too,
+    /// even if the file's data moves to another one.
     fn bind(&self);
 
     /// Reads at `offset`. Returns fewer bytes than requested only at the end of the file.
     ///
     /// # Errors
-    /// As pread(2); [`crate::MAY_BLOCK`].
+    /// As pread(2); [`crate::MAY_BLOCK`] if the read would block a thread that must not block.
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize>;
 
     /// Lets `take` read from the host file that contains this file's data *now*, every byte
@@ -379,11 +387,12 @@ pub trait OpenFile: Any + Send + Sync + fmt::Debug {
     /// As pread(2), if the host file cannot be found. A failure of `take` is not an error.
     fn read_host(&self, cx: &Cx<'_>, take: HostReader<'_>) -> Result<Option<usize>>;
 
-    /// Writes all of `data` at `offset`, or at the end of the file if it was opened with
-    /// `O_APPEND`.
+    /// Writes `data` at `offset`, or at the end of the file if it was opened with `O_APPEND`.
+    /// Returns the number of bytes written, which is less than the length of `data` only if an
+    /// error occurred after some bytes were written.
     ///
     /// # Errors
-    /// As pwrite(2). A partial write returns its length.
+    /// As pwrite(2), if nothing was written.
     fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize>;
 
     /// Reports deferred errors when a descriptor of the file is closed.
@@ -411,8 +420,8 @@ pub trait OpenFile: Any + Send + Sync + fmt::Debug {
     fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64>;
 
     /// Copies from `source` at `source_offset` to this file. Returns the number of bytes copied, 0
-    /// at the end of the source. `source` may belong to any layer: a layer unwraps it to a type
-    /// that it knows.
+    /// at the end of the source. `source` may belong to any layer; an implementation downcasts it
+    /// with [`Self::as_any`].
     ///
     /// # Errors
     /// As copy_file_range(2).

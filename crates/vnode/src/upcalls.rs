@@ -3,12 +3,12 @@ use core::fmt;
 use core::ops::Range;
 use core::time::Duration;
 
-/// Notifications from a layer to the layer or server above: something changed without an operation
-/// through that layer, or the kernel must no longer use passthrough for a file.
+/// Calls from a layer to the layer or server above it. They report changes that did not result from
+/// an operation through that layer, and control which files may use FUSE passthrough.
 ///
 /// The server implements this trait and passes it to the topmost layer ([`crate::Layer::attach`]).
-/// Each layer passes it down, translating vnode numbers where its numbers differ from those of the
-/// layer below.
+/// Each layer passes it down. A layer whose vnode numbers differ from those of the layer below
+/// passes a wrapper that translates them.
 ///
 /// All methods may be called from any thread, with any of the layer's own locks held, and from
 /// within an operation. They queue the work and return; a server thread performs it. Only
@@ -24,25 +24,27 @@ pub trait Upcalls: Send + Sync + fmt::Debug {
     /// means to the end of the file. For a directory: its listing changed.
     fn data_changed(&self, vnode: u64, range: Range<u64>);
 
-    /// The file's data, unchanged, now lies in another host file: it was copied up. Open files that
-    /// already use passthrough stay on the old host file; later opens get the new one.
+    /// The file's data is now in another host file, for example after a copy-up; its content is the
+    /// same. Open files that already use passthrough continue to use the old host file. Later opens
+    /// use the new one.
     ///
-    /// Call it after the vnode returns the new file, and before the operation that moved the data
-    /// returns.
+    /// Call it once [`crate::Vnode::open`] opens the new host file, and before the operation that
+    /// moved the data returns.
     fn data_moved(&self, vnode: u64);
 
     /// Any name, attribute or data may have changed, for example because a branch was added or
     /// removed.
     fn everything_changed(&self);
 
-    /// Denies passthrough to open files of this vnode until [`Self::allow_passthrough`].
+    /// Denies passthrough to new open files of this vnode until [`Self::allow_passthrough`].
+    /// Existing open files keep using it.
     ///
-    /// `drained` is called on any thread as soon as no open file of the vnode uses passthrough,
-    /// immediately if none does. Until then, new open files are served through requests, but memory
-    /// mappings still use the host file that the first passthrough open returned.
+    /// `drained` is called on any thread once no open file of the vnode uses passthrough, or
+    /// immediately if none does. Until then, the reads and writes of new open files are sent as
+    /// requests, but their memory mappings use the host file of the first passthrough open.
     fn stop_passthrough(&self, vnode: u64, drained: Drained);
 
-    /// Reverts [`Self::stop_passthrough`].
+    /// Reverts [`Self::stop_passthrough`] and drops its callbacks that have not been called yet.
     fn allow_passthrough(&self, vnode: u64);
 
     /// Returns the vnodes with open files that currently use passthrough.
@@ -51,16 +53,16 @@ pub trait Upcalls: Send + Sync + fmt::Debug {
     /// Waits until all earlier notifications have been processed, at most for `patience`. Returns
     /// false on timeout.
     ///
-    /// Never call it from an operation on a vnode or an open file: for that operation, the kernel
-    /// may hold a lock that the notification needs. Commands ([`crate::Vnode::control`]) and a
-    /// layer's own threads may call it.
+    /// Never call it from an operation on a vnode or an open file: the kernel may hold a lock
+    /// during that operation that the notification needs, so this call could only time out.
+    /// Commands ([`crate::Vnode::control`]) and a layer's own threads may call it.
     fn settle(&self, patience: Duration) -> bool;
 }
 
 /// The callback of [`Upcalls::stop_passthrough`].
 pub type Drained = Box<dyn FnOnce() + Send>;
 
-/// Ignores all notifications: for layers that nothing is attached to yet, and for tests.
+/// Ignores all notifications: for layers that are not attached to a server yet, and for tests.
 #[derive(Debug)]
 pub struct Unattached;
 

@@ -1,15 +1,16 @@
-//! The io_uring transport: one queue per possible CPU, each with its own ring and a thread pinned
-//! to that CPU.
+//! FUSE over io_uring, the alternative to reading requests from /dev/fuse. There is one queue per
+//! possible CPU, each with its own ring and a thread pinned to that CPU.
 //!
 //! The kernel puts a request into the queue of the caller's CPU, never into another. A queue has
-//! several entries, each with a buffer. An entry is owned either by the kernel or by the server,
-//! which then holds a request in it. One system call returns all finished entries and waits for the
-//! next request.
+//! several entries, each with a buffer. An entry belongs either to the kernel, which can put a
+//! request into it, or to the server, which processes that request. One system call returns all
+//! finished entries to the kernel and waits for the next request.
 //!
-//! The kernel copies requests in the context of the thread that submitted an entry last. An entry
-//! is therefore only ever submitted by its queue's thread, which lives as long as the mount. A slow
-//! request moves to a worker thread together with its entry and returns with the reply in it. A
-//! queue that runs short of entries adds new ones, so slow requests never block the others.
+//! The kernel copies a request into an entry's buffer in the context of the thread that last
+//! submitted the entry. Therefore only the queue's thread, which lives as long as the mount,
+//! submits entries. For a slow request, it passes the entry to a worker thread. The worker stores
+//! the reply in the entry and passes it back. A queue that runs short of entries adds new ones, so
+//! slow requests never block the others.
 
 mod cpu_migration;
 mod entry;
@@ -32,7 +33,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-/// Rings whose threads wait for the signal to start.
+/// The queue threads of a session. They serve requests once [`Self::start`] is called.
 pub(crate) struct Rings {
     queues: Vec<QueueThread>,
     workers: Arc<Workers<Offloaded>>,
@@ -47,7 +48,7 @@ struct QueueThread {
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub(crate) device: Arc<OwnedFd>,
-    /// Number of entries that a queue starts with.
+    /// Initial number of entries of a queue.
     pub(crate) depth: usize,
     /// Size of each entry's buffer, in bytes.
     pub(crate) payload: usize,
@@ -56,7 +57,8 @@ pub(crate) struct Plan {
 }
 
 impl Rings {
-    /// Allocates everything that can fail: threads, rings, buffers.
+    /// Allocates threads, rings and buffers: everything that can fail. The caller can still use
+    /// /dev/fuse instead.
     pub(crate) fn prepare(session: &Arc<Session>, plan: &Plan) -> io::Result<Self> {
         let cpus = rustix::thread::sched_getaffinity(None).ok();
         let workers = Workers::new(plan.workers, cpus);
@@ -81,7 +83,7 @@ impl Rings {
     /// Starts serving, after the reply to INIT.
     pub(crate) fn start(&self, core: &Arc<Core>) {
         for queue in &self.queues {
-            // A thread that has ended already has reported why.
+            // A thread that has already ended has reported the reason.
             let _gone = queue.start.send(core.clone());
         }
     }
@@ -106,7 +108,7 @@ fn queue_thread(
     started: &Receiver<Arc<Core>>,
 ) {
     crate::sys::block_signals();
-    // Before pinning: this is the affinity of the whole process.
+    // Read the affinity before pinning: the thread still has that of the process.
     let sched_idle = SchedIdle::new();
     let cpu_migration = rustix::thread::sched_getaffinity(None).ok().and_then(|all| CpuMigration::new(cpu, &all));
     pin(cpu);
@@ -118,14 +120,14 @@ fn queue_thread(
     if report.send(result).is_err() {
         return;
     }
-    // The session falls back to the device without starting the queues.
+    // `recv` fails if the session falls back to /dev/fuse: it drops the sender.
     if let (Some(queue), Ok(core)) = (queue, started.recv()) {
         queue.run(&core);
     }
 }
 
-/// Pins the calling thread to `cpu`. Pinning to an offline CPU fails, but its queue still needs a
-/// thread.
+/// Pins the calling thread to `cpu`. A failure is only logged: pinning to an offline CPU fails, but
+/// the kernel requires a queue for it.
 fn pin(cpu: u16) {
     if usize::from(cpu) < rustix::thread::CpuSet::MAX_CPU {
         let mut set = rustix::thread::CpuSet::new();

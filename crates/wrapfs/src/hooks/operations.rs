@@ -1,13 +1,14 @@
 use super::Object;
 use core::fmt;
-/// The kind of an operation: the interface's list. Operations that the hook cannot observe are
-/// never in its sets.
+/// The kind of an operation. The list is that of the vnode interface. A hook observes only the
+/// kinds that have a variant in [`Op`]; the others have no effect in an [`OpSet`].
 pub use vnode::Operation as OpKind;
 use vnode::{Attr, Cx, Errno, Name, OpenFlags, RenameFlags, Result, SetAttr, XattrFlags};
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $kind:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* },)*) => {
-        /// An operation on a vnode or an open file, with its arguments.
+        /// An operation on a vnode or an open file, with its arguments. *Plain* names and data are
+        /// those that users see, before the layer encodes them.
         #[derive(Clone, Copy, Debug)]
         pub enum Op<'a> {
             $($(#[$doc])* $kind { $($(#[$field_doc])* $field: $type),* },)*
@@ -86,24 +87,24 @@ operations! {
         #[doc = "The old plain name."] name: Name<'a>,
         #[doc = "The new directory."] new_dir: &'a Object<'a>,
         #[doc = "The new plain name."] new_name: Name<'a>,
-        #[doc = "How."] flags: RenameFlags
+        #[doc = "The flags of renameat2(2)."] flags: RenameFlags
     },
     /// An extended attribute is read.
     Getxattr { #[doc = "The object."] file: &'a Object<'a>, #[doc = "The attribute's name."] name: &'a [u8] },
     /// An extended attribute is set.
     Setxattr {
         #[doc = "The object."] file: &'a Object<'a>,
-        #[doc = "Which."] name: &'a [u8],
+        #[doc = "The attribute's name."] name: &'a [u8],
         #[doc = "The new value."] value: &'a [u8],
-        #[doc = "How."] flags: XattrFlags
+        #[doc = "The flags of setxattr(2)."] flags: XattrFlags
     },
     /// Extended attributes are listed.
     Listxattr { #[doc = "The object."] file: &'a Object<'a> },
     /// An extended attribute is removed.
     Removexattr { #[doc = "The object."] file: &'a Object<'a>, #[doc = "The attribute's name."] name: &'a [u8] },
-    /// The kernel denied the caller access. The hook runs after the fact, so its result does not
-    /// affect the caller. Observing this operation costs additional lookups, because the server
-    /// then prevents the kernel from caching them.
+    /// The kernel denied the caller access. The server reports the denial to the hook, whose result
+    /// does not affect the caller. Observing this operation costs additional lookups, because the
+    /// server then prevents the kernel from caching their results.
     Refused {
         #[doc = "The object."] file: &'a Object<'a>,
         #[doc = "The denied permissions, one or more of: read (4), write (2), execute or search (1)."] mask: u32
@@ -162,7 +163,8 @@ impl OpSet {
     }
 }
 
-/// The result of an operation, as passed to [`Operations::after`].
+/// The result of an operation that succeeded in the layer below, as passed to
+/// [`Operations::after`].
 #[derive(Clone, Copy, Debug)]
 pub enum Answer<'a> {
     /// The operation succeeded without a result.
@@ -180,8 +182,8 @@ pub enum Answer<'a> {
     Count(u64),
 }
 
-/// A reply from a hook instead of the layer below. It must suit the operation; otherwise the
-/// program receives `EIO` and an error is logged.
+/// A reply that a hook supplies in place of the layer below. Its variant must be one for the
+/// operation; otherwise the caller receives `EIO` and an error is logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// Success, for operations without a result.
@@ -216,14 +218,16 @@ pub enum Instead {
     Of(core::result::Result<Reply, Errno>),
 }
 
-/// Observes operations before and after they run, and can refuse or answer them (Wrapfs paper,
-/// Table 1: "other").
+/// A hook that observes operations before and after they run. It can refuse an operation, or reply
+/// to it in place of the layer below (Wrapfs paper, Table 1: "other").
 ///
-/// Names and data are plain, not encoded. Reads and writes are observed only if they reach the
-/// server. A layer whose set contains [`OpKind::Read`] or [`OpKind::Write`] disables passthrough
-/// for its files. Reads served from the kernel's page cache are never observed.
+/// The hook receives plain names and data, not the encoded ones of the layer below. It observes
+/// reads and writes only if they reach the server: a layer whose set contains [`OpKind::Read`] or
+/// [`OpKind::Write`] disables passthrough for its files, but reads that the kernel serves from its
+/// page cache are never observed.
 pub trait Operations: Send + Sync + fmt::Debug {
-    /// Returns the operations to observe, which must never change. All others cost nothing.
+    /// Returns the set of operations to observe, which must always be the same. Other operations
+    /// bypass the hook at no cost.
     fn interest(&self) -> OpSet;
 
     /// Runs before the operation.
