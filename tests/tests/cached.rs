@@ -88,8 +88,8 @@ fn refused_on_writable_mounts(transport: Transport) {
         let output = Mounted::try_new(spec, &sandbox.path("x"), options).unwrap_err();
         assert!(output.contains("option data=") && output.contains(why), "{output}");
     };
-    refused(Spec::wrap(&rw, transport), "data=cached", "can be changed");
-    refused(Spec::union(&rw, &ro, transport), "data=cached", "can be changed");
+    refused(Spec::wrap(&rw, transport), "data=cached", "the mount is writable");
+    refused(Spec::union(&rw, &ro, transport), "data=cached", "the mount is writable");
     refused(Spec::stack("snoopfs / ", &rw, transport), "ro,data=cached", "snoopfs");
     refused(Spec::wrap(&rw, transport), "data=writeback", "cached");
 }
