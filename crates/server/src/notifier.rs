@@ -145,7 +145,9 @@ impl NotificationQueue {
         }
         if queue.notifications.len() >= MAX_QUEUED {
             tracing::debug!("the notification queue is full: invalidating everything that the kernel caches");
-            queue.notifications.clear();
+            // A caller that waits for one of the dropped notifications waits for this one instead.
+            let waiters: Vec<_> = queue.notifications.drain(..).filter_map(|(_, done)| done).collect();
+            queue.settling.extend(waiters);
             queue.waiting.clear();
             queue.notifications.push_back((Notification::Everything, None));
             queue.waiting.insert(Notification::Everything);
