@@ -13,8 +13,9 @@ page=ARCHITECTURE.md
 begin='<!-- crates -->'
 end='<!-- crates end -->'
 
-# Prints the table. Crates without dependencies of ours are last, so that dependencies are below.
-table() {
+# Prints the graph, without arrows that follow from others, and the table. Crates without
+# dependencies of ours are last, so that dependencies are below.
+section() {
 	as_builder cargo metadata --no-deps --locked --format-version 1 | python3 -c '
 import json, sys
 packages = {p["name"]: p for p in json.load(sys.stdin)["packages"] if "/crates/" in p["manifest_path"]}
@@ -23,38 +24,20 @@ uses = {
     for name, p in packages.items()
 }
 def height(name):
-    return 1 + max((height(below) for below in uses[name]), default=0)
-print("| crate | what it is | uses |\n|---|---|---|")
-for name in sorted(packages, key=lambda name: (-height(name), name)):
-    below = ", ".join(f"`{other}`" for other in uses[name]) or "none of ours"
-    print("| `%s` | %s | %s |" % (name, packages[name]["description"].rstrip("."), below))
-'
-}
-
-# Prints the graph, without arrows that follow from others.
-drawing() {
-	as_builder cargo metadata --no-deps --locked --format-version 1 | python3 -c '
-import json, sys
-packages = {p["name"]: p for p in json.load(sys.stdin)["packages"] if "/crates/" in p["manifest_path"]}
-uses = {
-    name: {d["name"] for d in p["dependencies"] if d["kind"] is None and d["name"] in packages}
-    for name, p in packages.items()
-}
+    return 1 + max((height(other) for other in uses[name]), default=0)
 def below(name):
-    return uses[name].union(*(below(other) for other in uses[name]))
+    return set(uses[name]).union(*(below(other) for other in uses[name]))
 print("```mermaid\ngraph TD")
 for name in sorted(uses):
     indirect = set().union(*(below(other) for other in uses[name]))
-    for other in sorted(uses[name] - indirect):
-        print(f"    {name} --> {other}")
-print("```")
+    for other in uses[name]:
+        if other not in indirect:
+            print(f"    {name} --> {other}")
+print("```\n\n| crate | what it is | uses |\n|---|---|---|")
+for name in sorted(packages, key=lambda name: (-height(name), name)):
+    others = ", ".join(f"`{other}`" for other in uses[name]) or "none of ours"
+    print("| `%s` | %s | %s |" % (name, packages[name]["description"].rstrip("."), others))
 '
-}
-
-section() {
-	drawing
-	printf '\n'
-	table
 }
 
 case ${1:-} in

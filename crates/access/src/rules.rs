@@ -77,9 +77,9 @@ impl Rules<'_> {
 }
 
 impl Acl {
-    /// Evaluates the ACL for a caller who is not the owner: the caller's own entry decides;
-    /// otherwise any of its groups that grants all of `mask`; if it is in no group, the entry for
-    /// others.
+    /// Evaluates the ACL for a caller who is not the owner. The first of these that exists decides:
+    /// the caller's user entry, the entries of its groups (one of them must grant all of `mask`),
+    /// the entry for others.
     fn allows(&self, caller: &Caller, attr: &Attr, mask: u32) -> bool {
         let limit = self.0.iter().find_map(|&(subject, perm)| (subject == Subject::Mask).then_some(perm)).unwrap_or(7);
         let grants = |perm: u32| perm & mask == mask;

@@ -67,7 +67,7 @@ struct Change {
     read_only: Option<bool>,
 }
 
-/// The words of the command's input; they are separated by blanks.
+/// The words of the command's input, separated by blanks.
 const WHEN: [(&str, When); 3] = [("noatime", When::Never), ("relatime", When::Relative), ("strictatime", When::Always)];
 const DIRECTORIES: [(&str, bool); 2] = [("diratime", true), ("nodiratime", false)];
 const READ_ONLY: [(&str, bool); 2] = [("ro", true), ("rw", false)];

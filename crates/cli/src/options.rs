@@ -238,7 +238,7 @@ pub const TABLE: &[Spec] = &[
                files directly where passthrough= permits it. cached, only for read-only mounts: the kernel opens files without a \
                request and keeps their data in the page cache. Rereading many small files is then as fast as on the lower file \
                system; the first read of a large file is slower. Changes on the lower file system become visible after cache= \
-               seconds. Layers do not see who opens a file, so cached can't be combined with snoopfs.",
+               seconds. It can't be combined with snoopfs, which needs a request for each open.",
     },
     Spec {
         name: "noxattr",

@@ -1,11 +1,27 @@
-//! Checks of the documentation: links and file names exist, no line is duplicated, and no table
-//! column is empty.
+//! Checks of the documentation: links and file names exist, no line is duplicated, no table column
+//! is empty, and the command blocks that are marked with `<!-- run -->` succeed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use strata_tests::Sandbox;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
+const MARK: &str = "<!-- run -->";
+
+/// Installs the commands, as `make install` does, but visible in this mount namespace only; and
+/// gives the blocks an empty /tmp and /srv.
+const SET_UP: &str = "
+    mount -t overlay -o lowerdir=/mnt/sbin:/usr/sbin none /usr/sbin
+    mount -t tmpfs none /tmp
+    mount -t tmpfs none /srv
+    cd /tmp
+";
 
 fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -120,4 +136,54 @@ fn every_page_is_in_the_book() {
             assert!(summary.contains(&format!("]({})", name.display())), "docs/SUMMARY.md lacks {}", name.display());
         }
     }
+}
+
+/// Returns the marked `sh` blocks of a page, one after the other.
+fn marked_blocks(page: &str) -> String {
+    let mut commands = String::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        if line == MARK {
+            assert_eq!(lines.next(), Some("```sh"), "a mark belongs before a block of commands");
+            for command in lines.by_ref().take_while(|line| *line != "```") {
+                // The test installs the debug build itself.
+                if !command.starts_with("make install") {
+                    commands.push_str(command);
+                    commands.push('\n');
+                }
+            }
+        }
+    }
+    commands
+}
+
+#[test]
+fn marked_command_blocks_succeed() {
+    let mut count = 0;
+    for (page, text) in pages() {
+        let commands = marked_blocks(&text);
+        if commands.is_empty() {
+            continue;
+        }
+        count += 1;
+        let sandbox = Sandbox::with_time(Duration::from_secs(120));
+        let sbin = sandbox.dir("sbin");
+        fs::copy(PROGRAM, sbin.join("strata")).unwrap();
+        for name in ["strata", "unionfs", "wrapfs", "lbfs", "snoopfs", "usenetfs", "zstd"] {
+            symlink("strata", sbin.join(format!("mount.{name}"))).unwrap();
+        }
+        symlink("strata", sbin.join("usenetctl")).unwrap();
+        let script = format!("set -euo pipefail\n{SET_UP}\n{commands}");
+        let output = Command::new("unshare").args(["-m", "bash", "-c", &script]).output().unwrap();
+        let printed = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(
+            output.status.success(),
+            "{}: {}\n{commands}\n{}{}",
+            page.display(),
+            output.status,
+            printed(&output.stdout),
+            printed(&output.stderr)
+        );
+    }
+    assert!(count > 0, "no page has a marked block");
 }

@@ -219,7 +219,7 @@ impl Container {
     fn write_data(&self, cx: &Cx<'_>, head: &mut Head, batch: &Batch<'_>) -> Result<Vec<u32>> {
         let sizes = batch.sizes();
         let group = self.group(cx, head, batch.group)?;
-        // The first version of a block is written to unused space, so that it is detectable if it
+        // The first version of a block is written to unused space. Recovery can then detect that it
         // did not reach the disk.
         let is_first = |at: usize| group.entry(at).is_ok_and(|entry| matches!(entry.newest(), Ok(None)));
         let fresh = batch.items.iter().any(|&(at, _)| is_first(at));

@@ -19,8 +19,8 @@ const MIN_DEAD: u64 = 8 << 10;
 pub enum Damage {
     /// The header is damaged, so nothing is known about the file. Not repairable.
     Header,
-    /// One of the two state records is neither empty nor valid; the other one is used. A power
-    /// failure can cause this, too.
+    /// One of the two state records is neither empty nor valid, because of damage or a power
+    /// failure. The other one is used.
     State,
     /// A block's index entry or stored bytes are damaged; reading the block returns `EIO`.
     Block {

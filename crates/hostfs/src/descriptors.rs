@@ -162,7 +162,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Returns the user who is charged.
+    /// Returns the uid of the user whose limit counts these descriptors.
     #[cfg(test)]
     pub(crate) fn uid(&self) -> u32 {
         self.uid

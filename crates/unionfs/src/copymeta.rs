@@ -9,6 +9,7 @@ use crate::metacopy::{METACOPIES, MetaCopy, ORIGIN, Origin, as_metacopy, metacop
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
 use crate::options::Metacopy;
+use crate::ownfiles::link_over;
 use crate::retry::Retries;
 use crate::trust::is_servers;
 use std::sync::Arc;
@@ -262,14 +263,7 @@ impl Core {
             Some((work, work_name)) => {
                 work.rename(&server, work_name.name()?, &part.vnode, name, RenameFlags::default())
             }
-            None => match part.vnode.link(&server, name, &built.entry.vnode) {
-                Err(Errno::EXIST) => {
-                    // A leftover metacopy of an earlier file of this name.
-                    part.vnode.unlink(&server, name)?;
-                    part.vnode.link(&server, name, &built.entry.vnode).map(drop)
-                }
-                linked => linked.map(drop),
-            },
+            None => link_over(&server, &part.vnode, name, &built.entry.vnode).map(drop),
         });
         match published {
             // A directory that was created out of band has the metacopy's name.

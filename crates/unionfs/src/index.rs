@@ -5,7 +5,7 @@ use crate::branch::{BranchId, Lower};
 use crate::links::Index;
 use crate::node::Core;
 use crate::op::Op;
-use crate::ownfiles::Own;
+use crate::ownfiles::{Own, link_over};
 use crate::ownnames::IndexName;
 use std::sync::Arc;
 use vnode::{Attr, DirEntry, Entry, Errno, Kind, Result, Vnode};
@@ -96,14 +96,7 @@ impl Core {
     /// Adds a copy to the index. From then on all lower names lead to it.
     pub(crate) fn add_to_index(&self, op: &Op<'_>, number: u64, copy: &Lower) -> Result<()> {
         let (server, name) = (self.server(op), IndexName::of(number));
-        self.in_own_dir(op, copy.branch, Own::Links, |dir| match dir.link(&server, name.name()?, &copy.vnode) {
-            Err(Errno::EXIST) => {
-                // A leftover of an interrupted operation: nothing refers to it.
-                dir.unlink(&server, name.name()?)?;
-                dir.link(&server, name.name()?, &copy.vnode)
-            }
-            other => other,
-        })?;
+        self.in_own_dir(op, copy.branch, Own::Links, |dir| link_over(&server, dir, name.name()?, &copy.vnode))?;
         self.links.set(number, Some(copy.branch));
         Ok(())
     }

@@ -156,8 +156,8 @@ impl MetaCopy {
     /// Stores the data's access time in the metacopy. Call it before each change of the attributes:
     /// the change sets the metacopy's ctime, so that [`read_since`] would no longer report the
     /// earlier read.
-    fn keep_atime(&self, cx: &Cx<'_>) -> Result<()> {
-        if let Some(read) = read_since(&self.attributes.getattr(cx)?, &self.data.getattr(cx)?) {
+    fn keep_atime(&self, cx: &Cx<'_>, data: &Attr) -> Result<()> {
+        if let Some(read) = read_since(&self.attributes.getattr(cx)?, data) {
             let set = SetAttr { atime: Some(SetTime::At(read)), ..SetAttr::default() };
             self.attributes.setattr(cx, &set, None)?;
         }
@@ -221,9 +221,9 @@ impl Vnode for MetaCopy {
         if set.size.is_some() {
             return Err(Errno::ROFS);
         }
-        self.keep_atime(cx)?;
         // Ignore the open file: it is of the lower file, whose attributes must not change.
         let data = self.data.getattr(cx)?;
+        self.keep_atime(cx, &data)?;
         if set.mtime.is_some() {
             self.keep_mtime(cx, &data)?;
         }
@@ -242,7 +242,7 @@ impl Vnode for MetaCopy {
         if is_own(name) {
             return Err(Errno::PERM);
         }
-        self.keep_atime(cx)?;
+        self.keep_atime(cx, &self.data.getattr(cx)?)?;
         self.attributes.setxattr(cx, name, value, flags)
     }
 
@@ -256,7 +256,7 @@ impl Vnode for MetaCopy {
         if is_own(name) {
             return Err(Errno::PERM);
         }
-        self.keep_atime(cx)?;
+        self.keep_atime(cx, &self.data.getattr(cx)?)?;
         self.attributes.removexattr(cx, name)
     }
 }

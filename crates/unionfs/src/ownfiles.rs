@@ -15,6 +15,18 @@ const ASIDE: &str = ".wh..wh.aside";
 /// Maximum number of such names to try.
 const ASIDES: u32 = 1000;
 
+/// Links a lower object to one of the union's own names in `dir`. A file that has the name is a
+/// leftover to which nothing refers, and is replaced.
+pub(crate) fn link_over(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>, vnode: &Arc<dyn Vnode>) -> Result<Entry> {
+    match dir.link(cx, name, vnode) {
+        Err(Errno::EXIST) => {
+            dir.unlink(cx, name)?;
+            dir.link(cx, name, vnode)
+        }
+        other => other,
+    }
+}
+
 /// One of the union's own directories in the root of a branch, remembered once it was found or
 /// created.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 
 use super::core::Core;
 use super::guard::guard;
+use super::lower_io::write_full;
 use crate::hooks::{LongName, Role};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
@@ -149,13 +150,7 @@ impl Core {
 /// Writes a new file and makes it durable before anything depends on it: a lost name cannot be
 /// recomputed.
 pub(crate) fn fill(file: &dyn OpenFile, cx: &Cx<'_>, bytes: &[u8]) -> Result<()> {
-    let mut done = 0;
-    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
-        match file.write(cx, rest, done as u64)? {
-            0 => return Err(Errno::IO),
-            n => done += n,
-        }
-    }
+    write_full(file, cx, bytes, 0).1?;
     file.fsync(cx, true)
 }
 

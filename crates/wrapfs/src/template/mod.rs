@@ -32,6 +32,7 @@ mod hashed;
 mod inverse;
 mod long;
 mod look_through;
+mod lower_io;
 mod names;
 mod node;
 mod open;

@@ -61,15 +61,9 @@ impl TemplateVnode {
     ) -> Result<Attr> {
         cx.require_blocking()?;
         let _own = inode.own(cx)?;
-        let opened;
-        let file = match file.and_then(writable_lower_of) {
-            Some(file) => file,
-            None => {
-                opened = self.lower.open(&self.core.server(cx), OpenFlags::RDWR)?;
-                &*opened
-            }
-        };
-        FormatFile { format, inode, object: self.object(), vnode: &*self.lower, file }.resize(cx, set, new_size)
+        self.with_writable(cx, file, |file| {
+            FormatFile { format, inode, object: self.object(), vnode: &*self.lower, file }.resize(cx, set, new_size)
+        })
     }
 
     /// Returns the state shared by the open files of this file, if there is a data hook.
@@ -187,14 +181,22 @@ impl TemplateVnode {
         if !changes_blocks(coding.block(), size, new_size) {
             return self.lower.setattr(cx, set, file.map(lower_of));
         }
-        let opened;
-        let file = match file.and_then(writable_lower_of) {
-            Some(file) => file,
-            None => {
-                opened = self.lower.open(&self.core.server(cx), OpenFlags::RDWR)?;
-                &*opened
-            }
-        };
-        CodedFile { coding, vnode: &*self.lower, known: self, file }.resize(cx, set, size, new_size)
+        self.with_writable(cx, file, |file| {
+            CodedFile { coding, vnode: &*self.lower, known: self, file }.resize(cx, set, size, new_size)
+        })
+    }
+
+    /// Runs `change` with the file below that `file` has open, if that is open for reading and
+    /// writing, else with one that is opened for the duration.
+    fn with_writable<T>(
+        &self,
+        cx: &Cx<'_>,
+        file: Option<&dyn OpenFile>,
+        change: impl FnOnce(&dyn OpenFile) -> Result<T>,
+    ) -> Result<T> {
+        match file.and_then(writable_lower_of) {
+            Some(file) => change(file),
+            None => change(&*self.lower.open(&self.core.server(cx), OpenFlags::RDWR)?),
+        }
     }
 }

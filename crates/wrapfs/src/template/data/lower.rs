@@ -1,9 +1,10 @@
 //! Access to the data of the file below.
 
+use super::super::lower_io::{read_full, set_size, write_full};
 use super::coding::Coding;
 use super::scratch::Scratch;
 use crate::hooks::{Block, Known, Object};
-use vnode::{Cx, Errno, OpenFile, Result, SetAttr, Vnode};
+use vnode::{Cx, OpenFile, Result, Vnode};
 
 /// Maximum number of bytes that a thread that must not block reads or writes.
 const QUICK: usize = 128 << 10;
@@ -49,33 +50,17 @@ impl CodedFile<'_> {
     /// Fills `out`, or reads up to the end of the file. (A layer may return fewer bytes after an
     /// error.)
     pub(crate) fn read_below(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
-        let mut done = 0;
-        while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match self.file.read(cx, rest, offset.saturating_add(done as u64))? {
-                0 => break,
-                n => done += n,
-            }
-        }
-        Ok(done)
+        read_full(self.file, cx, out, offset)
     }
 
     /// Writes as much as possible. Returns the number of bytes written, and the error if it is
     /// short.
     pub(crate) fn write_below(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> (usize, Result<()>) {
-        let mut done = 0;
-        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
-            match self.file.write(cx, rest, offset.saturating_add(done as u64)) {
-                Ok(0) => return (done, Err(Errno::IO)),
-                Ok(n) => done += n,
-                Err(errno) => return (done, Err(errno)),
-            }
-        }
-        (done, Ok(()))
+        write_full(self.file, cx, data, offset)
     }
 
     pub(crate) fn set_size_below(&self, cx: &Cx<'_>, size: u64) -> Result<()> {
-        let set = SetAttr { size: Some(size), ..SetAttr::default() };
-        self.vnode.setattr(cx, &set, Some(self.file)).map(|_| ())
+        set_size(self.vnode, self.file, cx, size)
     }
 
     pub(crate) fn encode(&self, cx: &Cx<'_>, number: u64, plain: &[u8], encoded: &mut [u8]) -> Result<()> {

@@ -1,10 +1,11 @@
 use super::super::data::{Scratch, is_zero};
 use super::super::guard::guard;
 use super::super::inverse;
+use super::super::lower_io::{read_full, set_size, write_full};
 use super::{FormatInode, Formatted};
 use crate::hooks::{FormatBlock, Layout, Object};
 use std::sync::Arc;
-use vnode::{Cx, Errno, OpenFile, Result, SetAttr, Vnode};
+use vnode::{Cx, Errno, OpenFile, Result, Vnode};
 
 /// Approximate number of bytes that are encoded and passed to the layer below at a time.
 const CHUNK: u64 = 256 << 10;
@@ -220,32 +221,16 @@ impl FormatFile<'_> {
     }
 
     pub(super) fn read_below(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
-        let mut done = 0;
-        while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match self.file.read(cx, rest, offset.saturating_add(done as u64))? {
-                0 => break,
-                n => done += n,
-            }
-        }
-        Ok(done)
+        read_full(self.file, cx, out, offset)
     }
 
     /// Writes as much as possible. Returns the number of bytes written, and the error if it is
     /// short.
     pub(super) fn write_below(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> (usize, Result<()>) {
-        let mut done = 0;
-        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
-            match self.file.write(cx, rest, offset.saturating_add(done as u64)) {
-                Ok(0) => return (done, Err(Errno::IO)),
-                Ok(n) => done += n,
-                Err(errno) => return (done, Err(errno)),
-            }
-        }
-        (done, Ok(()))
+        write_full(self.file, cx, data, offset)
     }
 
     pub(super) fn set_size_below(&self, cx: &Cx<'_>, size: u64) -> Result<()> {
-        let set = SetAttr { size: Some(size), ..SetAttr::default() };
-        self.vnode.setattr(cx, &set, Some(self.file)).map(|_| ())
+        set_size(self.vnode, self.file, cx, size)
     }
 }
