@@ -12,10 +12,10 @@ use std::sync::atomic::Ordering;
 use vnode::{Attr, Cx, Errno, OpenFile, Result, SetAttr, SetTime, StatFs};
 
 impl UnionVnode {
-    /// Runs `call` on the leftmost lower object, and once more after an out-of-band change of the
-    /// branch.
+    /// Runs `call` on the leftmost lower object. If that was removed out of band (`ESTALE`), runs
+    /// it once more on the object that now has the name.
     pub(crate) fn on_leaf<T>(&self, cx: &Cx<'_>, mut call: impl FnMut(&Lower) -> Result<T>) -> Result<T> {
-        if self.is_valid_in(self.core.branches.generation()) && !self.is_adrift() {
+        if self.is_valid_in(self.core.branches.generation()) && !self.is_detached() {
             match call(&self.leaf()) {
                 Err(Errno::STALE) => {}
                 answer => return answer,
@@ -106,8 +106,8 @@ impl UnionVnode {
         }
     }
 
-    /// Returns the attributes after a change that was applied with a copy-up: now the file has a
-    /// name again, if that can be found out.
+    /// Returns the attributes after a change that a copy-up applied to the copy. `changed` was read
+    /// before the copy got its name, so its link count is out of date.
     fn changed_attr(&self, op: &Op<'_>, lower: &Lower, changed: Attr) -> Attr {
         let attr = lower.vnode.getattr(op).unwrap_or(Attr { nlink: 1, ..changed });
         self.leaf_attr(attr)
@@ -130,6 +130,7 @@ impl UnionVnode {
                 // If no part can be created there after all, the next iteration chooses again.
                 let _ = self.core.ensure_part(op, &this, self.target(op)?)?;
             } else {
+                // A metacopied file is copied up to its metacopy's branch, or further left.
                 let to = home.filter(|_| op.set.writable(lower.branch)).map(|home| op.set.writable_from(home));
                 self.core.copy_up(op, &this, to.transpose()?, change.as_deref_mut())?;
             }
@@ -151,8 +152,8 @@ impl UnionVnode {
         }
     }
 
-    /// Returns the sum of the figures of all file systems with branches. Free space counts on
-    /// writable branches only.
+    /// Returns the sum of the figures of all file systems that hold branches. Free space counts
+    /// only on writable branches.
     pub(crate) fn stat_fs(&self, op: &Op<'_>) -> Result<StatFs> {
         let mut total: Option<StatFs> = None;
         let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! Building a union.
+//! Building a union from its branches, and its [`vnode::Layer`] implementation.
 
 use crate::branch::{BranchId, BranchState, Lower};
 use crate::change::{BranchChange, check, check_root};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use vnode::{Command, Cx, Errno, Layer, Properties, Result, Upcalls, Vnode};
 
-/// Several directories unified into one.
+/// A union: several directories, merged into one tree.
 #[derive(Debug)]
 pub struct Unionfs {
     core: Arc<Core>,
@@ -75,8 +75,8 @@ impl Unionfs {
     }
 
     /// Applies `changes` to the set of branches of a union in use, in their order and in one step.
-    /// Waits up to `patience` for operations under way that change something. Effects on objects
-    /// and open files: docs/design/unionfs.md, "Branch sets".
+    /// Waits up to `timeout` for operations under way that change something. The effects on objects
+    /// and open files are described in docs/design/unionfs.md, "Branch sets".
     ///
     /// # Errors
     ///
@@ -85,9 +85,9 @@ impl Unionfs {
     pub fn change_branches(
         &self,
         changes: Vec<BranchChange>,
-        patience: Duration,
+        timeout: Duration,
     ) -> std::result::Result<(), BuildError> {
-        self.core.change_branches(changes, patience)
+        self.core.change_branches(changes, timeout)
     }
 
     /// Whether a change of the set of branches waits for operations under way.

@@ -1,8 +1,9 @@
 //! Objects by number, and the names of an object: docs/design/unionfs.md, "File handles".
 //!
-//! The lower file that a number was made from, or the copy that has the number as its alias, has
-//! names on its branch. Except below a renamed directory, these are paths in the union, too. The
-//! object is found if the union shows an object with this number at one of those paths.
+//! A number leads to lower files: the one that it was made from, and copies that have it as their
+//! alias. Except below a renamed directory, the paths of a lower file on its branch are its paths
+//! in the union, too. So each of them is looked up in the union, and the object there is the right
+//! one if it has this number. Objects below renamed directories are found by [`vnode::Finder`].
 
 use crate::branch::Lower;
 use crate::identity::{ROOT, tag_of};
@@ -66,7 +67,7 @@ impl Core {
     }
 
     /// Returns the generation of an object: that of the lower file that its number was made from.
-    /// It is in the log once the object has another lower file.
+    /// The log has it once the object consists of another lower file.
     pub(crate) fn generation_of(&self, set: &BranchSet, number: u64, lower: &Lower) -> u32 {
         let alias = set.branch(lower.branch).ok().and_then(|branch| self.identity.alias(branch.tag, lower.vnode.id()));
         match alias {
@@ -75,8 +76,8 @@ impl Core {
         }
     }
 
-    /// Passes the names of the object with this number to `take`: `enough` of them, or all that
-    /// exist.
+    /// Passes the names of the object with this number to `take` until that returns false. Names
+    /// below renamed directories are searched for only if fewer than `enough` others were found.
     fn each_name(&self, op: &Op<'_>, number: u64, enough: usize, take: &mut dyn FnMut(Location) -> bool) -> Result<()> {
         let root = self.table.get(ROOT).ok_or(Errno::STALE)?;
         let mut reporter = Reporter { take, reported: Vec::new(), enough: false };

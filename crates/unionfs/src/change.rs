@@ -131,11 +131,11 @@ fn plan(old: &BranchSet, changes: Vec<BranchChange>) -> Outcome<Vec<Planned>> {
 
 impl Core {
     /// Changes the set of branches: applies all of `changes` in one step, or nothing.
-    pub(crate) fn change_branches(&self, changes: Vec<BranchChange>, patience: Duration) -> Outcome<()> {
+    pub(crate) fn change_branches(&self, changes: Vec<BranchChange>, timeout: Duration) -> Outcome<()> {
         let mut ids = self.next_branch.lock();
         let old = self.branches.get();
         let planned = plan(&old, changes)?;
-        let closed = self.gate.close(patience).ok_or(BuildError::Busy)?;
+        let closed = self.gate.close(timeout).ok_or(BuildError::Busy)?;
         let cx = self.server_cx();
         let (set, fresh) = self.new_set(&old, planned, &mut ids)?;
         let set = Arc::new(set);
@@ -183,7 +183,7 @@ impl Core {
         Ok((BranchSet::new(old.generation + 1, order.into()), fresh))
     }
 
-    /// Returns an id that nothing refers to.
+    /// Returns an id for a new branch, to which no set in use and no vnode refers.
     fn new_id(&self, old: &BranchSet, ids: &mut u32) -> Option<BranchId> {
         if let Ok(id) = u16::try_from(*ids) {
             *ids += 1;
@@ -250,9 +250,9 @@ impl Core {
         fresh.into_iter().for_each(|record| known.apply(record));
         let root = &first.state.root;
         let own = load(cx, root, path).map_err(step("reading the identity log", path))?.known;
-        // Link counts belong to the branches that hide names. If the leftmost branch is new, those
-        // of its own log take precedence. If it has none, the current ones are still right, unless
-        // they belong to a branch that was removed.
+        // Link counts belong to the branch whose whiteouts and copies they count. If the leftmost
+        // branch is new, those of its own log take precedence. If it has none, the current ones are
+        // still right, unless they belong to a branch that was removed.
         let removed = old.order.first().is_some_and(|was| set.member(was.id).is_none());
         if known.merge_log(own, removed).is_err() {
             tracing::warn!(
@@ -292,7 +292,7 @@ impl Core {
     }
 }
 
-/// Returns the branches that are new in the set, or that are written for the first time.
+/// Returns the branches that are new in the set, and those whose mode changed to read-write.
 fn newly_written(old: &BranchSet, set: &BranchSet) -> Vec<Member> {
     let is_old = |member: &&Member| {
         old.member(member.id).is_some_and(|was| was.mode == member.mode || member.mode != Mode::ReadWrite)
@@ -308,7 +308,7 @@ mod tests {
     use vnode::Layer;
 
     const CX: Cx<'static> = Cx::internal(0, 0);
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const TIMEOUT: Duration = Duration::from_secs(10);
 
     fn branch(path: &str) -> Branch {
         Branch { layer: memfs::MemFs::new(), path: path.into(), mode: Mode::ReadWrite }
@@ -323,7 +323,7 @@ mod tests {
     fn ids_in_use_are_not_reused() {
         let union = Unionfs::new(vec![branch("/0")], Options::default()).unwrap();
         let core = core(&union);
-        let change = |change| union.change_branches(vec![change], PATIENCE).unwrap();
+        let change = |change| union.change_branches(vec![change], TIMEOUT).unwrap();
         change(BranchChange::Insert { at: 0, branch: branch("/1") });
         let name = Name::new(b"f").unwrap();
         let file = union.root().mknod(&CX, name, Kind::Regular.mode_bits() | 0o644, 0).unwrap().vnode;
@@ -340,8 +340,8 @@ mod tests {
         assert_eq!(ids(&core), [1, 3, 2, u16::MAX, 0]);
     }
 
-    /// A vnode that was last valid before short generations repeated is not taken for valid when
-    /// its value returns.
+    /// A vnode that was last valid before short generations repeated is not considered valid when
+    /// its short generation occurs again.
     #[test]
     fn vnodes_are_revalidated_after_short_generations_repeat() {
         let union = Unionfs::new(vec![branch("/0")], Options::default()).unwrap();
@@ -355,7 +355,7 @@ mod tests {
         let short = core.branches.get().short_generation();
         let other = branch("/1");
         other.layer.root().mkdir(&CX, name, 0o755).unwrap().vnode.mkdir(&CX, name, 0o755).unwrap();
-        union.change_branches(vec![BranchChange::Insert { at: 0, branch: other }], PATIENCE).unwrap();
+        union.change_branches(vec![BranchChange::Insert { at: 0, branch: other }], TIMEOUT).unwrap();
         let all = core.branches.get().order.clone();
         core.branches.replace(Arc::new(BranchSet::new(2 * BranchSet::SHORT_GENERATIONS - 1, all)), || {});
         assert_eq!(core.branches.get().short_generation(), short);

@@ -10,8 +10,8 @@ pub(crate) fn commands(set: &BranchSet) -> Vec<Command> {
     set.order.iter().flat_map(|member| member.state.layer.commands()).collect()
 }
 
-/// Whether commands may be passed to an object on that branch. A command may change the object, so
-/// on a branch that the union does not write, the layer itself must be read-only.
+/// Whether commands may be passed to an object on that branch. A command may change the object. So
+/// on a branch that the union does not write, the layer must be read-only, and refuse changes.
 fn accepts_commands(set: &BranchSet, lower: &Lower) -> bool {
     let layer_refuses = || set.branch(lower.branch).is_ok_and(|branch| branch.layer.properties().read_only);
     set.writable(lower.branch) && !set.read_only || layer_refuses()
@@ -21,17 +21,17 @@ impl UnionVnode {
     /// Passes a command to the visible lower object; for a directory to each part, from the left,
     /// until one knows the command.
     pub(crate) fn run_command(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
-        let give = |set: &BranchSet, lower: &Lower| match accepts_commands(set, lower) {
+        let pass = |set: &BranchSet, lower: &Lower| match accepts_commands(set, lower) {
             true => lower.vnode.control(cx, command, input),
             false => Err(Errno::NOTTY),
         };
         // A command must run only once, so the set of branches must not change meanwhile.
         self.run_change(cx, |op| {
             if self.dir.is_none() {
-                return self.on_leaf(cx, |lower| give(op.set, lower));
+                return self.on_leaf(cx, |lower| pass(op.set, lower));
             }
             for part in self.stack()?.iter() {
-                match give(op.set, part) {
+                match pass(op.set, part) {
                     Err(Errno::NOTTY) => {}
                     answer => return answer,
                 }

@@ -15,8 +15,8 @@ const CHUNK: u64 = 4 << 20;
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
 impl Core {
-    /// Copies the first `size` bytes of the data. They are shared (reflink) if the file system can
-    /// do that; else copied extent by extent, so that holes remain holes.
+    /// Copies the first `size` bytes of the data: by reflink if the file system supports it, else
+    /// extent by extent, so that holes remain holes.
     pub(crate) fn copy_data(
         &self,
         op: &Op<'_>,
@@ -52,7 +52,8 @@ impl Core {
         to: &Arc<dyn Vnode>,
     ) -> Result<()> {
         let server = self.server(op);
-        // Attributes that were changed in the union since their copy-up are taken as they are.
+        // The attributes in a metacopy may have been changed through the union: keep them, whatever
+        // `copyup=` says.
         let changed = as_metacopy(from).is_some_and(|meta| op.set.writable(meta.home));
         let copyup = if changed { Copyup::Preserve } else { self.options.copyup };
         let (uid, gid, mode) = copy_owner(copyup, op, attr);
@@ -133,7 +134,7 @@ fn copy_range(op: &Op<'_>, source: &dyn OpenFile, to: &dyn OpenFile, mut at: u64
             Err(e) => return Err(e),
         };
         if copied == 0 {
-            // Shorter than its size: an out-of-band change.
+            // The source is shorter than its size was: an out-of-band change.
             return Ok(());
         }
         at += copied;
@@ -165,7 +166,7 @@ fn copy_xattrs(cx: &Cx<'_>, from: &Arc<dyn Vnode>, to: &Arc<dyn Vnode>, acls: bo
         }
     }
     for name in wanted.split(|&b| b == 0).filter(|name| !name.is_empty()) {
-        // An origin belongs to the file that has it. The copy may have another one.
+        // The origin in a metacopy describes only that metacopy.
         if is_own(name) || (!acls && ACLS.contains(&name)) {
             continue;
         }
@@ -175,8 +176,8 @@ fn copy_xattrs(cx: &Cx<'_>, from: &Arc<dyn Vnode>, to: &Arc<dyn Vnode>, acls: bo
             Err(e) => return Err(e),
         };
         match to.setxattr(cx, name, &value, XattrFlags::default()) {
-            // A copy without ACLs has no set-user-ID bit either, and loses capabilities that can't
-            // be set.
+            // Without `acls` the copy does not keep the original's set-user-ID bit, so it may lose
+            // capabilities too.
             Err(errno @ (Errno::OPNOTSUPP | Errno::PERM)) if !acls || !must_copy(name) => {
                 tracing::debug!(name = %name.escape_ascii(), %errno, "the branch can't store this extended attribute: the copy is made without it");
             }

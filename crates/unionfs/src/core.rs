@@ -25,10 +25,10 @@ use vnode::{Cx, Errno, Finder, Result, Upcalls, Vnode};
 pub(crate) struct Shared<V> {
     /// The current set of branches.
     pub(crate) branches: Current,
-    /// Excludes changes of the set from changes of objects.
+    /// Excludes changes of objects while the set changes.
     pub(crate) gate: Gate,
-    /// The id of the next new branch. Held for each change of the set, so that they exclude each
-    /// other.
+    /// The id of the next new branch. Locked during each change of the set, so that these exclude
+    /// each other.
     pub(crate) next_branch: Mutex<u32>,
     pub(crate) options: Options,
     /// The user that the server runs as. It owns whiteouts and records.
@@ -44,7 +44,7 @@ pub(crate) struct Shared<V> {
     pub(crate) finder: Finder,
     pub(crate) warned: WarnedOnce,
     pub(crate) refused_names: RateLimit,
-    /// Held while a directory is renamed: nothing else changes the positions of directories.
+    /// Locked while a directory is renamed: nothing else moves directories within the tree.
     pub(crate) tree: Mutex<()>,
     /// The next number for a name in a work directory.
     pub(crate) work_number: AtomicU64,
@@ -107,13 +107,13 @@ impl<V> Shared<V> {
         }
     }
 
-    /// Returns the same operation as the server's user. It remains interruptible by the caller, and
-    /// may wait only if the caller may.
+    /// Returns the same operation with the server's user as its caller. It remains interruptible by
+    /// the caller, and may wait only if the caller may.
     pub(crate) fn server<'a>(&self, op: &Op<'a>) -> Op<'a> {
         op.on_behalf_of(self.as_server(op))
     }
 
-    /// As [`Self::server`], for a caller.
+    /// As [`Self::server`], for a context.
     pub(crate) fn as_server<'a>(&self, cx: &Cx<'a>) -> Cx<'a> {
         cx.as_server(self.uid, self.gid)
     }
@@ -140,7 +140,7 @@ impl<V> Shared<V> {
         }
     }
 
-    /// Returns one of the union's own directories on a branch, if it exists.
+    /// Returns one of the union's own directories in a branch's root, if it exists.
     pub(crate) fn own_dir(&self, op: &Op<'_>, branch: BranchId, which: Own) -> Result<Option<Arc<dyn Vnode>>> {
         let Member { state, mode, .. } = op.set.member(branch).ok_or(Errno::STALE)?;
         state.own(which).get(&self.server(op), &state.root, &state.path, *mode == Mode::ReadWrite)

@@ -14,7 +14,7 @@ use vnode::{Attr, Entry, Errno, Kind, Name, OpenFile, OpenFlags, Result, Vnode};
 /// The place of a new object.
 struct Slot {
     branch: BranchId,
-    /// That branch has a whiteout of the name, to be removed after the entry was created.
+    /// Whether that branch has a whiteout of the name, to be removed once the entry exists.
     whiteout: bool,
 }
 
@@ -40,12 +40,13 @@ impl UnionVnode {
         if self.is_gone() { Err(Errno::NOENT) } else { Ok(()) }
     }
 
+    /// Returns the place for a new entry. `EEXIST` if the name is taken.
     fn slot(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>) -> Result<Slot> {
         if let [only] = stack
             && op.set.writable(only.branch)
         {
-            // Nothing on other branches matters: the lower file system knows whether the name is
-            // free.
+            // The directory merges no other part, so the lower file system checks whether the name
+            // is free.
             return Ok(Slot { branch: only.branch, whiteout: false });
         }
         let whiteout = match self.recent_negative(op, name) {
@@ -98,7 +99,8 @@ impl UnionVnode {
         }
     }
 
-    /// Completes a creation. The entry exists, and the view does not change any more.
+    /// Completes a creation after the entry became visible: updates counts, and removes the
+    /// whiteout that the entry overrides.
     fn finish_create(&self, op: &Op<'_>, part: &Lower, slot: &Slot, name: Name<'_>, entry: &Entry) {
         self.entry_changed(name, EntryChange::Unknown);
         let directory = entry.vnode.kind() == Kind::Directory;
@@ -109,8 +111,8 @@ impl UnionVnode {
             return;
         }
         if directory {
-            // The whiteout beside the directory ends its stack. The opaque mark does the same from
-            // inside, also after a rename.
+            // The whiteout beside the directory ends its stack. The opaque mark takes over, and
+            // remains effective after a rename.
             let lower = Lower { vnode: entry.vnode.clone(), branch: part.branch };
             if let Err(errno) = self.core.make_opaque(op, &lower) {
                 tracing::warn!(%name, %errno, "could not mark a new directory opaque: the whiteout beside it remains");
@@ -120,6 +122,7 @@ impl UnionVnode {
         self.core.tidy_whiteout(op, part, name);
     }
 
+    /// Returns the union's entry for a new object.
     fn present(&self, op: &Op<'_>, made: Made<()>) -> Result<Entry> {
         let (vnode, attr) = match made.lower.vnode.kind() {
             Kind::Directory => {
@@ -256,9 +259,9 @@ impl UnionVnode {
     fn link_target(&self, op: &Op<'_>, target: &Arc<dyn Vnode>) -> Result<Arc<Self>> {
         let target = same_layer(&self.core, target)?.arc()?;
         target.revalidate(op)?;
-        // After a change of the branches its name leads to another file: the caller repeats the
-        // lookup.
-        if target.is_adrift() { Err(Errno::STALE) } else { Ok(target) }
+        // Since the set of branches changed, its name leads to another file: the caller repeats
+        // the lookup.
+        if target.is_detached() { Err(Errno::STALE) } else { Ok(target) }
     }
 
     /// Completes a link; `attr`: attributes of the lower file after it.
@@ -273,7 +276,8 @@ impl UnionVnode {
     }
 
     /// Returns the branch for another name of a file on `from`: the file's own branch if the name
-    /// would be visible there. Else one to which the file's known name can be moved, too.
+    /// would be visible there. Else a branch to the left to which the file can also be copied up
+    /// under its known name.
     fn link_branch(
         &self,
         op: &Op<'_>,

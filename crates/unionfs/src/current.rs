@@ -60,12 +60,12 @@ impl Current {
         })
     }
 
-    /// Replaces the set. `besides` replaces the state that depends on it: an operation that sees
-    /// any of that also sees that its own set is no longer the current one.
-    pub(crate) fn replace(&self, set: Arc<BranchSet>, besides: impl FnOnce()) {
+    /// Replaces the set. `replace_dependent` replaces the state that depends on it. An operation
+    /// that sees any of that new state also sees that its own set is no longer the current one.
+    pub(crate) fn replace(&self, set: Arc<BranchSet>, replace_dependent: impl FnOnce()) {
         let mut present = self.set.write();
         self.generation.store(set.generation, Ordering::SeqCst);
-        besides();
+        replace_dependent();
         let old = std::mem::replace(&mut *present, set);
         drop(present);
         drop(old);

@@ -1,10 +1,11 @@
 //! The lock on a directory's entries: see "Locks" in docs/design/unionfs.md.
 //!
-//! A writer holds it across lower operations, and these may not return for a long time: on a frozen
-//! file system they wait for the thaw. Readers do not wait with it. After a timeout they look up
-//! without the lock, and believe the result only if a second lookup agrees and no writer began or
-//! ended meanwhile. A writer changes the object that a name leads to only once, so a result from
-//! between two of its steps does not repeat.
+//! A writer holds it across lower operations, which may block for long: on a frozen file system
+//! they wait for the thaw. Readers do not wait that long. After a timeout they look up without the
+//! lock, and accept the result only if a second lookup agrees and no writer began or ended
+//! meanwhile. A writer changes what a name leads to in one lower operation. A lookup that runs at
+//! the same time may combine the states before and after it, but then the second lookup returns the
+//! state after it, and disagrees.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,9 +13,9 @@ use std::time::Duration;
 use vnode::{Cx, Result};
 
 /// How long a reader waits for a writer.
-const PATIENCE: Duration = Duration::from_millis(20);
-/// As [`PATIENCE`], on a thread that serves other callers.
-const SHORT: Duration = Duration::from_micros(200);
+const TIMEOUT: Duration = Duration::from_millis(20);
+/// As [`TIMEOUT`], on a thread that serves other callers.
+const SHORT_TIMEOUT: Duration = Duration::from_micros(200);
 
 /// The lock on the entries of a directory.
 #[derive(Debug, Default)]
@@ -57,7 +58,7 @@ impl EntryLock {
         if at_once.is_some() || self.stuck.load(Ordering::Acquire) {
             return Ok(at_once);
         }
-        let soon = self.lock.try_read_for(if cx.may_block { PATIENCE } else { SHORT });
+        let soon = self.lock.try_read_for(if cx.may_block { TIMEOUT } else { SHORT_TIMEOUT });
         if soon.is_none() {
             cx.require_blocking()?;
             self.stuck.store(true, Ordering::Release);

@@ -1,5 +1,5 @@
-//! `RENAME_EXCHANGE`: both objects are brought to one branch and marked as for a rename; then one
-//! lower exchange.
+//! `RENAME_EXCHANGE`. Both objects get a copy or part on one branch, and directories the marks that
+//! a rename needs. One lower exchange then changes the view.
 
 use crate::branch::{BranchId, Lower};
 use crate::node::{UnionVnode, lock_entries};
@@ -15,7 +15,7 @@ struct Side<'a> {
     /// Its present directory and name.
     dir: &'a Arc<UnionVnode>,
     name: Name<'a>,
-    /// Directory and name of the other object.
+    /// Present directory and name of the other object.
     other: &'a Arc<UnionVnode>,
     other_name: Name<'a>,
 }
@@ -48,9 +48,10 @@ impl Rename<'_> {
         Ok(done)
     }
 
-    /// Returns the branch for the exchange: that on which both already lie, if they lie nowhere
-    /// else. For two files, the branch of the left one, if both directories can have a part there;
-    /// a file that is open may not be able to move. Else the leftmost.
+    /// Returns the branch for the exchange: the one on which both objects lie, if they lie nowhere
+    /// else. For two files, it is the branch of the one further left, so that at most one has to
+    /// move: an open file may be unable to. Both directories must have a part on the branch, or be
+    /// able to get one. Else it is the leftmost branch.
     fn exchange_target(&self, op: &Op<'_>, dest: &UnionVnode) -> Result<BranchId> {
         let (source, other) = (self.source.branch(), dest.branch());
         let branch = if op.set.is_left(other, source) { other } else { source };
@@ -61,6 +62,7 @@ impl Rename<'_> {
         if there { Ok(branch) } else { op.set.leftmost() }
     }
 
+    /// Creates the copies and parts that the exchange needs on `target`.
     fn bring_to(&self, op: &Op<'_>, side: &Side<'_>, target: BranchId) -> Result<bool> {
         if side.vnode.dir.is_some() {
             return self.core.ensure_part(op, side.vnode, target);
@@ -98,8 +100,8 @@ impl Rename<'_> {
         Ok(true)
     }
 
-    /// Whether the name still leads to that object, on the branch of the exchange. If it is another
-    /// name of a file, it is linked there.
+    /// Whether the name still leads to that object, on the branch of the exchange. Links a file
+    /// there if it was copied up under another of its names.
     fn is_ready(&self, op: &Op<'_>, side: &Side<'_>, target: BranchId) -> Result<bool> {
         let stack = side.dir.stack()?;
         if side.vnode.branch() != target {

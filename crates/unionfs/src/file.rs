@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vnode::{Cx, Errno, HostReader, OpenFile, OpenFlags, Result, SeekFrom, Vnode};
 
-/// The lower open file that was last used, and when that was right.
+/// The lower open file that was last used, and the state of the union for which it was opened. It
+/// is the right one while both counters are unchanged.
 struct Seen {
     generation: u64,
     moves: u16,
@@ -33,8 +34,8 @@ pub(crate) struct UnionFile {
     fixed: u64,
     /// The host file may be handed out for writing: the file can't move until this is dropped.
     holds_host_file: bool,
-    /// With `lower=shared`: the host file may be handed out, although the file may be copied up,
-    /// while the vnode's number of moves is this.
+    /// With `lower=shared`: the vnode's number of moves at the open. While it is unchanged, the
+    /// host file may be handed out, although the file may be copied up later.
     shared: Option<u16>,
     /// The kernel has the host file: all operations use it.
     bound: AtomicBool,
@@ -100,8 +101,8 @@ impl UnionFile {
         self.vnode.run_read(cx, |op| self.follow(op))
     }
 
-    /// Opens the lower file where the file is now. A file of a removed branch remains there,
-    /// whichever file has its name.
+    /// Opens the lower file where the file is now. A file that was opened on a branch removed since
+    /// remains there, even if its name leads to another file.
     fn follow(&self, op: &Op<'_>) -> Result<Arc<dyn OpenFile>> {
         let mut seen = self.seen.write();
         let (lower, moves) = self.vnode.leaf_and_moves();
@@ -163,7 +164,8 @@ impl Drop for UnionFile {
 }
 
 impl UnionVnode {
-    /// Begins a write. Excludes a move of the file, if it can move.
+    /// Begins a write to the file on `branch`. Excludes a move of the file; returns `None` if it
+    /// can't move.
     pub(crate) fn guard_branch(&self, op: &Op<'_>, branch: BranchId) -> Result<Option<Writing<'_>>> {
         if op.set.files_stay(branch) { Ok(None) } else { self.core.write_gate.write(op, self.id).map(Some) }
     }

@@ -11,17 +11,17 @@ use std::sync::atomic::Ordering;
 use vnode::{Errno, Kind, Name, Result, Vnode};
 
 impl Core {
-    /// Sets files aside on a branch for when it is full.
-    pub(crate) fn prepare_reserve(&self, op: &Op<'_>, index: BranchId) {
-        let Ok(branch) = op.set.branch(index) else { return };
+    /// Creates the reserve of a branch, for removals when it is full.
+    pub(crate) fn prepare_reserve(&self, op: &Op<'_>, id: BranchId) {
+        let Ok(branch) = op.set.branch(id) else { return };
         if let Err(errno) = branch.reserve.prepare(op, &branch.root) {
-            tracing::debug!(%errno, branch = %op.set.path_of(index), "could not set anything aside for removals on a full branch");
+            tracing::debug!(%errno, branch = %op.set.path_of(id), "could not create the reserve for removals on a full branch");
         }
     }
 
-    /// Runs `remove`, an operation that frees space. If it finds a branch full, releases the
-    /// reserves and runs it once more, then fills the reserves again. A failing `remove` must
-    /// change nothing.
+    /// Runs `remove`, an operation that frees space. If that fails because a branch is full,
+    /// releases the reserves, runs it once more, and fills the reserves again. A failing `remove`
+    /// must change nothing.
     pub(crate) fn with_reserve<T>(&self, op: &Op<'_>, mut remove: impl FnMut() -> Result<T>) -> Result<T> {
         match remove() {
             Err(errno) if is_full(errno) => {}

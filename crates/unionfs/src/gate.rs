@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use vnode::{Cx, Result};
 
-/// How long a change waits until it checks for signals of its caller again.
-const NAP: Duration = Duration::from_millis(20);
+/// How long a change waits between two checks for signals of its caller.
+const SIGNAL_CHECK: Duration = Duration::from_millis(20);
 
 /// Shared by changes of objects, exclusive for a change of the set of branches.
 #[derive(Debug, Default)]
@@ -35,16 +35,16 @@ impl Gate {
             cx.require_blocking()?;
             cx.check()?;
             // The lock prefers a waiting writer, so this does not overtake the closing of the gate.
-            if let Some(entered) = self.lock.try_read_for(NAP) {
+            if let Some(entered) = self.lock.try_read_for(SIGNAL_CHECK) {
                 return Ok(entered);
             }
         }
     }
 
     /// Closes the gate: waits for the changes under way, and lets no new one begin. `None` if that
-    /// takes longer than `patience`.
-    pub(crate) fn close(&self, patience: Duration) -> Option<Closed<'_>> {
-        let until = Instant::now() + patience;
+    /// takes longer than `timeout`.
+    pub(crate) fn close(&self, timeout: Duration) -> Option<Closed<'_>> {
+        let until = Instant::now() + timeout;
         self.wanted.store(true, Ordering::Release);
         let lock = self.lock.try_write_until(until);
         self.wanted.store(false, Ordering::Release);

@@ -68,7 +68,8 @@ pub(crate) fn mix(mut n: u64) -> u64 {
     n ^ (n >> 31)
 }
 
-/// The number of names that a lower file had, and of those that no longer lead to it or its copy.
+/// The number of names that a lower file had, and how many of them are used up: they no longer lead
+/// to it or its copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LinkCount {
     pub(crate) first: u32,
@@ -302,15 +303,16 @@ impl Identity {
         }
     }
 
-    /// Gives a lower directory an alias, without writing: the record is written with the next one.
+    /// Assigns an alias to a lower directory, without writing: the record is written with the next
+    /// one.
     pub(crate) fn alias_deferred(&self, tag: u16, lower: u64, alias: Alias) {
         let record = Record::Alias { tag, lower, alias };
         self.deferred.lock().push_back(record.clone());
         self.apply(record);
     }
 
-    /// Removes an alias, without writing: the record is written with the next one. If it is lost,
-    /// the time of birth reveals again that the alias belongs to another file.
+    /// Removes an alias, without writing: the record is written with the next one. If that is lost,
+    /// the time of birth in the alias still shows that it belongs to another file.
     pub(crate) fn unalias_deferred(&self, tag: u16, lower: u64) {
         if self.known.read().aliases.contains_key(&(tag, lower)) {
             self.deferred.lock().push_back(Record::Unalias { tag, lower });

@@ -1,5 +1,5 @@
-//! The link index on disk, of copied-up files with several names: docs/design/unionfs.md, "Hard
-//! links".
+//! The link index on disk. It has an entry for each copied-up file that had several names:
+//! docs/design/unionfs.md, "Hard links".
 
 use crate::branch::{BranchId, Lower};
 use crate::links::Index;
@@ -48,8 +48,8 @@ impl Core {
         Ok(())
     }
 
-    /// Whether a valid index entry exists. If the end of the log is lost, this restores the copy's
-    /// alias, because the entry is named by the number.
+    /// Whether a valid index entry exists for this number. If the log has lost the copy's alias,
+    /// restores it: the entry's name is the number.
     fn is_index_entry(&self, op: &Op<'_>, branch: BranchId, dir: &Arc<dyn Vnode>, number: u64) -> Result<bool> {
         let Some(entry) = dir.lookup(op, IndexName::of(number).name()?)? else { return Ok(false) };
         if entry.vnode.kind() == Kind::Directory {
@@ -121,7 +121,7 @@ impl Core {
         if let Err(errno) = removed
             && errno != Errno::NOENT
         {
-            tracing::warn!(%errno, branch = %op.set.path_of(branch), "could not remove a file without names from the index of hard links");
+            tracing::warn!(%errno, branch = %op.set.path_of(branch), "could not remove an entry that is no longer needed from the index of hard links");
         }
     }
 }

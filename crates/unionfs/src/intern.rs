@@ -11,7 +11,8 @@ use std::sync::Arc;
 use vnode::{Errno, Result, Vnode};
 
 impl Core {
-    /// Returns the live vnode of a file, or a new one.
+    /// Returns the live vnode of a file, or a new one. Its number is `id`, or another one of the
+    /// hashed range if `id` belongs to another live object.
     pub(crate) fn intern_leaf(
         self: &Arc<Self>,
         op: &Op<'_>,
@@ -26,9 +27,9 @@ impl Core {
                 Interned::New(vnode) => return Ok(vnode),
                 Interned::Present(live) if self.is_dead(&live, lower) => self.table.forget(id, Arc::as_ptr(&live)),
                 Interned::Present(live) if live.dir.is_none() && live.kind == lower.vnode.kind() => {
-                    let stray = !live.is_current(op.set) || live.is_adrift();
+                    let unplaced = !live.is_current(op.set) || live.is_detached();
                     let same = live.leaf().is(lower);
-                    if stray && (same || !live.is_gone()) {
+                    if unplaced && (same || !live.is_gone()) {
                         live.set_found(op, lower.clone(), Some(place))?;
                         return Ok(live);
                     }
@@ -55,8 +56,8 @@ impl Core {
     /// reused for `found`.
     ///
     /// File systems reuse numbers at once, while the kernel may still refer to the old object. A
-    /// bottom layer that knows its live vnodes returns the same vnode for the same object.
-    /// Otherwise the old vnode is queried.
+    /// bottom layer that interns its vnodes returns the same vnode for the same object. If the
+    /// vnodes differ, the old one is queried.
     fn is_dead(&self, live: &UnionVnode, found: &Lower) -> bool {
         let leaf = live.leaf();
         if Arc::ptr_eq(&leaf.vnode, &found.vnode) {
@@ -103,7 +104,7 @@ impl Core {
                     self.table.forget(id, Arc::as_ptr(&live));
                 }
                 Interned::Present(live) if live.dir.is_some() => {
-                    if !live.is_current(op.set) || live.is_adrift() {
+                    if !live.is_current(op.set) || live.is_detached() {
                         live.adopt_stack(op, stack, redirect, Some(place))?;
                         return Ok(live);
                     }
@@ -126,8 +127,9 @@ impl Core {
         }
     }
 
-    /// Returns the live vnode of the directory at this place, if the directory merges more branches
-    /// to the right since the set changed: computed from the new stack, its number would differ.
+    /// Returns the live vnode of the directory at this place if its stack has grown to the right
+    /// since the set changed. The vnode keeps its number, although `number`, that of the new
+    /// rightmost part, differs.
     pub(crate) fn renumbered(
         &self,
         op: &Op<'_>,
@@ -153,8 +155,8 @@ impl Core {
 }
 
 impl UnionVnode {
-    /// Revalidates a directory with its stack in the current set. It keeps its number, also after
-    /// the next mount.
+    /// Makes a directory valid in the current set, with this stack. It keeps its number, also in
+    /// later mounts: the number is logged as an alias if the stack has another one.
     pub(crate) fn adopt_stack(
         &self,
         op: &Op<'_>,

@@ -5,7 +5,8 @@
 //! branch further left has precedence: its file hides files of the same name further right. The
 //! vnode of a file refers to the leftmost lower vnode of its name; the vnode of a directory refers
 //! to its *stack*, the lower directories (its *parts*) that it merges (`node`). Each live object
-//! has one vnode (`intern`, `table`). The other files, by concept:
+//! has one vnode (`intern`, `table`). Operations change the *view*, the tree as users see it, with
+//! one lower operation each. The other files, by concept:
 //!
 //! | concept | file |
 //! |---|---|

@@ -1,4 +1,8 @@
 //! Link counts: docs/design/unionfs.md, "Hard links".
+//!
+//! The identity log stores how many names a lower file had, and how many of them are *used up*:
+//! hidden by a whiteout, replaced, or copied up. A name that is about to be used up is logged
+//! first, so that the count can be completed after a crash (`link_recovery`).
 
 use crate::branch::Lower;
 use crate::links::Pending;
@@ -18,8 +22,7 @@ impl Core {
             self.use_name(op, number, attr.nlink, 0);
             return self.add_to_index(op, number, copy);
         }
-        // A copy that moves further left. After a crash, the next mount sees in the index whether
-        // it did.
+        // A copy moves further left. After a crash, the index tells the next mount whether it did.
         let tag = op.set.branch(old.branch)?.tag;
         let record = Record::Using { tag, number, first: attr.nlink, path: Vec::new() };
         self.append_use(op, record)?;
@@ -40,8 +43,8 @@ impl Core {
     }
 
     /// Writes a link count, which ends this thread's operation on a name of that file. In the log,
-    /// the record ends the operations of other threads too, although these would have to be
-    /// completed after a crash. So their records are written again with it.
+    /// the record also ends the operations that other threads have begun on names of the file.
+    /// Their [`Record::Using`] are therefore written again, with it.
     fn write_names(&self, op: &Op<'_>, mut counting: MutexGuard<'_, Pending>, number: u64, first: u32, used: u32) {
         let of_file = |record: &Record| matches!(record, Record::Using { number: n, .. } if *n == number);
         let this = std::thread::current().id();
@@ -62,7 +65,7 @@ impl Core {
         self.write_names(op, counting, number, first, names.used);
     }
 
-    /// Returns the number of a file if its link count is in the log, or will be once this name is
+    /// Returns the number of a file if the log keeps its link count, or has to once this name is
     /// used up.
     fn counts(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) -> Result<Option<u64>> {
         let number = self.number_of(op, lower, attr)?;
@@ -74,9 +77,9 @@ impl Core {
         Ok(counted.then_some(number))
     }
 
-    /// Logs that a name of a lower file is about to be hidden, replaced or removed. After a crash,
-    /// the next mount checks whether it was. Ended by the record that [`Self::name_removed`] or
-    /// [`Self::use_name`] writes, or by [`Self::cancel_use`].
+    /// Logs that a name of a lower file is about to be hidden, replaced or removed, so that the
+    /// next mount after a crash checks whether it was. [`Self::name_removed`], [`Self::use_name`]
+    /// or [`Self::cancel_use`] has to end this.
     pub(crate) fn begin_use(
         &self,
         op: &Op<'_>,
@@ -103,7 +106,8 @@ impl Core {
         }
     }
 
-    /// Ends an operation without a used name. `removed` names of the lower file are deleted.
+    /// Ends an operation that used up no name. `removed`: the number of names of the lower file
+    /// that it deleted.
     pub(crate) fn end_use(&self, op: &Op<'_>, number: u64, removed: u32) {
         let counting = self.links.counting.lock();
         let names = self.identity.names(number).unwrap_or_default();
@@ -116,11 +120,11 @@ impl Core {
         self.write_names(op, counting, number, first, names.used);
     }
 
-    /// Updates the link count after a hidden name was removed. It was counted as used up when it
-    /// was hidden.
+    /// Updates the link count after a hidden name was removed from its branch. The name counts as
+    /// used up already, since it was hidden.
     pub(crate) fn hidden_name_removed(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) {
         let Ok(number) = self.number_of(op, lower, attr) else { return };
-        // A name of a copy's original remains one of the first names, and used up.
+        // The names of a copy's original are counted as they were: this one remains used up.
         let counted = self.links.branch(number).is_none_or(|at| at == lower.branch);
         if counted && attr.nlink > 1 && self.identity.names(number).is_some_and(|names| names.used > 0) {
             self.use_name(op, number, attr.nlink.saturating_sub(1), -1);
@@ -155,7 +159,7 @@ impl Core {
         self.write_names(op, counting, number, names.first, names.used);
     }
 
-    /// Returns the link count to show for a file, given that of its lower file.
+    /// Returns a file's link count as users see it, from that of its lower file.
     pub(crate) fn link_count(&self, number: u64, lower: u32) -> u32 {
         let indexed = self.links.branch(number).is_some();
         if lower < 2 && !indexed {
@@ -169,9 +173,9 @@ impl Core {
         }
     }
 
-    /// Updates the link count after a name of a file was removed. `lower`, `attr`: the object that
-    /// the name led to on its branch, with its attributes before. `remains`: the lower name still
-    /// exists, hidden.
+    /// Updates the link count after a name of a file was removed from the view. `lower`, `attr`:
+    /// the lower object that had the name, and its attributes before. `remains`: the lower name
+    /// still exists, hidden.
     fn name_removed(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, remains: bool) -> Result<()> {
         let number = self.number_of(op, lower, attr)?;
         let indexed = self.links.branch(number);
@@ -194,8 +198,8 @@ impl Core {
         Ok(())
     }
 
-    /// As [`Self::name_removed`], after an operation took effect and can't fail any more. At worst
-    /// a link count is wrong.
+    /// As [`Self::name_removed`], for an operation that took effect and can't fail any more. An
+    /// error is only logged: a link count is wrong then.
     pub(crate) fn note_name_removed(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, remains: bool) {
         if let Err(errno) = self.name_removed(op, lower, attr, remains) {
             tracing::warn!(%errno, "could not update the link count of a file");

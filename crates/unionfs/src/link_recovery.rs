@@ -1,4 +1,5 @@
-//! Recovery of link counts after a crash.
+//! Recovery of link counts after a crash, from names that the log reports as about to be used up
+//! (`link_count`).
 
 use crate::branch::Lower;
 use crate::identity::Using;
@@ -10,11 +11,11 @@ use vnode::{Errno, Name, Result};
 
 /// The state of a name of a lower file.
 enum NameState {
-    /// It leads to the file as before.
-    Shows,
-    /// It exists but is hidden.
+    /// It leads to the file, as before.
+    Visible,
+    /// It exists on its branch, but is hidden.
     Hidden,
-    /// It does not exist any more.
+    /// It no longer exists on its branch.
     Removed,
 }
 
@@ -31,11 +32,11 @@ impl Core {
             }
             let name_state = match self.name_state(op, number, &using) {
                 // No branch can have such a name, so it was not used up.
-                Err(Errno::NAMETOOLONG | Errno::INVAL | Errno::LOOP) => NameState::Shows,
+                Err(Errno::NAMETOOLONG | Errno::INVAL | Errno::LOOP) => NameState::Visible,
                 other => other?,
             };
             match name_state {
-                NameState::Shows => self.end_use(op, number, 0),
+                NameState::Visible => self.end_use(op, number, 0),
                 NameState::Hidden => self.use_name(op, number, using.first, 1),
                 NameState::Removed if self.links.branch(number).is_some() => self.use_name(op, number, using.first, 1),
                 NameState::Removed => self.end_use(op, number, 1),
@@ -69,8 +70,8 @@ impl Core {
             if self.number_of(op, &lower, &entry.attr)? != number {
                 break;
             }
-            let shows = self.probe(op, stack, name)?.branch() == Some(part.branch);
-            return Ok(if shows { NameState::Shows } else { NameState::Hidden });
+            let visible = self.probe(op, stack, name)?.branch() == Some(part.branch);
+            return Ok(if visible { NameState::Visible } else { NameState::Hidden });
         }
         Ok(NameState::Removed)
     }

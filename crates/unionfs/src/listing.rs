@@ -1,7 +1,7 @@
 //! Merged listings, and how they are kept up to date while entries change through the union.
 //!
-//! A directory is merged once, and the listing is kept for readers who continue, and for others. A
-//! change of an entry through the union only marks its name in the listing: as gone, or as one to
+//! A directory is merged once, and the listing is kept for readers that continue and for new ones.
+//! A change of an entry through the union only marks its name in the listing: as gone, or as one to
 //! look up when a reader reaches it. So listing a directory while its entries change costs time
 //! linear in their number.
 
@@ -16,16 +16,17 @@ use vnode::{Errno, Kind, Result, Time};
 
 /// Number of listings that are kept, each of large directories and of others.
 const KEPT: usize = 32;
-/// A listing accepts this many new names, plus one for each two that it was merged with.
+/// A listing accepts this many new names, plus half the number that it was merged with.
 const MOST_ADDED: usize = 1024;
 /// Maximum number of changes noted during a merge.
 const MOST_NOTED: usize = 1 << 16;
 /// A directory with fewer lower entries, hidden ones and whiteouts included, is merged again
 /// whenever it may have changed out of band.
 const LARGE: usize = 4096;
-/// After own changes, an additional out-of-band change can't be recognised. A large directory is
-/// then merged again after this time for each entry, so that readers can't keep it busy. A merge
-/// takes a fraction of that time, during which the kernel makes writers wait.
+/// Changes through the union change a directory's stamps too, so an additional out-of-band change
+/// can't be detected. A large directory is then merged again, but only after this time per entry,
+/// or four times the duration of the last merge if that is longer. During a merge the kernel makes
+/// writers to the directory wait, and readers must not be able to keep it in that state.
 const GRACE: Duration = Duration::from_micros(5);
 
 /// The values that change with each change of an entry of one directory: its times, and the stamp
@@ -124,8 +125,8 @@ impl Batch {
     }
 }
 
-/// As [`position`], in 31 bits. The last million of them is left for equal positions, which are
-/// counted up.
+/// As [`position`], in 31 bits. The last million of values is reserved for names with equal
+/// positions, whose cookies are consecutive.
 fn narrow_position(name: &[u8]) -> u64 {
     (position(name) % ((1 << 31) - (1 << 20))).max(1)
 }
@@ -266,9 +267,9 @@ pub(crate) struct Kept {
     stack: Stack,
     stamps: Vec<Stamp>,
     merged: Instant,
-    /// How long it may be used after own changes.
+    /// How long after the merge it may be used in spite of own changes.
     grace: Duration,
-    /// Whether entries were changed through the union since.
+    /// Whether entries were changed through the union since (own changes).
     own: bool,
 }
 
@@ -276,7 +277,7 @@ pub(crate) struct Kept {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Validity {
     Yes,
-    /// Yes, until this time: there were own changes since, and maybe others.
+    /// Yes, until this time: there were own changes since, and perhaps out-of-band ones.
     Until(Instant),
     No,
 }
@@ -292,8 +293,8 @@ impl Kept {
         Self { listing, stack, stamps, merged, grace, own: false }
     }
 
-    /// Whether the listing may be used for a reader who begins, given the directory's current stack
-    /// and stamps.
+    /// Whether the listing may be used for a new reader, given the directory's current stack and
+    /// stamps.
     pub(crate) fn validity(&self, stack: &Stack, stamps: &[Stamp]) -> Validity {
         if !crate::branch::same_stack(&self.stack, stack) {
             return Validity::No;
@@ -315,7 +316,7 @@ pub(crate) struct Slot {
     merging: Option<Box<Merging>>,
     /// When a listing that was used after own changes becomes invalid.
     pub(crate) until: Option<Instant>,
-    /// Counts these events.
+    /// Number of times that `until` has passed.
     pub(crate) epoch: u64,
 }
 

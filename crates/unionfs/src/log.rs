@@ -107,7 +107,7 @@ impl Record {
         Some(record)
     }
 
-    /// Whether a server can have written this record. An invalid path is forged.
+    /// Whether a server can have written this record. One with an invalid path is forged.
     fn is_plausible(&self) -> bool {
         match self {
             Self::Using { path, .. } => {
@@ -296,8 +296,8 @@ mod tests {
     fn parse_in(bytes: &[u8], step: usize) -> (Vec<Record>, usize) {
         let mut reader = Reader::default();
         let mut records = Vec::new();
-        let goes_on = |piece: &&[u8]| reader.feed(piece, &mut |record| records.push(record));
-        let _pieces = bytes.chunks(step).take_while(goes_on).count();
+        let feed = |piece: &&[u8]| reader.feed(piece, &mut |record| records.push(record));
+        let _pieces = bytes.chunks(step).take_while(feed).count();
         (records, usize::try_from(reader.good).unwrap())
     }
 

@@ -44,7 +44,7 @@ pub(crate) fn load(cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path) -> Result<Lo
         tracing::warn!(
             %branch,
             owner,
-            "the identity log .wh..wh.ident is ignored: users other than root and the server's own it or may write it; inode numbers \
+            "the identity log .wh..wh.ident is ignored: a user other than root and the server's user owns it or can write it; inode numbers \
              of files change"
         );
         return Ok(loaded);
@@ -86,8 +86,8 @@ pub(crate) fn tag<'p>(branches: impl IntoIterator<Item = &'p Path>, known: &mut 
     (tags, fresh)
 }
 
-/// Opens the log for appending. It is written again if its header is damaged, or if more than half
-/// of it is out of date.
+/// Opens the log for appending. Rewrites it first if its header is damaged, if records have to be
+/// removed, or if more than half of it is out of date.
 pub(crate) fn write_log(
     cx: &Cx<'_>,
     (root, path): (&Arc<dyn Vnode>, &Path),
@@ -116,7 +116,7 @@ pub(crate) fn write_log(
 /// Writes the log aside and renames it into place.
 fn rewrite_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), name: Name<'_>, bytes: &[u8]) -> Result<Log> {
     let aside = Name::new(b".wh..wh.ident.new")?;
-    // A log can be replaced, complete or not. Anything else of these names is not the union's.
+    // Regular files of these names are logs, and are replaced. Anything else is not the union's.
     for old in [name, aside] {
         let found = root.lookup(cx, old)?;
         if found.as_ref().is_some_and(|entry| entry.vnode.kind() != Kind::Regular) {

@@ -104,7 +104,7 @@ impl Core {
             let more = index + 1 < stack.len();
             match part.vnode.lookup(op, name)? {
                 Some(entry) if is_dir(&entry.vnode) => {
-                    if self.is_closed(op, &mut merge)? {
+                    if self.check_opaque(op, &mut merge)? {
                         return Ok(merge.done(None));
                     }
                     let found = Lower { vnode: entry.vnode, branch: part.branch };
@@ -124,7 +124,7 @@ impl Core {
             }
             // A whiteout in the last directory would hide nothing.
             if more && self.has_whiteout(op, part, name)? {
-                let whiteout = if self.is_closed(op, &mut merge)? { None } else { Some(part.branch) };
+                let whiteout = if self.check_opaque(op, &mut merge)? { None } else { Some(part.branch) };
                 return Ok(merge.done(whiteout));
             }
         }
@@ -133,7 +133,7 @@ impl Core {
 
     /// Whether the last part found so far is opaque, so that the directory has no parts further
     /// right. Checks the mark if [`Self::merge`] has postponed that.
-    fn is_closed(&self, op: &Op<'_>, merge: &mut Merge) -> Result<bool> {
+    fn check_opaque(&self, op: &Op<'_>, merge: &mut Merge) -> Result<bool> {
         match merge.stack.last() {
             Some(part) if std::mem::take(&mut merge.unchecked) => self.is_opaque(op, part),
             _ => Ok(false),

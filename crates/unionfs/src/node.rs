@@ -23,8 +23,8 @@ pub(crate) struct Dir {
     /// "Locks".
     pub(crate) entry_lock: EntryLock,
     stack: Mutex<Stack>,
-    /// The path at which the branches to the right have the other parts, if it differs from the
-    /// directory's own.
+    /// The path of the other parts on the branches to the right, if it differs from the directory's
+    /// own.
     pub(crate) redirect: Mutex<Option<Box<[u8]>>>,
     /// Number of entry changes made through this union.
     pub(crate) changes: AtomicU64,
@@ -58,10 +58,9 @@ struct State {
 const GONE: u8 = 1;
 /// Since the set of branches changed, the object's known name leads to something else, or to
 /// nothing.
-const ADRIFT: u8 = 2;
-
-/// The file has or had several names: it can lose the known one and remain in use.
-const SEVERAL: u8 = 4;
+const DETACHED: u8 = 2;
+/// The file has or had several names: it can lose the known one and still have others.
+const HARD_LINKED: u8 = 4;
 
 /// State shared by all vnodes of a union.
 pub(crate) type Core = Shared<UnionVnode>;
@@ -75,10 +74,11 @@ pub(crate) struct UnionVnode {
     moves: AtomicU16,
     /// [`BranchSet::short_generation`] of the set in which the vnode was last valid.
     short_generation: AtomicU16,
-    /// Part of the state. It is outside of it only because it fills a gap in this struct.
+    /// The branch of `state.lower`, changed only while `state` is locked. It is outside only to
+    /// fill a gap in this struct.
     branch: AtomicU16,
     pub(crate) kind: Kind,
-    /// Any of [`GONE`], [`ADRIFT`], [`SEVERAL`].
+    /// Any of [`GONE`], [`DETACHED`], [`HARD_LINKED`].
     flags: AtomicU8,
     state: Mutex<State>,
 }
@@ -220,7 +220,7 @@ impl UnionVnode {
         }
     }
 
-    /// Replaces the lower vnode by another view of the same lower file, with or without a metacopy.
+    /// Replaces the lower vnode by another one for the same lower file, with or without a metacopy.
     /// The data did not move.
     pub(crate) fn replace_view(&self, lower: Lower) {
         let old = {
@@ -243,15 +243,15 @@ impl UnionVnode {
 
     /// Notes how many names the lower file has.
     pub(crate) fn note_names(&self, count: u32) {
-        if count > 1 && self.flags.load(Ordering::Acquire) & SEVERAL == 0 {
-            self.flags.fetch_or(SEVERAL, Ordering::AcqRel);
+        if count > 1 && self.flags.load(Ordering::Acquire) & HARD_LINKED == 0 {
+            self.flags.fetch_or(HARD_LINKED, Ordering::AcqRel);
         }
     }
 
     /// Whether the object's known name leads to something else, or to nothing, since the set of
     /// branches changed.
-    pub(crate) fn is_adrift(&self) -> bool {
-        self.flags.load(Ordering::Acquire) & ADRIFT != 0
+    pub(crate) fn is_detached(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & DETACHED != 0
     }
 
     /// Whether the vnode is valid in `set`.
@@ -278,7 +278,7 @@ impl UnionVnode {
             }
             let old_place =
                 place.map(|place| (state.parent.replace(place.parent), std::mem::replace(&mut state.name, place.name)));
-            self.flags.fetch_and(SEVERAL, Ordering::AcqRel);
+            self.flags.fetch_and(HARD_LINKED, Ordering::AcqRel);
             self.short_generation.store(op.set.short_generation(), Ordering::Release);
             (old, old_place)
         };
@@ -292,7 +292,7 @@ impl UnionVnode {
         let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
         let old = {
             let mut present = dir.stack.lock();
-            if self.is_current(op.set) && !self.is_adrift() {
+            if self.is_current(op.set) && !self.is_detached() {
                 return Ok(());
             }
             self.set_found(op, leftmost, place)?;
@@ -304,13 +304,14 @@ impl UnionVnode {
         Ok(())
     }
 
-    /// Forgets the vnode's name, which does not lead to it in the current set.
-    pub(crate) fn set_adrift(&self, op: &Op<'_>) -> Result<()> {
+    /// Makes the vnode valid in the current set without a name, because its known name does not
+    /// lead to it there. It is detached, unless the file may have other names.
+    pub(crate) fn set_detached(&self, op: &Op<'_>) -> Result<()> {
         let old = {
             let mut state = self.state.lock();
             op.check_set(&self.core.branches)?;
-            if self.flags.load(Ordering::Acquire) & SEVERAL == 0 {
-                self.flags.fetch_or(ADRIFT, Ordering::AcqRel);
+            if self.flags.load(Ordering::Acquire) & HARD_LINKED == 0 {
+                self.flags.fetch_or(DETACHED, Ordering::AcqRel);
             }
             self.short_generation.store(op.set.short_generation(), Ordering::Release);
             (state.parent.take(), std::mem::replace(&mut state.name, ShortName::new(b"")))
@@ -356,7 +357,7 @@ impl UnionVnode {
             let mut state = self.state.lock();
             (std::mem::replace(&mut state.parent, parent), std::mem::replace(&mut state.name, name))
         };
-        // Without the lock, because this may drop the old parent.
+        // Not while `state` is locked, because this may drop the old parent.
         drop(old);
     }
 
@@ -391,7 +392,7 @@ impl UnionVnode {
     pub(crate) fn count_subdir(&self, by: i32) {
         if let Some(dir) = &self.dir {
             let counted = |n: u32| if n == UNCOUNTED { None } else { Some(n.saturating_add_signed(by)) };
-            // A directory that was not counted yet is counted when the number is needed.
+            // Subdirectories that were not counted yet are counted when the number is needed.
             let _ = dir.subdirs.fetch_update(Ordering::AcqRel, Ordering::Acquire, counted);
         }
     }

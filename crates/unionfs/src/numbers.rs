@@ -34,8 +34,8 @@ impl Core {
         Ok(Record::Alias { tag, lower: lower.vnode.id(), alias })
     }
 
-    /// Returns the number of a directory: that of its rightmost part, or the alias of that: see
-    /// [`Self::keep_number`].
+    /// Returns the number of a directory: that of its rightmost part, or that part's alias if it
+    /// has one ([`Self::keep_number`]).
     pub(crate) fn directory_number(&self, op: &Op<'_>, stack: &[Lower]) -> Result<u64> {
         let part = stack.last().ok_or(Errno::IO)?;
         let lower = part.vnode.id();
@@ -45,9 +45,10 @@ impl Core {
         self.number_of(op, part, &part.vnode.getattr(&self.server_cx())?)
     }
 
-    /// Logs a directory's number for its leftmost part. Called before a whiteout, or the removal of
-    /// a redirect, ends the directory's stack with that part, on the way to its removal. If the
-    /// removal fails or is interrupted, the directory keeps its number.
+    /// Logs a directory's number as the alias of its leftmost part. Called before a whiteout, an
+    /// opaque mark or the removal of a redirect cuts the stack down to that part, as the removal of
+    /// a directory does. If the removal then fails or is interrupted, the directory keeps its
+    /// number.
     pub(crate) fn keep_number(&self, op: &Op<'_>, dir: &UnionVnode) -> Result<()> {
         let stack = dir.stack()?;
         let [leftmost, _, ..] = &*stack else { return Ok(()) };

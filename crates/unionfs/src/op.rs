@@ -11,7 +11,7 @@ use vnode::{Cx, Errno, Result};
 pub(crate) struct Op<'a> {
     pub(crate) set: &'a BranchSet,
     cx: Cx<'a>,
-    /// Becomes true when a change of the set waits for this operation.
+    /// Whether a change of the set waits for this operation.
     restart: Option<&'a AtomicBool>,
 }
 

@@ -99,8 +99,8 @@ impl Core {
         Ok(false)
     }
 
-    /// Makes a directory opaque that merges nothing, so that it never will. Returns false if it was
-    /// opaque before.
+    /// Creates an opaque mark in a directory that merges nothing, so that it never will. Returns
+    /// false if the mark existed.
     pub(crate) fn make_opaque(&self, op: &Op<'_>, dir: &Lower) -> Result<bool> {
         match self.create_empty(op, &dir.vnode, dir.branch, Name::new(OPAQUE)?) {
             Ok(()) => Ok(true),
@@ -166,11 +166,11 @@ impl Core {
         }
     }
 
-    /// Writes a redirect into a directory that has none, or an invalid one: an interrupted earlier
-    /// version could leave an empty file.
+    /// Writes a redirect into a directory that has none, or an invalid one: earlier versions could
+    /// leave an empty file after a crash.
     ///
-    /// The redirect is written aside and made durable before it is renamed into place. A moved
-    /// directory with a truncated redirect would lose everything that it merges.
+    /// The redirect is written in the work directory and made durable before it is renamed into
+    /// place. A renamed directory with a truncated redirect would lose everything that it merges.
     pub(crate) fn write_redirect(&self, op: &Op<'_>, dir: &Lower, path: &[u8]) -> Result<()> {
         if path.len() > PATH_MAX {
             // On `EXDEV`, mv(1) copies the directory.
@@ -196,8 +196,8 @@ impl Core {
         published
     }
 
-    /// Checks that a redirect with these attributes, created just now, would be trusted. A file
-    /// system that stores no owners may show any.
+    /// Checks that a new redirect with these attributes would be trusted. A file system that stores
+    /// no owners may report any owner.
     fn check_owner(&self, op: &Op<'_>, dir: &Lower, attr: &Attr) -> Result<()> {
         if self.trusts(attr) {
             return Ok(());
@@ -207,7 +207,7 @@ impl Core {
             tracing::warn!(
                 %branch,
                 owner,
-                "can't rename a directory, only copy it (EXDEV): the branch's file system gives files that the server creates to \
+                "could not rename a directory (EXDEV), so mv(1) copies it: the branch's file system gives files that the server creates to \
                  another user, so a redirect could not be distinguished from a forged one"
             );
         }
@@ -240,20 +240,20 @@ impl Core {
 const WRITE: u32 = 0o222;
 
 impl Core {
-    /// Whether a redirect with these attributes is trusted. A redirect is about another place than
-    /// its own, so it must be read-only even for its owner.
+    /// Whether a redirect with these attributes is trusted: if [`is_servers`] accepts them, and it
+    /// is read-only even for its owner.
     ///
-    /// Files of root that hold a user's data, such as copies under `copyup=mounter`, rarely are
-    /// read-only. Otherwise the owner of their directory could turn one into a redirect by renaming
-    /// it.
+    /// A file of root's may hold a user's data, for example a copy under `copyup=mounter`. The
+    /// owner of its directory could turn it into a redirect by renaming it. Such files are rarely
+    /// read-only.
     pub(crate) fn trusts(&self, attr: &Attr) -> bool {
         is_servers(attr, self.server_cx().uid) && attr.mode & WRITE == 0
     }
 }
 
 impl Core {
-    /// Returns the path in the union of the entry `name` of the directories `stack`, for messages.
-    /// Only the name if that directory is not in use.
+    /// Returns the path in the union of the entry `name` of the directory with this stack, for
+    /// messages; only the name if that directory has no live vnode.
     pub(crate) fn path_for_log(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>) -> String {
         let merges = |dir: &Arc<UnionVnode>| dir.stack().is_ok_and(|own| same_stack(&own, stack));
         let numbers = [Some(ROOT), self.directory_number(op, stack).ok()];

@@ -1,3 +1,5 @@
+//! The options of a union, and the errors of building one.
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use vnode::{Errno, Layer};
@@ -16,7 +18,7 @@ pub enum Mode {
 /// A branch of a union.
 #[derive(Clone, Debug)]
 pub struct Branch {
-    /// The branch's file system. The root of this is the branch's root.
+    /// The branch's file system, whose root is the branch's root.
     pub layer: Arc<dyn Layer>,
     /// The branch's path, for messages, and to recognise the branch when branches are listed in
     /// another order.
@@ -59,7 +61,7 @@ pub enum Copyup {
 /// Whether users can create names that begin with `.wh.`, which are reserved for the union.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Whiteouts {
-    /// No.
+    /// No user can.
     #[default]
     Refuse,
     /// Root and the server's user can create whiteouts and opaque marks by name, to unpack image

@@ -1,5 +1,5 @@
-//! The union's own directories in the root of a branch. Foreign files may have these names: they
-//! are never followed, and renamed if they are in the way.
+//! The union's own directories in the root of a branch. Objects that are not the union's may have
+//! these names. They are never used, and are renamed if they are in the way.
 
 use crate::ownnames::{LINKS, WORK, is_index_name, is_work_name};
 use crate::times::preserving_times;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result, SetAttr, Vnode};
 
-/// Prefix of the new names of such files, before a number.
+/// Prefix of the new names of renamed objects, before a number.
 const ASIDE: &str = ".wh..wh.aside";
 /// Maximum number of such names to try.
 const ASIDES: u32 = 1000;
@@ -33,7 +33,7 @@ pub(crate) fn link_over(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>, vnode
 pub(crate) struct OwnDir {
     which: Own,
     known: Mutex<Option<Arc<dyn Vnode>>>,
-    /// The warning was logged that something else has the name.
+    /// Whether the warning was logged that something else has the name.
     warned: AtomicBool,
 }
 
@@ -137,7 +137,7 @@ impl Own {
         }
         // `cx` is the server's.
         if !is_servers(&entry.attr, cx.uid) {
-            return Ok(Some("users other than root and the server's own it or may write it"));
+            return Ok(Some("a user other than root and the server's user owns it or can write it"));
         }
         if matches!(self, Self::Work) && entry.attr.mode & OTHERS != 0 {
             return Ok(Some("its mode is not 700"));

@@ -7,7 +7,7 @@ pub(crate) const WORK: &[u8] = b".wh..wh.work";
 /// The name of the index in the root of a branch.
 pub(crate) const LINKS: &[u8] = b".wh..wh.links";
 
-/// Whether the union gives entries of the work directory such names.
+/// Whether an entry of the work directory has such a name.
 pub(crate) fn is_work_name(name: &[u8]) -> bool {
     name.strip_prefix(b"c").is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
 }

@@ -1,6 +1,6 @@
-//! Copies of directories: on which branches a directory can have a part, and how the part is
-//! created. That only happens when something is to lie in it. The part has the attributes of the
-//! original and no entries.
+//! Creation of a directory's part on a branch, and the branches that allow it. A part is created
+//! only when an entry is to be created in it. It gets the attributes of the directory's leftmost
+//! part, and no entries.
 //!
 //! A directory never gets a part to the right of its leftmost one, and its parts lie in parts of
 //! the parent. So it can get a part on a branch only if the directory and each ancestor, up to the
@@ -17,8 +17,8 @@ use vnode::{Attr, Errno, RenameFlags, Result, Vnode};
 impl UnionVnode {
     /// Whether this directory has a part on a branch, or can get one. `ENOENT` if it was removed.
     ///
-    /// No lock keeps the result true: another operation may give an ancestor a part further left.
-    /// [`Core::ensure_part`] notices that.
+    /// No lock is held, so the result may be out of date: another operation may give an ancestor a
+    /// part further left. [`Core::ensure_part`] detects that.
     pub(crate) fn can_lie_on(&self, op: &Op<'_>, branch: BranchId) -> Result<bool> {
         let mut place: Option<Place> = None;
         loop {
@@ -35,8 +35,8 @@ impl UnionVnode {
     }
 
     /// Returns the target branch of new objects in this directory: that of its leftmost part, from
-    /// which they inherit group and ACLs; else the nearest one to the left that can take a copy of
-    /// that part.
+    /// which they inherit group and ACLs. If that is not writable, it is the nearest branch to the
+    /// left that can take a copy of that part.
     pub(crate) fn target(&self, op: &Op<'_>) -> Result<BranchId> {
         let leftmost = self.stack()?.first().ok_or(Errno::NOENT)?.branch;
         self.core.branch_for(op, &[self], op.set.position(leftmost))
@@ -47,8 +47,8 @@ impl Core {
     /// Returns the nearest read-write branch, from the position `bound` to the left, on which each
     /// of these directories has a part or can get one.
     ///
-    /// Every operation that may have to create a part chooses its branch here: see
-    /// [`UnionVnode::can_lie_on`]. The leftmost branch is always possible.
+    /// Every operation that may have to create a part chooses its branch here. The leftmost branch
+    /// is always possible ([`UnionVnode::can_lie_on`]).
     pub(crate) fn branch_for(&self, op: &Op<'_>, dirs: &[&UnionVnode], bound: usize) -> Result<BranchId> {
         for member in op.set.order.iter().take(bound.saturating_add(1)).rev() {
             if self.can_take(op, dirs, member.id)? {

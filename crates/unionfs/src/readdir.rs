@@ -24,7 +24,7 @@ const NONBLOCKING_LOOKUPS: u32 = 16;
 const BATCH: usize = 128;
 
 /// Looks up number and kind of an entry.
-type Look<'a> = dyn FnMut(Name<'_>) -> Result<Option<(u64, Kind)>> + 'a;
+type LookUp<'a> = dyn FnMut(Name<'_>) -> Result<Option<(u64, Kind)>> + 'a;
 
 /// A name that was found in part number `part` of the stack.
 struct Seen {
@@ -65,22 +65,22 @@ impl UnionVnode {
         {
             return self.list_lower(op, only, cookie, sink);
         }
-        // A reader who continues uses the kept listing: changes are marked in it.
+        // A reader that continues uses the kept listing, in which changes are marked.
         let kept = dir.listing.lock().kept().filter(|_| cookie != 0);
         let kept = match kept {
             Some(kept) => kept,
             None => self.merged_listing(op)?,
         };
-        let mut looks = 0;
-        let mut look = |name: Name<'_>| {
-            looks += 1;
-            if looks > NONBLOCKING_LOOKUPS {
+        let mut lookups = 0;
+        let mut look_up = |name: Name<'_>| {
+            lookups += 1;
+            if lookups > NONBLOCKING_LOOKUPS {
                 op.require_blocking()?;
             }
             op.check()?;
             self.listed_now(op, name)
         };
-        self.each_entry(&kept, cookie, &mut look, sink)
+        self.each_entry(&kept, cookie, &mut look_up, sink)
     }
 
     /// Calls `sink` with the entries after a cookie. No lock is held then, because `sink` may call
@@ -89,7 +89,7 @@ impl UnionVnode {
         &self,
         kept: &Mutex<Kept>,
         cookie: u64,
-        look: &mut Look<'_>,
+        look_up: &mut LookUp<'_>,
         sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let mut after = cookie;
@@ -101,7 +101,7 @@ impl UnionVnode {
                 let name = Name::new(batch.name(entry))?;
                 let mut found = Some((entry.ino, entry.kind));
                 if entry.unknown {
-                    found = look(name)?;
+                    found = look_up(name)?;
                     kept.lock().listing.resolve(&batch, entry, found);
                 }
                 if let Some((ino, kind)) = found
@@ -115,8 +115,8 @@ impl UnionVnode {
 
     /// Returns number and kind of an entry as it is now.
     fn listed_now(&self, op: &Op<'_>, name: Name<'_>) -> Result<Option<(u64, Kind)>> {
-        let look = self.stable_probe(op, name)?;
-        self.shown_entry(op, name, &look.probe.hit)
+        let found = self.stable_probe(op, name)?;
+        self.shown_entry(op, name, &found.probe.hit)
     }
 
     /// Returns the merged listing: the kept one if it is up to date, else a new one.
@@ -171,11 +171,11 @@ impl UnionVnode {
         // to date from here on.
         let names = dir.entry_lock.read(op)?;
         let stack = self.stack()?;
-        let mut look = |name: Name<'_>| match &names {
+        let mut look_up = |name: Name<'_>| match &names {
             Some(_) => self.shown_entry(op, name, &self.core.probe(op, &stack, name)?.hit),
             None => self.listed_now(op, name),
         };
-        self.each_entry(&kept, 0, &mut look, &mut |entry| {
+        self.each_entry(&kept, 0, &mut look_up, &mut |entry| {
             count = count.saturating_add(u32::from(entry.kind == Kind::Directory));
             true
         })?;
@@ -200,8 +200,8 @@ fn stamps(op: &Op<'_>, stack: &[Lower]) -> Result<Vec<Stamp>> {
 }
 
 impl UnionVnode {
-    /// Returns a value that changes with each change of an entry in a part whose times this
-    /// directory does not show.
+    /// Returns a value that changes with each change of an entry in any part. Users see the times
+    /// of the leftmost part only, so these do not suffice.
     pub(crate) fn parts_stamp(&self, cx: &Cx<'_>) -> u64 {
         let generation = self.core.branches.generation();
         let stack = if self.is_valid_in(generation) { self.stack() } else { self.run_read(cx, |_| self.stack()) };
@@ -231,8 +231,8 @@ impl UnionVnode {
 }
 
 impl UnionVnode {
-    /// Returns a value that changes once a listing becomes invalid that was used although it may
-    /// have lacked an out-of-band change.
+    /// Returns a value that changes when a listing expires that was used after own changes
+    /// ([`Validity::Until`]): readers may have missed an out-of-band change until then.
     fn listing_epoch(&self) -> u64 {
         let Some(dir) = &self.dir else { return 0 };
         let mut slot = dir.listing.lock();
@@ -244,7 +244,7 @@ impl UnionVnode {
 }
 
 impl UnionVnode {
-    /// Lists a directory that lies on one branch and always will, with the branch's own cookies.
+    /// Lists a directory that can never merge a second part, with the lower directory's cookies.
     fn list_lower(
         &self,
         op: &Op<'_>,

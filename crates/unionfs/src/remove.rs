@@ -11,10 +11,11 @@ use crate::times::restore_times;
 use crate::whiteout::reserved;
 use vnode::{Attr, Entry, Errno, Name, Result};
 
-/// A whiteout beside an entry that is about to be removed.
+/// A whiteout beside an entry that is about to be removed, so that nothing to the right becomes
+/// visible.
 pub(crate) struct Cover {
-    /// The directory's attributes before the whiteout was created; `None` if it was not created
-    /// now.
+    /// The lower directory's attributes before this operation created the whiteout; `None` if it
+    /// created none.
     made: Option<Attr>,
 }
 
@@ -22,7 +23,7 @@ impl Cover {
     /// No whiteout was needed, or it existed.
     pub(crate) const NONE: Self = Self { made: None };
 
-    /// Whether the whiteout was created now.
+    /// Whether this operation created the whiteout.
     pub(crate) fn is_new(&self) -> bool {
         self.made.is_some()
     }
@@ -64,7 +65,7 @@ impl UnionVnode {
         let core = &self.core;
         let stack = self.stack()?;
         if let Some(part) = core.only_leftmost(op, &stack, name)? {
-            // No bookkeeping: files of the leftmost branch never need their name for a copy-up.
+            // The vnode need not forget the name: files of the leftmost branch are never copied up.
             return part.vnode.unlink(op, name).map(|()| Step::Done(part.branch));
         }
         let (branch, entry) = match core.probe(op, &stack, name)?.hit {
@@ -81,7 +82,7 @@ impl UnionVnode {
             }
             removed
         };
-        // Hiding a file of a branch that is not written frees no space.
+        // On a branch that is not written, the file is only hidden, which frees no space.
         let removed = if op.set.writable(branch) { core.with_reserve(op, remove) } else { remove() };
         let removed = match removed? {
             Step::Done(removed) => removed,
@@ -177,11 +178,11 @@ impl Core {
         }
     }
 
-    /// For `delete=all`: unlinks the instances right of `branch` that would become visible, from
-    /// the right. The view does not change, because the visible instance hides them. Those that
-    /// can't be unlinked remain, to be hidden. `replaced`: the branch of the instance that was
-    /// visible before; the others were hidden already. Returns the branches on which an instance
-    /// was unlinked.
+    /// For `delete=all`: unlinks the instances of a name right of `branch` that would become
+    /// visible, beginning with the rightmost. The view does not change, because the visible
+    /// instance hides them. The caller has to hide those that can't be unlinked. `replaced`: the
+    /// branch of the instance that was visible before the operation; the others were hidden
+    /// already. Returns the branches on which an instance was unlinked.
     pub(crate) fn unlink_right(
         &self,
         op: &Op<'_>,
@@ -209,8 +210,8 @@ impl Core {
         Ok(removed)
     }
 
-    /// Returns the directories right of `branch` whose entries of this name would become visible
-    /// one after the other.
+    /// Returns the parts right of `branch` that have an instance of this name: each would become
+    /// visible if those left of it were removed.
     pub(crate) fn instances(
         &self,
         op: &Op<'_>,

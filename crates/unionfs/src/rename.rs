@@ -22,7 +22,7 @@ pub(crate) struct Rename<'a> {
     pub(crate) new_name: Name<'a>,
     /// The object to be renamed.
     pub(crate) source: &'a Arc<UnionVnode>,
-    /// The object that has the new name before.
+    /// The object that has the new name so far.
     pub(crate) dest: Option<&'a Arc<UnionVnode>>,
     /// Whether to leave a character device 0:0 at the old name (`RENAME_WHITEOUT`).
     pub(crate) whiteout: bool,
@@ -44,7 +44,7 @@ fn check_flags(name: Name<'_>, flags: RenameFlags) -> Result<()> {
 }
 
 impl UnionVnode {
-    /// Renames or exchanges entries; retries until it is done.
+    /// Renames or exchanges entries. Retries after races.
     pub(crate) fn rename_entry(
         &self,
         op: &Op<'_>,
@@ -149,7 +149,8 @@ impl Rename<'_> {
     }
 
     /// Returns the branch on which a file is renamed: its own, if it would be visible there under
-    /// the new name.
+    /// the new name. Else the leftmost suitable branch that has a part of the new directory, or the
+    /// nearest suitable one to the left.
     fn target(&self, op: &Op<'_>, bound: usize) -> Result<BranchId> {
         let own = self.source.branch();
         let dirs: [&UnionVnode; 2] = [self.from, self.to];
@@ -166,8 +167,8 @@ impl Rename<'_> {
         self.core.branch_for(op, &dirs, bound)
     }
 
-    /// Runs a rename after its copies were made. If it replaces an object, it frees space and may
-    /// use the reserve.
+    /// Runs the last step of a rename, which copies nothing. If it replaces an object, it frees
+    /// space and may use the reserve.
     pub(crate) fn replacing(&self, op: &Op<'_>, rename: impl FnMut() -> Result<bool>) -> Result<bool> {
         let mut rename = rename;
         if self.dest.is_none_or(|dest| !op.set.writable(dest.branch())) {
@@ -179,8 +180,8 @@ impl Rename<'_> {
     }
 
     /// Returns the position of the rightmost branch for the rename: further right the new name
-    /// would not be visible. A device left at the old name is new there and inherits the
-    /// directory's group, so such a rename uses the target branch of that directory.
+    /// would not be visible. A device left at the old name is a new object that inherits the
+    /// directory's group, so such a rename uses no branch right of that directory's target branch.
     pub(crate) fn bound(&self, op: &Op<'_>) -> Result<usize> {
         let bound = self.core.probe(op, &self.to.stack()?, self.new_name)?.bound(op.set);
         if self.whiteout { Ok(bound.min(op.set.position(self.from.target(op)?))) } else { Ok(bound) }
@@ -260,7 +261,7 @@ impl Rename<'_> {
         }
     }
 
-    /// Cleans up after the object that had the new name. Does not change the view.
+    /// Cleans up what the rename has hidden at the new name. Does not change the view.
     fn clean_up(&self, op: &Op<'_>, to_stack: &[Lower], new: &Lower, there: Probe) -> Result<()> {
         if there.whiteout == Some(new.branch) {
             self.core.tidy_whiteout(op, new, self.new_name);
@@ -280,7 +281,7 @@ impl Rename<'_> {
                 self.to.forget_leaf(op, self.new_name, branch, entry, branch != new.branch);
             }
         }
-        // After the above, which may forget the same place.
+        // Last, because the steps above may forget this place.
         self.source.set_place(Some(self.to.place_of(self.new_name)?));
         Ok(())
     }

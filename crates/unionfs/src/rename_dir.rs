@@ -53,9 +53,9 @@ impl Core {
         false
     }
 
-    /// Marks a directory so that it merges the same parts under the name `name` in the directory
-    /// `stack`. `part`: its part on the branch of the move. At the present place the mark has no
-    /// effect. The caller holds the tree lock.
+    /// Marks a directory so that it still merges the same parts once it is renamed to `name` in the
+    /// directory with this stack. `part`: its part on the branch of the rename. At the present
+    /// place the mark has no effect. The caller holds the tree lock.
     pub(crate) fn mark_for_move(
         &self,
         op: &Op<'_>,
@@ -126,8 +126,8 @@ impl Rename<'_> {
         Ok(done)
     }
 
-    /// Returns the branch for the rename: that of a directory on one read-write branch, if it would
-    /// be visible there; else the leftmost.
+    /// Returns the branch for the rename: the directory's own if it lies on one branch only, which
+    /// is read-write, and would be visible there under the new name. Else the leftmost.
     fn directory_target(&self, op: &Op<'_>, bound: usize) -> Result<BranchId> {
         let stack = self.source.stack()?;
         match &*stack {
@@ -169,8 +169,8 @@ impl Rename<'_> {
     }
 
     /// Empties the lower directory that is to be replaced. Nothing in it is visible, but it may
-    /// hold marks and whiteouts. First a whiteout beside it ends its stack, so that nothing becomes
-    /// visible. Returns whether that whiteout was created.
+    /// hold marks and whiteouts. A whiteout beside it is created first and ends its stack, so that
+    /// nothing becomes visible. Returns whether that whiteout was created.
     fn clear_dest(&self, op: &Op<'_>, to_stack: &[Lower], new: &Lower) -> Result<bool> {
         let Some(dest) = self.dest else { return Ok(false) };
         if !self.core.appears_empty(op, &dest.stack()?)? {

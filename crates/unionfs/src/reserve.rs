@@ -41,7 +41,8 @@ pub(crate) struct Reserve {
     pub(crate) blank: Mutex<Option<Unnamed>>,
     /// The reserve of allocated blocks.
     pub(crate) blocks: Mutex<Option<Unnamed>>,
-    /// The reserve was released and could not be filled again.
+    /// Whether the reserve is smaller than it should be: it was released, and could not be filled
+    /// again.
     pub(crate) short: AtomicBool,
 }
 
@@ -100,7 +101,7 @@ impl Reserve {
 fn allocate(cx: &Cx<'_>, file: &dyn OpenFile, size: u64) -> Result<()> {
     match file.fallocate(cx, ALLOCATE, 0, size) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
-            // Bytes that a file system can't compress.
+            // Pseudo-random bytes: a file system that compresses would allocate fewer blocks.
             let bytes: Vec<u8> = (0..size / 8).flat_map(|n| mix(n).to_le_bytes()).collect();
             write_all(file, cx, &bytes, 0)
         }

@@ -1,5 +1,5 @@
-//! Retries: an operation decides without locks, then locks, and its decision may be out of date by
-//! then.
+//! Retries. An operation decides without locks, then takes them; if its decision is out of date by
+//! then, it is retried.
 
 use crate::branch::BranchId;
 use crate::node::UnionVnode;
@@ -36,8 +36,8 @@ impl Retries {
 }
 
 impl UnionVnode {
-    /// Runs `once`, which returns without locks, until it is done. Creates the parts of this
-    /// directory that turn out to be needed.
+    /// Runs `once` until it is done. Creates the parts of this directory that it needs. `once` must
+    /// release its locks before it returns.
     pub(crate) fn until_done<T>(&self, op: &Op<'_>, mut once: impl FnMut() -> Result<Step<T>>) -> Result<T> {
         let mut retries = Retries::new();
         loop {
@@ -74,7 +74,7 @@ mod tests {
         let (cx, set) = (vnode::Cx::internal(0, 0), root.core.branches.get());
         let op = Op::new(&cx, &set);
         let calls = Cell::new(0);
-        let answers = |last: Option<u32>| {
+        let run = |last: Option<u32>| {
             calls.set(0);
             root.until_done(&op, || {
                 calls.set(calls.get() + 1);
@@ -86,9 +86,9 @@ mod tests {
                 })
             })
         };
-        assert_eq!(answers(Some(1)), Ok(1));
-        assert_eq!(answers(Some(900)), Ok(900));
-        assert_eq!(answers(None), Err(Errno::STALE));
+        assert_eq!(run(Some(1)), Ok(1));
+        assert_eq!(run(Some(900)), Ok(900));
+        assert_eq!(run(None), Err(Errno::STALE));
         assert_eq!(calls.get(), MAX_RETRIES + 1);
     }
 }

@@ -48,7 +48,7 @@ impl UnionVnode {
     /// # Errors
     ///
     /// `ESTALE` if this is a directory whose known name leads to another object or to nothing in
-    /// the set: it is *adrift*, see [`Self::is_adrift`].
+    /// the set: it is *detached*, see [`Self::is_detached`].
     pub(crate) fn revalidate(&self, op: &Op<'_>) -> Result<()> {
         if !self.is_current(op.set) {
             let mut chain: Vec<Arc<Self>> = Vec::new();
@@ -62,7 +62,7 @@ impl UnionVnode {
             }
             self.revalidate_one(op)?;
         }
-        if self.dir.is_some() && self.is_adrift() { Err(Errno::STALE) } else { Ok(()) }
+        if self.dir.is_some() && self.is_detached() { Err(Errno::STALE) } else { Ok(()) }
     }
 
     /// Revalidates only this vnode, by a lookup at its place. Its parent is valid already.
@@ -76,7 +76,7 @@ impl UnionVnode {
         match self.place() {
             // It was removed, or never had a name.
             None => self.set_current(op),
-            Some(place) if place.parent.is_adrift() => self.set_adrift(op),
+            Some(place) if place.parent.is_detached() => self.set_detached(op),
             Some(place) => self.revalidate_at(op, &place),
         }
     }
@@ -103,7 +103,7 @@ impl UnionVnode {
             }
             Hit::None | Hit::Leaf { .. } | Hit::Dir { .. } => {}
         }
-        self.set_adrift(op)
+        self.set_detached(op)
     }
 }
 

@@ -1,4 +1,4 @@
-//! rmdir.
+//! rmdir: docs/design/unionfs.md, "Operations".
 
 use crate::branch::{BranchId, Lower, Stack, same_stack};
 use crate::listing::EntryChange;
@@ -115,7 +115,7 @@ impl Core {
     ) -> Result<Step<Removed>> {
         let leftmost = inside.first().ok_or(Errno::IO)?;
         let part = stack.iter().find(|part| part.branch == leftmost.branch).ok_or(Errno::STALE)?;
-        self.check_litter(op, inside)?;
+        self.check_cleanup(op, inside)?;
         self.keep_number(op, victim)?;
         let cover = match self.cover(op, stack, part, name)? {
             Step::Done(cover) => cover,
@@ -128,7 +128,7 @@ impl Core {
             Ok(()) => {}
             Err((e, stripped)) => {
                 if stripped {
-                    // The whiteout beside it now hides what the removed ones hid.
+                    // The whiteout beside it now hides what the removed whiteouts hid.
                     victim.set_stack([leftmost.clone()].into())?;
                 } else {
                     self.uncover(op, part, name, &cover);
@@ -147,7 +147,7 @@ impl Core {
 
     /// Fails with `MAY_BLOCK` if there are too many entries to clean up on a thread that serves
     /// other callers.
-    fn check_litter(&self, op: &Op<'_>, inside: &Stack) -> Result<()> {
+    fn check_cleanup(&self, op: &Op<'_>, inside: &Stack) -> Result<()> {
         if op.may_block || inside.len() < 2 {
             return Ok(());
         }
@@ -159,8 +159,8 @@ impl Core {
         Ok(())
     }
 
-    /// For `delete=all`: removes the parts right of the leftmost one, which the whiteout beside
-    /// that already hides.
+    /// For `delete=all`: removes the parts right of the leftmost one. The whiteout beside the
+    /// leftmost part already hides them.
     pub(crate) fn remove_right(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>, inside: &Stack) -> Result<()> {
         for part in inside.iter().skip(1).rev().filter(|part| op.set.writable(part.branch)) {
             let Some(parent) = stack.iter().find(|p| p.branch == part.branch) else { continue };
@@ -175,8 +175,8 @@ impl Core {
         Ok(())
     }
 
-    /// Removes one lower directory, with its marks and whiteouts. The error includes whether any of
-    /// these were removed before.
+    /// Removes one lower directory, with its marks and whiteouts. The error says whether any of
+    /// these were removed.
     fn remove_part(
         &self,
         op: &Op<'_>,
@@ -195,9 +195,9 @@ impl Core {
         Ok(())
     }
 
-    /// Removes all marks and whiteouts of a lower directory that has no other entries, and whose
-    /// stack a whiteout beside it ends. Returns whether there were any. The error includes whether
-    /// any were removed before.
+    /// Removes all marks and whiteouts of a lower directory that has no other entries. A whiteout
+    /// beside the directory already ends its stack. Returns whether there were any marks or
+    /// whiteouts. The error says whether any were removed.
     pub(crate) fn strip(&self, op: &Op<'_>, dir: &Lower) -> std::result::Result<bool, (Errno, bool)> {
         let fresh = |e| (e, false);
         let mut found = entries(op, &dir.vnode).map_err(fresh)?;

@@ -1,5 +1,5 @@
-//! An ordered set of branches. It answers all questions of position and precedence; a branch knows
-//! nothing about its position. A set never changes: see "Branch sets" in docs/design/unionfs.md.
+//! An ordered set of branches, with the position and mode of each; a branch itself has neither. A
+//! set is immutable: see "Branch sets" in docs/design/unionfs.md.
 
 use crate::branch::{BranchId, BranchState, Lower};
 use crate::options::Mode;
@@ -24,7 +24,7 @@ pub(crate) struct Member {
     pub(crate) state: Arc<BranchState>,
 }
 
-/// The branches of a union from one change of them to the next, from left to right.
+/// The branches of a union, from left to right. Each change of the branches creates a new set.
 #[derive(Debug)]
 pub(crate) struct BranchSet {
     /// Number of this set among those of the union; the first is 1.
@@ -130,7 +130,7 @@ impl BranchSet {
         if error != Errno::ROFS || self.is_leftmost(id) {
             return false;
         }
-        // Several operations may find out at the same time: each of them retries, one logs the
+        // Several operations may fail at the same time: each of them retries, one logs the
         // warning.
         if !state.turned_read_only.swap(true, Ordering::Relaxed) {
             tracing::warn!(branch = %state.path.display(), "the branch is listed as rw, but its file system is read-only: used as ro from now on");
@@ -144,7 +144,7 @@ impl BranchSet {
         if error == Errno::PERM && !state.warned_names_refused.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 branch = %state.path.display(),
-                "can't create names that begin with .wh. here (EPERM); without them, nothing on the branches to the right can \
+                "could not create a name that begins with .wh. (EPERM); without such names, nothing on the branches to the right can \
                  be removed or renamed. Does the branch lie in another union? Put it on a file system outside of that union"
             );
         }

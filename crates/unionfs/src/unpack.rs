@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode};
 
-/// A reserved name that some users may create.
+/// A reserved name that root and the server's user may create.
 #[derive(Clone, Copy)]
 pub(crate) enum UserMark<'a> {
     /// A whiteout of this name.
@@ -58,13 +58,12 @@ impl UnionVnode {
                 }
                 _ => "it is a record of a union; a branch of another union can't lie in a union",
             };
-            tracing::warn!(%path, "can't create this name (EPERM): {why}");
+            tracing::warn!(%path, "could not create this name (EPERM): {why}");
         }
         Errno::PERM
     }
 
-    /// Returns the part in which this directory's marks are written: the leftmost, if it can be
-    /// written.
+    /// Returns the part that holds the marks users can see: the leftmost, if it can be written.
     fn marked_part(&self, op: &Op<'_>) -> Result<Option<Lower>> {
         Ok(self.stack()?.first().filter(|part| op.set.writable(part.branch)).cloned())
     }
@@ -130,6 +129,7 @@ impl UnionVnode {
         Ok((part.branch, entry, rest))
     }
 
+    /// Returns the part in which a new mark is created. Creates the part if necessary.
     fn part_for_marks(&self, op: &Op<'_>) -> Result<Lower> {
         let mut retries = Retries::new();
         loop {
@@ -144,9 +144,9 @@ impl UnionVnode {
         }
     }
 
-    /// Creates a whiteout. A file is removed as by unlink(2). A directory is first cut off from the
-    /// parts that it merges, in one step; then what remains of it is removed piece by piece, as by
-    /// rm(1).
+    /// Creates a whiteout. A file is removed as by unlink(2). A directory loses the parts that it
+    /// merges in one step, by the whiteout; its part beside the whiteout is then removed entry by
+    /// entry, as by rm(1).
     fn write_whiteout<T>(
         &self,
         op: &Op<'_>,
@@ -174,7 +174,7 @@ impl UnionVnode {
         match part.vnode.lookup(op, name)?.filter(|entry| entry.vnode.kind() == Kind::Directory) {
             Some(entry) => {
                 if was.stack()?.len() > 1 {
-                    // A redirect beats a whiteout; an opaque mark beats both.
+                    // A redirect has precedence over a whiteout, an opaque mark over both.
                     self.core.make_opaque(op, &Lower { vnode: entry.vnode, branch: part.branch })?;
                 }
                 self.entries_changed();
@@ -195,7 +195,7 @@ impl UnionVnode {
         }
         let made = self.put_mark(op, part, name, make)?;
         if self.place().is_none() {
-            // The roots of branches are always merged: hide each entry.
+            // An opaque mark has no effect in a branch's root: hide each entry.
             for name in self.names_in(op)? {
                 self.hide_right(op, part, Name::new(&name)?)?;
             }
@@ -252,8 +252,8 @@ impl UnionVnode {
         let _locked = self.dir()?.entry_lock.write();
         self.check_alive()?;
         let made = match make(&part.vnode, name) {
-            // The removal has created a whiteout, which may be a link to the blank that whiteouts
-            // share.
+            // The removal of the hidden object has created a whiteout. It may be a hard link to the
+            // blank (`reserve`), which other whiteouts share.
             Err(Errno::EXIST) => self.replace_mark(op, part, name, make)?,
             other => other?,
         };

@@ -189,6 +189,7 @@ impl UnionVnode {
         }
     }
 
+    /// Opens the lower file, after a copy-up if `flags` allow changes.
     fn open_lower(&self, op: &Op<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         let changes = flags.writes() || flags.truncates();
         let open = |branch, moves, file| -> Result<Arc<dyn OpenFile>> {

@@ -10,8 +10,9 @@ use vnode::{Errno, NAME_MAX, Name, Result};
 pub(crate) const PREFIX: &[u8] = b".wh.";
 /// Prefix of reserved names that are not plain whiteouts.
 const META: &[u8] = b".wh..wh.";
+/// Prefix of the names of whiteouts that contain a digest: see [`is_long`].
 const LONG: &[u8] = b".wh..wh.l.";
-/// The opaque mark of Unionfs 2. It looks like a whiteout, but is none.
+/// The opaque mark of Unionfs 2. It has the form of a whiteout's name, but is none.
 pub(crate) const OLD_OPAQUE: &[u8] = b".wh.__dir_opaque";
 
 /// Whether the name is reserved for the union.

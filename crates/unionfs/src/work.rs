@@ -1,5 +1,5 @@
-//! The work directory, where copies are built that can't be built without a name. It is emptied at
-//! mount.
+//! The work directory. Files that need a name before they are renamed into place are built there.
+//! It is emptied at mount.
 
 use crate::branch::BranchId;
 use crate::node::Core;

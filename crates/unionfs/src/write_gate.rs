@@ -1,6 +1,6 @@
-//! Mutual exclusion of writes to a file and moves of it. A rename can move a file on a read-write
-//! branch other than the leftmost while it is open for writing. Files of the leftmost branch never
-//! move and don't use this module.
+//! Mutual exclusion of writes to a file and moves of the file to another branch. A rename can move
+//! a file on a read-write branch other than the leftmost while it is open for writing. Files of the
+//! leftmost branch never move and don't use this module.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -61,7 +61,7 @@ impl WriteGate {
         state.moving = true;
         let moving = Moving(self, id);
         while traffic.get(&id).is_some_and(|t| t.writers > 0) {
-            // The end of the move takes the lock: release it first.
+            // Dropping `moving` takes the lock.
             if let Err(e) = cx.require_blocking().and_then(|()| cx.check()) {
                 drop(traffic);
                 drop(moving);
@@ -90,12 +90,12 @@ impl WriteGate {
         drop(old);
     }
 
-    /// Notes that a host file may be handed out for writing.
+    /// Counts a host file that may be handed out for writing.
     pub(crate) fn hold_host_file(&self, id: u64) {
         *self.held_host_files.lock().entry(id).or_default() += 1;
     }
 
-    /// Notes that such a host file was closed.
+    /// Ends [`Self::hold_host_file`] when the open file is closed.
     pub(crate) fn release_host_file(&self, id: u64) {
         let mut held_host_files = self.held_host_files.lock();
         if let Some(count) = held_host_files.get_mut(&id) {
