@@ -20,9 +20,9 @@ const IDS: u32 = 5;
 const FIRST: u32 = 7000;
 
 /// xorshift64*
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, n: u32) -> u32 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -40,26 +40,26 @@ fn entry(tag: u8, perm: u32, id: u32) -> Vec<u8> {
 }
 
 /// Returns a valid ACL: the kernel requires entries in order of tag and id.
-fn acl(dice: &mut Dice) -> Vec<u8> {
+fn acl(rng: &mut Rng) -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
-    let named = |dice: &mut Dice, tag: u8, bytes: &mut Vec<u8>| {
+    let named = |rng: &mut Rng, tag: u8, bytes: &mut Vec<u8>| {
         let mut some = false;
         for id in FIRST..FIRST + IDS {
-            if dice.below(3) == 0 {
-                bytes.extend(entry(tag, dice.below(8), id));
+            if rng.below(3) == 0 {
+                bytes.extend(entry(tag, rng.below(8), id));
                 some = true;
             }
         }
         some
     };
-    bytes.extend(entry(0x01, dice.below(8), u32::MAX));
-    let users = named(dice, 0x02, &mut bytes);
-    bytes.extend(entry(0x04, dice.below(8), u32::MAX));
-    let groups = named(dice, 0x08, &mut bytes);
-    if users || groups || dice.below(2) == 0 {
-        bytes.extend(entry(0x10, dice.below(8), u32::MAX));
+    bytes.extend(entry(0x01, rng.below(8), u32::MAX));
+    let users = named(rng, 0x02, &mut bytes);
+    bytes.extend(entry(0x04, rng.below(8), u32::MAX));
+    let groups = named(rng, 0x08, &mut bytes);
+    if users || groups || rng.below(2) == 0 {
+        bytes.extend(entry(0x10, rng.below(8), u32::MAX));
     }
-    bytes.extend(entry(0x20, dice.below(8), u32::MAX));
+    bytes.extend(entry(0x20, rng.below(8), u32::MAX));
     bytes
 }
 
@@ -72,19 +72,19 @@ impl Drop for Scratch {
     }
 }
 
-fn make(dir: &Path, name: &str, dice: &mut Dice) {
+fn make(dir: &Path, name: &str, rng: &mut Rng) {
     let path = dir.join(name);
-    let mode = Mode::from_raw_mode(dice.below(0o1000));
-    match dice.below(3) {
+    let mode = Mode::from_raw_mode(rng.below(0o1000));
+    match rng.below(3) {
         0 => std::fs::create_dir(&path).unwrap(),
         1 => rustix::fs::mknodat(CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap(),
         _ => drop(std::fs::File::create(&path).unwrap()),
     }
-    std::os::unix::fs::chown(&path, Some(dice.id()), Some(dice.id())).unwrap();
+    std::os::unix::fs::chown(&path, Some(rng.id()), Some(rng.id())).unwrap();
     rustix::fs::chmod(&path, mode).unwrap();
-    if dice.below(2) == 0 {
+    if rng.below(2) == 0 {
         let name = core::str::from_utf8(ACL_ACCESS).unwrap();
-        rustix::fs::setxattr(&path, name, &acl(dice), XattrFlags::empty()).unwrap();
+        rustix::fs::setxattr(&path, name, &acl(rng), XattrFlags::empty()).unwrap();
     }
 }
 
@@ -106,12 +106,12 @@ fn refused(cx: &Cx<'_>, vnode: &dyn Vnode) -> u8 {
 fn the_rules_match_the_kernel() {
     assert!(rustix::process::geteuid().is_root(), "needs root, to act as other users");
     let seed = std::env::var("SEED").map_or(0x5EED_1234_5678, |seed| seed.parse().unwrap());
-    let mut dice = Dice(seed);
+    let mut rng = Rng(seed);
     let scratch = Scratch(std::env::temp_dir().join(format!("access-{}", std::process::id())));
     std::fs::create_dir(&scratch.0).unwrap();
     rustix::fs::chmod(&scratch.0, Mode::from_raw_mode(0o755)).unwrap();
     let names: Vec<String> = (0..OBJECTS).map(|n| n.to_string()).collect();
-    names.iter().for_each(|name| make(&scratch.0, name, &mut dice));
+    names.iter().for_each(|name| make(&scratch.0, name, &mut rng));
     let host = HostFs::open(&scratch.0, HostOptions::default()).unwrap();
     let server = Cx::internal(0, 0);
     let vnodes: Vec<Arc<dyn Vnode>> = names
@@ -121,9 +121,9 @@ fn the_rules_match_the_kernel() {
     let never = AtomicBool::new(false);
     let mut seen = [0usize; 2];
     for _ in 0..CALLERS {
-        let root = dice.below(20) == 0;
-        let (uid, gid) = if root { (0, 0) } else { (dice.id(), dice.id()) };
-        let groups: Vec<u32> = (FIRST..FIRST + IDS).filter(|_| dice.below(3) == 0).collect();
+        let root = rng.below(20) == 0;
+        let (uid, gid) = if root { (0, 0) } else { (rng.id(), rng.id()) };
+        let groups: Vec<u32> = (FIRST..FIRST + IDS).filter(|_| rng.below(3) == 0).collect();
         let (paths, raw) = (names.iter().map(|name| scratch.0.join(name)).collect::<Vec<_>>(), groups.clone());
         let (sender, receiver) = channel();
         let (done, wait) = channel::<()>();
@@ -133,14 +133,14 @@ fn the_rules_match_the_kernel() {
             rustix::thread::set_thread_groups(&groups).unwrap();
             rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
             rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
-            let answers: Vec<u8> = paths.iter().map(|path| native(path)).collect();
-            sender.send((rustix::thread::gettid().as_raw_nonzero().get(), answers)).unwrap();
+            let refused_sets: Vec<u8> = paths.iter().map(|path| native(path)).collect();
+            sender.send((rustix::thread::gettid().as_raw_nonzero().get(), refused_sets)).unwrap();
             let _ = wait.recv();
         });
-        let (tid, answers) = receiver.recv().unwrap();
+        let (tid, refused_sets) = receiver.recv().unwrap();
         let cx = Cx::new(uid, gid, tid.unsigned_abs(), 0, true, &never);
         assert_eq!(Caller::of(&cx), Caller { uid, gid, groups: groups.clone() });
-        for ((name, vnode), native) in names.iter().zip(&vnodes).zip(answers) {
+        for ((name, vnode), native) in names.iter().zip(&vnodes).zip(refused_sets) {
             let ours = refused(&cx, &**vnode);
             seen[usize::from(ours == 0)] += 1;
             assert_eq!(

@@ -29,8 +29,8 @@ impl<'a> Attempts<'a> {
 
     /// Returns the time limit for a call to the replica.
     pub(crate) fn timeout(&mut self, replica: usize) -> Duration {
-        let up = self.fs.board.up();
-        let there = if up == 0 { self.fs.board.suspects() } else { up };
+        let up = self.fs.health.up();
+        let there = if up == 0 { self.fs.health.suspects() } else { up };
         self.deadline.share(there & !self.tried & !only(replica) == 0)
     }
 
@@ -40,7 +40,7 @@ impl<'a> Attempts<'a> {
     /// `ETIMEDOUT` if this request belongs to a system call that has already waited until a
     /// deadline.
     pub(crate) fn begin(&mut self, cx: &Cx<'_>) -> Result<()> {
-        let again = !self.begun && self.fs.board.up() == 0 && self.fs.recent_timeouts.take_recent(cx.pid);
+        let again = !self.begun && self.fs.health.up() == 0 && self.fs.recent_timeouts.take_recent(cx.pid);
         self.begun = true;
         if again { Err(Errno::TIMEDOUT) } else { Ok(()) }
     }
@@ -55,7 +55,7 @@ impl<'a> Attempts<'a> {
             if let Some(replica) = self.fs.pick(self.number, self.prefer, self.tried) {
                 return Ok(replica);
             }
-            let up = self.fs.board.up();
+            let up = self.fs.health.up();
             if let Some(replica) = self.again.take()
                 && up & only(replica) != 0
             {
@@ -65,7 +65,7 @@ impl<'a> Attempts<'a> {
                 return Err(self.errno);
             }
             cx.require_blocking()?;
-            if !self.fs.board.wait_for_any(self.deadline.at()) {
+            if !self.fs.health.wait_for_any(self.deadline.at()) {
                 self.fs.recent_timeouts.note(cx.pid);
                 return Err(self.errno);
             }
@@ -97,22 +97,22 @@ impl<'a> Attempts<'a> {
 impl Core {
     /// Returns a replica for the file with this number that is not in `tried`, or `None`.
     fn pick(&self, number: u64, prefer: Option<usize>, tried: Set) -> Option<usize> {
-        let up = self.board.up() & !tried;
+        let up = self.health.up() & !tried;
         if let Some(prefer) = prefer.filter(|prefer| up & only(*prefer) != 0) {
             return Some(prefer);
         }
         if up == 0 {
-            return self.chooser.choose(self.board.suspects() & !tried, number, &self.replicas);
+            return self.chooser.choose(self.health.suspects() & !tried, number, &self.replicas);
         }
-        let key = self.chooser.goes_by_number().then_some(number);
-        let admitted = self.board.admitted(up, key, Instant::now);
+        let key = self.chooser.selects_by_number().then_some(number);
+        let admitted = self.health.admitted(up, key, Instant::now);
         self.chooser.choose(if admitted == 0 { up } else { admitted }, number, &self.replicas)
     }
 
     /// Whether calls to the replica are pointless, because it is not up (or suspect while none is
     /// up).
     pub(crate) fn is_unavailable(&self, replica: usize) -> bool {
-        let up = self.board.up();
-        up & only(replica) == 0 && (up != 0 || self.board.suspects() & only(replica) == 0)
+        let up = self.health.up();
+        up & only(replica) == 0 && (up != 0 || self.health.suspects() & only(replica) == 0)
     }
 }

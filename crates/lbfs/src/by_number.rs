@@ -23,7 +23,7 @@ impl Core {
 
 impl Node {
     /// Passes the name of its lookup to `sink`, then its other names.
-    pub(crate) fn emit_names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+    pub(crate) fn report_names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
         let Some((parent, name)) = &self.at else { return Ok(()) };
         let parent: Arc<dyn Vnode> = Arc::clone(parent) as Arc<dyn Vnode>;
         if !sink(&parent, Name::new(name)?) || self.kind_of() == Kind::Directory {

@@ -48,7 +48,7 @@ impl Core {
         if blamed == Blame::Nobody {
             replica.record_success();
             if let Some(began) = call.began {
-                replica.stats.took(began.elapsed());
+                replica.stats.record_latency(began.elapsed());
             }
             return;
         }
@@ -58,7 +58,7 @@ impl Core {
             replica.stats.timeouts.fetch_add(1, Ordering::Relaxed);
         }
         let at_fault = blamed == Blame::Replica || replica.record_object_failure();
-        if at_fault && replica.is_current(opened.number) && self.board.failed(call.replica, Instant::now()) {
+        if at_fault && replica.is_current(opened.number) && self.health.failed(call.replica, Instant::now()) {
             tracing::warn!("replica {}: failed: {errno}; probing it until it recovers", replica.name);
         }
     }

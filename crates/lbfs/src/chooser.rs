@@ -24,7 +24,7 @@ impl Chooser {
 
     /// Whether the replica is determined by the file's number, so that an earlier assignment is
     /// ignored.
-    pub(crate) fn goes_by_number(&self) -> bool {
+    pub(crate) fn selects_by_number(&self) -> bool {
         self.policy == Policy::Hash
     }
 
@@ -120,7 +120,7 @@ mod tests {
     fn fastest_prefers_low_latency_and_explores_the_others() {
         let replicas = replicas(3);
         for (replica, micros) in replicas.iter().zip([300, 100, 200]) {
-            replica.stats.took(Duration::from_micros(micros));
+            replica.stats.record_latency(Duration::from_micros(micros));
         }
         let counts = counts(&Chooser::new(Policy::Fastest), 0b111, &replicas);
         assert!(counts[1] > FILES * 8 / 10 && counts[0] > 0 && counts[2] > 0, "{counts:?}");

@@ -47,10 +47,10 @@ impl Node {
     /// this lookup is sampled.
     pub(crate) fn compare_some(&self, name: Name<'_>, replica: usize) {
         let fs = &self.fs;
-        if fs.replicas.len() < 2 || !fs.differences.is_drawn(fs.options.compare) {
+        if fs.replicas.len() < 2 || !fs.differences.is_sampled(fs.options.compare) {
             return;
         }
-        let others = fs.board.up() & !only(replica);
+        let others = fs.health.up() & !only(replica);
         let Some(other) = fs.any_of(others) else { return };
         let (Ok(dir), name): (_, Arc<[u8]>) = (self.to_arc(), name.as_bytes().into()) else { return };
         let first = move || {
@@ -58,7 +58,7 @@ impl Node {
             let fs = Arc::clone(&dir.fs);
             let second = move || {
                 if let Ok(there) = dir.facts(&name, other) {
-                    dir.judge(&name, &(replica, here), &(other, there));
+                    dir.record_comparison(&name, &(replica, here), &(other, there));
                 }
             };
             if let Some(other) = fs.replicas.get(other) {
@@ -75,11 +75,11 @@ impl Node {
         let opened = self.fs.replicas.get(replica).and_then(Replica::opened);
         let opened = opened.ok_or(Fault::Missing)?;
         let cx = Cx::internal(0, 0);
-        let ask = |dir: &Arc<dyn Vnode>, cx: &Cx<'_>| Facts::of(dir.lookup(cx, Name::new(name)?)?, cx);
-        self.perform(replica, &opened, &cx, &ask)
+        let find = |dir: &Arc<dyn Vnode>, cx: &Cx<'_>| Facts::of(dir.lookup(cx, Name::new(name)?)?, cx);
+        self.perform(replica, &opened, &cx, &find)
     }
 
-    fn judge(&self, name: &[u8], here: &(usize, Facts), there: &(usize, Facts)) {
+    fn record_comparison(&self, name: &[u8], here: &(usize, Facts), there: &(usize, Facts)) {
         let differences = &self.fs.differences;
         differences.count_compared();
         let path = self.path().child(name);

@@ -25,7 +25,7 @@ pub(crate) struct Differences {
 struct Lines {
     since: Option<Instant>,
     written: u32,
-    left_out: u64,
+    suppressed: u64,
 }
 
 impl Lines {
@@ -36,11 +36,11 @@ impl Lines {
             (self.since, self.written) = (Some(now), 0);
         }
         if self.written >= MAX_LINES {
-            self.left_out += 1;
+            self.suppressed += 1;
             return None;
         }
         self.written += 1;
-        Some(core::mem::take(&mut self.left_out))
+        Some(core::mem::take(&mut self.suppressed))
     }
 }
 
@@ -61,7 +61,7 @@ impl Differences {
     }
 
     /// Whether this lookup is sampled for a comparison: one in `every` is.
-    pub(crate) fn is_drawn(&self, every: u32) -> bool {
+    pub(crate) fn is_sampled(&self, every: u32) -> bool {
         every != 0 && self.lookups.fetch_add(1, Ordering::Relaxed).is_multiple_of(every.into())
     }
 
@@ -73,9 +73,9 @@ impl Differences {
                 return;
             }
         }
-        let Some(left_out) = self.lines.lock().allow(Instant::now()) else { return };
+        let Some(suppressed) = self.lines.lock().allow(Instant::now()) else { return };
         let what = what();
-        match left_out {
+        match suppressed {
             0 => tracing::warn!("{what}"),
             more => tracing::warn!("{what} ({more} more were not logged)"),
         }
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn one_in_n_lookups_is_sampled() {
         let differences = Differences::default();
-        assert_eq!((0..640).filter(|_| differences.is_drawn(64)).count(), 10);
-        assert!(!differences.is_drawn(0));
+        assert_eq!((0..640).filter(|_| differences.is_sampled(64)).count(), 10);
+        assert!(!differences.is_sampled(0));
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use vnode::{Cx, Errno, Result, Vnode};
 
 /// A result, with the replica that returned it.
-pub(crate) struct Answer<T> {
+pub(crate) struct Reply<T> {
     pub(crate) value: T,
     pub(crate) replica: usize,
     pub(crate) opened: Arc<Opened>,
@@ -20,33 +20,35 @@ pub(crate) struct Answer<T> {
 impl Node {
     /// Runs `op` on the replica that the object is assigned to, and on others if that replica
     /// fails.
-    pub(crate) fn ask<T: Send + 'static>(
+    pub(crate) fn with_failover<T: Send + 'static>(
         &self,
         cx: &Cx<'_>,
         op: impl Fn(&Arc<dyn Vnode>, &Cx<'_>) -> Result<T> + Clone + Send + 'static,
     ) -> Result<T> {
         let prefer = self.choice();
-        let answer = self.ask_for(cx, &mut Deadline::new(self.fs.options.timeout), self.path().number(), prefer, op)?;
+        let answer =
+            self.with_failover_for(cx, &mut Deadline::new(self.fs.options.timeout), self.path().number(), prefer, op)?;
         if prefer != Some(answer.replica) {
             self.choose(answer.replica);
         }
         Ok(answer.value)
     }
 
-    /// Runs `op` for the file with this number, on the replica `prefer` if that is up.
-    pub(crate) fn ask_for<T: Send + 'static>(
+    /// As [`Self::with_failover`], for the file with this number, which is assigned to the replica
+    /// `prefer`.
+    pub(crate) fn with_failover_for<T: Send + 'static>(
         &self,
         cx: &Cx<'_>,
         deadline: &mut Deadline,
         number: u64,
         prefer: Option<usize>,
         op: impl Fn(&Arc<dyn Vnode>, &Cx<'_>) -> Result<T> + Clone + Send + 'static,
-    ) -> Result<Answer<T>> {
+    ) -> Result<Reply<T>> {
         let mut attempts = Attempts::new(&self.fs, deadline, number, prefer);
         loop {
             let replica = attempts.next(cx)?;
             match self.attempt(cx, replica, || attempts.timeout(replica), &op) {
-                Ok((value, opened)) => return Ok(Answer { value, replica, opened }),
+                Ok((value, opened)) => return Ok(Reply { value, replica, opened }),
                 // Another replica may have the object, but a replica that is up is authoritative.
                 // On ESTALE, the kernel walks the path again.
                 Err(Fault::Missing) => return Err(Errno::STALE),

@@ -1,6 +1,6 @@
 //! Classification of failures: the replica's, the object's, or nobody's.
 
-use crate::pool::NoAnswer;
+use crate::pool::CallError;
 use vnode::Errno;
 
 /// Failure of a call to a replica.
@@ -16,14 +16,14 @@ pub(crate) enum Fault {
 pub(crate) type Outcome<T> = core::result::Result<T, Fault>;
 
 /// Returns the errno for a call that its pool did not complete.
-pub(crate) const fn errno_of(none: NoAnswer) -> Errno {
+pub(crate) const fn errno_of(none: CallError) -> Errno {
     match none {
-        NoAnswer::Late | NoAnswer::Full => Errno::TIMEDOUT,
-        NoAnswer::Panicked => Errno::IO,
+        CallError::TimedOut | CallError::Full => Errno::TIMEDOUT,
+        CallError::Panicked => Errno::IO,
     }
 }
 
-/// Who is to blame for an error.
+/// The cause of an error: whom it is blamed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blame {
     /// Nobody: every replica would return this error.

@@ -69,6 +69,7 @@ fn opening(
 }
 
 impl Node {
+    /// Opens a regular file for reading, on one replica.
     pub(crate) fn open_regular(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         match self.kind_of() {
             Kind::Regular => {}
@@ -83,11 +84,12 @@ impl Node {
         // lookup is sufficient.
         let exactly = self.fs.may_move();
         let mut deadline = Deadline::new(self.fs.options.timeout);
-        let answer = self.ask_for(cx, &mut deadline, self.path().number(), prefer, opening(flags, exactly))?;
+        let answer =
+            self.with_failover_for(cx, &mut deadline, self.path().number(), prefer, opening(flags, exactly))?;
         self.choose(answer.replica);
         let (file, attr) = answer.value;
         if let Some(attr) = &attr {
-            self.saw(attr);
+            self.record_seen(attr);
         }
         let version = attr.map_or_else(|| self.seen(), |attr| Version::of(&attr));
         let place = Arc::new(Place { replica: answer.replica, opened: answer.opened, file: Some(file) });

@@ -63,7 +63,7 @@ struct Health {
 
 /// The health of all replicas.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct ReplicaHealth {
     times: Times,
     healths: Mutex<Vec<Health>>,
     /// Signalled when a replica recovers.
@@ -128,8 +128,8 @@ impl ProbeSignal {
     }
 }
 
-impl Board {
-    /// Returns a board with all replicas up, with their full share.
+impl ReplicaHealth {
+    /// Returns the state in which all replicas are up and have their full share.
     pub(crate) fn new(count: usize, times: Times, now: Instant) -> Self {
         let health =
             Health { condition: Condition::Up, since: now, missed: 0, due: None, sent: None, recovered_at: None };
@@ -311,10 +311,10 @@ mod tests {
     const STEP: Duration = Duration::from_millis(10);
 
     /// Advances `now` to the next probe, takes it, and returns the time that passed.
-    fn next_probe(board: &Board, now: &mut Instant) -> Duration {
+    fn next_probe(health: &ReplicaHealth, now: &mut Instant) -> Duration {
         let begin = *now;
         loop {
-            if !board.take_due(*now).is_empty() {
+            if !health.take_due(*now).is_empty() {
                 return *now - begin;
             }
             *now += STEP;
@@ -325,66 +325,66 @@ mod tests {
     #[test]
     fn a_failure_is_followed_by_probes_at_growing_intervals() {
         let mut now = Instant::now();
-        let board = Board::new(2, TIMES, now);
-        assert_eq!((board.up(), board.next()), (0b11, None));
-        assert!(board.failed(0, now) && !board.failed(0, now));
-        assert_eq!((board.up(), board.suspects()), (0b10, 0b01));
-        assert!(next_probe(&board, &mut now) <= FIRST_PROBE * 2);
+        let health = ReplicaHealth::new(2, TIMES, now);
+        assert_eq!((health.up(), health.next()), (0b11, None));
+        assert!(health.failed(0, now) && !health.failed(0, now));
+        assert_eq!((health.up(), health.suspects()), (0b10, 0b01));
+        assert!(next_probe(&health, &mut now) <= FIRST_PROBE * 2);
         let mut longest = Duration::ZERO;
         for nth in 0..8u32 {
-            board.probed(0, false, now);
-            assert_eq!(board.describe(0, now).0, Condition::Down);
-            let waited = next_probe(&board, &mut now);
+            health.probed(0, false, now);
+            assert_eq!(health.describe(0, now).0, Condition::Down);
+            let waited = next_probe(&health, &mut now);
             let full = (FIRST_BACKOFF * 2u32.pow(nth)).min(TIMES.probe);
             assert!(waited + STEP >= full / 2 && waited <= full + STEP, "{nth}: {waited:?} of {full:?}");
             longest = longest.max(waited);
         }
         assert!(longest > TIMES.probe / 2);
-        assert!(board.probed(0, true, now));
-        assert_eq!((board.up(), board.next()), (0b11, None));
+        assert!(health.probed(0, true, now));
+        assert_eq!((health.up(), health.next()), (0b11, None));
     }
 
     #[test]
     fn probes_without_a_reply_fail_but_a_late_reply_counts() {
         let mut now = Instant::now();
-        let board = Board::new(2, TIMES, now);
-        board.failed(1, now);
-        next_probe(&board, &mut now);
+        let health = ReplicaHealth::new(2, TIMES, now);
+        health.failed(1, now);
+        next_probe(&health, &mut now);
         now += TIMES.timeout;
-        assert!(board.take_due(now).is_empty());
-        assert_eq!(board.describe(1, now).0, Condition::Down);
-        assert!(board.probed(1, true, now));
-        assert_eq!(board.up(), 0b11);
+        assert!(health.take_due(now).is_empty());
+        assert_eq!(health.describe(1, now).0, Condition::Down);
+        assert!(health.probed(1, true, now));
+        assert_eq!(health.up(), 0b11);
     }
 
     #[test]
     fn probes_are_frequent_while_no_replica_is_up() {
         let mut now = Instant::now();
-        let board = Board::new(2, TIMES, now);
-        board.failed(0, now);
+        let health = ReplicaHealth::new(2, TIMES, now);
+        health.failed(0, now);
         for _ in 0..6 {
-            next_probe(&board, &mut now);
-            board.probed(0, false, now);
+            next_probe(&health, &mut now);
+            health.probed(0, false, now);
         }
-        assert!(board.next().unwrap() > now + URGENT);
-        board.failed(1, now);
-        assert!(board.next().unwrap() <= now + URGENT);
+        assert!(health.next().unwrap() > now + URGENT);
+        health.failed(1, now);
+        assert!(health.next().unwrap() <= now + URGENT);
         for _ in 0..20 {
-            assert!(next_probe(&board, &mut now) <= URGENT + STEP);
-            board.probed(0, false, now);
-            board.probed(1, false, now);
+            assert!(next_probe(&health, &mut now) <= URGENT + STEP);
+            health.probed(0, false, now);
+            health.probed(1, false, now);
         }
-        assert!(!board.wait_for_any(Instant::now() + STEP));
+        assert!(!health.wait_for_any(Instant::now() + STEP));
     }
 
     #[test]
     fn the_share_of_a_recovered_replica_grows() {
         let mut now = Instant::now();
-        let board = Board::new(2, TIMES, now);
-        board.failed(0, now);
-        board.probed(0, true, now);
+        let health = ReplicaHealth::new(2, TIMES, now);
+        health.failed(0, now);
+        health.probed(0, true, now);
         let share = |now: Instant, keyed: bool| {
-            let admitted = |i: u64| board.admitted(0b11, keyed.then(|| mix(i)), || now) & 1 != 0;
+            let admitted = |i: u64| health.admitted(0b11, keyed.then(|| mix(i)), || now) & 1 != 0;
             (0..4000).filter(|i| admitted(*i)).count() as f64 / 4000.0
         };
         for keyed in [false, true] {
@@ -396,6 +396,6 @@ mod tests {
         }
         now += TIMES.ramp / 2;
         assert!(share(now, true) >= 1.0);
-        assert_eq!(board.ramping.load(Ordering::Acquire), 0);
+        assert_eq!(health.ramping.load(Ordering::Acquire), 0);
     }
 }

@@ -24,9 +24,9 @@ pub enum MakeError {
     /// No replicas, or more than [`MAX_REPLICAS`].
     Count(usize),
     /// No replica could be opened: the name and the error of each.
-    NoneOpens(Vec<(String, Errno)>),
+    NoneReachable(Vec<(String, Errno)>),
     /// A replica failed with a permanent error.
-    Wrong(String, Errno),
+    Permanent(String, Errno),
     /// The prober thread could not be started.
     Thread(String),
 }
@@ -36,11 +36,11 @@ impl fmt::Display for MakeError {
         match self {
             Self::Count(0) => f.write_str("no replicas given; list their directories, separated by ':'"),
             Self::Count(count) => write!(f, "{count} replicas: too many; the maximum is {MAX_REPLICAS}"),
-            Self::NoneOpens(all) => {
+            Self::NoneReachable(all) => {
                 let all: Vec<String> = all.iter().map(|(name, errno)| format!("{name}: {errno}")).collect();
                 write!(f, "no replica is reachable ({})", all.join("; "))
             }
-            Self::Wrong(name, errno) => write!(f, "replica {name}: {errno}"),
+            Self::Permanent(name, errno) => write!(f, "replica {name}: {errno}"),
             Self::Thread(why) => write!(f, "can't start the thread for probes: {why}"),
         }
     }
@@ -64,15 +64,15 @@ impl LbFs {
         let refused = open_all(&fs);
         if refused.len() == fs.replicas.len() {
             let named = fs.replicas.iter().zip(refused).map(|(replica, (_, errno))| (replica.name.clone(), errno));
-            return Err(MakeError::NoneOpens(named.collect()));
+            return Err(MakeError::NoneReachable(named.collect()));
         }
         for (i, errno) in refused {
             let name = fs.name(i);
             if blame(errno) == Blame::Nobody {
-                return Err(MakeError::Wrong(name.to_owned(), errno));
+                return Err(MakeError::Permanent(name.to_owned(), errno));
             }
             tracing::warn!("replica {name}: not reachable: {errno}");
-            fs.board.failed(i, Instant::now());
+            fs.health.failed(i, Instant::now());
         }
         prober::start(&fs).map_err(|error| MakeError::Thread(error.to_string()))?;
         let opened: Vec<_> = fs.replicas.iter().map(Replica::opened).collect();

@@ -1,5 +1,5 @@
 use crate::deadline::Deadline;
-use crate::failover::Answer;
+use crate::failover::Reply;
 use crate::fault::Fault;
 use crate::health::only;
 use crate::identity::{Identity, link_number};
@@ -15,13 +15,13 @@ impl Node {
     /// Looks up an entry: on the replica that it is assigned to or, if it is not live, on one that
     /// the policy selects.
     pub(crate) fn find(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
-        self.must_be_directory()?;
+        self.require_directory()?;
         let path = self.path().child(name.as_bytes());
         let known = self.fs.table.get(path);
         let prefer =
-            if self.fs.chooser.goes_by_number() { None } else { known.as_ref().and_then(|node| node.choice()) };
+            if self.fs.chooser.selects_by_number() { None } else { known.as_ref().and_then(|node| node.choice()) };
         let mut deadline = Deadline::new(self.fs.options.timeout);
-        let answer = self.ask_for(cx, &mut deadline, path.number(), prefer, lookup_op(name))?;
+        let answer = self.with_failover_for(cx, &mut deadline, path.number(), prefer, lookup_op(name))?;
         let Some(found) = &answer.value else {
             self.compare_some(name, answer.replica);
             return Ok(None);
@@ -29,7 +29,7 @@ impl Node {
         let node = self.node_of(cx, &mut deadline, name, known.as_ref(), &answer, found)?;
         node.choose(answer.replica);
         node.bind(answer.replica, answer.opened.number, &found.vnode);
-        node.saw(&found.attr);
+        node.record_seen(&found.attr);
         self.compare_some(name, answer.replica);
         let attr = node.present(found.attr);
         Ok(Some(Entry { vnode: node, attr }))
@@ -42,7 +42,7 @@ impl Node {
         deadline: &mut Deadline,
         name: Name<'_>,
         known: Option<&Arc<Self>>,
-        answer: &Answer<Option<Entry>>,
+        answer: &Reply<Option<Entry>>,
         found: &Entry,
     ) -> Result<Arc<Self>> {
         if let Some(known) = known
@@ -73,7 +73,7 @@ impl Node {
     }
 
     /// Whether the found entry is this object.
-    fn is_still(&self, answer: &Answer<Option<Entry>>, found: &Entry) -> bool {
+    fn is_still(&self, answer: &Reply<Option<Entry>>, found: &Entry) -> bool {
         if self.kind_of() != found.vnode.kind() {
             return false;
         }
@@ -89,7 +89,7 @@ impl Node {
         cx: &Cx<'_>,
         deadline: &mut Deadline,
         name: Name<'_>,
-        answer: &Answer<Option<Entry>>,
+        answer: &Reply<Option<Entry>>,
         found: &Entry,
     ) -> Result<u64> {
         let links = &self.fs.links;
@@ -98,7 +98,7 @@ impl Node {
         if let Some(number) = links.get(&on, version) {
             return Ok(number);
         }
-        let others = self.fs.board.up() & !only(answer.replica);
+        let others = self.fs.health.up() & !only(answer.replica);
         for other in (0..self.fs.replicas.len()).filter(|other| others & only(*other) != 0) {
             match self.attempt(cx, other, || deadline.share(false), &lookup_op(name)) {
                 Ok((Some(there), _)) => {

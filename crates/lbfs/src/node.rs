@@ -102,8 +102,8 @@ impl Node {
         self.at.is_none()
     }
 
-    /// Returns `ENOTDIR` unless it is a directory.
-    pub(crate) fn must_be_directory(&self) -> Result<()> {
+    /// Fails with `ENOTDIR` unless it is a directory.
+    pub(crate) fn require_directory(&self) -> Result<()> {
         if self.kind == Kind::Directory { Ok(()) } else { Err(Errno::NOTDIR) }
     }
 
@@ -132,7 +132,7 @@ impl Node {
     }
 
     /// Records the version from current attributes.
-    pub(crate) fn saw(&self, attr: &Attr) {
+    pub(crate) fn record_seen(&self, attr: &Attr) {
         if self.kind != Kind::Directory {
             self.state.lock().seen = Version::of(attr);
         } else if self.is_root() {

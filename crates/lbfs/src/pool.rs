@@ -24,9 +24,9 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Reason for a call without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoAnswer {
+pub(crate) enum CallError {
     /// The call exceeded its time limit.
-    Late,
+    TimedOut,
     /// All threads are stuck, or none can be created. The call was not started.
     Full,
     /// The call panicked.
@@ -59,14 +59,14 @@ impl core::fmt::Debug for State {
 /// The slot for the result of a call.
 struct Promise<T> {
     stage: Mutex<Stage<T>>,
-    answered: Condvar,
+    completed: Condvar,
 }
 
 enum Stage<T> {
     Queued,
     Running,
-    Answered(Option<T>),
-    GivenUp,
+    Done(Option<T>),
+    Abandoned,
 }
 
 impl Pool {
@@ -80,26 +80,26 @@ impl Pool {
         self: &Arc<Self>,
         timeout: Duration,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, NoAnswer> {
+    ) -> Result<T, CallError> {
         let deadline = Instant::now() + timeout;
-        let promise = Arc::new(Promise { stage: Mutex::new(Stage::Queued), answered: Condvar::new() });
+        let promise = Arc::new(Promise { stage: Mutex::new(Stage::Queued), completed: Condvar::new() });
         let (kept, pool) = (Arc::clone(&promise), Arc::clone(self));
-        if !self.submit(Box::new(move || kept.keep(&pool, work))) {
-            return Err(NoAnswer::Full);
+        if !self.submit(Box::new(move || kept.fulfil(&pool, work))) {
+            return Err(CallError::Full);
         }
         let mut stage = promise.stage.lock();
         loop {
             match &mut *stage {
-                Stage::Answered(answer) => return answer.take().ok_or(NoAnswer::Panicked),
-                Stage::Queued | Stage::Running | Stage::GivenUp => {}
+                Stage::Done(answer) => return answer.take().ok_or(CallError::Panicked),
+                Stage::Queued | Stage::Running | Stage::Abandoned => {}
             }
-            if promise.answered.wait_until(&mut stage, deadline).timed_out() {
-                match core::mem::replace(&mut *stage, Stage::GivenUp) {
-                    Stage::Answered(answer) => return answer.ok_or(NoAnswer::Panicked),
+            if promise.completed.wait_until(&mut stage, deadline).timed_out() {
+                match core::mem::replace(&mut *stage, Stage::Abandoned) {
+                    Stage::Done(answer) => return answer.ok_or(CallError::Panicked),
                     Stage::Running => self.state.lock().stuck += 1,
-                    Stage::Queued | Stage::GivenUp => {}
+                    Stage::Queued | Stage::Abandoned => {}
                 }
-                return Err(NoAnswer::Late);
+                return Err(CallError::TimedOut);
             }
         }
     }
@@ -117,9 +117,9 @@ impl Pool {
         }
         // There is no thread, and none could be created. Drop the jobs after unlocking, since their
         // drop may use this pool.
-        let unmade = core::mem::take(&mut state.queue);
+        let unstarted = core::mem::take(&mut state.queue);
         drop(state);
-        drop(unmade);
+        drop(unstarted);
         false
     }
 
@@ -186,17 +186,17 @@ impl Pool {
 
 impl<T> Promise<T> {
     /// Runs the work, unless the caller has given up.
-    fn keep(&self, pool: &Pool, work: impl FnOnce() -> T) {
+    fn fulfil(&self, pool: &Pool, work: impl FnOnce() -> T) {
         {
             let mut stage = self.stage.lock();
-            if matches!(*stage, Stage::GivenUp) {
+            if matches!(*stage, Stage::Abandoned) {
                 return;
             }
             *stage = Stage::Running;
         }
         let answer = catch_unwind(AssertUnwindSafe(work)).ok();
         let mut stage = self.stage.lock();
-        if matches!(*stage, Stage::GivenUp) {
+        if matches!(*stage, Stage::Abandoned) {
             drop(stage);
             let mut state = pool.state.lock();
             state.stuck = state.stuck.saturating_sub(1);
@@ -205,9 +205,9 @@ impl<T> Promise<T> {
             drop(answer);
             return;
         }
-        *stage = Stage::Answered(answer);
+        *stage = Stage::Done(answer);
         drop(stage);
-        self.answered.notify_one();
+        self.completed.notify_one();
     }
 }
 
@@ -223,7 +223,7 @@ mod tests {
     fn calls_return_results_and_panics() {
         let pool = Pool::new("test".to_owned(), 2);
         assert_eq!(pool.call(LONG, || 7), Ok(7));
-        assert_eq!(pool.call(LONG, || -> i32 { panic!("expected") }), Err(NoAnswer::Panicked));
+        assert_eq!(pool.call(LONG, || -> i32 { panic!("expected") }), Err(CallError::Panicked));
         assert_eq!(pool.call(LONG, || 8), Ok(8));
         assert_eq!(pool.stuck(), 0);
     }
@@ -235,12 +235,12 @@ mod tests {
         let gate = Arc::new(Mutex::new(gate));
         for _ in 0..2 {
             let gate = Arc::clone(&gate);
-            assert_eq!(pool.call(SHORT, move || gate.lock().recv()).err(), Some(NoAnswer::Late));
+            assert_eq!(pool.call(SHORT, move || gate.lock().recv()).err(), Some(CallError::TimedOut));
         }
         assert_eq!(pool.stuck(), 2);
-        let asked = Instant::now();
-        assert_eq!(pool.call(LONG, || ()), Err(NoAnswer::Full));
-        assert!(asked.elapsed() < LONG / 2);
+        let began = Instant::now();
+        assert_eq!(pool.call(LONG, || ()), Err(CallError::Full));
+        assert!(began.elapsed() < LONG / 2);
         drop(release);
         while pool.stuck() > 0 {
             std::thread::yield_now();
@@ -252,11 +252,11 @@ mod tests {
     fn an_abandoned_job_is_not_started() {
         let pool = Pool::new("test".to_owned(), 1);
         let (release, gate) = mpsc::channel::<()>();
-        assert_eq!(pool.call(SHORT, move || gate.recv()).err(), Some(NoAnswer::Late));
+        assert_eq!(pool.call(SHORT, move || gate.recv()).err(), Some(CallError::TimedOut));
         // Reset the count, so that the pool accepts a job behind the stuck thread.
         pool.state.lock().stuck = 0;
         let (done, begun) = mpsc::channel::<()>();
-        assert_eq!(pool.call(SHORT, move || done.send(())).err(), Some(NoAnswer::Late));
+        assert_eq!(pool.call(SHORT, move || done.send(())).err(), Some(CallError::TimedOut));
         pool.state.lock().stuck += 1;
         drop(release);
         while pool.stuck() > 0 {

@@ -17,8 +17,9 @@ struct Raw {
 }
 
 impl Node {
+    /// Lists the entries after `cookie`. A new listing is read from one replica and cached.
     pub(crate) fn list(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
-        self.must_be_directory()?;
+        self.require_directory()?;
         let begun = if cookie == 0 { None } else { self.fs.listings.get(self.number()) };
         let listing = match begun {
             Some(listing) => listing,
@@ -41,7 +42,7 @@ impl Node {
     }
 
     fn read_listing(&self, cx: &Cx<'_>) -> Result<Listing> {
-        let raw = self.ask(cx, |dir, cx| read(&**dir, cx))?;
+        let raw = self.with_failover(cx, |dir, cx| read(&**dir, cx))?;
         let entries = raw.entries.into_iter().map(|(kind, name)| {
             let path = self.path().child(raw.names.get(name.clone()).unwrap_or_default());
             // The number of a file with several hard links is not that of its path.

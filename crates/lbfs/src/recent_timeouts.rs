@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub(crate) struct RecentTimeouts(Mutex<HashMap<u32, Instant>>);
 
-/// Maximum delay of the kernel's repeated request.
-const AT_ONCE: Duration = Duration::from_millis(100);
+/// Maximum time between a timeout and the kernel's repeated request.
+const REPEAT_WINDOW: Duration = Duration::from_millis(100);
 /// Maximum number of recorded callers.
-const MOST_CALLERS: usize = 1024;
+const MAX_CALLERS: usize = 1024;
 
 impl RecentTimeouts {
     pub(crate) fn note(&self, caller: u32) {
         let mut all = self.0.lock();
-        if all.len() >= MOST_CALLERS {
-            all.retain(|_, at| at.elapsed() < AT_ONCE);
+        if all.len() >= MAX_CALLERS {
+            all.retain(|_, at| at.elapsed() < REPEAT_WINDOW);
         }
-        if caller != 0 && all.len() < MOST_CALLERS {
+        if caller != 0 && all.len() < MAX_CALLERS {
             all.insert(caller, Instant::now());
         }
     }
@@ -29,6 +29,6 @@ impl RecentTimeouts {
     /// Whether the caller has just timed out. Returns true only once per timeout, so that a retry
     /// by the program waits again.
     pub(crate) fn take_recent(&self, caller: u32) -> bool {
-        self.0.lock().remove(&caller).is_some_and(|at| at.elapsed() < AT_ONCE)
+        self.0.lock().remove(&caller).is_some_and(|at| at.elapsed() < REPEAT_WINDOW)
     }
 }

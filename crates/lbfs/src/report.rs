@@ -44,7 +44,7 @@ pub(crate) fn text(fs: &Core) -> String {
     let now = Instant::now();
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let replicas = fs.replicas.iter().enumerate().map(|(i, replica)| {
-        let (condition, since, share) = fs.board.describe(i, now);
+        let (condition, since, share) = fs.health.describe(i, now);
         let opened = replica.opened();
         let pool = opened.as_ref().and_then(|opened| opened.pool.as_ref());
         One {

@@ -3,7 +3,7 @@
 use crate::chooser::Chooser;
 use crate::differences::Differences;
 use crate::hard_links::HardLinks;
-use crate::health::{Board, Set, Times};
+use crate::health::{ReplicaHealth, Set, Times};
 use crate::listing::Listings;
 use crate::options::{Options, Policy};
 use crate::recent_timeouts::RecentTimeouts;
@@ -19,7 +19,7 @@ use vnode::{Attr, Finder};
 pub(crate) struct Shared<V> {
     pub(crate) options: Options,
     pub(crate) replicas: Box<[Replica]>,
-    pub(crate) board: Board,
+    pub(crate) health: ReplicaHealth,
     pub(crate) chooser: Chooser,
     /// Selects at random, independently of the policy.
     any: Chooser,
@@ -46,7 +46,7 @@ impl<V> Shared<V> {
         let times = Times { timeout: options.timeout, probe: options.probe, ramp: options.ramp };
         Self {
             options,
-            board: Board::new(replicas.len(), times, Instant::now()),
+            health: ReplicaHealth::new(replicas.len(), times, Instant::now()),
             chooser: Chooser::new(options.policy),
             any: Chooser::new(Policy::Random),
             table: Table::new(),
@@ -80,7 +80,7 @@ impl<V> Shared<V> {
 
 impl<V> Drop for Shared<V> {
     fn drop(&mut self) {
-        self.board.probe_signal().close();
+        self.health.probe_signal().close();
     }
 }
 

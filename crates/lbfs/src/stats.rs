@@ -18,7 +18,7 @@ pub(crate) struct Stats {
 
 impl Stats {
     /// Adds a latency sample to the moving average, with a weight of one eighth.
-    pub(crate) fn took(&self, time: Duration) {
+    pub(crate) fn record_latency(&self, time: Duration) {
         let new = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1);
         let old = self.latency.load(Ordering::Relaxed);
         // Of two concurrent updates, one may be lost, which is harmless.
@@ -38,12 +38,12 @@ mod tests {
     #[test]
     fn the_latency_follows_slowly() {
         let stats = Stats::default();
-        stats.took(Duration::from_micros(800));
+        stats.record_latency(Duration::from_micros(800));
         assert_eq!(stats.latency(), 800_000);
-        stats.took(Duration::from_micros(1600));
+        stats.record_latency(Duration::from_micros(1600));
         assert_eq!(stats.latency(), 900_000);
         for _ in 0..100 {
-            stats.took(Duration::ZERO);
+            stats.record_latency(Duration::ZERO);
         }
         assert!((1..1000).contains(&stats.latency()));
     }

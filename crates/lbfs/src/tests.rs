@@ -8,7 +8,7 @@ const CX: Cx<'static> = Cx::internal(0, 0);
 fn over(tree: &Arc<MemFs>) -> Arc<LbFs> {
     let source = |i| {
         let tree = Arc::clone(tree);
-        Source { name: format!("r{i}"), open: Box::new(move || Ok(tree.calm() as Arc<dyn Layer>)) }
+        Source { name: format!("r{i}"), open: Box::new(move || Ok(tree.without_faults() as Arc<dyn Layer>)) }
     };
     LbFs::new((0..2).map(source).collect(), Options::default()).unwrap()
 }

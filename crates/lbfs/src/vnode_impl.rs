@@ -45,9 +45,9 @@ impl Vnode for Node {
     }
 
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
-        match self.ask(cx, |lower, cx| lower.getattr(cx)) {
+        match self.with_failover(cx, |lower, cx| lower.getattr(cx)) {
             Ok(attr) => {
-                self.saw(&attr);
+                self.record_seen(&attr);
                 Ok(self.present(attr))
             }
             // Return the last known attributes of the root if no replica is up, so that
@@ -64,14 +64,14 @@ impl Vnode for Node {
     }
 
     fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
-        self.emit_names(cx, sink)
+        self.report_names(cx, sink)
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
         if self.kind_of() != Kind::Symlink {
             return Err(Errno::INVAL);
         }
-        self.ask(cx, |lower, cx| lower.readlink(cx))
+        self.with_failover(cx, |lower, cx| lower.readlink(cx))
     }
 
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
@@ -94,7 +94,7 @@ impl Vnode for Node {
             let len = lower.getxattr(cx, &name, &mut value)?;
             Ok((len, value))
         };
-        fill(self.ask(cx, get)?, out)
+        fill(self.with_failover(cx, get)?, out)
     }
 
     fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
@@ -104,15 +104,15 @@ impl Vnode for Node {
             let len = lower.listxattr(cx, &mut names)?;
             Ok((len, names))
         };
-        fill(self.ask(cx, list)?, out)
+        fill(self.with_failover(cx, list)?, out)
     }
 
     fn refused(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
-        self.ask(cx, move |lower, cx| lower.refused(cx, mask))
+        self.with_failover(cx, move |lower, cx| lower.refused(cx, mask))
     }
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
-        let figures = self.ask(cx, |lower, cx| lower.statfs(cx))?;
+        let figures = self.with_failover(cx, |lower, cx| lower.statfs(cx))?;
         Ok(StatFs { fsid: self.fs.fsid, ..figures })
     }
 
@@ -128,12 +128,12 @@ impl Vnode for Node {
             return Err(Errno::NOTTY);
         }
         let (input, room): (Arc<[u8]>, _) = (input.into(), out.len());
-        let ask = move |lower: &Arc<dyn Vnode>, cx: &Cx<'_>| {
+        let run = move |lower: &Arc<dyn Vnode>, cx: &Cx<'_>| {
             let mut answer = vec![0; room];
             let reply = lower.ioctl(cx, cmd, &input, &mut answer)?;
             Ok((reply, answer))
         };
-        let (reply, answer) = self.ask(cx, ask)?;
+        let (reply, answer) = self.with_failover(cx, run)?;
         out.get_mut(..reply.len).ok_or(Errno::IO)?.copy_from_slice(answer.get(..reply.len).ok_or(Errno::IO)?);
         Ok(reply)
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use vnode::{Attr, Errno, Layer, Vnode};
 
 /// Returns a tree that random operations created.
-fn grown(seed: u64) -> Arc<MemFs> {
+fn random_tree(seed: u64) -> Arc<MemFs> {
     let (tree, twin) = (MemFs::new(), MemFs::new());
     conformance::random::compare(seed, 1500, &*tree, &*twin);
     tree
@@ -31,7 +31,7 @@ fn dump(fs: &LbFs) -> Dump {
 #[test]
 fn the_layer_shows_the_replicas_tree() {
     for seed in 1..5 {
-        let tree = grown(seed);
+        let tree = random_tree(seed);
         let wanted = tree.dump().without_ids();
         for (_, policy) in Policy::ALL {
             let replicas = replicas_of(&tree, seed % 2 == 0);
@@ -43,7 +43,7 @@ fn the_layer_shows_the_replicas_tree() {
 
 #[test]
 fn the_tree_is_the_same_while_one_replica_fails() {
-    let tree = grown(7);
+    let tree = random_tree(7);
     let wanted = tree.dump().without_ids();
     for behaviour in [Behaviour::Fails(Errno::IO), Behaviour::Fails(Errno::NOTCONN), Behaviour::Hangs] {
         for bad in 0..3 {
@@ -90,7 +90,7 @@ fn a_failure_at_any_call_is_hidden() {
 /// Numbers are unique except for hard links, and listings agree with attributes.
 #[test]
 fn numbers_are_unique_and_agree() {
-    let tree = grown(3);
+    let tree = random_tree(3);
     let replicas = replicas_of(&tree, false);
     let fs = replicas.mount(quick());
     let (all, below) = (Dump::of(&*fs).unwrap(), tree.dump());
@@ -123,13 +123,13 @@ fn check_listings(dir: &Arc<dyn Vnode>) {
 }
 
 /// Returns the attributes that must not depend on the replica.
-fn lasting(attr: Attr) -> (u64, u64, vnode::Time, u32, u32, u32, u32, Option<vnode::Time>) {
+fn replica_independent(attr: Attr) -> (u64, u64, vnode::Time, u32, u32, u32, u32, Option<vnode::Time>) {
     (attr.ino, attr.size, attr.mtime, attr.mode, attr.uid, attr.gid, attr.nlink, attr.btime)
 }
 
 #[test]
 fn attributes_do_not_depend_on_the_replica() {
-    let tree = grown(5);
+    let tree = random_tree(5);
     let replicas = replicas_of(&tree, false);
     let fs = replicas.mount(quick());
     let mut entries = Vec::new();
@@ -143,9 +143,9 @@ fn attributes_do_not_depend_on_the_replica() {
     for away in 0..3 {
         replicas.gates[away].set(Behaviour::Fails(Errno::NOTCONN));
         for entry in &entries {
-            assert_eq!(lasting(entry.vnode.getattr(&CX).unwrap()), lasting(entry.attr));
+            assert_eq!(replica_independent(entry.vnode.getattr(&CX).unwrap()), replica_independent(entry.attr));
         }
-        replicas.gates[away].set(Behaviour::Well);
+        replicas.gates[away].set(Behaviour::Healthy);
         until("it is back", || common::states(&fs)[away] == "up");
     }
 }
@@ -154,7 +154,7 @@ fn attributes_do_not_depend_on_the_replica() {
 #[test]
 fn objects_are_found_by_number() {
     for seed in 1..4 {
-        let tree = grown(seed);
+        let tree = random_tree(seed);
         let replicas = replicas_of(&tree, false);
         let handles = {
             let fs = replicas.mount(quick());
@@ -168,8 +168,8 @@ fn objects_are_found_by_number() {
         replicas.gates[1].set(Behaviour::Fails(Errno::NOTCONN));
         replicas.gates[2].set(Behaviour::Fails(Errno::NOTCONN));
         handles.check(&*fs);
-        for made_up in [2, 1 << 63 | 5, u64::MAX] {
-            assert_eq!(fs.vnode(&CX, made_up).map(drop), Err(Errno::STALE));
+        for unknown in [2, 1 << 63 | 5, u64::MAX] {
+            assert_eq!(fs.vnode(&CX, unknown).map(drop), Err(Errno::STALE));
         }
     }
 }

@@ -95,7 +95,7 @@ fn ordinary_errors_are_not_failures_of_the_replica() {
     let file = walk(&fs, "a/f0").unwrap().vnode;
     replicas.all(Behaviour::Fails(Errno::ACCESS));
     assert_eq!(file.getattr(&CX), Err(Errno::ACCESS));
-    replicas.all(Behaviour::Well);
+    replicas.all(Behaviour::Healthy);
     assert_eq!(file.getxattr(&CX, b"user.none", &mut []), Err(Errno::NODATA));
     assert_eq!((counter(&fs, 0, "failures"), counter(&fs, 1, "failures")), (0, 0));
     assert_eq!(states(&fs), ["up"; 2]);
@@ -109,9 +109,9 @@ fn one_bad_file_does_not_make_its_replica_suspect() {
     for gate in &replicas.gates {
         gate.set(Behaviour::Fails(Errno::IO));
         let other = replicas.gates.iter().find(|other| !Arc::ptr_eq(other, gate)).unwrap();
-        other.set(Behaviour::Well);
+        other.set(Behaviour::Healthy);
         assert!(file.getattr(&CX).is_ok());
-        replicas.all(Behaviour::Well);
+        replicas.all(Behaviour::Healthy);
         assert!(file.getattr(&CX).is_ok());
     }
     assert_eq!(states(&fs), ["up"; 2]);
@@ -138,25 +138,25 @@ fn a_file_stays_with_its_replica() {
 fn hash_selects_the_same_replica_in_each_mount() {
     let replicas = replicas(3, false);
     let options = Options { policy: Policy::Hash, ..quick() };
-    let who = |fs: &LbFs, i: usize| {
+    let replica_of = |fs: &LbFs, i: usize| {
         let before: Vec<_> = replicas.gates.iter().map(|gate| gate.reads.load(Ordering::SeqCst)).collect();
         read(fs, &format!("a/f{i}")).unwrap();
         let read = |(gate, before): (&Arc<common::Gate>, &u64)| gate.reads.load(Ordering::SeqCst) > *before;
         replicas.gates.iter().zip(&before).position(read).unwrap()
     };
     let (first, second) = (replicas.mount(options), replicas.mount(options));
-    let homes: Vec<usize> = (0..FILES).map(|i| who(&first, i)).collect();
-    assert_eq!(homes, (0..FILES).map(|i| who(&second, i)).collect::<Vec<_>>());
+    let homes: Vec<usize> = (0..FILES).map(|i| replica_of(&first, i)).collect();
+    assert_eq!(homes, (0..FILES).map(|i| replica_of(&second, i)).collect::<Vec<_>>());
     assert_eq!(homes.iter().collect::<HashSet<_>>().len(), 3);
     // Only the files of the failed replica move, and they return after its recovery.
     replicas.gates[0].set(Behaviour::Fails(Errno::NOTCONN));
     for (i, home) in homes.iter().enumerate() {
-        let now = who(&first, i);
+        let now = replica_of(&first, i);
         assert!(now == *home || *home == 0);
     }
-    replicas.gates[0].set(Behaviour::Well);
+    replicas.gates[0].set(Behaviour::Healthy);
     until("the replica is back", || states(&first)[0] == "up");
-    assert_eq!(homes, (0..FILES).map(|i| who(&first, i)).collect::<Vec<_>>());
+    assert_eq!(homes, (0..FILES).map(|i| replica_of(&first, i)).collect::<Vec<_>>());
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_hanging_replica_delays_each_caller_at_most_once() {
     assert!(replicas.gates[0].calls() - calls < 6);
     assert!(counter(&fs, 0, "stuck_threads") >= 1 && counter(&fs, 0, "timeouts") >= 1);
     // It responds again: its threads return, and it recovers.
-    replicas.gates[0].set(Behaviour::Well);
+    replicas.gates[0].set(Behaviour::Healthy);
     until("the replica is back", || states(&fs) == ["up"; 2] && counter(&fs, 0, "stuck_threads") == 0);
     let calls = replicas.gates[0].calls();
     drop((files, open));
@@ -212,7 +212,7 @@ fn the_layer_can_be_dropped_while_a_replica_hangs() {
     drop(open);
     drop(fs);
     assert!(began.elapsed() < quick().timeout, "{:?}", began.elapsed());
-    replicas.gates[1].set(Behaviour::Well);
+    replicas.gates[1].set(Behaviour::Healthy);
     until("all files are closed", || replicas.gates.iter().all(|gate| gate.opened.load(Ordering::SeqCst) == 0));
 }
 
@@ -280,7 +280,7 @@ fn an_operation_has_one_deadline() {
                 assert_eq!(operation(&held), Err(Errno::TIMEDOUT), "{what} again");
                 assert!(began.elapsed() < options.timeout / 4, "{what} again: {:?}", began.elapsed());
             }
-            replicas.all(Behaviour::Well);
+            replicas.all(Behaviour::Healthy);
         }
     }
 }
@@ -318,7 +318,7 @@ fn all_replicas_fail_and_recover() {
                     }
                 }
             });
-            replicas.all(Behaviour::Well);
+            replicas.all(Behaviour::Healthy);
             waiting.join().unwrap()
         });
         assert_eq!(waiting, b"file 9");
@@ -340,7 +340,7 @@ fn a_remounted_replica_is_reopened() {
     let (opened, behind) = (Arc::clone(&count), Arc::clone(&gates));
     sources[0].open = Box::new(move || {
         let gate = Arc::clone(&behind[opened.fetch_add(1, Ordering::SeqCst)]);
-        Ok(Arc::new(common::Shaky { lower: tree.calm(), gate, may_hang: true }))
+        Ok(Arc::new(common::Gated { lower: tree.without_faults(), gate, may_hang: true }))
     });
     let fs = LbFs::new(sources, quick()).unwrap();
     assert_all_readable(&fs);
@@ -365,7 +365,7 @@ fn a_replica_that_is_unreachable_at_first_joins_later() {
         let fs = replicas.mount(quick());
         assert_all_readable(&fs);
         assert_ne!(states(&fs)[1], "up");
-        replicas.gates[1].set(Behaviour::Well);
+        replicas.gates[1].set(Behaviour::Healthy);
         until("it is there", || states(&fs)[1] == "up");
         assert_all_readable(&fs);
         assert!(counter(&fs, 1, "requests") > 10);
@@ -379,13 +379,13 @@ fn creation_fails_without_a_usable_replica() {
     replicas.gates[0].set(Behaviour::Fails(Errno::NOTCONN));
     replicas.gates[1].set(Behaviour::Hangs);
     let why = LbFs::new(replicas.sources(), quick()).unwrap_err();
-    assert_eq!(why, MakeError::NoneOpens(vec![("r0".into(), Errno::NOTCONN), ("r1".into(), Errno::TIMEDOUT)]));
+    assert_eq!(why, MakeError::NoneReachable(vec![("r0".into(), Errno::NOTCONN), ("r1".into(), Errno::TIMEDOUT)]));
     assert!(why.to_string().contains("r1"));
     // A permanent error of one replica is fatal, too.
-    replicas.all(Behaviour::Well);
+    replicas.all(Behaviour::Healthy);
     replicas.gates[1].set(Behaviour::Fails(Errno::NOENT));
     let why = LbFs::new(replicas.sources(), quick()).unwrap_err();
-    assert_eq!(why, MakeError::Wrong("r1".into(), Errno::NOENT));
+    assert_eq!(why, MakeError::Permanent("r1".into(), Errno::NOENT));
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn numbers_are_the_same_on_all_replicas_and_over_mounts() {
             true
         })
         .unwrap();
-        replicas.gates[away].set(Behaviour::Well);
+        replicas.gates[away].set(Behaviour::Healthy);
         until("it is back", || states(&fs)[away] == "up");
     }
 }
@@ -454,7 +454,7 @@ fn hard_links_are_one_object() {
     replicas.gates[0].set(Behaviour::Fails(Errno::NOTCONN));
     assert_eq!(walk(&fs, "a/f1").unwrap().attr.ino, one.attr.ino);
     assert_eq!(walk(&fs, "second name").unwrap().attr.ino, one.attr.ino);
-    replicas.gates[0].set(Behaviour::Well);
+    replicas.gates[0].set(Behaviour::Healthy);
     let again = replicas.mount(quick());
     for _ in 0..4 {
         assert_eq!(walk(&again, "a/f1").unwrap().attr.ino, one.attr.ino);
@@ -484,7 +484,7 @@ fn listings_continue_on_another_replica() {
         }
         // The other replica fails, and the cached listing is evicted.
         replicas.gates[turn % 2].set(Behaviour::Fails(Errno::NOTCONN));
-        replicas.gates[(turn + 1) % 2].set(Behaviour::Well);
+        replicas.gates[(turn + 1) % 2].set(Behaviour::Healthy);
         turn += 1;
         until("one is up", || states(&fs)[turn % 2] == "up");
         for i in 0..70 {
@@ -613,13 +613,13 @@ fn changes_are_refused() {
 #[test]
 fn threads_that_must_not_block_do_not_wait() {
     let never = std::sync::atomic::AtomicBool::new(false);
-    let hasty = Cx::new(0, 0, 0, 0, false, &never);
+    let nonblocking = Cx::new(0, 0, 0, 0, false, &never);
     let replicas = replicas(2, true);
     let fs = replicas.mount(quick());
     let root = fs.root();
-    assert_eq!(root.lookup(&hasty, name("a")).map(|_| ()), Err(vnode::MAY_BLOCK));
+    assert_eq!(root.lookup(&nonblocking, name("a")).map(|_| ()), Err(vnode::MAY_BLOCK));
     let file = walk(&fs, "a/f0").unwrap().vnode.open(&CX, OpenFlags::RDONLY).unwrap();
-    assert_eq!(file.read(&hasty, &mut [0; 9], 0), Err(vnode::MAY_BLOCK));
+    assert_eq!(file.read(&nonblocking, &mut [0; 9], 0), Err(vnode::MAY_BLOCK));
     assert_eq!(file.read(&CX, &mut [0; 9], 0), Ok(6));
     assert_eq!(states(&fs), ["up"; 2]);
 }
@@ -677,11 +677,11 @@ fn the_command_reports_the_replicas() {
     assert_all_readable(&fs);
     let command = fs.commands().into_iter().find(|command| command.name == "lbfs.replicas").unwrap();
     for object in [fs.root(), walk(&fs, "a/f0").unwrap().vnode] {
-        let told = object.control(&CX, command.name, b"").unwrap();
-        let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
-        assert_eq!(told["policy"], "roundrobin");
-        assert_eq!(told["replicas"][1]["name"], "r1");
-        assert!(told["replicas"][1]["latency_us"].as_f64().unwrap() > 0.0);
+        let reply = object.control(&CX, command.name, b"").unwrap();
+        let reply: serde_json::Value = serde_json::from_slice(&reply).unwrap();
+        assert_eq!(reply["policy"], "roundrobin");
+        assert_eq!(reply["replicas"][1]["name"], "r1");
+        assert!(reply["replicas"][1]["latency_us"].as_f64().unwrap() > 0.0);
         assert_eq!(object.control(&CX, command.name, b"x"), Err(Errno::INVAL));
         assert_eq!(object.control(&CX, "lbfs.other", b""), Err(Errno::NOTTY));
     }

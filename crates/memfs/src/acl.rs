@@ -80,9 +80,9 @@ pub(crate) fn inherit(default: Option<&[u8]>, inode: &mut Inode, umask: u32) {
     };
     let mut access = default.to_vec();
     let mut mode = inode.perm & !0o777;
-    let asked = inode.perm;
+    let requested = inode.perm;
     map_classes(&mut access, |shift, perm| {
-        let left = perm & ((asked >> shift) & 7) as u16;
+        let left = perm & ((requested >> shift) & 7) as u16;
         mode |= u32::from(left) << shift;
         left
     });

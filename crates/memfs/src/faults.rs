@@ -16,7 +16,7 @@ pub enum Count {
 }
 
 impl Count {
-    fn takes(self, op: Op) -> bool {
+    fn includes(self, op: Op) -> bool {
         match self {
             Self::All => true,
             Self::Changes => op.changes(),
@@ -153,7 +153,7 @@ impl Faults {
     }
 
     /// Counts an operation and injects the fault. Called at the start of each operation.
-    pub(crate) fn meet(&self, op: Op) -> Result<()> {
+    pub(crate) fn inject(&self, op: Op) -> Result<()> {
         let mut state = self.state();
         if state.crashed {
             return Err(Errno::IO);
@@ -170,7 +170,7 @@ impl Faults {
             (hook.call)();
             state = self.state();
         }
-        let Some(plan) = state.plan.filter(|plan| plan.count.takes(op)) else { return Ok(()) };
+        let Some(plan) = state.plan.filter(|plan| plan.count.includes(op)) else { return Ok(()) };
         state.counted += 1;
         if state.counted < plan.at {
             return Ok(());

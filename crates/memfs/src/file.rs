@@ -29,7 +29,7 @@ impl MemFile {
     }
 
     /// Fails with `EBADF` unless the file is open for writing.
-    fn must_write(&self) -> Result<()> {
+    fn require_writable(&self) -> Result<()> {
         if self.flags.writes() { Ok(()) } else { Err(Errno::BADF) }
     }
 
@@ -49,7 +49,7 @@ impl MemFile {
     /// Writes as much as fits.
     fn put(&self, op: Op, data: &[u8], offset: u64) -> Result<usize> {
         let mut tree = self.vnode.fs.begin_change(op)?;
-        self.must_write()?;
+        self.require_writable()?;
         let now = tree.now();
         let free = self.vnode.fs.free_pages(&tree);
         let inode = tree.get_mut(self.vnode.ino)?;
@@ -66,14 +66,14 @@ impl MemFile {
         let len = len as usize;
         inode.data.write(data.get(..len).unwrap_or(data), offset);
         if len > 0 {
-            wrote(inode, now);
+            data_changed(inode, now);
         }
         Ok(len)
     }
 }
 
 /// Updates the metadata after a change of the data.
-fn wrote(inode: &mut Inode, now: vnode::Time) {
+fn data_changed(inode: &mut Inode, now: vnode::Time) {
     (inode.mtime, inode.ctime) = (now, now);
     inode.xattrs.remove(crate::xattr::CAPABILITY);
 }
@@ -120,7 +120,7 @@ impl OpenFile for MemFile {
 
     fn fallocate(&self, _cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
         let mut tree = self.vnode.fs.begin_change(Op::Fallocate)?;
-        self.must_write()?;
+        self.require_writable()?;
         if len == 0 {
             return Err(Errno::INVAL);
         }
@@ -142,7 +142,7 @@ impl OpenFile for MemFile {
             PUNCH_HOLE if keep_size => inode.data.punch(offset, len),
             _ => return Err(Errno::OPNOTSUPP),
         }
-        wrote(inode, now);
+        data_changed(inode, now);
         Ok(())
     }
 
@@ -159,7 +159,7 @@ impl OpenFile for MemFile {
     }
 
     fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
-        self.must_write()?;
+        self.require_writable()?;
         if self.flags.appends() {
             return Err(Errno::BADF);
         }
@@ -186,7 +186,7 @@ impl OpenFile for MemFile {
 
     fn reflink_from(&self, _cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
         let mut tree = self.vnode.fs.begin_change(Op::Reflink)?;
-        self.must_write()?;
+        self.require_writable()?;
         if !self.vnode.fs.options.reflink {
             return Err(Errno::OPNOTSUPP);
         }
@@ -198,7 +198,7 @@ impl OpenFile for MemFile {
         let now = tree.now();
         let inode = tree.get_mut(self.vnode.ino)?;
         inode.data = data;
-        wrote(inode, now);
+        data_changed(inode, now);
         Ok(())
     }
 }

@@ -44,7 +44,7 @@ impl MemFs {
 
     /// Returns the same tree, including later changes, without faults and limits.
     #[must_use]
-    pub fn calm(&self) -> Arc<Self> {
+    pub fn without_faults(&self) -> Arc<Self> {
         let options = MemOptions { space: u64::MAX, ..self.fs.options };
         Self::over(Arc::clone(&self.fs.tree), options, Faults::new())
     }
@@ -82,7 +82,7 @@ impl MemFs {
     #[must_use]
     pub fn dump(&self) -> Dump {
         // Cannot fail without faults.
-        Dump::of(&*self.calm()).unwrap_or_default()
+        Dump::of(&*self.without_faults()).unwrap_or_default()
     }
 }
 

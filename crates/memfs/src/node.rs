@@ -13,7 +13,7 @@ pub(crate) struct MemVnode {
 }
 
 impl MemVnode {
-    /// Creates a vnode. `ino` must exist.
+    /// Returns a new vnode, which holds a reference to the object. `ino` must exist.
     pub(crate) fn hold(fs: &Arc<Shared>, tree: &mut Tree, ino: u64) -> Self {
         let kind = match tree.inodes.get_mut(&ino) {
             Some(inode) => {

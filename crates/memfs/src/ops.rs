@@ -56,7 +56,7 @@ impl MemVnode {
         self.check_free(&tree, name)?;
         let ino = self.make(&mut tree, cx, kind, mode)?;
         fill(tree.get_mut(ino)?);
-        tree.enter(self.ino, name.as_bytes(), ino)?;
+        tree.add_name(self.ino, name.as_bytes(), ino)?;
         self.entry(&mut tree, ino)
     }
 }
@@ -161,7 +161,7 @@ impl Vnode for MemVnode {
             _ => return Err(Errno::NXIO),
         }
         if flags.writes() || flags.truncates() {
-            self.fs.changing()?;
+            self.fs.require_read_write()?;
         }
         if flags.truncates() {
             let now = tree.now();
@@ -228,7 +228,7 @@ impl Vnode for MemVnode {
             return Err(Errno::NOENT);
         }
         tree.get_mut(target)?.unnamed = false;
-        tree.enter(self.ino, name.as_bytes(), target)?;
+        tree.add_name(self.ino, name.as_bytes(), target)?;
         self.entry(&mut tree, target)
     }
 
@@ -238,7 +238,7 @@ impl Vnode for MemVnode {
         if tree.get(ino)?.kind == Kind::Directory {
             return Err(Errno::ISDIR);
         }
-        tree.leave(self.ino, name.as_bytes())
+        tree.remove_name(self.ino, name.as_bytes())
     }
 
     fn rmdir(&self, _cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
@@ -247,7 +247,7 @@ impl Vnode for MemVnode {
         if !tree.dir(ino)?.dir.is_empty() {
             return Err(Errno::NOTEMPTY);
         }
-        tree.leave(self.ino, name.as_bytes())
+        tree.remove_name(self.ino, name.as_bytes())
     }
 
     fn rename(
@@ -264,7 +264,7 @@ impl Vnode for MemVnode {
         // For two names of one file, both remain.
         if flags.whiteout && tree.dir(self.ino)?.dir.get(name.as_bytes()).is_none() {
             let whiteout = self.make(&mut tree, cx, Kind::CharDevice, 0)?;
-            tree.enter(self.ino, name.as_bytes(), whiteout)?;
+            tree.add_name(self.ino, name.as_bytes(), whiteout)?;
         }
         Ok(())
     }
@@ -295,7 +295,7 @@ impl Vnode for MemVnode {
 
     fn statfs(&self, _cx: &Cx<'_>) -> Result<StatFs> {
         let tree = self.fs.begin(Op::Statfs)?;
-        Ok(self.fs.figures(&tree))
+        Ok(self.fs.stat_fs(&tree))
     }
 
     fn fsync(&self, _cx: &Cx<'_>, _data_only: bool) -> Result<()> {

@@ -70,7 +70,7 @@ impl Tree {
     fn replace(&mut self, from: Place<'_>, to: Place<'_>, (old, new): (u64, u64)) -> Result<()> {
         self.get_mut(from.0)?.dir.take(from.1);
         self.get_mut(to.0)?.dir.put(to.1, old);
-        self.unname(to.0, new)?;
+        self.name_removed(to.0, new)?;
         self.reparent(old, from.0, to.0)?;
         self.renamed(from, to, old)
     }

@@ -75,18 +75,19 @@ impl Shared {
 
     /// Begins an operation that changes nothing.
     pub(crate) fn begin(&self, op: Op) -> Result<MutexGuard<'_, Tree>> {
-        self.faults.meet(op)?;
+        self.faults.inject(op)?;
         Ok(self.tree())
     }
 
     /// Begins an operation that changes something.
     pub(crate) fn begin_change(&self, op: Op) -> Result<MutexGuard<'_, Tree>> {
-        self.faults.meet(op)?;
-        self.changing()?;
+        self.faults.inject(op)?;
+        self.require_read_write()?;
         Ok(self.tree())
     }
 
-    pub(crate) fn changing(&self) -> Result<()> {
+    /// Fails with `EROFS` if the file system is read-only.
+    pub(crate) fn require_read_write(&self) -> Result<()> {
         if self.read_only.load(Ordering::Relaxed) { Err(Errno::ROFS) } else { Ok(()) }
     }
 
@@ -95,7 +96,7 @@ impl Shared {
         (self.space.load(Ordering::Relaxed) / PAGE).saturating_sub(tree.allocated())
     }
 
-    pub(crate) fn figures(&self, tree: &Tree) -> StatFs {
+    pub(crate) fn stat_fs(&self, tree: &Tree) -> StatFs {
         let free = self.free_pages(tree);
         StatFs {
             frsize: PAGE,

@@ -178,7 +178,7 @@ impl Tree {
     }
 
     /// Adds a name, which must be free, to an object.
-    pub(crate) fn enter(&mut self, dir: u64, name: &[u8], ino: u64) -> Result<()> {
+    pub(crate) fn add_name(&mut self, dir: u64, name: &[u8], ino: u64) -> Result<()> {
         let is_dir = self.get(ino)?.kind == Kind::Directory;
         self.get_mut(dir)?.dir.put(name, ino);
         if is_dir {
@@ -194,14 +194,14 @@ impl Tree {
     }
 
     /// Removes a name, and the object if that was its last name and nothing refers to it.
-    pub(crate) fn leave(&mut self, dir: u64, name: &[u8]) -> Result<()> {
+    pub(crate) fn remove_name(&mut self, dir: u64, name: &[u8]) -> Result<()> {
         let ino = self.get_mut(dir)?.dir.take(name).ok_or(Errno::NOENT)?;
-        self.unname(dir, ino)?;
+        self.name_removed(dir, ino)?;
         self.touch_dir(dir)
     }
 
     /// Updates an object after it lost a name in `dir`.
-    pub(crate) fn unname(&mut self, dir: u64, ino: u64) -> Result<()> {
+    pub(crate) fn name_removed(&mut self, dir: u64, ino: u64) -> Result<()> {
         let inode = self.get_mut(ino)?;
         if inode.kind == Kind::Directory {
             inode.nlink = 0;
@@ -210,7 +210,7 @@ impl Tree {
             inode.nlink = inode.nlink.saturating_sub(1);
         }
         self.touch(ino)?;
-        self.reap(ino);
+        self.free_if_unused(ino);
         Ok(())
     }
 
@@ -219,10 +219,10 @@ impl Tree {
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.held = inode.held.saturating_sub(1);
         }
-        self.reap(ino);
+        self.free_if_unused(ino);
     }
 
-    fn reap(&mut self, ino: u64) {
+    fn free_if_unused(&mut self, ino: u64) {
         if self.inodes.get(&ino).is_some_and(|inode| inode.nlink == 0 && inode.held == 0) {
             self.inodes.remove(&ino);
         }

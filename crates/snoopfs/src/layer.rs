@@ -73,7 +73,7 @@ impl Operations for Snoop {
 
     fn before(&self, cx: &Cx<'_>, op: &Op<'_>) -> Result<Verdict> {
         if let Op::Refused { file, mask } = op
-            && concerns(cx, file)
+            && is_watched(cx, file)
         {
             let lacks = access::refused(cx, file.lower(), *mask)?;
             if lacks != 0 {
@@ -89,9 +89,9 @@ impl Operations for Snoop {
     }
 
     fn after(&self, cx: &Cx<'_>, op: &Op<'_>, result: Result<Answer<'_>>) -> Instead {
-        self.paths.learn_from(op, result);
+        self.paths.record_result(op, result);
         if let (Op::Lookup { dir, name }, Ok(Answer::Missing)) = (op, result)
-            && concerns(cx, dir)
+            && is_watched(cx, dir)
             && (self.all_missing || !may_list(cx, dir))
         {
             self.warn(cx, format_args!("no such file"), &self.paths.of_name(dir.id(), name.as_bytes()), false);
@@ -109,7 +109,7 @@ impl Snoop {
 }
 
 /// Whether an access must be watched: by a user other than root and the owner.
-fn concerns(cx: &Cx<'_>, object: &Object<'_>) -> bool {
+fn is_watched(cx: &Cx<'_>, object: &Object<'_>) -> bool {
     // If the owner is unknown, warn.
     cx.uid != 0 && object.attr(&Cx::internal(0, 0)).map_or(true, |attr| attr.uid != cx.uid)
 }
@@ -120,8 +120,8 @@ fn may_list(cx: &Cx<'_>, dir: &Object<'_>) -> bool {
     // The lookup is complete and can't be retried on another thread, so this check must be allowed
     // to block.
     let never = AtomicBool::new(false);
-    let waiting = Cx::new(cx.uid, cx.gid, cx.pid, cx.umask, true, &never);
-    access::refused(&waiting, dir.lower(), access::READ).is_ok_and(|lacks| lacks == 0)
+    let blocking = Cx::new(cx.uid, cx.gid, cx.pid, cx.umask, true, &never);
+    access::refused(&blocking, dir.lower(), access::READ).is_ok_and(|lacks| lacks == 0)
 }
 
 /// Formats the missing permissions as letters of `rwx`.

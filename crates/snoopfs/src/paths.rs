@@ -55,7 +55,7 @@ impl Paths {
     }
 
     /// Records the new position of an object after an operation.
-    pub(crate) fn learn_from(&self, op: &Op<'_>, result: Result<Answer<'_>>) {
+    pub(crate) fn record_result(&self, op: &Op<'_>, result: Result<Answer<'_>>) {
         match (op, result) {
             (
                 Op::Lookup { dir, name }
@@ -65,13 +65,13 @@ impl Paths {
                 | Op::Symlink { dir, name, .. }
                 | Op::Link { dir, name, .. },
                 Ok(Answer::Object(object, _)),
-            ) => self.learn(object.id(), dir.id(), name.as_bytes()),
+            ) => self.record(object.id(), dir.id(), name.as_bytes()),
             (Op::Rename { dir, name, new_dir, new_name, flags }, Ok(_)) => {
                 let server = vnode::Cx::internal(0, 0);
                 let moved = [Some((new_dir, new_name)), flags.exchange.then_some((dir, name))];
                 for (dir, name) in moved.into_iter().flatten() {
                     if let Ok(Some(moved)) = dir.lower().lookup(&server, *name) {
-                        self.learn(moved.vnode.id(), dir.id(), name.as_bytes());
+                        self.record(moved.vnode.id(), dir.id(), name.as_bytes());
                     }
                 }
             }
@@ -79,7 +79,7 @@ impl Paths {
         }
     }
 
-    fn learn(&self, id: u64, dir: u64, name: &[u8]) {
+    fn record(&self, id: u64, dir: u64, name: &[u8]) {
         let mut names = self.names();
         if names.get(id).is_none_or(|(old_dir, old)| *old_dir != dir || **old != *name) {
             names.put(id, (dir, name.into()));
@@ -143,31 +143,31 @@ mod tests {
     #[test]
     fn paths_are_assembled_from_names() {
         let paths = Paths::new(2);
-        paths.learn(10, 2, b"home");
-        paths.learn(11, 10, b"alice");
+        paths.record(10, 2, b"home");
+        paths.record(11, 10, b"alice");
         assert_eq!(paths.of(2), b"/");
         assert_eq!(paths.of(11), b"/home/alice");
         assert_eq!(paths.of_name(2, b"x"), b"/x");
         assert_eq!(paths.of_name(11, b"x"), b"/home/alice/x");
         assert_eq!(paths.of_name(99, b"x"), b"?/x");
-        paths.learn(10, 2, b"users");
+        paths.record(10, 2, b"users");
         assert_eq!(paths.of(11), b"/users/alice");
     }
 
     #[test]
     fn cycles_are_cut() {
         let paths = Paths::new(2);
-        paths.learn(10, 11, b"a");
-        paths.learn(11, 10, b"b");
+        paths.record(10, 11, b"a");
+        paths.record(11, 10, b"b");
         assert!(paths.of(10).starts_with(b"?/"));
     }
 
     #[test]
     fn used_entries_are_kept_and_others_evicted() {
         let paths = Paths::new(2);
-        paths.learn(3, 2, b"used");
+        paths.record(3, 2, b"used");
         for id in 10..10 + 4 * CAPACITY as u64 {
-            paths.learn(id, 3, b"x");
+            paths.record(id, 3, b"x");
             assert_eq!(paths.of(id), b"/used/x");
         }
         assert_eq!(paths.of(10), b"?");

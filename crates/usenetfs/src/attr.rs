@@ -1,10 +1,10 @@
 //! Attributes: the link count of managed directories, and the set-user-id bit.
 
-use crate::managed::{Managed, Spot};
-use crate::node::{Held, UsenetVnode};
+use crate::managed::{Location, Managed};
+use crate::node::{LockedDir, UsenetVnode};
 use crate::record::Record;
 use crate::split::names_in;
-use crate::state::{FLAG, Form};
+use crate::state::{FLAG, Layout};
 use crate::sweep::sweep;
 use std::sync::Arc;
 use vnode::{Attr, Cx, Entry, Kind, Name, OpenFile, Result, SetAttr, Vnode};
@@ -18,42 +18,44 @@ impl UsenetVnode {
         if attr.kind() != Kind::Directory || attr.mode & FLAG == 0 || attr.nlink < 2 {
             return Ok(attr);
         }
-        let known = match &*self.look(cx)? {
-            Form::Managed(managed) => managed.subdirs,
-            Form::Flat | Form::Unknown => return Ok(attr),
+        let known = match &*self.read_layout(cx)? {
+            Layout::Managed(managed) => managed.subdirs,
+            Layout::Flat | Layout::Unknown => return Ok(attr),
         };
         let subdirs = match known {
             Some(subdirs) => subdirs,
-            None => match self.hold(cx)? {
-                Held::Flat(_) => return Ok(attr),
-                Held::Managed(mut managed) => managed.count_subdirs(&self.core.server(cx), &self.lower)?,
+            None => match self.lock_for_change(cx)? {
+                LockedDir::Flat(_) => return Ok(attr),
+                LockedDir::Managed(mut managed) => managed.count_subdirs(&self.core.server(cx), &self.lower)?,
             },
         };
         Ok(Attr { nlink: subdirs.saturating_add(2), ..attr })
     }
 
+    /// Changes attributes. A change of a directory's set-user-id bit makes the directory managed or
+    /// flat, if it is empty.
     pub(crate) fn change_attr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
         if self.lower.kind() != Kind::Directory || (set.mode.is_none() && set.gid.is_none()) {
             return self.shown(cx, self.lower.setattr(cx, set, file)?);
         }
         let server = self.core.server(cx);
-        let mut form = self.state()?.change(&server, &self.lower)?;
+        let mut layout = self.state()?.write_layout(&server, &self.lower)?;
         let managed = set.mode.map(|mode| mode & FLAG != 0);
-        let attr = match (&mut *form, managed) {
-            (Form::Flat, Some(true)) => self.begin(cx, set, &mut form)?,
-            (Form::Managed(managed), Some(false)) => {
+        let attr = match (&mut *layout, managed) {
+            (Layout::Flat, Some(true)) => self.begin(cx, set, &mut layout)?,
+            (Layout::Managed(managed), Some(false)) => {
                 let swept = sweep(&server, &self.lower, Some(managed));
-                *form = Form::Unknown;
+                *layout = Layout::Unknown;
                 let swept = swept?;
                 self.lower.setattr(cx, set, None).inspect_err(|_| swept.undo(&server, &self.lower))?
             }
-            (Form::Managed(managed), _) => {
-                managed.unfit();
+            (Layout::Managed(managed), _) => {
+                managed.reset_inheritance();
                 self.lower.setattr(cx, set, None)?
             }
-            (Form::Flat | Form::Unknown, _) => return self.lower.setattr(cx, set, None),
+            (Layout::Flat | Layout::Unknown, _) => return self.lower.setattr(cx, set, None),
         };
-        drop(form);
+        drop(layout);
         self.shown(cx, attr)
     }
 
@@ -71,7 +73,7 @@ impl UsenetVnode {
     }
 
     /// Makes an empty directory managed.
-    fn begin(&self, cx: &Cx<'_>, set: &SetAttr, form: &mut Form) -> Result<Attr> {
+    fn begin(&self, cx: &Cx<'_>, set: &SetAttr, layout: &mut Layout) -> Result<Attr> {
         let server = self.core.server(cx);
         server.require_blocking()?;
         sweep(&server, &self.lower, None)?;
@@ -82,7 +84,7 @@ impl UsenetVnode {
         }
         match self.lower.setattr(cx, set, None) {
             Ok(attr) => {
-                *form = Form::Managed(Box::new(Managed::new(record)));
+                *layout = Layout::Managed(Box::new(Managed::new(record)));
                 Ok(attr)
             }
             Err(errno) => {
@@ -97,24 +99,24 @@ impl UsenetVnode {
 
 impl Managed {
     /// Marks all buckets for an update of their inherited group and ACL.
-    pub(crate) fn unfit(&mut self) {
+    pub(crate) fn reset_inheritance(&mut self) {
         for bucket in self.buckets.values_mut() {
-            bucket.fits = false;
+            bucket.inherits = false;
         }
     }
 
     fn count_subdirs(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<u32> {
         cx.require_blocking()?;
-        let subdirs_of = |place: &Arc<dyn Vnode>, spot: &Spot| -> Result<usize> {
-            let names = names_in(cx, place, usize::MAX, |name| self.shows(spot, name))?;
+        let subdirs_of = |place: &Arc<dyn Vnode>, location: &Location| -> Result<usize> {
+            let names = names_in(cx, place, usize::MAX, |name| self.shows(location, name))?;
             Ok(names.iter().filter(|(_, kind)| *kind == Kind::Directory).count())
         };
-        let mut subdirs = subdirs_of(dir, &Spot::Flat)?;
+        let mut subdirs = subdirs_of(dir, &Location::Flat)?;
         for name in self.buckets.keys() {
             let bucket = self.bucket(cx, dir, name)?;
             // A link count of 2 means no subdirectories; file systems that don't count return less.
             if bucket.getattr(cx)?.nlink != 2 {
-                subdirs += subdirs_of(&bucket, &Spot::In(name.clone()))?;
+                subdirs += subdirs_of(&bucket, &Location::In(name.clone()))?;
             }
         }
         let subdirs = u32::try_from(subdirs).unwrap_or(u32::MAX);

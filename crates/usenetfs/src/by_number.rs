@@ -39,7 +39,7 @@ fn name_below(cx: &Cx<'_>, dir: &dyn Vnode) -> Result<Option<At>> {
 
 impl UsenetVnode {
     /// Passes the names of the object, as users see them, to `sink`.
-    pub(crate) fn emit_names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
+    pub(crate) fn report_names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
         for At { dir, name } in names_below(cx, &*self.lower)? {
             let name = Name::new(&name)?;
             if let Some(dir) = self.core.directory_of(cx, &self.lower, &dir, name)?
@@ -55,7 +55,7 @@ impl UsenetVnode {
 impl Core {
     /// Wraps a lower object that was found by number. Fails with `ESTALE` for the layer's own
     /// objects.
-    pub(crate) fn raise_found(self: &Arc<Self>, cx: &Cx<'_>, lower: Arc<dyn Vnode>) -> Result<UsenetVnode> {
+    pub(crate) fn wrap_found(self: &Arc<Self>, cx: &Cx<'_>, lower: Arc<dyn Vnode>) -> Result<UsenetVnode> {
         let own = if lower.kind() == Kind::Directory {
             !matches!(self.role(cx, &lower)?, Role::Shown)
         } else {

@@ -6,18 +6,18 @@
 //! whole between the store and the directory.
 
 use crate::control::{Goal, Progress};
-use crate::managed::{Base, Managed, Spot};
+use crate::managed::{Base, Location, Managed};
 use crate::node::UsenetVnode;
 use crate::record::{Phase, RECORD, Record, STORE, is_reserved, remove};
 use crate::scheme::{Scheme, bucket_of_number};
 use crate::split::{move_entry, names_in};
-use crate::state::{FLAG, Form};
+use crate::state::{FLAG, Layout};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Name, Result, SetAttr, Vnode};
 
 /// The state after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
+enum StepResult {
     /// Further steps are necessary.
     More,
     /// The directory is managed.
@@ -31,21 +31,21 @@ impl UsenetVnode {
     pub(crate) fn convert(&self, cx: &Cx<'_>, goal: Goal, budget: usize) -> Result<Progress> {
         let server = self.core.server(cx);
         server.require_blocking()?;
-        let mut form = self.state()?.change(&server, &self.lower)?;
-        if matches!(*form, Form::Flat) {
+        let mut layout = self.state()?.write_layout(&server, &self.lower)?;
+        if matches!(*layout, Layout::Flat) {
             let Goal::Manage(choice) = goal else { return Ok(Progress::default()) };
             let scheme = choice.scheme()?;
             start(&server, &self.lower, scheme)?;
-            *form = Form::Managed(Box::new(Managed::load(&server, &self.lower)?));
+            *layout = Layout::Managed(Box::new(Managed::load(&server, &self.lower)?));
         }
-        let Form::Managed(managed) = &mut *form else { return Err(Errno::IO) };
+        let Layout::Managed(managed) = &mut *layout else { return Err(Errno::IO) };
         let done = managed
             .set_direction(&server, &self.lower, goal)
-            .and_then(|()| managed.work(&server, &self.lower, budget.max(1)));
+            .and_then(|()| managed.run_step(&server, &self.lower, budget.max(1)));
         match done {
-            Ok(Left::Flat) => {
+            Ok(StepResult::Flat) => {
                 let moved = managed.moved;
-                *form = Form::Flat;
+                *layout = Layout::Flat;
                 Ok(Progress { moved, ..Progress::default() })
             }
             Ok(_) => Ok(managed.progress()),
@@ -54,7 +54,7 @@ impl UsenetVnode {
                     tracing::warn!(%errno, "directory {}: the conversion has stopped ({})", self.lower.id(), managed.record.phase.name());
                 }
                 // Reload the state, since the step may be partly done.
-                *form = Form::Unknown;
+                *layout = Layout::Unknown;
                 Err(errno)
             }
         }
@@ -62,9 +62,9 @@ impl UsenetVnode {
 
     /// Returns the progress of a conversion.
     pub(crate) fn progress(&self, cx: &Cx<'_>) -> Result<Progress> {
-        Ok(match &*self.look(cx)? {
-            Form::Managed(managed) => managed.progress(),
-            Form::Flat | Form::Unknown => Progress::default(),
+        Ok(match &*self.read_layout(cx)? {
+            Layout::Managed(managed) => managed.progress(),
+            Layout::Flat | Layout::Unknown => Progress::default(),
         })
     }
 }
@@ -99,14 +99,14 @@ impl Managed {
             (Goal::Unmanage, Phase::Stable | Phase::Filling) => Phase::Emptying,
             (_, phase) => phase,
         };
-        let spreads = |phase| !matches!(phase, Phase::Lowering | Phase::Emptying);
-        if spreads(next) != spreads(self.record.phase) {
+        let fills_buckets = |phase| !matches!(phase, Phase::Lowering | Phase::Emptying);
+        if fills_buckets(next) != fills_buckets(self.record.phase) {
             self.moved = 0;
         }
-        self.enter(cx, dir, next)
+        self.enter_phase(cx, dir, next)
     }
 
-    fn enter(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, phase: Phase) -> Result<()> {
+    fn enter_phase(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, phase: Phase) -> Result<()> {
         if phase != self.record.phase {
             let record = Record { phase, ..self.record };
             record.write(cx, dir)?;
@@ -116,9 +116,10 @@ impl Managed {
         Ok(())
     }
 
-    fn work(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, budget: usize) -> Result<Left> {
+    /// Moves up to `budget` entries or buckets, as the phase requires.
+    fn run_step(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, budget: usize) -> Result<StepResult> {
         match self.record.phase {
-            Phase::Stable => Ok(Left::Managed),
+            Phase::Stable => Ok(StepResult::Managed),
             Phase::Filling => self.fill(cx, dir, budget),
             Phase::Raising => self.raise(cx, dir, budget),
             Phase::Lowering => self.lower(cx, dir, budget),
@@ -126,13 +127,13 @@ impl Managed {
         }
     }
 
-    fn fill(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, budget: usize) -> Result<Left> {
+    fn fill(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, budget: usize) -> Result<StepResult> {
         let is_digits = self.record.scheme == Scheme::Digits;
         let belongs_in_bucket = |name: &[u8]| !is_reserved(name) && (!is_digits || bucket_of_number(name).is_some());
         let names = names_in(cx, dir, budget, belongs_in_bucket)?;
         for (name, _) in &names {
             cx.check()?;
-            let Some(Spot::In(bucket)) = self.spots(name).into_iter().next() else { return Err(Errno::IO) };
+            let Some(Location::In(bucket)) = self.locations(name).into_iter().next() else { return Err(Errno::IO) };
             let place = self.make_bucket(cx, dir, &bucket)?;
             move_entry(cx, dir, &place, Name::new(name)?)?;
             self.moved += 1;
@@ -140,9 +141,9 @@ impl Managed {
             self.count_in_bucket(cx, dir, &bucket)?;
         }
         match (names.is_empty(), is_digits) {
-            (false, _) => Ok(Left::More),
-            (true, true) => self.enter(cx, dir, Phase::Raising).map(|()| Left::More),
-            (true, false) => self.enter(cx, dir, Phase::Stable).map(|()| Left::Managed),
+            (false, _) => Ok(StepResult::More),
+            (true, true) => self.enter_phase(cx, dir, Phase::Raising).map(|()| StepResult::More),
+            (true, false) => self.enter_phase(cx, dir, Phase::Stable).map(|()| StepResult::Managed),
         }
     }
 
@@ -161,22 +162,22 @@ impl Managed {
         if entries > limit && name.len() < crate::scheme::MAX_HASH_DIGITS { self.split(cx, dir, name) } else { Ok(()) }
     }
 
-    fn raise(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, budget: usize) -> Result<Left> {
+    fn raise(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, budget: usize) -> Result<StepResult> {
         if self.move_buckets(cx, dir, (Base::Store, Base::Directory), budget)? {
-            return Ok(Left::More);
+            return Ok(StepResult::More);
         }
         drop_store(cx, dir)?;
         // A managed directory without a record has the digits scheme.
         remove(cx, dir, RECORD)?;
         self.record = Record::NONE;
-        Ok(Left::Managed)
+        Ok(StepResult::Managed)
     }
 
-    fn lower(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, budget: usize) -> Result<Left> {
+    fn lower(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, budget: usize) -> Result<StepResult> {
         if !self.move_buckets(cx, dir, (Base::Directory, Base::Store), budget)? {
-            self.enter(cx, dir, Phase::Emptying)?;
+            self.enter_phase(cx, dir, Phase::Emptying)?;
         }
-        Ok(Left::More)
+        Ok(StepResult::More)
     }
 
     /// Moves whole buckets. Returns false if none is left.
@@ -208,7 +209,7 @@ impl Managed {
         Ok(true)
     }
 
-    fn empty(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, budget: usize) -> Result<Left> {
+    fn empty(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, budget: usize) -> Result<StepResult> {
         let mut left = budget;
         while let Some(name) = self.buckets.keys().next_back().cloned() {
             let bucket = self.bucket(cx, dir, &name)?;
@@ -220,7 +221,7 @@ impl Managed {
             }
             left -= names.len();
             if left == 0 {
-                return Ok(Left::More);
+                return Ok(StepResult::More);
             }
             self.drop_bucket(cx, dir, &name)?;
         }
@@ -231,7 +232,7 @@ impl Managed {
         if let Err(errno) = remove(cx, dir, RECORD) {
             tracing::warn!(%errno, "directory {}: can't remove its hidden record", dir.id());
         }
-        Ok(Left::Flat)
+        Ok(StepResult::Flat)
     }
 }
 

@@ -74,6 +74,6 @@ impl Layer for UsenetFs {
         if Arc::ptr_eq(&lower, &self.lower.root()) {
             return Ok(self.root());
         }
-        Ok(Arc::new(self.root.core.raise_found(cx, lower)?))
+        Ok(Arc::new(self.root.core.wrap_found(cx, lower)?))
     }
 }

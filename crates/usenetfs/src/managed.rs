@@ -32,18 +32,18 @@ pub(crate) struct Bucket {
     /// Number of its entries, once it has been counted.
     pub(crate) entries: Option<u32>,
     /// Whether new entries inherit the same group and default ACL as in the directory.
-    pub(crate) fits: bool,
+    pub(crate) inherits: bool,
 }
 
 impl Bucket {
     pub(crate) fn at(base: Base) -> Self {
-        Self { base, vnode: OnceLock::new(), entries: None, fits: false }
+        Self { base, vnode: OnceLock::new(), entries: None, inherits: false }
     }
 }
 
 /// A possible location of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Spot {
+pub(crate) enum Location {
     /// In the directory itself.
     Flat,
     /// In this bucket, which may not exist yet.
@@ -51,7 +51,7 @@ pub(crate) enum Spot {
 }
 
 /// An entry with its location and the lower directory that contains it.
-pub(crate) type Found = (Spot, Arc<dyn Vnode>, Entry);
+pub(crate) type Found = (Location, Arc<dyn Vnode>, Entry);
 
 /// The in-memory state of a managed directory.
 #[derive(Debug)]
@@ -127,32 +127,32 @@ impl Managed {
     }
 
     /// Returns the possible locations of a name. The first is for new entries.
-    pub(crate) fn spots(&self, name: &[u8]) -> Vec<Spot> {
-        let mut spots = match self.record.scheme {
+    pub(crate) fn locations(&self, name: &[u8]) -> Vec<Location> {
+        let mut locations = match self.record.scheme {
             Scheme::Digits => match bucket_of_number(name) {
-                Some(bucket) => vec![Spot::In(bucket.to_vec())],
-                None => return vec![Spot::Flat],
+                Some(bucket) => vec![Location::In(bucket.to_vec())],
+                None => return vec![Location::Flat],
             },
-            Scheme::Hash { key, .. } => self.hash_spots(&hash_digits(&key, name)),
+            Scheme::Hash { key, .. } => self.hash_locations(&hash_digits(&key, name)),
         };
         match self.record.phase {
-            Phase::Filling => spots.push(Spot::Flat),
-            Phase::Emptying => spots.insert(0, Spot::Flat),
+            Phase::Filling => locations.push(Location::Flat),
+            Phase::Emptying => locations.insert(0, Location::Flat),
             Phase::Stable | Phase::Raising | Phase::Lowering => {}
         }
-        spots
+        locations
     }
 
     /// Returns the possible buckets of a hash. New entries belong in the deepest bucket; buckets
     /// above it may not be fully split yet.
-    pub(crate) fn hash_spots(&self, digits: &[u8]) -> Vec<Spot> {
+    pub(crate) fn hash_locations(&self, digits: &[u8]) -> Vec<Location> {
         let prefix = |len: usize| digits.get(..len).unwrap_or(digits);
         let mut len = 1;
         while len < MAX_HASH_DIGITS && self.is_divided(prefix(len)) {
             len += 1;
         }
         let above = (1..len).rev().map(prefix).filter(|name| self.buckets.contains_key(*name));
-        core::iter::once(prefix(len)).chain(above).map(|name| Spot::In(name.to_vec())).collect()
+        core::iter::once(prefix(len)).chain(above).map(|name| Location::In(name.to_vec())).collect()
     }
 
     /// Whether there are buckets below this one.
@@ -162,11 +162,16 @@ impl Managed {
     }
 
     /// Returns the lower directory of a location, or `None` if it does not exist.
-    pub(crate) fn directory(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, spot: &Spot) -> Result<Option<Arc<dyn Vnode>>> {
-        match spot {
-            Spot::Flat => Ok(Some(Arc::clone(dir))),
-            Spot::In(name) if self.buckets.contains_key(name) => self.bucket(cx, dir, name).map(Some),
-            Spot::In(_) => Ok(None),
+    pub(crate) fn directory(
+        &self,
+        cx: &Cx<'_>,
+        dir: &Arc<dyn Vnode>,
+        location: &Location,
+    ) -> Result<Option<Arc<dyn Vnode>>> {
+        match location {
+            Location::Flat => Ok(Some(Arc::clone(dir))),
+            Location::In(name) if self.buckets.contains_key(name) => self.bucket(cx, dir, name).map(Some),
+            Location::In(_) => Ok(None),
         }
     }
 
@@ -197,7 +202,7 @@ impl Managed {
     pub(crate) fn make_base(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, base: Base) -> Result<Arc<dyn Vnode>> {
         match base {
             Base::Directory => Ok(Arc::clone(dir)),
-            Base::Store => made(cx, dir, STORE),
+            Base::Store => make_own_dir(cx, dir, STORE),
         }
     }
 
@@ -207,7 +212,7 @@ impl Managed {
             return self.bucket(cx, dir, name);
         }
         let base = self.bases().first().copied().ok_or(Errno::IO)?;
-        let vnode = made(cx, &self.make_base(cx, dir, base)?, name)?;
+        let vnode = make_own_dir(cx, &self.make_base(cx, dir, base)?, name)?;
         let bucket = Bucket { entries: Some(0), ..Bucket::at(base) };
         let _ = bucket.vnode.set(Arc::clone(&vnode));
         self.buckets.insert(name.to_vec(), bucket);
@@ -216,23 +221,23 @@ impl Managed {
 
     /// Looks up an entry in its possible locations.
     pub(crate) fn find(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>) -> Result<Option<Found>> {
-        for spot in self.spots(name.as_bytes()) {
-            if let Some(place) = self.directory(cx, dir, &spot)?
+        for location in self.locations(name.as_bytes()) {
+            if let Some(place) = self.directory(cx, dir, &location)?
                 && let Some(entry) = place.lookup(cx, name)?
             {
-                return Ok(Some((spot, place, entry)));
+                return Ok(Some((location, place, entry)));
             }
         }
         Ok(None)
     }
 
-    /// Whether users see an entry of the lower directory at `spot`.
-    pub(crate) fn shows(&self, spot: &Spot, name: &[u8]) -> bool {
-        !is_reserved(name) && self.spots(name).contains(spot)
+    /// Whether users see an entry of the lower directory at `location`.
+    pub(crate) fn shows(&self, location: &Location, name: &[u8]) -> bool {
+        !is_reserved(name) && self.locations(name).contains(location)
     }
 
     /// Updates the counters after a user has added or removed an entry.
-    pub(crate) fn count(&mut self, spot: &Spot, kind: Kind, change: Change) {
+    pub(crate) fn count(&mut self, location: &Location, kind: Kind, change: Change) {
         let by = |count: u32| match change {
             Change::Added => count.saturating_add(1),
             Change::Removed => count.saturating_sub(1),
@@ -241,7 +246,7 @@ impl Managed {
         if kind == Kind::Directory {
             self.subdirs = self.subdirs.map(by);
         }
-        if let Spot::In(name) = spot {
+        if let Location::In(name) = location {
             if let Some(bucket) = self.buckets.get_mut(name) {
                 bucket.entries = bucket.entries.map(by);
             }
@@ -258,7 +263,7 @@ pub(crate) enum Change {
 }
 
 /// Returns one of the layer's own directories; creates it if necessary.
-fn made(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Arc<dyn Vnode>> {
+fn make_own_dir(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Arc<dyn Vnode>> {
     let name = Name::new(name)?;
     match dir.mkdir(cx, name, PRIVATE) {
         Err(Errno::EXIST) => {}

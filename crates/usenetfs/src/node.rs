@@ -1,6 +1,6 @@
 use crate::core::Core;
-use crate::managed::{Change, Found, Managed, Spot};
-use crate::state::{DirState, Form, Guard};
+use crate::managed::{Change, Found, Location, Managed};
+use crate::state::{DirState, Guard, Layout};
 use parking_lot::MutexGuard;
 use std::sync::{Arc, OnceLock};
 use vnode::{Cx, Entry, Errno, Kind, Name, Result, Vnode};
@@ -14,23 +14,24 @@ pub(crate) struct UsenetVnode {
     state: OnceLock<Arc<DirState>>,
 }
 
-/// A directory that is locked for a change. A managed directory is locked exclusively.
-pub(crate) enum Held<'a> {
+/// A directory that is locked for a change: a managed one exclusively, a flat one shared, since the
+/// layer below locks its entries.
+pub(crate) enum LockedDir<'a> {
     Flat(Guard<'a>),
     Managed(parking_lot::MappedRwLockWriteGuard<'a, Managed>),
 }
 
-impl Held<'_> {
+impl LockedDir<'_> {
     pub(crate) fn find(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>) -> Result<Option<Found>> {
         match self {
-            Self::Flat(_) => Ok(dir.lookup(cx, name)?.map(|entry| (Spot::Flat, Arc::clone(dir), entry))),
+            Self::Flat(_) => Ok(dir.lookup(cx, name)?.map(|entry| (Location::Flat, Arc::clone(dir), entry))),
             Self::Managed(managed) => managed.find(cx, dir, name),
         }
     }
 
-    pub(crate) fn count(&mut self, spot: &Spot, kind: Kind, change: Change) {
+    pub(crate) fn count(&mut self, location: &Location, kind: Kind, change: Change) {
         if let Self::Managed(managed) = self {
-            managed.count(spot, kind, change);
+            managed.count(location, kind, change);
         }
     }
 }
@@ -47,14 +48,14 @@ impl UsenetVnode {
     }
 
     /// Wraps an entry that the layer below returned.
-    pub(crate) fn raise(&self, cx: &Cx<'_>, entry: Entry) -> Result<Entry> {
+    pub(crate) fn wrap(&self, cx: &Cx<'_>, entry: Entry) -> Result<Entry> {
         let vnode = Self::over(&self.core, entry.vnode);
         let attr = vnode.shown(cx, entry.attr)?;
         Ok(Entry { vnode: Arc::new(vnode), attr })
     }
 
     /// Wraps a newly created entry. The operation must not fail any more.
-    pub(crate) fn raise_new(&self, cx: &Cx<'_>, entry: Entry) -> Entry {
+    pub(crate) fn wrap_new(&self, cx: &Cx<'_>, entry: Entry) -> Entry {
         let vnode = Self::over(&self.core, entry.vnode);
         let mut blocking = *cx;
         blocking.may_block = true;
@@ -70,24 +71,24 @@ impl UsenetVnode {
     }
 
     /// Locks the directory for reading and returns its layout.
-    pub(crate) fn look(&self, cx: &Cx<'_>) -> Result<Guard<'_>> {
-        self.state()?.look(&self.core.server(cx), &self.lower)
+    pub(crate) fn read_layout(&self, cx: &Cx<'_>) -> Result<Guard<'_>> {
+        self.state()?.read_layout(&self.core.server(cx), &self.lower)
     }
 
     /// Locks the directory for a change.
-    pub(crate) fn hold(&self, cx: &Cx<'_>) -> Result<Held<'_>> {
-        let guard = self.look(cx)?;
-        if matches!(*guard, Form::Flat) {
-            return Ok(Held::Flat(guard));
+    pub(crate) fn lock_for_change(&self, cx: &Cx<'_>) -> Result<LockedDir<'_>> {
+        let guard = self.read_layout(cx)?;
+        if matches!(*guard, Layout::Flat) {
+            return Ok(LockedDir::Flat(guard));
         }
         drop(guard);
-        let guard = self.state()?.change(&self.core.server(cx), &self.lower)?;
-        match parking_lot::RwLockWriteGuard::try_map(guard, |form| match form {
-            Form::Managed(managed) => Some(&mut **managed),
-            Form::Flat | Form::Unknown => None,
+        let guard = self.state()?.write_layout(&self.core.server(cx), &self.lower)?;
+        match parking_lot::RwLockWriteGuard::try_map(guard, |layout| match layout {
+            Layout::Managed(managed) => Some(&mut **managed),
+            Layout::Flat | Layout::Unknown => None,
         }) {
-            Ok(managed) => Ok(Held::Managed(managed)),
-            Err(guard) => Ok(Held::Flat(parking_lot::RwLockWriteGuard::downgrade(guard))),
+            Ok(managed) => Ok(LockedDir::Managed(managed)),
+            Err(guard) => Ok(LockedDir::Flat(parking_lot::RwLockWriteGuard::downgrade(guard))),
         }
     }
 

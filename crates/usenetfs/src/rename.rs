@@ -1,12 +1,13 @@
 //! Rename: within a directory, between directories, and over an existing entry.
 
-use crate::managed::{Change, Found, Spot};
-use crate::node::{Held, UsenetVnode};
+use crate::managed::{Change, Found, Location};
+use crate::node::{LockedDir, UsenetVnode};
 use crate::record::is_reserved;
 use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Name, RenameFlags, Result, Vnode};
 
 impl UsenetVnode {
+    /// Renames or exchanges entries, which may move them between buckets.
     pub(crate) fn move_to(
         &self,
         cx: &Cx<'_>,
@@ -25,9 +26,10 @@ impl UsenetVnode {
             return Err(Errno::INVAL);
         }
         let _multi_dir = self.multi_dir();
-        let mut from = self.hold(cx)?;
+        let mut from = self.lock_for_change(cx)?;
         // With `multi_dir` held, directories can be locked in any order.
-        let mut to = if Arc::ptr_eq(self.state()?, new_dir.state()?) { None } else { Some(new_dir.hold(cx)?) };
+        let mut to =
+            if Arc::ptr_eq(self.state()?, new_dir.state()?) { None } else { Some(new_dir.lock_for_change(cx)?) };
         let source = from.find(cx, &self.lower, name)?.ok_or(Errno::NOENT)?;
         let target = to.as_ref().unwrap_or(&from).find(cx, &new_dir.lower, new_name)?;
         match &target {
@@ -35,8 +37,8 @@ impl UsenetVnode {
             Some(_) if flags.no_replace => return Err(Errno::EXIST),
             _ => {}
         }
-        let (new_spot, new_place) = match &target {
-            Some((spot, place, _)) => (spot.clone(), Arc::clone(place)),
+        let (new_location, new_place) = match &target {
+            Some((location, place, _)) => (location.clone(), Arc::clone(place)),
             None => new_dir.new_place(cx, to.as_mut().unwrap_or(&mut from), new_name)?,
         };
         let rename = || source.1.rename(cx, name, &new_place, new_name, flags);
@@ -58,22 +60,23 @@ impl UsenetVnode {
         }
         let to = to.as_mut().unwrap_or(&mut from);
         if let Some(kind) = new_kind {
-            to.count(&new_spot, kind, Change::Removed);
+            to.count(&new_location, kind, Change::Removed);
         }
-        to.count(&new_spot, old_kind, Change::Added);
+        to.count(&new_location, old_kind, Change::Added);
         self.touch(cx, &source.0);
-        new_dir.touch(cx, &new_spot);
-        if let Held::Managed(managed) = to {
-            new_dir.split_if_large(cx, managed, &new_spot);
+        new_dir.touch(cx, &new_location);
+        if let LockedDir::Managed(managed) = to {
+            new_dir.split_if_large(cx, managed, &new_location);
         }
         Ok(())
     }
 
-    fn new_place(&self, cx: &Cx<'_>, held: &mut Held<'_>, name: Name<'_>) -> Result<(Spot, Arc<dyn Vnode>)> {
-        let Held::Managed(managed) = held else { return Ok((Spot::Flat, Arc::clone(&self.lower))) };
-        let spot = managed.spot_for_new(cx, &self.lower, name)?;
-        let place = self.place_for_new(cx, managed, &spot)?;
-        Ok((spot, place))
+    /// Returns the location for the new name, and its lower directory.
+    fn new_place(&self, cx: &Cx<'_>, held: &mut LockedDir<'_>, name: Name<'_>) -> Result<(Location, Arc<dyn Vnode>)> {
+        let LockedDir::Managed(managed) = held else { return Ok((Location::Flat, Arc::clone(&self.lower))) };
+        let location = managed.location_for_new(cx, &self.lower, name)?;
+        let place = self.place_for_new(cx, managed, &location)?;
+        Ok((location, place))
     }
 
     /// Whether a directory replaces another one, which must be swept first. The parents of the

@@ -1,7 +1,7 @@
 //! Splitting of large buckets in the hash scheme, and inheritance of the directory's group and
 //! default ACL in buckets.
 
-use crate::managed::{Managed, Spot};
+use crate::managed::{Location, Managed};
 use crate::node::UsenetVnode;
 use crate::scheme::{MAX_HASH_DIGITS, Scheme, hash_digits};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ impl UsenetVnode {
     /// Prepares a bucket for a new entry. `cx` is the server's.
     pub(crate) fn prepare(&self, cx: &Cx<'_>, managed: &mut Managed, name: &[u8]) -> Result<()> {
         let Some(bucket) = managed.buckets.get(name) else { return Ok(()) };
-        let (fits, entries) = (bucket.fits, bucket.entries);
+        let (inherits, entries) = (bucket.inherits, bucket.entries);
         if let Scheme::Hash { limit, .. } = managed.record.scheme {
             let entries = match entries {
                 Some(entries) => entries,
@@ -31,17 +31,17 @@ impl UsenetVnode {
                 bucket.entries = Some(entries);
             }
         }
-        if !fits {
-            self.fit(cx, &managed.bucket(cx, &self.lower, name)?)?;
+        if !inherits {
+            self.copy_inheritance(cx, &managed.bucket(cx, &self.lower, name)?)?;
             if let Some(bucket) = managed.buckets.get_mut(name) {
-                bucket.fits = true;
+                bucket.inherits = true;
             }
         }
         Ok(())
     }
 
     /// Copies the directory's inheritable group and default ACL to a bucket.
-    fn fit(&self, cx: &Cx<'_>, bucket: &Arc<dyn Vnode>) -> Result<()> {
+    fn copy_inheritance(&self, cx: &Cx<'_>, bucket: &Arc<dyn Vnode>) -> Result<()> {
         let (above, own) = (self.lower.getattr(cx)?, bucket.getattr(cx)?);
         let group = (above.mode & SETGID != 0 && above.gid != own.gid).then_some(above.gid);
         let mode = (own.perm() & !SETGID) | (above.mode & SETGID);
@@ -58,8 +58,8 @@ impl UsenetVnode {
 
     /// Splits a bucket that is too large after an entry was added. On failure the bucket remains,
     /// and the next entry retries.
-    pub(crate) fn split_if_large(&self, cx: &Cx<'_>, managed: &mut Managed, spot: &Spot) {
-        let (Scheme::Hash { limit, .. }, Spot::In(name)) = (managed.record.scheme, spot) else { return };
+    pub(crate) fn split_if_large(&self, cx: &Cx<'_>, managed: &mut Managed, location: &Location) {
+        let (Scheme::Hash { limit, .. }, Location::In(name)) = (managed.record.scheme, location) else { return };
         let is_large = managed.buckets.get(name).and_then(|bucket| bucket.entries).is_some_and(|n| n > limit);
         // An existing bucket above this one is left from a split that failed.
         let begun =

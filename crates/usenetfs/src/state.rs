@@ -10,7 +10,7 @@ pub(crate) const FLAG: u32 = 0o4000;
 
 /// Layout of a directory.
 #[derive(Debug)]
-pub(crate) enum Form {
+pub(crate) enum Layout {
     /// Not loaded.
     Unknown,
     /// Its entries are in the directory itself.
@@ -20,13 +20,13 @@ pub(crate) enum Form {
 }
 
 /// A read lock on a directory's layout.
-pub(crate) type Guard<'a> = RwLockReadGuard<'a, Form>;
+pub(crate) type Guard<'a> = RwLockReadGuard<'a, Layout>;
 
 /// The state of a directory in use.
 #[derive(Debug)]
 pub(crate) struct DirState {
     id: u64,
-    form: RwLock<Form>,
+    layout: RwLock<Layout>,
     table: Weak<Table>,
 }
 
@@ -42,7 +42,7 @@ impl States {
         if let Some(state) = table.get(&id).and_then(Weak::upgrade) {
             return state;
         }
-        let state = Arc::new(DirState { id, form: RwLock::new(Form::Unknown), table: Arc::downgrade(&self.0) });
+        let state = Arc::new(DirState { id, layout: RwLock::new(Layout::Unknown), table: Arc::downgrade(&self.0) });
         table.insert(id, Arc::downgrade(&state));
         state
     }
@@ -66,28 +66,28 @@ impl Drop for DirState {
 
 impl DirState {
     /// Returns the layout, for reading; loads it if necessary. `cx` is the server's.
-    pub(crate) fn look(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Guard<'_>> {
-        let guard = self.form.read();
-        if !matches!(*guard, Form::Unknown) {
+    pub(crate) fn read_layout(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Guard<'_>> {
+        let guard = self.layout.read();
+        if !matches!(*guard, Layout::Unknown) {
             return Ok(guard);
         }
         drop(guard);
-        self.change(cx, dir).map(RwLockWriteGuard::downgrade)
+        self.write_layout(cx, dir).map(RwLockWriteGuard::downgrade)
     }
 
     /// Returns the layout, for writing; loads it if necessary.
-    pub(crate) fn change(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<RwLockWriteGuard<'_, Form>> {
-        let mut guard = self.form.write();
-        if matches!(*guard, Form::Unknown) {
+    pub(crate) fn write_layout(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<RwLockWriteGuard<'_, Layout>> {
+        let mut guard = self.layout.write();
+        if matches!(*guard, Layout::Unknown) {
             *guard = load(cx, dir)?;
         }
         Ok(guard)
     }
 }
 
-fn load(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Form> {
+fn load(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Layout> {
     if dir.getattr(cx)?.mode & FLAG == 0 {
-        return Ok(Form::Flat);
+        return Ok(Layout::Flat);
     }
-    Managed::load(cx, dir).map(|managed| Form::Managed(Box::new(managed)))
+    Managed::load(cx, dir).map(|managed| Layout::Managed(Box::new(managed)))
 }

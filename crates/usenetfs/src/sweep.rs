@@ -5,7 +5,7 @@ use crate::managed::{Base, Change, Managed};
 use crate::node::UsenetVnode;
 use crate::record::{NEW_RECORD, RECORD, Record, STORE, is_reserved, remove};
 use crate::split::names_in;
-use crate::state::Form;
+use crate::state::Layout;
 use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Name, Result, Vnode};
 
@@ -58,7 +58,7 @@ pub(crate) fn sweep(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, managed: Option<&Managed>
     }
     for (base, buckets) in &bases {
         for bucket in buckets {
-            must_be_empty(cx, base, bucket)?;
+            require_empty(cx, base, bucket)?;
         }
     }
     for (base, buckets) in &bases {
@@ -75,26 +75,27 @@ pub(crate) fn sweep(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, managed: Option<&Managed>
     Ok(Swept { record })
 }
 
-fn must_be_empty(cx: &Cx<'_>, base: &Arc<dyn Vnode>, bucket: &[u8]) -> Result<()> {
+fn require_empty(cx: &Cx<'_>, base: &Arc<dyn Vnode>, bucket: &[u8]) -> Result<()> {
     let entry = base.lookup(cx, Name::new(bucket)?)?.ok_or(Errno::NOTEMPTY)?;
     let is_dir = entry.vnode.kind() == Kind::Directory;
     if is_dir && names_in(cx, &entry.vnode, 1, |_| true)?.is_empty() { Ok(()) } else { Err(Errno::NOTEMPTY) }
 }
 
 impl UsenetVnode {
+    /// Removes a directory in which users see no entry.
     pub(crate) fn remove_dir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
         if is_reserved(name.as_bytes()) {
             return Err(Errno::NOENT);
         }
         let _multi_dir = self.multi_dir();
-        let mut held = self.hold(cx)?;
-        let (spot, place, entry) = held.find(cx, &self.lower, name)?.ok_or(Errno::NOENT)?;
+        let mut held = self.lock_for_change(cx)?;
+        let (location, place, entry) = held.find(cx, &self.lower, name)?.ok_or(Errno::NOENT)?;
         if entry.vnode.kind() != Kind::Directory {
             return place.rmdir(cx, name);
         }
         self.remove_swept(cx, &entry.vnode, || place.rmdir(cx, name))?;
-        held.count(&spot, Kind::Directory, Change::Removed);
-        self.touch(cx, &spot);
+        held.count(&location, Kind::Directory, Change::Removed);
+        self.touch(cx, &location);
         Ok(())
     }
 
@@ -108,10 +109,10 @@ impl UsenetVnode {
     ) -> Result<()> {
         let server = self.core.server(cx);
         let state = self.core.states.get(dir.id());
-        let mut form = state.change(&server, dir)?;
-        let swept = match &*form {
-            Form::Managed(managed) => sweep(&server, dir, Some(managed)),
-            Form::Flat | Form::Unknown => sweep(&server, dir, None),
+        let mut layout = state.write_layout(&server, dir)?;
+        let swept = match &*layout {
+            Layout::Managed(managed) => sweep(&server, dir, Some(managed)),
+            Layout::Flat | Layout::Unknown => sweep(&server, dir, None),
         };
         let done = match swept {
             // Let the layer below return the error, since others may take precedence.
@@ -121,9 +122,9 @@ impl UsenetVnode {
         };
         if done.is_ok() {
             self.core.states.forget(dir.id());
-            *form = Form::Flat;
-        } else if matches!(*form, Form::Managed(_)) && done != Err(Errno::NOTEMPTY) {
-            *form = Form::Unknown;
+            *layout = Layout::Flat;
+        } else if matches!(*layout, Layout::Managed(_)) && done != Err(Errno::NOTEMPTY) {
+            *layout = Layout::Unknown;
         }
         done
     }

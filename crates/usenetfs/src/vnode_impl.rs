@@ -1,7 +1,7 @@
-use crate::managed::{Base, Managed, Spot};
-use crate::node::{Held, UsenetVnode};
+use crate::managed::{Base, Location, Managed};
+use crate::node::{LockedDir, UsenetVnode};
 use crate::split::DEFAULT_ACL;
-use crate::state::Form;
+use crate::state::Layout;
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{
@@ -17,7 +17,7 @@ impl Vnode for UsenetVnode {
     forward!(lower: id, generation, kind, readlink, listing_stamp, open, refused, statfs, ioctl, getxattr);
 
     fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
-        self.emit_names(cx, sink)
+        self.report_names(cx, sink)
     }
 
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
@@ -38,33 +38,33 @@ impl Vnode for UsenetVnode {
 
     fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
         let (entry, file) = self.make(cx, name, |dir| dir.create(cx, name, mode, flags))?;
-        Ok((self.raise_new(cx, entry), file))
+        Ok((self.wrap_new(cx, entry), file))
     }
 
     fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
         let (entry, file) = self.lower.tmpfile(cx, mode, flags)?;
-        Ok((self.raise_new(cx, entry), file))
+        Ok((self.wrap_new(cx, entry), file))
     }
 
     fn mknod(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
         let entry = self.make(cx, name, |dir| dir.mknod(cx, name, mode, rdev))?;
-        Ok(self.raise_new(cx, entry))
+        Ok(self.wrap_new(cx, entry))
     }
 
     fn mkdir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
         let entry = self.make(cx, name, |dir| self.make_dir(cx, dir, name, mode))?;
-        Ok(self.raise_new(cx, entry))
+        Ok(self.wrap_new(cx, entry))
     }
 
     fn symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
         let entry = self.make(cx, name, |dir| dir.symlink(cx, name, target))?;
-        Ok(self.raise_new(cx, entry))
+        Ok(self.wrap_new(cx, entry))
     }
 
     fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
         let target = &self.same_layer(target)?.lower;
         let entry = self.make(cx, name, |dir| dir.link(cx, name, target))?;
-        Ok(self.raise_new(cx, entry))
+        Ok(self.wrap_new(cx, entry))
     }
 
     fn unlink(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
@@ -106,9 +106,9 @@ impl Vnode for UsenetVnode {
         if self.kind() != Kind::Directory {
             return self.lower.fsync(cx, data_only);
         }
-        match self.hold(cx)? {
-            Held::Flat(_flat) => {}
-            Held::Managed(mut managed) => managed.fsync(cx, &self.lower, data_only)?,
+        match self.lock_for_change(cx)? {
+            LockedDir::Flat(_flat) => {}
+            LockedDir::Managed(mut managed) => managed.fsync(cx, &self.lower, data_only)?,
         }
         self.lower.fsync(cx, data_only)
     }
@@ -120,9 +120,9 @@ impl UsenetVnode {
         if self.kind() != Kind::Directory || name != DEFAULT_ACL {
             return change();
         }
-        let mut form = self.state()?.change(&self.core.server(cx), &self.lower)?;
-        if let Form::Managed(managed) = &mut *form {
-            managed.unfit();
+        let mut layout = self.state()?.write_layout(&self.core.server(cx), &self.lower)?;
+        if let Layout::Managed(managed) = &mut *layout {
+            managed.reset_inheritance();
         }
         change()
     }
@@ -132,7 +132,7 @@ impl Managed {
     /// Syncs the changed buckets, too.
     fn fsync(&mut self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, data_only: bool) -> Result<()> {
         while let Some(name) = self.dirty.first().cloned() {
-            if let Some(bucket) = self.directory(cx, dir, &Spot::In(name.clone()))? {
+            if let Some(bucket) = self.directory(cx, dir, &Location::In(name.clone()))? {
                 bucket.fsync(cx, data_only)?;
             }
             self.dirty.remove(&name);

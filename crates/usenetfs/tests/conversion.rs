@@ -65,9 +65,9 @@ fn view(root: &Arc<dyn Vnode>) -> Result<BTreeMap<Vec<u8>, (u64, Kind)>, Errno> 
 }
 
 fn step(root: &Arc<dyn Vnode>, goal: Goal, budget: usize) -> Result<bool, Errno> {
-    let told = root.control(&CX, CONVERT.name, goal.text(budget).as_bytes())?;
-    let (told, state) = (String::from_utf8(told).unwrap(), state(root));
-    assert_eq!(is_done(&told), is_done(&state), "{told} {state}");
+    let reply = root.control(&CX, CONVERT.name, goal.text(budget).as_bytes())?;
+    let (reply, state) = (String::from_utf8(reply).unwrap(), state(root));
+    assert_eq!(is_done(&reply), is_done(&state), "{reply} {state}");
     Ok(is_done(&state))
 }
 
@@ -83,7 +83,7 @@ fn convert(root: &Arc<dyn Vnode>, goal: Goal, budget: usize) -> u32 {
     let mut steps = 1;
     while !step(root, goal, budget).unwrap() {
         steps += 1;
-        assert!(steps < 1000, "{goal:?} goes on and on: {}", state(root));
+        assert!(steps < 1000, "{goal:?} does not end: {}", state(root));
     }
     steps
 }
@@ -157,12 +157,12 @@ fn after_a_crash_at_any_change_every_entry_is_seen_once() {
             let root = over(&below);
             assert_eq!(view(&root).unwrap(), seen, "{goal:?}, killed at change {k}: {}", state(&root));
             // The conversion can be reversed, too.
-            let turned = below.fork(&Faults::new());
-            let turned_root = over(&turned);
+            let reversed = below.fork(&Faults::new());
+            let reversed_root = over(&reversed);
             if let Goal::Manage(_) = goal {
-                convert(&turned_root, Goal::Unmanage, 5);
-                assert_eq!(view(&turned_root).unwrap(), seen);
-                assert!(state(&turned_root).contains("\"flat\""));
+                convert(&reversed_root, Goal::Unmanage, 5);
+                assert_eq!(view(&reversed_root).unwrap(), seen);
+                assert!(state(&reversed_root).contains("\"flat\""));
             }
             convert(&root, goal, 5);
             assert_eq!(view(&root).unwrap(), seen, "{goal:?}, killed at change {k}, and ended");
@@ -204,8 +204,8 @@ fn an_error_at_any_step_loses_nothing() {
 
 /// Like [`step`], but without a query that could fail.
 fn step_quietly(root: &Arc<dyn Vnode>, goal: Goal) -> Result<bool, Errno> {
-    let told = root.control(&CX, CONVERT.name, goal.text(4).as_bytes())?;
-    Ok(is_done(&String::from_utf8(told).unwrap()))
+    let reply = root.control(&CX, CONVERT.name, goal.text(4).as_bytes())?;
+    Ok(is_done(&String::from_utf8(reply).unwrap()))
 }
 
 #[test]

@@ -17,7 +17,7 @@ const PLAIN: RenameFlags = RenameFlags { no_replace: false, exchange: false, whi
 const EXCHANGE: RenameFlags = RenameFlags { exchange: true, ..PLAIN };
 
 /// Upper bound for the number of lower operations of a change.
-const MOST: u64 = 1000;
+const MAX_OPERATIONS: u64 = 1000;
 
 fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).unwrap()
@@ -186,11 +186,11 @@ type View = BTreeMap<String, (u64, Kind)>;
 
 fn view(root: &Arc<dyn Vnode>) -> View {
     let mut view = View::new();
-    look(root, "", &mut view);
+    add_to_view(root, "", &mut view);
     view
 }
 
-fn look(dir: &Arc<dyn Vnode>, path: &str, view: &mut View) {
+fn add_to_view(dir: &Arc<dyn Vnode>, path: &str, view: &mut View) {
     let mut listed = Vec::new();
     dir.readdir(&CX, 0, &mut |e| {
         listed.push((String::from_utf8(e.name.as_bytes().to_vec()).unwrap(), e.ino, e.kind));
@@ -204,7 +204,7 @@ fn look(dir: &Arc<dyn Vnode>, path: &str, view: &mut View) {
         assert_eq!((found.id(), found.kind()), (ino, kind), "{path}");
         if kind == Kind::Directory {
             subdirs += 1;
-            look(&found, &format!("{path}/"), view);
+            add_to_view(&found, &format!("{path}/"), view);
         }
         assert!(view.insert(path, (ino, kind)).is_none(), "{at} is listed twice");
     }
@@ -264,7 +264,7 @@ impl Case {
 
     /// `run` returns whether the k-th operation existed.
     fn at_every_step(&self, run: impl Fn(&Self, u64) -> bool) {
-        let end = (1..MOST).find(|&k| !run(self, k));
+        let end = (1..MAX_OPERATIONS).find(|&k| !run(self, k));
         assert!(end.is_some(), "{:?} {:?} takes too many operations", self.op, self.wanted);
     }
 

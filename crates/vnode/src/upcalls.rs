@@ -50,13 +50,13 @@ pub trait Upcalls: Send + Sync + fmt::Debug {
     /// Returns the vnodes with open files that currently use passthrough.
     fn passthrough(&self) -> Vec<u64>;
 
-    /// Waits until all earlier notifications have been processed, at most for `patience`. Returns
+    /// Waits until all earlier notifications have been processed, for at most `timeout`. Returns
     /// false on timeout.
     ///
     /// Never call it from an operation on a vnode or an open file: the kernel may hold a lock
     /// during that operation that the notification needs, so this call could only time out.
     /// Commands ([`crate::Vnode::control`]) and a layer's own threads may call it.
-    fn settle(&self, patience: Duration) -> bool;
+    fn settle(&self, timeout: Duration) -> bool;
 }
 
 /// The callback of [`Upcalls::stop_passthrough`].
@@ -87,7 +87,7 @@ impl Upcalls for Unattached {
         Vec::new()
     }
 
-    fn settle(&self, _patience: Duration) -> bool {
+    fn settle(&self, _timeout: Duration) -> bool {
         true
     }
 }

@@ -19,7 +19,7 @@ pub const CX: Cx<'static> = Cx::internal(0, 0);
 pub enum Behaviour {
     /// Calls succeed.
     #[default]
-    Well,
+    Healthy,
     /// Calls fail.
     Fails(Errno),
     /// Calls block until the behaviour changes.
@@ -73,21 +73,21 @@ impl Gate {
 
 /// A layer behind a gate.
 #[derive(Debug)]
-pub struct Shaky {
+pub struct Gated {
     pub lower: Arc<dyn Layer>,
     pub gate: Arc<Gate>,
     pub may_hang: bool,
 }
 
 #[derive(Debug)]
-struct ShakyVnode(Arc<dyn Vnode>, Arc<Gate>);
+struct GatedVnode(Arc<dyn Vnode>, Arc<Gate>);
 
 #[derive(Debug)]
-struct ShakyFile(Arc<dyn OpenFile>, Arc<Gate>);
+struct GatedFile(Arc<dyn OpenFile>, Arc<Gate>);
 
-impl Layer for Shaky {
+impl Layer for Gated {
     fn root(&self) -> Arc<dyn Vnode> {
-        Arc::new(ShakyVnode(self.lower.root(), Arc::clone(&self.gate)))
+        Arc::new(GatedVnode(self.lower.root(), Arc::clone(&self.gate)))
     }
     fn properties(&self) -> Properties {
         Properties { read_only: true, may_hang: self.may_hang, needs_flush: false, ..self.lower.properties() }
@@ -95,7 +95,7 @@ impl Layer for Shaky {
     fn attach(&self, _upcalls: Arc<dyn Upcalls>) {}
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
         self.gate.pass()?;
-        Ok(Arc::new(ShakyVnode(self.lower.vnode(cx, number)?, Arc::clone(&self.gate))))
+        Ok(Arc::new(GatedVnode(self.lower.vnode(cx, number)?, Arc::clone(&self.gate))))
     }
     fn commands(&self) -> Vec<Command> {
         Vec::new()
@@ -105,7 +105,7 @@ impl Layer for Shaky {
     }
 }
 
-impl Vnode for ShakyVnode {
+impl Vnode for GatedVnode {
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -125,7 +125,7 @@ impl Vnode for ShakyVnode {
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
         self.1.pass()?;
         self.1.looked_up(cx);
-        let wrap = |e: Entry| Entry { vnode: Arc::new(ShakyVnode(e.vnode, Arc::clone(&self.1))), attr: e.attr };
+        let wrap = |e: Entry| Entry { vnode: Arc::new(GatedVnode(e.vnode, Arc::clone(&self.1))), attr: e.attr };
         Ok(self.0.lookup(cx, name)?.map(wrap))
     }
     fn generation(&self) -> u32 {
@@ -134,7 +134,7 @@ impl Vnode for ShakyVnode {
     fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
         self.1.pass()?;
         self.0.names(cx, &mut |dir, name| {
-            let dir: Arc<dyn Vnode> = Arc::new(ShakyVnode(Arc::clone(dir), Arc::clone(&self.1)));
+            let dir: Arc<dyn Vnode> = Arc::new(GatedVnode(Arc::clone(dir), Arc::clone(&self.1)));
             sink(&dir, name)
         })
     }
@@ -156,7 +156,7 @@ impl Vnode for ShakyVnode {
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         self.1.pass()?;
         self.1.opened.fetch_add(1, Ordering::SeqCst);
-        Ok(Arc::new(ShakyFile(self.0.open(cx, flags)?, Arc::clone(&self.1))))
+        Ok(Arc::new(GatedFile(self.0.open(cx, flags)?, Arc::clone(&self.1))))
     }
     fn create(&self, _: &Cx<'_>, _: Name<'_>, _: u32, _: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
         panic!("a replica is changed")
@@ -216,7 +216,7 @@ impl Vnode for ShakyVnode {
     }
 }
 
-impl OpenFile for ShakyFile {
+impl OpenFile for GatedFile {
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -258,7 +258,7 @@ impl OpenFile for ShakyFile {
     }
 }
 
-impl Drop for ShakyFile {
+impl Drop for GatedFile {
     fn drop(&mut self) {
         // Closing a file on a network file system may hang, too.
         let _ = self.1.pass();
@@ -297,8 +297,9 @@ impl Replicas {
             let open = move || {
                 gate.pass()?;
                 openings.fetch_add(1, Ordering::SeqCst);
-                let shaky: Arc<dyn Layer> = Arc::new(Shaky { lower: tree.calm(), gate: Arc::clone(&gate), may_hang });
-                Ok(shaky)
+                let gated: Arc<dyn Layer> =
+                    Arc::new(Gated { lower: tree.without_faults(), gate: Arc::clone(&gate), may_hang });
+                Ok(gated)
             };
             Source { name: format!("r{i}"), open: Box::new(open) }
         };
@@ -338,10 +339,10 @@ pub fn name(bytes: &str) -> Name<'_> {
 }
 
 /// Waits until a condition is true.
-pub fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let patience = Instant::now() + Duration::from_secs(20);
-    while !so() {
-        assert!(Instant::now() < patience, "in vain: {what}");
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

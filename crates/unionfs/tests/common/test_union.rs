@@ -147,7 +147,7 @@ impl TestUnion {
         let numbers: BTreeSet<u64> = seen.0.values().map(|object| object.ino).collect();
         for (at, (access, branch)) in self.branches.iter().enumerate() {
             if *access == Access::Rw {
-                let content = view(&*branch.calm(), Walk::Branch).map_err(|e| format!("branch {at}: {e}"))?;
+                let content = view(&*branch.without_faults(), Walk::Branch).map_err(|e| format!("branch {at}: {e}"))?;
                 check_content(&content, &numbers).map_err(|e| format!("branch {at}: {e}"))?;
             }
         }
@@ -156,7 +156,10 @@ impl TestUnion {
 
     /// Returns a view of each branch, for failure messages.
     pub fn dump(&self) -> Vec<View> {
-        self.branches.iter().map(|(_, branch)| view(&*branch.calm(), Walk::Branch).unwrap_or_default()).collect()
+        self.branches
+            .iter()
+            .map(|(_, branch)| view(&*branch.without_faults(), Walk::Branch).unwrap_or_default())
+            .collect()
     }
 }
 

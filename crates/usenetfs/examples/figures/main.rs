@@ -23,7 +23,7 @@ use vnode::{Cx, Layer, Name, SetAttr, Vnode};
 const EACH: u64 = 1000;
 /// Time limit for one size, including the time to fill the directory. Larger sizes are then
 /// skipped.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 const FORMS: [(&str, Option<SchemeChoice>); 3] = [
     ("flat", None),
     ("digits", Some(SchemeChoice { hash: false, limit: None })),
@@ -67,7 +67,7 @@ fn measure(label: &str, dir: &Path, (form, wanted): &(&str, Option<SchemeChoice>
             (0..EACH).for_each(|_| remove(&group, &mut oldest));
         });
         series.points.push((size, [look_ups, changes]));
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > TIME_LIMIT {
             break;
         }
         size *= 2;
