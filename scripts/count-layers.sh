@@ -40,7 +40,7 @@ row() {
 rows() {
 	local layer
 	row rot13 'names' crates/layers/src/rot13.rs
-	row casefold 'names, several of which mean one entry' crates/layers/src/casefold.rs
+	row casefold 'names, several of which refer to one entry' crates/layers/src/casefold.rs
 	row worldread 'attributes' crates/layers/src/worldread.rs
 	row xor 'data' crates/layers/src/xor.rs
 	row zstd 'data of another size' crates/layers/src/zstd.rs

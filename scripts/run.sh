@@ -81,8 +81,8 @@ cleanup() {
 	exit "$status"
 }
 
-# mount(8) looks for helpers in /sbin only. Provides ours there, visible in this namespace only.
-offer_helpers() {
+# Provides the mount helpers in /sbin, where mount(8) looks for them, in this namespace only.
+provide_helpers() {
 	sbin=$(realpath /sbin)
 	mkdir "$dir/sbin"
 	mount --bind "$sbin" "$dir/sbin"
@@ -92,7 +92,7 @@ offer_helpers() {
 	for name in mount.unionfs mount.fuse.unionfs; do ln -sfn "$bin/strata" "$sbin/$name"; done
 }
 
-switch_ring_on() {
+enable_uring() {
 	[[ -w $uring ]] || return 0
 	local now
 	now=$(<"$uring")
@@ -138,7 +138,7 @@ demonstrate() {
 	trap 'exit 130' INT
 	trap 'exit 143' TERM
 	mkdir "$dir/image" "$dir/changes" "$dir/union"
-	offer_helpers
+	provide_helpers
 	proxy_settings
 
 	step "A read-only image"
@@ -150,7 +150,7 @@ demonstrate() {
 	note "Writes to it fail with \"Read-only file system\": no package can be installed."
 
 	step "A union makes it writable"
-	switch_ring_on
+	enable_uring
 	shown mount -t tmpfs -o mode=755 changes "$dir/changes"
 	shown mount -t unionfs -o "dirs=$dir/changes=rw:$dir/image=ro" none "$dir/union"
 	note "Two branches: the left one (empty, in memory) receives all changes; the right one is the image."

@@ -76,7 +76,7 @@ fn a_copy_of_a_branch_is_valid(transport: Transport) {
     }
 }
 
-/// A container image layer, with whiteouts of files and directories, and opaque markers.
+/// A container image layer, with whiteouts of files and directories, and opaque marks.
 const LAYER: &str = r#"
 mkdir -p "$1"/etc "$1"/usr/share "$1"/opaque && cd "$1"
 : > .wh.gone; : > .wh.tree; : > etc/.wh.conf; : > opaque/.wh..wh..opq

@@ -17,11 +17,11 @@ use vnode::{Errno, Kind, Layer, OpenFlags, RenameFlags, SetAttr, Vnode};
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns a branch in memory with the given files.
-fn disk(files: &[(&str, &[u8])]) -> Arc<MemFs> {
-    disk_with(&Faults::new(), files)
+fn branch_layer(files: &[(&str, &[u8])]) -> Arc<MemFs> {
+    branch_layer_with(&Faults::new(), files)
 }
 
-fn disk_with(faults: &Faults, files: &[(&str, &[u8])]) -> Arc<MemFs> {
+fn branch_layer_with(faults: &Faults, files: &[(&str, &[u8])]) -> Arc<MemFs> {
     let disk = MemFs::with(MemOptions::default(), faults);
     for (path, bytes) in files {
         let mut dir = disk.root();
@@ -66,7 +66,7 @@ fn read(file: &dyn vnode::OpenFile) -> Vec<u8> {
 
 #[test]
 fn an_open_file_stays_usable_after_its_branch_is_removed() {
-    let (left, right) = (disk(&[("f", b"left")]), disk(&[("f", b"right"), ("g", b"g")]));
+    let (left, right) = (branch_layer(&[("f", b"left")]), branch_layer(&[("f", b"right"), ("g", b"g")]));
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite), branch(&right, "/r", Mode::ReadWrite)]);
     let vnode = find(&*union, "f").unwrap();
     let reader = vnode.open(&CX, OpenFlags::RDONLY).unwrap();
@@ -95,7 +95,7 @@ fn an_open_file_stays_usable_after_its_branch_is_removed() {
 
 #[test]
 fn a_removed_branch_is_released_with_its_last_open_file() {
-    let (left, right) = (disk(&[("d/f", b"left")]), disk(&[("d/g", b"right")]));
+    let (left, right) = (branch_layer(&[("d/f", b"left")]), branch_layer(&[("d/g", b"right")]));
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite), branch(&right, "/r", Mode::ReadOnly)]);
     let dir = find(&*union, "d").unwrap();
     let file = find(&*union, "d/g").unwrap();
@@ -111,7 +111,7 @@ fn a_removed_branch_is_released_with_its_last_open_file() {
 
 #[test]
 fn an_open_writer_continues_on_the_copy_when_its_branch_becomes_read_only() {
-    let (new, left) = (disk(&[]), disk(&[("d/f", b"before")]));
+    let (new, left) = (branch_layer(&[]), branch_layer(&[("d/f", b"before")]));
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite)]);
     let vnode = find(&*union, "d/f").unwrap();
     let (reader, writer) = (vnode.open(&CX, OpenFlags::RDONLY).unwrap(), vnode.open(&CX, OpenFlags::WRONLY).unwrap());
@@ -128,7 +128,7 @@ fn an_open_writer_continues_on_the_copy_when_its_branch_becomes_read_only() {
 
 #[test]
 fn an_open_file_covered_by_a_new_branch_keeps_its_content() {
-    let (new, left) = (disk(&[("f", b"new")]), disk(&[("f", b"old")]));
+    let (new, left) = (branch_layer(&[("f", b"new")]), branch_layer(&[("f", b"old")]));
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite)]);
     let old = find(&*union, "f").unwrap();
     let file = old.open(&CX, OpenFlags::RDWR).unwrap();
@@ -148,8 +148,8 @@ fn an_open_file_covered_by_a_new_branch_keeps_its_content() {
 
 #[test]
 fn directories_in_use_keep_their_inode_numbers() {
-    let (left, right) = (disk(&[("d/l", b""), ("only/l", b"")]), disk(&[("d/r", b"")]));
-    let more = disk(&[("d/m", b""), ("only/m", b"")]);
+    let (left, right) = (branch_layer(&[("d/l", b""), ("only/l", b"")]), branch_layer(&[("d/r", b"")]));
+    let more = branch_layer(&[("d/m", b""), ("only/m", b"")]);
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite), branch(&right, "/r", Mode::ReadOnly)]);
     let (dir, only) = (find(&*union, "d").unwrap(), find(&*union, "only").unwrap());
     let (one, two) = (dir.id(), only.id());
@@ -189,7 +189,7 @@ fn directories_in_use_keep_their_inode_numbers() {
 
 #[test]
 fn a_directory_without_a_remaining_branch_is_stale() {
-    let (left, right) = (disk(&[]), disk(&[("d/sub/f", b"")]));
+    let (left, right) = (branch_layer(&[]), branch_layer(&[("d/sub/f", b"")]));
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite), branch(&right, "/r", Mode::ReadOnly)]);
     let (dir, sub) = (find(&*union, "d").unwrap(), find(&*union, "d/sub").unwrap());
     union.change_branches(vec![BranchChange::Remove("/r".into())], TIMEOUT).unwrap();
@@ -205,18 +205,18 @@ fn a_directory_without_a_remaining_branch_is_stale() {
 
 #[test]
 fn negative_lookups_are_revalidated_after_a_branch_change() {
-    let (left, right) = (disk(&[("d/x", b"")]), disk(&[("d/y", b"")]));
+    let (left, right) = (branch_layer(&[("d/x", b"")]), branch_layer(&[("d/y", b"")]));
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite), branch(&right, "/r", Mode::ReadOnly)]);
     let dir = find(&*union, "d").unwrap();
     assert!(dir.lookup(&CX, name("new")).unwrap().is_none());
-    let layer = disk(&[("d/new", b"there")]);
+    let layer = branch_layer(&[("d/new", b"there")]);
     union.change_branches(vec![insert(1, branch(&layer, "/m", Mode::ReadOnly))], TIMEOUT).unwrap();
     assert_eq!(dir.create(&CX, name("new"), 0o644, OpenFlags::RDWR).map(drop), Err(Errno::EXIST));
 }
 
 #[test]
 fn hard_links_and_inode_numbers_survive_a_new_leftmost_branch() {
-    let (new, left, right) = (disk(&[]), disk(&[]), disk(&[("d/one", b"1")]));
+    let (new, left, right) = (branch_layer(&[]), branch_layer(&[]), branch_layer(&[("d/one", b"1")]));
     let below = right.root().lookup(&CX, name("d")).unwrap().unwrap().vnode;
     let file = below.lookup(&CX, name("one")).unwrap().unwrap().vnode;
     below.link(&CX, name("two"), &file).unwrap();
@@ -253,7 +253,7 @@ fn hard_links_and_inode_numbers_survive_a_new_leftmost_branch() {
 
 #[test]
 fn invalid_branch_changes_are_refused_without_effect() {
-    let (left, right, new) = (disk(&[]), disk(&[]), disk(&[]));
+    let (left, right, new) = (branch_layer(&[]), branch_layer(&[]), branch_layer(&[]));
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite), branch(&right, "/r", Mode::ReadOnly)]);
     let remove = |path: &str| BranchChange::Remove(path.into());
     let refused = |changes| union.change_branches(changes, TIMEOUT).unwrap_err();
@@ -278,7 +278,7 @@ fn invalid_branch_changes_are_refused_without_effect() {
 #[test]
 fn a_branch_change_fails_with_busy_after_its_timeout() {
     let faults = Faults::new();
-    let (left, new) = (disk_with(&faults, &[("f", b"")]), disk(&[]));
+    let (left, new) = (branch_layer_with(&faults, &[("f", b"")]), branch_layer(&[]));
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite)]);
     let (changing, layer) = (Arc::downgrade(&union), branch(&new, "/n", Mode::ReadWrite));
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -296,8 +296,8 @@ fn a_branch_change_fails_with_busy_after_its_timeout() {
 fn a_long_copy_up_yields_to_a_branch_change() {
     let faults = Faults::new();
     let big = vec![7; 13 << 20];
-    let right = disk_with(&faults, &[("big", &big)]);
-    let (new, left) = (disk_with(&faults, &[]), disk_with(&faults, &[]));
+    let right = branch_layer_with(&faults, &[("big", &big)]);
+    let (new, left) = (branch_layer_with(&faults, &[]), branch_layer_with(&faults, &[]));
     let mut yielded = false;
     for at in 1..100 {
         let (new, left, right) = (new.fork(&faults), left.fork(&faults), right.fork(&faults));
@@ -368,7 +368,7 @@ fn renames_that_copy_a_file_return_ebusy_while_the_kernel_writes_to_its_backing_
 
 #[test]
 fn a_read_only_union_can_become_writable_and_read_only_again() {
-    let (new, left) = (disk(&[]), disk(&[("d/f", b"old")]));
+    let (new, left) = (branch_layer(&[]), branch_layer(&[("d/f", b"old")]));
     let union = union(vec![branch(&left, "/l", Mode::ReadOnly)]);
     let file = find(&*union, "d/f").unwrap();
     let number = file.id();

@@ -138,7 +138,7 @@ enum SetChange {
     InsertUsed,
     /// Insert a read-only branch as the second.
     InsertReadOnly,
-    /// Append a read-only branch at the permitted.
+    /// Append a read-only branch at the right end.
     Append,
     /// Remove the rightmost branch.
     RemoveRightmost,
@@ -597,7 +597,7 @@ fn empty_branch(path: &str, mode: Mode) -> TestBranch {
 }
 
 /// Returns a change that does not alter the view: a new read-write branch at the left, an empty
-/// branch inserted or removed, or another mode of a branch to the permitted.
+/// branch inserted or removed, or another mode of a branch at the right end.
 fn invisible_change(branches: &mut BranchSet, round: usize) -> Vec<BranchChange> {
     let set = |branch: &mut TestBranch, mode: Mode| {
         branch.mode = mode;

@@ -58,7 +58,7 @@ impl TestUnion {
 }
 
 #[test]
-fn whiteouts_and_opaque_markers_are_created_and_removed() {
+fn whiteouts_and_opaque_marks_are_created_and_removed() {
     let test = TestUnion::two_branches();
     let union = test.union(Options::default());
     at(&*union, "d").unlink(&CX, name("f")).unwrap();
@@ -288,7 +288,7 @@ fn foreign_objects_at_reserved_names_are_moved_aside() {
         let aside: Vec<String> =
             list(test.branch(0), "").into_iter().filter(|name| name.starts_with(".wh..wh.aside")).collect();
         if own == ".wh..wh.moved" {
-            assert_eq!(aside, [""; 0], "only the existence of the marker matters");
+            assert_eq!(aside, [""; 0], "only the existence of the mark matters");
         } else {
             assert_eq!(aside, [".wh..wh.aside0"], "{own} {kind:?}");
             assert_eq!(at(test.branch(0), ".wh..wh.aside0").kind(), kind);

@@ -69,7 +69,7 @@ fn only_read_only_redirects_of_root_or_the_server_are_trusted() {
     ] {
         let test = TestUnion::new();
         let upper = test.upper();
-        // The marker that the first rename of a directory creates.
+        // The mark that the first rename of a directory creates.
         write(upper, ".wh..wh.moved", b"");
         mkdir(upper, "z");
         write(upper, "z/.wh..wh.redirect", b"strata-redirect 1\n/private/pub\n");

@@ -1,4 +1,4 @@
-//! `whiteouts=write`: unpacking an image layer, with its whiteouts and opaque markers, through the
+//! `whiteouts=write`: unpacking an image layer, with its whiteouts and opaque marks, through the
 //! union.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -102,7 +102,7 @@ fn creating_a_whiteout_hides_the_name_and_removes_the_upper_object() {
 }
 
 #[test]
-fn an_opaque_marker_hides_the_entries_of_lower_branches() {
+fn an_opaque_mark_hides_the_entries_of_lower_branches() {
     let mark = |dir: &str| format!("{dir}/.wh..wh..opq");
     for (dir, left) in [("low", vec![]), ("both", vec!["own"]), ("own", vec!["x"]), ("", vec!["both", "g", "own"])] {
         let test = TestUnion::new();
@@ -135,7 +135,7 @@ fn an_opaque_marker_hides_the_entries_of_lower_branches() {
 }
 
 #[test]
-fn removing_a_marker_makes_hidden_entries_visible_again() {
+fn removing_a_mark_makes_hidden_entries_visible_again() {
     let test = TestUnion::new();
     let union = test.union();
     let links = at(&*union, "").getattr(&CX).unwrap().nlink;
@@ -164,7 +164,7 @@ fn whiteouts_change_link_counts() {
 }
 
 #[test]
-fn only_root_and_the_server_create_markers_and_no_caller_creates_internal_files() {
+fn only_root_and_the_server_create_marks_and_no_caller_creates_internal_files() {
     let test = TestUnion::new();
     let union = test.union();
     let root = union.root();

@@ -202,7 +202,7 @@ impl BranchBuilder {
         self
     }
 
-    /// Adds a whiteout or an opaque marker.
+    /// Adds a whiteout or an opaque mark.
     pub fn mark(mut self, path: &str) -> Self {
         let path = self.path(path);
         self.ops.push(Op::Create { path, mode: 0o444 });

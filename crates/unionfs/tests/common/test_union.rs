@@ -141,7 +141,7 @@ impl TestUnion {
         Ok(())
     }
 
-    /// Checks that the writable branches hold no leftover internal files, as must be so after a
+    /// Checks that the writable branches hold no leftover internal files, which is required after a
     /// mount.
     pub fn check_leftovers(&self, seen: &View) -> Result<(), String> {
         let numbers: BTreeSet<u64> = seen.0.values().map(|object| object.ino).collect();

@@ -272,7 +272,7 @@ pub fn object(entry: &Entry) -> Result<Object, String> {
 
 fn read_all(vnode: &Arc<dyn Vnode>, attr: &Attr) -> Result<Vec<u8>, String> {
     let file = vnode.open(&internal_cx(), OpenFlags::RDONLY).map_err(|e| format!("open: {e}"))?;
-    // Ask for one byte beyond the end, in two reads.
+    // Request one byte beyond the end, in two reads.
     let mut bytes = vec![0xee; attr.size as usize + 1];
     let half = bytes.len() / 2;
     let mut got = file.read(&internal_cx(), &mut bytes[..half], 0).map_err(|e| format!("read: {e}"))?;
