@@ -200,8 +200,8 @@ fn stamps(op: &Op<'_>, stack: &[Lower]) -> Result<Vec<Stamp>> {
 }
 
 impl UnionVnode {
-    /// Returns a value that changes with each change of an entry in any part. Users see the times
-    /// of the leftmost part only, so these do not suffice.
+    /// Returns a value that changes with each change of an entry in a part other than the leftmost.
+    /// Changes in the leftmost part are visible in the directory's times, which users see.
     pub(crate) fn parts_stamp(&self, cx: &Cx<'_>) -> u64 {
         let generation = self.core.branches.generation();
         let stack = if self.is_valid_in(generation) { self.stack() } else { self.run_read(cx, |_| self.stack()) };
