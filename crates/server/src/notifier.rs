@@ -191,7 +191,11 @@ impl NotificationQueue {
 
     fn serve(&self) {
         while let Some((notification, done)) = self.next() {
-            let Some(session) = self.session() else { return };
+            let Some(session) = self.session() else {
+                // The queued notifications will never be sent: release the threads that wait.
+                self.close();
+                continue;
+            };
             self.send(&session.notifier(), &notification);
             if let Some(done) = done {
                 // The waiter may have timed out.
@@ -344,6 +348,23 @@ mod tests {
         notifier.close();
         notifier.enqueue(Notification::Attributes(7));
         assert!(notifier.queue().notifications.is_empty() && notifier.settle(Duration::ZERO));
+    }
+
+    #[test]
+    fn the_end_of_the_session_releases_all_waiters() {
+        let notifier = NotificationQueue::new(Arc::new(Nodes::new(MemFs::new().root())));
+        let begun = Instant::now();
+        let (done, sent) = sync_channel(1);
+        let queued = [(Notification::pages(7), None), (Notification::Attributes(8), Some(done))];
+        notifier.queue().notifications.extend(queued);
+        std::thread::scope(|scope| {
+            let settled = scope.spawn(|| notifier.settle(Duration::from_secs(60)));
+            notifier.serve();
+            assert!(settled.join().unwrap() && notifier.settle(Duration::from_secs(60)));
+        });
+        assert_eq!(sent.recv_timeout(Duration::from_secs(60)), Err(RecvTimeoutError::Disconnected));
+        notifier.wait_for_pages(7, begun + Duration::from_secs(60));
+        assert!(begun.elapsed() < Duration::from_secs(60));
     }
 
     #[test]
