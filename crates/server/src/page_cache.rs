@@ -53,7 +53,7 @@ impl Stamp {
 /// What a file's [`FileState::stamp`] describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
-    /// The data in the page cache.
+    /// The data in the page cache or, if that is stale, the latest known state of the file.
     Known,
     /// The file before the changes through the mount that are in progress. None has completed.
     Begun,
@@ -114,7 +114,11 @@ impl FileState {
 
     /// Records an out-of-band change, and returns whether the pages have to be dropped.
     fn check_stale(&mut self, attr: &Attr) -> bool {
-        self.stale |= self.is_stale_at(attr);
+        if self.is_stale_at(attr) {
+            // Pages read after the stale ones are dropped hold this state or a later one.
+            self.stamp = Stamp::of(attr);
+            self.stale = true;
+        }
         self.stale
     }
 
@@ -156,6 +160,13 @@ impl FileState {
         tracing::debug!(node, "out-of-band change of a file: dropping its pages");
         self.dropped_while_open = written;
         notifier.enqueue(Notification::pages(node))
+    }
+
+    /// Records the release of the last open file for writing. Returns whether stale pages have to
+    /// be dropped now.
+    fn last_writer_closed(&mut self) -> bool {
+        self.dropped_while_open = false;
+        std::mem::take(&mut self.stale)
     }
 
     /// Records the start of a change through the mount.
@@ -299,11 +310,12 @@ impl PageCache {
             return;
         }
         let mut shard = self.shard(node);
-        if let Some(known) = shard.get_mut(&node) {
-            known.dropped_while_open = false;
-            if std::mem::take(&mut known.stale) {
-                known.drop_pages(node, false, notifier);
-            }
+        if let Some(known) = shard.get_mut(&node)
+            && known.last_writer_closed()
+            && !known.drop_pages(node, false, notifier)
+        {
+            // The reply to the next open drops them.
+            known.trust = Trust::Lost;
         }
     }
 }
@@ -383,6 +395,18 @@ mod tests {
         test.pages.last_writer_closed(7, &test.notifier);
         assert!(!test.pages.is_out_of_band(7, &attr(5, 5, 10)));
         assert_eq!(test.opened(Some(attr(5, 5, 10)), false), PageState::Valid);
+    }
+
+    #[test]
+    fn pages_dropped_at_the_last_writers_close_are_not_dropped_again() {
+        let mut file = FileState::of(&attr(1, 1, 10));
+        file.begin();
+        file.end(Some(&attr(2, 2, 10)));
+        assert!(file.check_stale(&attr(3, 3, 10)));
+        assert!(!file.is_valid_at(&attr(3, 3, 10)), "not dropped yet");
+        assert!(file.last_writer_closed());
+        assert!(file.is_valid_at(&attr(3, 3, 10)) && !file.last_writer_closed());
+        assert!(file.check_stale(&attr(4, 4, 10)), "changed again");
     }
 
     #[test]
