@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use vnode::{
-    Attr, Backing, Call, Cx, Entry, Errno, Kind, Layer, MAY_BLOCK, Name, OpenFile, OpenFlags, Properties, SeekFrom,
-    SetAttr, Vnode, XattrFlags,
+    Attr, Backing, Call, Cx, Entry, Errno, Kind, Layer, MAY_BLOCK, Name, OpenFile, OpenFlags, Properties, SetAttr,
+    Vnode, Whence, XattrFlags,
 };
 
 /// A stack of layers, served as a FUSE file system.
@@ -776,8 +776,8 @@ impl Filesystem for Server {
         const SEEK_DATA: u32 = 3;
         const SEEK_HOLE: u32 = 4;
         let whence = match arg.whence {
-            SEEK_DATA => SeekFrom::Data,
-            SEEK_HOLE => SeekFrom::Hole,
+            SEEK_DATA => Whence::Data,
+            SEEK_HOLE => Whence::Hole,
             _ => return Err(Errno::INVAL),
         };
         let cx = call.cx(0);
