@@ -88,7 +88,7 @@ struct Found {
     blocks: u64,
     repaired: u64,
     left: u64,
-    given_back: u64,
+    reclaimed: u64,
     /// The damages, for JSON; otherwise they are printed at once.
     damages: Vec<Value>,
     failures: Vec<Value>,
@@ -182,7 +182,7 @@ impl Found {
         self.blocks += report.blocks;
         self.repaired += report.repaired;
         self.left += report.left;
-        self.given_back += report.given_back;
+        self.reclaimed += report.reclaimed;
         for damage in damages {
             if what.json {
                 self.damages.push(as_json(path, *damage, report, what.repair));
@@ -214,8 +214,8 @@ impl Found {
             (0, 0) => text.push_str("no damage"),
             (repaired, left) => text.push_str(&format!("{repaired} repaired, {left} damaged")),
         }
-        if self.given_back > 0 {
-            text.push_str(&format!(", {} KiB freed", self.given_back >> 10));
+        if self.reclaimed > 0 {
+            text.push_str(&format!(", {} KiB freed", self.reclaimed >> 10));
         }
         if !self.failures.is_empty() {
             text.push_str(&format!(", {} not checked", self.failures.len()));
@@ -230,7 +230,7 @@ impl Found {
             "blocks": self.blocks,
             "repaired": self.repaired,
             "damaged": self.left,
-            "given_back": self.given_back,
+            "given_back": self.reclaimed,
             "damages": self.damages,
             "not_checked": self.failures,
         })

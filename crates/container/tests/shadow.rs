@@ -157,7 +157,7 @@ fn freed_space_is_returned() {
     for round in 0..6 {
         file.write(&CX, &vec![round + 1; 8 << 20], 0).unwrap();
         file.sync(&CX, false).unwrap();
-        while file.give_back(&CX).unwrap() {}
+        while file.reclaim(&CX).unwrap() {}
     }
     let again = lower(&fs).0.getattr(&CX).unwrap().blocks;
     assert!(again < full * 105 / 100, "{again} bytes, {full} at first");

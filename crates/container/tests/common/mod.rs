@@ -122,8 +122,8 @@ pub(crate) fn contents(file: &Container) -> Result<Vec<u8>> {
 }
 
 /// Reclaims all dead space.
-pub(crate) fn give_back(file: &Container) -> Result<()> {
-    while file.give_back(&CX)? {}
+pub(crate) fn reclaim(file: &Container) -> Result<()> {
+    while file.reclaim(&CX)? {}
     Ok(())
 }
 
@@ -150,7 +150,7 @@ impl Change {
             Self::Write { offset, data } => file.write(&CX, data, *offset).map(|n| assert_eq!(n, data.len())),
             Self::Truncate(size) => file.truncate(&CX, *size),
             Self::Punch { offset, len } => file.punch(&CX, *offset, *len),
-            Self::Sync => file.sync(&CX, false).and_then(|()| give_back(file)),
+            Self::Sync => file.sync(&CX, false).and_then(|()| reclaim(file)),
             Self::Compact(steps) => (0..*steps).try_for_each(|_| file.compact(&CX).map(|_| ())),
         }
     }

@@ -125,7 +125,7 @@ impl Shared {
         }
         let _append = self.append_lock.lock();
         let mut more = false;
-        let step = keeping_mtime(cx, vnode, || container.give_back(cx).map(|again| more = again));
+        let step = keeping_mtime(cx, vnode, || container.reclaim(cx).map(|again| more = again));
         if let Err(errno) = step {
             tracing::debug!(%errno, inode = vnode.id(), "dead space of a container not reclaimed");
         }
