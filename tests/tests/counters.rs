@@ -269,7 +269,7 @@ fn refused_readahead_is_a_warning(transport: Transport) {
     assert!(output.status.success(), "{}", output.text);
     let (reads, output) = reads_of_a_stream(&sandbox, (&rw, &ro), transport, "readahead=1M");
     assert!((65..=72).contains(&reads), "{reads} with 128 KiB each");
-    assert!(output.contains("the read-ahead stays at 131072 bytes, not 1048576: /sys/class/bdi/"), "{output}");
+    assert!(output.contains("cannot raise readahead from 131072 to 1048576 bytes: /sys/class/bdi/"), "{output}");
     assert_eq!(fs::read_dir("/sys/class/bdi").unwrap().count(), 0);
     let output = try_run(Command::new("umount").arg("/sys/class/bdi"));
     assert!(output.status.success(), "{}", output.text);

@@ -88,7 +88,7 @@ pub struct CounterSnapshot {
     pub interrupts: u64,
     /// Nodes in FORGET and BATCH_FORGET.
     pub forgotten: u64,
-    /// READs from the device with a zero-copy reply (splice).
+    /// READs from the device whose data was spliced from a host file.
     pub spliced: u64,
 }
 

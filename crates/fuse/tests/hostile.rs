@@ -25,7 +25,7 @@ fn message(opcode: u32, extlen: u16, body: &[u8]) -> Vec<u8> {
 }
 
 fn check(fs: &Arc<dyn Filesystem>, opcode: u32, agreed: u64, message: &[u8]) {
-    let reply = offline::answer(fs, agreed, message);
+    let reply = offline::handle(fs, agreed, message);
     let oneway = Opcode::new(opcode).is_some_and(Opcode::is_oneway);
     assert_eq!(reply.is_none(), oneway, "opcode {opcode}");
     let Some(reply) = reply else { return };
@@ -66,7 +66,7 @@ fn a_wrong_length_is_an_error() {
     for &opcode in Opcode::ALL {
         let mut bytes = message(opcode as u32, 0, &[0; 128]);
         bytes.pop();
-        let reply = offline::answer(&fs, 0, &bytes);
+        let reply = offline::handle(&fs, 0, &bytes);
         let error = reply.map(|reply| OutHeader::read_from_prefix(&reply).unwrap().0.error);
         assert_eq!(error, (!opcode.is_oneway()).then_some(-Errno::IO.raw_os_error()), "{opcode}");
     }
@@ -90,6 +90,6 @@ proptest! {
     #[test]
     fn not_even_a_header(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
         let fs: Arc<dyn Filesystem> = Arc::new(Dummy::default());
-        prop_assert_eq!(offline::answer(&fs, 0, &bytes), None);
+        prop_assert_eq!(offline::handle(&fs, 0, &bytes), None);
     }
 }

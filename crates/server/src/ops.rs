@@ -286,7 +286,7 @@ impl Server {
         if errno == Errno::NFILE && self.files.is_time_to_warn() {
             tracing::warn!(
                 uid = rq.uid,
-                "cannot open a file: no more open files: the server or this user's share is out of descriptors; see ulimit -n"
+                "cannot open a file: out of descriptors: the server's limit or this user's share is used up; see ulimit -n"
             );
         }
         errno
