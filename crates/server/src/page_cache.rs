@@ -146,7 +146,7 @@ impl FileState {
 
     /// Compares attributes that are about to be sent to the kernel, and records an out-of-band
     /// change. Adopts them if the stamp is lost. Returns whether pages have to be dropped.
-    fn is_out_of_band(&mut self, attr: &Attr) -> bool {
+    fn note_sent_attributes(&mut self, attr: &Attr) -> bool {
         if self.busy == 0 && self.trust == Trust::Lost {
             self.stamp = Stamp::of(attr);
             self.trust = Trust::Known;
@@ -290,8 +290,8 @@ impl PageCache {
 
     /// Compares attributes that are about to be sent to the kernel, and records an out-of-band
     /// change. Returns whether pages have to be dropped: see [`Self::drop_if_stale`].
-    pub(crate) fn is_out_of_band(&self, node: u64, attr: &Attr) -> bool {
-        self.any() && self.shard(node).get_mut(&node).is_some_and(|known| known.is_out_of_band(attr))
+    pub(crate) fn note_sent_attributes(&self, node: u64, attr: &Attr) -> bool {
+        self.any() && self.shard(node).get_mut(&node).is_some_and(|known| known.note_sent_attributes(attr))
     }
 
     /// Drops the pages of a file that was changed out of band, unless it is being written.
@@ -353,10 +353,10 @@ mod tests {
         }
 
         /// Sends attributes of node 7 to the kernel.
-        fn is_out_of_band(&self, attr: &Attr) -> bool {
-            let out_of_band = self.pages.is_out_of_band(7, attr);
+        fn note_sent_attributes(&self, attr: &Attr) -> bool {
+            let is_stale = self.pages.note_sent_attributes(7, attr);
             self.pages.drop_if_stale(7, attr, false, &self.notifier);
-            out_of_band
+            is_stale
         }
     }
 
@@ -391,9 +391,9 @@ mod tests {
         test.pages.end(&change, Some(&attr(5, 5, 10)));
         assert_eq!(test.opened(Some(attr(5, 5, 10)), true), PageState::BeingWritten, "it is still to be done");
         test.pages.drop_if_stale(7, &attr(5, 5, 10), true, &test.notifier);
-        assert!(test.pages.is_out_of_band(7, &attr(5, 5, 10)));
+        assert!(test.pages.note_sent_attributes(7, &attr(5, 5, 10)));
         test.pages.last_writer_closed(7, &test.notifier);
-        assert!(!test.pages.is_out_of_band(7, &attr(5, 5, 10)));
+        assert!(!test.pages.note_sent_attributes(7, &attr(5, 5, 10)));
         assert_eq!(test.opened(Some(attr(5, 5, 10)), false), PageState::Valid);
     }
 
@@ -413,13 +413,13 @@ mod tests {
     fn pages_are_dropped_while_an_open_writer_is_idle() {
         let test = TestPages::new();
         test.opened(Some(attr(1, 1, 10)), true);
-        assert!(test.pages.is_out_of_band(7, &attr(2, 2, 10)));
+        assert!(test.pages.note_sent_attributes(7, &attr(2, 2, 10)));
         test.pages.drop_if_stale(7, &attr(2, 2, 10), true, &test.notifier);
-        assert!(!test.pages.is_out_of_band(7, &attr(2, 2, 10)));
+        assert!(!test.pages.note_sent_attributes(7, &attr(2, 2, 10)));
         // This write may have been in progress meanwhile.
         let change = test.pages.begin(7);
         test.pages.end(&change, Some(&attr(3, 3, 10)));
-        assert!(test.pages.is_out_of_band(7, &attr(3, 3, 10)));
+        assert!(test.pages.note_sent_attributes(7, &attr(3, 3, 10)));
         assert_eq!(test.opened(Some(attr(3, 3, 10)), true), PageState::BeingWritten);
         assert_eq!(test.opened(Some(attr(3, 3, 10)), false), PageState::Unknown);
         assert_eq!(test.opened(Some(attr(3, 3, 10)), false), PageState::Valid);
@@ -430,18 +430,18 @@ mod tests {
         let test = TestPages::new();
         test.opened(Some(attr(1, 1, 10)), false);
         let (first, second) = (test.pages.begin(7), test.pages.begin(7));
-        assert!(first.matters() && !test.is_out_of_band(&attr(2, 2, 12)));
+        assert!(first.matters() && !test.note_sent_attributes(&attr(2, 2, 12)));
         test.pages.end(&first, Some(&attr(2, 2, 12)));
-        assert!(!test.is_out_of_band(&attr(3, 3, 13)), "one is still in progress");
+        assert!(!test.note_sent_attributes(&attr(3, 3, 13)), "one is still in progress");
         test.pages.end(&second, Some(&attr(3, 3, 13)));
-        assert!(!test.is_out_of_band(&attr(3, 3, 13)));
-        assert!(!test.is_out_of_band(&attr(2, 2, 12)), "a late reply");
-        assert!(test.is_out_of_band(&attr(4, 4, 13)));
-        assert!(!test.is_out_of_band(&attr(4, 4, 13)), "sent once");
+        assert!(!test.note_sent_attributes(&attr(3, 3, 13)));
+        assert!(!test.note_sent_attributes(&attr(2, 2, 12)), "a late reply");
+        assert!(test.note_sent_attributes(&attr(4, 4, 13)));
+        assert!(!test.note_sent_attributes(&attr(4, 4, 13)), "sent once");
         let third = test.pages.begin(7);
         test.pages.end(&third, None);
-        assert!(!test.is_out_of_band(&attr(5, 5, 13)), "what it is since is not known");
-        assert!(test.is_out_of_band(&attr(6, 6, 13)));
+        assert!(!test.note_sent_attributes(&attr(5, 5, 13)), "what it is since is not known");
+        assert!(test.note_sent_attributes(&attr(6, 6, 13)));
     }
 
     #[test]
@@ -452,23 +452,23 @@ mod tests {
         test.pages.end(&second, Some(&attr(3, 3, 13)));
         // These attributes were read before the second change completed.
         test.pages.end(&first, Some(&attr(2, 2, 12)));
-        assert!(!test.is_out_of_band(&attr(3, 3, 13)));
+        assert!(!test.note_sent_attributes(&attr(3, 3, 13)));
         assert_eq!(test.opened(Some(attr(3, 3, 13)), false), PageState::Valid);
         let (first, second) = (test.pages.begin(7), test.pages.begin(7));
         test.pages.end(&first, None);
         test.pages.end(&second, Some(&attr(4, 4, 14)));
-        assert!(!test.is_out_of_band(&attr(5, 5, 15)), "the first may have ended last");
+        assert!(!test.note_sent_attributes(&attr(5, 5, 15)), "the first may have ended last");
         // The clock was set back.
         let change = test.pages.begin(7);
         test.pages.end(&change, Some(&attr(1, 1, 11)));
-        assert!(test.is_out_of_band(&attr(2, 2, 11)));
+        assert!(test.note_sent_attributes(&attr(2, 2, 11)));
     }
 
     #[test]
     fn files_without_pages_are_not_tracked() {
         let test = TestPages::new();
-        assert!(!test.pages.begin(7).matters() && !test.is_out_of_band(&attr(1, 1, 1)));
+        assert!(!test.pages.begin(7).matters() && !test.note_sent_attributes(&attr(1, 1, 1)));
         test.pages.opened(8, Some(&attr(1, 1, 10)), false, &test.notifier);
-        assert!(!test.pages.begin(7).matters() && !test.is_out_of_band(&attr(1, 1, 1)));
+        assert!(!test.pages.begin(7).matters() && !test.note_sent_attributes(&attr(1, 1, 1)));
     }
 }
