@@ -85,7 +85,7 @@ fn names(dir: &OwnedFd) -> Result<(HashSet<Vec<u8>>, bool)> {
     Ok((names, true))
 }
 
-/// Returns the name with the case of all ASCII letters swap_case.
+/// Returns the name with the case of all ASCII letters swapped.
 fn swap_case(name: &[u8]) -> Vec<u8> {
     let swap = |&byte: &u8| if byte.is_ascii_alphabetic() { byte ^ 0x20 } else { byte };
     name.iter().map(swap).collect()

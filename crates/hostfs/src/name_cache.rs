@@ -19,7 +19,7 @@ const PER_SHARD: usize = 4;
 const MAX_NAMES: usize = 8192;
 /// Number of negative lookups before a directory is listed, plus one for each `NAMES_PER_MISS`
 /// names in its last listing: listing costs about a twentieth of a lookup per name.
-const MISSES: u32 = 8;
+const MISSES_BEFORE_LISTING: u32 = 8;
 const NAMES_PER_MISS: usize = 16;
 /// Number of negative lookups before another attempt to list a directory that had too many names.
 const MISSES_IF_TOO_LARGE: u32 = 16384;
@@ -132,15 +132,15 @@ impl NameCache {
         self.shard(dir).retain(|known| known.id != dir);
     }
 
-    /// Counts a negative lookup. Returns the number of the listing to make now, if the directory is
-    /// due for one.
+    /// Counts a negative lookup. If the directory has to be listed now, returns the number of that
+    /// listing.
     fn count_miss(&self, id: u64) -> Option<u64> {
         let mut shard = self.shard(id);
         if used(&mut shard, id).is_none() {
             if shard.len() >= PER_SHARD {
                 shard.remove(0);
             }
-            shard.push(Dir { id, misses: 0, threshold: MISSES, state: State::Unknown });
+            shard.push(Dir { id, misses: 0, threshold: MISSES_BEFORE_LISTING, state: State::Unknown });
         }
         let dir = shard.last_mut().filter(|dir| matches!(dir.state, State::Unknown))?;
         dir.misses += 1;
@@ -163,7 +163,7 @@ impl NameCache {
         }
         dir.state = match listed {
             Some(mut listed) => {
-                dir.threshold = MISSES.saturating_add((listed.hashes.len() / NAMES_PER_MISS) as u32);
+                dir.threshold = MISSES_BEFORE_LISTING.saturating_add((listed.hashes.len() / NAMES_PER_MISS) as u32);
                 listed.hashes.extend(added.drain(..));
                 State::Known(listed)
             }
@@ -188,13 +188,13 @@ impl NameCache {
         }
     }
 
-    /// Concludes the verification of a listing that had expired at `now`. `right` is the listing's
+    /// Concludes the verification of a listing that had expired at `now`. `verified` is the listing's
     /// stamp if the directory is unchanged, otherwise `None`.
-    fn confirm(&self, id: u64, now: Instant, right: Option<Stamp>) {
+    fn confirm(&self, id: u64, now: Instant, verified: Option<Stamp>) {
         let mut shard = self.shard(id);
         let Some(dir) = shard.iter_mut().find(|known| known.id == id) else { return };
         match &mut dir.state {
-            State::Known(listed) if right.is_some() && listed.stamp == right => listed.at = now,
+            State::Known(listed) if verified.is_some() && listed.stamp == verified => listed.at = now,
             State::Known(_) => dir.state = State::Unknown,
             State::Unknown | State::Listing { .. } => {}
         }
@@ -220,8 +220,8 @@ impl HostVnode {
         }
         let mut answer = fs.names.query(self.number(), name);
         if let Answer::Expired { now, stamp } = answer {
-            let right = stamp.filter(|stamp| stamp_of(fd).is_ok_and(|now| now == *stamp));
-            fs.names.confirm(self.number(), now, right);
+            let verified = stamp.filter(|stamp| stamp_of(fd).is_ok_and(|now| now == *stamp));
+            fs.names.confirm(self.number(), now, verified);
             answer = fs.names.query(self.number(), name);
         }
         answer == Answer::Missing
@@ -292,7 +292,7 @@ mod tests {
 
     /// Counts misses until a listing is due, and returns its number.
     fn miss_until_listing(names: &NameCache, dir: u64) -> u64 {
-        (0..MISSES).find_map(|_| names.count_miss(dir)).unwrap()
+        (0..MISSES_BEFORE_LISTING).find_map(|_| names.count_miss(dir)).unwrap()
     }
 
     #[test]
