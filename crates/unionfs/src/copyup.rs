@@ -72,19 +72,14 @@ pub(crate) struct Built {
     pub(crate) open: Option<Arc<dyn OpenFile>>,
 }
 
-/// Namespace of the check of how much data a copy-up has to copy.
-struct Amount;
-
-impl Amount {
-    /// Fails with `MAY_BLOCK` if data must be copied and the thread must not block: the copy is
-    /// made durable, which takes long.
-    pub(crate) fn check(cx: &Cx<'_>, from: &Lower, change: Option<&Change>) -> Result<()> {
-        if cx.may_block || from.vnode.kind() != Kind::Regular {
-            return Ok(());
-        }
-        let size = from.vnode.getattr(cx)?.size;
-        if Change::remaining_size(change, size) > 0 { cx.require_blocking() } else { Ok(()) }
+/// Fails with `MAY_BLOCK` if data must be copied and the thread must not block: the copy is made
+/// durable, which takes long.
+fn require_blocking_to_copy(cx: &Cx<'_>, from: &Lower, change: Option<&Change>) -> Result<()> {
+    if cx.may_block || from.vnode.kind() != Kind::Regular {
+        return Ok(());
     }
+    let size = from.vnode.getattr(cx)?.size;
+    if Change::remaining_size(change, size) > 0 { cx.require_blocking() } else { Ok(()) }
 }
 
 impl Core {
@@ -120,7 +115,7 @@ impl Core {
             let place = vnode.place();
             let target = self.copy_target(op, to, place.as_ref(), from.branch)?;
             if let Some(place) = &place {
-                Amount::check(op, &from, change.as_deref())?;
+                require_blocking_to_copy(op, &from, change.as_deref())?;
                 if !self.ensure_part(op, &place.parent, target)? {
                     retries.count()?;
                     continue;
