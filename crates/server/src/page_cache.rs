@@ -364,13 +364,13 @@ mod tests {
     fn pages_survive_opens_without_an_out_of_band_change() {
         let test = TestPages::new();
         let opened = |attr| test.opened(Some(attr), false);
-        assert_eq!(opened(attr(1, 1, 10)), PageState::Unknown, "nothing is known of pages from before");
+        assert_eq!(opened(attr(1, 1, 10)), PageState::Unknown, "the state of earlier pages is unknown");
         assert_eq!(opened(attr(1, 1, 10)), PageState::Valid);
         assert_eq!(opened(attr(2, 1, 10)), PageState::Valid, "chmod changes no data");
         assert_eq!(opened(attr(3, 3, 10)), PageState::Unknown);
         assert_eq!(opened(attr(4, 3, 11)), PageState::Unknown);
         assert_eq!(opened(attr(4, 3, 12)), PageState::Unknown, "with coarse times");
-        assert_eq!(opened(attr(3, 3, 10)), PageState::Valid, "read before, compared late");
+        assert_eq!(opened(attr(3, 3, 10)), PageState::Valid, "attributes from before the change, compared late");
         assert_eq!(test.opened(None, false), PageState::Unknown);
         assert_eq!(opened(attr(4, 3, 12)), PageState::Unknown);
         assert_eq!(opened(attr(4, 3, 12)), PageState::Valid);
@@ -383,13 +383,13 @@ mod tests {
         let test = TestPages::new();
         test.opened(Some(attr(1, 1, 10)), false);
         let change = test.pages.begin(7);
-        assert_eq!(test.opened(Some(attr(3, 3, 10)), true), PageState::Valid, "it may be ours");
+        assert_eq!(test.opened(Some(attr(3, 3, 10)), true), PageState::Valid, "the change may come through the mount");
         test.pages.end(&change, Some(&attr(3, 3, 10)));
         assert_eq!(test.opened(Some(attr(3, 3, 10)), true), PageState::Valid);
         assert_eq!(test.opened(Some(attr(4, 4, 10)), true), PageState::BeingWritten);
         let change = test.pages.begin(7);
         test.pages.end(&change, Some(&attr(5, 5, 10)));
-        assert_eq!(test.opened(Some(attr(5, 5, 10)), true), PageState::BeingWritten, "it is still to be done");
+        assert_eq!(test.opened(Some(attr(5, 5, 10)), true), PageState::BeingWritten, "the drop is still due");
         test.pages.drop_if_stale(7, &attr(5, 5, 10), true, &test.notifier);
         assert!(test.pages.note_sent_attributes(7, &attr(5, 5, 10)));
         test.pages.last_writer_closed(7, &test.notifier);
@@ -437,10 +437,10 @@ mod tests {
         assert!(!test.note_sent_attributes(&attr(3, 3, 13)));
         assert!(!test.note_sent_attributes(&attr(2, 2, 12)), "a late reply");
         assert!(test.note_sent_attributes(&attr(4, 4, 13)));
-        assert!(!test.note_sent_attributes(&attr(4, 4, 13)), "sent once");
+        assert!(!test.note_sent_attributes(&attr(4, 4, 13)), "reported once");
         let third = test.pages.begin(7);
         test.pages.end(&third, None);
-        assert!(!test.note_sent_attributes(&attr(5, 5, 13)), "what it is since is not known");
+        assert!(!test.note_sent_attributes(&attr(5, 5, 13)), "the state since then is unknown");
         assert!(test.note_sent_attributes(&attr(6, 6, 13)));
     }
 
