@@ -1,3 +1,5 @@
+//! Counters of a session: requests by opcode and transport, passthrough, notifications.
+
 use crate::Opcode;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};

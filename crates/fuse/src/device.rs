@@ -329,8 +329,8 @@ fn check_sent(sent: Result<(), Errno>) {
 }
 
 /// Sends the reply to request `unique`.
-pub(crate) fn reply(device: BorrowedFd<'_>, unique: u64, answer: Result<&[u8], Errno>) {
-    let (body, error) = answer.map_or_else(|errno| (&[][..], -errno.raw_os_error()), |body| (body, 0));
+pub(crate) fn reply(device: BorrowedFd<'_>, unique: u64, result: Result<&[u8], Errno>) {
+    let (body, error) = result.map_or_else(|errno| (&[][..], -errno.raw_os_error()), |body| (body, 0));
     let len = u32::try_from(size_of::<OutHeader>() + body.len()).unwrap_or(u32::MAX);
     let header = OutHeader { len, error, unique };
     check_sent(rustix::io::writev(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body)]).map(drop));

@@ -1,3 +1,5 @@
+//! The context of a request, and parsing of its arguments.
+
 use crate::abi::{EXT_GROUPS, ExtHeader, InHeader, MAX_NR_SECCTX, SecctxHeader};
 use crate::{Errno, Opcode};
 use core::sync::atomic::AtomicBool;

@@ -1,3 +1,5 @@
+//! A mounted file system, from INIT to the end of the connection.
+
 use crate::abi::{InHeader, InitIn, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, MIN_READ_BUFFER};
 use crate::core::Core;
 use crate::counters::Counters;

@@ -1,3 +1,5 @@
+//! Worker threads for requests that may block.
+
 use crate::sys::{self, Scheduling};
 use core::time::Duration;
 use rustix::thread::CpuSet;

@@ -57,18 +57,18 @@ fn try_names(root: &OwnedFd) -> Result<Option<bool>> {
         return Ok(Some(true));
     }
     let (names, whole) = names(&dir)?;
-    let mut answer = None;
+    let mut found = None;
     let candidates = names.iter().filter(|name| !names.contains(&swap_case(name)) && swap_case(name) != **name);
     for name in candidates.take(MAX_TRIED) {
         match (id_of(&dir, name), id_of(&dir, &swap_case(name))) {
             // One object under both names: conclusive if the second name is not listed, or if the
             // object can have only one name.
             (Some(one), Some(other)) if one.0 == other.0 && (whole || one.1) => return Ok(Some(true)),
-            (Some(_), None) => answer = Some(false),
+            (Some(_), None) => found = Some(false),
             _ => {}
         }
     }
-    Ok(answer)
+    Ok(found)
 }
 
 /// Returns names of a directory, and whether the list is complete.

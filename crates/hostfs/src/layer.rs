@@ -34,7 +34,7 @@ pub struct HostOptions {
     pub listings: usize,
     /// Maximum number of descriptors kept for removed objects whose vnode is still referenced.
     pub removed: usize,
-    /// How long a negative lookup may be answered from the cache without checking the host. Zero
+    /// How long the name cache may return negative lookups without checking the host. Zero
     /// disables the cache.
     pub name_cache_ttl: Duration,
     /// Reopen objects by file handle where the host allows it; otherwise by parent and name.
@@ -465,7 +465,7 @@ impl Shared {
         if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
     }
 
-    /// Whether negative lookups are answered from the name cache.
+    /// Whether the name cache may return negative lookups.
     pub(crate) fn caches_names(&self) -> bool {
         self.cache_names
     }

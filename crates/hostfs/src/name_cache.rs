@@ -31,7 +31,7 @@ const BUFFER: usize = 32 << 10;
 /// ones, or will once the key is added.
 const ENCODED_NAMES: u32 = 0x4000_0000 | 0x800;
 
-/// A cache of the names in recently searched directories, which answers negative lookups without a
+/// A cache of the names in recently searched directories, which returns negative lookups without a
 /// system call. A union looks up most names in several directories, and a whiteout for each.
 ///
 /// A directory is listed after several negative lookups in it. Names that are created through this
@@ -76,9 +76,9 @@ struct Listed {
     stamp: Option<Stamp>,
 }
 
-/// The cache's answer for a name.
+/// The result of looking up a name in the cache.
 #[derive(Debug, PartialEq, Eq)]
-enum Answer {
+enum Cached {
     /// The name may exist.
     Unknown,
     /// The name does not exist.
@@ -175,16 +175,16 @@ impl NameCache {
     }
 
     /// Looks up a name in the cache.
-    fn query(&self, id: u64, name: Name<'_>) -> Answer {
+    fn query(&self, id: u64, name: Name<'_>) -> Cached {
         let mut shard = self.shard(id);
-        let Some(Dir { state: State::Known(listed), .. }) = used(&mut shard, id) else { return Answer::Unknown };
+        let Some(Dir { state: State::Known(listed), .. }) = used(&mut shard, id) else { return Cached::Unknown };
         let now = Instant::now();
         if now.saturating_duration_since(listed.at) >= self.ttl {
-            Answer::Expired { now, stamp: listed.stamp }
+            Cached::Expired { now, stamp: listed.stamp }
         } else if listed.hashes.contains(&hash(name.as_bytes())) {
-            Answer::Unknown
+            Cached::Unknown
         } else {
-            Answer::Missing
+            Cached::Missing
         }
     }
 
@@ -218,13 +218,13 @@ impl HostVnode {
         if !fs.caches_names() {
             return false;
         }
-        let mut answer = fs.names.query(self.number(), name);
-        if let Answer::Expired { now, stamp } = answer {
+        let mut cached = fs.names.query(self.number(), name);
+        if let Cached::Expired { now, stamp } = cached {
             let verified = stamp.filter(|stamp| stamp_of(fd).is_ok_and(|now| now == *stamp));
             fs.names.confirm(self.number(), now, verified);
-            answer = fs.names.query(self.number(), name);
+            cached = fs.names.query(self.number(), name);
         }
-        answer == Answer::Missing
+        cached == Cached::Missing
     }
 
     /// Records a negative lookup in this directory.
@@ -300,16 +300,16 @@ mod tests {
         let names = NameCache::new(TTL);
         let now = Instant::now();
         let number = miss_until_listing(&names, 7);
-        assert_eq!(names.query(7, name("new")), Answer::Unknown);
+        assert_eq!(names.query(7, name("new")), Cached::Unknown);
         names.note_added(7, name("new"));
         names.finish_listing(7, number, listed(&["old"], now, None));
-        assert_eq!(names.query(7, name("new")), Answer::Unknown);
-        assert_eq!(names.query(7, name("old")), Answer::Unknown);
-        assert_eq!(names.query(7, name("none")), Answer::Missing);
+        assert_eq!(names.query(7, name("new")), Cached::Unknown);
+        assert_eq!(names.query(7, name("old")), Cached::Unknown);
+        assert_eq!(names.query(7, name("none")), Cached::Missing);
         names.note_added(7, name("none"));
-        assert_eq!(names.query(7, name("none")), Answer::Unknown);
+        assert_eq!(names.query(7, name("none")), Cached::Unknown);
         names.remove(7);
-        assert_eq!(names.query(7, name("other")), Answer::Unknown);
+        assert_eq!(names.query(7, name("other")), Cached::Unknown);
     }
 
     #[test]
@@ -321,10 +321,10 @@ mod tests {
         names.note_added(7, name("between"));
         let second = miss_until_listing(&names, 7);
         names.finish_listing(7, slow, listed(&[], now, None));
-        assert_eq!(names.query(7, name("between")), Answer::Unknown);
+        assert_eq!(names.query(7, name("between")), Cached::Unknown);
         names.finish_listing(7, second, listed(&["between"], now, None));
-        assert_eq!(names.query(7, name("between")), Answer::Unknown);
-        assert_eq!(names.query(7, name("other")), Answer::Missing);
+        assert_eq!(names.query(7, name("between")), Cached::Unknown);
+        assert_eq!(names.query(7, name("other")), Cached::Missing);
     }
 
     #[test]
@@ -336,14 +336,14 @@ mod tests {
             names.finish_listing(7, number, listed(&[], Instant::now().checked_sub(2 * TTL).unwrap(), Some(stamp)));
         };
         list_long_ago();
-        let Answer::Expired { now, stamp: expired } = names.query(7, name("a")) else { panic!("ttl") };
+        let Cached::Expired { now, stamp: expired } = names.query(7, name("a")) else { panic!("ttl") };
         assert_eq!(expired, Some(stamp));
         names.confirm(7, now, expired);
-        assert_eq!(names.query(7, name("a")), Answer::Missing);
+        assert_eq!(names.query(7, name("a")), Cached::Missing);
         names.remove(7);
         list_long_ago();
         names.confirm(7, now, None);
-        assert_eq!(names.query(7, name("a")), Answer::Unknown);
+        assert_eq!(names.query(7, name("a")), Cached::Unknown);
     }
 
     #[test]
@@ -353,7 +353,7 @@ mod tests {
         names.finish_listing(7, number, listed(&[], Instant::now(), None));
         for dir in 8..1000 {
             names.count_miss(dir);
-            assert_eq!(names.query(7, name("none")), Answer::Missing);
+            assert_eq!(names.query(7, name("none")), Cached::Missing);
         }
     }
 

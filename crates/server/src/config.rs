@@ -1,3 +1,5 @@
+//! Configuration of a mount.
+
 use crate::Command;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! Mounting and unmounting a stack.
+
 use crate::Config;
 use crate::ops::Server;
 use crate::refusal_server::RefusalServer;

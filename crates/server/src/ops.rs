@@ -702,7 +702,7 @@ impl Filesystem for Server {
             // The layers below have no ACLs. The kernel's permission check treats any other error
             // as a denial.
             Err(Errno::OPNOTSUPP) if key.starts_with(b"system.posix_acl_") => Err(Errno::NODATA),
-            answer => answer,
+            result => result,
         }
     }
 
