@@ -24,8 +24,8 @@ pub type Reply<T> = core::result::Result<T, Errno>;
 /// `ENOSYS`. The kernel caches several `ENOSYS` replies for the life of the connection (see
 /// [`crate::opcode`]).
 pub trait Filesystem: Send + Sync + 'static {
-    /// Receives the kernel's offer and returns the features and limits to request. Called once, before all
-    /// other methods.
+    /// Receives the kernel's offer and returns the features and limits to request. Called once,
+    /// before all other methods.
     fn init(&self, session: &Arc<Session>, offer: &InitIn) -> crate::InitConfig;
 
     /// Ends the file system: the connection was unmounted or aborted. No method is called after

@@ -15,7 +15,8 @@ const ROOM: usize = 8 << 10;
 
 /// Handles one request in the device's format (an [`InHeader`], then its arguments) and returns the
 /// reply for the kernel: an [`OutHeader`] and the body. `None` if the opcode has no reply, or if
-/// the message is shorter than a header. `flags` are the flags of [`crate::flags`] to treat as agreed.
+/// the message is shorter than a header. `flags` are the flags of [`crate::flags`] to treat as
+/// agreed.
 #[must_use]
 pub fn handle(fs: &Arc<dyn Filesystem>, flags: u64, message: &[u8]) -> Option<Vec<u8>> {
     let header: InHeader = parse(message).ok()?;

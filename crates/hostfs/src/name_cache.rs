@@ -188,8 +188,8 @@ impl NameCache {
         }
     }
 
-    /// Concludes the verification of a listing that had expired at `now`. `verified` is the listing's
-    /// stamp if the directory is unchanged, otherwise `None`.
+    /// Concludes the verification of a listing that had expired at `now`. `verified` is the
+    /// listing's stamp if the directory is unchanged, otherwise `None`.
     fn confirm(&self, id: u64, now: Instant, verified: Option<Stamp>) {
         let mut shard = self.shard(id);
         let Some(dir) = shard.iter_mut().find(|known| known.id == id) else { return };
