@@ -167,7 +167,8 @@ fn draw_label(svg: &mut String, kind: Kind, ratio: Option<f64>, origin: f64, y: 
     );
 }
 
-/// One hue for Strata's file systems, another for the peers.
+/// Returns the color of a contender's bar: one hue for Strata's file systems, another for the
+/// peers.
 fn colour(kind: Kind) -> &'static str {
     match kind {
         Kind::Native => "#222222",

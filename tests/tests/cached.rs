@@ -309,7 +309,7 @@ fn many_readers_of_many_files(transport: Transport) {
 }
 
 /// The server keeps few files open, for a short time: a file removed below frees its blocks.
-fn few_files_are_kept_open_briefly(transport: Transport) {
+fn cached_open_files_are_bounded_and_expire(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = create_lower(&sandbox, |dir| {
         make_files(dir, 1000);
@@ -347,5 +347,5 @@ on_both_transports!(
     a_mapping_shows_changes_below,
     every_way_to_read,
     many_readers_of_many_files,
-    few_files_are_kept_open_briefly,
+    cached_open_files_are_bounded_and_expire,
 );

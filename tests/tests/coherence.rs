@@ -78,8 +78,8 @@ fn length(round: usize) -> usize {
     if round.is_multiple_of(7) { 5000 + round % 13 * 1000 } else { 4096 }
 }
 
-/// Open, read, close; change below; open and read at once. The RELEASE of the first open may still
-/// be queued.
+/// A file is opened, read and closed, then changed below. The next open returns the new data, even
+/// if the RELEASE of the previous one is still queued.
 fn the_next_open_returns_new_data(transport: Transport) {
     on_each(transport, |case| {
         for round in 0..rounds(1500) {
@@ -90,7 +90,7 @@ fn the_next_open_returns_new_data(transport: Transport) {
     });
 }
 
-/// The same while the file is held open for reading, and mapped.
+/// After a change below, an open returns the new data while the file is held open for reading.
 fn an_open_returns_new_data_while_others_read(transport: Transport) {
     on_each(transport, |case| {
         let held = File::open(&case.file).unwrap();
@@ -105,7 +105,8 @@ fn an_open_returns_new_data_while_others_read(transport: Transport) {
     });
 }
 
-/// The same after a write through the mount and a close, whose RELEASE may still be queued.
+/// After a write through the mount and a change below, an open returns the new data, even if the
+/// RELEASE of the writer is still queued.
 fn an_open_returns_new_data_after_own_writes(transport: Transport) {
     on_each(transport, |case| {
         for round in 0..rounds(700) {
@@ -122,7 +123,8 @@ fn an_open_returns_new_data_after_own_writes(transport: Transport) {
     });
 }
 
-/// The same while other threads open, read and close the file.
+/// After a change below, an open returns the new data while other threads open, read and close the
+/// file.
 fn an_open_returns_new_data_during_other_opens(transport: Transport) {
     on_each(transport, |case| {
         let done = AtomicBool::new(false);

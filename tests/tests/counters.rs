@@ -201,7 +201,7 @@ fn readahead_sets_the_request_size(transport: Transport) {
 /// Over `/dev/fuse`, large READs of data that a host file holds unchanged are replied to with that
 /// file's pages. Requests over the ring, small files and layers that change data are not. The data
 /// are right in every case: at the end of a file, and after a copy-up and a write.
-fn large_reads_share_pages(transport: Transport) {
+fn large_reads_are_spliced(transport: Transport) {
     let sandbox = Sandbox::new();
     let (rw, ro) = (sandbox.ext4("rw", 64), sandbox.ext4("ro", 64));
     let spliced = |mounted: &Mounted, what: &dyn Fn()| {
@@ -269,7 +269,7 @@ fn refused_readahead_is_a_warning(transport: Transport) {
     assert!(output.status.success(), "{}", output.text);
     let (reads, output) = reads_of_a_stream(&sandbox, (&rw, &ro), transport, "readahead=1M");
     assert!((65..=72).contains(&reads), "{reads} with 128 KiB each");
-    assert!(output.contains("the read-ahead stays at 131072 bytes, not 1048576: /sys/class/bdi/"), "{output}");
+    assert!(output.contains("cannot raise readahead from 131072 to 1048576 bytes: /sys/class/bdi/"), "{output}");
     assert_eq!(fs::read_dir("/sys/class/bdi").unwrap().count(), 0);
     let output = try_run(Command::new("umount").arg("/sys/class/bdi"));
     assert!(output.status.success(), "{}", output.text);
@@ -479,7 +479,7 @@ on_both_transports!(
     stat_after_readdir_costs_no_request,
     large_reads_and_writes_bypass_the_server,
     page_cache_then_passthrough_after_copy_up,
-    large_reads_share_pages,
+    large_reads_are_spliced,
     readahead_sets_the_request_size,
     refused_readahead_is_a_warning,
     requests_per_created_file,

@@ -166,7 +166,7 @@ fn a_file_removed_below_frees_its_blocks(transport: Transport) {
 
 /// Writes that the host refuses are refused, even just after the file was open. No descriptor
 /// that would make the host refuse other processes remains open.
-fn the_hosts_write_refusals_are_kept(transport: Transport) {
+fn writes_refused_by_the_host_stay_refused(transport: Transport) {
     let sandbox = Sandbox::new();
     let (mounted, lower) = mount_null_layer(&sandbox, transport);
     let errno = |result: std::io::Result<()>| result.err().and_then(|error| error.raw_os_error());
@@ -226,6 +226,6 @@ on_both_transports!(
     writes_by_name_never_reach_a_removed_file,
     a_removed_file_can_be_reopened_by_descriptor,
     a_file_removed_below_frees_its_blocks,
-    the_hosts_write_refusals_are_kept,
+    writes_refused_by_the_host_stay_refused,
     the_number_of_kept_descriptors_is_bounded,
 );

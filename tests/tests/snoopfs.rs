@@ -126,7 +126,7 @@ fn errno<T>(result: std::io::Result<T>) -> Result<(), Errno> {
 
 /// A system call on a path.
 type Call = fn(&Path) -> Result<(), Errno>;
-/// A refused call of Bob's: the object that refuses it, the path, and the call.
+/// A call by Bob that is refused: the object that refuses it, the path, and the call.
 type RefusedCall = (&'static str, &'static str, Call);
 
 const REFUSED_CALLS: &[RefusedCall] = &[
@@ -423,7 +423,8 @@ fn warnings_name_the_process(transport: Transport) {
     assert_eq!(warnings, [expected]);
 }
 
-fn a_refused_walk_keeps_mounts_below(transport: Transport) {
+/// A mount below a directory remains mounted after a user's path walk through it was refused.
+fn a_refused_path_walk_keeps_mounts_below(transport: Transport) {
     let sandbox = Sandbox::new();
     let lower = home(&sandbox);
     let mount = SnoopMount::new(&lower, sandbox.path("m"), transport, &[]);
@@ -500,7 +501,7 @@ on_both_transports!(
     each_lookup_of_a_missing_name_is_logged,
     git_searching_for_a_repository_is_not_logged,
     warnings_name_the_process,
-    a_refused_walk_keeps_mounts_below,
+    a_refused_path_walk_keeps_mounts_below,
     protected_programs_can_not_be_changed,
     pjdfstest_passes,
 );

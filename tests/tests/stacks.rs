@@ -51,7 +51,7 @@ fn three_null_layers(transport: Transport) {
     drop((third, second, first));
 }
 
-/// So do eight null layers in one server.
+/// Eight null layers in one server behave like the native file system.
 fn eight_null_layers_in_one_server(transport: Transport) {
     let sandbox = Sandbox::new();
     let dirs = dirs(&sandbox, &["native", "lower"]);
@@ -60,7 +60,7 @@ fn eight_null_layers_in_one_server(transport: Transport) {
     check(&sandbox, 25, dirs[0].clone(), &top);
 }
 
-/// So does a layer that encodes names between two null layers.
+/// A layer that encodes names, between two null layers, behaves like the native file system.
 fn a_name_encoding_layer_between_two_null_layers(transport: Transport) {
     let sandbox = Sandbox::new();
     let dirs = dirs(&sandbox, &["native", "lower"]);

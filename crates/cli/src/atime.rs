@@ -110,7 +110,7 @@ pub(crate) struct WritableDirs(pub(crate) Vec<Arc<HostFs>>);
 impl WritableDirs {
     /// Returns the server command that changes when reads update access times.
     pub(crate) fn command(self) -> server::Command {
-        let is = vnode::Command {
+        let declared = vnode::Command {
             name: ACCESS_TIMES,
             help: "Sets when reads update access times on the lower file systems. Input: noatime, relatime, strictatime, \
                    diratime, nodiratime, ro (suspend updates), rw (resume updates), separated by blanks. mount -o remount \
@@ -121,7 +121,7 @@ impl WritableDirs {
             let change = Change::read(given.input).ok_or(Errno::INVAL)?;
             self.set(change).map(|()| Vec::new())
         };
-        server::Command { is, run: Arc::new(run) }
+        server::Command { declared, run: Arc::new(run) }
     }
 
     fn set(&self, change: Change) -> vnode::Result<()> {

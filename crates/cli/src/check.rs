@@ -36,7 +36,7 @@ arguments. If several apply, the largest.";
 
 /// The arguments of `strata check`.
 #[derive(Debug, Args)]
-pub struct What {
+pub struct CheckArgs {
     /// The lower directories; they are checked recursively.
     #[arg(required = true, value_name = "DIR")]
     dir: Vec<PathBuf>,
@@ -52,15 +52,15 @@ pub struct What {
 ///
 /// # Errors
 /// Writing to standard output fails.
-pub fn run(what: &What) -> Result<Exit, Failure> {
-    let mut check = Check { what, open: open_files(), seen: HashSet::new(), found: Found::default() };
-    for dir in &what.dir {
+pub fn run(args: &CheckArgs) -> Result<Exit, Failure> {
+    let mut check = Check { args, open: open_files(), seen: HashSet::new(), found: Found::default() };
+    for dir in &args.dir {
         if let Err(failure) = check.tree(dir) {
             check.found.fail(dir, &failure.reason);
         }
     }
     let found = check.found;
-    let text = if what.json { format!("{}\n", found.json()) } else { found.summary() };
+    let text = if args.json { format!("{}\n", found.json()) } else { found.summary() };
     let mut out = std::io::stdout();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| Failure {
         exit: Exit::NOT_CHECKED,
@@ -73,7 +73,7 @@ pub fn run(what: &What) -> Result<Exit, Failure> {
 type Id = (u64, u64);
 
 struct Check<'a> {
-    what: &'a What,
+    args: &'a CheckArgs,
     /// The files that other processes have open.
     open: HashSet<Id>,
     /// The files with several hard links that were already checked.
@@ -88,7 +88,7 @@ struct Found {
     blocks: u64,
     repaired: u64,
     left: u64,
-    given_back: u64,
+    reclaimed: u64,
     /// The damages, for JSON; otherwise they are printed at once.
     damages: Vec<Value>,
     failures: Vec<Value>,
@@ -155,14 +155,14 @@ impl Check<'_> {
         }
         drop(file);
         let mut damages = Vec::new();
-        let report = check(&own(), vnode, &layers::zstd::codec, self.what.repair, &mut |damage| {
+        let report = check(&own(), vnode, &layers::zstd::codec, self.args.repair, &mut |damage| {
             // Limits the output of badly damaged files; further damages are only counted.
             if damages.len() < SHOWN {
                 damages.push(damage);
             }
         })?;
         if let Some(report) = report {
-            self.found.add(path, &report, &damages, self.what)?;
+            self.found.add(path, &report, &damages, self.args)?;
         }
         Ok(())
     }
@@ -177,22 +177,22 @@ impl Found {
         self.failures.push(json!({ "path": path.to_string_lossy(), "reason": why }));
     }
 
-    fn add(&mut self, path: &Path, report: &Report, damages: &[Damage], what: &What) -> Result<(), Errno> {
+    fn add(&mut self, path: &Path, report: &Report, damages: &[Damage], args: &CheckArgs) -> Result<(), Errno> {
         self.containers += 1;
         self.blocks += report.blocks;
         self.repaired += report.repaired;
         self.left += report.left;
-        self.given_back += report.given_back;
+        self.reclaimed += report.reclaimed;
         for damage in damages {
-            if what.json {
-                self.damages.push(as_json(path, *damage, report, what.repair));
+            if args.json {
+                self.damages.push(as_json(path, *damage, report, args.repair));
             } else {
-                let text = describe(*damage, report, what.repair);
+                let text = describe(*damage, report, args.repair);
                 writeln!(std::io::stdout(), "{}: {text}", path.display()).map_err(|_| Errno::PIPE)?;
             }
         }
         let all = report.left + report.repaired;
-        if !what.json && all > damages.len() as u64 {
+        if !args.json && all > damages.len() as u64 {
             let more = all - damages.len() as u64;
             writeln!(std::io::stdout(), "{}: {more} more", path.display()).map_err(|_| Errno::PIPE)?;
         }
@@ -214,8 +214,8 @@ impl Found {
             (0, 0) => text.push_str("no damage"),
             (repaired, left) => text.push_str(&format!("{repaired} repaired, {left} damaged")),
         }
-        if self.given_back > 0 {
-            text.push_str(&format!(", {} KiB freed", self.given_back >> 10));
+        if self.reclaimed > 0 {
+            text.push_str(&format!(", {} KiB freed", self.reclaimed >> 10));
         }
         if !self.failures.is_empty() {
             text.push_str(&format!(", {} not checked", self.failures.len()));
@@ -230,7 +230,7 @@ impl Found {
             "blocks": self.blocks,
             "repaired": self.repaired,
             "damaged": self.left,
-            "given_back": self.given_back,
+            "given_back": self.reclaimed,
             "damages": self.damages,
             "not_checked": self.failures,
         })
@@ -380,7 +380,7 @@ mod tests {
     }
 
     fn run_on(dir: &Path, repair: bool) -> Exit {
-        run(&What { dir: vec![dir.to_owned()], repair, json: repair }).unwrap()
+        run(&CheckArgs { dir: vec![dir.to_owned()], repair, json: repair }).unwrap()
     }
 
     #[test]

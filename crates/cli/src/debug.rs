@@ -46,7 +46,7 @@ fn number_of(level: &str) -> Option<usize> {
 /// Returns the server command.
 #[must_use]
 pub fn command(level: Arc<Level>) -> server::Command {
-    let is = vnode::Command {
+    let declared = vnode::Command {
         name: DEBUG,
         help: "Returns the server's log level as JSON. With off, error, warn, info, debug or trace as input, sets it; only for \
                root and the mounting user.",
@@ -62,5 +62,5 @@ pub fn command(level: Arc<Level>) -> server::Command {
         }
         Ok(json!({ "level": level.get() }).to_string().into_bytes())
     };
-    server::Command { is, run: Arc::new(run) }
+    server::Command { declared, run: Arc::new(run) }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// A snapshot of a stack, as its server reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Picture {
+pub struct Snapshot {
     pid: u64,
     layers: Vec<Layer>,
 }
@@ -43,7 +43,7 @@ struct Figures {
     each: BTreeMap<String, (u64, u64)>,
 }
 
-impl Picture {
+impl Snapshot {
     /// Parses the reply to `server.stack`.
     ///
     /// # Errors
@@ -169,7 +169,7 @@ impl Figures {
         let failed = if self.failed == 0 { String::new() } else { format!(", {} failed", grouped(self.failed)) };
         let share = if whole == 0 { 0 } else { u128::from(self.exclusive) * 100 / u128::from(whole) };
         let mut lines = vec![format!(
-            "{} operations{failed}; {} with all below, {} of its own ({share} %)",
+            "{} operations{failed}; {} inclusive, {} exclusive ({share} %)",
             grouped(self.done),
             time(self.inclusive),
             time(self.exclusive),
@@ -237,15 +237,15 @@ mod tests {
 
     #[test]
     fn a_stack_is_drawn_from_the_top() {
-        let drawn = Picture::read(JSON).unwrap().draw(Path::new("/mnt"), None);
+        let drawn = Snapshot::read(JSON).unwrap().draw(Path::new("/mnt"), None);
         let want = "/mnt  (server 7)  since it was mounted\n\
                     ┌─ rot13,key=7\n\
-                    │    1,200 operations, 3 failed; 2.00 ms with all below, 500 µs of its own (25 %)\n\
+                    │    1,200 operations, 3 failed; 2.00 ms inclusive, 500 µs exclusive (25 %)\n\
                     │      lookup 1,000 1.50 ms · open 200 500 µs\n\
                     └─ unionfs\n\
                     \x20    rw     /a\n\
                     \x20    nfsro  /b\n\
-                    \x20    1,200 operations; 1.50 ms with all below, 1.50 ms of its own (75 %)\n";
+                    \x20    1,200 operations; 1.50 ms inclusive, 1.50 ms exclusive (75 %)\n";
         assert_eq!(drawn, want);
     }
 
@@ -265,28 +265,28 @@ mod tests {
             figures(400),
             figures(1000)
         );
-        let picture = Picture::read(&json).unwrap();
+        let snapshot = Snapshot::read(&json).unwrap();
         let want = "/mnt  (server 7)  since it was mounted\n\
                     └─ unionfs\n\
                     \x20    rw     ┌─ zstd,level=9\n\
-                    \x20           │    2 operations; 500 ns with all below, 500 ns of its own (50 %)\n\
+                    \x20           │    2 operations; 500 ns inclusive, 500 ns exclusive (50 %)\n\
                     \x20           │      open 2 500 ns\n\
                     \x20           └─ directory\n\
                     \x20                rw     /a\n\
-                    \x20                2 operations; 400 ns with all below, 400 ns of its own (40 %)\n\
+                    \x20                2 operations; 400 ns inclusive, 400 ns exclusive (40 %)\n\
                     \x20                  open 2 400 ns\n\
                     \x20    nfsro  /b\n\
-                    \x20    2 operations; 1.00 µs with all below, 1.00 µs of its own (100 %)\n\
+                    \x20    2 operations; 1.00 µs inclusive, 1.00 µs exclusive (100 %)\n\
                     \x20      open 2 1.00 µs\n";
-        assert_eq!(picture.draw(Path::new("/mnt"), None), want);
-        let none = picture.since(&picture).draw(Path::new("/mnt"), None);
-        assert_eq!(none.matches("0 operations; 0 ns with all below").count(), 3, "{none}");
+        assert_eq!(snapshot.draw(Path::new("/mnt"), None), want);
+        let none = snapshot.since(&snapshot).draw(Path::new("/mnt"), None);
+        assert_eq!(none.matches("0 operations; 0 ns inclusive").count(), 3, "{none}");
     }
 
     #[test]
     fn missing_measurements_are_reported() {
         let json = r#"{"pid":7,"layers":[{"name":"directory","options":"","directories":[{"path":"/a","mode":"rw","fd":9}]}]}"#;
-        let drawn = Picture::read(json).unwrap().draw(Path::new("/mnt"), None);
+        let drawn = Snapshot::read(json).unwrap().draw(Path::new("/mnt"), None);
         assert!(
             drawn.ends_with("└─ directory\n     rw     /a\nNo measurements: mount with the option meter=on.\n"),
             "{drawn}"
@@ -295,16 +295,16 @@ mod tests {
 
     #[test]
     fn an_interval_has_only_new_operations() {
-        let before = Picture::read(JSON).unwrap();
+        let before = Snapshot::read(JSON).unwrap();
         let none = before.since(&before).draw(Path::new("/mnt"), Some(Duration::from_secs(2)));
         assert!(none.starts_with("/mnt  (server 7)  in 2.00 s\n"), "{none}");
-        assert!(none.contains("0 operations; 0 ns with all below") && !none.contains("lookup"), "{none}");
+        assert!(none.contains("0 operations; 0 ns inclusive") && !none.contains("lookup"), "{none}");
     }
 
     #[test]
     fn malformed_replies_are_refused() {
         for bad in ["", "{}", r#"{"pid":1,"layers":[{}]}"#, r#"{"layers":[]}"#] {
-            assert!(Picture::read(bad).is_err(), "{bad}");
+            assert!(Snapshot::read(bad).is_err(), "{bad}");
         }
     }
 

@@ -164,20 +164,20 @@ impl<'a> Located<'a> {
 ///
 /// # Errors
 /// Names both branches and the remedy.
-pub fn check_apart(dirs: &[&HostDir]) -> Result<(), Failure> {
+pub fn check_no_overlap(dirs: &[&HostDir]) -> Result<(), Failure> {
     let mounts = mountinfo::read();
     let mut known: Vec<Located<'_>> = Vec::with_capacity(dirs.len());
     for dir in dirs {
         let this = Located::new(dir, &mounts)?;
         for other in &known {
             if dir.id == other.dir.id {
-                return Err(not_apart(dir, "is the same directory as", other.dir));
+                return Err(overlap(dir, "is the same directory as", other.dir));
             }
             if this.is_within(other) {
-                return Err(not_apart(dir, "is inside", other.dir));
+                return Err(overlap(dir, "is inside", other.dir));
             }
             if other.is_within(&this) {
-                return Err(not_apart(other.dir, "is inside", dir));
+                return Err(overlap(other.dir, "is inside", dir));
             }
         }
         known.push(this);
@@ -185,7 +185,7 @@ pub fn check_apart(dirs: &[&HostDir]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn not_apart(a: &HostDir, how: &str, b: &HostDir) -> Failure {
+fn overlap(a: &HostDir, how: &str, b: &HostDir) -> Failure {
     let (a, b) = (a.given.display(), b.given.display());
     Failure::mount(format!("branch {a}: {how} branch {b}; remove one of them"))
 }
@@ -251,9 +251,9 @@ mod tests {
         }
     }
 
-    fn apart(paths: &[&Path]) -> Result<(), String> {
+    fn check(paths: &[&Path]) -> Result<(), String> {
         let dirs: Vec<_> = paths.iter().map(|path| HostDir::open(Role::Branch, path).unwrap()).collect();
-        check_apart(&dirs.iter().collect::<Vec<_>>()).map_err(|failure| failure.reason)
+        check_no_overlap(&dirs.iter().collect::<Vec<_>>()).map_err(|failure| failure.reason)
     }
 
     #[test]
@@ -279,25 +279,25 @@ mod tests {
 
     #[test]
     fn overlapping_branches_are_refused() {
-        let scratch = Scratch::new("apart");
+        let scratch = Scratch::new("overlap");
         let (a, b, inner) = (scratch.dir("a"), scratch.dir("b"), scratch.dir("a/x/y"));
-        assert_eq!(apart(&[&a, &b]), Ok(()));
-        assert_eq!(apart(&[&b, &inner, &scratch.dir("ab")]), Ok(()));
-        assert!(apart(&[&a, &b, &a]).unwrap_err().contains("is the same directory as"));
-        assert!(apart(&[&a, &inner]).unwrap_err().contains(&format!(
+        assert_eq!(check(&[&a, &b]), Ok(()));
+        assert_eq!(check(&[&b, &inner, &scratch.dir("ab")]), Ok(()));
+        assert!(check(&[&a, &b, &a]).unwrap_err().contains("is the same directory as"));
+        assert!(check(&[&a, &inner]).unwrap_err().contains(&format!(
             "{}: is inside branch {};",
             inner.display(),
             a.display()
         )));
-        assert!(apart(&[&inner, &a]).unwrap_err().contains(&format!(
+        assert!(check(&[&inner, &a]).unwrap_err().contains(&format!(
             "{}: is inside branch {};",
             inner.display(),
             a.display()
         )));
         let link = scratch.0.join("link");
         symlink(&inner, &link).unwrap();
-        assert!(apart(&[&a, &link]).unwrap_err().contains("is inside"));
-        assert!(apart(&[&scratch.0, &a]).unwrap_err().contains("is inside"));
-        assert!(apart(&[&a, &a.join("../a/./x/..")]).unwrap_err().contains("same directory"));
+        assert!(check(&[&a, &link]).unwrap_err().contains("is inside"));
+        assert!(check(&[&scratch.0, &a]).unwrap_err().contains("is inside"));
+        assert!(check(&[&a, &a.join("../a/./x/..")]).unwrap_err().contains("same directory"));
     }
 }

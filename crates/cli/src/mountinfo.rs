@@ -66,7 +66,7 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&b| b == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let device = fields.nth(1)?.to_vec();
-    let path = |field: &[u8]| Some(PathBuf::from(OsString::from_vec(Text::read(&guarded(field)).ok()?.bytes())));
+    let path = |field: &[u8]| Some(PathBuf::from(OsString::from_vec(Text::read(&escape_quotes(field)).ok()?.bytes())));
     let root = path(fields.next()?)?;
     let point = path(fields.next()?)?;
     let kind = fields.skip_while(|&field| field != b"-").nth(1)?.to_vec();
@@ -75,7 +75,7 @@ fn parse(line: &[u8]) -> Option<Mount> {
 
 /// Escapes double quotes, which [`Text`] would interpret. The kernel escapes only white space and
 /// backslashes, in octal.
-fn guarded(field: &[u8]) -> Vec<u8> {
+fn escape_quotes(field: &[u8]) -> Vec<u8> {
     field.iter().flat_map(|&b| if b == b'"' { vec![b'\\', b] } else { vec![b] }).collect()
 }
 

@@ -365,11 +365,11 @@ fn read(options: &mut Options, spec: &Spec, value: Option<&Text>) -> Result<(), 
 }
 
 /// The maximum of `readahead=` in bytes: sixteen requests of the maximum size.
-const READAHEAD_MOST: usize = 16 << 20;
+const MAX_READAHEAD: usize = 16 << 20;
 
 fn readahead(value: &[u8]) -> Result<u32, String> {
     let bytes = size(value)?;
-    let fits = u32::try_from(bytes).ok().filter(|_| bytes <= READAHEAD_MOST);
+    let fits = u32::try_from(bytes).ok().filter(|_| bytes <= MAX_READAHEAD);
     fits.ok_or_else(|| format!("{} is more than 16M", String::from_utf8_lossy(value)))
 }
 

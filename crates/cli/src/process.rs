@@ -64,7 +64,7 @@ pub fn configure(program: &str) {
     rustix::process::umask(Mode::empty());
     // A working directory pins its file system.
     let _ = std::env::set_current_dir("/");
-    raise_descriptors();
+    raise_descriptor_limit();
     if rustix::process::geteuid().is_root() {
         lower_oom_score();
         // The kernel must not write dirty pages of this mount to find memory for its server.
@@ -81,7 +81,7 @@ const PREALLOCATED: u64 = 8192;
 
 /// Raises the descriptor limit, since each file that a caller has open occupies a descriptor of the
 /// server. Only a privileged process can raise it beyond the hard limit.
-fn raise_descriptors() {
+fn raise_descriptor_limit() {
     let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
     let system = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
     let most = MAX_DESCRIPTORS.min(system.unwrap_or(MAX_DESCRIPTORS));

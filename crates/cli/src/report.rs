@@ -70,12 +70,12 @@ impl Report {
     pub fn command(self) -> server::Command {
         let help = "Returns as JSON the layers of the mount, with their options and directories, and with operation counts and \
                     latency if metered (meter=on).";
-        let is = vnode::Command { name: STACK, help, who: Who::Anyone };
+        let declared = vnode::Command { name: STACK, help, who: Who::Anyone };
         let run = move |given: &server::Invocation<'_>| match given.input {
             [] => Ok(self.json().into_bytes()),
             _ => Err(Errno::INVAL),
         };
-        server::Command { is, run: Arc::new(run) }
+        server::Command { declared, run: Arc::new(run) }
     }
 
     /// Returns the current state as JSON.

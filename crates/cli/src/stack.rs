@@ -143,7 +143,7 @@ const CACHED_AND_WRITABLE: &str = "option data=cached: the mount is writable, an
 /// Refuses layers that must see every open, which `data=cached` hides from them.
 fn check_cached(properties: Properties) -> Result<(), Failure> {
     let refuse = |why| Err(Failure::usage(format!("option data=cached: {why}; remove the option or the layer")));
-    if properties.watches_refusals {
+    if properties.audits_refusals {
         refuse("a layer monitors refused requests (snoopfs), and would not see opens")
     } else if properties.varies_by_caller {
         refuse("a layer returns different data to different users, who would read each other's data")

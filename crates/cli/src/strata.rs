@@ -1,7 +1,7 @@
 //! The `strata` command.
 
 use crate::channel::{self, INFO, STACK, STATS};
-use crate::draw::Picture;
+use crate::draw::Snapshot;
 use crate::exit::{Exit, Failure};
 use crate::layers::{self, Format};
 use crate::new::{self, Language};
@@ -181,7 +181,7 @@ enum Command {
     Check {
         /// The directories and the mode.
         #[command(flatten)]
-        what: check::What,
+        args: check::CheckArgs,
     },
     /// Create the source and the tests of a new layer.
     New {
@@ -265,7 +265,7 @@ pub fn run(args: &[OsString]) -> Exit {
             let language = if *c { Language::C } else { Language::Rust };
             new::write(name, dir.as_deref(), strata.as_deref(), language).and_then(|text| print(text.as_bytes()))
         }
-        Command::Check { what } => match check::run(what) {
+        Command::Check { args } => match check::run(args) {
             Ok(exit) => return exit,
             Err(failure) => Err(failure),
         },
@@ -304,17 +304,17 @@ fn mount(stack: &OsStr, dir: &Path, options: &[OsString], flags: &[(&str, bool)]
 fn stack(mount: &Path, json: bool, watch: Option<f64>) -> Result<(), Failure> {
     let Some(seconds) = watch else {
         let text = channel::text(mount, STACK)?;
-        let text = if json { format!("{text}\n") } else { Picture::read(&text)?.draw(mount, None) };
+        let text = if json { format!("{text}\n") } else { Snapshot::read(&text)?.draw(mount, None) };
         return print(text.as_bytes());
     };
     let pause = Duration::try_from_secs_f64(seconds).ok().filter(|pause| *pause >= MIN_PAUSE);
     let pause =
         pause.ok_or_else(|| Failure::usage(format!("--watch={seconds}: too short; the minimum is 0.1 seconds")))?;
-    let mut before = (Picture::read(&channel::text(mount, STACK)?)?, Instant::now());
+    let mut before = (Snapshot::read(&channel::text(mount, STACK)?)?, Instant::now());
     loop {
         std::thread::sleep(pause);
         let text = channel::text(mount, STACK)?;
-        let now = (Picture::read(&text)?, Instant::now());
+        let now = (Snapshot::read(&text)?, Instant::now());
         let drawn = if json {
             format!("{text}\n")
         } else {

@@ -128,7 +128,7 @@ impl Tree {
         leaves.iter().try_for_each(|leaf| leaf.find())?;
         let places: Vec<_> = leaves.iter().filter_map(|leaf| leaf.place()).collect();
         if places.len() > 1 {
-            host_dir::check_apart(&places)?;
+            host_dir::check_no_overlap(&places)?;
         }
         check_late(&leaves)?;
         self.check_writable()

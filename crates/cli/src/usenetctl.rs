@@ -50,7 +50,7 @@ pub enum Command {
     Manage {
         /// The directory and the mode.
         #[command(flatten)]
-        what: What,
+        args: SharedArgs,
         /// The rule that assigns entries to subdirectories.
         #[arg(long, value_enum, default_value = "digits")]
         scheme: SchemeName,
@@ -62,19 +62,19 @@ pub enum Command {
     Unmanage {
         /// The directory and the mode.
         #[command(flatten)]
-        what: What,
+        args: SharedArgs,
     },
     /// Show a directory's layout and the progress of a conversion.
     Status {
         /// The directory and the mode.
         #[command(flatten)]
-        what: What,
+        args: SharedArgs,
     },
 }
 
 /// The arguments that all subcommands share.
 #[derive(Debug, Args)]
-pub struct What {
+pub struct SharedArgs {
     /// The directory, in a mount with a usenetfs layer.
     dir: PathBuf,
     /// DIR is a lower directory that is not mounted.
@@ -140,21 +140,21 @@ pub fn run(args: &[OsString]) -> Exit {
 /// # Errors
 /// Names the directory and the reason.
 pub fn execute(command: &Command) -> Result<(), Failure> {
-    let (what, goal) = match command {
-        Command::Status { what } => (what, None),
-        Command::Unmanage { what } => (what, Some(Goal::Unmanage)),
+    let (args, goal) = match command {
+        Command::Status { args } => (args, None),
+        Command::Unmanage { args } => (args, Some(Goal::Unmanage)),
         Command::Manage { limit: Some(_), scheme: SchemeName::Digits, .. } => {
             return Err(Failure::usage("--limit: needs --scheme hash"));
         }
-        Command::Manage { what, scheme, limit } => {
-            (what, Some(Goal::Manage(SchemeChoice { hash: *scheme == SchemeName::Hash, limit: *limit })))
+        Command::Manage { args, scheme, limit } => {
+            (args, Some(Goal::Manage(SchemeChoice { hash: *scheme == SchemeName::Hash, limit: *limit })))
         }
     };
-    let target = if what.offline { offline(&what.dir)? } else { Target::Mounted(what.dir.clone()) };
+    let target = if args.offline { offline(&args.dir)? } else { Target::Mounted(args.dir.clone()) };
     if let Some(goal) = goal {
-        convert(&target, &what.dir, goal)?;
+        convert(&target, &args.dir, goal)?;
     }
-    show(what, &target)
+    show(args, &target)
 }
 
 /// Requests steps until the conversion is complete. Callers that use the directory wait for at most
@@ -205,13 +205,13 @@ impl State {
     }
 }
 
-fn show(what: &What, target: &Target) -> Result<(), Failure> {
-    let state = State::read(target, &what.dir)?;
-    let entries = target.entries(false).map_err(|errno| refusal(&what.dir, STATE.name, Error::Refused(errno)))?;
+fn show(args: &SharedArgs, target: &Target) -> Result<(), Failure> {
+    let state = State::read(target, &args.dir)?;
+    let entries = target.entries(false).map_err(|errno| refusal(&args.dir, STATE.name, Error::Refused(errno)))?;
     // The count matters only while a conversion is in progress.
     let moved = if state.is_done() { 0 } else { state.moved };
-    let line = if what.json {
-        let (dir, scheme) = (what.dir.to_string_lossy(), &state.scheme);
+    let line = if args.json {
+        let (dir, scheme) = (args.dir.to_string_lossy(), &state.scheme);
         json!({ "dir": dir, "state": state.phase, "scheme": scheme, "entries": entries, "moved": moved }).to_string()
     } else {
         let scheme = state.scheme.as_deref().unwrap_or_default();
@@ -220,7 +220,7 @@ fn show(what: &What, target: &Target) -> Result<(), Failure> {
             "stable" => format!("managed by {scheme}, {entries} entries"),
             phase => format!("{phase}, by {scheme}: partly converted, {moved} of {entries} entries moved"),
         };
-        format!("{}: {kind}", what.dir.display())
+        format!("{}: {kind}", args.dir.display())
     };
     writeln!(std::io::stdout(), "{line}")
         .map_err(|error| Failure::system(format!("can't write to standard output: {error}")))

@@ -600,7 +600,7 @@ fn an_unprivileged_user_can_mount() {
     let more = "-o dirs=/mnt/home/rw:/mnt/home/ro,readahead=1M";
     let mounted = run(&mut line(&format!("{user} /mnt/mount.unionfs none /mnt/home/at {more}")));
     assert_eq!(mounted.code, 0, "{}", mounted.err);
-    assert!(mounted.err.contains("the read-ahead stays at 131072 bytes, not 1048576"), "{}", mounted.err);
+    assert!(mounted.err.contains("cannot raise readahead from 131072 to 1048576 bytes"), "{}", mounted.err);
     quiet(&format!("{user} fusermount3 -u /mnt/home/at"));
     // Missing permissions are reported.
     fs::set_permissions(&node, fs::Permissions::from_mode(0o600)).unwrap();

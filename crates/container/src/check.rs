@@ -62,7 +62,7 @@ pub struct Report {
     /// Number of damages repaired.
     pub repaired: u64,
     /// Bytes that a repair returned to the lower file system.
-    pub given_back: u64,
+    pub reclaimed: u64,
 }
 
 /// Substitute for an unknown codec: stored bytes are compared with their checksums but not decoded.
@@ -176,7 +176,7 @@ impl Check<'_, '_> {
         }
         // The container has not cached any of the index yet, so it sees the repaired one.
         container.inner.write().head = Some(head);
-        self.give_back(taken)?;
+        self.reclaim(taken)?;
         container.close(self.cx)
     }
 
@@ -267,7 +267,7 @@ impl Check<'_, '_> {
         self.container.write_lower(self.cx, &bytes, offset)
     }
 
-    fn give_back(&mut self, before: u64) -> Result<()> {
+    fn reclaim(&mut self, before: u64) -> Result<()> {
         match self.container.sync(self.cx, false).and_then(|()| {
             while self.container.compact(self.cx)? {}
             Ok(())
@@ -277,7 +277,7 @@ impl Check<'_, '_> {
             Err(errno) => return Err(errno),
         }
         let after = self.container.vnode.getattr(self.cx)?.blocks.saturating_mul(512);
-        self.report.given_back = before.saturating_sub(after);
+        self.report.reclaimed = before.saturating_sub(after);
         Ok(())
     }
 }

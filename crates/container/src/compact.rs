@@ -41,7 +41,7 @@ const SYNC_BYTES: u64 = 32 << 20;
 const MAX_TRIES: u8 = 3;
 
 impl Container {
-    /// Whether [`Container::give_back`] may have work to do. Does no I/O.
+    /// Whether [`Container::reclaim`] may have work to do. Does no I/O.
     #[must_use]
     pub fn has_dead_space(&self) -> bool {
         let inner = self.inner.read();
@@ -61,33 +61,33 @@ impl Container {
     /// # Errors
     /// Errors of the lower file, including `ENOSPC`: the file stays consistent, and reclaiming is
     /// retried when more data was overwritten. After `EINTR` the next call continues.
-    pub fn give_back(&self, cx: &Cx<'_>) -> Result<bool> {
-        self.give_back_beyond(cx, None)
+    pub fn reclaim(&self, cx: &Cx<'_>) -> Result<bool> {
+        self.reclaim_beyond(cx, None)
     }
 
-    /// Like [`Container::give_back`], but reclaims all dead space, however little.
+    /// Like [`Container::reclaim`], but reclaims all dead space, however little.
     ///
     /// # Errors
-    /// Same as [`Container::give_back`].
+    /// Same as [`Container::reclaim`].
     pub fn compact(&self, cx: &Cx<'_>) -> Result<bool> {
-        self.give_back_beyond(cx, Some(0))
+        self.reclaim_beyond(cx, Some(0))
     }
 
     /// Reclaims dead space beyond `limit` bytes; with `None`, beyond the amount that is not worth
     /// the work.
-    fn give_back_beyond(&self, cx: &Cx<'_>, limit: Option<u64>) -> Result<bool> {
+    fn reclaim_beyond(&self, cx: &Cx<'_>, limit: Option<u64>) -> Result<bool> {
         cx.require_blocking()?;
         let mut inner = self.inner.write();
         if limit.is_some() && inner.head.is_some() {
             self.head_for_change(cx, &mut inner)?;
         }
         let Some(head) = &mut inner.head else { return Ok(false) };
-        let answer = self.sweep(cx, head, limit);
-        if answer.is_err_and(|errno| errno != Errno::INTR) {
+        let result = self.sweep(cx, head, limit);
+        if result.is_err_and(|errno| errno != Errno::INTR) {
             head.space.sweep = None;
             head.space.retry_above = head.space.dead;
         }
-        answer
+        result
     }
 
     fn sweep(&self, cx: &Cx<'_>, head: &mut Head, limit: Option<u64>) -> Result<bool> {
@@ -100,11 +100,11 @@ impl Container {
             }
             None => return Ok(false),
         };
-        let answer = self.sweep_step(cx, head, &mut sweep);
-        if answer != Ok(false) {
+        let result = self.sweep_step(cx, head, &mut sweep);
+        if result != Ok(false) {
             head.space.sweep = Some(sweep);
         }
-        answer
+        result
     }
 
     fn new_sweep(head: &Head, slack: u64) -> Sweep {

@@ -280,8 +280,8 @@ impl State {
             dead: bytes.dead.get(),
             counted: bytes.flags.get() & COUNTED != 0,
         };
-        let right = bytes.expected_sum(&fixed.file) == bytes.sum.get();
-        (right && state.stamp > 0 && state.size <= fixed.geometry.max_size()).then_some(state)
+        let intact = bytes.expected_sum(&fixed.file) == bytes.sum.get();
+        (intact && state.stamp > 0 && state.size <= fixed.geometry.max_size()).then_some(state)
     }
 }
 

@@ -48,8 +48,8 @@ impl Entry {
 
     /// Whether the newest version is durable, so that the older one is no longer needed.
     fn is_settled(&self, newest: &Version, head: &Head) -> bool {
-        let right = self.checked || newest.is_hole();
-        head.state.is_durable(newest.seq) || (right && newest.seq <= head.state.durable)
+        let intact = self.checked || newest.is_hole();
+        head.state.is_durable(newest.seq) || (intact && newest.seq <= head.state.durable)
     }
 
     /// Whether an older version is kept only because the session that wrote the newest one ended

@@ -130,11 +130,11 @@ impl Container {
                 (crc32c::crc32c(encoded) == version.sum).then_some((version, encoded))
             });
             let block = first_of(group.number) + at as u64;
-            let answer = match read {
+            let result = match read {
                 Some((version, encoded)) => self.decode(head, block, version, encoded, rest),
                 None => self.plain_of(cx, head, group, at).map(|plain| copy_padded(rest, &plain)),
             };
-            match answer {
+            match result {
                 Ok(()) => done += portion,
                 Err(errno) if done == 0 => return Err(errno),
                 Err(_) => break,

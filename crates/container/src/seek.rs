@@ -5,14 +5,14 @@ use crate::geometry::{GROUP_BLOCKS, first_of, place_of};
 use crate::group::Group;
 use crate::head::Head;
 use crate::resize::is_stale;
-use vnode::{Cx, Errno, Result, SeekFrom};
+use vnode::{Cx, Errno, Result, Whence};
 
 impl Container {
     /// Finds data or a hole, with block granularity; the end of the file counts as a hole.
     ///
     /// # Errors
     /// `ENXIO` at and past the end, and if no data follows; errors of reading the lower file.
-    pub fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+    pub fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
         let inner = self.inner.read();
         let head = inner.head.as_ref().filter(|head| offset < head.state.size).ok_or(Errno::NXIO)?;
         let size = head.fixed.geometry.block();
@@ -21,8 +21,8 @@ impl Container {
         let (mut number, mut at) = place_of(offset / size);
         // The result if only a hole follows.
         let nothing = match whence {
-            SeekFrom::Data => Err(Errno::NXIO),
-            SeekFrom::Hole => Ok(end),
+            Whence::Data => Err(Errno::NXIO),
+            Whence::Hole => Ok(end),
         };
         loop {
             cx.check()?;
@@ -30,7 +30,7 @@ impl Container {
             match (self.next_group(cx, head, number, last)?, whence) {
                 (Some(found), _) if found == number => {}
                 // An entirely empty group.
-                (Some(_) | None, SeekFrom::Hole) if number <= last => return Ok(offset.max(start).min(end)),
+                (Some(_) | None, Whence::Hole) if number <= last => return Ok(offset.max(start).min(end)),
                 (Some(found), _) => (number, at) = (found, 0),
                 (None, _) => return nothing,
             }
@@ -40,7 +40,7 @@ impl Container {
                 if place >= end {
                     return nothing;
                 }
-                if self.is_data(cx, head, &group, at)? == matches!(whence, SeekFrom::Data) {
+                if self.is_data(cx, head, &group, at)? == matches!(whence, Whence::Data) {
                     return Ok(place);
                 }
             }

@@ -6,7 +6,7 @@ use crate::geometry::{PAGE, UNIT};
 use crate::group::Group;
 use crate::head::Head;
 use std::sync::Arc;
-use vnode::{Cx, Errno, Result, SeekFrom};
+use vnode::{Cx, Errno, Result, Whence};
 
 /// Flags of fallocate(2): `PUNCH_HOLE | KEEP_SIZE`.
 const PUNCH: u32 = 2 | 1;
@@ -90,7 +90,7 @@ impl Container {
         if from >= to {
             return Ok(());
         }
-        match self.file.seek(cx, from, SeekFrom::Data) {
+        match self.file.seek(cx, from, Whence::Data) {
             Ok(data) if data >= to => Ok(()),
             Err(Errno::NXIO) => Ok(()),
             // Also if the lower file system can't report where data is.
@@ -121,7 +121,7 @@ impl Container {
             return Ok(None);
         }
         let geometry = head.fixed.geometry;
-        let found = match self.file.seek(cx, geometry.group_start(group), SeekFrom::Data) {
+        let found = match self.file.seek(cx, geometry.group_start(group), Whence::Data) {
             Ok(data) => geometry.group_at(data).max(group),
             Err(Errno::NXIO) => return Ok(None),
             // Not supported: check every group.

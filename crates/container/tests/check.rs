@@ -124,11 +124,11 @@ fn a_repair_reclaims_dead_space() {
     let before = taken();
     let (found, report) = checked(&fs, true, true);
     let report = report.unwrap();
-    assert!(found.is_empty() && report.given_back > 1 << 20, "{report:?}");
-    assert_eq!(taken().blocks * 512, before.blocks * 512 - report.given_back);
+    assert!(found.is_empty() && report.reclaimed > 1 << 20, "{report:?}");
+    assert_eq!(taken().blocks * 512, before.blocks * 512 - report.reclaimed);
     assert_eq!(taken().mtime, before.mtime);
     assert!(contents(&open(&codec, &fs).unwrap()).unwrap() == vec![3; 1 << 20]);
-    assert_eq!(checked(&fs, true, true).1.unwrap().given_back, 0);
+    assert_eq!(checked(&fs, true, true).1.unwrap().reclaimed, 0);
 }
 
 #[test]

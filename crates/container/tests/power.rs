@@ -12,7 +12,7 @@ use container::{BlockCodec, Container};
 use memfs::MemFs;
 use std::any::Any;
 use std::sync::{Arc, Mutex};
-use vnode::{Cx, OpenFile, Result, SeekFrom, Vnode};
+use vnode::{Cx, OpenFile, Result, Vnode, Whence};
 
 const BLOCK: u64 = 512;
 const SECTOR: usize = 512;
@@ -157,7 +157,7 @@ impl OpenFile for Disk {
         self.file.fallocate(cx, mode, offset, len)
     }
 
-    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
         self.file.seek(cx, offset, whence)
     }
 

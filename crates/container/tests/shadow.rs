@@ -9,7 +9,7 @@ use container::{BlockCodec, Container, Probe, plain_size, probe};
 use memfs::MemFs;
 use proptest::prelude::*;
 use std::sync::Arc;
-use vnode::{Errno, SeekFrom};
+use vnode::{Errno, Whence};
 
 fn codec(which: u8, block: u32) -> Arc<dyn BlockCodec> {
     if which == 0 { Arc::new(Growing(block)) } else { Arc::new(Runs(block)) }
@@ -27,7 +27,7 @@ fn check(file: &Container, bytes: &[u8], block: u64, random: &mut Random) {
         let expected = bytes.get(offset as usize..).unwrap_or(&[]);
         let expected = &expected[..expected.len().min(len)];
         assert!(out[..n] == *expected, "{n} bytes at {offset}");
-        for whence in [SeekFrom::Data, SeekFrom::Hole] {
+        for whence in [Whence::Data, Whence::Hole] {
             let expected = expected_seek(bytes, block as usize, offset, whence);
             assert_eq!(file.seek(&CX, offset, whence), expected, "{whence:?} at {offset}");
         }
@@ -136,7 +136,7 @@ fn zeros_take_no_space_and_small_files_are_dense() {
     assert_eq!(lower(&fs).0.getattr(&CX).unwrap().blocks, before);
     file.truncate(&CX, 1 << 40).unwrap();
     assert_eq!(lower(&fs).0.getattr(&CX).unwrap().blocks, before);
-    assert_eq!((file.size(), file.seek(&CX, 65536, SeekFrom::Data)), (1 << 40, Err(Errno::NXIO)));
+    assert_eq!((file.size(), file.seek(&CX, 65536, Whence::Data)), (1 << 40, Err(Errno::NXIO)));
     file.truncate(&CX, 0).unwrap();
     assert_eq!(lower(&fs).0.getattr(&CX).unwrap().size, 0);
 }
@@ -157,7 +157,7 @@ fn freed_space_is_returned() {
     for round in 0..6 {
         file.write(&CX, &vec![round + 1; 8 << 20], 0).unwrap();
         file.sync(&CX, false).unwrap();
-        while file.give_back(&CX).unwrap() {}
+        while file.reclaim(&CX).unwrap() {}
     }
     let again = lower(&fs).0.getattr(&CX).unwrap().blocks;
     assert!(again < full * 105 / 100, "{again} bytes, {full} at first");
@@ -216,10 +216,10 @@ fn exceeded_limits_return_their_errnos() {
     let mut out = [0; 10];
     assert_eq!(file.read(&CX, &mut out, far), Ok(3));
     assert_eq!((&out[..3], file.size()), (&b"far"[..], far + 3));
-    assert_eq!(file.seek(&CX, 4096, SeekFrom::Data), Ok(far));
-    assert_eq!(file.seek(&CX, 0, SeekFrom::Hole), Ok(4096));
+    assert_eq!(file.seek(&CX, 4096, Whence::Data), Ok(far));
+    assert_eq!(file.seek(&CX, 0, Whence::Hole), Ok(4096));
     file.punch(&CX, 0, u64::MAX).unwrap();
-    assert_eq!(file.seek(&CX, 0, SeekFrom::Data), Err(Errno::NXIO));
+    assert_eq!(file.seek(&CX, 0, Whence::Data), Err(Errno::NXIO));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{CX, Growing, Random, Runs, contents, give_back, lower, open};
+use common::{CX, Growing, Random, Runs, contents, lower, open, reclaim};
 use container::{BlockCodec, Container};
 use memfs::{Count, Fault, Faults, MemFs, Op, Plan};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn assert_bounded(codec: &Arc<dyn BlockCodec>, fs: &MemFs, bytes: &[u8], constan
 
 /// Closes the file as its last user does.
 fn close(file: &Container) {
-    give_back(file).unwrap();
+    reclaim(file).unwrap();
     file.close(&CX).unwrap();
 }
 
@@ -75,7 +75,7 @@ fn a_hundred_thousand_random_overwrites() {
         bytes[at..at + BLOCK].copy_from_slice(&data);
         if step.is_multiple_of(777) {
             file.sync(&CX, false).unwrap();
-            give_back(&file).unwrap();
+            reclaim(&file).unwrap();
         }
         if step.is_multiple_of(5000) {
             // Reopen after a sync, without one, and without a close.
@@ -132,7 +132,7 @@ fn punched_holes_and_cuts_return_space() {
     // A small hole is released with the next fsync, a large one immediately.
     file.punch(&CX, 1 << 20, 256 << 10).unwrap();
     file.sync(&CX, false).unwrap();
-    give_back(&file).unwrap();
+    reclaim(&file).unwrap();
     assert!(taken(&fs) <= full - (248 << 10), "{} of {full}", taken(&fs));
     file.punch(&CX, 2 << 20, 4 << 20).unwrap();
     assert!(taken(&fs) <= full - (4300 << 10), "{} of {full}", taken(&fs));
@@ -140,7 +140,7 @@ fn punched_holes_and_cuts_return_space() {
     let before = taken(&fs);
     file.truncate(&CX, len as u64 - (160 << 10)).unwrap();
     file.sync(&CX, false).unwrap();
-    give_back(&file).unwrap();
+    reclaim(&file).unwrap();
     assert!(taken(&fs) <= before - (150 << 10), "{} of {before}", taken(&fs));
     file.punch(&CX, 0, u64::MAX).unwrap();
     assert!(taken(&fs) <= 8192, "{}", taken(&fs));

@@ -1,3 +1,5 @@
+//! Backing files: host files registered with the kernel for passthrough.
+
 use crate::{Errno, Session, sys};
 use core::sync::atomic::Ordering;
 use std::collections::HashSet;

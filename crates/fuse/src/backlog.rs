@@ -7,12 +7,13 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Limits of the backlog, in requests and in bytes. Beyond them, requests stay in the kernel.
-const MOST: usize = 1024;
-const MOST_BYTES: usize = 16 << 20;
+/// Maximum number of queued requests. Further requests stay in the kernel.
+const MAX_REQUESTS: usize = 1024;
+/// Maximum size of all queued requests, in bytes.
+const MAX_BYTES: usize = 16 << 20;
 
 /// A queued request.
-pub(crate) struct Waiting {
+pub(crate) struct QueuedRequest {
     message: Box<[u8]>,
     /// Lets an interrupt find the request, both queued and in progress.
     pub(crate) slot: Arc<Slot>,
@@ -21,7 +22,7 @@ pub(crate) struct Waiting {
     pub(crate) device: Arc<OwnedFd>,
 }
 
-impl Waiting {
+impl QueuedRequest {
     pub(crate) fn new(inflight: &InFlight, unique: u64, message: &[u8], device: Arc<OwnedFd>) -> Self {
         let slot = inflight.add_slot();
         inflight.begin(&slot, unique);
@@ -44,7 +45,7 @@ pub(crate) struct Backlog {
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<Waiting>,
+    requests: VecDeque<QueuedRequest>,
     bytes: usize,
 }
 
@@ -52,24 +53,24 @@ impl Backlog {
     /// Whether there is room for one more request.
     pub(crate) fn has_room(&self) -> bool {
         let queue = self.lock();
-        queue.waiting.len() < MOST && queue.bytes < MOST_BYTES
+        queue.requests.len() < MAX_REQUESTS && queue.bytes < MAX_BYTES
     }
 
-    pub(crate) fn put(&self, waiting: Waiting) {
+    pub(crate) fn put(&self, request: QueuedRequest) {
         let mut queue = self.lock();
-        queue.bytes += waiting.message.len();
-        queue.waiting.push_back(waiting);
-        self.len.store(queue.waiting.len(), Ordering::SeqCst);
+        queue.bytes += request.message.len();
+        queue.requests.push_back(request);
+        self.len.store(queue.requests.len(), Ordering::SeqCst);
     }
 
-    pub(crate) fn take(&self) -> Option<Waiting> {
+    pub(crate) fn take(&self) -> Option<QueuedRequest> {
         if self.len.load(Ordering::SeqCst) == 0 {
             return None;
         }
         let mut queue = self.lock();
-        let first = queue.waiting.pop_front()?;
+        let first = queue.requests.pop_front()?;
         queue.bytes -= first.message.len();
-        self.len.store(queue.waiting.len(), Ordering::SeqCst);
+        self.len.store(queue.requests.len(), Ordering::SeqCst);
         Some(first)
     }
 
@@ -82,25 +83,25 @@ impl Backlog {
 mod tests {
     use super::*;
 
-    fn waiting(inflight: &InFlight, unique: u64, message: &[u8]) -> Waiting {
+    fn request(inflight: &InFlight, unique: u64, message: &[u8]) -> QueuedRequest {
         let nowhere = std::fs::File::open("/dev/null").unwrap();
-        Waiting::new(inflight, unique, message, Arc::new(nowhere.into()))
+        QueuedRequest::new(inflight, unique, message, Arc::new(nowhere.into()))
     }
 
     #[test]
     fn fifo_order_and_limits() {
         let (inflight, backlog) = (InFlight::default(), Backlog::default());
         assert!(backlog.take().is_none());
-        for unique in 0..MOST as u64 {
+        for unique in 0..MAX_REQUESTS as u64 {
             assert!(backlog.has_room());
-            backlog.put(waiting(&inflight, 2 + unique, &unique.to_ne_bytes()));
+            backlog.put(request(&inflight, 2 + unique, &unique.to_ne_bytes()));
         }
         assert!(!backlog.has_room());
-        for unique in 0..MOST as u64 {
+        for unique in 0..MAX_REQUESTS as u64 {
             assert_eq!(backlog.take().unwrap().message(), unique.to_ne_bytes());
         }
         assert!(backlog.take().is_none());
-        backlog.put(waiting(&inflight, 2, &vec![0; MOST_BYTES]));
+        backlog.put(request(&inflight, 2, &vec![0; MAX_BYTES]));
         assert!(!backlog.has_room());
         assert!(backlog.take().is_some() && backlog.has_room());
     }
@@ -108,8 +109,8 @@ mod tests {
     #[test]
     fn a_queued_request_can_be_interrupted() {
         let (inflight, backlog) = (InFlight::default(), Backlog::default());
-        backlog.put(waiting(&inflight, 4, b"a"));
-        backlog.put(waiting(&inflight, 6, b"b"));
+        backlog.put(request(&inflight, 4, b"a"));
+        backlog.put(request(&inflight, 6, b"b"));
         inflight.interrupt(6);
         let gave_up = [(); 2].map(|()| backlog.take().unwrap().slot.cancelled().load(Ordering::Relaxed));
         assert_eq!(gave_up, [false, true]);

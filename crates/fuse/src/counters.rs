@@ -1,3 +1,5 @@
+//! Counters of a session: requests by opcode and transport, passthrough, notifications.
+
 use crate::Opcode;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -88,7 +90,7 @@ pub struct CounterSnapshot {
     pub interrupts: u64,
     /// Nodes in FORGET and BATCH_FORGET.
     pub forgotten: u64,
-    /// READs from the device with a zero-copy reply (splice).
+    /// READs from the device whose data was spliced from a host file.
     pub spliced: u64,
 }
 

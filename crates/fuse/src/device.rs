@@ -1,7 +1,7 @@
 //! The /dev/fuse transport. FORGET and INTERRUPT arrive here even when the ring is in use.
 
 use crate::abi::{InHeader, InterruptIn, OutHeader};
-use crate::backlog::{Backlog, Waiting};
+use crate::backlog::{Backlog, QueuedRequest};
 use crate::core::Core;
 use crate::dispatch::Outcome;
 use crate::inflight::{InFlight, Slot};
@@ -20,15 +20,15 @@ use zerocopy::IntoBytes;
 
 /// Room for the header and the first argument before the payload.
 const HEAD: usize = 4096;
-/// How much of its buffer an idle thread keeps, in bytes.
-const KEEP: usize = 32 << 10;
-/// How long an idle thread keeps more.
-const KEEP_MEMORY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// Surplus idle threads end.
+/// Number of bytes of its buffer that an idle thread keeps.
+const IDLE_BUFFER: usize = 32 << 10;
+/// Idle time after which a thread releases the rest of its buffer.
+const TRIM_DELAY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// Maximum number of idle threads; further ones end.
 const MAX_IDLE: usize = 4;
 /// How long FORGETs are batched while other requests use the ring, so that removing a tree costs
 /// one wake-up per batch and not per file.
-const GATHER: Duration = Duration::from_millis(2);
+const FORGET_BATCH_TIME: Duration = Duration::from_millis(2);
 
 /// Opens the device without a connection.
 pub(crate) fn open() -> Result<OwnedFd, Errno> {
@@ -57,8 +57,8 @@ enum Next {
 
 #[derive(Default)]
 struct Threads {
-    living: usize,
-    born: usize,
+    alive: usize,
+    started: usize,
 }
 
 impl Readers {
@@ -81,7 +81,7 @@ impl Readers {
         );
         let deadline = std::time::Instant::now() + timeout;
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        while threads.living > 0 {
+        while threads.alive > 0 {
             let left = deadline.saturating_duration_since(std::time::Instant::now());
             if left.is_zero() {
                 return false;
@@ -95,12 +95,12 @@ impl Readers {
     /// reading.
     fn grow(self: &Arc<Self>) -> Next {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        if threads.living + 1 >= self.core.session.options.max_threads {
-            return if threads.living > 0 { Next::Caller } else { Next::Nobody };
+        if threads.alive + 1 >= self.core.session.options.max_threads {
+            return if threads.alive > 0 { Next::Caller } else { Next::Nobody };
         }
-        threads.living += 1;
-        threads.born += 1;
-        let name = format!("fuse-dev-{}", threads.born);
+        threads.alive += 1;
+        threads.started += 1;
+        let name = format!("fuse-dev-{}", threads.started);
         drop(threads);
         let readers = self.clone();
         let run = move || {
@@ -122,11 +122,11 @@ impl Readers {
 
     /// Whether threads other than the first exist.
     fn has_others(&self) -> bool {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).living > 0
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).alive > 0
     }
 
     fn thread_ended(&self) {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).living -= 1;
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).alive -= 1;
         self.ended.notify_all();
     }
 }
@@ -170,10 +170,10 @@ impl Reader {
             // A thread that finds another one reading may serve the backlog. Of two threads that
             // arrive together, one finds the other.
             if idle > 0
-                && let Some(waiting) = self.readers.backlog.take()
+                && let Some(queued) = self.readers.backlog.take()
             {
                 self.readers.idle.fetch_sub(1, Ordering::SeqCst);
-                self.serve_waiting(&waiting);
+                self.serve_queued(&queued);
                 continue;
             }
             if may_end && idle >= MAX_IDLE {
@@ -184,12 +184,11 @@ impl Reader {
             let last = self.readers.idle.fetch_sub(1, Ordering::SeqCst) == 1;
             match read {
                 Ok(len) => self.handle(len, last),
-                // The request was withdrawn during the read, or a signal arrived, or nothing was
+                // The request was cancelled during the read, a signal arrived, or no request was
                 // there.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
                 Err(Errno::NODEV | Errno::CONNABORTED) => return,
                 Err(error) => {
-                    tracing::error!(%error, "reading the device failed");
                     tracing::error!(%error, "reading /dev/fuse failed");
                 }
             }
@@ -197,10 +196,10 @@ impl Reader {
     }
 
     fn read(&mut self) -> Result<usize, Errno> {
-        if self.high_water > KEEP {
+        if self.high_water > IDLE_BUFFER {
             let mut wanted = [PollFd::new(&*self.device, PollFlags::IN)];
-            if poll(&mut wanted, Some(&KEEP_MEMORY)) == Ok(0) {
-                self.buffer.discard(KEEP..self.high_water.next_multiple_of(4096));
+            if poll(&mut wanted, Some(&TRIM_DELAY)) == Ok(0) {
+                self.buffer.discard(IDLE_BUFFER..self.high_water.next_multiple_of(4096));
                 self.high_water = 0;
             }
         }
@@ -239,7 +238,7 @@ impl Reader {
                 session.inflight.begin(&slot, header.unique);
                 self.serve(&core, (header, opcode), len, &slot, device.as_fd());
                 if session.ring_is_up() && opcode.is_oneway() {
-                    std::thread::sleep(GATHER);
+                    std::thread::sleep(FORGET_BATCH_TIME);
                 }
             }
             None => reply(self.device.as_fd(), header.unique, Err(Errno::NOSYS)),
@@ -256,22 +255,22 @@ impl Reader {
         }
         let message = self.buffer.bytes().get(..len).unwrap_or_default();
         let device = self.device.clone();
-        backlog.put(Waiting::new(&self.readers.core.session.inflight, header.unique, message, device));
+        backlog.put(QueuedRequest::new(&self.readers.core.session.inflight, header.unique, message, device));
         true
     }
 
     /// Serves a request from the backlog.
-    fn serve_waiting(&mut self, waiting: &Waiting) {
+    fn serve_queued(&mut self, queued: &QueuedRequest) {
         let core = self.readers.core.clone();
-        let (message, len) = (waiting.message(), waiting.message().len());
+        let (message, len) = (queued.message(), queued.message().len());
         if let (Ok(header), Some(buffer)) = (parse::<InHeader>(message), self.buffer.bytes().get_mut(..len))
             && let Some(opcode) = Opcode::new(header.opcode)
         {
             buffer.copy_from_slice(message);
             self.high_water = self.high_water.max(len);
-            self.serve(&core, (header, opcode), len, &waiting.slot, waiting.device.as_fd());
+            self.serve(&core, (header, opcode), len, &queued.slot, queued.device.as_fd());
         }
-        core.session.inflight.remove_slot(&waiting.slot);
+        core.session.inflight.remove_slot(&queued.slot);
     }
 
     /// Serves the request of `len` bytes in the buffer, which was read from `device`.
@@ -330,8 +329,8 @@ fn check_sent(sent: Result<(), Errno>) {
 }
 
 /// Sends the reply to request `unique`.
-pub(crate) fn reply(device: BorrowedFd<'_>, unique: u64, answer: Result<&[u8], Errno>) {
-    let (body, error) = answer.map_or_else(|errno| (&[][..], -errno.raw_os_error()), |body| (body, 0));
+pub(crate) fn reply(device: BorrowedFd<'_>, unique: u64, result: Result<&[u8], Errno>) {
+    let (body, error) = result.map_or_else(|errno| (&[][..], -errno.raw_os_error()), |body| (body, 0));
     let len = u32::try_from(size_of::<OutHeader>() + body.len()).unwrap_or(u32::MAX);
     let header = OutHeader { len, error, unique };
     check_sent(rustix::io::writev(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body)]).map(drop));

@@ -1,3 +1,5 @@
+//! Encoding of directory listings.
+
 use crate::abi::{Dirent, Direntplus, EntryOut};
 use zerocopy::IntoBytes;
 

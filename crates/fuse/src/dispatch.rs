@@ -298,7 +298,7 @@ impl Dispatcher {
             Opcode::Read => {
                 let arg: abi::ReadIn = parse(first)?;
                 let size = arg.size as usize;
-                if let Some(pipe) = pipe.filter(|_| size >= pipe::LEAST && size <= payload.len())
+                if let Some(pipe) = pipe.filter(|_| size >= pipe::MIN_REPLY && size <= payload.len())
                     && let Some(len) = fs.read_host(rq, node, &arg, &mut |file| pipe.fill(file, arg.offset, size))?
                 {
                     return if len <= size { Ok(len) } else { Err(Errno::IO) };

@@ -1,3 +1,5 @@
+//! The error of mounting and unmounting.
+
 use crate::Errno;
 use core::fmt;
 use std::error::Error;

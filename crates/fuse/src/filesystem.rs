@@ -1,3 +1,5 @@
+//! The interface that a file system implements.
+
 use crate::abi::{
     AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut,
     Kstatfs, LkIn, LkOut, LseekIn, MknodIn, OpenIn, OpenOut, ReadIn, ReleaseIn, RenameFlags2, SetattrIn, SetxattrIn,
@@ -13,24 +15,24 @@ pub type Reply<T> = core::result::Result<T, Errno>;
 /// A file system at the level of the FUSE protocol: one method per opcode, named after it, with the
 /// kernel's own structures.
 ///
-/// Handlers run on any of the session's threads, many at a time. Where [`Request::may_block`] is
-/// false, the thread serves other requests too. The handler may then return [`crate::MAY_BLOCK`],
-/// *before it changed anything*, and is called again with the same arguments on a thread that may
-/// wait.
+/// Handlers run on any of the session's threads, many at a time. If [`Request::may_block`] is
+/// false, the thread serves other requests too. A handler that has not changed anything yet may
+/// then return [`crate::MAY_BLOCK`], and is called again with the same arguments on a thread that
+/// may block.
 ///
 /// There are no default methods, so a missing operation does not compile instead of returning
 /// `ENOSYS`. The kernel caches several `ENOSYS` replies for the life of the connection (see
 /// [`crate::opcode`]).
 pub trait Filesystem: Send + Sync + 'static {
-    /// Receives the kernel's offer and returns the file system's wishes. Called once, before all
-    /// other methods.
+    /// Receives the kernel's offer and returns the features and limits to request. Called once,
+    /// before all other methods.
     fn init(&self, session: &Arc<Session>, offer: &InitIn) -> crate::InitConfig;
 
     /// Ends the file system: the connection was unmounted or aborted. No method is called after
     /// this one.
     fn destroy(&self);
 
-    /// `None`: a negative lookup, which the kernel may cache for
+    /// Looks up a name. `None`: a negative lookup, which the kernel may cache for
     /// [`crate::InitConfig::negative_timeout`].
     fn lookup(&self, rq: &Request<'_>, parent: u64, name: &[u8]) -> Reply<Option<EntryOut>>;
     /// Subtracts `ForgetOne::nlookup` from each node's lookup count.
@@ -74,9 +76,9 @@ pub trait Filesystem: Send + Sync + 'static {
     fn tmpfile(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn) -> Reply<(EntryOut, OpenOut)>;
     /// read(2) that the kernel cannot serve itself.
     fn read(&self, rq: &Request<'_>, node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize>;
-    /// Read from a host file that holds the data unchanged: calls `take` with it, which returns the
-    /// number of bytes read, or `None` if it cannot read this file. If this returns `None`,
-    /// [`Self::read`] is called.
+    /// Serves a READ from a host file that holds the same data: passes that file to `take`. `take`
+    /// returns the number of bytes that it read, or `None` if it cannot read this file. If this
+    /// method returns `None`, [`Self::read`] is called.
     fn read_host(
         &self,
         rq: &Request<'_>,

@@ -97,5 +97,5 @@ flags! {
     REQUEST_TIMEOUT = 42,
 }
 
-/// Flags that the transport controls, regardless of the file system's wishes.
+/// Flags that the transport controls, regardless of [`crate::InitConfig::flags`].
 pub const TRANSPORT: u64 = MAX_PAGES | INIT_EXT | OVER_IO_URING | BIG_WRITES | ABORT_ERROR;

@@ -1,3 +1,5 @@
+//! Requests in progress, and their cancellation by INTERRUPT.
+
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

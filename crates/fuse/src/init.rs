@@ -1,4 +1,4 @@
-//! INIT: the kernel's offer, the file system's wishes, and the result of the negotiation.
+//! INIT: the kernel's offer, the file system's configuration, and the result of the negotiation.
 
 use crate::abi::{InitIn, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, MIN_READ_BUFFER, OLDEST_MINOR_VERSION};
 use crate::flags;
@@ -9,7 +9,7 @@ const PAGE: usize = 4096;
 /// Limit of a transfer without `MAX_PAGES`, in pages.
 const DEFAULT_PAGES: u16 = 32;
 
-/// Features and limits that a file system wishes for: returned by [`crate::Filesystem::init`].
+/// Features and limits that a file system requests: returned by [`crate::Filesystem::init`].
 ///
 /// Flags that the kernel does not offer are silently dropped; [`crate::Session::agreed`] returns
 /// the result.
@@ -117,7 +117,7 @@ pub(crate) const fn is_supported(offer: &InitIn) -> bool {
     offer.major == KERNEL_VERSION && offer.minor >= OLDEST_MINOR_VERSION
 }
 
-/// Combines offer and wish.
+/// Returns the result of the negotiation, and the reply to INIT.
 pub(crate) fn agree(offer: &InitIn, init_config: &InitConfig, ring: bool) -> (Agreed, InitOut) {
     let offered = offer.all_flags();
     let mut agreed = offered & (init_config.flags & !flags::TRANSPORT | flags::TRANSPORT);

@@ -68,8 +68,8 @@ pub use request::Request;
 pub use rustix::io::Errno;
 pub use session::Session;
 
-/// Asks for a thread that may block: a handler returns this, before it changed anything, where
-/// [`Request::may_block`] is false. The handler then runs again on a thread that may wait.
+/// The error of a handler that would have to block although [`Request::may_block`] is false. The
+/// handler must not have changed anything; it is called again on a thread that may block.
 ///
-/// The number is the kernel-internal `EIOCBQUEUED`, which never reaches a program.
+/// The number is that of the kernel-internal `EIOCBQUEUED`, which never reaches a program.
 pub const MAY_BLOCK: Errno = Errno::from_raw_os_error(529);

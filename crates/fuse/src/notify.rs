@@ -1,3 +1,5 @@
+//! Notifications from the server to the kernel.
+
 use crate::abi::{
     self, NotifyDeleteOut, NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyPollWakeupOut, NotifyPruneOut,
     NotifyRetrieveOut, NotifyStoreOut, OutHeader,

@@ -14,10 +14,11 @@ use zerocopy::IntoBytes;
 const ROOM: usize = 8 << 10;
 
 /// Handles one request in the device's format (an [`InHeader`], then its arguments) and returns the
-/// kernel's reply: an [`OutHeader`] and the body. `None` if there is no reply, or not even a
-/// header. `flags` are the flags of [`crate::flags`] to treat as agreed.
+/// reply for the kernel: an [`OutHeader`] and the body. `None` if the opcode has no reply, or if
+/// the message is shorter than a header. `flags` are the flags of [`crate::flags`] to treat as
+/// agreed.
 #[must_use]
-pub fn answer(fs: &Arc<dyn Filesystem>, flags: u64, message: &[u8]) -> Option<Vec<u8>> {
+pub fn handle(fs: &Arc<dyn Filesystem>, flags: u64, message: &[u8]) -> Option<Vec<u8>> {
     let header: InHeader = parse(message).ok()?;
     let mut buffer = message.to_vec();
     buffer.resize(message.len() + ROOM, 0);

@@ -1,3 +1,5 @@
+//! The opcodes of the protocol.
+
 use core::fmt;
 
 macro_rules! opcodes {

@@ -1,4 +1,4 @@
-//! Zero-copy replies to large READs, which share the pages of a host file.
+//! Replies to large READs by splice(2), from the page cache of a host file.
 //!
 //! A READ served from a host file costs two copies on the device: from the host's page cache to the
 //! server, and from there to the FUSE file's pages. A pipe holds references to the host's pages
@@ -15,7 +15,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 use zerocopy::IntoBytes;
 
 /// Minimum size of a reply that is worth the pipe's three system calls, in bytes.
-pub(crate) const LEAST: usize = 32 << 10;
+pub(crate) const MIN_REPLY: usize = 32 << 10;
 /// A slot of a pipe holds at most a page.
 const PAGE: usize = 4096;
 
@@ -24,7 +24,7 @@ pub(crate) struct Pipe {
     unique: u64,
     ends: Option<Ends>,
     /// Maximum number of slots (`fs.pipe-max-size`, 1 MiB, without `CAP_SYS_RESOURCE`).
-    most: usize,
+    max_slots: usize,
     held: Option<Held>,
 }
 
@@ -43,7 +43,7 @@ struct Held {
 
 impl Pipe {
     pub(crate) const fn new() -> Self {
-        Self { unique: 0, ends: None, most: usize::MAX, held: None }
+        Self { unique: 0, ends: None, max_slots: usize::MAX, held: None }
     }
 
     /// Sets the request that the next `fill` replies to.
@@ -73,10 +73,10 @@ impl Pipe {
     /// Returns a pipe with room for a header and `len` bytes that need not be page-aligned.
     fn ends(&mut self, len: usize) -> Option<&Ends> {
         let slots = len.div_ceil(PAGE) + 2;
-        if slots <= self.most && self.ends.as_ref().is_none_or(|ends| ends.slots < slots) {
+        if slots <= self.max_slots && self.ends.as_ref().is_none_or(|ends| ends.slots < slots) {
             match Ends::new(slots) {
                 Ok(ends) => self.ends = Some(ends),
-                Err(Errno::PERM) => self.most = slots - 1,
+                Err(Errno::PERM) => self.max_slots = slots - 1,
                 // Running out of descriptors may be temporary.
                 Err(error) => tracing::debug!(%error, "cannot create a pipe for replies"),
             }
@@ -188,7 +188,9 @@ mod tests {
     fn complete_replies_are_sent_with_their_header() {
         let (file, data) = file(3 << 20);
         let mut pipe = Pipe::new();
-        for (unique, offset, len) in [(7, 0, LEAST), (9, 4095, 600 << 10), (11, 8192, 128 << 10), (13, 1, LEAST + 1)] {
+        for (unique, offset, len) in
+            [(7, 0, MIN_REPLY), (9, 4095, 600 << 10), (11, 8192, 128 << 10), (13, 1, MIN_REPLY + 1)]
+        {
             pipe.begin(unique);
             assert!(!pipe.is_full());
             assert_eq!(pipe.fill(file.as_fd(), offset, len), Some(len));
@@ -212,16 +214,16 @@ mod tests {
         pipe.take(&mut out).unwrap();
         assert!(out == data[40_000..]);
         // Nothing past the end of the file.
-        assert_eq!(pipe.fill(file.as_fd(), 200_000, LEAST), Some(0));
+        assert_eq!(pipe.fill(file.as_fd(), 200_000, MIN_REPLY), Some(0));
         pipe.take(&mut []).unwrap();
         assert!(pipe.take(&mut out).is_err() && !pipe.is_full());
         // A buffer that is too small is refused, and the next reply is not mixed up with this one.
         assert_eq!(pipe.fill(file.as_fd(), 0, 128 << 10), Some(100_000));
         assert_eq!(pipe.take(&mut [0; 10]), Err(Errno::IO));
         pipe.begin(3);
-        assert_eq!(pipe.fill(file.as_fd(), 0, LEAST), Some(LEAST));
+        assert_eq!(pipe.fill(file.as_fd(), 0, MIN_REPLY), Some(MIN_REPLY));
         let (header, body) = sent(&mut pipe);
-        assert!(header.unique == 3 && body == data[..LEAST]);
+        assert!(header.unique == 3 && body == data[..MIN_REPLY]);
     }
 
     #[test]
@@ -229,14 +231,14 @@ mod tests {
         let (file, data) = file(1 << 20);
         let mut pipe = Pipe::new();
         pipe.begin(1);
-        pipe.fill(file.as_fd(), 0, LEAST).unwrap();
+        pipe.fill(file.as_fd(), 0, MIN_REPLY).unwrap();
         // A second fill, as after a failed replica.
-        pipe.fill(file.as_fd(), 4096, LEAST).unwrap();
-        assert!(sent(&mut pipe).1 == data[4096..4096 + LEAST]);
-        pipe.fill(file.as_fd(), 0, LEAST).unwrap();
+        pipe.fill(file.as_fd(), 4096, MIN_REPLY).unwrap();
+        assert!(sent(&mut pipe).1 == data[4096..4096 + MIN_REPLY]);
+        pipe.fill(file.as_fd(), 0, MIN_REPLY).unwrap();
         pipe.begin(2);
         assert!(!pipe.is_full());
-        pipe.fill(file.as_fd(), 0, LEAST).unwrap();
+        pipe.fill(file.as_fd(), 0, MIN_REPLY).unwrap();
         assert_eq!(sent(&mut pipe).0.unique, 2);
     }
 
@@ -247,11 +249,11 @@ mod tests {
         let unread = std::fs::File::options().write(true).open("/dev/null").unwrap();
         let mut pipe = Pipe::new();
         pipe.begin(1);
-        assert_eq!(pipe.fill(directory.as_fd(), 0, LEAST), None);
-        assert_eq!(pipe.fill(unread.as_fd(), 0, LEAST), None);
+        assert_eq!(pipe.fill(directory.as_fd(), 0, MIN_REPLY), None);
+        assert_eq!(pipe.fill(unread.as_fd(), 0, MIN_REPLY), None);
         assert!(!pipe.is_full() && pipe.send(file.as_fd()).is_none());
         // No pipe is large enough for this reply; smaller ones still work.
         assert_eq!(pipe.fill(file.as_fd(), 0, 2 << 30), None);
-        assert_eq!(pipe.fill(file.as_fd(), 0, LEAST), Some(LEAST));
+        assert_eq!(pipe.fill(file.as_fd(), 0, MIN_REPLY), Some(MIN_REPLY));
     }
 }

@@ -27,7 +27,7 @@ impl Session {
     }
 
     /// Warns if the options ask for more readahead than an unprivileged mount can have.
-    pub(crate) fn miss_readahead(&self) {
+    pub(crate) fn warn_about_readahead(&self) {
         let agreed = self.agreed().map_or(0, |agreed| agreed.max_readahead);
         if let Some(wanted) = self.options.readahead.filter(|&wanted| wanted > agreed) {
             warn(wanted, agreed, "only root can raise it");
@@ -57,5 +57,5 @@ fn raise((major, minor): (u32, u32), wanted: u32, agreed: u32) {
 }
 
 fn warn(wanted: u32, agreed: u32, reason: &str) {
-    tracing::warn!("the read-ahead stays at {agreed} bytes, not {wanted}: {reason}");
+    tracing::warn!("cannot raise readahead from {agreed} to {wanted} bytes: {reason}");
 }

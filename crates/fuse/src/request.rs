@@ -1,3 +1,5 @@
+//! The context of a request, and parsing of its arguments.
+
 use crate::abi::{EXT_GROUPS, ExtHeader, InHeader, MAX_NR_SECCTX, SecctxHeader};
 use crate::{Errno, Opcode};
 use core::sync::atomic::AtomicBool;
@@ -26,8 +28,8 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Creates a request from its header. `cancelled` becomes true when the caller gives up,
-    /// `extensions` is the tail of a creation.
+    /// Creates a request from its header. `cancelled` becomes true when a signal
+    /// interrupts the caller. `extensions` is the tail of a creation.
     #[must_use]
     pub const fn new(
         header: &InHeader,
@@ -49,8 +51,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Becomes true once the caller gave up (a signal arrived). The handler may then return
-    /// `EINTR`; if it ignores the flag, the caller keeps waiting.
+    /// Returns a flag that becomes true when a signal interrupts the caller. The handler may then
+    /// return `EINTR`; if it ignores the flag, the caller keeps waiting.
     #[must_use]
     pub const fn cancelled(&self) -> &'a AtomicBool {
         self.cancelled

@@ -1,3 +1,5 @@
+//! A mounted file system, from INIT to the end of the connection.
+
 use crate::abi::{InHeader, InitIn, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, MIN_READ_BUFFER};
 use crate::core::Core;
 use crate::counters::Counters;
@@ -109,7 +111,7 @@ impl Session {
             let _gone = fusermount::unmount(&session.mountpoint, true);
         }
         result.map(|()| {
-            session.miss_readahead();
+            session.warn_about_readahead();
             session
         })
     }
@@ -336,7 +338,7 @@ fn ring_is_switched_off() -> bool {
 }
 
 fn await_start(started: &Receiver<Result<(), MountError>>) -> Result<(), MountError> {
-    started.recv().unwrap_or_else(|_| Err(unknown()))
+    started.recv().unwrap_or_else(|_| Err(thread_ended()))
 }
 
 /// Returns the server's reason for refusing INIT, or `None` if it never received one. Its thread
@@ -345,6 +347,6 @@ fn refusal(started: &Receiver<Result<(), MountError>>) -> Option<MountError> {
     started.recv_timeout(Duration::from_millis(500)).ok()?.err()
 }
 
-fn unknown() -> MountError {
-    MountError::without_reason("answering the kernel's first request", "the thread for it ended")
+fn thread_ended() -> MountError {
+    MountError::without_reason("replying to the kernel's first request", "its thread ended")
 }

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_shown_on_one_line() {
+    fn names_are_logged_on_one_line() {
         assert_eq!(line(Opcode::Lookup, &[], b"letter\0"), r#"LOOKUP node 7 "letter""#);
         assert_eq!(line(Opcode::Unlink, &[], b"a\nb\"\xff\xc3\xa4\0"), "UNLINK node 7 \"a\\nb\\\"\\xffä\"");
         assert_eq!(line(Opcode::Symlink, &[], b"s\0../t\0"), r#"SYMLINK node 7 "s" -> "../t""#);

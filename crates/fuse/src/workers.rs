@@ -1,3 +1,5 @@
+//! Worker threads for requests that may block.
+
 use crate::sys::{self, Scheduling};
 use core::time::Duration;
 use rustix::thread::CpuSet;
@@ -30,13 +32,13 @@ struct State<J> {
     queue: VecDeque<J>,
     threads: usize,
     idle: usize,
-    born: usize,
+    started: usize,
     closed: bool,
 }
 
 impl<J: Job> Workers<J> {
     pub(crate) fn new(max: usize, cpus: Option<CpuSet>) -> Arc<Self> {
-        let state = State { queue: VecDeque::new(), threads: 0, idle: 0, born: 0, closed: false };
+        let state = State { queue: VecDeque::new(), threads: 0, idle: 0, started: 0, closed: false };
         let scheduling = sys::scheduling();
         Arc::new(Self { state: Mutex::new(state), changed: Condvar::new(), max: max.max(1), cpus, scheduling })
     }
@@ -47,8 +49,8 @@ impl<J: Job> Workers<J> {
         state.queue.push_back(job);
         if state.queue.len() > state.idle && state.threads < self.max {
             state.threads += 1;
-            state.born += 1;
-            let name = format!("fuse-work-{}", state.born);
+            state.started += 1;
+            let name = format!("fuse-work-{}", state.started);
             drop(state);
             let workers = self.clone();
             if std::thread::Builder::new().name(name).spawn(move || workers.work()).is_err() {
@@ -157,16 +159,16 @@ mod tests {
 
     #[test]
     fn a_worker_does_not_inherit_a_queue_threads_sched_idle() {
-        let of_a_worker = |usual_gives_way: bool| {
+        let of_a_worker = |process_is_idle: bool| {
             let (done, results) = mpsc::channel();
-            let made = std::thread::spawn(move || {
-                let gave_way = if usual_gives_way { sys::set_sched_idle(true) } else { Ok(()) };
+            let submitting = std::thread::spawn(move || {
+                let switched = if process_is_idle { sys::set_sched_idle(true) } else { Ok(()) };
                 let workers = Workers::new(1, None);
-                gave_way.and_then(|()| sys::set_sched_idle(true)).unwrap();
+                switched.and_then(|()| sys::set_sched_idle(true)).unwrap();
                 workers.submit(Call(Box::new(move || done.send(sys::scheduling()).unwrap())));
                 workers.close(Duration::from_secs(60))
             });
-            assert!(made.join().unwrap());
+            assert!(submitting.join().unwrap());
             results.recv().unwrap()
         };
         assert_eq!(of_a_worker(true), Scheduling::Idle);

@@ -25,7 +25,7 @@ fn message(opcode: u32, extlen: u16, body: &[u8]) -> Vec<u8> {
 }
 
 fn check(fs: &Arc<dyn Filesystem>, opcode: u32, agreed: u64, message: &[u8]) {
-    let reply = offline::answer(fs, agreed, message);
+    let reply = offline::handle(fs, agreed, message);
     let oneway = Opcode::new(opcode).is_some_and(Opcode::is_oneway);
     assert_eq!(reply.is_none(), oneway, "opcode {opcode}");
     let Some(reply) = reply else { return };
@@ -38,7 +38,7 @@ fn check(fs: &Arc<dyn Filesystem>, opcode: u32, agreed: u64, message: &[u8]) {
 
 /// Prints panics: a handler of [`Dummy`] panics on inconsistent arguments, which the dispatcher
 /// would turn into `EIO`.
-fn loud_panics() {
+fn print_panics() {
     std::panic::set_hook(Box::new(|info| {
         eprintln!("{info}");
         std::process::abort();
@@ -47,7 +47,7 @@ fn loud_panics() {
 
 #[test]
 fn every_opcode_survives_every_length() {
-    loud_panics();
+    print_panics();
     let fs: Arc<dyn Filesystem> = Arc::new(Dummy::default());
     for fill in [0_u8, 1, b'a', 0xff] {
         for opcode in 0..64 {
@@ -66,7 +66,7 @@ fn a_wrong_length_is_an_error() {
     for &opcode in Opcode::ALL {
         let mut bytes = message(opcode as u32, 0, &[0; 128]);
         bytes.pop();
-        let reply = offline::answer(&fs, 0, &bytes);
+        let reply = offline::handle(&fs, 0, &bytes);
         let error = reply.map(|reply| OutHeader::read_from_prefix(&reply).unwrap().0.error);
         assert_eq!(error, (!opcode.is_oneway()).then_some(-Errno::IO.raw_os_error()), "{opcode}");
     }
@@ -74,22 +74,22 @@ fn a_wrong_length_is_an_error() {
 
 proptest! {
     #[test]
-    fn anything_at_all(
+    fn arbitrary_requests_get_a_reply(
         opcode in 0_u32..64,
         extlen in 0_u16..40,
         agreed: u64,
         numbers in prop::collection::vec(prop_oneof![0_u32..200, any::<u32>()], 0..30),
         tail in prop::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 0..300),
     ) {
-        loud_panics();
+        print_panics();
         let fs: Arc<dyn Filesystem> = Arc::new(Dummy::default());
         let body = [numbers.as_bytes(), &tail].concat();
         check(&fs, opcode, agreed, &message(opcode, extlen, &body));
     }
 
     #[test]
-    fn not_even_a_header(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+    fn less_than_a_header_gets_no_reply(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
         let fs: Arc<dyn Filesystem> = Arc::new(Dummy::default());
-        prop_assert_eq!(offline::answer(&fs, 0, &bytes), None);
+        prop_assert_eq!(offline::handle(&fs, 0, &bytes), None);
     }
 }

@@ -19,21 +19,21 @@ use vnode::{Cx, Entry, Errno, Kind, Name, NameSink, Result, Vnode};
 /// Maximum depth of directories, against endless loops.
 const MAX_DEPTH: u32 = 1 << 20;
 
-/// How to construct the handle of an inode from its number on this file system.
+/// Constructs file handles from inode numbers on this file system.
 #[derive(Clone, Debug)]
-pub(crate) struct Forge {
+pub(crate) struct HandleBuilder {
     kind: i32,
-    /// The handle of the root.
+    /// The handle of the root, which has the fields that all handles share.
     model: Box<[u8]>,
-    form: Form,
+    layout: Layout,
     /// Whether the root is the root of the file system or of its btrfs subvolume, so that every
     /// inode that a handle can reach lies inside it.
-    whole: bool,
+    reaches_only_root: bool,
 }
 
-/// Layout of a handle: the inode number, fields copied from the model, and the generation.
+/// Layout of a handle: inode number, fields copied from the model, generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum Layout {
     /// A 32-bit number, and a generation that may be 0 for "any".
     Narrow,
     /// A 64-bit number, the subvolume, and a generation that may be 0 for "any".
@@ -42,7 +42,7 @@ enum Form {
     Xfs,
 }
 
-impl Forge {
+impl HandleBuilder {
     /// Returns the rule for a file system with this magic number of statfs(2), whose root directory
     /// has this inode number and handle. `None` if handles can't be constructed there.
     pub(crate) fn of(magic: u64, ino: u64, handle: &FileHandle) -> Option<Self> {
@@ -56,21 +56,21 @@ impl Forge {
         let wide = model.first_chunk() == Some(&ino.to_le_bytes());
         // Handle types of the kernel's exportfs: FILEID_INO32_GEN, FILEID_BTRFS_WITHOUT_PARENT, and
         // FILEID_INO32_GEN with the xfs flag for 64 bits.
-        let form = match (magic, kind, model.len()) {
-            (EXT | F2FS | SQUASHFS, 1, 8) if narrow => Form::Narrow,
-            (BTRFS, 0x4d, 20) if wide => Form::Btrfs,
-            (XFS, 1, 8) if narrow => Form::Xfs,
-            (XFS, 0x81, 12) if wide => Form::Xfs,
+        let layout = match (magic, kind, model.len()) {
+            (EXT | F2FS | SQUASHFS, 1, 8) if narrow => Layout::Narrow,
+            (BTRFS, 0x4d, 20) if wide => Layout::Btrfs,
+            (XFS, 1, 8) if narrow => Layout::Xfs,
+            (XFS, 0x81, 12) if wide => Layout::Xfs,
             _ => return None,
         };
         // Inode numbers of the root directories of these file systems, and of btrfs subvolumes.
-        let whole = matches!((magic, ino), (EXT, 2) | (F2FS, 3) | (BTRFS, 256));
-        Some(Self { kind, model: model.into(), form, whole })
+        let reaches_only_root = matches!((magic, ino), (EXT, 2) | (F2FS, 3) | (BTRFS, 256));
+        Some(Self { kind, model: model.into(), layout, reaches_only_root })
     }
 
     /// Constructs the handle of an inode.
     fn handle(&self, root: BorrowedFd<'_>, ino: u64) -> Result<Vec<u8>> {
-        let generation = if self.form == Form::Xfs { sys::xfs_generation(root, ino)? } else { 0 };
+        let generation = if self.layout == Layout::Xfs { sys::xfs_generation(root, ino)? } else { 0 };
         let mut handle = self.model.to_vec();
         let at = handle.len().saturating_sub(4);
         let (number, last) = handle.split_at_mut_checked(at).ok_or(Errno::STALE)?;
@@ -88,8 +88,8 @@ impl Shared {
     /// Returns the vnode of a number that has no live vnode.
     pub(crate) fn vnode_by_number(self: &Arc<Self>, cx: &Cx<'_>, number: u64) -> Result<Arc<HostVnode>> {
         cx.require_blocking()?;
-        match &self.forge {
-            Some(forge) if identity::is_plain(number) => self.vnode_by_forged_handle(cx, forge, number),
+        match &self.handle_builder {
+            Some(builder) if identity::is_plain(number) => self.vnode_by_built_handle(cx, builder, number),
             _ => {
                 let found = self.finder.find(cx, &self.root_of_walk()?, number, 1)?.into_iter().next();
                 self.downcast(&found.ok_or(Errno::STALE)?.entry.vnode)
@@ -97,9 +97,14 @@ impl Shared {
         }
     }
 
-    fn vnode_by_forged_handle(self: &Arc<Self>, cx: &Cx<'_>, forge: &Forge, number: u64) -> Result<Arc<HostVnode>> {
-        let handle = forge.handle(self.root.as_fd(), number)?;
-        let opened = sys::open_by_handle(self.root.as_fd(), forge.kind, &handle, PATH_ONLY.bits().cast_signed());
+    fn vnode_by_built_handle(
+        self: &Arc<Self>,
+        cx: &Cx<'_>,
+        builder: &HandleBuilder,
+        number: u64,
+    ) -> Result<Arc<HostVnode>> {
+        let handle = builder.handle(self.root.as_fd(), number)?;
+        let opened = sys::open_by_handle(self.root.as_fd(), builder.kind, &handle, PATH_ONLY.bits().cast_signed());
         let fd = opened.map_err(|errno| match errno {
             // No such inode, or an invalid number.
             Errno::NOENT | Errno::INVAL => Errno::STALE,
@@ -112,7 +117,7 @@ impl Shared {
         }
         let Entry { vnode, attr } = self.root_vnode()?.entry_of_fd(fd.as_fd(), None)?;
         let vnode = self.downcast(&vnode)?;
-        let inside = forge.whole
+        let inside = builder.reaches_only_root
             || match attr.kind() {
                 Kind::Directory => self.is_inside(&fd)?,
                 _ => !vnode.names_of_file(cx, 1)?.is_empty(),
@@ -302,28 +307,28 @@ impl HostVnode {
 mod tests {
     use super::*;
 
-    fn forge(magic: u64, ino: u64, kind: i32, handle: &[u8]) -> Option<Forge> {
-        Forge::of(magic, ino, &FileHandle::new(kind, handle))
+    fn builder(magic: u64, ino: u64, kind: i32, handle: &[u8]) -> Option<HandleBuilder> {
+        HandleBuilder::of(magic, ino, &FileHandle::new(kind, handle))
     }
 
     #[test]
     fn handles_are_constructed_for_known_layouts() {
         let root = rustix::fs::open("/", OFlags::RDONLY, Mode::empty()).unwrap();
-        let ext4 = forge(0xef53, 2, 1, &[2, 0, 0, 0, 9, 9, 9, 9]).unwrap();
-        assert!(ext4.whole);
+        let ext4 = builder(0xef53, 2, 1, &[2, 0, 0, 0, 9, 9, 9, 9]).unwrap();
+        assert!(ext4.reaches_only_root);
         assert_eq!(ext4.handle(root.as_fd(), 0x0102).unwrap(), [2, 1, 0, 0, 0, 0, 0, 0]);
         assert_eq!(ext4.handle(root.as_fd(), 1 << 32), Err(Errno::STALE));
         let mut bytes = [7; 20];
         bytes[..8].copy_from_slice(&257u64.to_le_bytes());
-        let btrfs = forge(0x9123_683e, 257, 0x4d, &bytes).unwrap();
-        assert!(!btrfs.whole);
+        let btrfs = builder(0x9123_683e, 257, 0x4d, &bytes).unwrap();
+        assert!(!btrfs.reaches_only_root);
         let handle = btrfs.handle(root.as_fd(), 1 << 40).unwrap();
         assert_eq!(handle, [[0, 0, 0, 0, 0, 1, 0, 0].as_slice(), &[7; 8], &[0; 4]].concat());
         // Rejected: another handle type, another file system, the handle of another inode.
-        assert!(forge(0xef53, 2, 2, &[2, 0, 0, 0, 9, 9, 9, 9]).is_none());
-        assert!(forge(0x0102_1994, 2, 1, &[2, 0, 0, 0, 9, 9, 9, 9]).is_none());
-        assert!(forge(0xef53, 3, 1, &[2, 0, 0, 0, 9, 9, 9, 9]).is_none());
+        assert!(builder(0xef53, 2, 2, &[2, 0, 0, 0, 9, 9, 9, 9]).is_none());
+        assert!(builder(0x0102_1994, 2, 1, &[2, 0, 0, 0, 9, 9, 9, 9]).is_none());
+        assert!(builder(0xef53, 3, 1, &[2, 0, 0, 0, 9, 9, 9, 9]).is_none());
         let xfs = [[128, 0, 0, 0, 0, 0, 0, 0].as_slice(), &[1, 2, 3, 4]].concat();
-        assert_eq!(forge(0x5846_5342, 128, 0x81, &xfs).unwrap().form, Form::Xfs);
+        assert_eq!(builder(0x5846_5342, 128, 0x81, &xfs).unwrap().layout, Layout::Xfs);
     }
 }

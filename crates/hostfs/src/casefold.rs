@@ -57,18 +57,18 @@ fn try_names(root: &OwnedFd) -> Result<Option<bool>> {
         return Ok(Some(true));
     }
     let (names, whole) = names(&dir)?;
-    let mut answer = None;
+    let mut found = None;
     let candidates = names.iter().filter(|name| !names.contains(&swap_case(name)) && swap_case(name) != **name);
     for name in candidates.take(MAX_TRIED) {
         match (id_of(&dir, name), id_of(&dir, &swap_case(name))) {
             // One object under both names: conclusive if the second name is not listed, or if the
             // object can have only one name.
             (Some(one), Some(other)) if one.0 == other.0 && (whole || one.1) => return Ok(Some(true)),
-            (Some(_), None) => answer = Some(false),
+            (Some(_), None) => found = Some(false),
             _ => {}
         }
     }
-    Ok(answer)
+    Ok(found)
 }
 
 /// Returns names of a directory, and whether the list is complete.
@@ -85,7 +85,7 @@ fn names(dir: &OwnedFd) -> Result<(HashSet<Vec<u8>>, bool)> {
     Ok((names, true))
 }
 
-/// Returns the name with the case of all ASCII letters swap_case.
+/// Returns the name with the case of all ASCII letters swapped.
 fn swap_case(name: &[u8]) -> Vec<u8> {
     let swap = |&byte: &u8| if byte.is_ascii_alphabetic() { byte ^ 0x20 } else { byte };
     name.iter().map(swap).collect()

@@ -20,7 +20,7 @@ impl HostFs {
     }
 
     /// Claims the directory for the lifetime of this layer, by an exclusive flock(2) on it. Returns
-    /// false if another process still holds the lock after `patience`.
+    /// false if another process still holds the lock after `timeout`.
     ///
     /// A killed server may still execute a system call after its process seems to be gone: a thread
     /// that waits for the disk ends later. The kernel releases the lock only when the last such
@@ -29,9 +29,9 @@ impl HostFs {
     ///
     /// # Errors
     /// The `errno` of flock(2) if the file system does not support it.
-    pub fn claim(&self, patience: Duration) -> Result<bool> {
+    pub fn claim(&self, timeout: Duration) -> Result<bool> {
         let root = self.root_fd()?;
-        let end = Instant::now() + patience;
+        let end = Instant::now() + timeout;
         loop {
             match rustix::fs::flock(&*root, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(true),

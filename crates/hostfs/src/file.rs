@@ -8,13 +8,13 @@ use crate::sys;
 use crate::vnode_impl::HostVnode;
 use core::fmt;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom as HostSeek};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::ReadWriteFlags;
 use std::any::Any;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use vnode::{Backing, Cx, Errno, HostReader, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SeekFrom};
+use vnode::{Backing, Cx, Errno, HostReader, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, Whence};
 
 /// Bytes copied between two checks for cancellation: some milliseconds' worth.
 const COPY_STEP: u64 = 16 << 20;
@@ -130,13 +130,13 @@ impl OpenFile for HostFile {
         self.fs().with_room(|| retry(|| rustix::fs::fallocate(&self.fd, mode, offset, len)))
     }
 
-    fn seek(&self, _cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+    fn seek(&self, _cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
         // Nothing else uses the descriptor's position.
         rustix::fs::seek(
             &self.fd,
             match whence {
-                SeekFrom::Data => HostSeek::Data(offset),
-                SeekFrom::Hole => HostSeek::Hole(offset),
+                Whence::Data => SeekFrom::Data(offset),
+                Whence::Hole => SeekFrom::Hole(offset),
             },
         )
     }

@@ -501,13 +501,13 @@ mod tests {
         assert_eq!(scratch.stat().map(drop), Err(Errno::STALE));
 
         // The removal is detected by an open, or by no use at all.
-        for met in [true, false] {
+        for by_open in [true, false] {
             std::fs::write(scratch.path.join("g"), "text").unwrap();
             let other = scratch.fs.root().lookup(&caller(0), name("g")).unwrap().unwrap().vnode;
             (0..3).for_each(|_| drop(other.open(&caller(0), OpenFlags::RDONLY).unwrap()));
             assert_eq!(scratch.kept(), 1);
             std::fs::remove_file(scratch.path.join("g")).unwrap();
-            if met {
+            if by_open {
                 assert_eq!(other.open(&caller(0), OpenFlags::RDONLY).map(drop), Err(Errno::STALE));
             } else {
                 scratch.files().sweep();

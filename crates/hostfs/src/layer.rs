@@ -1,6 +1,6 @@
 //! The layer: options, opening, and the state that all vnodes share.
 
-use crate::by_number::Forge;
+use crate::by_number::HandleBuilder;
 use crate::caller::Server;
 use crate::casefold;
 use crate::descriptors::Budget;
@@ -9,7 +9,7 @@ use crate::handle::FileHandle;
 use crate::hot::HotFiles;
 use crate::identity::{self, HostInode};
 use crate::name_cache::NameCache;
-use crate::opened::Opened as OpenFiles;
+use crate::opened::SharedFiles;
 use crate::table::Table;
 use crate::vnode_impl::{HostVnode, Locator};
 use core::fmt;
@@ -34,7 +34,7 @@ pub struct HostOptions {
     pub listings: usize,
     /// Maximum number of descriptors kept for removed objects whose vnode is still referenced.
     pub removed: usize,
-    /// How long a negative lookup may be answered from the cache without checking the host. Zero
+    /// How long the name cache may return negative lookups without checking the host. Zero
     /// disables the cache.
     pub name_cache_ttl: Duration,
     /// Reopen objects by file handle where the host allows it; otherwise by parent and name.
@@ -155,7 +155,7 @@ pub(crate) struct Shared {
     /// is known.
     pub(crate) handles: Option<HandleRule>,
     /// Set if the handle of an object can be constructed from its inode number.
-    pub(crate) forge: Option<Forge>,
+    pub(crate) handle_builder: Option<HandleBuilder>,
     /// Walks the tree for objects by number, and for names of files, where the host offers no
     /// better way.
     pub(crate) finder: Finder,
@@ -169,7 +169,7 @@ pub(crate) struct Shared {
     /// The process's budget of descriptors.
     pub(crate) budget: Arc<Budget>,
     /// Open files whose descriptor may be shared.
-    pub(crate) opened: OpenFiles,
+    pub(crate) opened: SharedFiles,
     /// Descriptors of hot files; `None` where they must not be kept.
     pub(crate) hot: Option<HotFiles>,
     pub(crate) dirs: DirCache,
@@ -291,7 +291,8 @@ impl HostFs {
         let traits = FsTraits::of(magic);
         let merges_names = casefold::merges_names(&root, magic);
         let handles = if options.handles && !traits.no_handles { try_handles(&root, stat.stx_ino) } else { None };
-        let forge = handles.and_then(|_| Forge::of(magic, stat.stx_ino, &FileHandle::of_fd(root.as_fd()).ok()?));
+        let handle_builder =
+            handles.and_then(|_| HandleBuilder::of(magic, stat.stx_ino, &FileHandle::of_fd(root.as_fd()).ok()?));
         let budget = Budget::of_process();
         let keeps_files = handles.is_some() && traits.open_once;
         let shared = Shared {
@@ -300,7 +301,7 @@ impl HostFs {
             _tree: tree,
             root_dev: dev_of(&stat),
             root_inode: HostInode { dev: dev_of(&stat), ino: stat.stx_ino },
-            forge,
+            handle_builder,
             finder: Finder::new(),
             handles,
             read_only: options.read_only || flags.contains(StatVfsMountFlags::RDONLY),
@@ -313,7 +314,7 @@ impl HostFs {
             dirs: DirCache::new(options.directories, Arc::clone(&budget)),
             listings: Listings::new(options.listings, Arc::clone(&budget)),
             budget,
-            opened: OpenFiles::default(),
+            opened: SharedFiles::default(),
             names: NameCache::new(options.name_cache_ttl),
             cache_names: handles.is_some() && traits.lists_all_names && !options.name_cache_ttl.is_zero(),
             places: RwLock::new(()),
@@ -342,10 +343,10 @@ impl HostFs {
     /// # Errors
     /// `EPERM` if there is no private clone, or if its setting is locked (in a user namespace).
     pub fn set_access_times(&self, times: AccessTimes) -> Result<()> {
-        self.change_times(|asked| {
-            asked.times = AccessTimes {
-                when: times.when.or(asked.times.when),
-                directories: times.directories.or(asked.times.directories),
+        self.change_times(|requested| {
+            requested.times = AccessTimes {
+                when: times.when.or(requested.times.when),
+                directories: times.directories.or(requested.times.directories),
             };
         })
     }
@@ -355,23 +356,23 @@ impl HostFs {
     /// # Errors
     /// Same as [`Self::set_access_times`].
     pub fn suspend_access_times(&self, suspended: bool) -> Result<()> {
-        self.change_times(|asked| asked.suspended = suspended)
+        self.change_times(|requested| requested.suspended = suspended)
     }
 
     fn change_times(&self, change: impl FnOnce(&mut Times)) -> Result<()> {
         let fs = self.root.fs();
         let mut times = fs.times.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut asked = *times;
-        change(&mut asked);
-        if !fs.read_only && asked.effective() != times.effective() {
+        let mut requested = *times;
+        change(&mut requested);
+        if !fs.read_only && requested.effective() != times.effective() {
             if !fs.detached {
                 return Err(Errno::PERM);
             }
-            crate::sys::set_access_times(fs.root.as_fd(), asked.effective())?;
+            crate::sys::set_access_times(fs.root.as_fd(), requested.effective())?;
         }
         // Stored only on success, so that a refused setting is refused again and not mistaken for
         // the current one.
-        *times = asked;
+        *times = requested;
         Ok(())
     }
 
@@ -436,7 +437,8 @@ fn open_root(path: &Path, options: &HostOptions) -> Result<Opened> {
     }
 }
 
-/// Tests on the root whether objects of this file system can be opened by handle.
+/// Returns how handles of this file system are checked. `None` if the root can't be opened by its
+/// handle.
 fn try_handles(root: &OwnedFd, ino: u64) -> Option<HandleRule> {
     let handle = FileHandle::of_fd(root.as_fd()).ok()?;
     let again = handle.open(root.as_fd(), libc::O_PATH | libc::O_NOFOLLOW).ok()?;
@@ -463,7 +465,7 @@ impl Shared {
         if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
     }
 
-    /// Whether a listing shows which names a directory lacks.
+    /// Whether the name cache may return negative lookups.
     pub(crate) fn caches_names(&self) -> bool {
         self.cache_names
     }

@@ -15,8 +15,8 @@
 //! * **Hot files**: from the second use on, the descriptor of a file stays open for one to two
 //!   seconds after each use ([`hot`]), where this is not observable.
 //! * **Negative lookups are cached**: after several failed lookups in a directory, the layer lists
-//!   the directory once and then answers further negative lookups without a system call.
-//!   Out-of-band changes become visible after [`HostOptions::name_cache_ttl`].
+//!   the directory once. Further negative lookups then need no system call. Out-of-band changes
+//!   become visible after [`HostOptions::name_cache_ttl`].
 //! * **The caller owns the objects it creates**: the thread switches its file-system uid and gid
 //!   for the one system call that creates the object. The host applies the caller's umask, so
 //!   default ACLs work as they do natively. For this, each thread that creates objects leaves the

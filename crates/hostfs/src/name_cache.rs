@@ -19,7 +19,7 @@ const PER_SHARD: usize = 4;
 const MAX_NAMES: usize = 8192;
 /// Number of negative lookups before a directory is listed, plus one for each `NAMES_PER_MISS`
 /// names in its last listing: listing costs about a twentieth of a lookup per name.
-const MISSES: u32 = 8;
+const MISSES_BEFORE_LISTING: u32 = 8;
 const NAMES_PER_MISS: usize = 16;
 /// Number of negative lookups before another attempt to list a directory that had too many names.
 const MISSES_IF_TOO_LARGE: u32 = 16384;
@@ -31,7 +31,7 @@ const BUFFER: usize = 32 << 10;
 /// ones, or will once the key is added.
 const ENCODED_NAMES: u32 = 0x4000_0000 | 0x800;
 
-/// A cache of the names in recently searched directories, which answers negative lookups without a
+/// A cache of the names in recently searched directories, which returns negative lookups without a
 /// system call. A union looks up most names in several directories, and a whiteout for each.
 ///
 /// A directory is listed after several negative lookups in it. Names that are created through this
@@ -76,9 +76,9 @@ struct Listed {
     stamp: Option<Stamp>,
 }
 
-/// The cache's answer for a name.
+/// The result of looking up a name in the cache.
 #[derive(Debug, PartialEq, Eq)]
-enum Answer {
+enum Cached {
     /// The name may exist.
     Unknown,
     /// The name does not exist.
@@ -132,15 +132,15 @@ impl NameCache {
         self.shard(dir).retain(|known| known.id != dir);
     }
 
-    /// Counts a negative lookup. Returns the number of the listing to make now, if the directory is
-    /// due for one.
+    /// Counts a negative lookup. If the directory has to be listed now, returns the number of that
+    /// listing.
     fn count_miss(&self, id: u64) -> Option<u64> {
         let mut shard = self.shard(id);
         if used(&mut shard, id).is_none() {
             if shard.len() >= PER_SHARD {
                 shard.remove(0);
             }
-            shard.push(Dir { id, misses: 0, threshold: MISSES, state: State::Unknown });
+            shard.push(Dir { id, misses: 0, threshold: MISSES_BEFORE_LISTING, state: State::Unknown });
         }
         let dir = shard.last_mut().filter(|dir| matches!(dir.state, State::Unknown))?;
         dir.misses += 1;
@@ -163,7 +163,7 @@ impl NameCache {
         }
         dir.state = match listed {
             Some(mut listed) => {
-                dir.threshold = MISSES.saturating_add((listed.hashes.len() / NAMES_PER_MISS) as u32);
+                dir.threshold = MISSES_BEFORE_LISTING.saturating_add((listed.hashes.len() / NAMES_PER_MISS) as u32);
                 listed.hashes.extend(added.drain(..));
                 State::Known(listed)
             }
@@ -175,26 +175,26 @@ impl NameCache {
     }
 
     /// Looks up a name in the cache.
-    fn query(&self, id: u64, name: Name<'_>) -> Answer {
+    fn query(&self, id: u64, name: Name<'_>) -> Cached {
         let mut shard = self.shard(id);
-        let Some(Dir { state: State::Known(listed), .. }) = used(&mut shard, id) else { return Answer::Unknown };
+        let Some(Dir { state: State::Known(listed), .. }) = used(&mut shard, id) else { return Cached::Unknown };
         let now = Instant::now();
         if now.saturating_duration_since(listed.at) >= self.ttl {
-            Answer::Expired { now, stamp: listed.stamp }
+            Cached::Expired { now, stamp: listed.stamp }
         } else if listed.hashes.contains(&hash(name.as_bytes())) {
-            Answer::Unknown
+            Cached::Unknown
         } else {
-            Answer::Missing
+            Cached::Missing
         }
     }
 
-    /// Concludes the verification of a listing that had expired at `now`. `right` is the listing's
-    /// stamp if the directory is unchanged, otherwise `None`.
-    fn confirm(&self, id: u64, now: Instant, right: Option<Stamp>) {
+    /// Concludes the verification of a listing that had expired at `now`. `verified` is the
+    /// listing's stamp if the directory is unchanged, otherwise `None`.
+    fn confirm(&self, id: u64, now: Instant, verified: Option<Stamp>) {
         let mut shard = self.shard(id);
         let Some(dir) = shard.iter_mut().find(|known| known.id == id) else { return };
         match &mut dir.state {
-            State::Known(listed) if right.is_some() && listed.stamp == right => listed.at = now,
+            State::Known(listed) if verified.is_some() && listed.stamp == verified => listed.at = now,
             State::Known(_) => dir.state = State::Unknown,
             State::Unknown | State::Listing { .. } => {}
         }
@@ -218,13 +218,13 @@ impl HostVnode {
         if !fs.caches_names() {
             return false;
         }
-        let mut answer = fs.names.query(self.number(), name);
-        if let Answer::Expired { now, stamp } = answer {
-            let right = stamp.filter(|stamp| stamp_of(fd).is_ok_and(|now| now == *stamp));
-            fs.names.confirm(self.number(), now, right);
-            answer = fs.names.query(self.number(), name);
+        let mut cached = fs.names.query(self.number(), name);
+        if let Cached::Expired { now, stamp } = cached {
+            let verified = stamp.filter(|stamp| stamp_of(fd).is_ok_and(|now| now == *stamp));
+            fs.names.confirm(self.number(), now, verified);
+            cached = fs.names.query(self.number(), name);
         }
-        answer == Answer::Missing
+        cached == Cached::Missing
     }
 
     /// Records a negative lookup in this directory.
@@ -292,7 +292,7 @@ mod tests {
 
     /// Counts misses until a listing is due, and returns its number.
     fn miss_until_listing(names: &NameCache, dir: u64) -> u64 {
-        (0..MISSES).find_map(|_| names.count_miss(dir)).unwrap()
+        (0..MISSES_BEFORE_LISTING).find_map(|_| names.count_miss(dir)).unwrap()
     }
 
     #[test]
@@ -300,16 +300,16 @@ mod tests {
         let names = NameCache::new(TTL);
         let now = Instant::now();
         let number = miss_until_listing(&names, 7);
-        assert_eq!(names.query(7, name("new")), Answer::Unknown);
+        assert_eq!(names.query(7, name("new")), Cached::Unknown);
         names.note_added(7, name("new"));
         names.finish_listing(7, number, listed(&["old"], now, None));
-        assert_eq!(names.query(7, name("new")), Answer::Unknown);
-        assert_eq!(names.query(7, name("old")), Answer::Unknown);
-        assert_eq!(names.query(7, name("none")), Answer::Missing);
+        assert_eq!(names.query(7, name("new")), Cached::Unknown);
+        assert_eq!(names.query(7, name("old")), Cached::Unknown);
+        assert_eq!(names.query(7, name("none")), Cached::Missing);
         names.note_added(7, name("none"));
-        assert_eq!(names.query(7, name("none")), Answer::Unknown);
+        assert_eq!(names.query(7, name("none")), Cached::Unknown);
         names.remove(7);
-        assert_eq!(names.query(7, name("other")), Answer::Unknown);
+        assert_eq!(names.query(7, name("other")), Cached::Unknown);
     }
 
     #[test]
@@ -321,10 +321,10 @@ mod tests {
         names.note_added(7, name("between"));
         let second = miss_until_listing(&names, 7);
         names.finish_listing(7, slow, listed(&[], now, None));
-        assert_eq!(names.query(7, name("between")), Answer::Unknown);
+        assert_eq!(names.query(7, name("between")), Cached::Unknown);
         names.finish_listing(7, second, listed(&["between"], now, None));
-        assert_eq!(names.query(7, name("between")), Answer::Unknown);
-        assert_eq!(names.query(7, name("other")), Answer::Missing);
+        assert_eq!(names.query(7, name("between")), Cached::Unknown);
+        assert_eq!(names.query(7, name("other")), Cached::Missing);
     }
 
     #[test]
@@ -336,14 +336,14 @@ mod tests {
             names.finish_listing(7, number, listed(&[], Instant::now().checked_sub(2 * TTL).unwrap(), Some(stamp)));
         };
         list_long_ago();
-        let Answer::Expired { now, stamp: expired } = names.query(7, name("a")) else { panic!("ttl") };
+        let Cached::Expired { now, stamp: expired } = names.query(7, name("a")) else { panic!("ttl") };
         assert_eq!(expired, Some(stamp));
         names.confirm(7, now, expired);
-        assert_eq!(names.query(7, name("a")), Answer::Missing);
+        assert_eq!(names.query(7, name("a")), Cached::Missing);
         names.remove(7);
         list_long_ago();
         names.confirm(7, now, None);
-        assert_eq!(names.query(7, name("a")), Answer::Unknown);
+        assert_eq!(names.query(7, name("a")), Cached::Unknown);
     }
 
     #[test]
@@ -353,7 +353,7 @@ mod tests {
         names.finish_listing(7, number, listed(&[], Instant::now(), None));
         for dir in 8..1000 {
             names.count_miss(dir);
-            assert_eq!(names.query(7, name("none")), Answer::Missing);
+            assert_eq!(names.query(7, name("none")), Cached::Missing);
         }
     }
 

@@ -25,11 +25,11 @@ struct Key {
 
 /// The open files of a layer that may share their descriptors.
 #[derive(Debug, Default)]
-pub(crate) struct Opened {
+pub(crate) struct SharedFiles {
     shards: [Mutex<HashMap<Key, Weak<OpenFd>>>; SHARDS],
 }
 
-impl Opened {
+impl SharedFiles {
     fn shard(&self, number: u64) -> MutexGuard<'_, HashMap<Key, Weak<OpenFd>>> {
         // The index is always in range; the first shard avoids a panic path.
         let shard = self.shards.get(shard_of(number)).unwrap_or(&self.shards[0]);

@@ -21,8 +21,8 @@ impl HostVnode {
             Some(listing) => listing,
             None => Listing { id: self.number(), fd: self.open_listing()?, position: 0 },
         };
-        // Seek to the start even when already there: the host may fix a listing's extent at that
-        // moment.
+        // Seek to the start even when already there: on btrfs, a listing ends with the entries that
+        // existed at the last open or rewind.
         if cookie != listing.position || cookie == 0 {
             rustix::fs::seek(&listing.fd, SeekFrom::Start(cookie))?;
         }

@@ -110,7 +110,7 @@ impl Table {
     /// Keeps a removed object while its vnode lives.
     pub(crate) fn pin(&self, vnode: &HostVnode, fd: OwnedFd) {
         let mut shard = self.shard(vnode.number());
-        let longest = if shard.pins.len() >= self.pins_per_shard { shard.pins.pop_front() } else { None };
+        let oldest = if shard.pins.len() >= self.pins_per_shard { shard.pins.pop_front() } else { None };
         let same = shard.take_pin(vnode.number());
         // Pinned even beyond the budget, because nothing else keeps the object. The other caches
         // make room.
@@ -118,7 +118,7 @@ impl Table {
         shard.pins.push_back((vnode.number(), Arc::new(fd), kept));
         vnode.set_pinned(true);
         drop(shard);
-        drop((longest, same));
+        drop((oldest, same));
     }
 
     /// Marks an object that never had a name, so that it is not mistaken for one removed out of

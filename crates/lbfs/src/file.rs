@@ -11,7 +11,7 @@ use core::time::Duration;
 use parking_lot::RwLock;
 use std::any::Any;
 use std::sync::Arc;
-use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SeekFrom, Vnode};
+use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, Vnode, Whence};
 
 /// An open file. It is open on one replica, and moves to another one if that replica fails.
 #[derive(Debug)]
@@ -245,7 +245,7 @@ impl OpenFile for LbFile {
         Err(Errno::BADF)
     }
 
-    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
         self.with_failover(cx, |place, attempts| {
             let Some(pool) = place.pool() else {
                 return self.counted(place, || place.file()?.seek(cx, offset, whence));

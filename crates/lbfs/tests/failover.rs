@@ -237,7 +237,7 @@ const OPERATIONS: [(&str, Operation); 11] = [
     ("lookup again", |held| held.dir.lookup(&CALLER, name("f7")).map(|_| ())),
     ("open", |held| held.file.open(&CALLER, OpenFlags::RDONLY).map(|_| ())),
     ("read", |held| held.open.read(&CALLER, &mut [0; 9], 0).map(|_| ())),
-    ("seek", |held| held.open.seek(&CALLER, 0, vnode::SeekFrom::Hole).map(|_| ())),
+    ("seek", |held| held.open.seek(&CALLER, 0, vnode::Whence::Hole).map(|_| ())),
     ("stat", |held| held.file.getattr(&CALLER).map(|_| ())),
     ("stat of the directory", |held| held.dir.getattr(&CALLER).map(|_| ())),
     ("readdir", |held| held.dir.readdir(&CALLER, 0, &mut |_| true)),

@@ -4,7 +4,7 @@ use crate::node::MemVnode;
 use crate::tree::Inode;
 use std::any::Any;
 use std::sync::Arc;
-use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SeekFrom};
+use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, Whence};
 
 /// Number of bytes copied at a time.
 const COPY_STEP: usize = 1 << 20;
@@ -146,15 +146,15 @@ impl OpenFile for MemFile {
         Ok(())
     }
 
-    fn seek(&self, _cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+    fn seek(&self, _cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
         let tree = self.vnode.fs.begin(Op::Seek)?;
         let data = &tree.get(self.vnode.ino)?.data;
         if offset >= data.size() {
             return Err(Errno::NXIO);
         }
         match whence {
-            SeekFrom::Data => data.next_data(offset).ok_or(Errno::NXIO),
-            SeekFrom::Hole => Ok(data.next_hole(offset)),
+            Whence::Data => data.next_data(offset).ok_or(Errno::NXIO),
+            Whence::Hole => Ok(data.next_hole(offset)),
         }
     }
 

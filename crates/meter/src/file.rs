@@ -1,7 +1,7 @@
 use crate::{Counts, Operation};
 use std::any::Any;
 use std::sync::Arc;
-use vnode::{Cx, HostReader, OpenFile, Result, SeekFrom, forward};
+use vnode::{Cx, HostReader, OpenFile, Result, Whence, forward};
 
 /// A metered open file.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl OpenFile for MeterFile {
         self.counts.begin(Operation::Fallocate).end(self.lower.fallocate(cx, mode, offset, len))
     }
 
-    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
         self.counts.begin(Operation::Seek).end(self.lower.seek(cx, offset, whence))
     }
 

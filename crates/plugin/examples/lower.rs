@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wrapfs::hooks::{Attributes, Hooks, Ioctls, Object, Objects, Op, OpKind, OpSet, Operations, Reply, State, Verdict};
 use wrapfs::vnode::{
-    Attr, Cx, Errno, IoctlReply, Kind, Name, OpenFlags, RenameFlags, Result, SeekFrom, SetAttr, Vnode, XattrFlags,
+    Attr, Cx, Errno, IoctlReply, Kind, Name, OpenFlags, RenameFlags, Result, SetAttr, Vnode, Whence, XattrFlags,
 };
 use wrapfs::{Build, LayerType, Settings, Template, Traits};
 
@@ -135,7 +135,7 @@ fn in_directory(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, sub: &Arc<dyn Vnode>) -> Resu
     let mut out = [0; 64];
     assert_eq!((file.read(cx, &mut out, 5)?, &out[..5]), (5, &b"words"[..]));
     file.fsync(cx, true)?;
-    assert_eq!((file.seek(cx, 3, SeekFrom::Hole)?, file.seek(cx, 3, SeekFrom::Data)?), (10, 3));
+    assert_eq!((file.seek(cx, 3, Whence::Hole)?, file.seek(cx, 3, Whence::Data)?), (10, 3));
     file.fallocate(cx, 3, 1, 2)?;
     let cut = SetAttr { size: Some(4), ..SetAttr::default() };
     assert_eq!(made.vnode.setattr(cx, &cut, Some(&*file))?.size, 4);

@@ -1,3 +1,5 @@
+//! Configuration of a mount.
+
 use crate::Command;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,12 +12,12 @@ pub struct Config {
     /// How long the kernel may cache names, negative lookups and attributes. Changes through the
     /// mount are visible immediately; out-of-band changes become visible after this time at the
     /// latest. Names are not cached where several names refer to one entry
-    /// ([`vnode::Layer::merges_names`]).
+    /// ([`vnode::Properties::merges_names`]).
     pub cache: Duration,
     /// Use passthrough where the layers allow it.
     pub passthrough: bool,
-    /// Serve extended attributes. Otherwise the kernel learns so with the first request and sends
-    /// no more: there are no ACLs, file capabilities or user attributes.
+    /// Serve extended attributes. Otherwise the first request of each kind fails with `ENOSYS` and
+    /// the kernel sends no more: there are no ACLs, file capabilities or user attributes.
     pub xattrs: bool,
     /// The kernel opens files without requests and serves data from its page cache
     /// (`FUSE_NO_OPEN_SUPPORT`); changes fail with `EROFS`. Excludes passthrough. Only for

@@ -32,12 +32,12 @@ struct OpenInode {
     no_xattrs: bool,
     /// An open has waited in vain for the last writer's RELEASE. So a process has the file open for
     /// writing, and later opens do not wait.
-    has_writer: bool,
+    writer_wait_timed_out: bool,
 }
 
 impl OpenInode {
     fn new(data_path: DataPath, no_xattrs: bool) -> Self {
-        Self { opens: 0, writers: 0, programs: 0, data_path, no_xattrs, has_writer: false }
+        Self { opens: 0, writers: 0, programs: 0, data_path, no_xattrs, writer_wait_timed_out: false }
     }
 }
 
@@ -259,7 +259,7 @@ impl Files {
             return PageState::Dropping;
         }
         match self.pages.opened(node, attr, is_written(inodes, node), notifier) {
-            PageState::BeingWritten if open.is_some_and(|inode| inode.has_writer) => PageState::Valid,
+            PageState::BeingWritten if open.is_some_and(|inode| inode.writer_wait_timed_out) => PageState::Valid,
             found => found,
         }
     }
@@ -275,7 +275,7 @@ impl Files {
         if result.timed_out()
             && let Some(inode) = inodes.get_mut(&node)
         {
-            inode.has_writer = true;
+            inode.writer_wait_timed_out = true;
         }
     }
 
@@ -357,7 +357,7 @@ impl Files {
             inode.opens -= 1;
             inode.writers -= u32::from(handle.use_.writes);
             if handle.use_.writes && inode.writers == 0 {
-                inode.has_writer = false;
+                inode.writer_wait_timed_out = false;
                 if matches!(inode.data_path, DataPath::Cached) {
                     self.pages.last_writer_closed(handle.node, notifier);
                 }
@@ -436,7 +436,7 @@ impl Files {
     /// Compares attributes that are about to be sent to the kernel with those of the pages in its
     /// cache. Drops the pages if the data was changed out of band.
     pub(crate) fn attributes_sent(&self, node: u64, attr: &Attr, notifier: &Arc<NotificationQueue>) {
-        if self.pages.is_out_of_band(node, attr) {
+        if self.pages.note_sent_attributes(node, attr) {
             // While this lock is held, the file cannot be opened.
             let inodes = self.inodes();
             self.pages.drop_if_stale(node, attr, is_written(&inodes, node), notifier);

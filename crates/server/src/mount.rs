@@ -1,3 +1,5 @@
+//! Mounting and unmounting a stack.
+
 use crate::Config;
 use crate::ops::Server;
 use crate::refusal_server::RefusalServer;
@@ -20,9 +22,9 @@ pub fn mount(layer: Arc<dyn Layer>, config: &Config) -> core::result::Result<Mou
     let mut options = config.mount.clone();
     options.may_hang |= layer.properties().may_hang;
     options.flags.read_only |= layer.properties().read_only;
-    let watches = layer.properties().watches_refusals;
+    let audits = layer.properties().audits_refusals;
     let server = Server::new(layer.clone(), config);
-    let fs: Arc<dyn Filesystem> = if watches { Arc::new(RefusalServer::new(server)) } else { Arc::new(server) };
+    let fs: Arc<dyn Filesystem> = if audits { Arc::new(RefusalServer::new(server)) } else { Arc::new(server) };
     let session = Session::mount(&options, fs)?;
     Ok(Mounted { session, layer })
 }

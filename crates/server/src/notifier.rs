@@ -47,8 +47,8 @@ impl Notification {
 #[derive(Default)]
 struct Queue {
     notifications: VecDeque<(Notification, Option<SyncSender<()>>)>,
-    /// The content of `notifications`, for checks whether one is queued.
-    waiting: HashSet<Notification>,
+    /// The set of `notifications`, to find duplicates without a search.
+    queued: HashSet<Notification>,
     /// The notification being sent.
     sending: Option<Notification>,
     /// Channels of the threads that wait for an empty queue.
@@ -59,7 +59,7 @@ struct Queue {
 
 impl Queue {
     fn is_pending(&self, notification: &Notification) -> bool {
-        self.waiting.contains(notification) || self.sending.as_ref() == Some(notification)
+        self.queued.contains(notification) || self.sending.as_ref() == Some(notification)
     }
 
     /// Whether a notification that drops all pages of the node is queued or being sent.
@@ -99,7 +99,7 @@ impl NotificationQueue {
         let mut queue = self.queue();
         queue.closed = true;
         queue.notifications.clear();
-        queue.waiting.clear();
+        queue.queued.clear();
         queue.settling.clear();
         drop(queue);
         self.changed.notify_all();
@@ -140,7 +140,7 @@ impl NotificationQueue {
         if queue.closed || self.session().is_none() {
             return false;
         }
-        if done.is_none() && queue.waiting.contains(&notification) {
+        if done.is_none() && queue.queued.contains(&notification) {
             return true;
         }
         if queue.notifications.len() >= MAX_QUEUED {
@@ -148,11 +148,11 @@ impl NotificationQueue {
             // A caller that waits for one of the dropped notifications waits for this one instead.
             let waiters: Vec<_> = queue.notifications.drain(..).filter_map(|(_, done)| done).collect();
             queue.settling.extend(waiters);
-            queue.waiting.clear();
+            queue.queued.clear();
             queue.notifications.push_back((Notification::Everything, None));
-            queue.waiting.insert(Notification::Everything);
+            queue.queued.insert(Notification::Everything);
         }
-        queue.waiting.insert(notification.clone());
+        queue.queued.insert(notification.clone());
         queue.notifications.push_back((notification, done));
         let start = !std::mem::replace(&mut queue.started, true);
         drop(queue);
@@ -191,7 +191,11 @@ impl NotificationQueue {
 
     fn serve(&self) {
         while let Some((notification, done)) = self.next() {
-            let Some(session) = self.session() else { return };
+            let Some(session) = self.session() else {
+                // The queued notifications will never be sent: release the threads that wait.
+                self.close();
+                continue;
+            };
             self.send(&session.notifier(), &notification);
             if let Some(done) = done {
                 // The waiter may have timed out.
@@ -210,12 +214,12 @@ impl NotificationQueue {
                 return None;
             }
             if let Some((notification, done)) = queue.notifications.pop_front() {
-                queue.waiting.remove(&notification);
+                queue.queued.remove(&notification);
                 queue.sending = Some(notification.clone());
                 return Some((notification, done));
             }
-            for waiting in queue.settling.drain(..) {
-                let _gone = waiting.try_send(());
+            for waiter in queue.settling.drain(..) {
+                let _gone = waiter.try_send(());
             }
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
@@ -260,7 +264,7 @@ pub(crate) struct UpcallHandler {
 
 impl std::fmt::Debug for UpcallHandler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("FromLayers")
+        f.write_str("UpcallHandler")
     }
 }
 
@@ -347,17 +351,34 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_the_session_releases_all_waiters() {
+        let notifier = NotificationQueue::new(Arc::new(Nodes::new(MemFs::new().root())));
+        let begun = Instant::now();
+        let (done, sent) = sync_channel(1);
+        let queued = [(Notification::pages(7), None), (Notification::Attributes(8), Some(done))];
+        notifier.queue().notifications.extend(queued);
+        std::thread::scope(|scope| {
+            let settled = scope.spawn(|| notifier.settle(Duration::from_secs(60)));
+            notifier.serve();
+            assert!(settled.join().unwrap() && notifier.settle(Duration::from_secs(60)));
+        });
+        assert_eq!(sent.recv_timeout(Duration::from_secs(60)), Err(RecvTimeoutError::Disconnected));
+        notifier.wait_for_pages(7, begun + Duration::from_secs(60));
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
     fn a_notification_is_pending_until_it_was_sent() {
         let mut queue = Queue::default();
         assert!(!queue.drops_pages(7));
-        queue.waiting.insert(Notification::pages(7));
+        queue.queued.insert(Notification::pages(7));
         assert!(queue.drops_pages(7) && !queue.drops_pages(8));
-        queue.waiting.clear();
+        queue.queued.clear();
         queue.sending = Some(Notification::pages(7));
         assert!(queue.drops_pages(7) && !queue.drops_pages(8));
         queue.sending = Some(Notification::Attributes(7));
         assert!(!queue.drops_pages(7));
-        queue.waiting.insert(Notification::Everything);
+        queue.queued.insert(Notification::Everything);
         assert!(queue.drops_pages(7) && queue.drops_pages(8));
         let begun = Instant::now();
         let notifier = NotificationQueue::new(Arc::new(Nodes::new(MemFs::new().root())));

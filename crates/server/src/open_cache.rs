@@ -112,7 +112,7 @@ pub(crate) struct OpenCache {
 }
 
 impl OpenCache {
-    /// `cache`: how long the kernel may cache attributes.
+    /// Returns an empty cache. `cache`: how long the kernel may cache attributes.
     pub(crate) fn new(cache: Duration) -> Self {
         Self { shared: Arc::default(), max_age: cache.min(MAX_AGE) }
     }

@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use vnode::{
-    Attr, Backing, Call, Cx, Entry, Errno, Kind, Layer, MAY_BLOCK, Name, OpenFile, OpenFlags, Properties, SeekFrom,
-    SetAttr, Vnode, XattrFlags,
+    Attr, Backing, Call, Cx, Entry, Errno, Kind, Layer, MAY_BLOCK, Name, OpenFile, OpenFlags, Properties, SetAttr,
+    Vnode, Whence, XattrFlags,
 };
 
 /// A stack of layers, served as a FUSE file system.
@@ -286,7 +286,7 @@ impl Server {
         if errno == Errno::NFILE && self.files.is_time_to_warn() {
             tracing::warn!(
                 uid = rq.uid,
-                "cannot open a file: no more open files: the server or this user's share is out of descriptors; see ulimit -n"
+                "cannot open a file: out of descriptors: the server's limit or this user's share is used up; see ulimit -n"
             );
         }
         errno
@@ -702,7 +702,7 @@ impl Filesystem for Server {
             // The layers below have no ACLs. The kernel's permission check treats any other error
             // as a denial.
             Err(Errno::OPNOTSUPP) if key.starts_with(b"system.posix_acl_") => Err(Errno::NODATA),
-            answer => answer,
+            result => result,
         }
     }
 
@@ -776,8 +776,8 @@ impl Filesystem for Server {
         const SEEK_DATA: u32 = 3;
         const SEEK_HOLE: u32 = 4;
         let whence = match arg.whence {
-            SEEK_DATA => SeekFrom::Data,
-            SEEK_HOLE => SeekFrom::Hole,
+            SEEK_DATA => Whence::Data,
+            SEEK_HOLE => Whence::Hole,
             _ => return Err(Errno::INVAL),
         };
         let cx = call.cx(0);

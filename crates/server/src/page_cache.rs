@@ -53,7 +53,7 @@ impl Stamp {
 /// What a file's [`FileState::stamp`] describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
-    /// The data in the page cache.
+    /// The data in the page cache or, if that is stale, the latest known state of the file.
     Known,
     /// The file before the changes through the mount that are in progress. None has completed.
     Begun,
@@ -114,7 +114,11 @@ impl FileState {
 
     /// Records an out-of-band change, and returns whether the pages have to be dropped.
     fn check_stale(&mut self, attr: &Attr) -> bool {
-        self.stale |= self.is_stale_at(attr);
+        if self.is_stale_at(attr) {
+            // Pages read after the stale ones are dropped hold this state or a later one.
+            self.stamp = Stamp::of(attr);
+            self.stale = true;
+        }
         self.stale
     }
 
@@ -142,7 +146,7 @@ impl FileState {
 
     /// Compares attributes that are about to be sent to the kernel, and records an out-of-band
     /// change. Adopts them if the stamp is lost. Returns whether pages have to be dropped.
-    fn is_out_of_band(&mut self, attr: &Attr) -> bool {
+    fn note_sent_attributes(&mut self, attr: &Attr) -> bool {
         if self.busy == 0 && self.trust == Trust::Lost {
             self.stamp = Stamp::of(attr);
             self.trust = Trust::Known;
@@ -156,6 +160,13 @@ impl FileState {
         tracing::debug!(node, "out-of-band change of a file: dropping its pages");
         self.dropped_while_open = written;
         notifier.enqueue(Notification::pages(node))
+    }
+
+    /// Records the release of the last open file for writing. Returns whether stale pages have to
+    /// be dropped now.
+    fn last_writer_closed(&mut self) -> bool {
+        self.dropped_while_open = false;
+        std::mem::take(&mut self.stale)
     }
 
     /// Records the start of a change through the mount.
@@ -279,8 +290,8 @@ impl PageCache {
 
     /// Compares attributes that are about to be sent to the kernel, and records an out-of-band
     /// change. Returns whether pages have to be dropped: see [`Self::drop_if_stale`].
-    pub(crate) fn is_out_of_band(&self, node: u64, attr: &Attr) -> bool {
-        self.any() && self.shard(node).get_mut(&node).is_some_and(|known| known.is_out_of_band(attr))
+    pub(crate) fn note_sent_attributes(&self, node: u64, attr: &Attr) -> bool {
+        self.any() && self.shard(node).get_mut(&node).is_some_and(|known| known.note_sent_attributes(attr))
     }
 
     /// Drops the pages of a file that was changed out of band, unless it is being written.
@@ -299,11 +310,12 @@ impl PageCache {
             return;
         }
         let mut shard = self.shard(node);
-        if let Some(known) = shard.get_mut(&node) {
-            known.dropped_while_open = false;
-            if std::mem::take(&mut known.stale) {
-                known.drop_pages(node, false, notifier);
-            }
+        if let Some(known) = shard.get_mut(&node)
+            && known.last_writer_closed()
+            && !known.drop_pages(node, false, notifier)
+        {
+            // The reply to the next open drops them.
+            known.trust = Trust::Lost;
         }
     }
 }
@@ -341,10 +353,10 @@ mod tests {
         }
 
         /// Sends attributes of node 7 to the kernel.
-        fn is_out_of_band(&self, attr: &Attr) -> bool {
-            let out_of_band = self.pages.is_out_of_band(7, attr);
+        fn note_sent_attributes(&self, attr: &Attr) -> bool {
+            let is_stale = self.pages.note_sent_attributes(7, attr);
             self.pages.drop_if_stale(7, attr, false, &self.notifier);
-            out_of_band
+            is_stale
         }
     }
 
@@ -352,13 +364,13 @@ mod tests {
     fn pages_survive_opens_without_an_out_of_band_change() {
         let test = TestPages::new();
         let opened = |attr| test.opened(Some(attr), false);
-        assert_eq!(opened(attr(1, 1, 10)), PageState::Unknown, "nothing is known of pages from before");
+        assert_eq!(opened(attr(1, 1, 10)), PageState::Unknown, "the state of earlier pages is unknown");
         assert_eq!(opened(attr(1, 1, 10)), PageState::Valid);
         assert_eq!(opened(attr(2, 1, 10)), PageState::Valid, "chmod changes no data");
         assert_eq!(opened(attr(3, 3, 10)), PageState::Unknown);
         assert_eq!(opened(attr(4, 3, 11)), PageState::Unknown);
         assert_eq!(opened(attr(4, 3, 12)), PageState::Unknown, "with coarse times");
-        assert_eq!(opened(attr(3, 3, 10)), PageState::Valid, "read before, compared late");
+        assert_eq!(opened(attr(3, 3, 10)), PageState::Valid, "attributes from before the change, compared late");
         assert_eq!(test.opened(None, false), PageState::Unknown);
         assert_eq!(opened(attr(4, 3, 12)), PageState::Unknown);
         assert_eq!(opened(attr(4, 3, 12)), PageState::Valid);
@@ -371,31 +383,43 @@ mod tests {
         let test = TestPages::new();
         test.opened(Some(attr(1, 1, 10)), false);
         let change = test.pages.begin(7);
-        assert_eq!(test.opened(Some(attr(3, 3, 10)), true), PageState::Valid, "it may be ours");
+        assert_eq!(test.opened(Some(attr(3, 3, 10)), true), PageState::Valid, "the change may come through the mount");
         test.pages.end(&change, Some(&attr(3, 3, 10)));
         assert_eq!(test.opened(Some(attr(3, 3, 10)), true), PageState::Valid);
         assert_eq!(test.opened(Some(attr(4, 4, 10)), true), PageState::BeingWritten);
         let change = test.pages.begin(7);
         test.pages.end(&change, Some(&attr(5, 5, 10)));
-        assert_eq!(test.opened(Some(attr(5, 5, 10)), true), PageState::BeingWritten, "it is still to be done");
+        assert_eq!(test.opened(Some(attr(5, 5, 10)), true), PageState::BeingWritten, "the drop is still due");
         test.pages.drop_if_stale(7, &attr(5, 5, 10), true, &test.notifier);
-        assert!(test.pages.is_out_of_band(7, &attr(5, 5, 10)));
+        assert!(test.pages.note_sent_attributes(7, &attr(5, 5, 10)));
         test.pages.last_writer_closed(7, &test.notifier);
-        assert!(!test.pages.is_out_of_band(7, &attr(5, 5, 10)));
+        assert!(!test.pages.note_sent_attributes(7, &attr(5, 5, 10)));
         assert_eq!(test.opened(Some(attr(5, 5, 10)), false), PageState::Valid);
+    }
+
+    #[test]
+    fn pages_dropped_at_the_last_writers_close_are_not_dropped_again() {
+        let mut file = FileState::of(&attr(1, 1, 10));
+        file.begin();
+        file.end(Some(&attr(2, 2, 10)));
+        assert!(file.check_stale(&attr(3, 3, 10)));
+        assert!(!file.is_valid_at(&attr(3, 3, 10)), "not dropped yet");
+        assert!(file.last_writer_closed());
+        assert!(file.is_valid_at(&attr(3, 3, 10)) && !file.last_writer_closed());
+        assert!(file.check_stale(&attr(4, 4, 10)), "changed again");
     }
 
     #[test]
     fn pages_are_dropped_while_an_open_writer_is_idle() {
         let test = TestPages::new();
         test.opened(Some(attr(1, 1, 10)), true);
-        assert!(test.pages.is_out_of_band(7, &attr(2, 2, 10)));
+        assert!(test.pages.note_sent_attributes(7, &attr(2, 2, 10)));
         test.pages.drop_if_stale(7, &attr(2, 2, 10), true, &test.notifier);
-        assert!(!test.pages.is_out_of_band(7, &attr(2, 2, 10)));
+        assert!(!test.pages.note_sent_attributes(7, &attr(2, 2, 10)));
         // This write may have been in progress meanwhile.
         let change = test.pages.begin(7);
         test.pages.end(&change, Some(&attr(3, 3, 10)));
-        assert!(test.pages.is_out_of_band(7, &attr(3, 3, 10)));
+        assert!(test.pages.note_sent_attributes(7, &attr(3, 3, 10)));
         assert_eq!(test.opened(Some(attr(3, 3, 10)), true), PageState::BeingWritten);
         assert_eq!(test.opened(Some(attr(3, 3, 10)), false), PageState::Unknown);
         assert_eq!(test.opened(Some(attr(3, 3, 10)), false), PageState::Valid);
@@ -406,18 +430,18 @@ mod tests {
         let test = TestPages::new();
         test.opened(Some(attr(1, 1, 10)), false);
         let (first, second) = (test.pages.begin(7), test.pages.begin(7));
-        assert!(first.matters() && !test.is_out_of_band(&attr(2, 2, 12)));
+        assert!(first.matters() && !test.note_sent_attributes(&attr(2, 2, 12)));
         test.pages.end(&first, Some(&attr(2, 2, 12)));
-        assert!(!test.is_out_of_band(&attr(3, 3, 13)), "one is still in progress");
+        assert!(!test.note_sent_attributes(&attr(3, 3, 13)), "one is still in progress");
         test.pages.end(&second, Some(&attr(3, 3, 13)));
-        assert!(!test.is_out_of_band(&attr(3, 3, 13)));
-        assert!(!test.is_out_of_band(&attr(2, 2, 12)), "a late reply");
-        assert!(test.is_out_of_band(&attr(4, 4, 13)));
-        assert!(!test.is_out_of_band(&attr(4, 4, 13)), "sent once");
+        assert!(!test.note_sent_attributes(&attr(3, 3, 13)));
+        assert!(!test.note_sent_attributes(&attr(2, 2, 12)), "a late reply");
+        assert!(test.note_sent_attributes(&attr(4, 4, 13)));
+        assert!(!test.note_sent_attributes(&attr(4, 4, 13)), "reported once");
         let third = test.pages.begin(7);
         test.pages.end(&third, None);
-        assert!(!test.is_out_of_band(&attr(5, 5, 13)), "what it is since is not known");
-        assert!(test.is_out_of_band(&attr(6, 6, 13)));
+        assert!(!test.note_sent_attributes(&attr(5, 5, 13)), "the state since then is unknown");
+        assert!(test.note_sent_attributes(&attr(6, 6, 13)));
     }
 
     #[test]
@@ -428,23 +452,23 @@ mod tests {
         test.pages.end(&second, Some(&attr(3, 3, 13)));
         // These attributes were read before the second change completed.
         test.pages.end(&first, Some(&attr(2, 2, 12)));
-        assert!(!test.is_out_of_band(&attr(3, 3, 13)));
+        assert!(!test.note_sent_attributes(&attr(3, 3, 13)));
         assert_eq!(test.opened(Some(attr(3, 3, 13)), false), PageState::Valid);
         let (first, second) = (test.pages.begin(7), test.pages.begin(7));
         test.pages.end(&first, None);
         test.pages.end(&second, Some(&attr(4, 4, 14)));
-        assert!(!test.is_out_of_band(&attr(5, 5, 15)), "the first may have ended last");
+        assert!(!test.note_sent_attributes(&attr(5, 5, 15)), "the first may have ended last");
         // The clock was set back.
         let change = test.pages.begin(7);
         test.pages.end(&change, Some(&attr(1, 1, 11)));
-        assert!(test.is_out_of_band(&attr(2, 2, 11)));
+        assert!(test.note_sent_attributes(&attr(2, 2, 11)));
     }
 
     #[test]
     fn files_without_pages_are_not_tracked() {
         let test = TestPages::new();
-        assert!(!test.pages.begin(7).matters() && !test.is_out_of_band(&attr(1, 1, 1)));
+        assert!(!test.pages.begin(7).matters() && !test.note_sent_attributes(&attr(1, 1, 1)));
         test.pages.opened(8, Some(&attr(1, 1, 10)), false, &test.notifier);
-        assert!(!test.pages.begin(7).matters() && !test.is_out_of_band(&attr(1, 1, 1)));
+        assert!(!test.pages.begin(7).matters() && !test.note_sent_attributes(&attr(1, 1, 1)));
     }
 }

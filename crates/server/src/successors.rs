@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(successors.number_of(second), 7);
         successors.supersede(7, |node| node == FIRST - 1);
         let third = successors.node_of(7);
-        assert_eq!(third, FIRST - 2, "a number that something else has is passed over");
+        assert_eq!(third, FIRST - 2, "an id in use is skipped");
         assert!(successors.is_superseded(second) && successors.number_of(second) == 7);
         successors.forget(8, none);
         successors.forget(7, |node| node == third);

@@ -106,7 +106,7 @@ fn with_missing_all_missing_names_cause_warnings_for_other_users() {
 #[test]
 fn refused_accesses_of_other_users_cause_warnings() {
     let layer = mount(tree(), &[]);
-    assert!(layer.properties().watches_refusals);
+    assert!(layer.properties().audits_refusals);
     let (private, closed) = (find(&ROOT, &layer, "home/alice/private"), find(&ROOT, &layer, "home/alice/closed"));
     let open = find(&ROOT, &layer, "home/alice/open");
     for owner in [&ROOT, &ALICE] {

@@ -131,7 +131,7 @@ impl Layer for Unionfs {
         Properties {
             read_only: set.read_only,
             may_hang: below.may_hang || set.order.iter().any(|b| b.mode == Mode::NfsReadOnly),
-            watches_refusals: false,
+            audits_refusals: false,
             ..below
         }
     }

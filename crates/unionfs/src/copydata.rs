@@ -8,7 +8,7 @@ use crate::options::Copyup;
 use crate::read_sized::read_sized;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SeekFrom, SetAttr, SetTime, Vnode, XattrFlags};
+use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode, Whence, XattrFlags};
 
 /// Bytes copied between two checks for the caller's signals.
 const CHUNK: u64 = 4 << 20;
@@ -102,13 +102,13 @@ pub(crate) fn copy_owner(copyup: Copyup, op: &Op<'_>, attr: &Attr) -> (u32, u32,
 fn copy_extents(op: &Op<'_>, source: &dyn OpenFile, to: &dyn OpenFile, size: u64) -> Result<()> {
     let mut at = 0;
     while at < size {
-        let start = match source.seek(op, at, SeekFrom::Data) {
+        let start = match source.seek(op, at, Whence::Data) {
             Ok(start) => start.max(at),
             Err(Errno::NXIO) => return Ok(()),
             // The file system can't report holes: treat all as data.
             Err(_) => at,
         };
-        let end = match source.seek(op, start, SeekFrom::Hole) {
+        let end = match source.seek(op, start, Whence::Hole) {
             Ok(end) if end > start => end.min(size),
             _ => size,
         };

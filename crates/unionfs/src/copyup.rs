@@ -72,9 +72,9 @@ pub(crate) struct Built {
     pub(crate) open: Option<Arc<dyn OpenFile>>,
 }
 
-/// Fails with `MAY_BLOCK` if data has to be copied and the thread must not block: the copy is made
+/// Fails with `MAY_BLOCK` if data must be copied and the thread must not block: the copy is made
 /// durable, which takes long.
-fn check_blocking(cx: &Cx<'_>, from: &Lower, change: Option<&Change>) -> Result<()> {
+fn require_blocking_to_copy(cx: &Cx<'_>, from: &Lower, change: Option<&Change>) -> Result<()> {
     if cx.may_block || from.vnode.kind() != Kind::Regular {
         return Ok(());
     }
@@ -115,7 +115,7 @@ impl Core {
             let place = vnode.place();
             let target = self.copy_target(op, to, place.as_ref(), from.branch)?;
             if let Some(place) = &place {
-                check_blocking(op, &from, change.as_deref())?;
+                require_blocking_to_copy(op, &from, change.as_deref())?;
                 if !self.ensure_part(op, &place.parent, target)? {
                     retries.count()?;
                     continue;

@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vnode::{Cx, Errno, HostReader, OpenFile, OpenFlags, Result, SeekFrom, Vnode};
+use vnode::{Cx, Errno, HostReader, OpenFile, OpenFlags, Result, Vnode, Whence};
 
 /// The lower open file that was last used, and the state of the union for which it was opened. It
 /// is the right one while both counters are unchanged.
@@ -225,7 +225,7 @@ impl OpenFile for UnionFile {
         file.fallocate(cx, mode, offset, len)
     }
 
-    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
         self.lower(cx)?.seek(cx, offset, whence)
     }
 

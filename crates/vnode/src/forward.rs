@@ -67,7 +67,7 @@ macro_rules! method {
     ($how:tt write) => { $crate::method_body! { $how [self, write, cx: &$crate::Cx<'_>, data: &[u8], offset: u64] -> $crate::Result<usize> } };
     ($how:tt flush) => { $crate::method_body! { $how [self, flush, cx: &$crate::Cx<'_>] -> $crate::Result<()> } };
     ($how:tt fallocate) => { $crate::method_body! { $how [self, fallocate, cx: &$crate::Cx<'_>, mode: u32, offset: u64, len: u64] -> $crate::Result<()> } };
-    ($how:tt seek) => { $crate::method_body! { $how [self, seek, cx: &$crate::Cx<'_>, offset: u64, whence: $crate::SeekFrom] -> $crate::Result<u64> } };
+    ($how:tt seek) => { $crate::method_body! { $how [self, seek, cx: &$crate::Cx<'_>, offset: u64, whence: $crate::Whence] -> $crate::Result<u64> } };
     ($how:tt copy_from) => { $crate::method_body! { $how [self, copy_from, cx: &$crate::Cx<'_>, offset: u64, source: &dyn $crate::OpenFile, source_offset: u64, len: u64] -> $crate::Result<u64> } };
     ($how:tt reflink_from) => { $crate::method_body! { $how [self, reflink_from, cx: &$crate::Cx<'_>, source: &dyn $crate::OpenFile] -> $crate::Result<()> } };
 }

@@ -17,9 +17,9 @@ pub struct Properties {
     /// then forwards each close to [`crate::OpenFile::flush`], which costs one request per close.
     pub needs_flush: bool,
 
-    /// The layer wants to see denied accesses and every negative lookup. The server then reports
+    /// The layer audits denied accesses and negative lookups. The server then reports every one of
     /// them ([`Vnode::refused`], [`Vnode::lookup`]), which costs additional lookups.
-    pub watches_refusals: bool,
+    pub audits_refusals: bool,
 
     /// Several names may resolve to one directory entry (`foo` and `FOO` in a case-insensitive
     /// directory).
@@ -42,7 +42,7 @@ impl Properties {
             read_only: self.read_only && other.read_only,
             may_hang: self.may_hang || other.may_hang,
             needs_flush: self.needs_flush || other.needs_flush,
-            watches_refusals: self.watches_refusals || other.watches_refusals,
+            audits_refusals: self.audits_refusals || other.audits_refusals,
             merges_names: self.merges_names || other.merges_names,
             varies_by_caller: self.varies_by_caller || other.varies_by_caller,
         }

@@ -45,7 +45,7 @@ pub use layer::{Command, Layer, Properties, Who};
 pub use name::{NAME_MAX, Name};
 pub use operation::Operation;
 pub use ops::{
-    DirEntry, Entry, HostReader, IoctlReply, NameSink, OpenFile, OpenFlags, RenameFlags, SeekFrom, Vnode, XattrFlags,
+    DirEntry, Entry, HostReader, IoctlReply, NameSink, OpenFile, OpenFlags, RenameFlags, Vnode, Whence, XattrFlags,
     copy_value,
 };
 pub use shards::{NumberHasher, NumberMap, SHARDS, shard_of};

@@ -108,9 +108,9 @@ pub struct XattrFlags {
     pub replace: bool,
 }
 
-/// The two kinds of lseek(2) that the file system implements.
+/// What lseek(2) searches for. The file system implements only these two values of `whence`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SeekFrom {
+pub enum Whence {
     /// The next data at or after the offset (`SEEK_DATA`).
     Data,
     /// The next hole at or after the offset (`SEEK_HOLE`).
@@ -306,7 +306,7 @@ pub trait Vnode: Any + Send + Sync + fmt::Debug {
     fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()>;
 
     /// Reports an access that the kernel has denied the caller. Called only if a layer [requests
-    /// it](crate::Properties::watches_refusals). `mask` contains the denied permissions: at least
+    /// it](crate::Properties::audits_refusals). `mask` contains the denied permissions: at least
     /// one of read (4), write (2), and execute or search (1). The result does not affect the
     /// caller.
     ///
@@ -417,7 +417,7 @@ pub trait OpenFile: Any + Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `ENXIO` at or past the end of the file.
-    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64>;
+    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64>;
 
     /// Copies from `source` at `source_offset` to this file. Returns the number of bytes copied, 0
     /// at the end of the source. `source` may belong to any layer; an implementation downcasts it

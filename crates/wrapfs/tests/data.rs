@@ -9,7 +9,7 @@ use conformance::fixture::{ROOT, name};
 use memfs::{Count, Dump, Fault, Faults, MemFs, Plan};
 use proptest::prelude::*;
 use std::sync::Arc;
-use vnode::{Cx, Errno, Layer, OpenFile, OpenFlags, Result, SeekFrom, SetAttr, Vnode};
+use vnode::{Cx, Errno, Layer, OpenFile, OpenFlags, Result, SetAttr, Vnode, Whence};
 use wrapfs::Template;
 use wrapfs::hooks::{Block, Data, Object};
 
@@ -96,21 +96,21 @@ fn holes_stay_holes() {
     file.write(&ROOT, b"begin", 0).unwrap();
     file.write(&ROOT, b"end", 1 << 20).unwrap();
     assert_eq!(vnode.getattr(&ROOT).unwrap().blocks, 16);
-    assert_eq!(file.seek(&ROOT, 0, SeekFrom::Hole), Ok(4096));
-    assert_eq!(file.seek(&ROOT, 5000, SeekFrom::Hole), Ok(5000));
-    assert_eq!(file.seek(&ROOT, 5000, SeekFrom::Data), Ok(1 << 20));
-    assert_eq!(file.seek(&ROOT, 1 << 20, SeekFrom::Hole), Ok((1 << 20) + 3));
+    assert_eq!(file.seek(&ROOT, 0, Whence::Hole), Ok(4096));
+    assert_eq!(file.seek(&ROOT, 5000, Whence::Hole), Ok(5000));
+    assert_eq!(file.seek(&ROOT, 5000, Whence::Data), Ok(1 << 20));
+    assert_eq!(file.seek(&ROOT, 1 << 20, Whence::Hole), Ok((1 << 20) + 3));
     file.fallocate(&ROOT, PUNCH, 0, 4096).unwrap();
-    assert_eq!(file.seek(&ROOT, 0, SeekFrom::Data), Ok(1 << 20));
+    assert_eq!(file.seek(&ROOT, 0, Whence::Data), Ok(1 << 20));
     vnode.setattr(&ROOT, &size(1 << 30), None).unwrap();
     assert_eq!(vnode.getattr(&ROOT).unwrap().blocks, 8);
-    assert_eq!(file.seek(&ROOT, 2 << 20, SeekFrom::Data), Err(Errno::NXIO));
+    assert_eq!(file.seek(&ROOT, 2 << 20, Whence::Data), Err(Errno::NXIO));
     // Blocks larger than pages: a block is data if any of its pages is.
     let (_, file) = create(&*chained(below, 65_536), "g", OpenFlags::RDWR);
     file.write(&ROOT, &[7; 65_536], 131_072).unwrap();
-    assert_eq!(file.seek(&ROOT, 0, SeekFrom::Hole), Ok(0));
-    assert_eq!(file.seek(&ROOT, 10, SeekFrom::Data), Ok(131_072));
-    assert_eq!(file.seek(&ROOT, 140_000, SeekFrom::Hole), Ok(196_608));
+    assert_eq!(file.seek(&ROOT, 0, Whence::Hole), Ok(0));
+    assert_eq!(file.seek(&ROOT, 10, Whence::Data), Ok(131_072));
+    assert_eq!(file.seek(&ROOT, 140_000, Whence::Hole), Ok(196_608));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use conformance::fixture::{ROOT, name};
 use memfs::{Count, Fault, Faults, MemFs, Plan};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use vnode::{Cx, Errno, Layer, OpenFile, OpenFlags, Result, SeekFrom, SetAttr, Vnode};
+use vnode::{Cx, Errno, Layer, OpenFile, OpenFlags, Result, SetAttr, Vnode, Whence};
 use wrapfs::Template;
 use wrapfs::hooks::{FileFormat, FormatBlock, Layout, Object};
 
@@ -208,7 +208,7 @@ fn random_changes_match_a_copy_in_memory() {
 /// Checks that reported holes are zeros and that data is found.
 fn check_holes(file: &dyn OpenFile, bytes: &[u8], at: u64, plain: u64) {
     let size = bytes.len() as u64;
-    match (file.seek(&ROOT, at, SeekFrom::Data), file.seek(&ROOT, at, SeekFrom::Hole)) {
+    match (file.seek(&ROOT, at, Whence::Data), file.seek(&ROOT, at, Whence::Hole)) {
         (Err(Errno::NXIO), Err(Errno::NXIO)) => assert!(at >= size),
         (data, Ok(hole)) => {
             let data = data.unwrap_or(size);
@@ -232,14 +232,14 @@ fn holes_take_no_space() {
     let blocks = || below.root().lookup(&ROOT, name("f")).unwrap().unwrap().attr.blocks;
     assert!(blocks() <= 32, "{}", blocks());
     // The page that contains the header is not a hole below.
-    assert_eq!(file.seek(&ROOT, 9000, SeekFrom::Data), Ok(1 << 30));
-    assert_eq!(file.seek(&ROOT, 9000, SeekFrom::Hole), Ok(9000));
+    assert_eq!(file.seek(&ROOT, 9000, Whence::Data), Ok(1 << 30));
+    assert_eq!(file.seek(&ROOT, 9000, Whence::Hole), Ok(9000));
     file.write(&ROOT, &vec![5; 1 << 20], 0).unwrap();
     let full = blocks();
     file.fallocate(&ROOT, PUNCH, 5000, 900_000).unwrap();
     assert!(blocks() < full - 1700, "{} of {full}", blocks());
-    assert_eq!(file.seek(&ROOT, 0, SeekFrom::Hole), Ok(8192));
-    assert_eq!(file.seek(&ROOT, 9000, SeekFrom::Data), Ok(905_000 / 4096 * 4096));
+    assert_eq!(file.seek(&ROOT, 0, Whence::Hole), Ok(8192));
+    assert_eq!(file.seek(&ROOT, 9000, Whence::Data), Ok(905_000 / 4096 * 4096));
     assert_eq!(vnode.getattr(&ROOT).unwrap().size, (1 << 30) + 3);
     assert_eq!(file.fallocate(&ROOT, 8, 0, 4096), Err(Errno::OPNOTSUPP));
     assert_eq!(file.write(&ROOT, b"x", u64::MAX), Err(Errno::FBIG));

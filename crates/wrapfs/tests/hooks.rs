@@ -138,7 +138,7 @@ fn operations_are_observed_before_and_after() {
     entry.vnode.getattr(&ROOT).unwrap();
     root.rmdir(&ROOT, name("g")).unwrap_err();
     entry.vnode.refused(&ROOT, 4).unwrap();
-    assert!(layer.properties().watches_refusals);
+    assert!(layer.properties().audits_refusals);
     let expected = [
         "0 Create",
         "Regular of 0",
@@ -172,7 +172,7 @@ fn only_requested_operations_are_observed() {
     make(&layer.root(), "d").unwrap();
     layer.root().getattr(&ROOT).unwrap();
     assert_eq!(seen.lock().unwrap().len(), 2);
-    assert!(!layer.properties().watches_refusals);
+    assert!(!layer.properties().audits_refusals);
 }
 
 /// An operation that will be retried on another thread has no result yet.

@@ -7,7 +7,7 @@ use common::{Runs, memory};
 use conformance::fixture::{ROOT, name};
 use memfs::{Count, Fault, Faults, MemFs, Plan};
 use std::sync::Arc;
-use vnode::{Errno, Layer, OpenFile, OpenFlags, Result, SeekFrom, SetAttr, SetTime, Time, Vnode};
+use vnode::{Errno, Layer, OpenFile, OpenFlags, Result, SetAttr, SetTime, Time, Vnode, Whence};
 use wrapfs::{Foreign, Template};
 
 const APPEND: OpenFlags = OpenFlags(OpenFlags::WRONLY.0 | 0o2000);
@@ -75,7 +75,7 @@ fn ranges_can_be_zeroed_and_holes_found() {
     expected[9900..].fill(0);
     expected.resize(10_100, 0);
     assert!(read_all(&*file) == expected);
-    assert_eq!(file.seek(&ROOT, 0, SeekFrom::Hole), Ok(4096));
+    assert_eq!(file.seek(&ROOT, 0, Whence::Hole), Ok(4096));
     assert_eq!(file.fallocate(&ROOT, 0, 0, 100), Err(Errno::OPNOTSUPP));
     let (_, copy) = root.create(&ROOT, name("copy"), 0o644, OpenFlags::RDWR).unwrap();
     assert_eq!(copy.copy_from(&ROOT, 50, &*file, 0, 1 << 20), Ok(10_100));

@@ -211,10 +211,10 @@ impl Drop for StopReaders<'_> {
     }
 }
 
-/// A time limit that suffices for a hung operation plus an open and a read on another replica, on a
-/// busy machine.
+/// Mount options with short times: an operation, with its retries on other replicas, ends within
+/// 2 s, and a replica that is down is probed at least every second.
 const QUICK: &str = "timeout=2,ramp=0.5,probe=1,cache=0";
-/// The deadline of an operation, and a margin for a busy machine.
+/// Maximum duration of a call: the time limit of an operation, and a margin for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Servers are stopped, killed and started again, one after the other, without an error for

@@ -2,7 +2,7 @@
 
 use crate::fixture::{APPEND, ROOT, attr, bytes, dir, errno, file, name, read_from};
 use std::sync::atomic::AtomicBool;
-use vnode::{Cx, Errno, Layer, MAY_BLOCK, OpenFlags, SeekFrom, SetAttr};
+use vnode::{Cx, Errno, Layer, MAY_BLOCK, OpenFlags, SetAttr, Whence};
 
 const PAGE: u64 = 4096;
 
@@ -92,18 +92,18 @@ pub fn holes_are_found(layer: &dyn Layer) {
     open.write(&ROOT, b"data", far).unwrap();
     open.fsync(&ROOT, false).unwrap();
     let end = far + 4;
-    let data = open.seek(&ROOT, 0, SeekFrom::Data).unwrap();
+    let data = open.seek(&ROOT, 0, Whence::Data).unwrap();
     assert!(data <= far);
-    assert_eq!(open.seek(&ROOT, far, SeekFrom::Data), Ok(far));
-    assert_eq!(open.seek(&ROOT, far, SeekFrom::Hole), Ok(end));
-    let hole = open.seek(&ROOT, 0, SeekFrom::Hole).unwrap();
+    assert_eq!(open.seek(&ROOT, far, Whence::Data), Ok(far));
+    assert_eq!(open.seek(&ROOT, far, Whence::Hole), Ok(end));
+    let hole = open.seek(&ROOT, 0, Whence::Hole).unwrap();
     assert_eq!(hole, if data == 0 { end } else { 0 });
-    for whence in [SeekFrom::Data, SeekFrom::Hole] {
+    for whence in [Whence::Data, Whence::Hole] {
         assert_eq!(open.seek(&ROOT, end, whence), Err(Errno::NXIO));
     }
     assert_eq!(read_from(&*open, far - 2, 9), b"\0\0data");
     f.setattr(&ROOT, &size(4 * far), None).unwrap();
-    assert!(matches!(open.seek(&ROOT, 2 * far, SeekFrom::Data), Err(Errno::NXIO) | Ok(0x20_0000)));
+    assert!(matches!(open.seek(&ROOT, 2 * far, Whence::Data), Err(Errno::NXIO) | Ok(0x20_0000)));
 }
 
 /// `fallocate`, where supported.

@@ -6,7 +6,7 @@ pub(crate) mod untrusted;
 use container::{BlockAt, BlockCodec, Container};
 use memfs::MemFs;
 use std::sync::Arc;
-use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, Result, SeekFrom, Vnode};
+use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, Result, Vnode, Whence};
 
 pub(crate) const CX: Cx<'static> = Cx::internal(0, 0);
 
@@ -122,8 +122,8 @@ pub(crate) fn contents(file: &Container) -> Result<Vec<u8>> {
 }
 
 /// Reclaims all dead space.
-pub(crate) fn give_back(file: &Container) -> Result<()> {
-    while file.give_back(&CX)? {}
+pub(crate) fn reclaim(file: &Container) -> Result<()> {
+    while file.reclaim(&CX)? {}
     Ok(())
 }
 
@@ -150,7 +150,7 @@ impl Change {
             Self::Write { offset, data } => file.write(&CX, data, *offset).map(|n| assert_eq!(n, data.len())),
             Self::Truncate(size) => file.truncate(&CX, *size),
             Self::Punch { offset, len } => file.punch(&CX, *offset, *len),
-            Self::Sync => file.sync(&CX, false).and_then(|()| give_back(file)),
+            Self::Sync => file.sync(&CX, false).and_then(|()| reclaim(file)),
             Self::Compact(steps) => (0..*steps).try_for_each(|_| file.compact(&CX).map(|_| ())),
         }
     }
@@ -235,7 +235,7 @@ impl Random {
 }
 
 /// Returns the expected result of a seek in these bytes, with block granularity.
-pub(crate) fn expected_seek(bytes: &[u8], block: usize, offset: u64, whence: SeekFrom) -> Result<u64> {
+pub(crate) fn expected_seek(bytes: &[u8], block: usize, offset: u64, whence: Whence) -> Result<u64> {
     if offset >= bytes.len() as u64 {
         return Err(Errno::NXIO);
     }
@@ -244,10 +244,10 @@ pub(crate) fn expected_seek(bytes: &[u8], block: usize, offset: u64, whence: See
         .chunks(block)
         .enumerate()
         .skip(first)
-        .find(|(_, chunk)| chunk.iter().any(|&byte| byte != 0) == matches!(whence, SeekFrom::Data));
+        .find(|(_, chunk)| chunk.iter().any(|&byte| byte != 0) == matches!(whence, Whence::Data));
     match (found, whence) {
         (Some((at, _)), _) => Ok(((at * block) as u64).max(offset)),
-        (None, SeekFrom::Hole) => Ok(bytes.len() as u64),
-        (None, SeekFrom::Data) => Err(Errno::NXIO),
+        (None, Whence::Hole) => Ok(bytes.len() as u64),
+        (None, Whence::Data) => Err(Errno::NXIO),
     }
 }

@@ -4,7 +4,7 @@ use super::{CX, Random, lower, open};
 use container::{BlockCodec, plain_size};
 use memfs::MemFs;
 use std::sync::Arc;
-use vnode::SeekFrom;
+use vnode::Whence;
 
 /// Creates a lower file with these bytes.
 pub(crate) fn with_bytes(bytes: &[u8]) -> Arc<MemFs> {
@@ -25,7 +25,7 @@ pub(crate) fn exercise(codec: &Arc<dyn BlockCodec>, bytes: &[u8], seed: u64) {
         if let Ok(n) = file.read(&CX, &mut out, offset) {
             assert_eq!(n as u64, file.size().saturating_sub(offset).min(out.len() as u64));
         }
-        for whence in [SeekFrom::Data, SeekFrom::Hole] {
+        for whence in [Whence::Data, Whence::Hole] {
             if let Ok(found) = file.seek(&CX, offset, whence) {
                 assert!(found >= offset && found <= file.size());
             }

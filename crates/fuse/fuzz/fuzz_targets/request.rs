@@ -19,5 +19,5 @@ fuzz_target!(|data: &[u8]| {
         *place = len;
     }
     let fs: Arc<dyn Filesystem> = Arc::new(dummy::Dummy::default());
-    let _reply = offline::answer(&fs, u64::from_le_bytes(*flags), &message);
+    let _reply = offline::handle(&fs, u64::from_le_bytes(*flags), &message);
 });

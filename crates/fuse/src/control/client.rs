@@ -1,3 +1,5 @@
+//! Client side of the control channel: sends a command and assembles the reply.
+
 use super::{ControlRequest, FRAME, Malformed, Reply};
 use crate::{Errno, sys};
 use core::fmt;

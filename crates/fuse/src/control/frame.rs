@@ -1,3 +1,5 @@
+//! Encoding and decoding of frames.
+
 use super::{FRAME, HEADER, INPUT_MAX, NAME_MAX, PIECE_MAX, REPLY_MAX, VERSION};
 use crate::Errno;
 use zerocopy::little_endian::{U16, U32, U64};

@@ -1,3 +1,5 @@
+//! An entry of a queue: its buffers, request and reply.
+
 use crate::abi::{InHeader, OutHeader, UringReqHeader};
 use crate::core::Core;
 use crate::dispatch::{Frame, Outcome};
@@ -10,8 +12,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Offset of the payload. The header occupies the first page.
 const PAYLOAD_AT: usize = 4096;
-/// How much of the payload an idle entry keeps, in bytes.
-const KEEP: usize = 16 << 10;
+/// Number of bytes of the payload that an idle entry keeps.
+const IDLE_PAYLOAD: usize = 16 << 10;
 
 /// An entry of a queue: memory that kernel and server hand back and forth.
 ///
@@ -163,14 +165,14 @@ impl Entry {
 
     /// Whether the entry holds more memory than an idle one should.
     pub(super) const fn is_large(&self) -> bool {
-        self.high_water > KEEP
+        self.high_water > IDLE_PAYLOAD
     }
 
     /// Releases the memory of large transfers.
     pub(super) fn shrink(&mut self) {
         if self.is_large() {
-            self.memory.discard(PAYLOAD_AT + KEEP..PAYLOAD_AT + self.high_water.next_multiple_of(4096));
-            self.high_water = KEEP;
+            self.memory.discard(PAYLOAD_AT + IDLE_PAYLOAD..PAYLOAD_AT + self.high_water.next_multiple_of(4096));
+            self.high_water = IDLE_PAYLOAD;
         }
     }
 }
@@ -188,7 +190,7 @@ mod tests {
     fn core() -> Core {
         let nothing = std::fs::File::open("/dev/null").unwrap().into();
         let session = Session::unmounted(&MountOptions::new("/"), nothing);
-        let dispatcher = Dispatcher::new(Arc::new(Dummy { shy: true }), u64::MAX, Duration::ZERO);
+        let dispatcher = Dispatcher::new(Arc::new(Dummy { always_blocks: true }), u64::MAX, Duration::ZERO);
         Core { session, dispatcher }
     }
 

@@ -1,3 +1,5 @@
+//! The queue of one CPU, and the thread that serves it.
+
 use super::cpu_migration::CpuMigration;
 use super::entry::Entry;
 use super::sched_idle::SchedIdle;

@@ -80,7 +80,7 @@ impl SchedIdle {
 }
 
 /// Whether a thread of this process can leave `SCHED_IDLE` again (sched(7)). A scratch thread tries
-/// it, because the answer depends on `RLIMIT_NICE`, on the nice value, and on `CAP_SYS_NICE`, which
+/// it, because the result depends on `RLIMIT_NICE`, on the nice value, and on `CAP_SYS_NICE`, which
 /// appears in a user namespace but has no effect there.
 pub(crate) fn can_leave_sched_idle() -> bool {
     let try_it = || sys::set_sched_idle(true).and_then(|()| sys::set_sched_idle(false)).is_ok();

@@ -69,19 +69,19 @@ impl StallRecovery {
         drop(callers);
         let (session, cpu, callers) = (self.session.clone(), self.cpu, self.callers.clone());
         let scheduling = self.scheduling;
-        let spawn_caller = move || {
+        let call = move || {
             sys::block_signals();
             sys::reset_inherited_policy(scheduling);
             super::pin(cpu);
             let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
             lock(&callers).ids.push(id);
             // The result does not matter: see `is_own_request`.
-            let _answered = rustix::fs::statfs(session.mountpoint());
+            let _ignored = rustix::fs::statfs(session.mountpoint());
             let mut callers = lock(&callers);
             callers.ids.retain(|&other| other != id);
             callers.count -= 1;
         };
-        if let Err(error) = std::thread::Builder::new().name(format!("fuse-kick-{cpu}")).spawn(spawn_caller) {
+        if let Err(error) = std::thread::Builder::new().name(format!("fuse-kick-{cpu}")).spawn(call) {
             tracing::warn!(cpu, %error, "a queue stalls until a slow request ends: cannot start a thread");
             lock(&self.callers).count -= 1;
         }

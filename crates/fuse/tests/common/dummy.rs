@@ -4,21 +4,21 @@ use fuse::abi::*;
 use fuse::{Errno, Filesystem, InitConfig, MAY_BLOCK, Reply, Request, Session};
 use std::sync::Arc;
 
-/// See the module. With `shy`, every request first asks for a thread that may block.
+/// See the module. With `always_blocks`, every request needs a thread that may block.
 #[derive(Default)]
 pub struct Dummy {
-    pub shy: bool,
+    pub always_blocks: bool,
 }
 
 impl Dummy {
-    fn willing(&self, rq: &Request<'_>) -> Reply<()> {
+    fn check_may_block(&self, rq: &Request<'_>) -> Reply<()> {
         let _parsed = (rq.supplementary_group(), rq.security_context());
-        if self.shy && !rq.may_block { Err(MAY_BLOCK) } else { Ok(()) }
+        if self.always_blocks && !rq.may_block { Err(MAY_BLOCK) } else { Ok(()) }
     }
 
     fn entry(&self, rq: &Request<'_>, names: &[&[u8]]) -> Reply<EntryOut> {
         assert!(names.iter().all(|name| !name.contains(&0)), "a NUL in a name");
-        self.willing(rq)?;
+        self.check_may_block(rq)?;
         Ok(EntryOut { nodeid: 7, ..EntryOut::default() })
     }
 
@@ -28,7 +28,7 @@ impl Dummy {
 
     fn filled(&self, rq: &Request<'_>, out: &mut [u8]) -> Reply<usize> {
         out.fill(0xee);
-        self.willing(rq)?;
+        self.check_may_block(rq)?;
         Ok(out.len())
     }
 }
@@ -45,13 +45,13 @@ impl Filesystem for Dummy {
         assert!(!nodes.is_empty());
     }
     fn getattr(&self, rq: &Request<'_>, _: u64, _: &GetattrIn) -> Reply<AttrOut> {
-        self.willing(rq).map(|()| AttrOut::default())
+        self.check_may_block(rq).map(|()| AttrOut::default())
     }
     fn setattr(&self, rq: &Request<'_>, _: u64, _: &SetattrIn) -> Reply<AttrOut> {
-        self.willing(rq).map(|()| AttrOut::default())
+        self.check_may_block(rq).map(|()| AttrOut::default())
     }
     fn statx(&self, rq: &Request<'_>, _: u64, _: &StatxIn) -> Reply<StatxOut> {
-        self.willing(rq).map(|()| StatxOut::default())
+        self.check_may_block(rq).map(|()| StatxOut::default())
     }
     fn readlink(&self, rq: &Request<'_>, _: u64, out: &mut [u8]) -> Reply<usize> {
         self.filled(rq, out)
@@ -78,7 +78,7 @@ impl Filesystem for Dummy {
         self.entry(rq, &[name])
     }
     fn open(&self, rq: &Request<'_>, _: u64, _: &OpenIn) -> Reply<OpenOut> {
-        self.willing(rq).map(|()| OpenOut::default())
+        self.check_may_block(rq).map(|()| OpenOut::default())
     }
     fn create(&self, rq: &Request<'_>, _: u64, _: &CreateIn, name: &[u8]) -> Reply<(EntryOut, OpenOut)> {
         self.entry(rq, &[name]).map(|entry| (entry, OpenOut::default()))
@@ -101,19 +101,19 @@ impl Filesystem for Dummy {
 
     fn write(&self, rq: &Request<'_>, _: u64, arg: &WriteIn, data: &[u8]) -> Reply<u32> {
         assert_eq!(data.len(), arg.size as usize);
-        self.willing(rq).map(|()| arg.size)
+        self.check_may_block(rq).map(|()| arg.size)
     }
     fn flush(&self, rq: &Request<'_>, _: u64, _: u64, _: u64) -> Reply<()> {
-        self.willing(rq)
+        self.check_may_block(rq)
     }
     fn release(&self, rq: &Request<'_>, _: u64, _: &ReleaseIn) -> Reply<()> {
-        self.willing(rq)
+        self.check_may_block(rq)
     }
     fn fsync(&self, rq: &Request<'_>, _: u64, _: u64, _: bool) -> Reply<()> {
-        self.willing(rq)
+        self.check_may_block(rq)
     }
     fn opendir(&self, rq: &Request<'_>, _: u64, _: u32) -> Reply<OpenOut> {
-        self.willing(rq).map(|()| OpenOut::default())
+        self.check_may_block(rq).map(|()| OpenOut::default())
     }
     fn readdir(&self, rq: &Request<'_>, _: u64, _: &ReadIn, out: &mut [u8]) -> Reply<usize> {
         self.filled(rq, out)
@@ -122,13 +122,13 @@ impl Filesystem for Dummy {
         self.filled(rq, out)
     }
     fn releasedir(&self, rq: &Request<'_>, _: u64, _: &ReleaseIn) -> Reply<()> {
-        self.willing(rq)
+        self.check_may_block(rq)
     }
     fn fsyncdir(&self, rq: &Request<'_>, _: u64, _: u64, _: bool) -> Reply<()> {
-        self.willing(rq)
+        self.check_may_block(rq)
     }
     fn statfs(&self, rq: &Request<'_>, _: u64) -> Reply<Kstatfs> {
-        self.willing(rq).map(|()| Kstatfs::default())
+        self.check_may_block(rq).map(|()| Kstatfs::default())
     }
     fn setxattr(&self, rq: &Request<'_>, _: u64, arg: &SetxattrIn, name: &[u8], value: &[u8]) -> Reply<()> {
         assert_eq!(value.len(), arg.size as usize);
@@ -145,35 +145,35 @@ impl Filesystem for Dummy {
         self.done(rq, &[name])
     }
     fn access(&self, rq: &Request<'_>, _: u64, _: u32) -> Reply<()> {
-        self.willing(rq)
+        self.check_may_block(rq)
     }
     fn getlk(&self, rq: &Request<'_>, _: u64, arg: &LkIn) -> Reply<LkOut> {
-        self.willing(rq).map(|()| LkOut { lk: arg.lk })
+        self.check_may_block(rq).map(|()| LkOut { lk: arg.lk })
     }
     fn setlk(&self, rq: &Request<'_>, _: u64, _: &LkIn, _: bool) -> Reply<()> {
-        self.willing(rq)
+        self.check_may_block(rq)
     }
     fn bmap(&self, rq: &Request<'_>, _: u64, block: u64, _: u32) -> Reply<u64> {
-        self.willing(rq).map(|()| block)
+        self.check_may_block(rq).map(|()| block)
     }
     fn ioctl(&self, rq: &Request<'_>, _: u64, arg: &IoctlIn, input: &[u8], out: &mut [u8]) -> Reply<(IoctlOut, usize)> {
         assert_eq!(input.len(), arg.in_size as usize);
         self.filled(rq, out).map(|len| (IoctlOut::default(), len))
     }
     fn poll(&self, rq: &Request<'_>, _: u64, _: u64, _: u64, _: u32, events: u32) -> Reply<u32> {
-        self.willing(rq).map(|()| events)
+        self.check_may_block(rq).map(|()| events)
     }
     fn fallocate(&self, rq: &Request<'_>, _: u64, _: &FallocateIn) -> Reply<()> {
-        self.willing(rq)
+        self.check_may_block(rq)
     }
     fn lseek(&self, rq: &Request<'_>, _: u64, _: &LseekIn) -> Reply<u64> {
-        self.willing(rq).and(Err(Errno::NXIO))
+        self.check_may_block(rq).and(Err(Errno::NXIO))
     }
     fn copy_file_range(&self, rq: &Request<'_>, _: u64, arg: &CopyFileRangeIn) -> Reply<u64> {
-        self.willing(rq).map(|()| arg.len)
+        self.check_may_block(rq).map(|()| arg.len)
     }
     fn syncfs(&self, rq: &Request<'_>, _: u64) -> Reply<()> {
-        self.willing(rq)
+        self.check_may_block(rq)
     }
     fn notify_reply(&self, _: &Request<'_>, _: u64, _: u64, _: u64, data: &[u8]) {
         assert!(data.len() <= u32::MAX as usize);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use vnode::{
     Attr, Command, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Layer, Name, NameSink, OpenFile, OpenFlags,
-    Properties, RenameFlags, Result, SeekFrom, SetAttr, StatFs, Upcalls, Vnode, XattrFlags,
+    Properties, RenameFlags, Result, SetAttr, StatFs, Upcalls, Vnode, Whence, XattrFlags,
 };
 
 pub const CX: Cx<'static> = Cx::internal(0, 0);
@@ -246,7 +246,7 @@ impl OpenFile for GatedFile {
     fn fallocate(&self, _: &Cx<'_>, _: u32, _: u64, _: u64) -> Result<()> {
         panic!("a replica is changed")
     }
-    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
         self.1.pass()?;
         self.0.seek(cx, offset, whence)
     }

@@ -5,7 +5,7 @@ use crate::abi::{self, Bytes};
 use crate::convert::{attr_out, caller_in, set_in, slice};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
-use vnode::{Attr, Cx, Entry, Errno, Name, OpenFile, OpenFlags, RenameFlags, Result, SeekFrom, Vnode, XattrFlags};
+use vnode::{Attr, Cx, Entry, Errno, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode, Whence, XattrFlags};
 use wrapfs::hooks::Object;
 
 pub(super) static LOWER: abi::Lower = abi::Lower {
@@ -442,8 +442,8 @@ unsafe extern "C" fn seek(file: *mut abi::File, who: Who, offset: u64, whence: c
         // SAFETY: the header guarantees the plugin's arguments.
         let (file, cx) = unsafe { enter_file(file, who) }?;
         let whence = match whence {
-            abi::SEEK_DATA => SeekFrom::Data,
-            abi::SEEK_HOLE => SeekFrom::Hole,
+            abi::SEEK_DATA => Whence::Data,
+            abi::SEEK_HOLE => Whence::Hole,
             _ => return Err(Errno::INVAL),
         };
         Ok(i64::try_from(file.seek(&cx, offset, whence)?).unwrap_or(i64::MAX))

@@ -7,14 +7,14 @@ use vnode::{Command, Cx, Errno, Result, Who};
 
 /// A server command, which takes no input.
 pub(super) struct Builtin {
-    pub(super) is: Command,
+    pub(super) declared: Command,
     pub(super) run: fn(&Server, &Cx<'_>) -> Result<Vec<u8>>,
 }
 
 /// All server commands.
 pub(super) const BUILTIN: [Builtin; 4] = [
     Builtin {
-        is: Command {
+        declared: Command {
             name: "server.commands",
             help: "Returns the commands of this mount as JSON: name, permission, help.",
             who: Who::Anyone,
@@ -22,7 +22,7 @@ pub(super) const BUILTIN: [Builtin; 4] = [
         run: |server, _| Ok(list(server)),
     },
     Builtin {
-        is: Command {
+        declared: Command {
             name: "server.info",
             help: "Returns the state of the server as JSON: version, process, transport, inodes in use, open files.",
             who: Who::Anyone,
@@ -30,7 +30,7 @@ pub(super) const BUILTIN: [Builtin; 4] = [
         run: |server, _| info(server),
     },
     Builtin {
-        is: Command {
+        declared: Command {
             name: "server.stats",
             help: "Returns the request counts by opcode and transport, and the other counters, as JSON.",
             who: Who::Anyone,
@@ -38,7 +38,7 @@ pub(super) const BUILTIN: [Builtin; 4] = [
         run: |server, _| Ok(session(server)?.counters().to_json().into_bytes()),
     },
     Builtin {
-        is: Command {
+        declared: Command {
             name: "server.sync",
             help: "Flushes all changes on the mount to stable storage, as syncfs(2) does on other file systems.",
             who: Who::Anyone,

@@ -22,7 +22,7 @@ use vnode::{Cx, Errno, MAY_BLOCK, Who};
 #[derive(Clone)]
 pub struct Command {
     /// Name, which begins with `server.`, help and permission.
-    pub is: vnode::Command,
+    pub declared: vnode::Command,
     /// Runs the command, on a thread that may block.
     pub run: Run,
 }
@@ -41,7 +41,7 @@ pub struct Invocation<'a> {
 
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Command").field(&self.is.name).finish()
+        f.debug_tuple("Command").field(&self.declared.name).finish()
     }
 }
 
@@ -77,13 +77,13 @@ impl Server {
         out: &mut [u8],
     ) -> Reply<(IoctlOut, usize)> {
         let out: &mut [u8; FRAME] = out.try_into().map_err(|_| Errno::NOTTY)?;
-        let answer = match ControlRequest::read(frame) {
+        let result = match ControlRequest::read(frame) {
             Err(Malformed::Foreign) => return Err(Errno::NOTTY),
             Err(Malformed::Version(_)) => Err(Errno::PROTO),
             Err(Malformed::Wrong) => Err(Errno::INVAL),
-            Ok(request) => self.answer(rq, node, request, out),
+            Ok(request) => self.execute(rq, node, request, out),
         };
-        match answer {
+        match result {
             Err(MAY_BLOCK) => return Err(MAY_BLOCK),
             Err(errno) => fuse::control::Reply::Failed(errno).write(out)?,
             Ok(()) => {}
@@ -91,7 +91,7 @@ impl Server {
         Ok((IoctlOut::default(), FRAME))
     }
 
-    fn answer(
+    fn execute(
         &self,
         rq: &Request<'_>,
         node: u64,
@@ -116,12 +116,12 @@ impl Server {
         let by_owner = self.channel.is_owner(rq.uid);
         let permit = |who| if who == Who::Anyone || by_owner { Ok(()) } else { Err(Errno::PERM) };
         tracing::debug!(name, uid = rq.uid, pid = rq.pid, node, "command");
-        if let Some(builtin) = builtin::BUILTIN.iter().find(|builtin| builtin.is.name == name) {
-            permit(builtin.is.who)?;
+        if let Some(builtin) = builtin::BUILTIN.iter().find(|builtin| builtin.declared.name == name) {
+            permit(builtin.declared.who)?;
             return if input.is_empty() { (builtin.run)(self, &cx) } else { Err(Errno::INVAL) };
         }
-        if let Some(added) = self.channel.added.iter().find(|added| added.is.name == name) {
-            permit(added.is.who)?;
+        if let Some(added) = self.channel.added.iter().find(|added| added.declared.name == name) {
+            permit(added.declared.who)?;
             return (added.run)(&Invocation { input, by_owner });
         }
         let commands = self.commands();
@@ -145,8 +145,9 @@ impl Server {
 
     /// Returns all commands, the layers' last. Several layers of one type share a command.
     fn commands(&self) -> Vec<vnode::Command> {
-        let builtins = builtin::BUILTIN.iter().map(|builtin| builtin.is);
-        let mut all: Vec<vnode::Command> = builtins.chain(self.channel.added.iter().map(|added| added.is)).collect();
+        let builtins = builtin::BUILTIN.iter().map(|builtin| builtin.declared);
+        let mut all: Vec<vnode::Command> =
+            builtins.chain(self.channel.added.iter().map(|added| added.declared)).collect();
         for command in self.layer.commands().into_iter().filter(|command| !command.name.starts_with("server.")) {
             match all.iter_mut().find(|known| known.name == command.name) {
                 // The stricter permission applies.

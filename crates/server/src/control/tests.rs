@@ -13,7 +13,7 @@ const ROOT: u64 = 1;
 const OWNER: u32 = 7;
 
 fn added(name: &'static str, who: Who, run: fn(&Invocation<'_>) -> vnode::Result<Vec<u8>>) -> Command {
-    Command { is: vnode::Command { name, help: "For a test.", who }, run: Arc::new(run) }
+    Command { declared: vnode::Command { name, help: "For a test.", who }, run: Arc::new(run) }
 }
 
 fn server() -> Server {

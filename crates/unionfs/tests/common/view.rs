@@ -6,7 +6,7 @@ use super::tree::{Body, Id, Tree};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use vnode::{Attr, Cx, Entry, Errno, Kind, Layer, Name, OpenFlags, SeekFrom, Time, Vnode};
+use vnode::{Attr, Cx, Entry, Errno, Kind, Layer, Name, OpenFlags, Time, Vnode, Whence};
 
 /// Everything that is visible of one object.
 #[derive(Clone, PartialEq, Eq)]
@@ -298,7 +298,7 @@ fn check_holes(file: &dyn vnode::OpenFile, bytes: &[u8]) -> Result<(), String> {
     let size = bytes.len() as u64;
     let mut at = 0;
     while at < size {
-        let data = match file.seek(&internal_cx(), at, SeekFrom::Data) {
+        let data = match file.seek(&internal_cx(), at, Whence::Data) {
             Ok(data) => data,
             Err(Errno::NXIO) => size,
             Err(e) => return Err(format!("SEEK_DATA at {at}: {e}")),
@@ -309,7 +309,7 @@ fn check_holes(file: &dyn vnode::OpenFile, bytes: &[u8]) -> Result<(), String> {
         if data >= size {
             break;
         }
-        let hole = file.seek(&internal_cx(), data, SeekFrom::Hole).map_err(|e| format!("SEEK_HOLE at {data}: {e}"))?;
+        let hole = file.seek(&internal_cx(), data, Whence::Hole).map_err(|e| format!("SEEK_HOLE at {data}: {e}"))?;
         if hole <= data || hole > size {
             return Err(format!("SEEK_HOLE at {data} returns {hole}, size {size}"));
         }

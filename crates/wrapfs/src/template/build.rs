@@ -225,7 +225,7 @@ impl Layer for TemplateFs {
         let below = self.core.lower.properties();
         Properties {
             read_only: below.read_only || self.core.read_only,
-            watches_refusals: below.watches_refusals || self.core.watch(OpKind::Refused).is_some(),
+            audits_refusals: below.audits_refusals || self.core.watch(OpKind::Refused).is_some(),
             merges_names: below.merges_names || self.core.matching != Matching::Exact,
             ..below
         }

@@ -9,7 +9,7 @@ use super::resized::Held;
 use crate::hooks::{Known, Object, Op, OpKind, State};
 use std::any::Any;
 use std::sync::Arc;
-use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, SeekFrom, Vnode};
+use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, Vnode, Whence};
 
 /// An open file of the layer below, with its hooks.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl TemplateFile {
         file.fallocate(cx, mode, offset, len)
     }
 
-    fn find(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+    fn find(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
         if let Some(resized) = self.resized() {
             return resized.seek(cx, offset, whence);
         }
@@ -273,7 +273,7 @@ impl OpenFile for TemplateFile {
         seen!(self, cx, Fallocate { mode, offset, len }, self.allocate(cx, mode, offset, len))
     }
 
-    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
         seen!(self, cx, Seek { offset }, self.find(cx, offset, whence))
     }
 

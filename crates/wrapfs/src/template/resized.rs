@@ -10,7 +10,7 @@ use super::table::Table;
 use container::{BlockAt, BlockCodec, Container, Probe, probe};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
-use vnode::{Attr, Cx, Errno, MAY_BLOCK, OpenFile, OpenFlags, Result, SeekFrom, SetAttr, SetTime, Vnode};
+use vnode::{Attr, Cx, Errno, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode, Whence};
 
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
@@ -125,7 +125,7 @@ impl Shared {
         }
         let _append = self.append_lock.lock();
         let mut more = false;
-        let step = keeping_mtime(cx, vnode, || container.give_back(cx).map(|again| more = again));
+        let step = keeping_mtime(cx, vnode, || container.reclaim(cx).map(|again| more = again));
         if let Err(errno) = step {
             tracing::debug!(%errno, inode = vnode.id(), "dead space of a container not reclaimed");
         }
@@ -361,7 +361,7 @@ impl Resized<'_> {
         }
     }
 
-    pub(crate) fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+    pub(crate) fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
         self.container.seek(cx, offset, whence)
     }
 

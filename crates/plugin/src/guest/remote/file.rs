@@ -4,7 +4,7 @@ use crate::abi::{self, Bytes};
 use crate::convert::caller_out;
 use crate::guest::server::{NO, done, errno, length, server};
 use std::any::Any;
-use vnode::{Cx, OpenFile, Result, SeekFrom, refuse};
+use vnode::{Cx, OpenFile, Result, Whence, refuse};
 
 /// An open file of the layer below.
 #[derive(Debug)]
@@ -77,11 +77,11 @@ impl OpenFile for RemoteFile {
         done(unsafe { fallocate(self.0, &raw const caller, mode, offset, len) })
     }
 
-    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
         let (seek, caller) = (server()?.lower.seek.ok_or(NO)?, caller_out(cx));
         let whence = match whence {
-            SeekFrom::Data => abi::SEEK_DATA,
-            SeekFrom::Hole => abi::SEEK_HOLE,
+            Whence::Data => abi::SEEK_DATA,
+            Whence::Hole => abi::SEEK_HOLE,
         };
         // SAFETY: see above.
         let found = unsafe { seek(self.0, &raw const caller, offset, whence) };

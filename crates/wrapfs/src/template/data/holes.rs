@@ -1,18 +1,18 @@
 use super::lower::CodedFile;
-use vnode::{Cx, Errno, Result, SeekFrom};
+use vnode::{Cx, Errno, Result, Whence};
 
 impl CodedFile<'_> {
     /// Finds data or a hole. A block is a hole if it is a hole below, and data if any part of it is
     /// data.
-    pub(crate) fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+    pub(crate) fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
         // Fails if the offset is beyond the end of the file.
-        self.file.seek(cx, offset, SeekFrom::Hole)?;
+        self.file.seek(cx, offset, Whence::Hole)?;
         match whence {
-            SeekFrom::Data => {
-                let found = self.file.seek(cx, self.block_start(offset), SeekFrom::Data)?;
+            Whence::Data => {
+                let found = self.file.seek(cx, self.block_start(offset), Whence::Data)?;
                 Ok(offset.max(self.block_start(found)))
             }
-            SeekFrom::Hole => self.next_hole(cx, offset),
+            Whence::Hole => self.next_hole(cx, offset),
         }
     }
 
@@ -25,7 +25,7 @@ impl CodedFile<'_> {
         let mut start = self.block_start(offset);
         while start < size {
             let next = start + self.coding.block();
-            let data = match self.file.seek(cx, start, SeekFrom::Data) {
+            let data = match self.file.seek(cx, start, Whence::Data) {
                 Ok(data) => data,
                 Err(Errno::NXIO) => size,
                 Err(errno) => return Err(errno),
@@ -35,7 +35,7 @@ impl CodedFile<'_> {
             }
             // This block contains data: continue in the block where the data ends, or in the next
             // one.
-            let hole = self.file.seek(cx, data, SeekFrom::Hole)?;
+            let hole = self.file.seek(cx, data, Whence::Hole)?;
             start = next.max(self.block_start(hole));
             if hole >= size {
                 break;

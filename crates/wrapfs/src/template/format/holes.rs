@@ -1,6 +1,6 @@
 use super::super::data::is_zero;
 use super::file::FormatFile;
-use vnode::{Cx, Errno, Result, SeekFrom, SetAttr};
+use vnode::{Cx, Errno, Result, SetAttr, Whence};
 
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
@@ -13,7 +13,7 @@ impl FormatFile<'_> {
     /// Finds data or a hole. A block is a hole if it is stored as zeros. In a range of stored data,
     /// only the first block is read and checked, so a hole's first or last block may be reported as
     /// data.
-    pub(crate) fn seek(&self, cx: &Cx<'_>, offset: u64, whence: SeekFrom) -> Result<u64> {
+    pub(crate) fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
         let (size, plain) = (self.size(cx)?, self.layout().plain());
         if offset >= size {
             return Err(Errno::NXIO);
@@ -22,16 +22,16 @@ impl FormatFile<'_> {
         while number * plain < size {
             cx.check()?;
             let start = self.layout().start_of(number);
-            let exactly = number == offset / plain || matches!(whence, SeekFrom::Data);
+            let exactly = number == offset / plain || matches!(whence, Whence::Data);
             let (is_hole, next) = self.is_hole(cx, (number, start), exactly)?;
-            if is_hole == matches!(whence, SeekFrom::Hole) {
+            if is_hole == matches!(whence, Whence::Hole) {
                 return Ok(offset.max(number * plain));
             }
             number = next;
         }
         match whence {
-            SeekFrom::Data => Err(Errno::NXIO),
-            SeekFrom::Hole => Ok(size),
+            Whence::Data => Err(Errno::NXIO),
+            Whence::Hole => Ok(size),
         }
     }
 
@@ -39,7 +39,7 @@ impl FormatFile<'_> {
     fn is_hole(&self, cx: &Cx<'_>, (number, start): (u64, u64), exactly: bool) -> Result<(bool, u64)> {
         let stored = self.layout().stored();
         let block_at = |below: u64| (below.saturating_sub(self.layout().header()) / stored).max(number + 1);
-        let data = match self.file.seek(cx, start, SeekFrom::Data) {
+        let data = match self.file.seek(cx, start, Whence::Data) {
             Ok(data) => data,
             Err(Errno::NXIO) => return Ok((true, u64::MAX / self.layout().plain())),
             Err(errno) => return Err(errno),
@@ -48,7 +48,7 @@ impl FormatFile<'_> {
             return Ok((true, block_at(data)));
         }
         if !exactly && data == start {
-            let hole = self.file.seek(cx, data, SeekFrom::Hole)?;
+            let hole = self.file.seek(cx, data, Whence::Hole)?;
             if hole >= start + stored {
                 return Ok((false, block_at(hole)));
             }

@@ -1,7 +1,7 @@
 use super::super::data::blocking;
 use super::file::{FormatFile, Undo};
 use std::sync::Arc;
-use vnode::{Cx, Errno, Result, SeekFrom};
+use vnode::{Cx, Errno, Result, Whence};
 
 /// `fallocate` mode: punch a hole and keep the size.
 const PUNCH: u32 = 2 | 1;
@@ -173,7 +173,7 @@ impl FormatFile<'_> {
     }
 
     fn is_hole_below(&self, cx: &Cx<'_>, at: u64) -> bool {
-        match self.file.seek(cx, at, SeekFrom::Data) {
+        match self.file.seek(cx, at, Whence::Data) {
             Ok(data) => data > at,
             Err(errno) => errno == Errno::NXIO,
         }
