@@ -408,7 +408,7 @@ fn unknown(name: &str, catalog: &dyn Catalog) -> String {
         None if name.contains('/') => "separate layers by a / with a blank on both sides".to_owned(),
         None => "`strata layers` lists all layers".to_owned(),
     };
-    format!("there is no layer {name:?}: {way_out}")
+    format!("no such layer {name:?}: {way_out}")
 }
 
 #[cfg(test)]
@@ -447,10 +447,9 @@ mod tests {
 
     #[test]
     fn errors_name_the_part_and_the_remedy() {
-        assert_eq!(wrong("wrapsf / /a"), "part 1 of the stack: there is no layer \"wrapsf\": did you mean wrapfs?");
+        assert_eq!(wrong("wrapsf / /a"), "part 1 of the stack: no such layer \"wrapsf\": did you mean wrapfs?");
         assert!(
-            wrong("wrapfs / bogus / /a")
-                .starts_with("part 2 of the stack: there is no layer \"bogus\": `strata layers`")
+            wrong("wrapfs / bogus / /a").starts_with("part 2 of the stack: no such layer \"bogus\": `strata layers`")
         );
         assert!(wrong("wrapfs/wrapfs / /a").contains("blank on both sides"));
         assert!(wrong("wrapfs / wrapfs").contains("part 2 of the stack: wrapfs needs a layer or directory below it"));
@@ -507,7 +506,7 @@ mod tests {
         );
         assert_eq!(shown("/x/good.so/[/a]b"), r"/x/good.so/\[/a\]b");
         // The layers of a group count as parts of the enclosing stack.
-        assert!(wrong("wrapfs/[xro / /a]").starts_with("part 2 of the stack: there is no layer \"xro\""));
+        assert!(wrong("wrapfs/[xro / /a]").starts_with("part 2 of the stack: no such layer \"xro\""));
     }
 
     #[test]
@@ -530,8 +529,8 @@ mod tests {
     #[test]
     fn errors_in_brackets_name_the_branch() {
         let place = "part 2 of the stack in branch 1: ";
-        assert!(wrong("unionfs,dirs=[wrapfs/[xro/[/a]]]=rw").starts_with(&format!("{place}there is no layer \"xro\"")));
-        assert!(wrong("wrapfs / unionfs,dirs=[wrapfs / a]").starts_with(&format!("{place}there is no layer \"a\"")));
+        assert!(wrong("unionfs,dirs=[wrapfs/[xro/[/a]]]=rw").starts_with(&format!("{place}no such layer \"xro\"")));
+        assert!(wrong("wrapfs / unionfs,dirs=[wrapfs / a]").starts_with(&format!("{place}no such layer \"a\"")));
         let inner = "unionfs,dirs=/a:/b:[unionfs,dirs=/c:[xor,kye=1 / /d]]";
         let place = "part 1 of the stack in branch 2 of the stack in branch 3: ";
         assert_eq!(wrong(inner), format!("{place}xor: unknown option kye: did you mean key?"));
@@ -546,7 +545,7 @@ mod tests {
             over_branches(union, given, &Types).unwrap_err()
         };
         assert!(alone("/a=rx").starts_with("option dirs=: unknown mode"));
-        assert!(alone("/a:[xro / /b]").starts_with("part 1 of the stack in branch 2: there is no layer"));
+        assert!(alone("/a:[xro / /b]").starts_with("part 1 of the stack in branch 2: no such layer"));
         assert!(
             alone("/a:[unionfs,dirs=/b=rx]").starts_with("part 1 of the stack in branch 2: unionfs: option dirs=: ")
         );

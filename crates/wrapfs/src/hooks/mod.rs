@@ -25,6 +25,6 @@ pub use ioctls::Ioctls;
 pub use names::{Matching, Names};
 pub use object::{Known, Object, State};
 pub use objects::Objects;
-pub use operations::{Answer, Instead, Op, OpKind, OpSet, Operations, Reply, Verdict};
+pub use operations::{Instead, Op, OpKind, OpSet, Operations, Outcome, Reply, Verdict};
 pub use set::Hooks;
 pub use store::{LongName, NameStore, Role, StateFile};
