@@ -1,4 +1,4 @@
-//! An instance of a loaded layer.
+//! An instance of a plugin: its layer in one mount.
 
 use super::attributes::Attributes;
 use super::codec::Codec;
@@ -120,7 +120,7 @@ impl Drop for Instance {
     }
 }
 
-/// Creates an instance of a loaded layer on `lower`.
+/// Creates an instance of a plugin over `lower`.
 pub(crate) fn instantiate(
     lower: Arc<dyn Layer>,
     loaded: &Loaded,

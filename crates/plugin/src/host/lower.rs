@@ -1,6 +1,6 @@
 //! Access to the layer below, for plugins.
 
-use super::offers::{Handle, Held, answer, lend, object, put};
+use super::offers::{Handle, Held, catch, lend, object, put};
 use crate::abi::{self, Bytes};
 use crate::convert::{attr_out, caller_in, set_in, slice};
 use core::ffi::{c_int, c_void};
@@ -98,7 +98,7 @@ unsafe fn give_file(file: Arc<dyn OpenFile>, out: *mut *mut abi::File) {
 }
 
 fn code(act: impl FnOnce() -> Result<i64>) -> c_int {
-    c_int::try_from(answer(act)).unwrap_or(-Errno::IO.raw_os_error())
+    c_int::try_from(catch(act)).unwrap_or(-Errno::IO.raw_os_error())
 }
 
 /// Converts the arguments of a function.
@@ -134,7 +134,7 @@ unsafe extern "C" fn hold(at: Obj, held: *mut *mut abi::Object) -> c_int {
 
 unsafe extern "C" fn release(at: *mut abi::Object) {
     if !at.is_null() {
-        answer(|| {
+        catch(|| {
             // SAFETY: by the header, it was passed to the plugin and is released once.
             drop(unsafe { Box::from_raw(at.cast::<Owned>()) });
             Ok(0)
@@ -189,7 +189,7 @@ unsafe extern "C" fn readdir(
 }
 
 unsafe extern "C" fn readlink(link: Obj, caller: CallerPtr, out: *mut u8, capacity: usize) -> i64 {
-    answer(|| {
+    catch(|| {
         // SAFETY: the header guarantees the plugin's arguments.
         let (link, cx) = unsafe { enter(link, caller) }?;
         let target = link.lower().readlink(&cx)?;
@@ -219,7 +219,7 @@ unsafe extern "C" fn setxattr(at: Obj, caller: CallerPtr, name: Bytes, value: By
 }
 
 unsafe extern "C" fn listxattr(at: Obj, caller: CallerPtr, out: *mut u8, capacity: usize) -> i64 {
-    answer(|| {
+    catch(|| {
         // SAFETY: the header guarantees the plugin's arguments and buffer.
         let ((object, cx), room) = unsafe { (enter(at, caller)?, room(out, capacity)?) };
         let len = object.lower().listxattr(&cx, room)?;
@@ -419,7 +419,7 @@ unsafe fn room<'a>(out: *mut u8, len: usize) -> Result<&'a mut [u8]> {
 }
 
 unsafe extern "C" fn read(file: *mut abi::File, caller: CallerPtr, out: *mut u8, len: usize, offset: u64) -> i64 {
-    answer(|| {
+    catch(|| {
         // SAFETY: the header guarantees the plugin's arguments and buffer.
         let ((file, cx), room) = unsafe { (enter_file(file, caller)?, room(out, len)?) };
         Ok(i64::try_from(file.read(&cx, room, offset)?).unwrap_or(i64::MAX))
@@ -427,7 +427,7 @@ unsafe extern "C" fn read(file: *mut abi::File, caller: CallerPtr, out: *mut u8,
 }
 
 unsafe extern "C" fn write(file: *mut abi::File, caller: CallerPtr, data: Bytes, offset: u64) -> i64 {
-    answer(|| {
+    catch(|| {
         // SAFETY: the header guarantees the plugin's arguments.
         let ((file, cx), data) = unsafe { (enter_file(file, caller)?, slice(data)) };
         Ok(i64::try_from(file.write(&cx, data, offset)?).unwrap_or(i64::MAX))
@@ -451,7 +451,7 @@ unsafe extern "C" fn fallocate(file: *mut abi::File, caller: CallerPtr, mode: u3
 }
 
 unsafe extern "C" fn seek(file: *mut abi::File, caller: CallerPtr, offset: u64, whence: c_int) -> i64 {
-    answer(|| {
+    catch(|| {
         // SAFETY: the header guarantees the plugin's arguments.
         let (file, cx) = unsafe { enter_file(file, caller) }?;
         let whence = match whence {
@@ -465,7 +465,7 @@ unsafe extern "C" fn seek(file: *mut abi::File, caller: CallerPtr, offset: u64, 
 
 unsafe extern "C" fn close(file: *mut abi::File) {
     if !file.is_null() {
-        answer(|| {
+        catch(|| {
             // SAFETY: by the header, it was passed to the plugin and is closed once.
             drop(unsafe { Box::from_raw(file.cast::<Arc<dyn OpenFile>>()) });
             Ok(0)

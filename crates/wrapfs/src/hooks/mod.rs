@@ -23,7 +23,7 @@ pub use data::{Block, Data, MAX_BLOCK};
 pub use format::{FileFormat, FormatBlock, Layout, MAX_HEADER};
 pub use ioctls::Ioctls;
 pub use names::{Matching, Names};
-pub use object::{Known, Object, State};
+pub use object::{Object, ObjectInfo, State};
 pub use objects::Objects;
 pub use operations::{Instead, Op, OpKind, OpSet, Operations, Outcome, Reply, Verdict};
 pub use set::Hooks;

@@ -12,7 +12,7 @@ use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use std::sync::Arc;
 use vnode::{Cx, Entry, Errno, Result, Vnode};
-use wrapfs::hooks::{Known, Object, State};
+use wrapfs::hooks::{Object, ObjectInfo, State};
 
 /// An object of the layer below.
 pub(super) struct Remote {
@@ -140,7 +140,7 @@ unsafe fn read_object(at: *const abi::Object) -> Result<abi::Object> {
     }
 }
 
-impl Known for Remote {
+impl ObjectInfo for Remote {
     fn hold(&self) -> Result<Arc<dyn Vnode>> {
         let hold = server()?.lower.hold.ok_or(NO)?;
         let mut held = null_mut();
