@@ -21,7 +21,7 @@ use wrapfs::{Settings, Template};
 /// Initial buffer size: enough for most names.
 const USUAL: usize = 512;
 
-/// The layer's name, and the pointer passed to each of its hooks.
+/// A plugin's instance: the layer's name, and the pointer that each hook receives.
 #[derive(Debug)]
 pub(super) struct Instance {
     name: &'static str,

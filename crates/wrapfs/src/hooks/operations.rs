@@ -240,7 +240,7 @@ pub trait Operations: Send + Sync + fmt::Debug {
     }
 
     /// Runs after the operation, even if the layer below returned an error. Does not run if
-    /// [`Self::before`] refused or answered it.
+    /// [`Self::before`] refused it or replied to it.
     fn after(&self, cx: &Cx<'_>, op: &Op<'_>, result: core::result::Result<Outcome<'_>, Errno>) -> Instead {
         let _ = (cx, op, result);
         Instead::Keep

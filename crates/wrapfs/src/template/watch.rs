@@ -30,7 +30,8 @@ impl Watch {
         self.interest.has(kind)
     }
 
-    /// Runs an operation unless the hook refuses or answers it, and passes the result to the hook.
+    /// Runs an operation unless the hook refuses it or replies to it, and passes the result to the
+    /// hook.
     pub(crate) fn around<T: Observed>(&self, cx: &Cx<'_>, op: &Op<'_>, act: impl FnOnce() -> Result<T>) -> Result<T> {
         if let Some(reply) = self.before(cx, op)? {
             return T::of(reply, op).ok_or_else(|| self.bad_reply(op));
