@@ -1,9 +1,12 @@
 //! The hooks that an author writes. Each hook is a trait; a layer implements those that it needs.
 //!
 //! Hooks may be called from many threads at once. The template calls them without holding a lock
-//! that an operation on another file could wait for. The exception is a name hook of a layer with
-//! directory state: removing a directory waits for it. The program receives a hook's error as its
-//! errno. If a hook panics, the operation fails with `EIO` and the panic is logged.
+//! that an operation on another file could wait for, with two exceptions for name hooks. Removing a
+//! directory with state waits for them. If names are [`Matching::Folded`], creating, removing and
+//! renaming entries of the same directory wait for them.
+//!
+//! The program receives a hook's error as its errno. If a hook panics, the operation fails with
+//! `EIO` and the panic is logged.
 
 mod attributes;
 mod commands;
