@@ -88,7 +88,7 @@ impl Operation {
 
     fn texts(self) -> (&'static str, &'static str) {
         match self {
-            Operation::GetattrForced => ("getattr-forced", "stat, attributes asked for anew"),
+            Operation::GetattrForced => ("getattr-forced", "stat, bypassing attribute cache"),
             Operation::StatFirst => ("stat-first", "stat, first time"),
             Operation::StatAgain => ("stat-again", "stat, again"),
             Operation::MissingFirst => ("missing-first", "stat of a missing name, first time"),

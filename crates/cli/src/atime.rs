@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use std::path::Path;
 use std::sync::Arc;
-use vnode::Who;
+use vnode::CommandAccess;
 
 /// Returns the access-time settings that the options of a new mount request. Settings that they
 /// don't mention are those of each lower mount.
@@ -115,7 +115,7 @@ impl WritableDirs {
             help: "Sets when reads update access times on the lower file systems. Input: noatime, relatime, strictatime, \
                    diratime, nodiratime, ro (suspend updates), rw (resume updates), separated by blanks. mount -o remount \
                    sends this command.",
-            who: Who::Owner,
+            access: CommandAccess::Owner,
         };
         let run = move |given: &server::Invocation<'_>| {
             let change = Change::read(given.input).ok_or(Errno::INVAL)?;

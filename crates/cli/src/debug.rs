@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
-use vnode::Who;
+use vnode::CommandAccess;
 
 /// Returns the log level of the mount that contains `path`.
 ///
@@ -50,7 +50,7 @@ pub fn command(level: Arc<Level>) -> server::Command {
         name: DEBUG,
         help: "Returns the server's log level as JSON. With off, error, warn, info, debug or trace as input, sets it; only for \
                root and the mounting user.",
-        who: Who::Anyone,
+        access: CommandAccess::Anyone,
     };
     let run = move |given: &server::Invocation<'_>| {
         if !given.input.is_empty() {

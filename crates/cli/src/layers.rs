@@ -105,7 +105,7 @@ fn overview() -> String {
     out
 }
 
-/// Describes one type with all of its options. `given` is the name or, for a loaded layer, the path
+/// Describes one type with all of its options. `given` is the name or, for a plugin, the path
 /// that the user passed.
 fn in_full(kind: Type, given: Option<&str>) -> String {
     let mut out = format!("{}: {}\n\n", kind.name(), about(kind));

@@ -33,8 +33,8 @@ const STACK: TypeText = TypeText {
              option ro it is never changed. strata layers lists all names and options.",
         ),
         Cow::Borrowed(
-            "A part can also be the path of a shared object that ends with .so: a loadable layer; strata new creates the source of \
-             one. A loaded layer runs with the server's privileges. The file must therefore belong to root or to the mounting user, \
+            "A part can also be the path of a plugin, a shared object that ends with .so; strata new creates the source of \
+             one. A plugin runs with the server's privileges. The file must therefore belong to root or to the mounting user, \
              and no other user may have write permission.",
         ),
         Cow::Borrowed(

@@ -461,7 +461,7 @@ mod tests {
         assert!(
             lists(&union("dirs=/x:[zsdt / /a]"))
                 .unwrap_err()
-                .starts_with("part 1 of the stack in branch 2: there is no layer")
+                .starts_with("part 1 of the stack in branch 2: no such layer")
         );
         assert_eq!(union("fsname=[x,dirs=/a[1,cache=0").cache, Some(Duration::ZERO));
     }

@@ -18,7 +18,7 @@ pub fn find(name: &str) -> Option<&'static LayerType> {
     types().find(|kind| kind.name == name)
 }
 
-/// The catalog for stack descriptions: the built-in layer types and loadable layers.
+/// The catalog for stack descriptions: the built-in layer types and plugins.
 #[derive(Debug)]
 pub struct Registry;
 

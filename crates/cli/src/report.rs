@@ -6,7 +6,7 @@ use meter::{Count, Counts, Operation};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
-use vnode::{Errno, Who};
+use vnode::{CommandAccess, Errno};
 
 /// A part of a stack: a layer, or the directory at the bottom.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ impl Report {
     pub fn command(self) -> server::Command {
         let help = "Returns as JSON the layers of the mount, with their options and directories, and with operation counts and \
                     latency if metered (meter=on).";
-        let declared = vnode::Command { name: STACK, help, who: Who::Anyone };
+        let declared = vnode::Command { name: STACK, help, access: CommandAccess::Anyone };
         let run = move |given: &server::Invocation<'_>| match given.input {
             [] => Ok(self.json().into_bytes()),
             _ => Err(Errno::INVAL),

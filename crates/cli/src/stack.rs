@@ -9,7 +9,7 @@ use crate::options::{Options, Type};
 use crate::process;
 use crate::registry::Registry;
 use crate::report::Report;
-use crate::tree::{BranchRules, Opening, Purpose, Tree};
+use crate::tree::{BranchRules, Opening, Tree, TreeContext};
 use hostfs::HostFs;
 use rustix::mount::MountFlags;
 use server::Config;
@@ -52,7 +52,7 @@ impl Stack {
         let role = if in_words { Role::Bottom } else { Role::Lower };
         let metered = is_metered(kind, options);
         let (read_only, branch) = (options.read_only(), BranchRules::default());
-        let tree = Tree::of(spec, &Purpose { role, in_words, read_only, branch, metered })?;
+        let tree = Tree::of(spec, &TreeContext { role, in_words, read_only, branch, metered })?;
         tree.find()?;
         let needs = tree.needs();
         if options.cached_data && !options.read_only() && !needs.read_only {

@@ -107,7 +107,7 @@ enum Command {
     },
     /// List the available layers, or describe one.
     Layers {
-        /// The layer to describe: its name, or the path of a shared object (/DIR/NAME.so).
+        /// The layer to describe: its name, or the path of a plugin (/DIR/NAME.so).
         name: Option<String>,
         /// Print JSON.
         #[arg(long, conflicts_with = "names")]

@@ -21,7 +21,7 @@ use vnode::Layer;
 
 /// The context in which a stack is checked.
 #[derive(Clone, Copy, Debug)]
-pub struct Purpose {
+pub struct TreeContext {
     /// The role of the directory at the bottom.
     pub role: Role,
     /// Whether the user described the whole stack, so that messages must name the layer.
@@ -93,28 +93,28 @@ impl Tree {
     ///
     /// # Errors
     /// Names the layer, the option and the reason.
-    pub fn of(spec: StackSpec, purpose: &Purpose) -> Result<Self, Failure> {
-        let above = spec.layers.into_iter().map(|layer| LayerNode::of(layer, purpose));
+    pub fn of(spec: StackSpec, context: &TreeContext) -> Result<Self, Failure> {
+        let above = spec.layers.into_iter().map(|layer| LayerNode::of(layer, context));
         let above = above.collect::<Result<_, _>>()?;
         let bottom = match spec.bottom {
             BottomSpec::Directory { path, read_only } => {
-                let read_only = read_only || purpose.branch.never_changed;
-                let counts = purpose.metered.then(|| Counts::leaked("directory"));
+                let read_only = read_only || context.branch.never_changed;
+                let counts = context.metered.then(|| Counts::leaked("directory"));
                 let mode = if read_only { "ro" } else { "rw" };
-                Bottom::Directory { leaf: leaf(path, read_only, purpose)?, mode, counts }
+                Bottom::Directory { leaf: leaf(path, read_only, context)?, mode, counts }
             }
-            BottomSpec::Branches(layer, branches) => Bottom::Branches(FanOut::of(layer, branches, purpose)?),
+            BottomSpec::Branches(layer, branches) => Bottom::Branches(FanOut::of(layer, branches, context)?),
         };
         Ok(Self { above, bottom, is_branch: false })
     }
 
     /// Parses the options of a branch.
-    fn branch(lower: LowerSpec, mode: BranchMode, purpose: &Purpose) -> Result<Self, Failure> {
+    fn branch(lower: LowerSpec, mode: BranchMode, context: &TreeContext) -> Result<Self, Failure> {
         let path = match lower {
-            LowerSpec::Stack(stack) => return Self::of(*stack, purpose),
+            LowerSpec::Stack(stack) => return Self::of(*stack, context),
             LowerSpec::Directory(path) => path,
         };
-        let leaf = leaf(path, purpose.branch.never_changed, purpose)?;
+        let leaf = leaf(path, context.branch.never_changed, context)?;
         let bottom = Bottom::Directory { leaf, mode: mode.name, counts: None };
         Ok(Self { above: Vec::new(), bottom, is_branch: true })
     }
@@ -288,17 +288,17 @@ impl Tree {
 }
 
 impl LayerNode {
-    fn of(spec: LayerSpec, purpose: &Purpose) -> Result<Self, Failure> {
+    fn of(spec: LayerSpec, context: &TreeContext) -> Result<Self, Failure> {
         let name = spec.kind.name;
         let wrong = |wrong: String| {
             // For a single layer over branches, the layer's options are the mount's options.
-            let alone = !purpose.in_words && spec.kind.branches().is_some();
+            let alone = !context.in_words && spec.kind.branches().is_some();
             let named = if alone { wrong } else { format!("{name}: {wrong}") };
             Failure::usage(in_branch(&spec.at, &named))
         };
         let settings = spec.given.settings(spec.kind.branches()).map_err(wrong)?;
         let needs = (spec.kind.traits.needs)(&settings).map_err(wrong)?;
-        let counts = purpose.metered.then(|| Counts::leaked(name));
+        let counts = context.metered.then(|| Counts::leaked(name));
         Ok(Self { spec, settings, needs, counts })
     }
 
@@ -318,26 +318,26 @@ impl LayerNode {
 }
 
 impl FanOut {
-    fn of(spec: LayerSpec, branches: Vec<BranchSpec>, purpose: &Purpose) -> Result<Self, Failure> {
+    fn of(spec: LayerSpec, branches: Vec<BranchSpec>, context: &TreeContext) -> Result<Self, Failure> {
         let kind = spec.kind;
         let Build::Branches(declared) = kind.build else {
             return Err(Failure::usage(format!("{}: not a layer over branches", kind.name)));
         };
-        let layer = LayerNode::of(spec, purpose)?;
+        let layer = LayerNode::of(spec, context)?;
         let at = &layer.spec.at;
         if branches.is_empty() {
-            return Err(Failure::usage(in_branch(at, &no_branches(kind.name, declared, purpose.in_words))));
+            return Err(Failure::usage(in_branch(at, &no_branches(kind.name, declared, context.in_words))));
         }
         let modes =
-            modes(&branches, declared, purpose).map_err(|failure| failure.map(|wrong| in_branch(at, &wrong)))?;
+            modes(&branches, declared, context).map_err(|failure| failure.map(|wrong| in_branch(at, &wrong)))?;
         let inside = |mode: BranchMode| BranchRules {
-            never_changed: purpose.branch.never_changed || !mode.writes(),
+            never_changed: context.branch.never_changed || !mode.writes(),
             claimed: mode.writes(),
-            late: purpose.branch.late || matches!(declared.make, Make::Reopened(_)),
+            late: context.branch.late || matches!(declared.make, Make::Reopened(_)),
         };
         let branches = branches.into_iter().zip(modes).map(|(branch, mode)| {
-            let purpose = Purpose { role: Role::Branch, in_words: true, branch: inside(mode), ..*purpose };
-            Ok((mode, Arc::new(Tree::branch(branch.lower, mode, &purpose)?)))
+            let context = TreeContext { role: Role::Branch, in_words: true, branch: inside(mode), ..*context };
+            Ok((mode, Arc::new(Tree::branch(branch.lower, mode, &context)?)))
         });
         let branches = branches.collect::<Result<_, Failure>>()?;
         let fan_out = Self { layer, declared, branches };
@@ -439,9 +439,9 @@ fn no_branches(name: &str, declared: &Branches, in_words: bool) -> String {
 }
 
 /// Returns the mode of each branch; unmarked branches get the layer's default.
-fn modes(branches: &[BranchSpec], declared: &Branches, purpose: &Purpose) -> Result<Vec<BranchMode>, Failure> {
-    let (noun, never_changed) = (declared.noun.0, purpose.branch.never_changed);
-    let unmarked = |i| (declared.unmarked)(i, purpose.read_only || never_changed);
+fn modes(branches: &[BranchSpec], declared: &Branches, context: &TreeContext) -> Result<Vec<BranchMode>, Failure> {
+    let (noun, never_changed) = (declared.noun.0, context.branch.never_changed);
+    let unmarked = |i| (declared.unmarked)(i, context.read_only || never_changed);
     let modes: Vec<_> =
         branches.iter().enumerate().map(|(i, branch)| branch.mode.unwrap_or_else(|| unmarked(i))).collect();
     let mut written = modes.iter().zip(1..).filter(|(mode, _)| mode.writes()).peekable();
@@ -462,9 +462,9 @@ fn modes(branches: &[BranchSpec], declared: &Branches, purpose: &Purpose) -> Res
     Ok(modes)
 }
 
-fn leaf(path: PathBuf, read_only: bool, purpose: &Purpose) -> Result<Leaf, Failure> {
-    if !purpose.branch.late {
-        return Ok(Leaf::new(purpose.role, path, read_only).claimed(purpose.branch.claimed));
+fn leaf(path: PathBuf, read_only: bool, context: &TreeContext) -> Result<Leaf, Failure> {
+    if !context.branch.late {
+        return Ok(Leaf::new(context.role, path, read_only).claimed(context.branch.claimed));
     }
     Leaf::late(&path).map_err(|error| Failure::usage(format!("directory {}: {error}", path.display())))
 }
@@ -494,13 +494,13 @@ mod tests {
     use std::fs;
     use vnode::{Cx, Name};
 
-    fn purpose(read_only: bool) -> Purpose {
-        Purpose { role: Role::Bottom, in_words: true, read_only, branch: BranchRules::default(), metered: true }
+    fn context(read_only: bool) -> TreeContext {
+        TreeContext { role: Role::Bottom, in_words: true, read_only, branch: BranchRules::default(), metered: true }
     }
 
     fn tree(words: &str) -> Tree {
         let spec = stack::spec::read(words.as_bytes(), &Registry).unwrap();
-        Tree::of(spec, &purpose(false)).unwrap_or_else(|failure| panic!("{words}: {failure}"))
+        Tree::of(spec, &context(false)).unwrap_or_else(|failure| panic!("{words}: {failure}"))
     }
 
     #[test]
@@ -528,7 +528,7 @@ mod tests {
         }
         // Unmarked branches of a read-only mount are read-only.
         let spec = stack::spec::read(b"unionfs,dirs=[unionfs,dirs=/a:/b]:/c", &Registry).unwrap();
-        assert!(Tree::of(spec, &purpose(true)).unwrap().is_read_only());
+        assert!(Tree::of(spec, &context(true)).unwrap().is_read_only());
     }
 
     #[test]

@@ -303,7 +303,7 @@ fn errors_in_a_branch_are_reported_in_one_line() {
     }
     let wrong = |stack: &str, code| refused(&["mount", stack, "/mnt/at"], code);
     for (stack, code, reason) in [
-        ("unionfs,dirs=/mnt/a:[rto13/[/mnt/data]]", 1, "part 1 of the stack in branch 2: there is no layer \"rto13\""),
+        ("unionfs,dirs=/mnt/a:[rto13/[/mnt/data]]", 1, "part 1 of the stack in branch 2: no such layer \"rto13\""),
         (
             "rot13 / unionfs,dirs=[wrapfs / xor,x=1 / /mnt/a]",
             1,
@@ -350,7 +350,7 @@ fn errors_are_reported_in_one_line() {
     // On a machine without journal and syslog, snoopfs would add a line unless logfile= is given.
     let wrong = |stack: &str, code| refused(&["mount", stack, "/mnt/at", "-o", "logfile=/mnt/log"], code);
     assert!(
-        wrong("rto13 / /mnt/data", 1).contains("part 1 of the stack: there is no layer \"rto13\": did you mean rot13?")
+        wrong("rto13 / /mnt/data", 1).contains("part 1 of the stack: no such layer \"rto13\": did you mean rot13?")
     );
     assert!(wrong("rot13,x=1 / /mnt/data", 1).contains("part 1 of the stack: rot13: unknown option x"));
     assert!(wrong("rot13 / /mnt/missing", 32).contains("directory /mnt/missing: no such directory"));

@@ -4,14 +4,14 @@ use crate::node::Core;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use vnode::{Command, Who};
+use vnode::{Command, CommandAccess};
 
 /// The layer's command.
 pub(crate) const REPLICAS: Command = Command {
     name: "lbfs.replicas",
     help: "Returns the state of the replicas as JSON: for each, its state and the time in it, its share of the files, requests, \
            failures, timeouts, stuck threads and latency; also the number of files that differ. Works on any file or directory.",
-    who: Who::Anyone,
+    access: CommandAccess::Anyone,
 };
 
 #[derive(Serialize)]

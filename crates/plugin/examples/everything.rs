@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use wrapfs::hooks::{
-    Answer, Attributes, Block, Data, Hooks, Instead, Ioctls, Names, Object, Op, OpSet, Operations, Reply, Verdict,
+    Attributes, Block, Data, Hooks, Instead, Ioctls, Names, Object, Op, OpSet, Operations, Outcome, Reply, Verdict,
 };
 use wrapfs::vnode::{Attr, Cx, Errno, IoctlReply, Result};
 use wrapfs::{Build, LayerType, OptionSpec, Settings, Template, Traits};
@@ -102,7 +102,7 @@ impl Operations for Seen {
                 if let Some(kind) = name.strip_prefix(b"user.seen.") {
                     let seen = self.0.lock().map_err(|_| Errno::IO)?;
                     let said = seen.get(&String::from_utf8_lossy(kind).into_owned()).ok_or(Errno::NODATA)?;
-                    return Ok(Verdict::Answer(Reply::Bytes(said.clone().into_bytes())));
+                    return Ok(Verdict::Reply(Reply::Bytes(said.clone().into_bytes())));
                 }
             }
             _ => {}
@@ -111,13 +111,13 @@ impl Operations for Seen {
         Ok(Verdict::Proceed)
     }
 
-    fn after(&self, _cx: &Cx<'_>, op: &Op<'_>, result: Result<Answer<'_>>) -> Instead {
+    fn after(&self, _cx: &Cx<'_>, op: &Op<'_>, result: Result<Outcome<'_>>) -> Instead {
         match (op, result) {
             // Some link targets are replaced.
-            (Op::Readlink { .. }, Ok(Answer::Bytes(target @ b"marked"))) => {
+            (Op::Readlink { .. }, Ok(Outcome::Bytes(target @ b"marked"))) => {
                 Instead::Of(Ok(Reply::Bytes([target, b"-seen"].concat())))
             }
-            (Op::Lookup { name, .. }, Ok(Answer::Missing)) if name.as_bytes() == b"gone" => {
+            (Op::Lookup { name, .. }, Ok(Outcome::Missing)) if name.as_bytes() == b"gone" => {
                 Instead::Of(Err(Errno::STALE))
             }
             _ => Instead::Keep,

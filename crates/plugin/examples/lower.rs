@@ -70,10 +70,10 @@ impl Operations for Uses {
     fn before(&self, _cx: &Cx<'_>, op: &Op<'_>) -> Result<Verdict> {
         let Op::Getxattr { file, name } = op else { return Ok(Verdict::Proceed) };
         Ok(match *name {
-            b"user.path" => Verdict::Answer(Reply::Bytes(file.path().ok_or(Errno::NODATA)?)),
+            b"user.path" => Verdict::Reply(Reply::Bytes(file.path().ok_or(Errno::NODATA)?)),
             b"user.counts" => {
                 let counts = [&self.0.attached, &self.0.freed].map(|count| count.load(Ordering::SeqCst));
-                Verdict::Answer(Reply::Bytes(format!("{counts:?}").into_bytes()))
+                Verdict::Reply(Reply::Bytes(format!("{counts:?}").into_bytes()))
             }
             _ => Verdict::Proceed,
         })

@@ -132,31 +132,32 @@ pub struct DirEntry {
 }
 
 type Obj = *const Object;
-type Who = *const Caller;
+type CallerPtr = *const Caller;
 
 pub type Hold = unsafe extern "C" fn(Obj, *mut *mut Object) -> c_int;
 pub type Release = unsafe extern "C" fn(*mut Object);
-pub type Lookup = unsafe extern "C" fn(Obj, Who, Bytes, *mut *mut Object, *mut Attr) -> c_int;
+pub type Lookup = unsafe extern "C" fn(Obj, CallerPtr, Bytes, *mut *mut Object, *mut Attr) -> c_int;
 pub type Each = unsafe extern "C" fn(*mut c_void, *const DirEntry) -> c_int;
-pub type Readdir = unsafe extern "C" fn(Obj, Who, u64, Option<Each>, *mut c_void) -> c_int;
-pub type GetBytes = unsafe extern "C" fn(Obj, Who, *mut u8, usize) -> i64;
-pub type SetAttrFn = unsafe extern "C" fn(Obj, Who, *const SetAttr, *mut Attr) -> c_int;
-pub type SetXattr = unsafe extern "C" fn(Obj, Who, Bytes, Bytes, u32) -> c_int;
-pub type ByName = unsafe extern "C" fn(Obj, Who, Bytes) -> c_int;
-pub type OpenFile = unsafe extern "C" fn(Obj, Who, u32, *mut *mut File) -> c_int;
-pub type Create = unsafe extern "C" fn(Obj, Who, Bytes, u32, u32, *mut *mut Object, *mut Attr, *mut *mut File) -> c_int;
-pub type Tmpfile = unsafe extern "C" fn(Obj, Who, u32, u32, *mut *mut Object, *mut Attr, *mut *mut File) -> c_int;
-pub type Mknod = unsafe extern "C" fn(Obj, Who, Bytes, u32, u64, *mut *mut Object, *mut Attr) -> c_int;
-pub type Mkdir = unsafe extern "C" fn(Obj, Who, Bytes, u32, *mut *mut Object, *mut Attr) -> c_int;
-pub type Symlink = unsafe extern "C" fn(Obj, Who, Bytes, Bytes, *mut *mut Object, *mut Attr) -> c_int;
-pub type Link = unsafe extern "C" fn(Obj, Who, Bytes, Obj, *mut Attr) -> c_int;
-pub type Rename = unsafe extern "C" fn(Obj, Who, Bytes, Obj, Bytes, u32) -> c_int;
-pub type SyncDirectory = unsafe extern "C" fn(Obj, Who, c_int) -> c_int;
-pub type Read = unsafe extern "C" fn(*mut File, Who, *mut u8, usize, u64) -> i64;
-pub type Write = unsafe extern "C" fn(*mut File, Who, Bytes, u64) -> i64;
-pub type Fsync = unsafe extern "C" fn(*mut File, Who, c_int) -> c_int;
-pub type Fallocate = unsafe extern "C" fn(*mut File, Who, u32, u64, u64) -> c_int;
-pub type Seek = unsafe extern "C" fn(*mut File, Who, u64, c_int) -> i64;
+pub type Readdir = unsafe extern "C" fn(Obj, CallerPtr, u64, Option<Each>, *mut c_void) -> c_int;
+pub type GetBytes = unsafe extern "C" fn(Obj, CallerPtr, *mut u8, usize) -> i64;
+pub type SetAttrFn = unsafe extern "C" fn(Obj, CallerPtr, *const SetAttr, *mut Attr) -> c_int;
+pub type SetXattr = unsafe extern "C" fn(Obj, CallerPtr, Bytes, Bytes, u32) -> c_int;
+pub type ByName = unsafe extern "C" fn(Obj, CallerPtr, Bytes) -> c_int;
+pub type OpenFile = unsafe extern "C" fn(Obj, CallerPtr, u32, *mut *mut File) -> c_int;
+pub type Create =
+    unsafe extern "C" fn(Obj, CallerPtr, Bytes, u32, u32, *mut *mut Object, *mut Attr, *mut *mut File) -> c_int;
+pub type Tmpfile = unsafe extern "C" fn(Obj, CallerPtr, u32, u32, *mut *mut Object, *mut Attr, *mut *mut File) -> c_int;
+pub type Mknod = unsafe extern "C" fn(Obj, CallerPtr, Bytes, u32, u64, *mut *mut Object, *mut Attr) -> c_int;
+pub type Mkdir = unsafe extern "C" fn(Obj, CallerPtr, Bytes, u32, *mut *mut Object, *mut Attr) -> c_int;
+pub type Symlink = unsafe extern "C" fn(Obj, CallerPtr, Bytes, Bytes, *mut *mut Object, *mut Attr) -> c_int;
+pub type Link = unsafe extern "C" fn(Obj, CallerPtr, Bytes, Obj, *mut Attr) -> c_int;
+pub type Rename = unsafe extern "C" fn(Obj, CallerPtr, Bytes, Obj, Bytes, u32) -> c_int;
+pub type SyncDirectory = unsafe extern "C" fn(Obj, CallerPtr, c_int) -> c_int;
+pub type Read = unsafe extern "C" fn(*mut File, CallerPtr, *mut u8, usize, u64) -> i64;
+pub type Write = unsafe extern "C" fn(*mut File, CallerPtr, Bytes, u64) -> i64;
+pub type Fsync = unsafe extern "C" fn(*mut File, CallerPtr, c_int) -> c_int;
+pub type Fallocate = unsafe extern "C" fn(*mut File, CallerPtr, u32, u64, u64) -> c_int;
+pub type Seek = unsafe extern "C" fn(*mut File, CallerPtr, u64, c_int) -> i64;
 pub type CloseFile = unsafe extern "C" fn(*mut File);
 
 /// `SEEK_DATA`

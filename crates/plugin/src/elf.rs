@@ -9,7 +9,7 @@ const LOAD: u32 = 1;
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
 /// Sanity limit for program headers.
-const MOST: u16 = 256;
+const MAX_PROGRAM_HEADERS: u16 = 256;
 
 /// Checks that every mapped segment lies within the file.
 pub(crate) fn check(file: &OwnedFd, size: u64) -> Result<(), String> {
@@ -21,7 +21,7 @@ pub(crate) fn check(file: &OwnedFd, size: u64) -> Result<(), String> {
         return Err(no());
     }
     let (begin, each, count) = (u64_at(&header, 32), u16_at(&header, 54), u16_at(&header, 56));
-    if usize::from(each) != PROGRAM_HEADER || count > MOST {
+    if usize::from(each) != PROGRAM_HEADER || count > MAX_PROGRAM_HEADERS {
         return Err(no());
     }
     for i in 0..u64::from(count) {

@@ -17,7 +17,7 @@ pub(crate) struct Loaded {
     pub(crate) close: Option<abi::Close>,
 }
 
-/// Loads the layer of a shared object.
+/// Loads a plugin and returns its layer type.
 ///
 /// A plugin runs as the server. Therefore it must belong to root or to the server's user, and
 /// nobody else may have write permission.
@@ -107,9 +107,9 @@ fn read(layer: *const abi::Layer) -> Result<abi::Layer, String> {
         return Err("not a layer: `magic` is not STRATA_MAGIC".to_owned());
     }
     if major != abi::MAJOR {
-        let way_out = "rebuild it with the strata_layer.h of this version";
+        let remedy = "rebuild it with the strata_layer.h of this version";
         return Err(format!(
-            "built for version {major} of the interface, but this server has version {}; {way_out}",
+            "built for version {major} of the interface, but this server has version {}; {remedy}",
             abi::MAJOR
         ));
     }
@@ -138,9 +138,9 @@ fn describe(layer: &abi::Layer) -> Result<LayerType, String> {
 
 fn options(layer: &abi::Layer) -> Result<Vec<OptionSpec>, String> {
     /// Sanity limit.
-    const MOST: usize = 256;
-    if layer.option_count > MOST || (layer.options.is_null() && layer.option_count > 0) {
-        return Err(format!("it declares {} options; at most {MOST} are allowed", layer.option_count));
+    const MAX_OPTIONS: usize = 256;
+    if layer.option_count > MAX_OPTIONS || (layer.options.is_null() && layer.option_count > 0) {
+        return Err(format!("it declares {} options; at most {MAX_OPTIONS} are allowed", layer.option_count));
     }
     let mut options: Vec<OptionSpec> = Vec::new();
     for i in 0..layer.option_count {

@@ -28,7 +28,7 @@ pub struct Config {
     pub stack_depth: u32,
     /// Directory offsets of the layer have 31 bits, and those of `.` and `..` have to fit too.
     pub narrow_positions: bool,
-    /// The user who, besides root, may send owner-only commands ([`vnode::Who::Owner`]).
+    /// The user who, besides root, may send owner-only commands ([`vnode::CommandAccess::Owner`]).
     pub owner: u32,
     /// Control commands in addition to the server's own.
     pub commands: Vec<Command>,

@@ -5,7 +5,7 @@ use crate::rules::Rules;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vnode::{Cx, Errno, Layer, Result};
-use wrapfs::hooks::{Answer, Instead, Object, Op, OpKind, OpSet, Operations, Verdict};
+use wrapfs::hooks::{Instead, Object, Op, OpKind, OpSet, Operations, Outcome, Verdict};
 use wrapfs::{Build, LayerType, Needs, OptionSpec, Settings, Template, Traits};
 
 /// The declaration of `snoopfs`.
@@ -88,9 +88,9 @@ impl Operations for Snoop {
         Err(Errno::PERM)
     }
 
-    fn after(&self, cx: &Cx<'_>, op: &Op<'_>, result: Result<Answer<'_>>) -> Instead {
+    fn after(&self, cx: &Cx<'_>, op: &Op<'_>, result: Result<Outcome<'_>>) -> Instead {
         self.paths.record_result(op, result);
-        if let (Op::Lookup { dir, name }, Ok(Answer::Missing)) = (op, result)
+        if let (Op::Lookup { dir, name }, Ok(Outcome::Missing)) = (op, result)
             && is_watched(cx, dir)
             && (self.all_missing || !may_list(cx, dir))
         {

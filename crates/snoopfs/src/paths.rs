@@ -1,7 +1,7 @@
 use crate::rules::Protected;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use vnode::{NumberMap, Result};
-use wrapfs::hooks::{Answer, Op};
+use wrapfs::hooks::{Op, Outcome};
 
 /// Maximum number of entries in each of the two generations.
 const CAPACITY: usize = 16_384;
@@ -55,7 +55,7 @@ impl Paths {
     }
 
     /// Records the new position of an object after an operation.
-    pub(crate) fn record_result(&self, op: &Op<'_>, result: Result<Answer<'_>>) {
+    pub(crate) fn record_result(&self, op: &Op<'_>, result: Result<Outcome<'_>>) {
         match (op, result) {
             (
                 Op::Lookup { dir, name }
@@ -64,7 +64,7 @@ impl Paths {
                 | Op::Mknod { dir, name, .. }
                 | Op::Symlink { dir, name, .. }
                 | Op::Link { dir, name, .. },
-                Ok(Answer::Object(object, _)),
+                Ok(Outcome::Object(object, _)),
             ) => self.record(object.id(), dir.id(), name.as_bytes()),
             (Op::Rename { dir, name, new_dir, new_name, flags }, Ok(_)) => {
                 let server = vnode::Cx::internal(0, 0);

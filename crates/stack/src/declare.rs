@@ -205,7 +205,9 @@ impl LayerType {
     pub fn over(&self, lower: Arc<dyn Layer>, settings: &Settings) -> Result<Arc<dyn Layer>, String> {
         match self.build {
             Build::Over(build) => build(lower, settings),
-            Build::Branches(of) => Err(format!("{} lists what it stands on in {}=", self.name, of.option)),
+            Build::Branches(of) => {
+                Err(format!("{} takes its branches from {}=; it has no single layer below", self.name, of.option))
+            }
         }
     }
 

@@ -65,14 +65,14 @@ impl Given {
             if let Some(spec) = declared.iter().find(|spec| spec.name == name) {
                 given.take(spec, value)?;
             } else if !given.continue_list(item, branches) {
-                let way_out = match nearest(&name, declared.iter().map(|spec| spec.name)) {
+                let remedy = match nearest(&name, declared.iter().map(|spec| spec.name)) {
                     Some(near) => format!("did you mean {near}?"),
                     None if declared.is_empty() => "there are no options".to_owned(),
                     None => {
                         format!("options are {}", declared.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", "))
                     }
                 };
-                return Err(format!("unknown option {name}: {way_out}"));
+                return Err(format!("unknown option {name}: {remedy}"));
             }
         }
         Ok(given)

@@ -34,4 +34,4 @@ pub use declare::{
 pub use given::{Given, name_and_value};
 pub use settings::Settings;
 pub use spec::{Catalog, StackSpec};
-pub use text::{Text, Wrong, escape};
+pub use text::{Text, TextError, escape};

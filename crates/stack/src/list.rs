@@ -1,7 +1,7 @@
 //! Lists of branches: `BRANCH[=MODE]:BRANCH[=MODE]:...`. A branch is a path, or a stack in
 //! brackets.
 
-use crate::{BranchMode, Branches, Given, Text, Wrong, name_and_value};
+use crate::{BranchMode, Branches, Given, Text, TextError, name_and_value};
 
 /// A branch as written: its path or stack, and its mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(crate) fn parse(text: &Text, branches: &Branches) -> Result<Vec<WrittenBranc
     }
 }
 
-fn in_list(text: &Text, wrong: Wrong) -> String {
+fn in_list(text: &Text, wrong: TextError) -> String {
     format!("the list {wrong}: {}", text.show())
 }
 
@@ -116,7 +116,7 @@ impl Text {
     ///
     /// # Errors
     /// A bracket is not closed.
-    pub fn split_options(&self, branches: Option<&Branches>) -> Result<Vec<Self>, Wrong> {
+    pub fn split_options(&self, branches: Option<&Branches>) -> Result<Vec<Self>, TextError> {
         let (mut items, mut begin) = (Vec::new(), 0);
         loop {
             let end = self.end_of_option(begin, branches, |at| self.is(at, b','))?;
@@ -135,7 +135,7 @@ impl Text {
         begin: usize,
         branches: Option<&Branches>,
         ends: impl Fn(usize) -> bool,
-    ) -> Result<usize, Wrong> {
+    ) -> Result<usize, TextError> {
         let end = (begin..self.len()).find(|at| ends(*at)).unwrap_or(self.len());
         let Some(branches) = branches else { return Ok(end) };
         let item = self.part(begin..end);
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(split(all, Some(&BRANCHES)), Ok(want.map(str::to_owned).to_vec()));
         assert_eq!(split("dirs=[a,b],c", None).map(|items| items.len()), Ok(3));
         assert_eq!(split("", Some(&BRANCHES)), Ok(vec![String::new()]));
-        assert_eq!(split("ro,dirs=[a,b", Some(&BRANCHES)), Err(Wrong::OpenBracket));
+        assert_eq!(split("ro,dirs=[a,b", Some(&BRANCHES)), Err(TextError::OpenBracket));
     }
 
     #[test]

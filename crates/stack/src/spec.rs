@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! stack     = layer " / " stack | layer "/" group | bottom
-//! layer     = ( NAME | OBJECT ) { "," option }         an OBJECT is a PATH that ends with ".so"
+//! layer     = ( NAME | PLUGIN ) { "," option }         a PLUGIN is a PATH that ends with ".so"
 //! bottom    = directory | NAME { "," option } | group  the NAME of a layer over branches
 //! group     = "[" stack "]"
 //! directory = PATH [ ",ro" ]                           a PATH begins with "/" or "."
@@ -19,7 +19,7 @@
 
 use crate::list::{self, Source};
 use crate::suggest::nearest;
-use crate::{BranchMode, Given, LayerType, OptionSpec, Text, Wrong, escape};
+use crate::{BranchMode, Given, LayerType, OptionSpec, Text, TextError, escape};
 use core::fmt;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -33,7 +33,7 @@ pub trait Catalog {
     /// Returns all names.
     fn names(&self) -> Vec<&'static str>;
 
-    /// Loads the layer type of a shared object.
+    /// Loads the layer type of a plugin.
     ///
     /// # Errors
     /// Names the path, the problem and what to do about it.
@@ -44,9 +44,8 @@ pub trait Catalog {
     fn suggest_path(&self, name: &str) -> Option<String>;
 }
 
-/// Maximum number of layers and directories of a stack, including those in brackets: their
-/// statistics must fit into one extended attribute.
-pub const MOST: usize = 32;
+/// Maximum number of layers and directories of a stack, including those in brackets.
+pub const MAX_PARTS: usize = 32;
 
 /// A parsed stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,7 +194,7 @@ const DIRECTORY: &[OptionSpec] = &[OptionSpec { name: "ro", value: None, help: "
 /// # Errors
 /// Names the part, the problem and what to do about it.
 pub fn read(bytes: &[u8], catalog: &dyn Catalog) -> Result<StackSpec, String> {
-    let wrong = |wrong: Wrong| format!("the stack {wrong}: {}", String::from_utf8_lossy(bytes));
+    let wrong = |wrong: TextError| format!("the stack {wrong}: {}", String::from_utf8_lossy(bytes));
     let text = Text::read(bytes).map_err(wrong)?;
     Reader { catalog, is_text: true, parts: 0, within: Vec::new() }.stack(&text)
 }
@@ -234,8 +233,8 @@ impl Reader<'_> {
         let (mut rest, mut groups) = (text.trim(), 0);
         loop {
             self.parts += 1;
-            if self.parts > MOST || groups > MOST {
-                return Err(format!("the stack has more than {MOST} parts"));
+            if self.parts > MAX_PARTS || groups > MAX_PARTS {
+                return Err(format!("the stack has more than {MAX_PARTS} parts"));
             }
             let at = self.at(layers.len() + 1);
             let wrong = |wrong: String| format!("{at}: {wrong}");
@@ -262,11 +261,11 @@ impl Reader<'_> {
 
     /// Splits off the first part.
     fn part(&self, rest: &Text) -> Result<(Part, Text), String> {
-        let not_closed = |wrong: Wrong| format!("it {wrong}: {}", rest.show());
+        let not_closed = |wrong: TextError| format!("it {wrong}: {}", rest.show());
         let (mut items, mut begin) = (Vec::new(), 0);
         let mut kind = None;
         loop {
-            let ends = |at: usize| rest.is(at, b',') || rest.is_spaced(at, b'/') || self.is_tight(rest, at, kind);
+            let ends = |at: usize| rest.is(at, b',') || rest.is_spaced(at, b'/') || self.precedes_group(rest, at, kind);
             let branches = kind.and_then(LayerType::branches);
             let end = rest.end_of_option(begin, branches, ends).map_err(not_closed)?;
             let item = rest.part(begin..end);
@@ -288,13 +287,13 @@ impl Reader<'_> {
 
     /// Whether a `/` separates a layer from a group that ends the stack. It is part of the path if
     /// the part is a path, and part of the value if no layer can lie below this one.
-    fn is_tight(&self, rest: &Text, at: usize, kind: Option<&LayerType>) -> bool {
+    fn precedes_group(&self, rest: &Text, at: usize, kind: Option<&LayerType>) -> bool {
         if !rest.is(at, b'/') || !rest.is(at + 1, b'[') || rest.close(at + 1) != Ok(rest.len().saturating_sub(1)) {
             return false;
         }
         let name = rest.part(0..at).trim_start();
         if is_path(&name) {
-            return is_object(&name);
+            return is_plugin(&name);
         }
         kind.is_none_or(|kind| kind.branches().is_none())
     }
@@ -302,12 +301,12 @@ impl Reader<'_> {
     fn layer(&self, items: &[Text], at: At) -> Result<LayerSpec, String> {
         let (first, name, options) = name_and_options(items)?;
         let found = self.catalog.find(&name);
-        if found.is_some_and(|kind| kind.branches().is_some()) || (is_path(first) && !is_object(first)) {
+        if found.is_some_and(|kind| kind.branches().is_some()) || (is_path(first) && !is_plugin(first)) {
             return Err(format!("{name} can only be the last part: nothing can lie below it"));
         }
         let kind = match found {
             Some(kind) => kind,
-            None if is_object(first) => self.catalog.load(&path_of(first))?,
+            None if is_plugin(first) => self.catalog.load(&path_of(first))?,
             None => return Err(unknown(&name, self.catalog)),
         };
         let given = Given::read(options, kind).map_err(|wrong| format!("{name}: {wrong}"))?;
@@ -386,8 +385,8 @@ fn is_path(first: &Text) -> bool {
     first.bytes().first().is_some_and(|&b| b == b'/' || b == b'.')
 }
 
-/// Whether this is the path of a shared object that contains a layer.
-fn is_object(first: &Text) -> bool {
+/// Whether this is the path of a plugin.
+fn is_plugin(first: &Text) -> bool {
     is_path(first) && first.split(b',').first().is_some_and(|path| path.bytes().ends_with(b".so"))
 }
 
@@ -400,15 +399,15 @@ fn name_and_options(items: &[Text]) -> Result<(&Text, String, &[Text]), String> 
 
 fn unknown(name: &str, catalog: &dyn Catalog) -> String {
     if name.ends_with(".so") {
-        let way_out = catalog.suggest_path(name).unwrap_or_else(|| format!("write ./{name} or /DIR/{name}"));
-        return format!("{name}: the path of a layer file must begin with / or ./: {way_out}");
+        let remedy = catalog.suggest_path(name).unwrap_or_else(|| format!("write ./{name} or /DIR/{name}"));
+        return format!("{name}: the path of a layer file must begin with / or ./: {remedy}");
     }
-    let way_out = match nearest(name, catalog.names()) {
+    let remedy = match nearest(name, catalog.names()) {
         Some(near) => format!("did you mean {near}?"),
         None if name.contains('/') => "separate layers by a / with a blank on both sides".to_owned(),
         None => "`strata layers` lists all layers".to_owned(),
     };
-    format!("there is no layer {name:?}: {way_out}")
+    format!("no such layer {name:?}: {remedy}")
 }
 
 #[cfg(test)]
@@ -447,10 +446,9 @@ mod tests {
 
     #[test]
     fn errors_name_the_part_and_the_remedy() {
-        assert_eq!(wrong("wrapsf / /a"), "part 1 of the stack: there is no layer \"wrapsf\": did you mean wrapfs?");
+        assert_eq!(wrong("wrapsf / /a"), "part 1 of the stack: no such layer \"wrapsf\": did you mean wrapfs?");
         assert!(
-            wrong("wrapfs / bogus / /a")
-                .starts_with("part 2 of the stack: there is no layer \"bogus\": `strata layers`")
+            wrong("wrapfs / bogus / /a").starts_with("part 2 of the stack: no such layer \"bogus\": `strata layers`")
         );
         assert!(wrong("wrapfs/wrapfs / /a").contains("blank on both sides"));
         assert!(wrong("wrapfs / wrapfs").contains("part 2 of the stack: wrapfs needs a layer or directory below it"));
@@ -507,7 +505,7 @@ mod tests {
         );
         assert_eq!(shown("/x/good.so/[/a]b"), r"/x/good.so/\[/a\]b");
         // The layers of a group count as parts of the enclosing stack.
-        assert!(wrong("wrapfs/[xro / /a]").starts_with("part 2 of the stack: there is no layer \"xro\""));
+        assert!(wrong("wrapfs/[xro / /a]").starts_with("part 2 of the stack: no such layer \"xro\""));
     }
 
     #[test]
@@ -530,8 +528,8 @@ mod tests {
     #[test]
     fn errors_in_brackets_name_the_branch() {
         let place = "part 2 of the stack in branch 1: ";
-        assert!(wrong("unionfs,dirs=[wrapfs/[xro/[/a]]]=rw").starts_with(&format!("{place}there is no layer \"xro\"")));
-        assert!(wrong("wrapfs / unionfs,dirs=[wrapfs / a]").starts_with(&format!("{place}there is no layer \"a\"")));
+        assert!(wrong("unionfs,dirs=[wrapfs/[xro/[/a]]]=rw").starts_with(&format!("{place}no such layer \"xro\"")));
+        assert!(wrong("wrapfs / unionfs,dirs=[wrapfs / a]").starts_with(&format!("{place}no such layer \"a\"")));
         let inner = "unionfs,dirs=/a:/b:[unionfs,dirs=/c:[xor,kye=1 / /d]]";
         let place = "part 1 of the stack in branch 2 of the stack in branch 3: ";
         assert_eq!(wrong(inner), format!("{place}xor: unknown option kye: did you mean key?"));
@@ -546,7 +544,7 @@ mod tests {
             over_branches(union, given, &Types).unwrap_err()
         };
         assert!(alone("/a=rx").starts_with("option dirs=: unknown mode"));
-        assert!(alone("/a:[xro / /b]").starts_with("part 1 of the stack in branch 2: there is no layer"));
+        assert!(alone("/a:[xro / /b]").starts_with("part 1 of the stack in branch 2: no such layer"));
         assert!(
             alone("/a:[unionfs,dirs=/b=rx]").starts_with("part 1 of the stack in branch 2: unionfs: option dirs=: ")
         );
@@ -650,14 +648,14 @@ mod tests {
         fn any_tree_of_stacks_is_read_back(stack in tree()) {
             for text in [stack.to_string(), tight(&stack)] {
                 let read = read(text.as_bytes(), &Types);
-                if parts(&stack) > MOST {
+                if parts(&stack) > MAX_PARTS {
                     prop_assert!(read.unwrap_err().contains("more than 32 parts"));
                 } else {
                     prop_assert_eq!(read.as_ref(), Ok(&stack), "{}", text);
                     // Also within double quotes in brackets.
                     let quoted = format!("unionfs,dirs=[\"{}\"]", text.replace('\\', "\\\\").replace('"', "\\\""));
                     let outer = super::read(quoted.as_bytes(), &Types);
-                    if parts(&stack) < MOST {
+                    if parts(&stack) < MAX_PARTS {
                         let want = format!("unionfs,dirs=[{stack}]");
                         prop_assert_eq!(outer.unwrap().to_string(), want);
                     }

@@ -42,7 +42,7 @@ pub struct Text(Vec<Char>);
 
 /// Why text cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wrong {
+pub enum TextError {
     /// It ends with a backslash.
     LoneBackslash,
     /// A double quote is not closed.
@@ -53,7 +53,7 @@ pub enum Wrong {
     OpenBracket,
 }
 
-impl core::fmt::Display for Wrong {
+impl core::fmt::Display for TextError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::LoneBackslash => r"ends with a lone backslash (write \\ for a literal one)",
@@ -68,8 +68,8 @@ impl Text {
     /// Decodes escapes and quotes.
     ///
     /// # Errors
-    /// [`Wrong`]
-    pub fn read(bytes: &[u8]) -> Result<Self, Wrong> {
+    /// [`TextError`]
+    pub fn read(bytes: &[u8]) -> Result<Self, TextError> {
         let mut chars = Vec::with_capacity(bytes.len());
         let mut rest = bytes;
         let mut quoted = false;
@@ -82,11 +82,11 @@ impl Text {
                     rest = after;
                 }
                 b'"' => quoted = !quoted,
-                0 => return Err(Wrong::Nul),
+                0 => return Err(TextError::Nul),
                 _ => chars.push(Char { byte, how: if quoted { How::Quoted } else { How::Plain } }),
             }
         }
-        if quoted { Err(Wrong::OpenQuote) } else { Ok(Self(chars)) }
+        if quoted { Err(TextError::OpenQuote) } else { Ok(Self(chars)) }
     }
 
     /// Returns the decoded bytes.
@@ -148,7 +148,7 @@ impl Text {
     }
 
     /// Returns the position of the closing bracket. Between the two, every bracket counts.
-    pub(crate) fn close(&self, open: usize) -> Result<usize, Wrong> {
+    pub(crate) fn close(&self, open: usize) -> Result<usize, TextError> {
         let mut depth = 0_usize;
         for (at, c) in self.0.iter().enumerate().skip(open) {
             match c {
@@ -160,12 +160,12 @@ impl Text {
                 return Ok(at);
             }
         }
-        Err(Wrong::OpenBracket)
+        Err(TextError::OpenBracket)
     }
 
     /// Returns the end of the list of branches that begins at `begin`: the first byte outside of a
     /// branch's brackets for which `ends` holds. A bracket opens only at the start of a branch.
-    pub(crate) fn end_of_branches(&self, begin: usize, ends: impl Fn(usize) -> bool) -> Result<usize, Wrong> {
+    pub(crate) fn end_of_branches(&self, begin: usize, ends: impl Fn(usize) -> bool) -> Result<usize, TextError> {
         let (mut at, mut is_begin) = (begin, true);
         while at < self.len() && !ends(at) {
             if is_begin && self.is(at, b'[') {
@@ -180,7 +180,7 @@ impl Text {
     /// Returns the content of brackets. If all of it is in double quotes, its escapes are decoded
     /// again. This allows lists in the options of mount(8), which splits at every comma outside of
     /// quotes.
-    pub(crate) fn without_brackets(&self) -> Result<Self, Wrong> {
+    pub(crate) fn without_brackets(&self) -> Result<Self, TextError> {
         let inner = self.part(1..self.len().saturating_sub(1)).trim();
         if !inner.is_empty() && inner.0.iter().all(|c| c.how == How::Quoted) {
             return Self::read(&inner.bytes());
@@ -213,15 +213,15 @@ impl Text {
 }
 
 /// Decodes an escape and returns the rest. `rest` begins after the backslash.
-fn escaped(rest: &[u8]) -> Result<(u8, &[u8]), Wrong> {
+fn escaped(rest: &[u8]) -> Result<(u8, &[u8]), TextError> {
     if let [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] = rest {
         let byte = (a - b'0') << 6 | (b - b'0') << 3 | (c - b'0');
-        return if byte == 0 { Err(Wrong::Nul) } else { Ok((byte, after)) };
+        return if byte == 0 { Err(TextError::Nul) } else { Ok((byte, after)) };
     }
     match rest.split_first() {
-        Some((0, _)) => Err(Wrong::Nul),
+        Some((0, _)) => Err(TextError::Nul),
         Some((&byte, after)) => Ok((byte, after)),
-        None => Err(Wrong::LoneBackslash),
+        None => Err(TextError::LoneBackslash),
     }
 }
 
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!((close("[a]b"), close("[a[b]c]d]"), close(r"[\]\[\134]")), (Ok(2), Ok(6), Ok(4)));
         assert_eq!(close(r#"["]"]"#), Ok(2));
         for open in ["[", "[a", "[[a]", r"[a\]"] {
-            assert_eq!(close(open), Err(Wrong::OpenBracket), "{open}");
+            assert_eq!(close(open), Err(TextError::OpenBracket), "{open}");
         }
     }
 
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!((end("[a,b]=ro,c"), end("/a:[b,c],d"), end("/a")), (Ok(8), Ok(8), Ok(2)));
         // Elsewhere, a bracket is part of a path.
         assert_eq!((end("/a[b,c]"), end("/a]:b[,"), end(r"\[a,b]")), (Ok(4), Ok(6), Ok(2)));
-        assert_eq!((end("[a"), end("/a:[b,c")), (Err(Wrong::OpenBracket), Err(Wrong::OpenBracket)));
+        assert_eq!((end("[a"), end("/a:[b,c")), (Err(TextError::OpenBracket), Err(TextError::OpenBracket)));
     }
 
     #[test]
@@ -334,16 +334,16 @@ mod tests {
         assert_eq!(inner(r#"[\a\,\b]"#).split(b',').len(), 1);
         assert_eq!(inner(r#"["a\\,\"b\""]"#).bytes(), b"a,b");
         assert!(inner("[]").is_empty() && inner(r#"[""]"#).is_empty());
-        assert_eq!(read(r#"["a\\"]"#).without_brackets(), Err(Wrong::LoneBackslash));
+        assert_eq!(read(r#"["a\\"]"#).without_brackets(), Err(TextError::LoneBackslash));
     }
 
     #[test]
     fn invalid_text_is_refused() {
-        assert_eq!(Text::read(br"a\"), Err(Wrong::LoneBackslash));
-        assert_eq!(Text::read(br#"a"b"#), Err(Wrong::OpenQuote));
-        assert_eq!(Text::read(br"a\000"), Err(Wrong::Nul));
-        assert_eq!(Text::read(b"a\0"), Err(Wrong::Nul));
-        assert_eq!(Text::read(b"a\\\0"), Err(Wrong::Nul));
+        assert_eq!(Text::read(br"a\"), Err(TextError::LoneBackslash));
+        assert_eq!(Text::read(br#"a"b"#), Err(TextError::OpenQuote));
+        assert_eq!(Text::read(br"a\000"), Err(TextError::Nul));
+        assert_eq!(Text::read(b"a\0"), Err(TextError::Nul));
+        assert_eq!(Text::read(b"a\\\0"), Err(TextError::Nul));
     }
 
     /// Decodes a field of fstab(5) like mount(8).

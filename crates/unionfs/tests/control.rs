@@ -4,7 +4,7 @@
 use memfs::MemFs;
 use std::sync::Arc;
 use unionfs::{Branch, Mode, Options, Unionfs};
-use vnode::{Command, Cx, Errno, Kind, Layer, Name, OpenFlags, Result, Who};
+use vnode::{Command, CommandAccess, Cx, Errno, Kind, Layer, Name, OpenFlags, Result};
 use wrapfs::Template;
 use wrapfs::hooks::{Commands, Object};
 
@@ -20,7 +20,7 @@ struct Responder {
 
 impl Commands for Responder {
     fn commands(&self) -> Vec<Command> {
-        vec![Command { name: self.command, help: "For a test.", who: Who::Anyone }]
+        vec![Command { name: self.command, help: "For a test.", access: CommandAccess::Anyone }]
     }
 
     fn control(&self, _cx: &Cx<'_>, object: &Object<'_>, _command: &str, input: &[u8]) -> Result<Vec<u8>> {

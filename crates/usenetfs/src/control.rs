@@ -6,7 +6,7 @@
 use crate::record::Phase;
 use crate::scheme::SchemeChoice;
 use core::fmt;
-use vnode::{Command, Who};
+use vnode::{Command, CommandAccess};
 
 /// Performs a step of a conversion.
 pub const CONVERT: Command = Command {
@@ -15,14 +15,14 @@ pub const CONVERT: Command = Command {
            'manage hash N LIMIT' or 'unmanage N'; N is 10000 at most. Returns the same as usenetfs.state. usenetctl repeats the \
            command until the conversion is complete.",
     // The command itself checks for the directory's owner, whom the server does not know.
-    who: Who::Anyone,
+    access: CommandAccess::Anyone,
 };
 /// Returns the progress of a conversion.
 pub const STATE: Command = Command {
     name: "usenetfs.state",
     help: "On a directory: returns as JSON its phase (flat, stable, or that of a conversion), its scheme, and the number of \
            entries that the conversion has moved.",
-    who: Who::Anyone,
+    access: CommandAccess::Anyone,
 };
 /// Maximum number of entries that one step moves. Callers that use the directory wait for the step.
 const STEP_MAX: usize = 10_000;

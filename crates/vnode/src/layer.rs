@@ -49,9 +49,9 @@ impl Properties {
     }
 }
 
-/// Who may run a command.
+/// The users who may run a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum CommandAccess {
     /// Root and the user who mounted the file system.
     Owner,
     /// Any user who may open the object. The layer checks any further requirement.
@@ -65,8 +65,8 @@ pub struct Command {
     pub name: &'static str,
     /// What the command does, its input and its output, in sentences.
     pub help: &'static str,
-    /// Who may run it.
-    pub who: Who,
+    /// The users who may run it.
+    pub access: CommandAccess,
 }
 
 /// A mounted layer (the "superblock" of the stackable file system papers).

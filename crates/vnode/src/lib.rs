@@ -41,7 +41,7 @@ pub use backing::{Backing, CachedBacking, Registration};
 pub use call::{Call, Processes};
 pub use cx::Cx;
 pub use finder::{Finder, Found};
-pub use layer::{Command, Layer, Properties, Who};
+pub use layer::{Command, CommandAccess, Layer, Properties};
 pub use name::{NAME_MAX, Name};
 pub use operation::Operation;
 pub use ops::{
@@ -49,7 +49,7 @@ pub use ops::{
     copy_value,
 };
 pub use shards::{NumberHasher, NumberMap, SHARDS, shard_of};
-pub use upcalls::{Drained, Unattached, Upcalls};
+pub use upcalls::{Drained, Upcalls};
 
 /// The error of every operation: a kernel errno.
 pub use rustix::io::Errno;

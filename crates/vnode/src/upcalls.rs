@@ -61,33 +61,3 @@ pub trait Upcalls: Send + Sync + fmt::Debug {
 
 /// The callback of [`Upcalls::stop_passthrough`].
 pub type Drained = Box<dyn FnOnce() + Send>;
-
-/// Ignores all notifications: for layers that are not attached to a server yet, and for tests.
-#[derive(Debug)]
-pub struct Unattached;
-
-impl Upcalls for Unattached {
-    fn entry_changed(&self, _dir: u64, _name: Name<'_>) {}
-
-    fn attributes_changed(&self, _vnode: u64) {}
-
-    fn data_changed(&self, _vnode: u64, _range: Range<u64>) {}
-
-    fn data_moved(&self, _vnode: u64) {}
-
-    fn everything_changed(&self) {}
-
-    fn stop_passthrough(&self, _vnode: u64, drained: Drained) {
-        drained();
-    }
-
-    fn allow_passthrough(&self, _vnode: u64) {}
-
-    fn passthrough(&self) -> Vec<u64> {
-        Vec::new()
-    }
-
-    fn settle(&self, _timeout: Duration) -> bool {
-        true
-    }
-}

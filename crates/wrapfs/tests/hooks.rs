@@ -9,11 +9,12 @@ use memfs::{Faults, MemFs};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use vnode::{
-    Attr, Command, Cx, Errno, IoctlReply, Kind, Layer, OpenFlags, RenameFlags, Result, SetAttr, Vnode, Who, XattrFlags,
+    Attr, Command, CommandAccess, Cx, Errno, IoctlReply, Kind, Layer, OpenFlags, RenameFlags, Result, SetAttr, Vnode,
+    XattrFlags,
 };
 use wrapfs::container::{BlockAt, BlockCodec};
 use wrapfs::hooks::{
-    Answer, Attributes, Block, Commands, Data, Instead, Ioctls, Names, Object, Op, OpKind, OpSet, Operations, Reply,
+    Attributes, Block, Commands, Data, Instead, Ioctls, Names, Object, Op, OpKind, OpSet, Operations, Outcome, Reply,
     Verdict,
 };
 use wrapfs::{Foreign, Template, WrapFs};
@@ -111,10 +112,10 @@ impl Operations for Notes {
         Ok(Verdict::Proceed)
     }
 
-    fn after(&self, _cx: &Cx<'_>, _op: &Op<'_>, result: Result<Answer<'_>>) -> Instead {
+    fn after(&self, _cx: &Cx<'_>, _op: &Op<'_>, result: Result<Outcome<'_>>) -> Instead {
         let what = match result {
-            Ok(Answer::Object(file, attr)) => format!("{:?} of {}", file.kind(), attr.size),
-            Ok(Answer::Attr(attr)) => format!("attributes of {}", attr.size),
+            Ok(Outcome::Object(file, attr)) => format!("{:?} of {}", file.kind(), attr.size),
+            Ok(Outcome::Attr(attr)) => format!("attributes of {}", attr.size),
             Ok(answer) => format!("{answer:?}"),
             Err(errno) => format!("{:?}", errno.kind()),
         };
@@ -204,22 +205,22 @@ impl Operations for Interfering {
             Op::Mkdir { name, .. } if name.as_bytes() == b"refused" => Err(Errno::DQUOT),
             Op::Mkdir { name, .. } if name.as_bytes() == b"panics" => panic!("for this test"),
             // A creation cannot be answered by a hook.
-            Op::Mkdir { name, .. } if name.as_bytes() == b"wrong" => Ok(Verdict::Answer(Reply::Done)),
-            Op::Lookup { name, .. } if name.as_bytes() == b"hidden" => Ok(Verdict::Answer(Reply::Missing)),
-            Op::Unlink { .. } | Op::Readdir { .. } => Ok(Verdict::Answer(Reply::Done)),
-            Op::Read { .. } => Ok(Verdict::Answer(Reply::Bytes(b"answered".to_vec()))),
-            Op::Write { .. } => Ok(Verdict::Answer(Reply::Count(99))),
-            Op::Getxattr { .. } => Ok(Verdict::Answer(Reply::Bytes(b"value".to_vec()))),
+            Op::Mkdir { name, .. } if name.as_bytes() == b"wrong" => Ok(Verdict::Reply(Reply::Done)),
+            Op::Lookup { name, .. } if name.as_bytes() == b"hidden" => Ok(Verdict::Reply(Reply::Missing)),
+            Op::Unlink { .. } | Op::Readdir { .. } => Ok(Verdict::Reply(Reply::Done)),
+            Op::Read { .. } => Ok(Verdict::Reply(Reply::Bytes(b"answered".to_vec()))),
+            Op::Write { .. } => Ok(Verdict::Reply(Reply::Count(99))),
+            Op::Getxattr { .. } => Ok(Verdict::Reply(Reply::Bytes(b"value".to_vec()))),
             _ => Ok(Verdict::Proceed),
         }
     }
 
-    fn after(&self, _cx: &Cx<'_>, op: &Op<'_>, result: Result<Answer<'_>>) -> Instead {
+    fn after(&self, _cx: &Cx<'_>, op: &Op<'_>, result: Result<Outcome<'_>>) -> Instead {
         match (op, result) {
-            (Op::Getattr { .. }, Ok(Answer::Attr(attr))) => {
+            (Op::Getattr { .. }, Ok(Outcome::Attr(attr))) => {
                 Instead::Of(Ok(Reply::Attr(Attr { size: 77, ino: 1, mode: 0o644, ..*attr })))
             }
-            (Op::Lookup { name, .. }, Ok(Answer::Object(..))) if name.as_bytes() == b"late" => {
+            (Op::Lookup { name, .. }, Ok(Outcome::Object(..))) if name.as_bytes() == b"late" => {
                 Instead::Of(Err(Errno::ACCESS))
             }
             (Op::Lookup { name, .. }, _) if name.as_bytes() == b"panics" => panic!("for this test"),
@@ -452,7 +453,7 @@ struct Says(&'static str);
 
 impl Commands for Says {
     fn commands(&self) -> Vec<Command> {
-        vec![Command { name: "test.say", help: "For a test.", who: Who::Anyone }]
+        vec![Command { name: "test.say", help: "For a test.", access: CommandAccess::Anyone }]
     }
 
     fn control(&self, _cx: &Cx<'_>, object: &Object<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {

@@ -307,7 +307,7 @@ fn a_crash_at_any_step_leaves_the_old_or_the_new() {
 
 #[test]
 fn leftovers_do_not_prevent_rmdir() {
-    let companion = |dir: &Arc<dyn Vnode>| {
+    let side_file = |dir: &Arc<dyn Vnode>| {
         // A side file that a crash cut short before its object was created.
         let leftover = format!(".wrapfs.n.{}", "a".repeat(64));
         dir.create(&ROOT, name(&leftover), 0o644, OpenFlags::RDWR).unwrap();
@@ -317,7 +317,7 @@ fn leftovers_do_not_prevent_rmdir() {
     let root = layer.root();
     for dir in ["d", "e", "f"] {
         root.mkdir(&ROOT, name(dir), 0o755).unwrap();
-        companion(&below.root().lookup(&ROOT, name(&dir.repeat(30))).unwrap().unwrap().vnode);
+        side_file(&below.root().lookup(&ROOT, name(&dir.repeat(30))).unwrap().unwrap().vnode);
     }
     assert_eq!(names(&root.lookup(&ROOT, name("d")).unwrap().unwrap().vnode), [""; 0]);
     root.rmdir(&ROOT, name("d")).unwrap();
@@ -336,8 +336,8 @@ fn a_damaged_side_file_hides_its_object_until_rewritten() {
     let layer = stretched(below.clone());
     let root = layer.root();
     root.mkdir(&ROOT, name("a-long-directory"), 0o755).unwrap();
-    let companion = names(&below.root()).into_iter().find(|name| name.starts_with(".wrapfs.n.")).unwrap();
-    let vnode = below.root().lookup(&ROOT, Name::new(companion.as_bytes()).unwrap()).unwrap().unwrap().vnode;
+    let side_file = names(&below.root()).into_iter().find(|name| name.starts_with(".wrapfs.n.")).unwrap();
+    let vnode = below.root().lookup(&ROOT, Name::new(side_file.as_bytes()).unwrap()).unwrap().unwrap().vnode;
     vnode.open(&ROOT, OpenFlags::RDWR).unwrap().write(&ROOT, b"damage", 3).unwrap();
     assert_eq!(names(&root), [""; 0]);
     // The object is found by its name and has not moved.
@@ -362,11 +362,11 @@ fn hidden_objects_are_not_found_by_number() {
         assert_eq!(names(&root), ["d"]);
         let inside = undecodable.mkdir(&ROOT, name("inside"), 0o755).unwrap().vnode;
         let encoded = |vnode: &Arc<dyn Vnode>| below.vnode(&ROOT, vnode.id()).unwrap();
-        let companions = names(&encoded(&d)).into_iter().filter(|name| name.starts_with(".wrapfs.n."));
-        let companions: Vec<u64> =
-            companions.map(|n| encoded(&d).lookup(&ROOT, name(&n)).unwrap().unwrap().attr.ino).collect();
-        assert_eq!(companions.len(), 1);
-        (conformance::handles::Handles::of(&*layer), [companions, vec![undecodable.id(), inside.id()]].concat())
+        let side_files = names(&encoded(&d)).into_iter().filter(|name| name.starts_with(".wrapfs.n."));
+        let side_files: Vec<u64> =
+            side_files.map(|n| encoded(&d).lookup(&ROOT, name(&n)).unwrap().unwrap().attr.ino).collect();
+        assert_eq!(side_files.len(), 1);
+        (conformance::handles::Handles::of(&*layer), [side_files, vec![undecodable.id(), inside.id()]].concat())
     };
     assert_eq!(shown.count(), 3);
     shown.check(&*layer);

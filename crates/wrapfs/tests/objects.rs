@@ -78,7 +78,7 @@ impl Operations for Attaching {
             }
             Op::Getxattr { file, name: b"user.path" } => {
                 return match file.path() {
-                    Some(path) => Ok(Verdict::Answer(Reply::Bytes(path))),
+                    Some(path) => Ok(Verdict::Reply(Reply::Bytes(path))),
                     None => Err(Errno::NODATA),
                 };
             }

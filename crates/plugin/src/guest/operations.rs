@@ -8,7 +8,7 @@ use crate::abi;
 use crate::convert::{attr_in, attr_out, slice};
 use core::ffi::{c_int, c_void};
 use vnode::{Attr, Errno, Result};
-use wrapfs::hooks::{Answer, Instead, Reply, Verdict};
+use wrapfs::hooks::{Instead, Outcome, Reply, Verdict};
 
 pub(super) static OPERATIONS: abi::Operations = abi::Operations {
     size: size_of::<abi::Operations>(),
@@ -36,7 +36,7 @@ unsafe extern "C" fn before(
         match unsafe { with_op(op, |op| hook.before(&cx, op)) }?? {
             Verdict::Proceed => Ok(0),
             // SAFETY: the header guarantees the server's reply buffer.
-            Verdict::Answer(answer) => unsafe { fill(reply, answer) },
+            Verdict::Reply(answer) => unsafe { fill(reply, answer) },
         }
     }))
 }
@@ -54,7 +54,7 @@ unsafe extern "C" fn after(
             unsafe { (enter(me, caller)?, op.as_ref().ok_or(Errno::IO)?, answer.as_ref().ok_or(Errno::IO)?) };
         let hook = mounted.hooks.operations.as_ref().ok_or(Errno::IO)?;
         // SAFETY: as above.
-        let instead = unsafe { with_op(op, |op| with_answer(answer, |answer| hook.after(&cx, op, answer))) }??;
+        let instead = unsafe { with_op(op, |op| with_outcome(answer, |answer| hook.after(&cx, op, answer))) }??;
         match instead {
             Instead::Keep => Ok(0),
             // SAFETY: the header guarantees the server's reply buffer.
@@ -95,7 +95,7 @@ unsafe fn fill(reply: *mut abi::Reply, answer: Reply) -> Result<c_int> {
 
 /// # Safety
 /// `answer` comes from the server.
-unsafe fn with_answer<R>(answer: &abi::Answer, see: impl FnOnce(Result<Answer<'_>>) -> R) -> Result<R> {
+unsafe fn with_outcome<R>(answer: &abi::Answer, see: impl FnOnce(Result<Outcome<'_>>) -> R) -> Result<R> {
     if answer.error != 0 {
         return Ok(see(Err(Errno::from_raw_os_error(-answer.error))));
     }
@@ -104,16 +104,16 @@ unsafe fn with_answer<R>(answer: &abi::Answer, see: impl FnOnce(Result<Answer<'_
         attr_in(unsafe { answer.attr.as_ref() }.ok_or(Errno::IO)?).ok_or(Errno::IO)
     };
     Ok(match answer.kind {
-        abi::DONE => see(Ok(Answer::Done)),
-        abi::MISSING => see(Ok(Answer::Missing)),
-        abi::ATTR => see(Ok(Answer::Attr(&attr()?))),
+        abi::DONE => see(Ok(Outcome::Done)),
+        abi::MISSING => see(Ok(Outcome::Missing)),
+        abi::ATTR => see(Ok(Outcome::Attr(&attr()?))),
         // SAFETY: bytes from the server (guaranteed by the caller).
-        abi::BYTES => see(Ok(Answer::Bytes(unsafe { slice(answer.data) }))),
-        abi::COUNT => see(Ok(Answer::Count(answer.count))),
+        abi::BYTES => see(Ok(Outcome::Bytes(unsafe { slice(answer.data) }))),
+        abi::COUNT => see(Ok(Outcome::Count(answer.count))),
         abi::OBJECT => {
             // SAFETY: an object of the server's (guaranteed by the caller).
             let object = unsafe { Remote::new(answer.object) }?;
-            see(Ok(Answer::Object(&object.lent(), &attr()?)))
+            see(Ok(Outcome::Object(&object.lent(), &attr()?)))
         }
         _ => return Err(Errno::IO),
     })

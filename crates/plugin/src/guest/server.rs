@@ -69,15 +69,15 @@ fn log_error(text: &str) {
     }
 }
 
-/// Returned for a function that this server lacks.
-pub(super) const NO: Errno = Errno::OPNOTSUPP;
+/// The errno for a function that this server lacks.
+pub(super) const UNSUPPORTED: Errno = Errno::OPNOTSUPP;
 
 /// Returns the server's functions.
 ///
 /// # Errors
-/// [`NO`] before the server is known.
+/// [`UNSUPPORTED`] before the server is known.
 pub(super) fn server() -> Result<&'static Server> {
-    SERVER.get().ok_or(NO)
+    SERVER.get().ok_or(UNSUPPORTED)
 }
 
 /// Converts a function's result to an errno.

@@ -1,4 +1,4 @@
-//! An instance of a loaded layer.
+//! An instance of a plugin: its layer in one mount.
 
 use super::attributes::Attributes;
 use super::codec::Codec;
@@ -21,7 +21,7 @@ use wrapfs::{Settings, Template};
 /// Initial buffer size: enough for most names.
 const USUAL: usize = 512;
 
-/// The layer's name, and the pointer passed to each of its hooks.
+/// A plugin's instance: the layer's name, and the pointer that each hook receives.
 #[derive(Debug)]
 pub(super) struct Instance {
     name: &'static str,
@@ -120,7 +120,7 @@ impl Drop for Instance {
     }
 }
 
-/// Creates an instance of a loaded layer on `lower`.
+/// Creates an instance of a plugin over `lower`.
 pub(crate) fn instantiate(
     lower: Arc<dyn Layer>,
     loaded: &Loaded,

@@ -1,6 +1,6 @@
 //! Access to the layer below, for plugins.
 
-use super::offers::{Handle, Held, answer, lend, object, put};
+use super::offers::{Handle, Held, catch, lend, object, put};
 use crate::abi::{self, Bytes};
 use crate::convert::{attr_out, caller_in, set_in, slice};
 use core::ffi::{c_int, c_void};
@@ -39,7 +39,7 @@ pub(super) static LOWER: abi::Lower = abi::Lower {
 };
 
 type Obj = *const abi::Object;
-type Who = *const abi::Caller;
+type CallerPtr = *const abi::Caller;
 
 /// Maximum buffer size in bytes.
 const LARGEST: usize = 64 << 20;
@@ -98,14 +98,14 @@ unsafe fn give_file(file: Arc<dyn OpenFile>, out: *mut *mut abi::File) {
 }
 
 fn code(act: impl FnOnce() -> Result<i64>) -> c_int {
-    c_int::try_from(answer(act)).unwrap_or(-Errno::IO.raw_os_error())
+    c_int::try_from(catch(act)).unwrap_or(-Errno::IO.raw_os_error())
 }
 
 /// Converts the arguments of a function.
 ///
 /// # Safety
 /// The object is lent or held, and the caller was passed to a hook; both live for `'a`.
-unsafe fn enter<'a>(at: Obj, caller: Who) -> Result<(Object<'a>, Cx<'a>)> {
+unsafe fn enter<'a>(at: Obj, caller: CallerPtr) -> Result<(Object<'a>, Cx<'a>)> {
     // SAFETY: guaranteed by the caller.
     unsafe { Ok((object(at)?, caller_in(caller.as_ref().ok_or(Errno::INVAL)?))) }
 }
@@ -114,7 +114,7 @@ unsafe fn enter<'a>(at: Obj, caller: Who) -> Result<(Object<'a>, Cx<'a>)> {
 ///
 /// # Safety
 /// As for [`enter`].
-unsafe fn enter_file<'a>(file: *mut abi::File, caller: Who) -> Result<(&'a dyn OpenFile, Cx<'a>)> {
+unsafe fn enter_file<'a>(file: *mut abi::File, caller: CallerPtr) -> Result<(&'a dyn OpenFile, Cx<'a>)> {
     // SAFETY: null, or created by `give_file` and not closed yet (guaranteed by the caller).
     let file = unsafe { file.cast::<Arc<dyn OpenFile>>().as_ref() }.ok_or(Errno::INVAL)?;
     // SAFETY: guaranteed by the caller.
@@ -134,7 +134,7 @@ unsafe extern "C" fn hold(at: Obj, held: *mut *mut abi::Object) -> c_int {
 
 unsafe extern "C" fn release(at: *mut abi::Object) {
     if !at.is_null() {
-        answer(|| {
+        catch(|| {
             // SAFETY: by the header, it was passed to the plugin and is released once.
             drop(unsafe { Box::from_raw(at.cast::<Owned>()) });
             Ok(0)
@@ -144,14 +144,14 @@ unsafe extern "C" fn release(at: *mut abi::Object) {
 
 unsafe extern "C" fn lookup(
     dir: Obj,
-    who: Who,
+    caller: CallerPtr,
     name: Bytes,
     found: *mut *mut abi::Object,
     attr: *mut abi::Attr,
 ) -> c_int {
     code(|| {
         // SAFETY: the header guarantees the plugin's arguments.
-        let ((dir, cx), name) = unsafe { (enter(dir, who)?, slice(name)) };
+        let ((dir, cx), name) = unsafe { (enter(dir, caller)?, slice(name)) };
         let Some(entry) = dir.lower().lookup(&cx, Name::new(name)?)? else { return Ok(0) };
         // SAFETY: the header guarantees the plugin's buffer.
         unsafe { give_entry(entry, found, attr) };
@@ -159,10 +159,16 @@ unsafe extern "C" fn lookup(
     })
 }
 
-unsafe extern "C" fn readdir(dir: Obj, who: Who, cookie: u64, each: Option<abi::Each>, arg: *mut c_void) -> c_int {
+unsafe extern "C" fn readdir(
+    dir: Obj,
+    caller: CallerPtr,
+    cookie: u64,
+    each: Option<abi::Each>,
+    arg: *mut c_void,
+) -> c_int {
     code(|| {
         // SAFETY: the header guarantees the plugin's arguments.
-        let (dir, cx) = unsafe { enter(dir, who) }?;
+        let (dir, cx) = unsafe { enter(dir, caller) }?;
         let each = each.ok_or(Errno::INVAL)?;
         let mut said = 0;
         dir.lower().readdir(&cx, cookie, &mut |entry| {
@@ -182,20 +188,20 @@ unsafe extern "C" fn readdir(dir: Obj, who: Who, cookie: u64, each: Option<abi::
     })
 }
 
-unsafe extern "C" fn readlink(link: Obj, who: Who, out: *mut u8, capacity: usize) -> i64 {
-    answer(|| {
+unsafe extern "C" fn readlink(link: Obj, caller: CallerPtr, out: *mut u8, capacity: usize) -> i64 {
+    catch(|| {
         // SAFETY: the header guarantees the plugin's arguments.
-        let (link, cx) = unsafe { enter(link, who) }?;
+        let (link, cx) = unsafe { enter(link, caller) }?;
         let target = link.lower().readlink(&cx)?;
         // SAFETY: the header guarantees the plugin's buffer.
         Ok(unsafe { put(&target, out, capacity) })
     })
 }
 
-unsafe extern "C" fn setattr(at: Obj, who: Who, set: *const abi::SetAttr, attr: *mut abi::Attr) -> c_int {
+unsafe extern "C" fn setattr(at: Obj, caller: CallerPtr, set: *const abi::SetAttr, attr: *mut abi::Attr) -> c_int {
     code(|| {
         // SAFETY: the header guarantees the plugin's arguments.
-        let ((object, cx), set) = unsafe { (enter(at, who)?, set.as_ref().ok_or(Errno::INVAL)?) };
+        let ((object, cx), set) = unsafe { (enter(at, caller)?, set.as_ref().ok_or(Errno::INVAL)?) };
         let now = object.lower().setattr(&cx, &set_in(set).ok_or(Errno::INVAL)?, None)?;
         // SAFETY: the header guarantees the plugin's buffer.
         unsafe { give_attr(&now, attr) };
@@ -203,36 +209,36 @@ unsafe extern "C" fn setattr(at: Obj, who: Who, set: *const abi::SetAttr, attr: 
     })
 }
 
-unsafe extern "C" fn setxattr(at: Obj, who: Who, name: Bytes, value: Bytes, flags: u32) -> c_int {
+unsafe extern "C" fn setxattr(at: Obj, caller: CallerPtr, name: Bytes, value: Bytes, flags: u32) -> c_int {
     code(|| {
         // SAFETY: the header guarantees the plugin's arguments.
-        let ((object, cx), name, value) = unsafe { (enter(at, who)?, slice(name), slice(value)) };
+        let ((object, cx), name, value) = unsafe { (enter(at, caller)?, slice(name), slice(value)) };
         let flags = XattrFlags { create: flags & abi::FLAG_ONE != 0, replace: flags & abi::FLAG_TWO != 0 };
         object.lower().setxattr(&cx, name, value, flags).map(|()| 0)
     })
 }
 
-unsafe extern "C" fn listxattr(at: Obj, who: Who, out: *mut u8, capacity: usize) -> i64 {
-    answer(|| {
+unsafe extern "C" fn listxattr(at: Obj, caller: CallerPtr, out: *mut u8, capacity: usize) -> i64 {
+    catch(|| {
         // SAFETY: the header guarantees the plugin's arguments and buffer.
-        let ((object, cx), room) = unsafe { (enter(at, who)?, room(out, capacity)?) };
+        let ((object, cx), room) = unsafe { (enter(at, caller)?, room(out, capacity)?) };
         let len = object.lower().listxattr(&cx, room)?;
         Ok(i64::try_from(len).unwrap_or(i64::MAX))
     })
 }
 
-unsafe extern "C" fn removexattr(at: Obj, who: Who, name: Bytes) -> c_int {
+unsafe extern "C" fn removexattr(at: Obj, caller: CallerPtr, name: Bytes) -> c_int {
     code(|| {
         // SAFETY: the header guarantees the plugin's arguments.
-        let ((object, cx), name) = unsafe { (enter(at, who)?, slice(name)) };
+        let ((object, cx), name) = unsafe { (enter(at, caller)?, slice(name)) };
         object.lower().removexattr(&cx, name).map(|()| 0)
     })
 }
 
-unsafe extern "C" fn open(at: Obj, who: Who, flags: u32, file: *mut *mut abi::File) -> c_int {
+unsafe extern "C" fn open(at: Obj, caller: CallerPtr, flags: u32, file: *mut *mut abi::File) -> c_int {
     code(|| {
         // SAFETY: the header guarantees the plugin's arguments.
-        let (object, cx) = unsafe { enter(at, who) }?;
+        let (object, cx) = unsafe { enter(at, caller) }?;
         if file.is_null() {
             return Err(Errno::INVAL);
         }
@@ -245,7 +251,7 @@ unsafe extern "C" fn open(at: Obj, who: Who, flags: u32, file: *mut *mut abi::Fi
 
 unsafe extern "C" fn create(
     dir: Obj,
-    who: Who,
+    caller: CallerPtr,
     name: Bytes,
     mode: u32,
     flags: u32,
@@ -255,7 +261,7 @@ unsafe extern "C" fn create(
 ) -> c_int {
     code(|| {
         // SAFETY: the header guarantees the plugin's arguments.
-        let ((dir, cx), name) = unsafe { (enter(dir, who)?, slice(name)) };
+        let ((dir, cx), name) = unsafe { (enter(dir, caller)?, slice(name)) };
         let (entry, open) = dir.lower().create(&cx, Name::new(name)?, mode & 0o7777, OpenFlags(flags))?;
         // SAFETY: the header guarantees the plugin's buffer.
         unsafe {
@@ -268,7 +274,7 @@ unsafe extern "C" fn create(
 
 unsafe extern "C" fn tmpfile(
     dir: Obj,
-    who: Who,
+    caller: CallerPtr,
     mode: u32,
     flags: u32,
     made: *mut *mut abi::Object,
@@ -277,7 +283,7 @@ unsafe extern "C" fn tmpfile(
 ) -> c_int {
     code(|| {
         // SAFETY: the header guarantees the plugin's arguments.
-        let (dir, cx) = unsafe { enter(dir, who) }?;
+        let (dir, cx) = unsafe { enter(dir, caller) }?;
         let (entry, open) = dir.lower().tmpfile(&cx, mode & 0o7777, OpenFlags(flags))?;
         // SAFETY: the header guarantees the plugin's buffer.
         unsafe {
@@ -293,13 +299,13 @@ unsafe extern "C" fn tmpfile(
 /// # Safety
 /// The plugin's arguments and buffers, as guaranteed by the header.
 unsafe fn make(
-    (dir, who, name): (Obj, Who, Bytes),
+    (dir, caller, name): (Obj, CallerPtr, Bytes),
     (made, attr): (*mut *mut abi::Object, *mut abi::Attr),
     make: impl FnOnce(&dyn Vnode, &Cx<'_>, Name<'_>) -> Result<Entry>,
 ) -> c_int {
     code(|| {
         // SAFETY: guaranteed by the caller.
-        let ((dir, cx), name) = unsafe { (enter(dir, who)?, slice(name)) };
+        let ((dir, cx), name) = unsafe { (enter(dir, caller)?, slice(name)) };
         let entry = make(dir.lower(), &cx, Name::new(name)?)?;
         // SAFETY: guaranteed by the caller.
         unsafe { give_entry(entry, made, attr) };
@@ -309,7 +315,7 @@ unsafe fn make(
 
 unsafe extern "C" fn mknod(
     dir: Obj,
-    who: Who,
+    caller: CallerPtr,
     name: Bytes,
     mode: u32,
     rdev: u64,
@@ -317,60 +323,67 @@ unsafe extern "C" fn mknod(
     attr: *mut abi::Attr,
 ) -> c_int {
     // SAFETY: the header guarantees the plugin's arguments.
-    unsafe { make((dir, who, name), (made, attr), |dir, cx, name| dir.mknod(cx, name, mode, rdev)) }
+    unsafe { make((dir, caller, name), (made, attr), |dir, cx, name| dir.mknod(cx, name, mode, rdev)) }
 }
 
 unsafe extern "C" fn mkdir(
     dir: Obj,
-    who: Who,
+    caller: CallerPtr,
     name: Bytes,
     mode: u32,
     made: *mut *mut abi::Object,
     attr: *mut abi::Attr,
 ) -> c_int {
     // SAFETY: the header guarantees the plugin's arguments.
-    unsafe { make((dir, who, name), (made, attr), |dir, cx, name| dir.mkdir(cx, name, mode & 0o7777)) }
+    unsafe { make((dir, caller, name), (made, attr), |dir, cx, name| dir.mkdir(cx, name, mode & 0o7777)) }
 }
 
 unsafe extern "C" fn symlink(
     dir: Obj,
-    who: Who,
+    caller: CallerPtr,
     name: Bytes,
     target: Bytes,
     made: *mut *mut abi::Object,
     attr: *mut abi::Attr,
 ) -> c_int {
     // SAFETY: the header guarantees the plugin's arguments.
-    unsafe { make((dir, who, name), (made, attr), |dir, cx, name| dir.symlink(cx, name, slice(target))) }
+    unsafe { make((dir, caller, name), (made, attr), |dir, cx, name| dir.symlink(cx, name, slice(target))) }
 }
 
-unsafe extern "C" fn link(dir: Obj, who: Who, name: Bytes, target: Obj, attr: *mut abi::Attr) -> c_int {
+unsafe extern "C" fn link(dir: Obj, caller: CallerPtr, name: Bytes, target: Obj, attr: *mut abi::Attr) -> c_int {
     let made = core::ptr::null_mut();
     // SAFETY: the header guarantees the plugin's arguments.
-    unsafe { make((dir, who, name), (made, attr), |dir, cx, name| dir.link(cx, name, &object(target)?.hold()?)) }
+    unsafe { make((dir, caller, name), (made, attr), |dir, cx, name| dir.link(cx, name, &object(target)?.hold()?)) }
 }
 
-unsafe extern "C" fn unlink(dir: Obj, who: Who, name: Bytes) -> c_int {
+unsafe extern "C" fn unlink(dir: Obj, caller: CallerPtr, name: Bytes) -> c_int {
     code(|| {
         // SAFETY: the header guarantees the plugin's arguments.
-        let ((dir, cx), name) = unsafe { (enter(dir, who)?, slice(name)) };
+        let ((dir, cx), name) = unsafe { (enter(dir, caller)?, slice(name)) };
         dir.lower().unlink(&cx, Name::new(name)?).map(|()| 0)
     })
 }
 
-unsafe extern "C" fn rmdir(dir: Obj, who: Who, name: Bytes) -> c_int {
+unsafe extern "C" fn rmdir(dir: Obj, caller: CallerPtr, name: Bytes) -> c_int {
     code(|| {
         // SAFETY: the header guarantees the plugin's arguments.
-        let ((dir, cx), name) = unsafe { (enter(dir, who)?, slice(name)) };
+        let ((dir, cx), name) = unsafe { (enter(dir, caller)?, slice(name)) };
         dir.lower().rmdir(&cx, Name::new(name)?).map(|()| 0)
     })
 }
 
-unsafe extern "C" fn rename(dir: Obj, who: Who, name: Bytes, new_dir: Obj, new_name: Bytes, flags: u32) -> c_int {
+unsafe extern "C" fn rename(
+    dir: Obj,
+    caller: CallerPtr,
+    name: Bytes,
+    new_dir: Obj,
+    new_name: Bytes,
+    flags: u32,
+) -> c_int {
     code(|| {
         // SAFETY: the header guarantees the plugin's arguments.
         let ((dir, cx), new_dir, name, new_name) =
-            unsafe { (enter(dir, who)?, object(new_dir)?.hold()?, slice(name), slice(new_name)) };
+            unsafe { (enter(dir, caller)?, object(new_dir)?.hold()?, slice(name), slice(new_name)) };
         let has = |flag| flags & flag != 0;
         if flags & !(abi::FLAG_ONE | abi::FLAG_TWO | abi::FLAG_THREE) != 0 {
             return Err(Errno::INVAL);
@@ -384,10 +397,10 @@ unsafe extern "C" fn rename(dir: Obj, who: Who, name: Bytes, new_dir: Obj, new_n
     })
 }
 
-unsafe extern "C" fn sync_directory(dir: Obj, who: Who, data_only: c_int) -> c_int {
+unsafe extern "C" fn sync_directory(dir: Obj, caller: CallerPtr, data_only: c_int) -> c_int {
     code(|| {
         // SAFETY: the header guarantees the plugin's arguments.
-        let (dir, cx) = unsafe { enter(dir, who) }?;
+        let (dir, cx) = unsafe { enter(dir, caller) }?;
         dir.lower().fsync(&cx, data_only != 0).map(|()| 0)
     })
 }
@@ -405,42 +418,42 @@ unsafe fn room<'a>(out: *mut u8, len: usize) -> Result<&'a mut [u8]> {
     Ok(unsafe { core::slice::from_raw_parts_mut(out, len) })
 }
 
-unsafe extern "C" fn read(file: *mut abi::File, who: Who, out: *mut u8, len: usize, offset: u64) -> i64 {
-    answer(|| {
+unsafe extern "C" fn read(file: *mut abi::File, caller: CallerPtr, out: *mut u8, len: usize, offset: u64) -> i64 {
+    catch(|| {
         // SAFETY: the header guarantees the plugin's arguments and buffer.
-        let ((file, cx), room) = unsafe { (enter_file(file, who)?, room(out, len)?) };
+        let ((file, cx), room) = unsafe { (enter_file(file, caller)?, room(out, len)?) };
         Ok(i64::try_from(file.read(&cx, room, offset)?).unwrap_or(i64::MAX))
     })
 }
 
-unsafe extern "C" fn write(file: *mut abi::File, who: Who, data: Bytes, offset: u64) -> i64 {
-    answer(|| {
+unsafe extern "C" fn write(file: *mut abi::File, caller: CallerPtr, data: Bytes, offset: u64) -> i64 {
+    catch(|| {
         // SAFETY: the header guarantees the plugin's arguments.
-        let ((file, cx), data) = unsafe { (enter_file(file, who)?, slice(data)) };
+        let ((file, cx), data) = unsafe { (enter_file(file, caller)?, slice(data)) };
         Ok(i64::try_from(file.write(&cx, data, offset)?).unwrap_or(i64::MAX))
     })
 }
 
-unsafe extern "C" fn fsync(file: *mut abi::File, who: Who, data_only: c_int) -> c_int {
+unsafe extern "C" fn fsync(file: *mut abi::File, caller: CallerPtr, data_only: c_int) -> c_int {
     code(|| {
         // SAFETY: the header guarantees the plugin's arguments.
-        let (file, cx) = unsafe { enter_file(file, who) }?;
+        let (file, cx) = unsafe { enter_file(file, caller) }?;
         file.fsync(&cx, data_only != 0).map(|()| 0)
     })
 }
 
-unsafe extern "C" fn fallocate(file: *mut abi::File, who: Who, mode: u32, offset: u64, len: u64) -> c_int {
+unsafe extern "C" fn fallocate(file: *mut abi::File, caller: CallerPtr, mode: u32, offset: u64, len: u64) -> c_int {
     code(|| {
         // SAFETY: the header guarantees the plugin's arguments.
-        let (file, cx) = unsafe { enter_file(file, who) }?;
+        let (file, cx) = unsafe { enter_file(file, caller) }?;
         file.fallocate(&cx, mode, offset, len).map(|()| 0)
     })
 }
 
-unsafe extern "C" fn seek(file: *mut abi::File, who: Who, offset: u64, whence: c_int) -> i64 {
-    answer(|| {
+unsafe extern "C" fn seek(file: *mut abi::File, caller: CallerPtr, offset: u64, whence: c_int) -> i64 {
+    catch(|| {
         // SAFETY: the header guarantees the plugin's arguments.
-        let (file, cx) = unsafe { enter_file(file, who) }?;
+        let (file, cx) = unsafe { enter_file(file, caller) }?;
         let whence = match whence {
             abi::SEEK_DATA => Whence::Data,
             abi::SEEK_HOLE => Whence::Hole,
@@ -452,7 +465,7 @@ unsafe extern "C" fn seek(file: *mut abi::File, who: Who, offset: u64, whence: c
 
 unsafe extern "C" fn close(file: *mut abi::File) {
     if !file.is_null() {
-        answer(|| {
+        catch(|| {
             // SAFETY: by the header, it was passed to the plugin and is closed once.
             drop(unsafe { Box::from_raw(file.cast::<Arc<dyn OpenFile>>()) });
             Ok(0)

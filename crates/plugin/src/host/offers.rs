@@ -7,7 +7,7 @@ use core::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use vnode::{Errno, Result, Vnode};
-use wrapfs::hooks::{Known, Object, State};
+use wrapfs::hooks::{Object, ObjectInfo, State};
 
 pub(super) static HOST: abi::Host = abi::Host {
     size: size_of::<abi::Host>(),
@@ -22,7 +22,7 @@ pub(super) static HOST: abi::Host = abi::Host {
     attached: Some(attached),
 };
 
-/// What an object of the C ABI refers to.
+/// The server's object behind an object of the C ABI.
 pub(super) enum Handle<'a> {
     /// An object lent to a hook for the duration of a call.
     Lent(Object<'a>),
@@ -30,11 +30,11 @@ pub(super) enum Handle<'a> {
     Held(Held),
 }
 
-/// A vnode of the layer below about which nothing else is known.
+/// A vnode of the layer below, held by the plugin, without path or attached state.
 #[derive(Debug)]
 pub(super) struct Held(pub(super) Arc<dyn Vnode>);
 
-impl Known for Held {
+impl ObjectInfo for Held {
     fn hold(&self) -> Result<Arc<dyn Vnode>> {
         Ok(Arc::clone(&self.0))
     }
@@ -91,14 +91,15 @@ pub(super) unsafe fn object<'a>(object: *const abi::Object) -> Result<Object<'a>
     unsafe { object.handle.cast::<Handle<'a>>().as_ref() }.map(Handle::object).ok_or(Errno::INVAL)
 }
 
-/// Runs a function called by the plugin. No panic unwinds into the plugin.
-pub(super) fn answer(act: impl FnOnce() -> Result<i64>) -> i64 {
+/// Runs a function called by the plugin and returns its result, or a negative errno. A panic
+/// becomes `EIO`, and does not unwind into the plugin.
+pub(super) fn catch(act: impl FnOnce() -> Result<i64>) -> i64 {
     let done = catch_unwind(AssertUnwindSafe(act)).unwrap_or(Err(Errno::IO));
     done.unwrap_or_else(|errno| -i64::from(errno.raw_os_error()))
 }
 
 unsafe extern "C" fn getattr(object: *const abi::Object, caller: *const abi::Caller, out: *mut abi::Attr) -> c_int {
-    let code = answer(|| {
+    let code = catch(|| {
         // SAFETY: by the header, a plugin passes what its hook was called with, during that call.
         let (object, caller) = unsafe { (self::object(object)?, caller.as_ref().ok_or(Errno::INVAL)?) };
         // SAFETY: as above.
@@ -120,7 +121,7 @@ unsafe extern "C" fn getxattr(
     out: *mut u8,
     capacity: usize,
 ) -> i64 {
-    answer(|| {
+    catch(|| {
         // SAFETY: as in `getattr`; the name is the layer's.
         let (object, caller, name) =
             unsafe { (self::object(object)?, caller.as_ref().ok_or(Errno::INVAL)?, slice(name)) };
@@ -137,7 +138,7 @@ unsafe extern "C" fn getxattr(
 }
 
 unsafe extern "C" fn log(level: c_int, text: *const c_char, len: usize) {
-    answer(|| {
+    catch(|| {
         // SAFETY: the header guarantees a text of that length.
         let text = unsafe { slice(abi::Bytes { bytes: text.cast(), len: len.min(4096) }) };
         // Replace control characters, so that the message is one line.
@@ -166,7 +167,7 @@ pub(super) unsafe fn put(bytes: &[u8], out: *mut u8, capacity: usize) -> i64 {
 }
 
 unsafe extern "C" fn path(object: *const abi::Object, out: *mut u8, capacity: usize) -> i64 {
-    answer(|| {
+    catch(|| {
         // SAFETY: as in `getattr`.
         let path = unsafe { self::object(object) }?.path().ok_or(Errno::NODATA)?;
         // SAFETY: the header guarantees the plugin's buffer.

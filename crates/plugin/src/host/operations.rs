@@ -5,7 +5,7 @@ use crate::convert::{attr_in, attr_out, caller_out, set_out, slice};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Result};
-use wrapfs::hooks::{self, Answer, Instead, Object, Op, OpKind, OpSet, Reply, Verdict};
+use wrapfs::hooks::{self, Instead, Object, Op, OpKind, OpSet, Outcome, Reply, Verdict};
 
 #[derive(Debug)]
 pub(super) struct Operations {
@@ -61,17 +61,17 @@ impl hooks::Operations for Operations {
         });
         match i64::from(code) {
             0 => Ok(Verdict::Proceed),
-            1 => Ok(Verdict::Answer(self.reply(HOOK, room)?)),
+            1 => Ok(Verdict::Reply(self.reply(HOOK, room)?)),
             code => Err(self.instance.errno_for(cx, HOOK, code)),
         }
     }
 
-    fn after(&self, cx: &Cx<'_>, op: &Op<'_>, result: Result<Answer<'_>>) -> Instead {
+    fn after(&self, cx: &Cx<'_>, op: &Op<'_>, result: Result<Outcome<'_>>) -> Instead {
         const HOOK: &str = "after";
         let Some(after) = self.after else { return Instead::Keep };
         let (caller, mut room) = (caller_out(cx), Room::new());
         let code = with_op(op, |op| {
-            with_answer(result, |answer| {
+            with_outcome(result, |answer| {
                 // SAFETY: calls the plugin's hook; all arguments outlive the call.
                 unsafe { after(self.instance.me(), &raw const caller, op, answer, room.lend()) }
             })
@@ -116,7 +116,7 @@ impl Room {
     }
 }
 
-fn with_answer<R>(result: Result<Answer<'_>>, call: impl FnOnce(*const abi::Answer) -> R) -> R {
+fn with_outcome<R>(result: Result<Outcome<'_>>, call: impl FnOnce(*const abi::Answer) -> R) -> R {
     let mut answer = abi::Answer {
         error: 0,
         kind: abi::DONE,
@@ -126,16 +126,16 @@ fn with_answer<R>(result: Result<Answer<'_>>, call: impl FnOnce(*const abi::Answ
         count: 0,
     };
     match result {
-        Ok(Answer::Done) => {}
-        Ok(Answer::Missing) => answer.kind = abi::MISSING,
-        Ok(Answer::Bytes(bytes)) => (answer.kind, answer.data) = (abi::BYTES, Bytes::of(bytes)),
-        Ok(Answer::Count(count)) => (answer.kind, answer.count) = (abi::COUNT, count),
-        Ok(Answer::Attr(attr)) => {
+        Ok(Outcome::Done) => {}
+        Ok(Outcome::Missing) => answer.kind = abi::MISSING,
+        Ok(Outcome::Bytes(bytes)) => (answer.kind, answer.data) = (abi::BYTES, Bytes::of(bytes)),
+        Ok(Outcome::Count(count)) => (answer.kind, answer.count) = (abi::COUNT, count),
+        Ok(Outcome::Attr(attr)) => {
             let attr = attr_out(attr);
             (answer.kind, answer.attr) = (abi::ATTR, &raw const attr);
             return call(&raw const answer);
         }
-        Ok(Answer::Object(object, attr)) => {
+        Ok(Outcome::Object(object, attr)) => {
             let (attr, handle) = (attr_out(attr), Handle::Lent(*object));
             let object = lend(&handle);
             (answer.kind, answer.object, answer.attr) = (abi::OBJECT, &raw const object, &raw const attr);

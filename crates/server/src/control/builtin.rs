@@ -3,7 +3,7 @@
 use crate::open_cache::OpenCache;
 use crate::ops::Server;
 use core::fmt::Write as _;
-use vnode::{Command, Cx, Errno, Result, Who};
+use vnode::{Command, CommandAccess, Cx, Errno, Result};
 
 /// A server command, which takes no input.
 pub(super) struct Builtin {
@@ -17,7 +17,7 @@ pub(super) const BUILTIN: [Builtin; 4] = [
         declared: Command {
             name: "server.commands",
             help: "Returns the commands of this mount as JSON: name, permission, help.",
-            who: Who::Anyone,
+            access: CommandAccess::Anyone,
         },
         run: |server, _| Ok(list(server)),
     },
@@ -25,7 +25,7 @@ pub(super) const BUILTIN: [Builtin; 4] = [
         declared: Command {
             name: "server.info",
             help: "Returns the state of the server as JSON: version, process, transport, inodes in use, open files.",
-            who: Who::Anyone,
+            access: CommandAccess::Anyone,
         },
         run: |server, _| info(server),
     },
@@ -33,7 +33,7 @@ pub(super) const BUILTIN: [Builtin; 4] = [
         declared: Command {
             name: "server.stats",
             help: "Returns the request counts by opcode and transport, and the other counters, as JSON.",
-            who: Who::Anyone,
+            access: CommandAccess::Anyone,
         },
         run: |server, _| Ok(session(server)?.counters().to_json().into_bytes()),
     },
@@ -41,7 +41,7 @@ pub(super) const BUILTIN: [Builtin; 4] = [
         declared: Command {
             name: "server.sync",
             help: "Flushes all changes on the mount to stable storage, as syncfs(2) does on other file systems.",
-            who: Who::Anyone,
+            access: CommandAccess::Anyone,
         },
         run: |server, cx| server.layer.sync(cx).map(|()| Vec::new()),
     },
@@ -54,9 +54,9 @@ fn session(server: &Server) -> Result<&fuse::Session> {
 fn list(server: &Server) -> Vec<u8> {
     let commands = server.commands();
     let one = |command: &Command| {
-        let who = match command.who {
-            Who::Owner => "owner",
-            Who::Anyone => "anyone",
+        let who = match command.access {
+            CommandAccess::Owner => "owner",
+            CommandAccess::Anyone => "anyone",
         };
         let (name, help) = (quoted(command.name), quoted(command.help));
         format!(r#"{{"name":{name},"who":"{who}","help":{help}}}"#)

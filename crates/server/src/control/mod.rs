@@ -16,7 +16,7 @@ use fuse::{Reply, Request};
 use pending_replies::PendingReplies;
 use std::sync::Arc;
 use std::time::Instant;
-use vnode::{Cx, Errno, MAY_BLOCK, Who};
+use vnode::{CommandAccess, Cx, Errno, MAY_BLOCK};
 
 /// A command that the mounting program adds, such as `server.stack`.
 #[derive(Clone)]
@@ -114,18 +114,18 @@ impl Server {
         // A command may take arbitrarily long.
         cx.require_blocking()?;
         let by_owner = self.channel.is_owner(rq.uid);
-        let permit = |who| if who == Who::Anyone || by_owner { Ok(()) } else { Err(Errno::PERM) };
+        let permit = |access| if access == CommandAccess::Anyone || by_owner { Ok(()) } else { Err(Errno::PERM) };
         tracing::debug!(name, uid = rq.uid, pid = rq.pid, node, "command");
         if let Some(builtin) = builtin::BUILTIN.iter().find(|builtin| builtin.declared.name == name) {
-            permit(builtin.declared.who)?;
+            permit(builtin.declared.access)?;
             return if input.is_empty() { (builtin.run)(self, &cx) } else { Err(Errno::INVAL) };
         }
         if let Some(added) = self.channel.added.iter().find(|added| added.declared.name == name) {
-            permit(added.declared.who)?;
+            permit(added.declared.access)?;
             return (added.run)(&Invocation { input, by_owner });
         }
         let commands = self.commands();
-        permit(commands.iter().find(|command| command.name == name).ok_or(Errno::NOTTY)?.who)?;
+        permit(commands.iter().find(|command| command.name == name).ok_or(Errno::NOTTY)?.access)?;
         self.forward_to_layer(&cx, node, name, input)
     }
 
@@ -151,7 +151,7 @@ impl Server {
         for command in self.layer.commands().into_iter().filter(|command| !command.name.starts_with("server.")) {
             match all.iter_mut().find(|known| known.name == command.name) {
                 // The stricter permission applies.
-                Some(known) if command.who == Who::Owner => known.who = Who::Owner,
+                Some(known) if command.access == CommandAccess::Owner => known.access = CommandAccess::Owner,
                 Some(_) => {}
                 None => all.push(command),
             }

@@ -7,22 +7,26 @@ use fuse::{Filesystem, Opcode, Request};
 use memfs::MemFs;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use vnode::{Errno, MAY_BLOCK, Who};
+use vnode::{CommandAccess, Errno, MAY_BLOCK};
 
 const ROOT: u64 = 1;
 const OWNER: u32 = 7;
 
-fn added(name: &'static str, who: Who, run: fn(&Invocation<'_>) -> vnode::Result<Vec<u8>>) -> Command {
-    Command { declared: vnode::Command { name, help: "For a test.", who }, run: Arc::new(run) }
+fn added(name: &'static str, access: CommandAccess, run: fn(&Invocation<'_>) -> vnode::Result<Vec<u8>>) -> Command {
+    Command { declared: vnode::Command { name, help: "For a test.", access }, run: Arc::new(run) }
 }
 
 fn server() -> Server {
     let mut config = Config::new("/".into(), "none", "test");
     config.owner = OWNER;
     config.commands = vec![
-        added("server.long", Who::Anyone, |given| Ok(vec![b'x'; given.input.len() * 1000])),
-        added("server.secret", Who::Owner, |_| Ok(b"told".to_vec())),
-        added("server.who", Who::Anyone, |given| if given.by_owner { Ok(Vec::new()) } else { Err(Errno::PERM) }),
+        added("server.long", CommandAccess::Anyone, |given| Ok(vec![b'x'; given.input.len() * 1000])),
+        added("server.secret", CommandAccess::Owner, |_| Ok(b"told".to_vec())),
+        added(
+            "server.who",
+            CommandAccess::Anyone,
+            |given| if given.by_owner { Ok(Vec::new()) } else { Err(Errno::PERM) },
+        ),
     ];
     Server::new(MemFs::new(), &config)
 }
@@ -98,8 +102,12 @@ struct Only;
 
 impl wrapfs::hooks::Commands for Only {
     fn commands(&self) -> Vec<vnode::Command> {
-        let one = |name, who| vnode::Command { name, help: "For a test.", who };
-        vec![one("test.files", Who::Anyone), one("test.owner", Who::Owner), one("server.layers", Who::Anyone)]
+        let one = |name, access| vnode::Command { name, help: "For a test.", access };
+        vec![
+            one("test.files", CommandAccess::Anyone),
+            one("test.owner", CommandAccess::Owner),
+            one("server.layers", CommandAccess::Anyone),
+        ]
     }
 
     fn control(

@@ -8,7 +8,7 @@ pub trait Commands: Send + Sync + fmt::Debug {
     /// Returns the commands, which never change. Each name is `LAYER.WORD`, with the layer's name.
     fn commands(&self) -> Vec<Command>;
 
-    /// Runs one of [`Self::commands`] on `object`, for a caller permitted by [`Command::who`].
+    /// Runs one of [`Self::commands`] on `object`, for a caller permitted by [`Command::access`].
     ///
     /// On a read-only layer below, make changes only through operations of that layer.
     ///

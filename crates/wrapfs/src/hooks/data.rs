@@ -35,7 +35,6 @@ pub trait Data: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// The open fails with this errno.
-    /// The open fails with it.
     fn applies(&self, cx: &Cx<'_>, file: &Object<'_>) -> Result<bool> {
         let _ = (cx, file);
         Ok(true)

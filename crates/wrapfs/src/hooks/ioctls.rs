@@ -10,7 +10,6 @@ pub trait Ioctls: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// The ioctl fails with this errno.
-    /// The ioctl fails with it.
     fn ioctl(
         &self,
         cx: &Cx<'_>,

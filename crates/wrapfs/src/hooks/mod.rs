@@ -1,9 +1,12 @@
 //! The hooks that an author writes. Each hook is a trait; a layer implements those that it needs.
 //!
 //! Hooks may be called from many threads at once. The template calls them without holding a lock
-//! that an operation on another file could wait for. The exception is a name hook of a layer with
-//! directory state: removing a directory waits for it. The program receives a hook's error as its
-//! errno. If a hook panics, the operation fails with `EIO` and the panic is logged.
+//! that an operation on another file could wait for, with two exceptions for name hooks. Removing a
+//! directory with state waits for them. If names are [`Matching::Folded`], creating, removing and
+//! renaming entries of the same directory wait for them.
+//!
+//! The program receives a hook's error as its errno. If a hook panics, the operation fails with
+//! `EIO` and the panic is logged.
 
 mod attributes;
 mod commands;
@@ -23,8 +26,8 @@ pub use data::{Block, Data, MAX_BLOCK};
 pub use format::{FileFormat, FormatBlock, Layout, MAX_HEADER};
 pub use ioctls::Ioctls;
 pub use names::{Matching, Names};
-pub use object::{Known, Object, State};
+pub use object::{Object, ObjectInfo, State};
 pub use objects::Objects;
-pub use operations::{Answer, Instead, Op, OpKind, OpSet, Operations, Reply, Verdict};
+pub use operations::{Instead, Op, OpKind, OpSet, Operations, Outcome, Reply, Verdict};
 pub use set::Hooks;
 pub use store::{LongName, NameStore, Role, StateFile};

@@ -10,7 +10,7 @@ pub type State = Arc<dyn Any + Send + Sync>;
 #[derive(Clone, Copy)]
 pub struct Object<'a> {
     lower: &'a dyn Vnode,
-    known: Option<&'a dyn Known>,
+    info: Option<&'a dyn ObjectInfo>,
     state: &'a [u8],
 }
 
@@ -20,9 +20,9 @@ impl fmt::Debug for Object<'_> {
     }
 }
 
-/// What is known about an object besides its vnode. Implemented by the lender of the object: the
+/// What an [`Object`] can return besides its vnode. Implemented by the lender of the object: the
 /// template, or the C ABI of plugins.
-pub trait Known: Send + Sync {
+pub trait ObjectInfo: Send + Sync {
     /// See [`Object::hold`].
     ///
     /// # Errors
@@ -40,16 +40,16 @@ pub trait Known: Send + Sync {
 }
 
 impl<'a> Object<'a> {
-    /// Returns an object about which only its vnode is known.
+    /// Returns an object that consists of its vnode only.
     #[must_use]
     pub const fn new(lower: &'a dyn Vnode) -> Self {
-        Self { lower, known: None, state: &[] }
+        Self { lower, info: None, state: &[] }
     }
 
-    /// Returns an object with additional information in `known`.
+    /// Returns an object with further information in `info`.
     #[must_use]
-    pub const fn with(lower: &'a dyn Vnode, known: &'a dyn Known) -> Self {
-        Self { lower, known: Some(known), state: &[] }
+    pub const fn with(lower: &'a dyn Vnode, info: &'a dyn ObjectInfo) -> Self {
+        Self { lower, info: Some(info), state: &[] }
     }
 
     /// Returns the same object with the state of the directory.
@@ -91,7 +91,7 @@ impl<'a> Object<'a> {
     /// # Errors
     /// `EOPNOTSUPP` for an object not lent by the template; `ENOMEM`.
     pub fn hold(&self) -> Result<Arc<dyn Vnode>> {
-        self.known.map_or(Err(Errno::OPNOTSUPP), Known::hold)
+        self.info.map_or(Err(Errno::OPNOTSUPP), ObjectInfo::hold)
     }
 
     /// Returns the state that names in this directory are encoded with, as created by the layer's
@@ -120,13 +120,13 @@ impl<'a> Object<'a> {
     /// Do not open the object by this path: another object may be there by then.
     #[must_use]
     pub fn path(&self) -> Option<Vec<u8>> {
-        self.known.and_then(Known::path)
+        self.info.and_then(ObjectInfo::path)
     }
 
     /// Returns the state attached to the object.
     #[must_use]
     pub fn attached(&self) -> Option<State> {
-        self.known.and_then(Known::attached)
+        self.info.and_then(ObjectInfo::attached)
     }
 
     /// Attaches layer-specific state to the object unless it already has some, and returns the
@@ -136,6 +136,6 @@ impl<'a> Object<'a> {
     /// the object is no longer in use.
     #[must_use = "another thread may have attached another state"]
     pub fn attach(&self, state: State) -> Option<State> {
-        self.known.and_then(|known| known.attach(state))
+        self.info.and_then(|info| info.attach(state))
     }
 }

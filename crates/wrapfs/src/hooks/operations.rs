@@ -166,7 +166,7 @@ impl OpSet {
 /// The result of an operation that succeeded in the layer below, as passed to
 /// [`Operations::after`].
 #[derive(Clone, Copy, Debug)]
-pub enum Answer<'a> {
+pub enum Outcome<'a> {
     /// The operation succeeded without a result.
     Done,
     /// The name does not exist ([`Op::Lookup`]).
@@ -205,7 +205,7 @@ pub enum Verdict {
     /// Run it in the layer below.
     Proceed,
     /// Reply with this. The layer below does not see the operation.
-    Answer(Reply),
+    Reply(Reply),
 }
 
 /// What to do with the result of an operation.
@@ -240,8 +240,8 @@ pub trait Operations: Send + Sync + fmt::Debug {
     }
 
     /// Runs after the operation, even if the layer below returned an error. Does not run if
-    /// [`Self::before`] refused or answered it.
-    fn after(&self, cx: &Cx<'_>, op: &Op<'_>, result: core::result::Result<Answer<'_>, Errno>) -> Instead {
+    /// [`Self::before`] refused it or replied to it.
+    fn after(&self, cx: &Cx<'_>, op: &Op<'_>, result: core::result::Result<Outcome<'_>, Errno>) -> Instead {
         let _ = (cx, op, result);
         Instead::Keep
     }

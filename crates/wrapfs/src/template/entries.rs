@@ -51,21 +51,21 @@ impl TemplateVnode {
 
     /// Creates an object at `place` with an operation of the layer below, which receives the
     /// encoded name.
-    fn publish<T>(&self, cx: &Cx<'_>, place: &Place<'_>, make: impl FnOnce(Name<'_>) -> Result<T>) -> Result<T> {
+    fn create_at<T>(&self, cx: &Cx<'_>, place: &Place<'_>, make: impl FnOnce(Name<'_>) -> Result<T>) -> Result<T> {
         let Some(long) = place.long() else { return make(place.name()?) };
         cx.require_blocking()?;
         let _held = self.core.long.hold(self.lower.id(), self.lower.id());
-        let is_new = self.core.make_side(cx, &*self.lower, long)?;
+        let is_new = self.core.create_side(cx, &*self.lower, long)?;
         let made = make(place.name()?);
         if made.is_err() && is_new {
-            self.core.drop_side_without_object(cx, &*self.lower, long);
+            self.core.remove_side_without_object(cx, &*self.lower, long);
         }
         made
     }
 
     /// Creates an object together with additional state (an open file). If a hook fails, the
     /// creation is undone.
-    pub(crate) fn make_with<T>(
+    pub(crate) fn create_with<T>(
         &self,
         cx: &Cx<'_>,
         name: Name<'_>,
@@ -75,7 +75,7 @@ impl TemplateVnode {
         let dirs = self.core.hold_dirs(cx, &[self.lower.id()], None)?;
         let place = self.place_for_new(cx, name)?.ok_or(Errno::INVAL)?;
         self.must_be_new(cx, name)?;
-        let (entry, with) = self.inserting(cx, name, || self.publish(cx, &place, make))?;
+        let (entry, with) = self.inserting(cx, name, || self.create_at(cx, &place, make))?;
         drop(dirs);
         // The object exists: do not restart the operation from here on.
         let cx = &blocking(cx);
@@ -84,7 +84,7 @@ impl TemplateVnode {
         match self.wrap_entry(cx, Some(name), entry) {
             Ok(entry) => Ok((entry, with)),
             Err(errno) => {
-                match self.removing(cx, name, || self.undo_make(cx, &place, is_dir)) {
+                match self.removing(cx, name, || self.undo_create(cx, &place, is_dir)) {
                     Ok(()) => self.forget_path(name),
                     Err(errno) => tracing::warn!(%errno, "created object not removed after a failed hook"),
                 }
@@ -105,33 +105,33 @@ impl TemplateVnode {
         (Entry { attr, ..entry }, Some(made))
     }
 
-    pub(crate) fn make(
+    pub(crate) fn create_entry(
         &self,
         cx: &Cx<'_>,
         name: Name<'_>,
         make: impl FnOnce(Name<'_>) -> Result<Entry>,
     ) -> Result<Entry> {
-        self.make_with(cx, name, |name| Ok((make(name)?, ()))).map(|(entry, ())| entry)
+        self.create_with(cx, name, |name| Ok((make(name)?, ()))).map(|(entry, ())| entry)
     }
 
-    /// Removes a name.
-    fn take(&self, cx: &Cx<'_>, place: &Place<'_>, is_dir: bool) -> Result<()> {
+    /// Removes the entry at `place`, with its side file.
+    fn remove_at(&self, cx: &Cx<'_>, place: &Place<'_>, is_dir: bool) -> Result<()> {
         let remove = |name| if is_dir { self.lower.rmdir(cx, name) } else { self.lower.unlink(cx, name) };
         let Some(long) = place.long() else { return remove(place.name()?) };
         let _held = self.core.long.hold(self.lower.id(), self.lower.id());
         remove(place.name()?)?;
-        self.core.drop_side(cx, &*self.lower, long);
+        self.core.remove_side(cx, &*self.lower, long);
         Ok(())
     }
 
     /// Removes an object that was just created.
-    fn undo_make(&self, cx: &Cx<'_>, place: &Place<'_>, is_dir: bool) -> Result<()> {
-        if is_dir { self.remove_dir_at(cx, place) } else { self.take(cx, place, false) }
+    fn undo_create(&self, cx: &Cx<'_>, place: &Place<'_>, is_dir: bool) -> Result<()> {
+        if is_dir { self.remove_dir_at(cx, place) } else { self.remove_at(cx, place, false) }
     }
 
     /// Removes a directory, including the name store's files in it.
     fn remove_dir_at(&self, cx: &Cx<'_>, place: &Place<'_>) -> Result<()> {
-        let remove = || self.take(cx, place, true);
+        let remove = || self.remove_at(cx, place, true);
         let refused = if self.core.state_file.is_some() {
             Errno::NOTEMPTY
         } else {
@@ -147,7 +147,7 @@ impl TemplateVnode {
 
     pub(crate) fn remove_file(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
         let _held = self.hold_names(cx, self)?;
-        self.remove(cx, name, |place| self.take(cx, place, false))
+        self.remove(cx, name, |place| self.remove_at(cx, place, false))
     }
 
     pub(crate) fn remove_dir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
@@ -203,7 +203,7 @@ impl TemplateVnode {
         let no_op = !respelled && old.id.is_some() && old.id == new.id;
         let (name, new_name) = (Name::new(&old.name)?, Name::new(&new.name)?);
         let moving = Moving { from: (self, name), to: (new_dir, new_name), flags, no_op };
-        let moved = match moving.go(cx, None) {
+        let moved = match moving.run(cx, None) {
             Err(errno) if says_not_empty(errno) && self.core.names.is_some() && !flags.no_replace => {
                 moving.replace(cx, errno)
             }
@@ -231,7 +231,7 @@ struct Moving<'a> {
 impl Moving<'_> {
     /// Renames, possibly onto the directory `victim`, which may contain only the name store's
     /// files.
-    fn go(&self, cx: &Cx<'_>, victim: Option<&TemplateVnode>) -> Result<()> {
+    fn run(&self, cx: &Cx<'_>, victim: Option<&TemplateVnode>) -> Result<()> {
         let ((dir, name), (new_dir, new_name), flags) = (self.from, self.to, self.flags);
         let (id, new_id) = (dir.lower.id(), new_dir.lower.id());
         let _dirs = dir.core.hold_dirs(cx, &[id, new_id], victim.map(|victim| victim.lower.id()))?;
@@ -265,7 +265,7 @@ impl Moving<'_> {
         let (new_dir, new_name) = self.to;
         let Some(to) = new_dir.place(cx, new_name, Trust::Current)? else { return Err(refused) };
         let Some(victim) = new_dir.directory_at(cx, &to)? else { return Err(refused) };
-        self.go(cx, Some(&victim))
+        self.run(cx, Some(&victim))
     }
 }
 
@@ -279,13 +279,13 @@ impl TemplateVnode {
         cx.require_blocking()?;
         let _held = core.long.hold(self.lower.id(), new_dir.lower.id());
         let is_new = match to.long() {
-            Some(long) => core.make_side(cx, &*new_dir.lower, long)?,
+            Some(long) => core.create_side(cx, &*new_dir.lower, long)?,
             None => false,
         };
         let moved = rename();
         match (&moved, from.long(), to.long()) {
-            (Ok(()), Some(long), _) => core.drop_side_without_object(cx, &*self.lower, long),
-            (Err(_), _, Some(long)) if is_new => core.drop_side_without_object(cx, &*new_dir.lower, long),
+            (Ok(()), Some(long), _) => core.remove_side_without_object(cx, &*self.lower, long),
+            (Err(_), _, Some(long)) if is_new => core.remove_side_without_object(cx, &*new_dir.lower, long),
             _ => {}
         }
         moved

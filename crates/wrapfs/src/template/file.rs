@@ -6,7 +6,7 @@ use super::format::{FormatFile, FormatInode};
 use super::look_through::look_through;
 use super::record::Record;
 use super::resized::Held;
-use crate::hooks::{Known, Object, Op, OpKind, State};
+use crate::hooks::{Object, ObjectInfo, Op, OpKind, State};
 use std::any::Any;
 use std::sync::Arc;
 use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, Vnode, Whence};
@@ -203,7 +203,7 @@ impl TemplateFile {
     }
 }
 
-impl Known for TemplateFile {
+impl ObjectInfo for TemplateFile {
     fn hold(&self) -> Result<Arc<dyn Vnode>> {
         Ok(Arc::clone(&self.vnode))
     }

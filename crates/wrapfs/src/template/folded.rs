@@ -48,10 +48,10 @@ struct Listing {
     stored: HashMap<Box<[u8]>, Box<[u8]>>,
     /// Whether out-of-band entries with the same folding exist. The listing has the first of them
     /// in byte order.
-    has_twins: bool,
+    has_duplicates: bool,
     stamp: Stamp,
     listed: Instant,
-    believed: Duration,
+    trusted_for: Duration,
 }
 
 /// The timestamps of a directory that change when entries are added or removed.
@@ -65,9 +65,9 @@ impl Stamp {
 }
 
 /// The result of looking up a folded name in a listing.
-enum Answer {
+enum Cached {
     /// The listing is stale.
-    Nothing,
+    Stale,
     /// No such entry exists.
     Missing,
     /// The entry is stored under this name.
@@ -77,11 +77,11 @@ enum Answer {
 impl Listing {
     fn new(stamp: Stamp) -> Self {
         let (stored, listed) = (HashMap::new(), Instant::now());
-        Self { stored, has_twins: false, stamp, listed, believed: TRUST_TIME }
+        Self { stored, has_duplicates: false, stamp, listed, trusted_for: TRUST_TIME }
     }
 
     fn is_trusted(&self, stamp: Stamp) -> bool {
-        self.stamp == stamp && self.listed.elapsed() < self.believed
+        self.stamp == stamp && self.listed.elapsed() < self.trusted_for
     }
 
     fn insert(&mut self, folding: Vec<u8>, name: &[u8]) {
@@ -90,7 +90,7 @@ impl Listing {
                 slot.insert(name.into());
             }
             Slot::Occupied(mut slot) if &**slot.get() != name => {
-                self.has_twins = true;
+                self.has_duplicates = true;
                 if name < &**slot.get() {
                     slot.insert(name.into());
                 }
@@ -99,8 +99,8 @@ impl Listing {
         }
     }
 
-    fn answer(&self, folding: &[u8]) -> Answer {
-        self.stored.get(folding).map_or(Answer::Missing, |name| Answer::Stored(name.to_vec()))
+    fn find(&self, folding: &[u8]) -> Cached {
+        self.stored.get(folding).map_or(Cached::Missing, |name| Cached::Stored(name.to_vec()))
     }
 }
 
@@ -127,11 +127,11 @@ impl Known {
 }
 
 impl Folded {
-    fn answer(&self, dir: u64, folding: &[u8], stamp: Stamp) -> Answer {
+    fn find(&self, dir: u64, folding: &[u8], stamp: Stamp) -> Cached {
         let known = self.known.lock();
         match known.listings.get(&dir) {
-            Some(listing) if listing.is_trusted(stamp) => listing.answer(folding),
-            _ => Answer::Nothing,
+            Some(listing) if listing.is_trusted(stamp) => listing.find(folding),
+            _ => Cached::Stale,
         }
     }
 
@@ -190,10 +190,10 @@ impl TemplateVnode {
         let folding = self.fold(cx, name)?;
         // Try a second time if the entry was renamed or removed below.
         for _ in 0..2 {
-            let stored = match self.core.folded.answer(self.lower.id(), &folding, self.stamp(cx)?) {
-                Answer::Nothing => self.list_for(cx, &folding, held)?,
-                Answer::Missing => None,
-                Answer::Stored(stored) => Some(stored),
+            let stored = match self.core.folded.find(self.lower.id(), &folding, self.stamp(cx)?) {
+                Cached::Stale => self.list_for(cx, &folding, held)?,
+                Cached::Missing => None,
+                Cached::Stored(stored) => Some(stored),
             };
             let Some(stored) = stored else { return Ok(None) };
             if let Some(entry) = self.find_exactly(cx, Name::new(&stored)?)? {
@@ -212,10 +212,10 @@ impl TemplateVnode {
         // No entries change during the listing.
         let _held = if held { None } else { Some(self.core.folded.hold(cx, id, id)?) };
         let stamp = self.stamp(cx)?;
-        match self.core.folded.answer(id, folding, stamp) {
-            Answer::Stored(stored) => return Ok(Some(stored)),
-            Answer::Missing => return Ok(None),
-            Answer::Nothing => {}
+        match self.core.folded.find(id, folding, stamp) {
+            Cached::Stored(stored) => return Ok(Some(stored)),
+            Cached::Missing => return Ok(None),
+            Cached::Stale => {}
         }
         let mut listing = Listing::new(stamp);
         let mut failed = Ok(());
@@ -225,10 +225,10 @@ impl TemplateVnode {
             failed.is_ok()
         })?;
         failed?;
-        listing.believed = TRUST_TIME.max(listing.listed.elapsed() * TRUST_FACTOR);
-        let answer = listing.answer(folding);
+        listing.trusted_for = TRUST_TIME.max(listing.listed.elapsed() * TRUST_FACTOR);
+        let found = listing.find(folding);
         self.core.folded.known.lock().keep(id, listing);
-        Ok(if let Answer::Stored(stored) = answer { Some(stored) } else { None })
+        Ok(if let Cached::Stored(stored) = found { Some(stored) } else { None })
     }
 
     /// Returns the name that the entry is stored under and its number, or `name` itself if there is
@@ -290,8 +290,8 @@ impl TemplateVnode {
                 }
             }
             listing.stamp = stamp;
-            // When one of several twins is removed, the listing does not know the next one.
-            if !(listing.has_twins && matches!(change, Change::Removed(_))) {
+            // When one of several duplicates is removed, the listing does not know the next one.
+            if !(listing.has_duplicates && matches!(change, Change::Removed(_))) {
                 known.keep(id, listing);
             }
         }

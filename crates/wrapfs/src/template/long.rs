@@ -106,7 +106,7 @@ impl Core {
 
     /// Creates the side file of a long name and makes it durable, before its object is created.
     /// Returns true if it did not exist yet.
-    pub(crate) fn make_side(&self, cx: &Cx<'_>, dir: &dyn Vnode, long: &LongName) -> Result<bool> {
+    pub(crate) fn create_side(&self, cx: &Cx<'_>, dir: &dyn Vnode, long: &LongName) -> Result<bool> {
         let cx = &self.server(cx);
         let name = Name::new(&long.side)?;
         let file = match dir.lookup(cx, name)? {
@@ -125,13 +125,13 @@ impl Core {
         };
         let filled = fill(&*file, cx, &long.content);
         if filled.is_err() {
-            self.drop_side(cx, dir, long);
+            self.remove_side(cx, dir, long);
         }
         filled.map(|()| true)
     }
 
     /// Removes a side file that has no object. If this fails, the leftover does no harm.
-    pub(crate) fn drop_side(&self, cx: &Cx<'_>, dir: &dyn Vnode, long: &LongName) {
+    pub(crate) fn remove_side(&self, cx: &Cx<'_>, dir: &dyn Vnode, long: &LongName) {
         let gone = Name::new(&long.side).and_then(|name| dir.unlink(&self.server(cx), name));
         if let Err(errno) = gone {
             tracing::debug!(%errno, directory = dir.id(), "unused side file of a long name not removed");
@@ -140,9 +140,9 @@ impl Core {
 
     /// Removes a side file if its object no longer exists. A rename between two names of one file
     /// leaves both.
-    pub(crate) fn drop_side_without_object(&self, cx: &Cx<'_>, dir: &dyn Vnode, long: &LongName) {
+    pub(crate) fn remove_side_without_object(&self, cx: &Cx<'_>, dir: &dyn Vnode, long: &LongName) {
         if let Ok(None) = Name::new(&long.object).and_then(|name| dir.lookup(cx, name)) {
-            self.drop_side(cx, dir, long);
+            self.remove_side(cx, dir, long);
         }
     }
 }

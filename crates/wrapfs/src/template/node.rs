@@ -1,6 +1,6 @@
 use super::core::Core;
 use super::record::Record;
-use crate::hooks::{Known, Object, State};
+use crate::hooks::{Object, ObjectInfo, State};
 use std::sync::Arc;
 use vnode::{Errno, Result, Vnode};
 
@@ -30,7 +30,7 @@ impl TemplateVnode {
     }
 }
 
-impl Known for TemplateVnode {
+impl ObjectInfo for TemplateVnode {
     fn hold(&self) -> Result<Arc<dyn Vnode>> {
         Ok(Arc::clone(&self.lower))
     }

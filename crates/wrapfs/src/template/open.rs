@@ -105,7 +105,7 @@ impl TemplateVnode {
     ) -> Result<(Entry, Arc<dyn OpenFile>)> {
         let below = self.mode_below(cx, Kind::Regular, mode)?;
         let how = self.flags_of_new(flags);
-        let (entry, file) = self.make_with(cx, name, |name| self.lower.create(cx, name, below, how))?;
+        let (entry, file) = self.create_with(cx, name, |name| self.lower.create(cx, name, below, how))?;
         let made = self.same_layer(&entry.vnode).and_then(|made| made.opened_new(cx, file, flags));
         match made {
             Ok(file) => Ok((entry, file)),

@@ -6,7 +6,7 @@ use vnode::{Name, NumberMap};
 
 /// Maximum number of path components. A longer path means that directories were moved out of band
 /// so that they form a cycle.
-const DEEPEST: usize = 4096;
+const MAX_DEPTH: usize = 4096;
 
 /// The last known name of each object: at most one name per object, and one object per name.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ struct Places {
 }
 
 impl Places {
-    fn take_at(&mut self, dir: u64, name: &[u8]) -> Option<u64> {
+    fn remove_at(&mut self, dir: u64, name: &[u8]) -> Option<u64> {
         let names = self.at.get_mut(&dir)?;
         let id = names.remove(name)?;
         if names.is_empty() {
@@ -35,15 +35,15 @@ impl Places {
     }
 
     fn put(&mut self, id: u64, dir: u64, name: &[u8]) {
-        self.take_of(id);
-        self.take_at(dir, name);
+        self.remove_of(id);
+        self.remove_at(dir, name);
         self.of.insert(id, (dir, name.into()));
         self.at.entry(dir).or_default().insert(name.into(), id);
     }
 
-    fn take_of(&mut self, id: u64) {
+    fn remove_of(&mut self, id: u64) {
         if let Some((dir, name)) = self.of.get(&id).cloned() {
-            self.take_at(dir, &name);
+            self.remove_at(dir, &name);
         }
     }
 }
@@ -63,14 +63,14 @@ impl Paths {
 
     /// Records that this name was removed.
     pub(crate) fn removed(&self, dir: u64, name: Name<'_>) {
-        self.places.lock().take_at(dir, name.as_bytes());
+        self.places.lock().remove_at(dir, name.as_bytes());
     }
 
     /// Records a rename, or an exchange of two entries.
     pub(crate) fn moved(&self, from: (u64, Name<'_>), to: (u64, Name<'_>), exchange: bool) {
         let mut places = self.places.lock();
-        let moved = places.take_at(from.0, from.1.as_bytes());
-        let replaced = places.take_at(to.0, to.1.as_bytes());
+        let moved = places.remove_at(from.0, from.1.as_bytes());
+        let replaced = places.remove_at(to.0, to.1.as_bytes());
         if let Some(id) = moved {
             places.put(id, to.0, to.1.as_bytes());
         }
@@ -81,7 +81,7 @@ impl Paths {
 
     /// Removes an object that is no longer in use.
     pub(crate) fn released(&self, id: u64) {
-        self.places.lock().take_of(id);
+        self.places.lock().remove_of(id);
     }
 
     pub(crate) fn path(&self, id: u64) -> Option<Vec<u8>> {
@@ -91,7 +91,7 @@ impl Paths {
         let places = self.places.lock();
         let (mut at, mut names) = (id, Vec::new());
         while at != self.root {
-            let (dir, name) = places.of.get(&at).filter(|_| names.len() < DEEPEST)?;
+            let (dir, name) = places.of.get(&at).filter(|_| names.len() < MAX_DEPTH)?;
             names.push(&**name);
             at = *dir;
         }

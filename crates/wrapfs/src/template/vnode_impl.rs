@@ -11,7 +11,7 @@ use vnode::{
 };
 
 /// Runs an operation, observed by the hook if it wants operations of this kind.
-macro_rules! seen {
+macro_rules! observed {
     ($self:ident, $cx:ident, $kind:ident { $object:ident $(, $field:ident $(: $value:expr)?)* }, $act:expr) => {
         match $self.core.watch(OpKind::$kind) {
             None => $act,
@@ -32,24 +32,24 @@ impl Vnode for TemplateVnode {
     forward!(lower: id, generation, kind, listing_stamp);
 
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
-        seen!(self, cx, Getattr { file }, self.show(cx))
+        observed!(self, cx, Getattr { file }, self.show(cx))
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
         self.core.check_writable()?;
-        seen!(self, cx, Setattr { file, set }, self.change(cx, set, file))
+        observed!(self, cx, Setattr { file, set }, self.change(cx, set, file))
     }
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
-        seen!(self, cx, Lookup { dir, name }, self.find(cx, name))
+        observed!(self, cx, Lookup { dir, name }, self.find(cx, name))
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        seen!(self, cx, Readlink { file }, self.core.decode_target(cx, self.lower.readlink(cx)?))
+        observed!(self, cx, Readlink { file }, self.core.decode_target(cx, self.lower.readlink(cx)?))
     }
 
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
-        seen!(self, cx, Readdir { dir }, self.list(cx, cookie, sink))
+        observed!(self, cx, Readdir { dir }, self.list(cx, cookie, sink))
     }
 
     fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
@@ -60,24 +60,24 @@ impl Vnode for TemplateVnode {
         if flags.writes() || flags.truncates() {
             self.core.check_writable()?;
         }
-        seen!(self, cx, Open { file, flags }, self.open_file(cx, flags))
+        observed!(self, cx, Open { file, flags }, self.open_file(cx, flags))
     }
 
     fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
         self.core.check_writable()?;
-        seen!(self, cx, Create { dir, name, mode, flags }, self.create_file(cx, name, mode, flags))
+        observed!(self, cx, Create { dir, name, mode, flags }, self.create_file(cx, name, mode, flags))
     }
 
     fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
         self.core.check_writable()?;
-        seen!(self, cx, Tmpfile { dir, mode, flags }, self.create_unnamed(cx, mode, flags))
+        observed!(self, cx, Tmpfile { dir, mode, flags }, self.create_unnamed(cx, mode, flags))
     }
 
     fn mknod(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
         self.core.check_writable()?;
-        seen!(self, cx, Mknod { dir, name, mode, rdev }, {
+        observed!(self, cx, Mknod { dir, name, mode, rdev }, {
             let below = self.mode_below(cx, Kind::from_mode(mode).unwrap_or(Kind::Regular), mode)?;
-            self.make(cx, name, |name| self.lower.mknod(cx, name, below, rdev))
+            self.create_entry(cx, name, |name| self.lower.mknod(cx, name, below, rdev))
         })
     }
 
@@ -86,17 +86,17 @@ impl Vnode for TemplateVnode {
         if self.core.state_file.is_some() {
             cx.require_blocking()?;
         }
-        seen!(self, cx, Mkdir { dir, name, mode }, {
+        observed!(self, cx, Mkdir { dir, name, mode }, {
             let below = self.mode_below(cx, Kind::Directory, mode)?;
-            self.make(cx, name, |name| self.lower.mkdir(cx, name, below))
+            self.create_entry(cx, name, |name| self.lower.mkdir(cx, name, below))
         })
     }
 
     fn symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
         self.core.check_writable()?;
-        seen!(self, cx, Symlink { dir, name, target }, {
+        observed!(self, cx, Symlink { dir, name, target }, {
             let below = self.core.encode_target(cx, target)?;
-            self.make(cx, name, |name| self.lower.symlink(cx, name, &below))
+            self.create_entry(cx, name, |name| self.lower.symlink(cx, name, &below))
         })
     }
 
@@ -104,22 +104,22 @@ impl Vnode for TemplateVnode {
         self.core.check_writable()?;
         let below = self.same_layer(target)?;
         let object = below.object();
-        seen!(
+        observed!(
             self,
             cx,
             Link { dir, name, target: &object },
-            self.make(cx, name, |name| self.lower.link(cx, name, &below.lower))
+            self.create_entry(cx, name, |name| self.lower.link(cx, name, &below.lower))
         )
     }
 
     fn unlink(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
         self.core.check_writable()?;
-        seen!(self, cx, Unlink { dir, name }, self.remove_file(cx, name))
+        observed!(self, cx, Unlink { dir, name }, self.remove_file(cx, name))
     }
 
     fn rmdir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
         self.core.check_writable()?;
-        seen!(self, cx, Rmdir { dir, name }, self.remove_dir(cx, name))
+        observed!(self, cx, Rmdir { dir, name }, self.remove_dir(cx, name))
     }
 
     fn rename(
@@ -133,7 +133,7 @@ impl Vnode for TemplateVnode {
         self.core.check_writable()?;
         let to = self.same_layer(new_dir)?;
         let object = to.object();
-        seen!(
+        observed!(
             self,
             cx,
             Rename { dir, name, new_dir: &object, new_name, flags },
@@ -149,7 +149,7 @@ impl Vnode for TemplateVnode {
 
     fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         self.core.check_writable()?;
-        seen!(self, cx, Setxattr { file, name, value, flags }, self.lower.setxattr(cx, name, value, flags))
+        observed!(self, cx, Setxattr { file, name, value, flags }, self.lower.setxattr(cx, name, value, flags))
     }
 
     fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
@@ -159,23 +159,23 @@ impl Vnode for TemplateVnode {
 
     fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
         self.core.check_writable()?;
-        seen!(self, cx, Removexattr { file, name }, self.lower.removexattr(cx, name))
+        observed!(self, cx, Removexattr { file, name }, self.lower.removexattr(cx, name))
     }
 
     fn refused(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
-        seen!(self, cx, Refused { file, mask }, self.lower.refused(cx, mask))
+        observed!(self, cx, Refused { file, mask }, self.lower.refused(cx, mask))
     }
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
-        seen!(self, cx, Statfs { file }, self.lower.statfs(cx))
+        observed!(self, cx, Statfs { file }, self.lower.statfs(cx))
     }
 
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
-        seen!(self, cx, Fsync { file, data_only }, self.lower.fsync(cx, data_only))
+        observed!(self, cx, Fsync { file, data_only }, self.lower.fsync(cx, data_only))
     }
 
     fn ioctl(&self, cx: &Cx<'_>, cmd: u32, input: &[u8], out: &mut [u8]) -> Result<IoctlReply> {
-        seen!(self, cx, Ioctl { file, cmd, input }, self.do_ioctl(cx, cmd, input, out))
+        observed!(self, cx, Ioctl { file, cmd, input }, self.do_ioctl(cx, cmd, input, out))
     }
 
     fn control(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {

@@ -4,7 +4,7 @@ use super::attributes::fix_identity;
 use super::data::blocking;
 use super::guard::guard;
 use super::node::TemplateVnode;
-use crate::hooks::{Answer, Instead, Object, Op, OpKind, OpSet, Operations, Reply, Verdict};
+use crate::hooks::{Instead, Object, Op, OpKind, OpSet, Operations, Outcome, Reply, Verdict};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vnode::{Attr, Cx, Entry, Errno, IoctlReply, MAY_BLOCK, OpenFile, Result, StatFs, copy_value};
@@ -30,14 +30,15 @@ impl Watch {
         self.interest.has(kind)
     }
 
-    /// Runs an operation unless the hook refuses or answers it, and passes the result to the hook.
-    pub(crate) fn around<T: Outcome>(&self, cx: &Cx<'_>, op: &Op<'_>, act: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// Runs an operation unless the hook refuses it or replies to it, and passes the result to the
+    /// hook.
+    pub(crate) fn around<T: Observed>(&self, cx: &Cx<'_>, op: &Op<'_>, act: impl FnOnce() -> Result<T>) -> Result<T> {
         if let Some(reply) = self.before(cx, op)? {
             return T::of(reply, op).ok_or_else(|| self.bad_reply(op));
         }
         let result = act();
         let instead = match &result {
-            Ok(value) => value.with_answer(|answer| self.after(cx, op, Ok(answer))),
+            Ok(value) => value.with_outcome(|answer| self.after(cx, op, Ok(answer))),
             Err(errno) => self.after(cx, op, Err(*errno)),
         };
         match instead {
@@ -62,7 +63,7 @@ impl Watch {
         let instead = match result {
             Ok(len) => {
                 let bytes = out.get(..len).filter(|_| !out.is_empty());
-                self.after(cx, op, Ok(bytes.map_or(Answer::Count(len as u64), Answer::Bytes)))
+                self.after(cx, op, Ok(bytes.map_or(Outcome::Count(len as u64), Outcome::Bytes)))
             }
             Err(errno) => self.after(cx, op, Err(errno)),
         };
@@ -76,13 +77,13 @@ impl Watch {
     fn before(&self, cx: &Cx<'_>, op: &Op<'_>) -> Result<Option<Reply>> {
         match guard("before", || self.hook.before(cx, op))? {
             Verdict::Proceed => Ok(None),
-            Verdict::Answer(reply) => Ok(Some(reply)),
+            Verdict::Reply(reply) => Ok(Some(reply)),
         }
     }
 
     /// Passes the result to the hook. Returns its replacement, if any; the result of a change
     /// cannot be replaced.
-    fn after(&self, cx: &Cx<'_>, op: &Op<'_>, result: Result<Answer<'_>>) -> Result<Option<Reply>> {
+    fn after(&self, cx: &Cx<'_>, op: &Op<'_>, result: Result<Outcome<'_>>) -> Result<Option<Reply>> {
         if result.is_err_and(|errno| errno == MAY_BLOCK) {
             // The operation has not run. It will be retried on a thread that may block.
             return Ok(None);
@@ -127,15 +128,15 @@ fn copy(bytes: &[u8], room: Option<&mut [u8]>) {
     }
 }
 
-/// The result of an operation: converted to an [`Answer`] for a hook, and from a hook's [`Reply`].
-pub(crate) trait Outcome: Sized {
-    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R;
+/// The result of an operation: converted to an [`Outcome`] for a hook, and from a hook's [`Reply`].
+pub(crate) trait Observed: Sized {
+    fn with_outcome<R>(&self, see: impl FnOnce(Outcome<'_>) -> R) -> R;
     fn of(reply: Reply, op: &Op<'_>) -> Option<Self>;
 }
 
-impl Outcome for () {
-    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
-        see(Answer::Done)
+impl Observed for () {
+    fn with_outcome<R>(&self, see: impl FnOnce(Outcome<'_>) -> R) -> R {
+        see(Outcome::Done)
     }
 
     fn of(reply: Reply, _op: &Op<'_>) -> Option<Self> {
@@ -143,11 +144,11 @@ impl Outcome for () {
     }
 }
 
-impl Outcome for Option<Entry> {
-    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+impl Observed for Option<Entry> {
+    fn with_outcome<R>(&self, see: impl FnOnce(Outcome<'_>) -> R) -> R {
         match self {
-            Some(entry) => entry.with_answer(see),
-            None => see(Answer::Missing),
+            Some(entry) => entry.with_outcome(see),
+            None => see(Outcome::Missing),
         }
     }
 
@@ -156,12 +157,12 @@ impl Outcome for Option<Entry> {
     }
 }
 
-impl Outcome for Entry {
-    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
+impl Observed for Entry {
+    fn with_outcome<R>(&self, see: impl FnOnce(Outcome<'_>) -> R) -> R {
         // Every vnode that this layer returns is its own.
         let own = self.vnode.as_any().downcast_ref::<TemplateVnode>();
         let object = own.map_or_else(|| Object::new(&*self.vnode), TemplateVnode::object);
-        see(Answer::Object(&object, &self.attr))
+        see(Outcome::Object(&object, &self.attr))
     }
 
     fn of(_reply: Reply, _op: &Op<'_>) -> Option<Self> {
@@ -169,9 +170,9 @@ impl Outcome for Entry {
     }
 }
 
-impl Outcome for (Entry, Arc<dyn OpenFile>) {
-    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
-        self.0.with_answer(see)
+impl Observed for (Entry, Arc<dyn OpenFile>) {
+    fn with_outcome<R>(&self, see: impl FnOnce(Outcome<'_>) -> R) -> R {
+        self.0.with_outcome(see)
     }
 
     fn of(_reply: Reply, _op: &Op<'_>) -> Option<Self> {
@@ -179,9 +180,9 @@ impl Outcome for (Entry, Arc<dyn OpenFile>) {
     }
 }
 
-impl Outcome for Arc<dyn OpenFile> {
-    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
-        see(Answer::Done)
+impl Observed for Arc<dyn OpenFile> {
+    fn with_outcome<R>(&self, see: impl FnOnce(Outcome<'_>) -> R) -> R {
+        see(Outcome::Done)
     }
 
     fn of(_reply: Reply, _op: &Op<'_>) -> Option<Self> {
@@ -189,9 +190,9 @@ impl Outcome for Arc<dyn OpenFile> {
     }
 }
 
-impl Outcome for Attr {
-    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
-        see(Answer::Attr(self))
+impl Observed for Attr {
+    fn with_outcome<R>(&self, see: impl FnOnce(Outcome<'_>) -> R) -> R {
+        see(Outcome::Attr(self))
     }
 
     fn of(reply: Reply, op: &Op<'_>) -> Option<Self> {
@@ -202,9 +203,9 @@ impl Outcome for Attr {
     }
 }
 
-impl Outcome for Vec<u8> {
-    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
-        see(Answer::Bytes(self))
+impl Observed for Vec<u8> {
+    fn with_outcome<R>(&self, see: impl FnOnce(Outcome<'_>) -> R) -> R {
+        see(Outcome::Bytes(self))
     }
 
     fn of(reply: Reply, _op: &Op<'_>) -> Option<Self> {
@@ -212,9 +213,9 @@ impl Outcome for Vec<u8> {
     }
 }
 
-impl Outcome for u64 {
-    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
-        see(Answer::Count(*self))
+impl Observed for u64 {
+    fn with_outcome<R>(&self, see: impl FnOnce(Outcome<'_>) -> R) -> R {
+        see(Outcome::Count(*self))
     }
 
     fn of(reply: Reply, _op: &Op<'_>) -> Option<Self> {
@@ -222,9 +223,9 @@ impl Outcome for u64 {
     }
 }
 
-impl Outcome for usize {
-    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
-        see(Answer::Count(*self as u64))
+impl Observed for usize {
+    fn with_outcome<R>(&self, see: impl FnOnce(Outcome<'_>) -> R) -> R {
+        see(Outcome::Count(*self as u64))
     }
 
     /// The count must not exceed what was to be written.
@@ -234,9 +235,9 @@ impl Outcome for usize {
     }
 }
 
-impl Outcome for StatFs {
-    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
-        see(Answer::Done)
+impl Observed for StatFs {
+    fn with_outcome<R>(&self, see: impl FnOnce(Outcome<'_>) -> R) -> R {
+        see(Outcome::Done)
     }
 
     fn of(_reply: Reply, _op: &Op<'_>) -> Option<Self> {
@@ -244,9 +245,9 @@ impl Outcome for StatFs {
     }
 }
 
-impl Outcome for IoctlReply {
-    fn with_answer<R>(&self, see: impl FnOnce(Answer<'_>) -> R) -> R {
-        see(Answer::Done)
+impl Observed for IoctlReply {
+    fn with_outcome<R>(&self, see: impl FnOnce(Outcome<'_>) -> R) -> R {
+        see(Outcome::Done)
     }
 
     fn of(_reply: Reply, _op: &Op<'_>) -> Option<Self> {

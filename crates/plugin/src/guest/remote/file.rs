@@ -2,7 +2,7 @@
 
 use crate::abi::{self, Bytes};
 use crate::convert::caller_out;
-use crate::guest::server::{NO, done, errno, length, server};
+use crate::guest::server::{UNSUPPORTED, done, errno, length, server};
 use std::any::Any;
 use vnode::{Cx, OpenFile, Result, Whence, refuse};
 
@@ -35,7 +35,7 @@ impl Drop for RemoteFile {
 
 // SAFETY of all calls below: the file, the caller and the result buffers outlive the call.
 impl OpenFile for RemoteFile {
-    refuse!(NO => flush, copy_from, reflink_from);
+    refuse!(UNSUPPORTED => flush, copy_from, reflink_from);
 
     fn as_any(&self) -> &dyn Any {
         self
@@ -50,7 +50,7 @@ impl OpenFile for RemoteFile {
     }
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
-        let (read, caller) = (server()?.lower.read.ok_or(NO)?, caller_out(cx));
+        let (read, caller) = (server()?.lower.read.ok_or(UNSUPPORTED)?, caller_out(cx));
         // SAFETY: see above.
         length(unsafe { read(self.0, &raw const caller, out.as_mut_ptr(), out.len(), offset) })
     }
@@ -60,25 +60,25 @@ impl OpenFile for RemoteFile {
     }
 
     fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
-        let (write, caller) = (server()?.lower.write.ok_or(NO)?, caller_out(cx));
+        let (write, caller) = (server()?.lower.write.ok_or(UNSUPPORTED)?, caller_out(cx));
         // SAFETY: see above.
         length(unsafe { write(self.0, &raw const caller, Bytes::of(data), offset) })
     }
 
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
-        let (fsync, caller) = (server()?.lower.fsync.ok_or(NO)?, caller_out(cx));
+        let (fsync, caller) = (server()?.lower.fsync.ok_or(UNSUPPORTED)?, caller_out(cx));
         // SAFETY: see above.
         done(unsafe { fsync(self.0, &raw const caller, data_only.into()) })
     }
 
     fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
-        let (fallocate, caller) = (server()?.lower.fallocate.ok_or(NO)?, caller_out(cx));
+        let (fallocate, caller) = (server()?.lower.fallocate.ok_or(UNSUPPORTED)?, caller_out(cx));
         // SAFETY: see above.
         done(unsafe { fallocate(self.0, &raw const caller, mode, offset, len) })
     }
 
     fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
-        let (seek, caller) = (server()?.lower.seek.ok_or(NO)?, caller_out(cx));
+        let (seek, caller) = (server()?.lower.seek.ok_or(UNSUPPORTED)?, caller_out(cx));
         let whence = match whence {
             Whence::Data => abi::SEEK_DATA,
             Whence::Hole => abi::SEEK_HOLE,

@@ -3,7 +3,7 @@
 mod file;
 mod object;
 
-use super::server::{NO, done, length, server};
+use super::server::{UNSUPPORTED, done, length, server};
 use crate::abi;
 use crate::convert::{attr_in, caller_out, slice};
 use core::ffi::{c_int, c_void};
@@ -12,7 +12,7 @@ use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use std::sync::Arc;
 use vnode::{Cx, Entry, Errno, Result, Vnode};
-use wrapfs::hooks::{Known, Object, State};
+use wrapfs::hooks::{Object, ObjectInfo, State};
 
 /// An object of the layer below.
 pub(super) struct Remote {
@@ -47,12 +47,12 @@ impl Drop for Remote {
 }
 
 /// The output buffers of an operation that creates an object.
-struct Made {
+struct Created {
     object: *mut abi::Object,
     attr: abi::Attr,
 }
 
-impl Made {
+impl Created {
     fn new() -> Self {
         Self { object: null_mut(), attr: abi::Attr::default() }
     }
@@ -91,17 +91,17 @@ impl Remote {
     }
 
     /// Returns the server's object for another vnode of the layer below.
-    fn known(vnode: &Arc<dyn Vnode>) -> Result<*const abi::Object> {
+    fn server_object(vnode: &Arc<dyn Vnode>) -> Result<*const abi::Object> {
         vnode.as_any().downcast_ref::<Self>().map(|other| other.at).ok_or(Errno::XDEV)
     }
 
     /// Calls a function that creates an object.
-    fn make(
+    fn create_entry(
         &self,
         cx: &Cx<'_>,
         call: impl FnOnce(*const abi::Caller, *mut *mut abi::Object, *mut abi::Attr) -> c_int,
     ) -> Result<Entry> {
-        let (caller, mut made) = (caller_out(cx), Made::new());
+        let (caller, mut made) = (caller_out(cx), Created::new());
         done(call(&raw const caller, &raw mut made.object, &raw mut made.attr))?;
         // SAFETY: the server reported that it filled it.
         unsafe { made.entry() }
@@ -140,9 +140,9 @@ unsafe fn read_object(at: *const abi::Object) -> Result<abi::Object> {
     }
 }
 
-impl Known for Remote {
+impl ObjectInfo for Remote {
     fn hold(&self) -> Result<Arc<dyn Vnode>> {
-        let hold = server()?.lower.hold.ok_or(NO)?;
+        let hold = server()?.lower.hold.ok_or(UNSUPPORTED)?;
         let mut held = null_mut();
         // SAFETY: the object and the output pointer are valid.
         done(unsafe { hold(self.at, &raw mut held) })?;

@@ -1,10 +1,10 @@
 //! Operations on objects of the layer below.
 
 use super::file::RemoteFile;
-use super::{Made, Remote};
+use super::{Created, Remote};
 use crate::abi::{self, Bytes};
 use crate::convert::{attr_in, caller_out, kind_in, set_out, slice};
-use crate::guest::server::{NO, done, errno, guard, length, server};
+use crate::guest::server::{UNSUPPORTED, done, errno, guard, length, server};
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use std::any::Any;
@@ -42,7 +42,7 @@ unsafe extern "C" fn each(arg: *mut c_void, entry: *const abi::DirEntry) -> c_in
 
 // SAFETY of all calls below: the object, the caller, names and result buffers outlive the call.
 impl Vnode for Remote {
-    refuse!(NO => names, refused, statfs, ioctl, control);
+    refuse!(UNSUPPORTED => names, refused, statfs, ioctl, control);
 
     fn generation(&self) -> u32 {
         0
@@ -65,7 +65,7 @@ impl Vnode for Remote {
     }
 
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
-        let getattr = server()?.host.getattr.ok_or(NO)?;
+        let getattr = server()?.host.getattr.ok_or(UNSUPPORTED)?;
         let (caller, mut attr) = (caller_out(cx), abi::Attr::default());
         // SAFETY: see above.
         done(unsafe { getattr(self.at, &raw const caller, &raw mut attr) })?;
@@ -73,7 +73,7 @@ impl Vnode for Remote {
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr, _file: Option<&dyn OpenFile>) -> Result<Attr> {
-        let setattr = server()?.lower.setattr.ok_or(NO)?;
+        let setattr = server()?.lower.setattr.ok_or(UNSUPPORTED)?;
         let (caller, set, mut attr) = (caller_out(cx), set_out(set), abi::Attr::default());
         // SAFETY: see above.
         done(unsafe { setattr(self.at, &raw const caller, &raw const set, &raw mut attr) })?;
@@ -81,8 +81,8 @@ impl Vnode for Remote {
     }
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
-        let lookup = server()?.lower.lookup.ok_or(NO)?;
-        let (caller, mut found) = (caller_out(cx), Made::new());
+        let lookup = server()?.lower.lookup.ok_or(UNSUPPORTED)?;
+        let (caller, mut found) = (caller_out(cx), Created::new());
         let (name, object, attr) = (Bytes::of(name.as_bytes()), &raw mut found.object, &raw mut found.attr);
         // SAFETY: see above.
         match unsafe { lookup(self.at, &raw const caller, name, object, attr) } {
@@ -94,14 +94,14 @@ impl Vnode for Remote {
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        let readlink = server()?.lower.readlink.ok_or(NO)?;
+        let readlink = server()?.lower.readlink.ok_or(UNSUPPORTED)?;
         let caller = caller_out(cx);
         // SAFETY: see above.
         self.bytes(|out, capacity| unsafe { readlink(self.at, &raw const caller, out, capacity) })
     }
 
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
-        let readdir = server()?.lower.readdir.ok_or(NO)?;
+        let readdir = server()?.lower.readdir.ok_or(UNSUPPORTED)?;
         let (caller, mut sink) = (caller_out(cx), Sink { sink, failed: Ok(()) });
         // SAFETY: see above.
         done(unsafe { readdir(self.at, &raw const caller, cookie, Some(each), (&raw mut sink).cast()) })?;
@@ -109,7 +109,7 @@ impl Vnode for Remote {
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
-        let open = server()?.lower.open.ok_or(NO)?;
+        let open = server()?.lower.open.ok_or(UNSUPPORTED)?;
         let (caller, mut file) = (caller_out(cx), null_mut());
         // SAFETY: see above.
         done(unsafe { open(self.at, &raw const caller, flags.0, &raw mut file) })?;
@@ -118,10 +118,10 @@ impl Vnode for Remote {
     }
 
     fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        let create = server()?.lower.create.ok_or(NO)?;
+        let create = server()?.lower.create.ok_or(UNSUPPORTED)?;
         let (name, mut file) = (Bytes::of(name.as_bytes()), null_mut());
         // SAFETY: see above.
-        let entry = self.make(cx, |caller, object, attr| unsafe {
+        let entry = self.create_entry(cx, |caller, object, attr| unsafe {
             create(self.at, caller, name, mode, flags.0, object, attr, &raw mut file)
         })?;
         // SAFETY: the server reported that it opened it.
@@ -129,10 +129,10 @@ impl Vnode for Remote {
     }
 
     fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        let tmpfile = server()?.lower.tmpfile.ok_or(NO)?;
+        let tmpfile = server()?.lower.tmpfile.ok_or(UNSUPPORTED)?;
         let mut file = null_mut();
         // SAFETY: see above.
-        let entry = self.make(cx, |caller, object, attr| unsafe {
+        let entry = self.create_entry(cx, |caller, object, attr| unsafe {
             tmpfile(self.at, caller, mode, flags.0, object, attr, &raw mut file)
         })?;
         // SAFETY: the server reported that it opened it.
@@ -140,26 +140,26 @@ impl Vnode for Remote {
     }
 
     fn mknod(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
-        let (mknod, name) = (server()?.lower.mknod.ok_or(NO)?, Bytes::of(name.as_bytes()));
+        let (mknod, name) = (server()?.lower.mknod.ok_or(UNSUPPORTED)?, Bytes::of(name.as_bytes()));
         // SAFETY: see above.
-        self.make(cx, |caller, object, attr| unsafe { mknod(self.at, caller, name, mode, rdev, object, attr) })
+        self.create_entry(cx, |caller, object, attr| unsafe { mknod(self.at, caller, name, mode, rdev, object, attr) })
     }
 
     fn mkdir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
-        let (mkdir, name) = (server()?.lower.mkdir.ok_or(NO)?, Bytes::of(name.as_bytes()));
+        let (mkdir, name) = (server()?.lower.mkdir.ok_or(UNSUPPORTED)?, Bytes::of(name.as_bytes()));
         // SAFETY: see above.
-        self.make(cx, |caller, object, attr| unsafe { mkdir(self.at, caller, name, mode, object, attr) })
+        self.create_entry(cx, |caller, object, attr| unsafe { mkdir(self.at, caller, name, mode, object, attr) })
     }
 
     fn symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
-        let (symlink, name) = (server()?.lower.symlink.ok_or(NO)?, Bytes::of(name.as_bytes()));
+        let (symlink, name) = (server()?.lower.symlink.ok_or(UNSUPPORTED)?, Bytes::of(name.as_bytes()));
         let target = Bytes::of(target);
         // SAFETY: see above.
-        self.make(cx, |caller, object, attr| unsafe { symlink(self.at, caller, name, target, object, attr) })
+        self.create_entry(cx, |caller, object, attr| unsafe { symlink(self.at, caller, name, target, object, attr) })
     }
 
     fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
-        let (link, at) = (server()?.lower.link.ok_or(NO)?, Self::known(target)?);
+        let (link, at) = (server()?.lower.link.ok_or(UNSUPPORTED)?, Self::server_object(target)?);
         let (caller, mut attr) = (caller_out(cx), abi::Attr::default());
         // SAFETY: see above.
         done(unsafe { link(self.at, &raw const caller, Bytes::of(name.as_bytes()), at, &raw mut attr) })?;
@@ -167,13 +167,13 @@ impl Vnode for Remote {
     }
 
     fn unlink(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
-        let (unlink, caller) = (server()?.lower.unlink.ok_or(NO)?, caller_out(cx));
+        let (unlink, caller) = (server()?.lower.unlink.ok_or(UNSUPPORTED)?, caller_out(cx));
         // SAFETY: see above.
         done(unsafe { unlink(self.at, &raw const caller, Bytes::of(name.as_bytes())) })
     }
 
     fn rmdir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
-        let (rmdir, caller) = (server()?.lower.rmdir.ok_or(NO)?, caller_out(cx));
+        let (rmdir, caller) = (server()?.lower.rmdir.ok_or(UNSUPPORTED)?, caller_out(cx));
         // SAFETY: see above.
         done(unsafe { rmdir(self.at, &raw const caller, Bytes::of(name.as_bytes())) })
     }
@@ -186,8 +186,9 @@ impl Vnode for Remote {
         new_name: Name<'_>,
         how: RenameFlags,
     ) -> Result<()> {
-        let (rename, caller) = (server()?.lower.rename.ok_or(NO)?, caller_out(cx));
-        let (name, new_name, to) = (Bytes::of(name.as_bytes()), Bytes::of(new_name.as_bytes()), Self::known(new_dir)?);
+        let (rename, caller) = (server()?.lower.rename.ok_or(UNSUPPORTED)?, caller_out(cx));
+        let (name, new_name, to) =
+            (Bytes::of(name.as_bytes()), Bytes::of(new_name.as_bytes()), Self::server_object(new_dir)?);
         let flag = |is: bool, flag: u32| if is { flag } else { 0 };
         let flags = flag(how.no_replace, abi::FLAG_ONE)
             | flag(how.exchange, abi::FLAG_TWO)
@@ -197,32 +198,32 @@ impl Vnode for Remote {
     }
 
     fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
-        let (getxattr, caller) = (server()?.host.getxattr.ok_or(NO)?, caller_out(cx));
+        let (getxattr, caller) = (server()?.host.getxattr.ok_or(UNSUPPORTED)?, caller_out(cx));
         // SAFETY: see above.
         length(unsafe { getxattr(self.at, &raw const caller, Bytes::of(name), out.as_mut_ptr(), out.len()) })
     }
 
     fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        let (setxattr, caller) = (server()?.lower.setxattr.ok_or(NO)?, caller_out(cx));
+        let (setxattr, caller) = (server()?.lower.setxattr.ok_or(UNSUPPORTED)?, caller_out(cx));
         let flags = if flags.create { abi::FLAG_ONE } else { 0 } | if flags.replace { abi::FLAG_TWO } else { 0 };
         // SAFETY: see above.
         done(unsafe { setxattr(self.at, &raw const caller, Bytes::of(name), Bytes::of(value), flags) })
     }
 
     fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
-        let (listxattr, caller) = (server()?.lower.listxattr.ok_or(NO)?, caller_out(cx));
+        let (listxattr, caller) = (server()?.lower.listxattr.ok_or(UNSUPPORTED)?, caller_out(cx));
         // SAFETY: see above.
         length(unsafe { listxattr(self.at, &raw const caller, out.as_mut_ptr(), out.len()) })
     }
 
     fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-        let (removexattr, caller) = (server()?.lower.removexattr.ok_or(NO)?, caller_out(cx));
+        let (removexattr, caller) = (server()?.lower.removexattr.ok_or(UNSUPPORTED)?, caller_out(cx));
         // SAFETY: see above.
         done(unsafe { removexattr(self.at, &raw const caller, Bytes::of(name)) })
     }
 
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
-        let (sync, caller) = (server()?.lower.sync_directory.ok_or(NO)?, caller_out(cx));
+        let (sync, caller) = (server()?.lower.sync_directory.ok_or(UNSUPPORTED)?, caller_out(cx));
         // SAFETY: see above.
         done(unsafe { sync(self.at, &raw const caller, data_only.into()) })
     }

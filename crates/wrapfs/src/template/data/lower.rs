@@ -3,7 +3,7 @@
 use super::super::lower_io::{read_full, set_size, write_full};
 use super::coding::Coding;
 use super::scratch::Scratch;
-use crate::hooks::{Block, Known, Object};
+use crate::hooks::{Block, Object, ObjectInfo};
 use vnode::{Cx, OpenFile, Result, Vnode};
 
 /// Maximum number of bytes that a thread that must not block reads or writes.
@@ -17,7 +17,7 @@ pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
 pub(crate) struct CodedFile<'a> {
     pub(crate) coding: &'a Coding,
     pub(crate) vnode: &'a dyn Vnode,
-    pub(crate) known: &'a dyn Known,
+    pub(crate) known: &'a dyn ObjectInfo,
     pub(crate) file: &'a dyn OpenFile,
 }
 

@@ -1,4 +1,4 @@
-//! Loadable layers: the output of `strata new` and the code of the tutorial are built, tested,
+//! Plugins: the output of `strata new` and the code of the tutorial are built, tested,
 //! mounted and used.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -34,15 +34,15 @@ fn scratch(name: &str) -> PathBuf {
 
 /// Runs cargo in a generated crate. The target directory persists, so later runs are incremental.
 fn cargo(dir: &Path, words: &[&str]) -> String {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("objects");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plugins");
     process::run(
         Command::new(env!("CARGO")).args(words).arg("--offline").current_dir(dir).env("CARGO_TARGET_DIR", target),
     )
 }
 
-/// Installs the shared object of a crate with mode 0755, since writable objects are refused.
-fn object(name: &str, sandbox: &Sandbox) -> String {
-    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("objects/debug/lib{name}.so"));
+/// Installs the plugin of a crate with mode 0755, since writable plugins are refused.
+fn plugin(name: &str, sandbox: &Sandbox) -> String {
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("plugins/debug/lib{name}.so"));
     let installed = sandbox.path(&format!("{name}.so"));
     fs::copy(built, &installed).unwrap();
     fs::set_permissions(&installed, fs::Permissions::from_mode(0o755)).unwrap();
@@ -114,7 +114,7 @@ fn generated_rust_layers_and_the_tutorial_work() {
     fs::write(&tests, tested).unwrap();
     // The generated layer is the identity.
     cargo(&dir, &["build"]);
-    let veil = object("veil", &sandbox);
+    let veil = plugin("veil", &sandbox);
     mount(&format!("{veil},block=100 / /mnt/data"));
     process::sh(
         "cp -a \"$1\"/src /mnt/at/copy && diff -r \"$1\"/src /mnt/at/copy && diff -r \"$1\"/src /mnt/data/copy",
@@ -135,7 +135,7 @@ fn generated_rust_layers_and_the_tutorial_work() {
     let said = cargo(&dir, &["test"]);
     assert!(said.contains("5 passed") && !said.contains("warning"), "{said}");
     cargo(&dir, &["build"]);
-    let veil = object("veil", &sandbox);
+    let veil = plugin("veil", &sandbox);
     let shown = strata(&["layers", &veil]);
     assert!(shown.contains("key=BYTES") && shown.contains("private"), "{shown}");
     mount(&format!("wrapfs / {veil},key=secret,private / /mnt/data"));
@@ -173,12 +173,12 @@ fn generated_c_layers_work() {
 fn c_examples_can_be_mounted_and_used() {
     let sandbox = stage();
     let [vowels, ..] = ["vowels", "runs", "trash"].map(|name| {
-        let object = sandbox.path(&format!("{name}.so"));
+        let plugin = sandbox.path(&format!("{name}.so"));
         let mut cc = Command::new("cc");
         cc.args(["-O2", "-shared", "-fPIC", "-I"]).arg(top().join("include"));
-        process::run(cc.arg("-o").arg(&object).arg(top().join(format!("examples/c/{name}.c"))));
-        fs::set_permissions(&object, fs::Permissions::from_mode(0o755)).unwrap();
-        object
+        process::run(cc.arg("-o").arg(&plugin).arg(top().join(format!("examples/c/{name}.c"))));
+        fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+        plugin
     });
     mount("xor / /mnt/vowels.so / /mnt/vowels.so,letters=xyz / /mnt/data");
     fs::write("/mnt/at/tree-x", "data").unwrap();
@@ -205,7 +205,7 @@ fn c_examples_can_be_mounted_and_used() {
     assert_eq!(fs::read("/mnt/at/dir/.trash/file.1").unwrap(), b"second");
     fs::remove_dir_all("/mnt/at/dir").unwrap();
     unmount();
-    // An object that others can write to is not loaded.
+    // A plugin that others can write to is not loaded.
     fs::set_permissions(&vowels, fs::Permissions::from_mode(0o777)).unwrap();
     let wrong = refused(&["mount", "/mnt/vowels.so / /mnt/data", "/mnt/at"]);
     assert!(
