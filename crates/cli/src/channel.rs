@@ -80,7 +80,7 @@ pub fn open(path: &Path, command: &str) -> Result<OwnedFd, Errno> {
 pub fn failure(path: &Path, command: &str, error: Error) -> Failure {
     let path = path.display();
     match error {
-        Error::Foreign => Failure::mount(format!("{path}: not on a Strata mount; findmnt lists all mounts")),
+        Error::Foreign => Failure::mount(format!("{path}: {error}; findmnt lists all mounts")),
         Error::Version(version) => Failure::mount(format!(
             "{path}: the server uses version {version} of the control protocol, this program version {VERSION}; \
              use the program that mounted it, or unmount it and mount it again"

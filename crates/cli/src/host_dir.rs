@@ -98,7 +98,7 @@ impl HostDir {
             _ => ("is not writable", "put a writable directory first, or mark it =ro"),
         };
         Err(Failure::mount(format!(
-            "branch {}: {why} ({}), but the first branch receives all changes; {remedy}",
+            "branch {}: {why} ({}), but the first branch must be writable; {remedy}",
             self.given.display(),
             reason(denied)
         )))

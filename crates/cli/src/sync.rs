@@ -43,7 +43,7 @@ const FUSE: u64 = 0x6573_5546;
 fn refusal(path: &Path, error: Error) -> Failure {
     let shown = path.display();
     match error {
-        Error::Foreign => Failure::mount(format!("{shown}: not on a Strata mount; for other file systems use sync -f")),
+        Error::Foreign => Failure::mount(format!("{shown}: {error}; for other file systems use sync -f")),
         Error::Refused(errno) => {
             Failure { exit: Exit::Mount, reason: format!("{shown}: some changes are not durable: {}", reason(errno)) }
         }

@@ -138,7 +138,7 @@ impl Tree {
     fn check_writable(&self) -> Result<(), Failure> {
         let Bottom::Branches(fan_out) = &self.bottom else { return Ok(()) };
         for (i, (mode, tree)) in fan_out.branches.iter().enumerate() {
-            if i == 0 && mode.writes() && fan_out.declared.first_takes_changes {
+            if i == 0 && mode.writes() && fan_out.declared.first_must_be_writable {
                 tree.first_leaf().and_then(Leaf::place).map_or(Ok(()), HostDir::check_writable)?;
             }
             tree.check_writable()?;
@@ -452,11 +452,10 @@ fn modes(branches: &[BranchSpec], declared: &Branches, context: &TreeContext) ->
             mode.name
         )));
     }
-    if declared.first_takes_changes && *number != 1 {
+    if declared.first_must_be_writable && *number != 1 {
         let first = branches.first().map(|branch| branch.lower.to_string()).unwrap_or_default();
         return Err(Failure::mount(format!(
-            "{noun} {first}: the first {noun} must be rw if another one is, because it receives all changes; mark it =rw, or \
-             mark all others =ro"
+            "{noun} {first}: the first {noun} must be rw if another one is; mark it =rw, or mark all others =ro"
         )));
     }
     Ok(modes)

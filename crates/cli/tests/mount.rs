@@ -353,7 +353,7 @@ fn invalid_mounts_are_refused_with_a_reason() {
     refused(&mount("/mnt/rw:/mnt/link:/mnt/ro"), 32, "branch /mnt/link: is inside branch /mnt/ro;");
     refused(&mount("/mnt/rw:/mnt/ro:/mnt/bound"), 32, "branch /mnt/bound: is inside branch /mnt/ro;");
     refused(&mount("/mnt/rw:/mnt/ro:/mnt/rw/../ro"), 32, "is the same directory as branch /mnt/ro;");
-    refused(&mount("/mnt/rw=ro:/mnt/ro=rw"), 32, "branch /mnt/rw: the first branch must be rw");
+    refused(&mount("/mnt/rw=ro:/mnt/ro=rw"), 32, "the first branch must be rw if another one is; mark it =rw");
     refused(&mount("/mnt/rw=rx"), 1, "unknown mode \"rx\" of branch /mnt/rw");
     refused(&mount("/mnt/rw,bogus=1"), 1, "unknown option bogus");
     refused(&mount("/mnt/rw,delete=first"), 1, "option delete=: \"first\"");
@@ -373,7 +373,11 @@ fn an_unwritable_first_branch_is_refused() {
     let (_, _, at) = stage.union();
     let fixed = stage.dir("fixed");
     mount_fs("fixed", &fixed, "tmpfs", MountFlags::RDONLY, None).unwrap();
-    refused("mount -t unionfs -o dirs=/mnt/fixed=rw:/mnt/ro none /mnt/at", 32, "branch /mnt/fixed: is on a read-only");
+    refused(
+        "mount -t unionfs -o dirs=/mnt/fixed=rw:/mnt/ro none /mnt/at",
+        32,
+        "branch /mnt/fixed: is on a read-only file system (read-only file system), but the first branch must be writable; put",
+    );
     // A read-only union accepts it.
     quiet("mount -t unionfs -o dirs=/mnt/fixed=ro:/mnt/ro none /mnt/at");
     assert!(findmnt(&at, "OPTIONS").starts_with("ro,"));

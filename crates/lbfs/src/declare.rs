@@ -24,7 +24,7 @@ pub const LAYER: LayerType = LayerType {
         example: "dirs=/net/a:/net/b",
         modes: &[],
         unmarked: |_index, _read_only| BranchMode { name: "ro", access: Access::ReadOnly },
-        first_takes_changes: false,
+        first_must_be_writable: false,
         make: Make::Reopened(&make),
     }),
     traits: Traits { needs: |settings| read(settings).map(|_| Needs::NONE), once: true, manual: Some(&MANUAL) },

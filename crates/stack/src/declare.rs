@@ -130,8 +130,9 @@ pub struct Branches {
     /// Returns the mode of a branch without an explicit mode, from its index and whether the mount
     /// is read-only.
     pub unmarked: fn(usize, bool) -> BranchMode,
-    /// Whether all changes are made on the first branch. It must then be writable if any branch is.
-    pub first_takes_changes: bool,
+    /// Whether the first branch must be writable if any branch is: it takes every change that no
+    /// other branch can take.
+    pub first_must_be_writable: bool,
     /// Builds the layer over its branches.
     pub make: Make,
 }

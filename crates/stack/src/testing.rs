@@ -14,7 +14,7 @@ pub(crate) const BRANCHES: Branches = Branches {
     example: "dirs=/a=rw:/b=ro",
     modes: &[RW, RO],
     unmarked: |_, _| RO,
-    first_takes_changes: false,
+    first_must_be_writable: false,
     make: Make::Opened(&|_, _, _| Err("not implemented".to_owned())),
 };
 

@@ -28,7 +28,7 @@ const BRANCHES: Branches = Branches {
     example: "dirs=/changes=rw:/base=ro",
     modes: &[RW, RO, NFSRO],
     unmarked: |index, read_only| if index == 0 && !read_only { RW } else { RO },
-    first_takes_changes: true,
+    first_must_be_writable: true,
     make: Make::Opened(&make),
 };
 

@@ -12,7 +12,7 @@ const MAX_ATTEMPTS: usize = 3;
 /// Why a command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The file is not on a mount of Strata.
+    /// The file is not on a Strata mount.
     Foreign,
     /// The server speaks this other version of the protocol.
     Version(u16),
@@ -30,7 +30,7 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Foreign => f.write_str("not on a mount of Strata"),
+            Self::Foreign => f.write_str("not on a Strata mount"),
             Self::Version(version) => {
                 write!(
                     f,
@@ -166,6 +166,7 @@ mod tests {
 
     #[test]
     fn other_file_types_get_no_ioctl() {
+        assert_eq!(Error::Foreign.to_string(), "not on a Strata mount");
         for other in ["/proc/self/stat", "/proc", "/dev/null"] {
             let file = std::fs::File::open(other).unwrap();
             assert_eq!(call(&file, "server.info", b""), Err(Error::Foreign), "{other}");
