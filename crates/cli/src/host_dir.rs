@@ -91,16 +91,18 @@ impl HostDir {
             Err(errno) => errno,
         };
         let (why, remedy) = match denied {
-            Errno::ROFS => ("is on a read-only file system", "put a writable directory first, or mount with ro"),
-            Errno::ACCESS | Errno::PERM => {
-                ("is not writable for this user", "choose a writable directory, or mark it =ro")
+            Errno::ROFS => {
+                ("is on a read-only file system".to_owned(), "put a writable directory first, or mount with ro")
             }
-            _ => ("is not writable", "put a writable directory first, or mark it =ro"),
+            Errno::ACCESS | Errno::PERM => (
+                format!("is not writable for this user ({})", reason(denied)),
+                "choose a writable directory, or mark it =ro",
+            ),
+            _ => (format!("is not writable ({})", reason(denied)), "put a writable directory first, or mark it =ro"),
         };
         Err(Failure::mount(format!(
-            "branch {}: {why} ({}), but the first branch must be writable; {remedy}",
-            self.given.display(),
-            reason(denied)
+            "branch {}: {why}, but the first branch must be writable; {remedy}",
+            self.given.display()
         )))
     }
 

@@ -376,7 +376,7 @@ fn an_unwritable_first_branch_is_refused() {
     refused(
         "mount -t unionfs -o dirs=/mnt/fixed=rw:/mnt/ro none /mnt/at",
         32,
-        "branch /mnt/fixed: is on a read-only file system (read-only file system), but the first branch must be writable; put",
+        "branch /mnt/fixed: is on a read-only file system, but the first branch must be writable; put",
     );
     // A read-only union accepts it.
     quiet("mount -t unionfs -o dirs=/mnt/fixed=ro:/mnt/ro none /mnt/at");
