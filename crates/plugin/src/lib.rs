@@ -1,7 +1,7 @@
 //! Layers as plugins: shared objects that the server loads.
 //!
 //! The interface is a versioned C ABI, defined in `include/strata_layer.h` and, in Rust, in
-//! [`mod@abi`]. [`load`] turns a shared object into a [`wrapfs::LayerType`] whose hooks are those
+//! [`mod@abi`]. [`load()`] turns a shared object into a [`wrapfs::LayerType`] whose hooks are those
 //! of the template (`host`). [`export!`] turns a layer in Rust into a shared object ([`guest`]), so
 //! that it can be mounted without rebuilding the server.
 //!
