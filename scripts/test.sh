@@ -21,6 +21,8 @@ fi
 step "Third-party test suites"
 scripts/test-tools.sh
 
+scripts/book.sh
+
 # A debug build: assertions of our own invariants are part of the test.
 step "Building the program under test"
 as_builder cargo build --locked -p cli

@@ -1,27 +1,14 @@
 //! Checks of the documentation: links and file names exist, no line is duplicated, no table column
-//! is empty, and the command blocks that are marked with `<!-- run -->` succeed.
+//! is empty, and every block of commands succeeds (see `docs/commands.rs`).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::HashMap;
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
-use strata_tests::Sandbox;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
-const MARK: &str = "<!-- run -->";
-
-/// Installs the commands, as `make install` does, but visible in this mount namespace only; and
-/// gives the blocks an empty /tmp and /srv.
-const SET_UP: &str = "
-    mount -t overlay -o lowerdir=/mnt/sbin:/usr/sbin none /usr/sbin
-    mount -t tmpfs none /tmp
-    mount -t tmpfs none /srv
-    cd /tmp
-";
+#[path = "docs/commands.rs"]
+mod commands;
 
 fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -39,13 +26,16 @@ fn pages() -> Vec<(PathBuf, String)> {
     pages.into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
 }
 
-/// Iterates over the lines outside of code blocks.
+/// Iterates over the lines outside of code blocks and comments.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
-    let mut code = false;
+    let (mut code, mut comment) = (false, false);
     text.lines().filter(move |line| {
         let fence = line.trim_start().starts_with("```");
         code ^= fence;
-        !code && !fence
+        comment |= !code && line.starts_with("<!--");
+        let prose = !code && !fence && !comment;
+        comment &= !line.ends_with("-->");
+        prose
     })
 }
 
@@ -138,52 +128,60 @@ fn every_page_is_in_the_book() {
     }
 }
 
-/// Returns the marked `sh` blocks of a page, one after the other.
-fn marked_blocks(page: &str) -> String {
-    let mut commands = String::new();
-    let mut lines = page.lines();
-    while let Some(line) = lines.next() {
-        if line == MARK {
-            assert_eq!(lines.next(), Some("```sh"), "a mark belongs before a block of commands");
-            for command in lines.by_ref().take_while(|line| *line != "```") {
-                // The test installs the debug build itself.
-                if !command.starts_with("make install") {
-                    commands.push_str(command);
-                    commands.push('\n');
-                }
-            }
-        }
-    }
-    commands
+/// Defines a test for each page that has commands.
+macro_rules! run_the_commands_of {
+    ($($test:ident: $page:literal,)*) => {
+        const RUN: &[&str] = &[$($page),*];
+
+        $(#[test]
+        fn $test() {
+            commands::run(&top(), $page);
+        })*
+    };
+}
+
+run_the_commands_of! {
+    commands_of_readme: "README.md",
+    commands_of_contributing: "CONTRIBUTING.md",
+    commands_of_control: "docs/control.md",
+    commands_of_examples: "docs/examples.md",
+    commands_of_faq: "docs/faq.md",
+    commands_of_index: "docs/index.md",
+    commands_of_lbfs: "docs/lbfs.md",
+    commands_of_mounting: "docs/mounting.md",
+    commands_of_security: "docs/security.md",
+    commands_of_snoopfs: "docs/snoopfs.md",
+    commands_of_stacks: "docs/stacks.md",
+    commands_of_troubleshooting: "docs/troubleshooting.md",
+    commands_of_tuning: "docs/tuning.md",
+    commands_of_tutorial: "docs/tutorial.md",
+    commands_of_unionfs: "docs/unionfs.md",
+    commands_of_usenetfs: "docs/usenetfs.md",
+    commands_of_wrapfs: "docs/wrapfs.md",
+    commands_of_zstd: "docs/zstd.md",
 }
 
 #[test]
-fn marked_command_blocks_succeed() {
-    let mut count = 0;
+fn every_page_with_commands_is_run() {
     for (page, text) in pages() {
-        let commands = marked_blocks(&text);
-        if commands.is_empty() {
-            continue;
-        }
-        count += 1;
-        let sandbox = Sandbox::with_time(Duration::from_secs(120));
-        let sbin = sandbox.dir("sbin");
-        fs::copy(PROGRAM, sbin.join("strata")).unwrap();
-        for name in ["strata", "unionfs", "wrapfs", "lbfs", "snoopfs", "usenetfs", "zstd"] {
-            symlink("strata", sbin.join(format!("mount.{name}"))).unwrap();
-        }
-        symlink("strata", sbin.join("usenetctl")).unwrap();
-        let script = format!("set -euo pipefail\n{SET_UP}\n{commands}");
-        let output = Command::new("unshare").args(["-m", "bash", "-c", &script]).output().unwrap();
-        let printed = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        assert!(
-            output.status.success(),
-            "{}: {}\n{commands}\n{}{}",
-            page.display(),
-            output.status,
-            printed(&output.stdout),
-            printed(&output.stderr)
-        );
+        let name = page.strip_prefix(top()).unwrap().to_str().unwrap();
+        let has_commands = commands::steps(name, &text).iter().any(|(_, step)| step.runs());
+        assert_eq!(RUN.contains(&name), has_commands, "{name}: in the list of pages with commands; has commands");
     }
-    assert!(count > 0, "no page has a marked block");
+}
+
+/// Code in Rust is compiled and run elsewhere: examples.md by rustdoc (crates/plugin/src/lib.rs),
+/// tutorial.md by objects.rs.
+#[test]
+fn rust_is_in_compiled_pages_only() {
+    for (page, text) in pages() {
+        for language in text.lines().filter_map(|line| line.strip_prefix("```")) {
+            let compiled = match language {
+                "rust" | "rust,tests" => page.ends_with("docs/tutorial.md"),
+                "rust,standalone_crate" => page.ends_with("docs/examples.md"),
+                _ => !language.starts_with("rust") && language != "c",
+            };
+            assert!(compiled, "{}: {language}: no test compiles this block", page.display());
+        }
+    }
 }
