@@ -43,6 +43,7 @@ packages() {
 	need git git
 	need gcc gcc
 	need runuser util-linux
+	need fuser psmisc
 	need ssh-keygen openssh-client
 	need sshd openssh-server
 	need sshfs sshfs
