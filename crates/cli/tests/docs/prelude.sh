@@ -1,9 +1,6 @@
 # shellcheck shell=bash
 # Functions for the hidden commands of the pages.
 
-# Layers share what cargo has built with other pages and later runs, if it knows this variable.
-export CARGO_BUILD_BUILD_DIR=/run/layers CARGO_PROFILE_DEV_DEBUG=0
-
 # damage FILE BLOCK: damages the newest version of a block of a container
 # (docs/formats/container.md).
 damage() {

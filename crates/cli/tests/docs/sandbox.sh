@@ -70,14 +70,13 @@ case "$*" in
 "build --release --locked -p cli") profile=release ;;
 *)
 	PATH=${PATH#/run/bin:}
-	if [ -L strata ]; then
-		sed -i "s|\"strata/crates|\"$(readlink strata)/crates|" Cargo.toml
-	fi
-	if [ "$*" = "build --release" ]; then
-		cargo build && mkdir -p target/release && cp target/debug/*.so target/release/
-		exit
-	fi
-	exec cargo "$@"
+	export CARGO_TARGET_DIR=/run/layers CARGO_PROFILE_DEV_DEBUG=0
+	[ -L strata ] || exec cargo "$@"
+	sed -i "s|\"strata/crates|\"$(readlink strata)/crates|" Cargo.toml
+	[ "$1" = build ] || exec cargo "$@"
+	cargo build && mkdir -p target/debug target/release
+	for profile in debug release; do cp "/run/layers/debug/lib${PWD##*/}.so" "target/$profile/" || exit; done
+	exit
 	;;
 esac
 mkdir -p "target/$profile" && cp --remove-destination /run/docs/strata "target/$profile/"
