@@ -1,10 +1,12 @@
 //! A Rust plugin with every kind of hook, loaded by `tests/rust.rs`. Its operations hook reports
 //! through extended attributes what it observed. Some names make hooks fail or panic.
+#![allow(clippy::panic)]
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use wrapfs::hooks::{
-    Attributes, Block, Data, Hooks, Instead, Ioctls, Names, Object, Op, OpSet, Operations, Outcome, Reply, Verdict,
+    Attributes, Block, Data, Hooks, Instead, Ioctls, Matching, Names, Object, Op, OpSet, Operations, Outcome, Reply,
+    Verdict,
 };
 use wrapfs::vnode::{Attr, Cx, Errno, IoctlReply, Result};
 use wrapfs::{Build, LayerType, OptionSpec, Settings, Template, Traits};
@@ -15,7 +17,7 @@ const LAYER: LayerType = LayerType {
     options: &[
         OptionSpec { name: "fail", value: Some("SENTENCE"), help: "Can't be put on a layer, for that reason." },
         OptionSpec { name: "ro", value: None, help: "Nothing can be changed through it." },
-        OptionSpec { name: "panic", value: None, help: "Panics where it is put on a layer." },
+        OptionSpec { name: "panic", value: Some("HOOK"), help: "This function panics when the layer is mounted." },
     ],
     build: Build::Over(&|lower, settings| Ok(Template::over(lower).hooks(hooks(settings)?).build())),
     traits: Traits::NONE,
@@ -27,8 +29,13 @@ fn hooks(settings: &Settings) -> core::result::Result<Hooks, String> {
     if let Some(sentence) = settings.text("fail")? {
         return Err(sentence.to_owned());
     }
-    assert!(!settings.has("panic"), "for this test");
     let hooks = Hooks::new().names(Same).attributes(Same).data(Same).operations(Seen::default()).ioctls(Same);
+    let hooks = match settings.text("panic")? {
+        None => hooks,
+        Some("matching") => hooks.names(Panics),
+        Some("interest") => hooks.operations(Panics),
+        Some(_) => panic!("for this test"),
+    };
     Ok(if settings.has("ro") { hooks.read_only() } else { hooks })
 }
 
@@ -45,6 +52,30 @@ impl Names for Same {
     fn decode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
         let len = if name.starts_with(b"long") { name.len() / 200 } else { name.len() };
         name.get(..len).map(<[u8]>::to_vec).ok_or(Errno::INVAL)
+    }
+}
+
+/// Hooks that panic when they are called at mount time.
+#[derive(Debug)]
+struct Panics;
+
+impl Names for Panics {
+    fn encode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(name.to_vec())
+    }
+
+    fn decode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(name.to_vec())
+    }
+
+    fn matching(&self) -> Matching {
+        panic!("for this test")
+    }
+}
+
+impl Operations for Panics {
+    fn interest(&self) -> OpSet {
+        panic!("for this test")
     }
 }
 

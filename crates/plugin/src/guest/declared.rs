@@ -59,18 +59,18 @@ impl Declared {
     ) -> c_int {
         // SAFETY: guaranteed by the caller.
         unsafe { set_server(host) };
-        let made = guard(|| {
+        // Includes `write_instance`, which calls `Names::matching` and `Operations::interest`.
+        let done = guard(|| {
             // SAFETY: the header guarantees the server's settings.
-            let settings = unsafe { read(settings, count) };
-            Ok(settings.and_then(|settings| make(&settings)))
-        });
-        let done = match made {
+            let hooks = unsafe { read(settings, count) }.and_then(|settings| make(&settings));
             // SAFETY: the header guarantees the server's instance.
-            Ok(Ok(hooks)) => unsafe { write_instance(host, instance, hooks) },
-            Ok(Err(wrong)) => Err(wrong),
+            Ok(hooks.and_then(|hooks| unsafe { write_instance(host, instance, hooks) }))
+        });
+        let wrong = match done {
+            Ok(Ok(())) => return 0,
+            Ok(Err(wrong)) => wrong,
             Err(errno) => return -errno.raw_os_error(),
         };
-        let Err(wrong) = done else { return 0 };
         let len = wrong.len().min(room.saturating_sub(1));
         // SAFETY: `room` bytes from the server, by the header, of which the last keeps its NUL.
         unsafe { core::ptr::copy_nonoverlapping(wrong.as_ptr(), error.cast(), len) };
@@ -86,10 +86,11 @@ unsafe fn write_instance(host: *const abi::Host, out: *mut abi::Instance, hooks:
     // SAFETY: guaranteed by the caller; every version has this field.
     let minor = unsafe { (&raw const (*host).minor).read() };
     check_supported(&hooks)?;
-    check_minor(&hooks, minor)?;
+    let matching = hooks.names.as_ref().map_or(Matching::Exact, |hook| hook.matching());
+    check_minor(&hooks, matching, minor)?;
     // SAFETY: guaranteed by the caller; every version has this field.
     let known = unsafe { (&raw const (*out).size).read() };
-    let made = instance::instance(hooks);
+    let made = instance::instance(hooks, matching);
     // SAFETY: copies only bytes that both sides have.
     unsafe {
         core::ptr::copy_nonoverlapping((&raw const made).cast::<u8>(), out.cast(), known.min(size_of_val(&made)));
@@ -110,11 +111,10 @@ fn check_supported(hooks: &Hooks) -> Result<(), String> {
 
 /// Rejects hooks that an older server would not call, because the layer would behave differently
 /// without them.
-fn check_minor(hooks: &Hooks, minor: u32) -> Result<(), String> {
-    let merges = hooks.names.as_ref().is_some_and(|names| names.matching() != Matching::Exact);
+fn check_minor(hooks: &Hooks, matching: Matching, minor: u32) -> Result<(), String> {
     let needs = [
         (hooks.resizing.is_some(), abi::MINOR_OF_CODECS, "it changes the size of data"),
-        (merges, abi::MINOR_OF_MATCHING, "it merges names"),
+        (matching != Matching::Exact, abi::MINOR_OF_MATCHING, "it merges names"),
         (hooks.read_only, abi::MINOR_OF_LOWER, "it is read-only"),
         (hooks.paths, abi::MINOR_OF_LOWER, "it queries paths"),
         (hooks.objects.is_some(), abi::MINOR_OF_LOWER, "it keeps state for objects"),

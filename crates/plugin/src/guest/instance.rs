@@ -14,8 +14,8 @@ use crate::abi;
 use core::ffi::c_void;
 use wrapfs::hooks::{Hooks, Matching};
 
-/// Returns the instance for the server.
-pub(super) fn instance(hooks: Hooks) -> abi::Instance {
+/// Returns the instance for the server. Calls a hook, so the caller guards against a panic.
+pub(super) fn instance(hooks: Hooks, matching: Matching) -> abi::Instance {
     const fn at<T>(there: bool, table: &'static T) -> *const T {
         if there { core::ptr::from_ref(table) } else { core::ptr::null() }
     }
@@ -23,7 +23,7 @@ pub(super) fn instance(hooks: Hooks) -> abi::Instance {
     let interest = hooks.operations.as_ref().map(|hook| hook.interest());
     let interest = interest
         .map_or(0, |set| numbered.filter(|(kind, _)| set.has(**kind)).fold(0, |bits, (_, bit)| bits | 1 << bit));
-    let matching = match hooks.names.as_ref().map_or(Matching::Exact, |hook| hook.matching()) {
+    let matching = match matching {
         Matching::Exact => abi::MATCHING_EXACT,
         Matching::Encoded => abi::MATCHING_ENCODED,
         Matching::Folded => abi::MATCHING_FOLDED,
