@@ -3,6 +3,7 @@
 use crate::cache::Cache;
 use crate::codec::BlockCodec;
 use crate::format::{STATES, State, new_header};
+use crate::geometry::Geometry;
 use crate::group::Group;
 use crate::head::{Found, Head, read_header};
 use parking_lot::RwLock;
@@ -57,8 +58,8 @@ impl Container {
                 }
                 // A file written with other codec settings may have less space per block than this
                 // codec needs.
-                let needed = codec.max_encoded(head.fixed.geometry.block() as usize);
-                if needed > head.fixed.geometry.max_encoded() as usize {
+                let needed = Geometry::of_codec(&*codec, head.fixed.geometry.block_size())?;
+                if needed.max_encoded() > head.fixed.geometry.max_encoded() {
                     return Err(Errno::MEDIUMTYPE);
                 }
                 Inner { head: Some(*head), blank: false }

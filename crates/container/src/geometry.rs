@@ -1,6 +1,6 @@
 //! The layout of a container: offsets of groups, index entries and data.
 
-use crate::codec::{encoded_limit, is_block_size};
+use crate::codec::{BlockCodec, encoded_limit, is_block_size};
 use vnode::{Errno, Result};
 
 /// Number of blocks in a group.
@@ -42,7 +42,18 @@ impl Geometry {
         Ok(Self { block, max_encoded: max.ok_or(Errno::INVAL)? })
     }
 
+    /// Returns the geometry that a codec needs with this block size: `EINVAL` for sizes that the
+    /// format does not allow.
+    pub(crate) fn of_codec(codec: &dyn BlockCodec, block: u32) -> Result<Self> {
+        Self::new(block, codec.max_encoded(block as usize))
+    }
+
     /// Returns the plain size of a block in bytes.
+    pub(crate) const fn block_size(self) -> u32 {
+        self.block
+    }
+
+    /// Returns the plain size of a block in bytes, for positions in the file.
     pub(crate) fn block(self) -> u64 {
         u64::from(self.block)
     }

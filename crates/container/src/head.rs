@@ -115,8 +115,7 @@ impl Head {
 
     /// Returns the header of an empty file, with a session already begun.
     pub(crate) fn fresh(codec: &dyn BlockCodec) -> Result<Self> {
-        let block = codec.block_size();
-        let geometry = Geometry::new(block, codec.max_encoded(block as usize))?;
+        let geometry = Geometry::of_codec(codec, codec.block_size())?;
         let mut file = [0; 16];
         getrandom::fill(&mut file).map_err(|_| Errno::IO)?;
         let start = now();

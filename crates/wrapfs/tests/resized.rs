@@ -8,6 +8,7 @@ use conformance::fixture::{ROOT, name};
 use memfs::{Count, Fault, Faults, MemFs, Plan};
 use std::sync::Arc;
 use vnode::{Errno, Layer, OpenFile, OpenFlags, Result, SetAttr, SetTime, Time, Vnode, Whence};
+use wrapfs::container::{BlockAt, BlockCodec};
 use wrapfs::{Foreign, Template};
 
 const APPEND: OpenFlags = OpenFlags(OpenFlags::WRONLY.0 | 0o2000);
@@ -85,6 +86,59 @@ fn ranges_can_be_zeroed_and_holes_found() {
         Err(Errno::INVAL)
     );
     assert_eq!(copy.reflink_from(&ROOT, &*file), Err(Errno::OPNOTSUPP));
+}
+
+/// A codec of which one method panics: `id`, `block_size`, `max_encoded`, or `max_encoded` for
+/// other blocks than its own.
+#[derive(Debug)]
+struct Panics(&'static str);
+
+impl Panics {
+    fn check(&self, method: &str) {
+        assert!(self.0 != method, "for this test");
+    }
+}
+
+impl BlockCodec for Panics {
+    fn id(&self) -> [u8; 8] {
+        self.check("id");
+        Runs.id()
+    }
+    fn block_size(&self) -> u32 {
+        self.check("block_size");
+        if self.0 == "other" { 2 * Runs.block_size() } else { Runs.block_size() }
+    }
+    fn max_encoded(&self, plain: usize) -> usize {
+        self.check("max_encoded");
+        assert!(self.0 != "other" || plain == 2 * Runs.block_size() as usize, "for this test");
+        Runs.max_encoded(plain)
+    }
+    fn encode(&self, at: &BlockAt, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        Runs.encode(at, plain, out)
+    }
+    fn decode(&self, at: &BlockAt, encoded: &[u8], out: &mut [u8]) -> Result<()> {
+        Runs.decode(at, encoded, out)
+    }
+}
+
+#[test]
+fn a_codec_that_panics_causes_eio() {
+    for method in ["id", "block_size", "max_encoded", "other"] {
+        let below = MemFs::new();
+        let (_, file) =
+            resized(below.clone(), Foreign::Refuse).root().create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+        file.write(&ROOT, b"data", 0).unwrap();
+        drop(file);
+        let (_, plain) = below.root().create(&ROOT, name("plain"), 0o644, OpenFlags::RDWR).unwrap();
+        plain.write(&ROOT, b"plain", 0).unwrap();
+        let root = Template::over(below).resizing(Arc::new(Panics(method)), Foreign::Plain).build().root();
+        let open = |at| root.lookup(&ROOT, name(at)).unwrap().unwrap().vnode.open(&ROOT, OpenFlags::RDWR);
+        assert_eq!(open("f").map(|_| ()), Err(Errno::IO), "{method}");
+        assert_eq!(read_all(&*open("plain").unwrap()), b"plain");
+        let created = root.create(&ROOT, name("new"), 0o644, OpenFlags::RDWR).map(|_| ());
+        assert_eq!(created, if method == "other" { Ok(()) } else { Err(Errno::IO) }, "{method}");
+        assert_eq!(root.lookup(&ROOT, name("new")).unwrap().is_some(), method == "other");
+    }
 }
 
 #[test]

@@ -26,26 +26,48 @@ pub enum Foreign {
     Refuse,
 }
 
-/// A codec whose panics are converted to errors.
+/// A codec whose panics are converted to errors. The methods that cannot return an error are called
+/// once, when the layer is built.
 #[derive(Debug)]
-struct Guarded(Arc<dyn BlockCodec>);
+struct Guarded {
+    codec: Arc<dyn BlockCodec>,
+    id: [u8; 8],
+    block_size: u32,
+    /// The maximum encoded size of `block_size` bytes.
+    max_encoded: usize,
+}
+
+impl Guarded {
+    fn new(codec: Arc<dyn BlockCodec>) -> Result<Self> {
+        let id = guard("id", || Ok(codec.id()))?;
+        let block_size = guard("block_size", || Ok(codec.block_size()))?;
+        let block = usize::try_from(block_size).map_err(|_| Errno::IO)?;
+        let max_encoded = guard("max_encoded", || Ok(codec.max_encoded(block)))?;
+        Ok(Self { codec, id, block_size, max_encoded })
+    }
+}
 
 impl BlockCodec for Guarded {
     fn id(&self) -> [u8; 8] {
-        self.0.id()
+        self.id
     }
 
     fn block_size(&self) -> u32 {
-        self.0.block_size()
+        self.block_size
     }
 
     fn max_encoded(&self, plain: usize) -> usize {
-        self.0.max_encoded(plain)
+        if u32::try_from(plain) == Ok(self.block_size) {
+            return self.max_encoded;
+        }
+        // The block size of a file written with other settings. The result after a panic is not
+        // allowed, so opening the file fails.
+        guard("max_encoded", || Ok(self.codec.max_encoded(plain))).unwrap_or(usize::MAX)
     }
 
     fn encode(&self, at: &BlockAt, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
         let start = out.len();
-        guard("encode", || self.0.encode(at, plain, out))?;
+        guard("encode", || self.codec.encode(at, plain, out))?;
         if !inverse::CHECKED {
             return Ok(());
         }
@@ -56,14 +78,15 @@ impl BlockCodec for Guarded {
     }
 
     fn decode(&self, at: &BlockAt, encoded: &[u8], out: &mut [u8]) -> Result<()> {
-        guard("decode", || self.0.decode(at, encoded, out))
+        guard("decode", || self.codec.decode(at, encoded, out))
     }
 }
 
 /// A codec in use.
 #[derive(Debug)]
 pub(crate) struct Resizing {
-    codec: Arc<dyn BlockCodec>,
+    /// The error of every open if one of the codec's methods panicked when the layer was built.
+    codec: Result<Arc<Guarded>>,
     foreign: Foreign,
     /// The layer is read-only: no file is opened for writing below.
     pub(crate) read_only: bool,
@@ -184,7 +207,7 @@ fn keeping_mtime(cx: &Cx<'_>, vnode: &dyn Vnode, note: impl FnOnce() -> Result<(
 
 impl Resizing {
     pub(crate) fn new(codec: Arc<dyn BlockCodec>, foreign: Foreign) -> Self {
-        Self { codec: Arc::new(Guarded(codec)), foreign, read_only: false, table: Table::new() }
+        Self { codec: Guarded::new(codec).map(Arc::new), foreign, read_only: false, table: Table::new() }
     }
 
     fn shared(&self, id: u64) -> Arc<Shared> {
@@ -248,7 +271,13 @@ impl Resizing {
             (Probe::Foreign, Foreign::Refuse) => return Err(Errno::MEDIUMTYPE),
             _ => {}
         }
-        let container = Container::open(cx, Arc::clone(&self.codec), Arc::clone(vnode), Arc::clone(&file))?;
+        let codec = self.codec.clone()?;
+        let container =
+            Container::open(cx, codec, Arc::clone(vnode), Arc::clone(&file)).map_err(|errno| match errno {
+                // The codec's sizes are not allowed. The program did nothing wrong.
+                Errno::INVAL => Errno::IO,
+                errno => errno,
+            })?;
         Ok(FileKind::Container { container: Arc::new(container), file, writable })
     }
 }
