@@ -218,7 +218,7 @@ const FROZEN: &LayerType = &LayerType {
     name: "frozen",
     about: "refuses all changes",
     options: &[],
-    build: Build::Over(&|lower, _settings| Ok(Template::over(lower).read_only().build())),
+    build: Build::Over(&|lower, _settings| Template::over(lower).read_only().build()),
     traits: Traits::NONE,
 };
 

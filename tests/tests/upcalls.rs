@@ -342,7 +342,7 @@ impl Operations for Limits {
 fn each_reply_has_its_own_lifetime(transport: Transport) {
     let uncached = Arc::new(AtomicU64::new(0));
     let limits = Limits { uncached: Arc::clone(&uncached) };
-    let over = |lower| -> Arc<dyn Layer> { Template::over(lower).operations(limits).build() };
+    let over = |lower| -> Arc<dyn Layer> { Template::over(lower).operations(limits).build().unwrap() };
     let fixture = Fixture::new(transport, false, false, over);
     for file in ["usual", "never", "attr"] {
         fs::write(fixture.below(file), b"").unwrap();
@@ -416,7 +416,8 @@ impl Operations for Witness {
 fn layers_see_their_callers(transport: Transport) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let witness = Witness(Arc::clone(&seen));
-    let fixture = Fixture::new(transport, false, false, |lower| Template::over(lower).operations(witness).build());
+    let fixture =
+        Fixture::new(transport, false, false, |lower| Template::over(lower).operations(witness).build().unwrap());
     fs::set_permissions(fixture.below(""), fs::Permissions::from_mode(0o777)).unwrap();
     let script = format!(
         "exec setsid setpriv --reuid 1000 --regid 1000 --groups 7,1000,1001 /bin/sh -c 'echo $$; cat /proc/$$/cgroup; exec mkdir {}/made'",

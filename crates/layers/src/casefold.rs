@@ -10,7 +10,7 @@ pub const LAYER: LayerType = LayerType {
     name: "casefold",
     about: "case-insensitive lookups; names are stored as created",
     options: &[],
-    build: Build::Over(&|lower, _settings| Ok(Template::over(lower).names(CaseFold).build())),
+    build: Build::Over(&|lower, _settings| Template::over(lower).names(CaseFold).build()),
     traits: Traits::NONE,
 };
 

@@ -9,7 +9,7 @@ pub const LAYER: LayerType = LayerType {
     name: "rot13",
     about: "stores names encoded with ROT13",
     options: &[],
-    build: Build::Over(&|lower, _settings| Ok(Template::over(lower).names(Rot13).build())),
+    build: Build::Over(&|lower, _settings| Template::over(lower).names(Rot13).build()),
     traits: Traits::NONE,
 };
 

@@ -10,7 +10,7 @@ pub const LAYER: LayerType = LayerType {
     name: "worldread",
     about: "makes files and directories world-readable",
     options: &[],
-    build: Build::Over(&|lower, _settings| Ok(Template::over(lower).attributes(WorldRead).build())),
+    build: Build::Over(&|lower, _settings| Template::over(lower).attributes(WorldRead).build()),
     traits: Traits::NONE,
 };
 

@@ -27,7 +27,7 @@ pub const LAYER: LayerType = LayerType {
             return Err("key=: the key is empty; give at least one byte".to_owned());
         }
         let stream = key.iter().copied().cycle().take(block).collect();
-        Ok(Template::over(lower).data(Xor { stream }).build())
+        Template::over(lower).data(Xor { stream }).build()
     }),
     traits: Traits::NONE,
 };

@@ -38,7 +38,7 @@ pub const LAYER: LayerType = LayerType {
         }
         let codec = Zstd::new(level, block).map_err(|errno| format!("level={level}: {errno}"))?;
         let foreign = if settings.has("only") { Foreign::Refuse } else { Foreign::Plain };
-        Ok(Template::over(lower).resizing(Arc::new(codec), foreign).build())
+        Template::over(lower).resizing(Arc::new(codec), foreign).build()
     }),
     traits: Traits::NONE,
 };

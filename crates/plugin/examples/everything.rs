@@ -19,7 +19,7 @@ const LAYER: LayerType = LayerType {
         OptionSpec { name: "ro", value: None, help: "Nothing can be changed through it." },
         OptionSpec { name: "panic", value: Some("HOOK"), help: "This function panics when the layer is mounted." },
     ],
-    build: Build::Over(&|lower, settings| Ok(Template::over(lower).hooks(hooks(settings)?).build())),
+    build: Build::Over(&|lower, settings| Template::over(lower).hooks(hooks(settings)?).build()),
     traits: Traits::NONE,
 };
 

@@ -16,7 +16,7 @@ const LAYER: LayerType = LayerType {
     name: "lower",
     about: "uses the layer below",
     options: &[],
-    build: Build::Over(&|lower, settings| Ok(Template::over(lower).hooks(hooks(settings)?).build())),
+    build: Build::Over(&|lower, settings| Template::over(lower).hooks(hooks(settings)?).build()),
     traits: Traits::NONE,
 };
 

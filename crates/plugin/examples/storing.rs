@@ -1,7 +1,7 @@
 //! A Rust plugin with its own name store, loaded by `tests/rust.rs`.
 
 #[path = "../../wrapfs/tests/common/store.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, clippy::unwrap_used)]
 mod store;
 
 use store::Store;

@@ -129,6 +129,8 @@ fn layer_specific_ioctls_work() {
 #[test]
 fn data_size_changes() {
     let object = built("resizing");
+    let wrong = object.over(MemFs::new(), &[("data", "")]).map(|_| ()).unwrap_err();
+    assert_eq!(wrong, "the layer has both data and resizing; use only one, or split it into two layers");
     conformance::run_all(|| object.over(MemFs::new(), &[]).unwrap());
     let lower = MemFs::new();
     let content = b"again and again ".repeat(10_000);
@@ -178,7 +180,7 @@ fn the_layer_below_can_be_used() {
     assert!(failed > 15, "{failed}");
     // A thread that must not block gets `MAY_BLOCK`, and the operation is retried.
     let hasty = Cx::new(7, 8, 1, 0, false, &cancelled);
-    let waits = Template::over(lower).operations(Waits).build();
+    let waits = Template::over(lower).operations(Waits).build().unwrap();
     let root = object.over(waits, &[]).unwrap().root();
     assert_eq!(root.ioctl(&hasty, 1, &[], &mut []), Err(MAY_BLOCK));
     assert_eq!(root.ioctl(&user, 1, &[], &mut []), Ok(IoctlReply::default()));

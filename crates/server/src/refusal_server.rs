@@ -383,7 +383,7 @@ mod tests {
 
     fn refusal_server() -> (RefusalServer, Seen) {
         let seen = Seen::default();
-        let layer = Template::over(MemFs::new()).operations(Witness(Arc::clone(&seen))).build();
+        let layer = Template::over(MemFs::new()).operations(Witness(Arc::clone(&seen))).build().unwrap();
         assert!(layer.properties().audits_refusals);
         (RefusalServer::new(Server::new(layer, &Config::new("/".into(), "none", "test"))), seen)
     }

@@ -61,7 +61,7 @@ fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc
             Some(other) => return Err(format!("missing={other}: unknown value; use hidden or all")),
         },
     };
-    Ok(Template::over(lower).operations(snoop).build())
+    Template::over(lower).operations(snoop).build()
 }
 
 impl Operations for Snoop {

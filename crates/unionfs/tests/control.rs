@@ -37,7 +37,7 @@ fn branch(file: &str, mode: Mode, responder: Responder, read_only: bool) -> Bran
     memory.root().mkdir(&CX, Name::new(b"dir").unwrap(), 0o755).unwrap();
     memory.root().create(&CX, Name::new(file.as_bytes()).unwrap(), 0o644, OpenFlags::RDWR).unwrap();
     let template = Template::over(memory).commands(responder);
-    let layer = if read_only { template.read_only().build() } else { template.build() };
+    let layer = if read_only { template.read_only().build().unwrap() } else { template.build().unwrap() };
     Branch { layer, mode, path: format!("/{file}").into() }
 }
 

@@ -55,7 +55,7 @@ impl Attributes for NoneManaged {
 }
 
 fn unmanaged(lower: Arc<dyn Layer>) -> Arc<dyn Layer> {
-    Template::over(lower).attributes(NoneManaged).build()
+    Template::over(lower).attributes(NoneManaged).build().unwrap()
 }
 
 /// Excluded, since it sets and checks the set-user-id bit of a directory, which this layer
@@ -82,7 +82,7 @@ fn managed(wanted: SchemeChoice, names: bool) -> Arc<dyn Layer> {
     let root = SetAttr { mode: Some(0o755 | FLAG), ..SetAttr::default() };
     usenet.root().setattr(&Cx::internal(0, 0), &root, None).unwrap();
     let template = Template::over(usenet).attributes(AllManaged);
-    if names { template.names(Numbers).build() } else { template.build() }
+    if names { template.names(Numbers).build().unwrap() } else { template.build().unwrap() }
 }
 
 const DIGITS: SchemeChoice = SchemeChoice { hash: false, limit: None };
@@ -123,7 +123,7 @@ fn two_layers_can_be_stacked() {
     let twice = || {
         let lower = managed(HASH, false);
         let usenet = UsenetFs::new(lower, DIGITS);
-        Template::over(usenet).names(Numbers).build()
+        Template::over(usenet).names(Numbers).build().unwrap()
     };
     run_all_except(EXCEPT, twice);
 }

@@ -20,7 +20,7 @@ const KEEP_SIZE: u32 = 1;
 const APPEND: OpenFlags = OpenFlags(OpenFlags::WRONLY.0 | 0o2000);
 
 fn chained(lower: Arc<dyn Layer>, block: usize) -> Arc<dyn Layer> {
-    Template::over(lower).data(Chain(block)).build()
+    Template::over(lower).data(Chain(block)).build().unwrap()
 }
 
 fn create(layer: &dyn Layer, at: &str, flags: OpenFlags) -> (Arc<dyn Vnode>, Arc<dyn OpenFile>) {
@@ -150,7 +150,7 @@ fn untransformed_files_are_passed_through() {
         }
     }
     let below = MemFs::new();
-    let layer = Template::over(below.clone()).data(Private(Chain(4096))).build();
+    let layer = Template::over(below.clone()).data(Private(Chain(4096))).build().unwrap();
     let stored = |at: &str| {
         let lower = below.root().lookup(&ROOT, name(at)).unwrap().unwrap().vnode;
         read_all(&*lower.open(&ROOT, OpenFlags::RDONLY).unwrap()).unwrap()
@@ -346,7 +346,7 @@ proptest! {
     #[test]
     fn failing_hooks_damage_nothing((block, changes) in changes(), seed in any::<u64>()) {
         common::quietly();
-        let layer = Template::over(MemFs::new()).data(Failing(Chain(block.max(512)), FailurePlan::of(seed))).build();
+        let layer = Template::over(MemFs::new()).data(Failing(Chain(block.max(512)), FailurePlan::of(seed))).build().unwrap();
         let (vnode, file) = create(&*layer, "f", OpenFlags::RDWR);
         let mut shadow = Vec::new();
         for change in changes.iter().filter(|change| !matches!(change, Change::Copy(..))) {

@@ -109,7 +109,7 @@ fn layer(lower: Arc<dyn Layer>, form: Form, plan: &FailurePlan) -> Arc<dyn Layer
     if is(Form::Resizing) {
         template = template.resizing(Arc::new(Failing(Runs, plan.clone())), Foreign::Refuse);
     }
-    template.build()
+    template.build().unwrap()
 }
 
 /// Some of these are too long for the layer below when each byte is tripled.

@@ -34,7 +34,7 @@ impl Names for AnyCase {
 }
 
 fn folding(lower: Arc<dyn Layer>) -> Arc<dyn Layer> {
-    Template::over(lower).names(AnyCase(1)).build()
+    Template::over(lower).names(AnyCase(1)).build().unwrap()
 }
 
 fn make(dir: &Arc<dyn Vnode>, at: &str, content: &str) -> Result<()> {
@@ -56,7 +56,7 @@ fn rename(dir: &Arc<dyn Vnode>, old: &str, new: &str) -> Result<()> {
 #[test]
 fn folding_layers_conform() {
     for times in [1, 30, 256] {
-        let fresh = || Template::over(MemFs::new()).names(AnyCase(times)).build();
+        let fresh = || Template::over(MemFs::new()).names(AnyCase(times)).build().unwrap();
         conformance::run_all(fresh);
         conformance::random::compare(7, 1500, &*fresh(), &*MemFs::new());
     }
@@ -65,7 +65,7 @@ fn folding_layers_conform() {
 #[test]
 fn names_keep_their_spelling_and_are_found_in_any_case() {
     for times in [1, 100] {
-        let layer = Template::over(MemFs::new()).names(AnyCase(times)).build();
+        let layer = Template::over(MemFs::new()).names(AnyCase(times)).build().unwrap();
         assert!(layer.properties().merges_names);
         let root = layer.root();
         make(&root, "ReadMe", "one").unwrap();

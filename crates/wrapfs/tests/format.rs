@@ -56,7 +56,7 @@ fn layout(plain: u32) -> Layout {
 }
 
 fn layer(below: Arc<dyn Layer>, plain: u32) -> Arc<dyn Layer> {
-    Template::over(below).format(layout(plain), Summed).build()
+    Template::over(below).format(layout(plain), Summed).build().unwrap()
 }
 
 fn open(layer: &Arc<dyn Layer>) -> (Arc<dyn Vnode>, Arc<dyn OpenFile>) {

@@ -14,17 +14,17 @@ use vnode::{
 };
 use wrapfs::container::{BlockAt, BlockCodec};
 use wrapfs::hooks::{
-    Attributes, Block, Commands, Data, Instead, Ioctls, Names, Object, Op, OpKind, OpSet, Operations, Outcome, Reply,
-    Verdict,
+    Attributes, Block, Commands, Data, FileFormat, FormatBlock, Hooks, Instead, Ioctls, Layout, Names, Object, Op,
+    OpKind, OpSet, Operations, Outcome, Reply, Verdict,
 };
 use wrapfs::{Foreign, Template, WrapFs};
 
 fn attributes(hook: impl Attributes + 'static) -> Arc<dyn Layer> {
-    Template::over(MemFs::new()).attributes(hook).build()
+    Template::over(MemFs::new()).attributes(hook).build().unwrap()
 }
 
 fn operations(hook: impl Operations + 'static) -> Arc<dyn Layer> {
-    Template::over(MemFs::new()).operations(hook).build()
+    Template::over(MemFs::new()).operations(hook).build().unwrap()
 }
 
 fn make(dir: &Arc<dyn Vnode>, at: &str) -> Result<Attr> {
@@ -33,7 +33,7 @@ fn make(dir: &Arc<dyn Vnode>, at: &str) -> Result<Attr> {
 
 #[test]
 fn without_hooks_it_is_the_null_layer() {
-    let layer = Template::over(MemFs::new()).build();
+    let layer = Template::over(MemFs::new()).build().unwrap();
     assert!(format!("{layer:?}").starts_with(std::any::type_name::<WrapFs>().rsplit("::").next().unwrap()));
 }
 
@@ -182,7 +182,8 @@ fn a_retried_operation_has_one_result() {
     let seen = Arc::default();
     let faults = memfs::Faults::new();
     let below = common::memory(&faults);
-    let layer = Template::over(below).operations(Notes { seen: Arc::clone(&seen), interest: OpSet::ALL }).build();
+    let layer =
+        Template::over(below).operations(Notes { seen: Arc::clone(&seen), interest: OpSet::ALL }).build().unwrap();
     let fault = memfs::Fault::Error(vnode::MAY_BLOCK);
     faults.arm(memfs::Plan { count: memfs::Count::All, at: 1, fault });
     let never = AtomicBool::new(false);
@@ -285,7 +286,7 @@ fn layer_specific_ioctls_take_precedence() {
             }
         }
     }
-    let root = Template::over(MemFs::new()).ioctls(Own).build().root();
+    let root = Template::over(MemFs::new()).ioctls(Own).build().unwrap().root();
     let mut out = [0; 2];
     assert_eq!(root.ioctl(&ROOT, 1, &[5], &mut out), Ok(IoctlReply { result: 3, len: 2 }));
     assert_eq!(out, [6, 1]);
@@ -323,6 +324,23 @@ impl Data for Lossy {
     }
     fn decode_data(&self, _cx: &Cx<'_>, _at: &Block<'_>, encoded: &[u8], plain: &mut [u8]) -> Result<()> {
         plain.copy_from_slice(&Self::lose(encoded));
+        Ok(())
+    }
+}
+
+impl FileFormat for Lossy {
+    fn new_header(&self, _cx: &Cx<'_>, _file: &Object<'_>, _header: &mut [u8]) -> Result<()> {
+        Ok(())
+    }
+    fn check_header(&self, _cx: &Cx<'_>, _file: &Object<'_>, _header: &[u8]) -> Result<()> {
+        Ok(())
+    }
+    fn encode_block(&self, _cx: &Cx<'_>, _at: &FormatBlock<'_>, plain: &[u8], stored: &mut [u8]) -> Result<()> {
+        stored[..plain.len()].copy_from_slice(plain);
+        Ok(())
+    }
+    fn decode_block(&self, _cx: &Cx<'_>, _at: &FormatBlock<'_>, stored: &[u8], plain: &mut [u8]) -> Result<()> {
+        plain.copy_from_slice(&stored[..plain.len()]);
         Ok(())
     }
 }
@@ -365,8 +383,8 @@ fn hooks_that_are_not_inverse_are_detected() {
     fn expected<T>(done: T) -> Result<T> {
         if cfg!(debug_assertions) { Err(Errno::IO) } else { Ok(done) }
     }
-    let resizing = || Template::over(MemFs::new()).resizing(Arc::new(Lossy), Foreign::Refuse).build();
-    for layer in [Template::over(MemFs::new()).data(Lossy).build(), resizing()] {
+    let resizing = || Template::over(MemFs::new()).resizing(Arc::new(Lossy), Foreign::Refuse).build().unwrap();
+    for layer in [Template::over(MemFs::new()).data(Lossy).build().unwrap(), resizing()] {
         let (entry, file) = layer.root().create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
         assert_eq!(file.write(&ROOT, b"good words", 0), Ok(10));
         assert_eq!(file.write(&ROOT, b"bad words!", 0), expected(10));
@@ -376,9 +394,30 @@ fn hooks_that_are_not_inverse_are_detected() {
             assert_eq!((&now, entry.vnode.getattr(&ROOT).unwrap().size), (b"good words", 10));
         }
     }
-    let root = Template::over(MemFs::new()).names(Lossy).build().root();
+    let root = Template::over(MemFs::new()).names(Lossy).build().unwrap().root();
     assert!(root.symlink(&ROOT, name("l"), b"where").is_ok());
     assert_eq!(root.symlink(&ROOT, name("m"), b"where!").map(|_| ()), expected(()));
+}
+
+#[test]
+fn only_one_hook_transforms_data() {
+    let new = || Template::over(MemFs::new());
+    let both = [
+        ("data", "resizing", new().data(Lossy).resizing(Arc::new(Lossy), Foreign::Plain)),
+        ("data", "resizing", new().hooks(Hooks::new().resizing(Arc::new(Lossy), Foreign::Plain).data(Lossy))),
+        ("data", "format", new().format(Layout::new(0, 512, 544).unwrap(), Lossy).data(Lossy)),
+        (
+            "resizing",
+            "format",
+            new().resizing(Arc::new(Lossy), Foreign::Plain).format(Layout::new(0, 512, 544).unwrap(), Lossy),
+        ),
+    ];
+    for (one, other, template) in both {
+        assert_eq!(
+            template.build().map(|_| ()),
+            Err(format!("the layer has both {one} and {other}; use only one, or split it into two layers"))
+        );
+    }
 }
 
 type Change = fn(&Arc<dyn Vnode>) -> Result<()>;
@@ -421,14 +460,14 @@ fn read_only_layers_refuse_all_changes() {
     for form in forms {
         let faults = Faults::new();
         let below = common::memory(&faults);
-        let root = form(Template::over(below.clone())).build().root();
+        let root = form(Template::over(below.clone())).build().unwrap().root();
         let (_, file) = root.create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
         assert_eq!(file.write(&ROOT, b"some words", 0), Ok(10));
         drop(file);
         root.mkdir(&ROOT, name("d"), 0o755).unwrap();
         root.symlink(&ROOT, name("l"), b"f").unwrap();
         drop(root);
-        let layer = form(Template::over(below)).read_only().build();
+        let layer = form(Template::over(below)).read_only().build().unwrap();
         assert!(layer.properties().read_only);
         faults.reset();
         let root = layer.root();
@@ -468,8 +507,8 @@ impl Commands for Says {
 
 #[test]
 fn own_commands_take_precedence_and_others_are_forwarded() {
-    let lower = Template::over(MemFs::new()).commands(Says("below")).build();
-    let layer = Template::over(WrapFs::new(lower)).commands(Says("above")).build();
+    let lower = Template::over(MemFs::new()).commands(Says("below")).build().unwrap();
+    let layer = Template::over(WrapFs::new(lower)).commands(Says("above")).build().unwrap();
     assert_eq!(layer.commands().len(), 2);
     let root = layer.root();
     let say = |object: &Arc<dyn Vnode>, command: &str, input: &[u8]| object.control(&ROOT, command, input);
@@ -479,10 +518,10 @@ fn own_commands_take_precedence_and_others_are_forwarded() {
     let file = root.create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap().0.vnode;
     assert_eq!(say(&file, "test.say", b""), Err(Errno::NOTTY));
     // A read-only layer forwards no commands, because they could change something.
-    let lower = Template::over(MemFs::new()).commands(Says("below")).build();
-    let closed = Template::over(lower).read_only().build();
+    let lower = Template::over(MemFs::new()).commands(Says("below")).build().unwrap();
+    let closed = Template::over(lower).read_only().build().unwrap();
     assert_eq!(say(&closed.root(), "test.say", b""), Err(Errno::NOTTY));
-    let lower = Template::over(MemFs::new()).commands(Says("below")).read_only().build();
-    let closed = Template::over(lower).read_only().build();
+    let lower = Template::over(MemFs::new()).commands(Says("below")).read_only().build().unwrap();
+    let closed = Template::over(lower).read_only().build().unwrap();
     assert_eq!(say(&closed.root(), "test.say", b""), Ok(b"below".to_vec()));
 }

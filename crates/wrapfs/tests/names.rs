@@ -12,14 +12,14 @@ use wrapfs::Template;
 use wrapfs::hooks::{Matching, Names, Object};
 
 fn stretched(lower: Arc<dyn Layer>) -> Arc<dyn Layer> {
-    Template::over(lower).names(Stretch(30)).build()
+    Template::over(lower).names(Stretch(30)).build().unwrap()
 }
 
 #[test]
 fn long_name_layers_conform() {
     conformance::run_all(|| stretched(MemFs::new()));
     // All names are long ones.
-    conformance::run_all(|| Template::over(MemFs::new()).names(Stretch(256)).build());
+    conformance::run_all(|| Template::over(MemFs::new()).names(Stretch(256)).build().unwrap());
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn random_operations_see_no_difference() {
         conformance::random::compare(
             seed,
             1000,
-            &*Template::over(MemFs::new()).names(Stretch(256)).build(),
+            &*Template::over(MemFs::new()).names(Stretch(256)).build().unwrap(),
             &*MemFs::new(),
         );
     }
@@ -49,7 +49,7 @@ fn every_name_works_and_reserved_names_are_hidden() {
         }
     }
     let below = MemFs::new();
-    let layer = Template::over(below.clone()).names(Same).build();
+    let layer = Template::over(below.clone()).names(Same).build().unwrap();
     let root = layer.root();
     let like_its_own = format!(".wrapfs.o.{}", "0".repeat(64));
     root.mkdir(&ROOT, name(&like_its_own), 0o755).unwrap();
@@ -94,7 +94,7 @@ fn side_files_follow_their_objects() {
 fn undecodable_names_are_hidden() {
     let below = MemFs::new();
     below.root().mkdir(&ROOT, name("abc"), 0o755).unwrap();
-    let layer = Template::over(below).names(Stretch(2)).build();
+    let layer = Template::over(below).names(Stretch(2)).build().unwrap();
     let root = layer.root();
     assert_eq!(names(&root), [""; 0]);
     root.mkdir(&ROOT, name("d"), 0o755).unwrap();
@@ -121,7 +121,7 @@ impl Names for Small {
 fn several_names_may_refer_to_one_entry() {
     let below = MemFs::new();
     below.root().mkdir(&ROOT, name("UP"), 0o755).unwrap();
-    let layer = Template::over(below).names(Small(Matching::Encoded)).build();
+    let layer = Template::over(below).names(Small(Matching::Encoded)).build().unwrap();
     let root = layer.root();
     assert!(root.lookup(&ROOT, name("UP")).unwrap().is_none());
     root.mkdir(&ROOT, name("Dir"), 0o755).unwrap();
@@ -130,7 +130,8 @@ fn several_names_may_refer_to_one_entry() {
     assert_eq!(root.mkdir(&ROOT, name("dIR"), 0o755).map(|_| ()), Err(Errno::EXIST));
     // Layers above report it too.
     assert!(
-        layer.properties().merges_names && Template::over(layer).names(Stretch(2)).build().properties().merges_names
+        layer.properties().merges_names
+            && Template::over(layer).names(Stretch(2)).build().unwrap().properties().merges_names
     );
 }
 
@@ -138,7 +139,7 @@ fn several_names_may_refer_to_one_entry() {
 /// merge names.
 #[test]
 fn undeclared_merging_is_refused() {
-    let layer = Template::over(MemFs::new()).names(Small(Matching::Exact)).build();
+    let layer = Template::over(MemFs::new()).names(Small(Matching::Exact)).build().unwrap();
     let root = layer.root();
     assert!(!layer.properties().merges_names);
     assert_eq!(root.mkdir(&ROOT, name("Dir"), 0o755).map(|_| ()), Err(Errno::INVAL));
@@ -163,12 +164,12 @@ fn invalid_encoded_names_are_refused() {
     }
     for bad in [&b""[..], b".", b"..", b"a/b", b"a\0", b"panics"] {
         let below = MemFs::new();
-        let root = Template::over(below.clone()).names(Bad(bad)).build().root();
+        let root = Template::over(below.clone()).names(Bad(bad)).build().unwrap().root();
         assert_eq!(root.mkdir(&ROOT, name("d"), 0o755).map(|_| ()), Err(Errno::IO), "{}", bad.escape_ascii());
         assert_eq!(names(&below.root()), [""; 0]);
     }
     let huge = "x".repeat(255);
-    let root = Template::over(MemFs::new()).names(Stretch(300)).build().root();
+    let root = Template::over(MemFs::new()).names(Stretch(300)).build().unwrap().root();
     assert_eq!(root.mkdir(&ROOT, name(&huge), 0o755).map(|_| ()), Err(Errno::NAMETOOLONG));
 }
 
@@ -192,7 +193,7 @@ fn targets_are_encoded() {
         }
     }
     let below = MemFs::new();
-    let root = Template::over(below.clone()).names(Twice).build().root();
+    let root = Template::over(below.clone()).names(Twice).build().unwrap().root();
     let link = root.symlink(&ROOT, name("l"), b"target").unwrap();
     assert_eq!((link.attr.size, link.vnode.getattr(&ROOT).unwrap().size), (6, 6));
     assert_eq!(link.vnode.readlink(&ROOT).unwrap(), b"target");

@@ -113,7 +113,7 @@ impl Data for Using {
 fn attaching(lower: Arc<dyn Layer>) -> (Arc<dyn Layer>, Attaching) {
     let hook = Attaching::default();
     let template = Template::over(lower).objects(hook.clone()).operations(hook.clone());
-    (template.data(Using(Chain(16), hook.clone())).build(), hook)
+    (template.data(Using(Chain(16), hook.clone())).build().unwrap(), hook)
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_panic_in_freed_is_contained() {
         }
     }
     let hook = Attaching::default();
-    let layer = Template::over(MemFs::new()).objects(Panics(hook.clone())).operations(hook.clone()).build();
+    let layer = Template::over(MemFs::new()).objects(Panics(hook.clone())).operations(hook.clone()).build().unwrap();
     let dir = layer.root().mkdir(&ROOT, name("d"), 0o755).unwrap().vnode;
     dir.getattr(&ROOT).unwrap();
     drop(dir);
@@ -175,9 +175,9 @@ fn without_the_hook_no_state_is_attached() {
             Ok(Verdict::Proceed)
         }
     }
-    Template::over(MemFs::new()).operations(Tries).build().root().getattr(&ROOT).unwrap();
+    Template::over(MemFs::new()).operations(Tries).build().unwrap().root().getattr(&ROOT).unwrap();
     // A layer may request paths without state.
-    Template::over(MemFs::new()).paths().build().root().getattr(&ROOT).unwrap();
+    Template::over(MemFs::new()).paths().build().unwrap().root().getattr(&ROOT).unwrap();
 }
 
 /// Threads use and drop the same objects: each state is freed once, and never while in use.
@@ -218,7 +218,7 @@ fn state_is_freed_once_after_its_last_use() {
 
 fn tracing_paths(lower: Arc<dyn Layer>) -> Arc<dyn Layer> {
     let hook = Attaching::default();
-    Template::over(lower).names(Stretch(2)).operations(hook.clone()).objects(hook).paths().build()
+    Template::over(lower).names(Stretch(2)).operations(hook.clone()).objects(hook).paths().build().unwrap()
 }
 
 fn path(vnode: &Arc<dyn Vnode>) -> Option<String> {

@@ -14,7 +14,7 @@ use wrapfs::{Foreign, Template};
 const APPEND: OpenFlags = OpenFlags(OpenFlags::WRONLY.0 | 0o2000);
 
 fn resized(lower: Arc<dyn Layer>, foreign: Foreign) -> Arc<dyn Layer> {
-    Template::over(lower).resizing(Arc::new(Runs), foreign).build()
+    Template::over(lower).resizing(Arc::new(Runs), foreign).build().unwrap()
 }
 
 fn read_all(file: &dyn OpenFile) -> Vec<u8> {
@@ -131,7 +131,7 @@ fn a_codec_that_panics_causes_eio() {
         drop(file);
         let (_, plain) = below.root().create(&ROOT, name("plain"), 0o644, OpenFlags::RDWR).unwrap();
         plain.write(&ROOT, b"plain", 0).unwrap();
-        let root = Template::over(below).resizing(Arc::new(Panics(method)), Foreign::Plain).build().root();
+        let root = Template::over(below).resizing(Arc::new(Panics(method)), Foreign::Plain).build().unwrap().root();
         let open = |at| root.lookup(&ROOT, name(at)).unwrap().unwrap().vnode.open(&ROOT, OpenFlags::RDWR);
         assert_eq!(open("f").map(|_| ()), Err(Errno::IO), "{method}");
         assert_eq!(read_all(&*open("plain").unwrap()), b"plain");

@@ -537,7 +537,7 @@ fn a_store_without_a_name_hook() {
     }
     let below = MemFs::new();
     below.root().mkdir(&ROOT, name(".config"), 0o755).unwrap();
-    let root = Template::over(below.clone()).store(Hides).build().root();
+    let root = Template::over(below.clone()).store(Hides).build().unwrap().root();
     root.mkdir(&ROOT, name("d"), 0o755).unwrap();
     assert_eq!(names(&root), ["d"]);
     assert!(root.lookup(&ROOT, name(".config")).unwrap().is_none());
@@ -590,7 +590,7 @@ fn a_store_with_invalid_results() {
         (Wrong::Panics, Errno::IO),
     ] {
         let below = MemFs::new();
-        let root = Template::over(below.clone()).store(Bad(wrong)).build().root();
+        let root = Template::over(below.clone()).store(Bad(wrong)).build().unwrap().root();
         assert_eq!(root.mkdir(&ROOT, name("d"), 0o755).map(drop), Err(errno), "{wrong:?}");
         assert_eq!(names(&below.root()), [""; 0], "{wrong:?}");
     }

@@ -105,7 +105,7 @@ fn check_supported(hooks: &Hooks) -> Result<(), String> {
         [(hooks.commands.is_some(), "has control-channel commands"), (hooks.format.is_some(), "has a file format")];
     match missing.iter().find(|(has, _)| *has) {
         Some((_, what)) => Err(format!("it {what}, which plugins do not support; build the layer into the server")),
-        None => Ok(()),
+        None => hooks.check(),
     }
 }
 

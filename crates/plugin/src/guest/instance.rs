@@ -34,7 +34,7 @@ pub(super) fn instance(hooks: Hooks, matching: Matching) -> abi::Instance {
         size: size_of::<abi::Instance>(),
         names: at(hooks.names.is_some(), &NAMES),
         attributes: at(hooks.attributes.is_some(), &ATTRIBUTES),
-        data: at(hooks.data.is_some() && hooks.resizing.is_none(), &DATA),
+        data: at(hooks.data.is_some(), &DATA),
         operations: at(hooks.operations.is_some(), &OPERATIONS),
         ioctls: at(hooks.ioctls.is_some(), &IOCTLS),
         codec: at(hooks.resizing.is_some(), &CODEC),

@@ -38,7 +38,7 @@ pub use declared::{Declared, MakeHooks};
 ///     about: "changes nothing",
 ///     options: &[],
 ///     build: Build::Over(&|lower, settings| {
-///         Ok(Template::over(lower).hooks(hooks(settings)?).build())
+///         Template::over(lower).hooks(hooks(settings)?).build()
 ///     }),
 ///     traits: Traits::NONE,
 /// };

@@ -172,7 +172,7 @@ pub(crate) fn instantiate(
     if let Some(table) = table(made.ioctls, "ioctls")? {
         template = template.ioctls(Ioctls::new(&instance, table)?);
     }
-    Ok(template.build())
+    template.build()
 }
 
 fn open(loaded: &Loaded, settings: &Settings) -> Result<abi::Instance, String> {

@@ -69,7 +69,7 @@ fn command_permissions() {
 
 #[test]
 fn unknown_commands_and_wrong_objects_have_different_errors() {
-    let layer = wrapfs::Template::over(MemFs::new()).commands(Only).build();
+    let layer = wrapfs::Template::over(MemFs::new()).commands(Only).build().unwrap();
     let server = Server::new(layer, &Config::new("/".into(), "none", "test"));
     assert_eq!(command(&server, 0, "test.other", b""), Err(Errno::NOTTY));
     assert_eq!(command(&server, 0, "server.other", b""), Err(Errno::NOTTY));

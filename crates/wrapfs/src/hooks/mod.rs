@@ -30,4 +30,5 @@ pub use object::{Object, ObjectInfo, State};
 pub use objects::Objects;
 pub use operations::{Instead, Op, OpKind, OpSet, Operations, Outcome, Reply, Verdict};
 pub use set::Hooks;
+pub(crate) use set::only_one;
 pub use store::{LongName, NameStore, Role, StateFile};

@@ -51,6 +51,15 @@ impl Hooks {
         Self::default()
     }
 
+    /// Checks that at most one of `data`, `resizing` and `format` is set.
+    /// [`crate::Template::build`] checks this too.
+    ///
+    /// # Errors
+    /// Names two of them, and what to do.
+    pub fn check(&self) -> Result<(), String> {
+        only_one([self.data.is_some(), self.resizing.is_some(), self.format.is_some()])
+    }
+
     /// Translates names with `hook`.
     pub fn names(self, hook: impl Names + 'static) -> Self {
         Self { names: Some(Box::new(hook)), ..self }
@@ -112,5 +121,17 @@ impl Hooks {
     /// Adds the commands of `hook` to the control channel.
     pub fn commands(self, hook: impl Commands + 'static) -> Self {
         Self { commands: Some(Box::new(hook)), ..self }
+    }
+}
+
+/// Checks that at most one of `data`, `resizing` and `format` is set: the others would never be
+/// called, and a layer that encrypts would store plain data.
+pub(crate) fn only_one(set: [bool; 3]) -> Result<(), String> {
+    let mut names = ["data", "resizing", "format"].into_iter().zip(set).filter_map(|(name, set)| set.then_some(name));
+    match (names.next(), names.next()) {
+        (Some(one), Some(other)) => {
+            Err(format!("the layer has both {one} and {other}; use only one, or split it into two layers"))
+        }
+        _ => Ok(()),
     }
 }

@@ -11,7 +11,7 @@ use super::watch::Watch;
 use crate::WrapFs;
 use crate::hooks::{
     Attributes, Commands, Data, FileFormat, Hooks, Ioctls, Layout, Matching, NameStore, Names, Object, Objects, OpKind,
-    Operations, StateFile,
+    Operations, StateFile, only_one,
 };
 use container::BlockCodec;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use vnode::{Command, Cx, Layer, Name, Properties, Result, Upcalls, Vnode};
 /// struct Identity;
 /// impl Attributes for Identity {}
 ///
-/// fn layer(lower: Arc<dyn Layer>) -> Arc<dyn Layer> {
+/// fn layer(lower: Arc<dyn Layer>) -> Result<Arc<dyn Layer>, String> {
 ///     Template::over(lower).attributes(Identity).build()
 /// }
 /// ```
@@ -73,14 +73,14 @@ impl Template {
     }
 
     /// Transforms data into a different size: files below are containers of blocks encoded by
-    /// `codec`. Excludes [`Self::data`]; stack two layers to use both.
+    /// `codec`. Excludes [`Self::data`]: [`Self::build`] fails if both are set.
     pub fn resizing(mut self, codec: Arc<dyn BlockCodec>, foreign: Foreign) -> Self {
         self.core.resizing = Some(Resizing::new(codec, foreign));
         self
     }
 
     /// Stores data behind a header, in blocks of a larger, fixed size. Excludes [`Self::data`] and
-    /// [`Self::resizing`]; stack two layers to use both.
+    /// [`Self::resizing`]: [`Self::build`] fails if several are set.
     pub fn format(mut self, layout: Layout, hook: impl FileFormat + 'static) -> Self {
         self.core.format = Some(Formatted::new(layout, Box::new(hook)));
         self
@@ -140,9 +140,12 @@ impl Template {
     }
 
     /// Returns the layer, or a null layer if no hooks are set.
-    #[must_use]
-    pub fn build(self) -> Arc<dyn Layer> {
+    ///
+    /// # Errors
+    /// Several hooks that transform data are set. The error is a sentence for the mounting user.
+    pub fn build(self) -> core::result::Result<Arc<dyn Layer>, String> {
         let mut core = self.core;
+        only_one([core.data.is_some(), core.resizing.is_some(), core.format.is_some()])?;
         let lower_root = core.lower.root();
         if let Some(store) = self.store {
             core.store_names(store);
@@ -150,7 +153,7 @@ impl Template {
         let paths = self.paths.then(|| Paths::new(lower_root.id()));
         core.records = Records::new(self.objects, paths, core.state_file.is_some());
         if core.has_no_hooks() {
-            return WrapFs::new(core.lower);
+            return Ok(WrapFs::new(core.lower));
         }
         if let Some(resizing) = &mut core.resizing {
             resizing.read_only = core.read_only;
@@ -161,7 +164,7 @@ impl Template {
         }
         let core = Arc::new(core);
         let root = Arc::new(TemplateVnode::over(&core, lower_root));
-        Arc::new(TemplateFs { core, root })
+        Ok(Arc::new(TemplateFs { core, root }))
     }
 }
 

@@ -28,7 +28,7 @@ impl Store {
     }
 
     pub(crate) fn over(&self, lower: Arc<dyn Layer>) -> Arc<dyn Layer> {
-        Template::over(lower).names(self.clone()).store(self.clone()).build()
+        Template::over(lower).names(self.clone()).store(self.clone()).build().unwrap()
     }
 }
 
