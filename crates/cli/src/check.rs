@@ -15,6 +15,7 @@ use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use vnode::{Cx, Errno, Kind, Layer as _, Name, OpenFlags, Vnode};
 use wrapfs::container::{Damage, Probe, Report, check, probe};
 
@@ -53,7 +54,7 @@ pub struct CheckArgs {
 /// # Errors
 /// Writing to standard output fails.
 pub fn run(args: &CheckArgs) -> Result<Exit, Failure> {
-    let mut check = Check { args, open: open_files(), seen: HashSet::new(), found: Found::default() };
+    let mut check = Check { args, open: open_files(), wait_until: None, seen: HashSet::new(), found: Found::default() };
     for dir in &args.dir {
         if let Err(failure) = check.tree(dir) {
             check.found.fail(dir, &failure.reason);
@@ -76,6 +77,8 @@ struct Check<'a> {
     args: &'a CheckArgs,
     /// The files that other processes have open.
     open: HashSet<Id>,
+    /// The end of the wait for these files, once it has begun.
+    wait_until: Option<Instant>,
     /// The files with several hard links that were already checked.
     seen: HashSet<Id>,
     found: Found,
@@ -136,6 +139,20 @@ impl Check<'_> {
         Vec::new()
     }
 
+    /// Whether another process has the file open. umount(8) returns before the server has closed
+    /// its files and written their last records, so this waits for a while, once in all.
+    fn is_open(&mut self, id: Id) -> bool {
+        while self.open.contains(&id) {
+            let end = *self.wait_until.get_or_insert_with(|| Instant::now() + WAIT);
+            if Instant::now() >= end {
+                return true;
+            }
+            std::thread::sleep(PAUSE);
+            self.open = open_files();
+        }
+        false
+    }
+
     fn file(&mut self, vnode: &Arc<dyn Vnode>, path: &Path) -> Result<(), Errno> {
         let file = vnode.open(&own(), OpenFlags::RDONLY)?;
         // If the probe fails, the header is damaged, and the check reports it.
@@ -145,7 +162,7 @@ impl Check<'_> {
         if let Some(backing) = file.backing() {
             let stat = rustix::fs::fstat(backing.file)?;
             let id = (stat.st_dev, stat.st_ino);
-            if self.open.contains(&id) {
+            if self.is_open(id) {
                 self.found.fail(path, "not checked: open in another process; close it or unmount it first");
                 return Ok(());
             }
@@ -167,6 +184,13 @@ impl Check<'_> {
         Ok(())
     }
 }
+
+/// How long to wait for other processes to close the files: a server that was just unmounted takes
+/// this long at most, unless a disk hangs.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// Interval between two looks at the files that are open.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Maximum number of damages that are shown per file.
 const SHOWN: usize = 1000;
@@ -414,6 +438,16 @@ mod tests {
         holder.kill().unwrap();
         holder.wait().unwrap();
         assert_eq!(run_on(&dir, true), Exit::Success);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_server_that_ends_is_waited_for() {
+        let dir = sample("ends");
+        let mut holder = std::process::Command::new("sleep");
+        let mut holder = holder.arg("0.5").stdin(fs::File::open(dir.join("deep/er/f")).unwrap()).spawn().unwrap();
+        assert_eq!(run_on(&dir, false), Exit::Success);
+        holder.wait().unwrap();
         fs::remove_dir_all(&dir).unwrap();
     }
 
