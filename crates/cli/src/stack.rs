@@ -121,16 +121,24 @@ impl Stack {
 }
 
 /// Returns the stack of `mount -t LAYER`: one layer over the directory in the first argument, or
-/// over the branches in its options.
+/// over the branches in the first argument or in its options.
 fn of_one(kind: &'static LayerType, cmdline: &Cmdline, options: &Options) -> Result<StackSpec, Failure> {
     let mut given = options.own.clone();
     let Some(branches) = kind.branches() else {
         let bottom = BottomSpec::Directory { path: (&cmdline.spec).into(), read_only: false };
         return Ok(StackSpec { layers: vec![LayerSpec { kind, given, at: At::default() }], bottom });
     };
-    if branches.first_argument {
-        let list = Text::read(cmdline.spec.as_bytes())
-            .map_err(|wrong| Failure::usage(format!("{} {wrong}", cmdline.spec.to_string_lossy())))?;
+    if branches.first_argument && !is_placeholder(cmdline) {
+        let argument = cmdline.spec.to_string_lossy();
+        if let Some(list) = given.lists(branches).last() {
+            let (noun, option) = (branches.noun.1, branches.option);
+            return Err(Failure::usage(format!(
+                "the {noun} are given twice, by the first argument, {argument}, and by {option}={}; remove one of them",
+                list.show()
+            )));
+        }
+        let list =
+            Text::read(cmdline.spec.as_bytes()).map_err(|wrong| Failure::usage(format!("{argument} {wrong}")))?;
         given.add(branches.option, list);
     }
     let bottom = spec::over_branches(kind, given, &Registry).map_err(Failure::usage)?;
@@ -155,7 +163,7 @@ fn check_cached(properties: Properties) -> Result<(), Failure> {
 /// Returns the description of the stack: the first argument, or `stack=` if that is `none`.
 fn in_words_of(cmdline: &Cmdline, options: &Options) -> Result<Vec<u8>, Failure> {
     let given = options.own.iter().filter_map(|(_, value)| value).next_back();
-    let placeholder = cmdline.spec.is_empty() || cmdline.spec == "none";
+    let placeholder = is_placeholder(cmdline);
     match given {
         Some(_) if !placeholder => {
             Err(Failure::usage("the stack is given twice, by the first argument and by stack=; remove one of them"))
@@ -166,6 +174,11 @@ fn in_words_of(cmdline: &Cmdline, options: &Options) -> Result<Vec<u8>, Failure>
         )),
         None => Ok(cmdline.spec.as_bytes().to_vec()),
     }
+}
+
+/// Whether the first argument names nothing, and an option gives what to mount.
+fn is_placeholder(cmdline: &Cmdline) -> bool {
+    cmdline.spec.is_empty() || cmdline.spec == "none"
 }
 
 /// Whether operations are metered. By default only in stacks: a single layer accounts for all of

@@ -293,6 +293,43 @@ fn branches_that_are_stacks_in_fstab() {
     }
 }
 
+/// `mount -t lbfs` takes its replicas from the first argument or from `dirs=`, never from both.
+#[test]
+fn replicas_are_listed_once() {
+    let sandbox = stage();
+    install(&sandbox);
+    fs::write(sandbox.dir("other").join("Hello"), "text\n").unwrap();
+    let mount = |source: &str, options: &str| {
+        run(Command::new("/sbin/mount.lbfs").args([source, "/mnt/at", "-o", options, "-o", "logfile=/mnt/log"]))
+    };
+    let both = mount("/mnt/data", "dirs=/mnt/other,policy=hash");
+    assert_eq!(
+        (both.code, both.err.as_str()),
+        (
+            1,
+            "mount.lbfs: the replicas are given twice, by the first argument, /mnt/data, and by dirs=/mnt/other; \
+             remove one of them\n"
+        )
+    );
+    for source in ["none", ""] {
+        let neither = mount(source, "policy=hash");
+        assert!(neither.code == 1 && neither.err.contains(": no replicas given; add them"), "{}", neither.err);
+        let outcome = mount(source, "dirs=/mnt/data:[rot13/[/mnt/other]]");
+        assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
+        assert_eq!(fs::read_to_string("/mnt/at/Uryyb").unwrap(), "text\n");
+        assert_eq!(strata(&["lower", "/mnt/at"]).lines().count(), 2);
+        let source = run(Command::new("findmnt").args(["-n", "-o", "SOURCE", "/mnt/at"])).out;
+        assert_eq!(source.trim_end(), "lbfs");
+        unmount("/mnt/at");
+    }
+    // A directory of that name is reached by a path.
+    fs::rename("/mnt/data", "/mnt/none").unwrap();
+    let outcome = run(Command::new("/sbin/mount.lbfs").args(["./none:/mnt/other", "/mnt/at"]).current_dir("/mnt"));
+    assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
+    unmount("/mnt/at");
+    drop(sandbox);
+}
+
 /// Overlaps, unwritable directories and invalid options are detected in branches that are stacks,
 /// too.
 #[test]

@@ -36,7 +36,7 @@ const OPTIONS: &[OptionSpec] = &[
         value: Some("PATH:PATH..."),
         help: "The replicas: directories with the same tree. In a path, escape : = , \" and \\ with a backslash. A replica can be \
                a stack of layers in brackets: [zstd/[/net/b]] (see mount.strata(8)). With mount -t lbfs, the first argument \
-               lists the replicas.",
+               lists the replicas, unless it is none.",
     },
     OptionSpec {
         name: "policy",
@@ -85,7 +85,7 @@ const MANUAL: Manual = Manual {
     title: "mount one read-only tree from several replicas of it",
     argument: Some((
         "REPLICA:REPLICA...",
-        "the directories with the same tree; escape a colon or backslash in a path with a backslash",
+        "the directories with the same tree; escape a colon or backslash in a path with a backslash; none if dirs= lists them",
     )),
     description: &[
         "Each file is read from one of several directories with the same tree, usually mounts of different servers. If a read \

@@ -115,8 +115,8 @@ pub struct Manual {
 pub struct Branches {
     /// The option that lists them, one of [`LayerType::options`]: `PATH[=MODE]:PATH[=MODE]:...`.
     pub option: &'static str,
-    /// Whether the first argument of `mount -t NAME` is such a list. Otherwise it is only a name to
-    /// show.
+    /// Whether the first argument of `mount -t NAME` is such a list, unless it is `none`. Otherwise
+    /// it is only a name to show.
     pub first_argument: bool,
     /// Whether the list may continue after a comma and be repeated; repeated lists are then joined.
     /// Otherwise the last list applies.
