@@ -143,6 +143,12 @@ impl Plan {
         }
         mounted.wait();
         stop.disarm();
+        if let Some(errno) = mounted.session().failure() {
+            return Err(Failure::system(format!(
+                "{0}: can't read requests from /dev/fuse: {errno}; run `umount {0}` and mount it again",
+                point.display()
+            )));
+        }
         tracing::info!("{} unmounted", point.display());
         Ok(())
     }

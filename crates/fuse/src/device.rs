@@ -30,6 +30,35 @@ const MAX_IDLE: usize = 4;
 /// one wake-up per batch and not per file.
 const FORGET_BATCH_TIME: Duration = Duration::from_millis(2);
 
+/// Unexpected errors of a thread's reads, in a row. The kernel completes the request that it could
+/// not copy, for lack of memory for example, so another read may succeed. A permanent error would
+/// otherwise keep a CPU busy and fill the log.
+#[derive(Default)]
+struct Failures(u32);
+
+impl Failures {
+    /// Number of failures in a row after which a thread gives up: about 4 seconds.
+    const MAX: u32 = 16;
+    /// The first pause, which doubles each time.
+    const FIRST_PAUSE: Duration = Duration::from_millis(1);
+    const LONGEST_PAUSE: Duration = Duration::from_millis(512);
+
+    /// Counts a failure and returns how long to wait before the next read, or the error if it is
+    /// time to give up. Logs the first failure and the last.
+    fn pause_after(&mut self, error: Errno) -> Result<Duration, Errno> {
+        self.0 += 1;
+        match self.0 {
+            Self::MAX.. => {
+                tracing::error!(%error, "reading /dev/fuse failed {} times: giving up", self.0);
+                return Err(error);
+            }
+            1 => tracing::error!(%error, "reading /dev/fuse failed: trying again"),
+            _ => {}
+        }
+        Ok((Self::FIRST_PAUSE * (1 << (self.0 - 1))).min(Self::LONGEST_PAUSE))
+    }
+}
+
 /// Opens the device without a connection.
 pub(crate) fn open() -> Result<OwnedFd, Errno> {
     rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
@@ -75,10 +104,12 @@ impl Readers {
     /// Reads and serves on the calling thread until the connection is closed, then waits for the
     /// other threads. Returns false if some still run handlers after `timeout`.
     pub(crate) fn run(self: &Arc<Self>, timeout: Duration) -> bool {
-        Reader::new(self.clone(), self.core.session.device.clone()).map_or_else(
-            |error| tracing::error!(%error, "cannot read /dev/fuse: no memory for a buffer"),
-            |mut reader| reader.run(false),
-        );
+        let session = &self.core.session;
+        let reader = Reader::new(self.clone(), session.device.clone())
+            .inspect_err(|error| tracing::error!(%error, "cannot read /dev/fuse: no memory for a buffer"));
+        if let Err(error) = reader.and_then(|mut reader| reader.run(false)) {
+            session.fail(error);
+        }
         let deadline = std::time::Instant::now() + timeout;
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         while threads.alive > 0 {
@@ -106,10 +137,8 @@ impl Readers {
         let run = move || {
             sys::block_signals();
             let device = clone_device_fd(&readers.core.session);
-            // Without memory the pool has one thread less.
-            if let Ok(mut reader) = Reader::new(readers.clone(), device) {
-                reader.run(true);
-            }
+            // Without memory, or after repeated errors, the pool has one thread less.
+            let _logged = Reader::new(readers.clone(), device).and_then(|mut reader| reader.run(true));
             readers.thread_ended();
         };
         if let Err(error) = std::thread::Builder::new().name(name).spawn(run) {
@@ -163,8 +192,10 @@ impl Reader {
         Ok(Self { readers, device, buffer, slot, pipe: Pipe::new(), high_water: 0 })
     }
 
-    /// Serves until the connection is closed or, if `may_end`, enough other threads are idle.
-    fn run(&mut self, may_end: bool) {
+    /// Serves until the connection is closed or, if `may_end`, enough other threads are idle. Fails
+    /// if reading fails again and again.
+    fn run(&mut self, may_end: bool) -> Result<(), Errno> {
+        let mut failures = Failures::default();
         loop {
             let idle = self.readers.idle.fetch_add(1, Ordering::SeqCst);
             // A thread that finds another one reading may serve the backlog. Of two threads that
@@ -178,19 +209,20 @@ impl Reader {
             }
             if may_end && idle >= MAX_IDLE {
                 self.readers.idle.fetch_sub(1, Ordering::SeqCst);
-                return;
+                return Ok(());
             }
             let read = self.read();
             let last = self.readers.idle.fetch_sub(1, Ordering::SeqCst) == 1;
             match read {
-                Ok(len) => self.handle(len, last),
+                Ok(len) => {
+                    failures = Failures::default();
+                    self.handle(len, last);
+                }
                 // The request was cancelled during the read, a signal arrived, or no request was
                 // there.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
-                Err(Errno::NODEV | Errno::CONNABORTED) => return,
-                Err(error) => {
-                    tracing::error!(%error, "reading /dev/fuse failed");
-                }
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(()),
+                Err(error) => std::thread::sleep(failures.pause_after(error)?),
             }
         }
     }
@@ -334,4 +366,36 @@ pub(crate) fn reply(device: BorrowedFd<'_>, unique: u64, result: Result<&[u8], E
     let len = u32::try_from(size_of::<OutHeader>() + body.len()).unwrap_or(u32::MAX);
     let header = OutHeader { len, error, unique };
     check_sent(rustix::io::writev(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body)]).map(drop));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatch::Dispatcher;
+    use crate::dummy::Dummy;
+    use crate::{Filesystem, MountOptions};
+    use std::time::Instant;
+
+    #[test]
+    fn a_device_that_cannot_be_read_ends_the_session() {
+        // Reading a directory fails with EISDIR.
+        let device = rustix::fs::open("/", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let session = Session::of_device(&MountOptions::new("/"), device);
+        let fs: Arc<dyn Filesystem> = Arc::new(Dummy::default());
+        let core = Arc::new(Core { session: session.clone(), dispatcher: Dispatcher::new(fs, 0, Duration::ZERO) });
+        let start = Instant::now();
+        assert!(Readers::new(core).run(Duration::ZERO));
+        assert_eq!(session.failure(), Some(Errno::ISDIR));
+        assert!(start.elapsed() > Duration::from_secs(2));
+    }
+
+    #[test]
+    fn pauses_grow_up_to_a_limit() {
+        let mut failures = Failures::default();
+        let pauses: Vec<_> = std::iter::from_fn(|| failures.pause_after(Errno::FAULT).ok()).collect();
+        let ms = |ms| Duration::from_millis(ms);
+        assert_eq!(pauses[..3], [ms(1), ms(2), ms(4)]);
+        assert_eq!((pauses.len(), pauses[14]), (15, ms(512)));
+        assert_eq!(failures.pause_after(Errno::FAULT), Err(Errno::FAULT));
+    }
 }

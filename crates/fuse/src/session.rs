@@ -40,6 +40,8 @@ pub struct Session {
     ring: AtomicBool,
     /// Registered backing files, for cleanup: see [`Session::close_backings`].
     pub(crate) backings: Mutex<HashSet<i32>>,
+    /// Why the session ended while the file system was still mounted.
+    failure: OnceLock<Errno>,
     ended: Mutex<bool>,
     end: Condvar,
 }
@@ -116,6 +118,12 @@ impl Session {
         })
     }
 
+    /// Returns a session that is not mounted and reads `device`.
+    #[cfg(test)]
+    pub(crate) fn of_device(options: &MountOptions, device: OwnedFd) -> Arc<Self> {
+        Self::new(options, device, PathBuf::from("/"), Attached::Direct)
+    }
+
     fn new(options: &MountOptions, device: OwnedFd, mountpoint: PathBuf, attached: Attached) -> Arc<Self> {
         Arc::new(Self {
             device: Arc::new(device),
@@ -128,6 +136,7 @@ impl Session {
             hint: OnceLock::new(),
             ring: AtomicBool::new(false),
             backings: Mutex::default(),
+            failure: OnceLock::new(),
             ended: Mutex::new(false),
             end: Condvar::new(),
         })
@@ -308,6 +317,18 @@ impl Session {
         while !*ended {
             ended = self.end.wait(ended).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Records why the session ends although the file system is mounted.
+    pub(crate) fn fail(&self, error: Errno) {
+        let _once = self.failure.set(error);
+    }
+
+    /// Returns the error if the session ended because /dev/fuse could not be read. The file system
+    /// is then still mounted, and every operation on it fails once the process has exited.
+    #[must_use]
+    pub fn failure(&self) -> Option<Errno> {
+        self.failure.get().copied()
     }
 
     /// Unmounts, lazily if the file system is in use; [`Session::wait`] waits until it no longer
