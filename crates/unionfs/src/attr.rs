@@ -1,15 +1,15 @@
 //! Attributes: getattr, setattr, statfs.
 
 use crate::branch::{BranchId, Lower};
-use crate::copymeta::{Changeable, Grants};
+use crate::copymeta::Grants;
 use crate::copyup::Change;
 use crate::file::UnionFile;
-use crate::metacopy::as_metacopy;
 use crate::node::{UNCOUNTED, UnionVnode};
 use crate::op::Op;
 use crate::retry::Retries;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vnode::{Attr, Cx, Errno, OpenFile, Result, SetAttr, SetTime, StatFs};
+use vnode::{Attr, Cx, Errno, OpenFile, Result, SetAttr, SetTime, StatFs, Vnode};
 
 impl UnionVnode {
     /// Runs `call` on the leftmost lower object. If that was removed out of band (`ESTALE`), runs
@@ -76,21 +76,20 @@ impl UnionVnode {
         let mut change = set.size.map(|_| Change::truncate(set));
         let mut retries = Retries::new();
         loop {
-            let Changeable { lower, branch, job: _job } = match &mut change {
-                Some(change) => self.for_change(op, Some(change))?.into(),
+            let target = match &mut change {
+                Some(change) => self.for_change(op, Some(change))?,
                 None => self.for_attributes(op, Grants::of_setattr(set))?,
             };
             if let Some(changed) = change.as_mut().and_then(|change| change.done.take()) {
-                return Ok(self.changed_attr(op, &lower, changed.attr));
+                return Ok(self.changed_attr(op, target.vnode(), changed.attr));
             }
-            let _writing = self.guard_write(op, &lower)?;
             let open = match file {
                 Some(file) => Some(file.lower(op)?),
                 None => None,
             };
             // All that can fail comes before the change: once that is made, the operation succeeds.
             let links = if self.dir.is_some() { Some(self.dir_links(op)?) } else { None };
-            match lower.vnode.setattr(op, set, open.as_deref()) {
+            match target.vnode().setattr(op, set, open.as_deref()) {
                 Ok(attr) => {
                     return Ok(match links {
                         Some(links) => {
@@ -99,7 +98,7 @@ impl UnionVnode {
                         None => self.leaf_attr(attr),
                     });
                 }
-                Err(e) if op.set.retry_left(branch, e) => retries.count()?,
+                Err(e) if op.set.retry_left(target.branch, e) => retries.count()?,
                 Err(Errno::STALE) if self.refresh(op)? => retries.count()?,
                 Err(e) => return Err(e),
             }
@@ -108,34 +107,9 @@ impl UnionVnode {
 
     /// Returns the attributes after a change that a copy-up applied to the copy. `changed` was read
     /// before the copy got its name, so its link count is out of date.
-    fn changed_attr(&self, op: &Op<'_>, lower: &Lower, changed: Attr) -> Attr {
-        let attr = lower.vnode.getattr(op).unwrap_or(Attr { nlink: 1, ..changed });
+    fn changed_attr(&self, op: &Op<'_>, lower: &Arc<dyn Vnode>, changed: Attr) -> Attr {
+        let attr = lower.getattr(op).unwrap_or(Attr { nlink: 1, ..changed });
         self.leaf_attr(attr)
-    }
-
-    /// Returns the lower object to change, which is copied up if necessary.
-    pub(crate) fn for_change(&self, op: &Op<'_>, mut change: Option<&mut Change>) -> Result<Lower> {
-        op.set.require_writable()?;
-        let mut retries = Retries::new();
-        loop {
-            let lower = self.leaf();
-            let home = as_metacopy(&lower.vnode).map(|meta| meta.home);
-            if op.set.writable(lower.branch) && home.is_none() {
-                return Ok(lower);
-            }
-            // A file of a removed branch is not copied.
-            op.set.branch(lower.branch)?;
-            let this = self.arc()?;
-            if self.dir.is_some() {
-                // If no part can be created there after all, the next iteration chooses again.
-                let _ = self.core.ensure_part(op, &this, self.target(op)?)?;
-            } else {
-                // A metacopied file is copied up to its metacopy's branch, or further left.
-                let to = home.filter(|_| op.set.writable(lower.branch)).map(|home| op.set.writable_from(home));
-                self.core.copy_up(op, &this, to.transpose()?, change.as_deref_mut())?;
-            }
-            retries.count()?;
-        }
     }
 
     /// Updates the directory's times after its entries changed on `branch`, if its attributes come
@@ -146,7 +120,7 @@ impl UnionVnode {
         }
         let set = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
         let server = self.core.server(op);
-        let touched = self.for_change(op, None).and_then(|lower| lower.vnode.setattr(&server, &set, None));
+        let touched = self.for_change(op, None).and_then(|part| part.vnode().setattr(&server, &set, None));
         if let Err(errno) = touched {
             tracing::warn!(%errno, dir = ?self, "could not set the times of a changed directory");
         }

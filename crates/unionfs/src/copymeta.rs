@@ -1,9 +1,9 @@
 //! Creation of metacopies: docs/design/unionfs.md, "Copy-up of attributes".
 
 use crate::branch::{BranchId, Lower};
+use crate::changeable::Changeable;
 use crate::copydata::copy_owner;
 use crate::copyup::Built;
-use crate::jobs::Job;
 use crate::listing::EntryChange;
 use crate::metacopy::{METACOPIES, MetaCopy, ORIGIN, Origin, as_metacopy, metacopy_name};
 use crate::node::{Core, Place, UnionVnode};
@@ -15,24 +15,6 @@ use crate::trust::is_servers;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Errno, Kind, Name, OpenFlags, RenameFlags, Result, SetAttr, Vnode, XattrFlags};
-
-/// A lower object whose attributes can be changed now, after a copy-up if it needed one.
-pub(crate) struct Changeable<'a> {
-    /// The object to be changed.
-    pub(crate) lower: Lower,
-    /// The branch that the change is written to. For a metacopied file, the metacopy's branch.
-    pub(crate) branch: BranchId,
-    /// Prevents a concurrent copy-up of the file, which would copy the attributes as they were
-    /// before the change.
-    pub(crate) job: Option<Job<'a>>,
-}
-
-impl From<Lower> for Changeable<'_> {
-    /// Returns an object that is changed in place.
-    fn from(lower: Lower) -> Self {
-        Self { branch: lower.branch, lower, job: None }
-    }
-}
 
 /// The privileges that a change of attributes grants to a file or its new owner. With a metacopy,
 /// the data remains in the lower file. A user who can write the lower file could then
@@ -100,7 +82,7 @@ impl UnionVnode {
         {
             return Ok(changeable);
         }
-        Ok(self.for_change(op, None)?.into())
+        self.for_change(op, None)
     }
 }
 
@@ -120,7 +102,7 @@ impl Core {
                 if grants.needs_copy(&meta.data().getattr(op)?, self.server_cx().uid) {
                     return Ok(None);
                 }
-                return Ok(Some(Changeable { branch: meta.home, lower: leaf, job: Some(job) }));
+                return Ok(Some(Changeable::metacopied(leaf.clone(), meta.home, job)));
             }
             // Another caller has copied up the whole file.
             None if op.set.writable(leaf.branch) => return Ok(None),
@@ -137,7 +119,7 @@ impl Core {
             match made {
                 Err(Errno::AGAIN) => op.check_restart()?,
                 Err(errno) if op.set.retry_left(branch, errno) => {}
-                made => return Ok(made?.map(|lower| Changeable { lower, branch, job: Some(job) })),
+                made => return Ok(made?.map(|lower| Changeable::metacopied(lower, branch, job))),
             }
             retries.count()?;
         }

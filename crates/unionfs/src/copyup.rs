@@ -22,6 +22,8 @@ pub(crate) struct Change {
 
 /// The copy after the change.
 pub(crate) struct Changed {
+    /// The copy's lower vnode. By the time its maker sees this, the file may have moved on.
+    pub(crate) copy: Arc<dyn Vnode>,
     pub(crate) attr: Attr,
     pub(crate) file: Option<Arc<dyn OpenFile>>,
 }
@@ -48,7 +50,7 @@ impl Change {
     fn apply(&mut self, cx: &Cx<'_>, built: &Built) -> Result<()> {
         let attr = built.entry.vnode.setattr(cx, &self.set, built.open.as_deref())?;
         let file = self.open.map(|flags| built.entry.vnode.open(cx, flags)).transpose()?;
-        self.done = Some(Changed { attr, file });
+        self.done = Some(Changed { copy: built.entry.vnode.clone(), attr, file });
         Ok(())
     }
 }

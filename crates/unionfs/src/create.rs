@@ -220,6 +220,8 @@ impl UnionVnode {
         self.core.copy_up_metacopied(op, &target)?;
         let mut retries = Retries::new();
         loop {
+            // A copy that was made without the new name would leave it to the original.
+            let from = target.hold(op)?;
             let locked = self.dir()?.entry_lock.write();
             self.check_alive()?;
             // A file whose last name was removed can't be linked, even if a copy of it could.
@@ -229,23 +231,22 @@ impl UnionVnode {
             if !matches!(probe.hit, Hit::None) {
                 return Err(Errno::EXIST);
             }
-            let from = target.leaf();
             let branch = self.link_branch(op, &stack, &probe, &target, from.branch)?;
             let part = stack.iter().find(|part| part.branch == branch);
             let (Some(part), true) = (part, branch == from.branch) else {
-                drop(locked);
+                drop((locked, from));
                 if self.core.ensure_part(op, &this, branch)? {
                     self.core.copy_up(op, &target, Some(branch), None)?;
                 }
                 retries.count()?;
                 continue;
             };
-            let made = part.vnode.link(op, name, &from.vnode);
+            let made = part.vnode.link(op, name, from.vnode());
             match made {
                 Ok(entry) => {
                     let slot = Slot { branch, whiteout: probe.whiteout == Some(branch) };
                     self.finish_create(op, part, &slot, name, &entry);
-                    drop(locked);
+                    drop((locked, from));
                     self.touch(op, branch);
                     return self.linked(name, target, entry.attr);
                 }

@@ -1,6 +1,6 @@
 //! Open files. They follow their vnode to another branch, but remain on a branch that is removed.
 
-use crate::branch::{BranchId, BranchState, Lower};
+use crate::branch::{BranchId, BranchState};
 use crate::metacopy::as_metacopy;
 use crate::node::UnionVnode;
 use crate::op::Op;
@@ -164,15 +164,10 @@ impl Drop for UnionFile {
 }
 
 impl UnionVnode {
-    /// Begins a write to the file on `branch`. Excludes a move of the file; returns `None` if it
-    /// can't move.
+    /// Begins a change of the lower object on `branch`. Excludes a move of the object; returns
+    /// `None` if it can't move.
     pub(crate) fn guard_branch(&self, op: &Op<'_>, branch: BranchId) -> Result<Option<Writing<'_>>> {
         if op.set.files_stay(branch) { Ok(None) } else { self.core.write_gate.write(op, self.id).map(Some) }
-    }
-
-    /// As [`Self::guard_branch`], for a change of attributes of `lower`.
-    pub(crate) fn guard_write(&self, op: &Op<'_>, lower: &Lower) -> Result<Option<Writing<'_>>> {
-        if self.dir.is_some() { Ok(None) } else { self.guard_branch(op, lower.branch) }
     }
 }
 

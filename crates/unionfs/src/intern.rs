@@ -3,11 +3,12 @@
 use crate::branch::{Lower, Stack, same_stack};
 use crate::log::Alias;
 use crate::metacopy::same_metacopy;
-use crate::node::{Core, Place, UnionVnode};
+use crate::node::{Core, Place, UNCOUNTED, UnionVnode};
 use crate::op::Op;
 use crate::set::BranchSet;
 use crate::table::Interned;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use vnode::{Errno, Result, Vnode};
 
 impl Core {
@@ -164,14 +165,50 @@ impl UnionVnode {
         redirect: Option<Box<[u8]>>,
         place: Option<Place>,
     ) -> Result<()> {
-        let last = stack.last().cloned().ok_or(Errno::IO)?;
-        if self.core.directory_number(op, &stack)? != self.id && crate::identity::tag_of(self.id).is_some() {
+        self.keep_number_of(op, &stack)?;
+        self.set_found_dir(op, stack, place)?;
+        *self.dir()?.redirect.lock() = redirect;
+        Ok(())
+    }
+
+    /// As [`Self::adopt_stack`], for a directory that is valid in the current set already.
+    pub(crate) fn replace_stack(&self, op: &Op<'_>, stack: Stack, redirect: Option<Box<[u8]>>) -> Result<()> {
+        self.keep_number_of(op, &stack)?;
+        self.set_stack(stack)?;
+        let dir = self.dir()?;
+        *dir.redirect.lock() = redirect;
+        dir.subdirs.store(UNCOUNTED, Ordering::Release);
+        Ok(())
+    }
+
+    /// Logs the directory's number as the alias of this stack, which the directory gets, unless the
+    /// stack has that number already or another vnode has the stack's.
+    fn keep_number_of(&self, op: &Op<'_>, stack: &[Lower]) -> Result<()> {
+        let last = stack.last().ok_or(Errno::IO)?;
+        let number = self.core.directory_number(op, stack)?;
+        if number != self.id && crate::identity::tag_of(self.id).is_some() && self.core.table.get(number).is_none() {
             let born = last.vnode.getattr(op)?.btime.unwrap_or_default();
             let alias = Alias { born, number: self.id, generation: self.generation() };
             self.core.identity.alias_deferred(op.set.branch(last.branch)?.tag, last.vnode.id(), alias);
         }
-        self.set_found_dir(op, stack, place)?;
-        *self.dir()?.redirect.lock() = redirect;
         Ok(())
+    }
+
+    /// Whether the directory with this stack, which was found at this one's place, is this one. The
+    /// number of a directory can change with its parts. It is then the same directory if it shares
+    /// a part with this vnode, unless another vnode has that number.
+    pub(crate) fn is_still(&self, op: &Op<'_>, stack: &[Lower]) -> Result<bool> {
+        let number = self.core.directory_number(op, stack)?;
+        Ok(match self.core.table.get(number) {
+            Some(live) => std::ptr::eq(&raw const *live, self),
+            // A vnode that has lost its own number to another one is outdated.
+            None => number != self.id && self.shares_part(stack)?,
+        })
+    }
+
+    /// Whether one of these lower directories is a part of this directory.
+    pub(crate) fn shares_part(&self, stack: &[Lower]) -> Result<bool> {
+        let own = self.stack()?;
+        Ok(stack.iter().any(|part| own.iter().any(|own| own.is(part))))
     }
 }

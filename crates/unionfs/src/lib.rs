@@ -24,7 +24,8 @@
 //! | attributes, extended attributes, open files | `attr`, `xattr`, `file` |
 //! | copy-up of files: protocol, data and attributes | `copyup`, `copydata` |
 //! | creating a directory's part on a branch; which branches allow that | `parents` |
-//! | one copy-up of an object at a time; no writes while a file moves | `jobs`, `write_gate` |
+//! | the lower object to change, which does not move meanwhile | `changeable` |
+//! | one copy-up of an object at a time; no changes while an object moves | `jobs`, `write_gate` |
 //! | copy-up of attributes without data: creating metacopies; using them | `copymeta`, `metacopy` |
 //! | create, remove, rename | `create`, `remove`, `rmdir`, `rename`, `rename_dir`, `exchange` |
 //! | retries after a race | `retry` |
@@ -51,6 +52,7 @@ mod branch;
 mod build;
 mod by_number;
 mod change;
+mod changeable;
 mod control;
 mod copydata;
 mod copymeta;

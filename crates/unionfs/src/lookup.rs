@@ -424,8 +424,8 @@ impl UnionVnode {
     }
 
     /// Looks the object up again by its name, after an out-of-band change removed its lower object.
-    /// Returns false if it has no known name, or if the name leads to no object that can take its
-    /// place: for a file, one with the same number; for a directory, any directory.
+    /// Returns false if it has no known name, or if the name leads to another object: for a file,
+    /// one with another number; for a directory, see [`Self::is_still`].
     pub(crate) fn refresh(&self, op: &Op<'_>) -> Result<bool> {
         let Some(place) = self.place() else { return Ok(false) };
         let stack = place.parent.stack()?;
@@ -438,9 +438,8 @@ impl UnionVnode {
                 self.set_leaf(lower);
                 Ok(true)
             }
-            Hit::Dir { stack, redirect, .. } if self.dir.is_some() => {
-                self.set_stack(stack.into())?;
-                *self.dir()?.redirect.lock() = redirect;
+            Hit::Dir { stack, redirect, .. } if self.dir.is_some() && self.is_still(op, &stack)? => {
+                self.replace_stack(op, stack.into(), redirect)?;
                 Ok(true)
             }
             _ => Ok(false),

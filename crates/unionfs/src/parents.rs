@@ -97,6 +97,9 @@ impl Core {
     /// Creates a part of a directory whose parent has one on that branch. Returns false if this is
     /// no longer possible.
     fn copy_directory(&self, op: &Op<'_>, dir: &Arc<UnionVnode>, branch: BranchId) -> Result<bool> {
+        let _job = self.jobs.start(op, dir.id)?;
+        // The attributes must not change after they were copied.
+        let _moving = self.write_gate.start_move(op, dir.id)?;
         loop {
             let place = dir.place().ok_or(Errno::NOENT)?;
             let _locked = place.parent.dir()?.entry_lock.write();

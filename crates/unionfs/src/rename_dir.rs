@@ -160,10 +160,10 @@ impl Rename<'_> {
                 self.directory_moved(op, &to_stack, &new, &there, covered)?;
                 Ok(true)
             }
-            Ok((false, _)) => Ok(false),
-            Err(e) => {
+            // Also before a retry, which may choose another branch.
+            failed => {
                 self.core.unmark(op, self.source, &part, marked);
-                Err(e)
+                failed.map(|_| false)
             }
         }
     }

@@ -90,16 +90,8 @@ impl UnionVnode {
                     return self.set_found(op, lower, None);
                 }
             }
-            Hit::Dir { stack, redirect, .. } if self.dir.is_some() => {
-                let before = self.stack()?;
-                let shares = stack.iter().any(|part| before.iter().any(|own| own.is(part)));
-                let number = self.core.directory_number(op, &stack)?;
-                // The number of a directory can change with its parts. It is then the same
-                // directory if it shares a part with this vnode, unless another vnode has that
-                // number.
-                if number == self.id || (shares && self.core.table.get(number).is_none()) {
-                    return self.adopt_stack(op, stack.into(), redirect, None);
-                }
+            Hit::Dir { stack, redirect, .. } if self.dir.is_some() && self.is_still(op, &stack)? => {
+                return self.adopt_stack(op, stack.into(), redirect, None);
             }
             Hit::None | Hit::Leaf { .. } | Hit::Dir { .. } => {}
         }

@@ -283,14 +283,21 @@ impl UnionVnode {
         drop(locked);
         match mark {
             UserMark::Whiteout(hidden) => self.count_uncovered(op, hidden)?,
-            UserMark::Opaque => {
-                if self.place().is_some() {
-                    self.refresh(op)?;
-                    self.dir()?.subdirs.store(UNCOUNTED, Ordering::Release);
-                }
-            }
+            UserMark::Opaque => self.extend_stack(op)?,
         }
         Ok(())
+    }
+
+    /// Adds the parts that an opaque mark has hidden to the directory. It keeps its number.
+    fn extend_stack(&self, op: &Op<'_>) -> Result<()> {
+        let Some(place) = self.place() else { return Ok(()) };
+        match self.core.probe(op, &place.parent.stack()?, place.name()?)?.hit {
+            Hit::Dir { stack, redirect, .. } if self.shares_part(&stack)? => {
+                self.replace_stack(op, stack.into(), redirect)
+            }
+            // It was removed or renamed meanwhile.
+            Hit::Dir { .. } | Hit::Leaf { .. } | Hit::None => Ok(()),
+        }
     }
 
     /// Updates counts for a name that a whiteout no longer hides.

@@ -1,6 +1,6 @@
 //! The union's vnode operations, each dispatched to the file of its concept.
 
-use crate::copyup::Change;
+use crate::copyup::{Change, Changed};
 use crate::file::UnionFile;
 use crate::node::UnionVnode;
 use crate::op::Op;
@@ -168,7 +168,7 @@ impl Vnode for UnionVnode {
         if input.is_empty() {
             return self.leaf().vnode.ioctl(cx, cmd, input, out);
         }
-        self.run_change(cx, |op| self.for_change(op, None)?.vnode.ioctl(op, cmd, input, out))
+        self.run_change(cx, |op| self.for_change(op, None)?.vnode().ioctl(op, cmd, input, out))
     }
 
     fn control(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
@@ -196,16 +196,20 @@ impl UnionVnode {
             Ok(UnionFile::new(op, &self.arc()?, flags, (branch, moves), file)?)
         };
         let mut change = flags.truncates().then(|| Change::open(flags));
+        let mut flags = flags;
         let mut retries = Retries::new();
         loop {
-            if changes {
-                self.for_change(op, change.as_mut())?;
-            }
+            // Held until the lower file is open, so that it is the one that is truncated.
+            let _held = if changes { Some(self.for_change(op, change.as_mut())?) } else { None };
             let (lower, moves) = self.leaf_and_moves();
-            if let Some(file) = change.as_mut().and_then(|change| change.done.take()).and_then(|done| done.file) {
-                return open(lower.branch, moves, file);
+            if let Some(Changed { copy, file: Some(file), .. }) = change.as_mut().and_then(|change| change.done.take())
+            {
+                if Arc::ptr_eq(&copy, &lower.vnode) {
+                    return open(lower.branch, moves, file);
+                }
+                // The truncated copy has moved on since.
+                (change, flags) = (None, flags.without_trunc());
             }
-            let _writing = if changes { self.guard_branch(op, lower.branch)? } else { None };
             match lower.vnode.open(op, flags) {
                 Ok(file) => return open(lower.branch, moves, file),
                 Err(e) if changes && op.set.retry_left(lower.branch, e) => retries.count()?,

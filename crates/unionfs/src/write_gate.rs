@@ -1,6 +1,7 @@
-//! Mutual exclusion of writes to a file and moves of the file to another branch. A rename can move
-//! a file on a read-write branch other than the leftmost while it is open for writing. Files of the
-//! leftmost branch never move and don't use this module.
+//! Mutual exclusion of changes of an object and moves of the object to another branch. A rename can
+//! move a file on a read-write branch other than the leftmost while it is open for writing. A
+//! directory moves when it gets a part further left. Objects of the leftmost branch never move and
+//! don't use this module.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ impl Traffic {
     }
 }
 
-/// Writes and moves under way, by the number of the file.
+/// Changes and moves under way, by the number of the object.
 #[derive(Debug, Default)]
 pub(crate) struct WriteGate {
     traffic: Mutex<HashMap<u64, Traffic>>,
@@ -32,14 +33,14 @@ pub(crate) struct WriteGate {
     held_host_files: Mutex<NumberMap<u32>>,
 }
 
-/// A write under way.
+/// A change under way: a write to a file, or one of attributes.
 pub(crate) struct Writing<'a>(&'a WriteGate, u64);
 
-/// A move under way, during which nothing is written.
+/// A move under way, during which nothing is changed.
 pub(crate) struct Moving<'a>(&'a WriteGate, u64);
 
 impl WriteGate {
-    /// Begins a write, after waiting for the end of a move.
+    /// Begins a change, after waiting for the end of a move.
     pub(crate) fn write(&self, cx: &Cx<'_>, id: u64) -> Result<Writing<'_>> {
         let mut traffic = self.traffic.lock();
         while traffic.get(&id).is_some_and(|t| t.moving) {
@@ -51,7 +52,7 @@ impl WriteGate {
         Ok(Writing(self, id))
     }
 
-    /// Begins a move: new writes wait, and this waits for those under way.
+    /// Begins a move: new changes wait, and this waits for those under way.
     pub(crate) fn start_move(&self, cx: &Cx<'_>, id: u64) -> Result<Moving<'_>> {
         let mut traffic = self.traffic.lock();
         let state = traffic.entry(id).or_default();

@@ -1,6 +1,6 @@
 //! Extended attributes: those of the leftmost lower object.
 
-use crate::copymeta::{Changeable, Grants};
+use crate::copymeta::Grants;
 use crate::node::UnionVnode;
 use crate::op::Op;
 use crate::retry::Retries;
@@ -24,9 +24,9 @@ impl UnionVnode {
     pub(crate) fn set_xattr(&self, op: &Op<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         let mut retries = Retries::new();
         loop {
-            let Changeable { lower, branch, job: _job } = self.for_attributes(op, Grants::of_xattr(name))?;
-            match lower.vnode.setxattr(op, name, value, flags) {
-                Err(e) if op.set.retry_left(branch, e) => retries.count()?,
+            let target = self.for_attributes(op, Grants::of_xattr(name))?;
+            match target.vnode().setxattr(op, name, value, flags) {
+                Err(e) if op.set.retry_left(target.branch, e) => retries.count()?,
                 Err(Errno::STALE) if self.refresh(op)? => retries.count()?,
                 other => return other,
             }
@@ -47,9 +47,9 @@ impl UnionVnode {
         }
         let mut retries = Retries::new();
         loop {
-            let Changeable { lower, branch, job: _job } = self.for_attributes(op, Grants::default())?;
-            match lower.vnode.removexattr(op, name) {
-                Err(e) if op.set.retry_left(branch, e) => retries.count()?,
+            let target = self.for_attributes(op, Grants::default())?;
+            match target.vnode().removexattr(op, name) {
+                Err(e) if op.set.retry_left(target.branch, e) => retries.count()?,
                 other => return other,
             }
         }

@@ -749,3 +749,23 @@ fn narrow_inode_numbers_fit_32_bits_and_survive_a_change_of_the_option() {
         assert_eq!(other.getattr(&CX).unwrap().mode & 0o777, 0o600);
     }
 }
+
+/// The branch of a renamed directory turns out to be read-only: the directory is renamed on the
+/// leftmost branch.
+#[test]
+fn a_rename_that_is_retried_on_another_branch_leaves_no_mark() {
+    let test = TestUnion::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly]);
+    mkdir(test.branch(1), "d");
+    write(test.branch(1), "d/f", b"f");
+    write(test.branch(1), ".wh.e", b"");
+    mkdir(test.branch(2), "e");
+    write(test.branch(2), "e/hidden", b"h");
+    let union = test.union(Options::default());
+    test.faults.arm(Plan { count: Count::Only(Op::Rename), at: 1, fault: Fault::Error(Errno::ROFS) });
+    union.root().rename(&CX, name("d"), &union.root(), name("e"), RenameFlags::default()).unwrap();
+    assert!(test.faults.fired());
+    assert_eq!(list(&*union, "e"), ["f"]);
+    assert!(find(&*union, "d").is_none());
+    assert!(find(test.branch(1), "d/.wh..wh..opq").is_none());
+    assert_eq!(list(&*test.union(Options::default()), "e"), ["f"]);
+}

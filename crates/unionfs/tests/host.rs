@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::layer_ops::{CX, at};
+use common::layer_ops::{CX, at, name};
 use hostfs::{HostFs, HostOptions};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use unionfs::{Branch, Metacopy, Mode, Options, Unionfs};
-use vnode::{OpenFlags, SetAttr, XattrFlags};
+use vnode::{Errno, OpenFlags, SetAttr, XattrFlags};
 
 /// A temporary directory that is removed on drop.
 struct Scratch(PathBuf);
@@ -135,4 +135,42 @@ fn an_open_reader_sees_the_copy_and_the_lower_file_is_unchanged() {
     assert_eq!(reader.read(&CX, &mut out, 0).unwrap(), 11);
     assert_eq!(&out[..11], b"old and new");
     assert_eq!(fs::read(scratch.dir("ro").join("f")).unwrap(), b"old");
+}
+
+/// A directory of a branch is replaced out of band while it is in use.
+#[test]
+fn a_replaced_directory_is_another_object() {
+    let scratch = Scratch::new();
+    let union = union(&scratch);
+    let (dir, other) = (scratch.dir("rw/d"), scratch.dir("rw/e"));
+    fs::write(other.join("x"), b"x").unwrap();
+    let old = at(&*union, "d");
+    let number = old.id();
+    fs::remove_dir(&dir).unwrap();
+    fs::rename(&other, &dir).unwrap();
+    // Until the cached entries expire.
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    assert_eq!(old.getattr(&CX).map(drop), Err(Errno::STALE));
+    assert_eq!(old.lookup(&CX, name("x")).map(drop), Err(Errno::STALE));
+    assert_eq!(old.mkdir(&CX, name("y"), 0o755).map(drop), Err(Errno::STALE));
+    let new = at(&*union, "d");
+    assert_ne!(new.id(), number);
+    assert!(new.lookup(&CX, name("x")).unwrap().is_some());
+    assert_eq!(old.getattr(&CX).map(drop), Err(Errno::STALE));
+}
+
+/// A directory that loses a part out of band is the same one.
+#[test]
+fn a_directory_that_keeps_a_part_is_the_same_object() {
+    let scratch = Scratch::new();
+    let union = union(&scratch);
+    let (left, right) = (scratch.dir("rw/d"), scratch.dir("ro/d"));
+    fs::write(right.join("x"), b"x").unwrap();
+    let dir = at(&*union, "d");
+    let number = dir.id();
+    fs::remove_dir(&left).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    assert_eq!(dir.getattr(&CX).unwrap().ino, number);
+    assert!(dir.lookup(&CX, name("x")).unwrap().is_some());
+    assert!(Arc::ptr_eq(&at(&*union, "d"), &dir));
 }

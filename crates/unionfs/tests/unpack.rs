@@ -231,3 +231,23 @@ fn a_branch_inside_another_union_is_refused() {
         assert!(refused.to_string().contains("lies in another union"), "{refused}");
     }
 }
+
+/// The directory has been opaque since before the mount: its number is that of its upper part.
+#[test]
+fn a_directory_that_is_no_longer_opaque_keeps_its_number() {
+    let test = TestUnion::new();
+    mkdir(test.lower(), "own");
+    create(test.lower(), "own/y").unwrap();
+    create(test.upper(), "own/.wh..wh..opq").unwrap();
+    let union = test.union();
+    let dir = at(&*union, "own");
+    assert_eq!(list(&*union, "own"), ["x"]);
+    dir.unlink(&CX, name(".wh..wh..opq")).unwrap();
+    let again = at(&*union, "own");
+    assert!(Arc::ptr_eq(&again, &dir));
+    assert_eq!(list(&*union, "own"), ["x", "y"]);
+    let number = dir.id();
+    union.root().mkdir(&CX, name("new"), 0o755).unwrap();
+    drop((dir, again, union));
+    assert_eq!(at(&*test.union(), "own").id(), number);
+}
