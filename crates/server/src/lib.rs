@@ -33,6 +33,7 @@ mod notifier;
 mod open_cache;
 mod ops;
 mod page_cache;
+mod recent_listings;
 mod refusal_detector;
 mod refusal_server;
 mod shared_mappings;

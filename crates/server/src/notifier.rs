@@ -11,6 +11,7 @@
 
 use crate::files::Files;
 use crate::nodes::{Nodes, ROOT};
+use crate::recent_listings::RecentListings;
 use fuse::{Notifier, Session};
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
@@ -71,6 +72,8 @@ impl Queue {
 /// Queue of notifications for the kernel, and the thread that sends them.
 pub(crate) struct NotificationQueue {
     nodes: Arc<Nodes>,
+    /// The directories being listed.
+    pub(crate) listings: RecentListings,
     queue: Mutex<Queue>,
     changed: Condvar,
     /// Signalled after each notification was sent.
@@ -81,7 +84,14 @@ pub(crate) struct NotificationQueue {
 impl NotificationQueue {
     pub(crate) fn new(nodes: Arc<Nodes>) -> Arc<Self> {
         let (changed, sent) = (Condvar::new(), Condvar::new());
-        Arc::new(Self { nodes, queue: Mutex::default(), changed, sent, session: Mutex::new(None) })
+        Arc::new(Self {
+            nodes,
+            listings: RecentListings::default(),
+            queue: Mutex::default(),
+            changed,
+            sent,
+            session: Mutex::new(None),
+        })
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -242,6 +252,10 @@ impl NotificationQueue {
     /// Invalidates names by incrementing their epoch (Linux 6.16; older kernels use them until
     /// `cache=` expires), and attributes, data and listings node by node.
     fn send_everything(&self, kernel: &Notifier) -> Result<(), Errno> {
+        for dir in self.listings.nodes() {
+            // Waits for the directory's lock. Whether the name is cached does not matter.
+            let _cached = kernel.expire_entry(dir, b"...");
+        }
         let names = kernel.inc_epoch();
         for node in self.nodes.all() {
             match kernel.inval_inode(node, 0, 0) {

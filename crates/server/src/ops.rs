@@ -643,6 +643,7 @@ impl Filesystem for Server {
     }
 
     fn readdirplus(&self, rq: &Request<'_>, node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize> {
+        let _listing = self.notifier.listings.begin(node);
         self.list_plus(rq, node, arg.offset, out)
     }
 
