@@ -152,6 +152,7 @@ do_install() {
 	install -m 755 "$built" "$DESTDIR$program.new"
 	mv -f "$DESTDIR$program.new" "$DESTDIR$program"
 	for helper in "${helpers[@]}"; do install_helper "$helper"; done
+	ln -sfn strata "$DESTDIR$PREFIX/bin/unionctl"
 	ln -sfn strata "$DESTDIR$PREFIX/bin/usenetctl"
 	pages=$(mktemp -d)
 	"$built" man "$pages"
@@ -173,7 +174,7 @@ do_install() {
 }
 
 do_uninstall() {
-	local helper helpers
+	local helper helpers name
 	mapfile -t helpers < <(installed_helpers)
 	# A helper that was removed by hand may have left its diversion behind.
 	[[ " ${helpers[*]} " == *" mount.unionfs "* ]] || helpers+=(mount.unionfs)
@@ -181,8 +182,10 @@ do_uninstall() {
 		uninstall_helper "$helper"
 		rm -f "$DESTDIR$man/man8/$helper.8"
 	done
-	if [[ -L $DESTDIR$PREFIX/bin/usenetctl ]]; then rm -f "$DESTDIR$PREFIX/bin/usenetctl"; fi
-	rm -f "$DESTDIR$program" "$DESTDIR$man"/man1/{strata,usenetctl}{,-*}.1 \
+	for name in unionctl usenetctl; do
+		if [[ -L $DESTDIR$PREFIX/bin/$name ]]; then rm -f "$DESTDIR$PREFIX/bin/$name"; fi
+	done
+	rm -f "$DESTDIR$program" "$DESTDIR$man"/man1/{strata,unionctl,usenetctl}{,-*}.1 \
 		"$DESTDIR$PREFIX/include/strata_layer.h" \
 		"$DESTDIR$PREFIX/share/bash-completion/completions/strata" \
 		"$DESTDIR$PREFIX/share/zsh/site-functions/_strata" \

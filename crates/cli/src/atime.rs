@@ -12,7 +12,7 @@ use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use vnode::CommandAccess;
 
 /// Returns the access-time settings that the options of a new mount request. Settings that they
@@ -103,9 +103,14 @@ impl Change {
     }
 }
 
-/// The writable directories at the bottom of the stack.
-#[derive(Debug)]
-pub(crate) struct WritableDirs(pub(crate) Vec<Arc<HostFs>>);
+/// Returns the writable directories at the bottom of the stack.
+pub(crate) struct WritableDirs(pub(crate) Box<dyn Fn() -> Vec<Weak<HostFs>> + Send + Sync>);
+
+impl core::fmt::Debug for WritableDirs {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_list().entries((self.0)()).finish()
+    }
+}
 
 impl WritableDirs {
     /// Returns the server command that changes when reads update access times.
@@ -125,7 +130,7 @@ impl WritableDirs {
     }
 
     fn set(&self, change: Change) -> vnode::Result<()> {
-        self.0.iter().try_for_each(|fs| {
+        (self.0)().iter().filter_map(Weak::upgrade).try_for_each(|fs| {
             if let Some(Err(errno)) = change.read_only.map(|suspended| fs.suspend_access_times(suspended)) {
                 tracing::debug!(%errno, "can't suspend access-time updates");
             }

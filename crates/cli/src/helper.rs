@@ -1,9 +1,9 @@
 //! The helper of mount(8), from its arguments to the end of the mount.
 
-use crate::atime::WritableDirs;
 use crate::cmdline::{self, Cmdline, Request};
 use crate::exit::{Exit, Failure};
 use crate::host_dir::{HostDir, Role};
+use crate::live::{self, Live};
 use crate::options::{self, Options, Type};
 use crate::signals::{self, Stop};
 use crate::stack::{Ready, Stack};
@@ -51,7 +51,7 @@ fn mount(kind: Type, program: &str, cmdline: &Cmdline, args: &[OsString]) -> Res
     let options = options::parse(&cmdline.options, kind, cmdline.sloppy)?;
     if options.remount {
         enter_namespace(cmdline)?;
-        return remount::remount(cmdline, &options);
+        return remount::remount(kind, cmdline, &options);
     }
     if cmdline.fake {
         enter_namespace(cmdline)?;
@@ -126,11 +126,16 @@ impl Plan {
         let stop = Stop::on_signals(in_background)?;
         process::configure(program);
         let mut config = self.stack.config(&self.options, &self.point, &self.source, self.kind);
-        let Ready { layer, report, written } = self.stack.build(&self.options)?;
-        config.commands = vec![report.command(), debug::command(level), WritableDirs(written).command()];
+        let Ready { layer, report, written, live } = self.stack.build(&self.options)?;
+        config.commands = vec![report.command(), debug::command(level), written.command()];
+        config.commands.extend(live.iter().flat_map(Live::commands));
         let mounted = server::mount(layer, &config).map_err(|error| refused(&self.point, &error))?;
         let mounted = Arc::new(mounted);
         let point = self.point.real.clone();
+        if let Some((live, device)) = live.as_ref().zip(live::device_of_mount(&point)) {
+            live.set_device(device);
+        }
+        drop(live);
         // Closes the descriptors of the directories and of the mount point, so that they pin
         // nothing.
         drop(self);

@@ -5,7 +5,7 @@ use crate::exit::Failure;
 use crate::mountinfo::{self, Inside};
 use rustix::fs::{Access, AtFlags, CWD, Mode as Perm, OFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Role of a directory in a mount.
@@ -62,6 +62,8 @@ pub struct HostDir {
     role: Role,
     fd: OwnedFd,
     id: Id,
+    /// The process in whose mount namespace it was found; `None` for this one.
+    caller: Option<u32>,
 }
 
 /// Device and inode number.
@@ -77,7 +79,44 @@ impl HostDir {
         let fd = open_dir(given).map_err(refuse)?;
         let real = given.canonicalize().map_err(|error| refuse(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         let id = identify(&fd).map_err(refuse)?;
-        Ok(Self { given: given.to_owned(), real, role, fd, id })
+        Ok(Self { given: given.to_owned(), real, role, fd, id, caller: None })
+    }
+
+    /// Opens the directory with this absolute path, without symbolic links, in the root directory
+    /// and mount namespace of a process.
+    ///
+    /// # Errors
+    /// Names the path, the reason and the remedy.
+    pub fn open_through(role: Role, real: &Path, pid: u32) -> Result<Self, Failure> {
+        let root = PathBuf::from(format!("/proc/{pid}/root"));
+        let root = open_dir(&root).map_err(|errno| {
+            Failure::mount(format!(
+                "{} {}: the server can't access your root directory ({}); run the command as the user of the server",
+                role.name(),
+                real.display(),
+                reason(errno)
+            ))
+        })?;
+        let refuse = |errno: Errno| Failure::mount(refusal(role, real, errno));
+        let below = real.strip_prefix("/").unwrap_or(real);
+        let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = rustix::fs::ResolveFlags::BENEATH | rustix::fs::ResolveFlags::NO_SYMLINKS;
+        let fd = rustix::fs::openat2(root, below, flags, Perm::empty(), resolve).map_err(refuse)?;
+        let id = identify(&fd).map_err(refuse)?;
+        Ok(Self { given: real.to_owned(), real: real.to_owned(), role, fd, id, caller: Some(pid) })
+    }
+
+    /// Returns a path that leads to the directory while this is open.
+    #[must_use]
+    pub fn path_of_descriptor(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.fd.as_raw_fd()).into()
+    }
+
+    /// Returns the device number of its file system (`st_dev`).
+    #[must_use]
+    pub const fn device(&self) -> u64 {
+        self.id.0
     }
 
     /// Checks that entries can be created in the directory.
@@ -135,18 +174,32 @@ impl HostDir {
     }
 }
 
-/// A branch with its two positions: in the directory tree, and within its file system.
-struct Located<'a> {
-    dir: &'a HostDir,
+/// The two positions of a branch: in the directory tree, and within its file system.
+#[derive(Clone, Debug)]
+pub struct Place {
+    given: PathBuf,
+    id: Id,
     ancestors: Vec<Id>,
     inside: Option<Inside>,
 }
 
-impl<'a> Located<'a> {
-    fn new(dir: &'a HostDir, mounts: &[mountinfo::Mount]) -> Result<Self, Failure> {
-        let refuse = |errno| Failure::mount(format!("branch {}: {}", dir.given.display(), reason(errno)));
-        let ancestors = dir.ancestors().map_err(refuse)?;
-        Ok(Self { dir, ancestors, inside: mountinfo::inside(mounts, dir.fd.as_fd(), &dir.real) })
+impl Place {
+    /// Returns the positions of each directory.
+    ///
+    /// # Errors
+    /// Names the directory and the reason.
+    pub fn of(dirs: &[&HostDir]) -> Result<Vec<Self>, Failure> {
+        let mounts = mountinfo::read();
+        let place = |dir: &&HostDir| {
+            let refuse = |errno| Failure::mount(format!("branch {}: {}", dir.given.display(), reason(errno)));
+            let ancestors = dir.ancestors().map_err(refuse)?;
+            let inside = match dir.caller {
+                None => mountinfo::inside(&mounts, dir.fd.as_fd(), &dir.real),
+                Some(pid) => mountinfo::inside(&mountinfo::read_of(pid), dir.fd.as_fd(), &dir.real),
+            };
+            Ok(Self { given: dir.given.clone(), id: dir.id, ancestors, inside })
+        };
+        dirs.iter().map(place).collect()
     }
 
     /// Whether changes in it are visible through `other`. A file system that is mounted inside a
@@ -155,39 +208,43 @@ impl<'a> Located<'a> {
     fn is_within(&self, other: &Self) -> bool {
         match (&self.inside, &other.inside) {
             (Some(inside), Some(others)) => inside.is_within(others),
-            _ => self.ancestors.contains(&other.dir.id),
+            _ => self.ancestors.contains(&other.id),
         }
+    }
+
+    /// Fails if this is the same directory as `other`, or if one is inside the other: changes to
+    /// one would be visible through the other. Device and inode numbers are compared, so symbolic
+    /// links and bind mounts don't hide an overlap.
+    ///
+    /// # Errors
+    /// Names both branches and the remedy.
+    pub fn check_no_overlap(&self, other: &Self) -> Result<(), Failure> {
+        if self.id == other.id {
+            return Err(overlap(self, "is the same directory as", other));
+        }
+        if self.is_within(other) {
+            return Err(overlap(self, "is inside", other));
+        }
+        if other.is_within(self) {
+            return Err(overlap(other, "is inside", self));
+        }
+        Ok(())
     }
 }
 
-/// Fails if two branches are the same directory, or if one is inside another: changes to one would
-/// be visible through the other. Device and inode numbers are compared, so symbolic links and bind
-/// mounts don't hide an overlap.
+/// Fails if two branches overlap: see [`Place::check_no_overlap`].
 ///
 /// # Errors
 /// Names both branches and the remedy.
 pub fn check_no_overlap(dirs: &[&HostDir]) -> Result<(), Failure> {
-    let mounts = mountinfo::read();
-    let mut known: Vec<Located<'_>> = Vec::with_capacity(dirs.len());
-    for dir in dirs {
-        let this = Located::new(dir, &mounts)?;
-        for other in &known {
-            if dir.id == other.dir.id {
-                return Err(overlap(dir, "is the same directory as", other.dir));
-            }
-            if this.is_within(other) {
-                return Err(overlap(dir, "is inside", other.dir));
-            }
-            if other.is_within(&this) {
-                return Err(overlap(other.dir, "is inside", dir));
-            }
-        }
-        known.push(this);
+    let places = Place::of(dirs)?;
+    for (number, place) in places.iter().enumerate() {
+        places.iter().take(number).try_for_each(|other| place.check_no_overlap(other))?;
     }
     Ok(())
 }
 
-fn overlap(a: &HostDir, how: &str, b: &HostDir) -> Failure {
+fn overlap(a: &Place, how: &str, b: &Place) -> Failure {
     let (a, b) = (a.given.display(), b.given.display());
     Failure::mount(format!("branch {a}: {how} branch {b}; remove one of them"))
 }

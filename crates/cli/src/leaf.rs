@@ -64,6 +64,8 @@ pub struct Leaf {
     read_only: bool,
     /// Whether concurrent writes by another server must be excluded.
     claimed: bool,
+    /// The process in whose mount namespace it is found; `None` for this one.
+    caller_pid: Option<u32>,
     found: Found,
     /// The server's descriptor, if it is open for the life of the mount.
     fd: OnceLock<i32>,
@@ -83,7 +85,7 @@ impl Leaf {
     #[must_use]
     pub fn new(role: Role, given: PathBuf, read_only: bool) -> Self {
         let found = Found::Now(OnceLock::new());
-        Self { given, role, read_only, claimed: false, found, fd: OnceLock::new() }
+        Self { given, role, read_only, claimed: false, caller_pid: None, found, fd: OnceLock::new() }
     }
 
     /// Returns a directory that is not accessed before its layer opens it. It is never changed.
@@ -93,13 +95,28 @@ impl Leaf {
     pub fn late(given: &Path) -> std::io::Result<Self> {
         let found = Found::Late(PathHistory::default());
         let given = std::path::absolute(given)?;
-        Ok(Self { given, role: Role::Branch, read_only: true, claimed: false, found, fd: OnceLock::new() })
+        Ok(Self {
+            given,
+            role: Role::Branch,
+            read_only: true,
+            claimed: false,
+            caller_pid: None,
+            found,
+            fd: OnceLock::new(),
+        })
     }
 
     /// Sets whether the directory is claimed: no other server may write to it at the same time.
     #[must_use]
     pub fn claimed(self, claimed: bool) -> Self {
         Self { claimed: claimed && !self.read_only, ..self }
+    }
+
+    /// Sets the process in whose mount namespace the directory is found. Its path is then absolute
+    /// and without symbolic links.
+    #[must_use]
+    pub fn of_caller(self, caller_pid: Option<u32>) -> Self {
+        Self { caller_pid, ..self }
     }
 
     /// Resolves the directory, unless it is opened late.
@@ -110,7 +127,11 @@ impl Leaf {
         if let Found::Now(place) = &self.found
             && place.get().is_none()
         {
-            let _found = place.set(HostDir::open(self.role, &self.given)?);
+            let found = match self.caller_pid {
+                None => HostDir::open(self.role, &self.given)?,
+                Some(pid) => HostDir::open_through(self.role, &self.given, pid)?,
+            };
+            let _found = place.set(found);
         }
         Ok(())
     }
@@ -148,12 +169,14 @@ impl Leaf {
     /// Names the directory and the reason.
     pub fn open(&self, leaf_options: &LeafOptions) -> Result<Arc<HostFs>, OpenFailure> {
         let path = self.path();
-        let refused = |error: hostfs::OpenError| OpenFailure {
-            failure: Failure::mount(error.to_string()),
-            errno: error.errno,
-            is_directory: true,
+        let refused = |error: hostfs::OpenError| {
+            let error = hostfs::OpenError { path: path.to_owned(), ..error };
+            OpenFailure { failure: Failure::mount(error.to_string()), errno: error.errno, is_directory: true }
         };
-        let opened = HostFs::open(path, leaf_options.host(self.read_only)).map_err(refused);
+        // In another mount namespace, the path may lead elsewhere.
+        let reached = self.place().filter(|_| self.caller_pid.is_some()).map(HostDir::path_of_descriptor);
+        let opened = HostFs::open(reached.as_deref().unwrap_or(path), leaf_options.host(self.read_only));
+        let opened = opened.map_err(refused);
         let place = match &self.found {
             Found::Now(place) => place.get(),
             Found::Late(history) => {
@@ -163,7 +186,7 @@ impl Leaf {
         let layer = opened?;
         self.apply_access_times(&layer, leaf_options);
         if let Some(place) = place.filter(|_| self.claimed) {
-            claim(place, &layer);
+            claim(&place.given, &layer);
         }
         let _known = self.fd.set(layer.directory().as_raw_fd());
         Ok(layer)
@@ -183,14 +206,13 @@ impl Leaf {
 /// Waits until no other server writes to a directory. A server that was killed or just unmounted
 /// exits soon. Two mounts over one branch are permitted at the user's risk, so a timeout only
 /// warns.
-fn claim(place: &HostDir, layer: &HostFs) {
+pub fn claim(branch: &Path, layer: &HostFs) {
     match layer.claim(CLAIM_TIMEOUT) {
         Ok(true) => {}
-        Ok(false) => tracing::warn!(
-            "branch {}: another server still writes to it; unmount one of the two",
-            place.given.display()
-        ),
-        Err(errno) => tracing::debug!(%errno, "branch {}: can't claim it", place.given.display()),
+        Ok(false) => {
+            tracing::warn!("branch {}: another server still writes to it; unmount one of the two", branch.display());
+        }
+        Err(errno) => tracing::debug!(%errno, "branch {}: can't claim it", branch.display()),
     }
 }
 

@@ -3,6 +3,7 @@
 //! * `mount.TYPE` (`mount.strata`, `mount.unionfs` and so on for every layer) is a helper of
 //!   mount(8). mount(8) runs `mount.fuse.TYPE` for a remount.
 //! * `strata` mounts stacks, inspects mounts and creates layers: module [`strata`].
+//! * `unionctl` is the same as `strata union`: module [`unionctl`].
 //! * `usenetctl` is the same as `strata usenet`: module [`usenetctl`].
 //!
 //! A mount passes through these modules:
@@ -17,9 +18,11 @@
 //! 5. [`helper`] builds the stack, mounts it, reports readiness to the parent and waits for the
 //!    unmount.
 //!
-//! [`remount`] changes the flags of a mount. The subcommands of `strata` have a module each:
-//! [`layers`], [`new`], [`stats`], [`draw`] (from the server's [`report`]), [`lower`], [`debug`],
-//! [`control`], [`sync`], [`check`] and [`man`].
+//! While it is mounted, [`live`] lists and changes the branches of a union for [`branches`], which
+//! [`unionctl`] and [`remount`] use (`edits` reads the options of a remount). [`users`] finds the
+//! processes that prevent a change. [`remount`] also changes the flags of a mount. The subcommands
+//! of `strata` have a module each: [`layers`], [`new`], [`stats`], [`draw`] (from the server's
+//! [`report`]), [`lower`], [`debug`], [`control`], [`sync`], [`check`] and [`man`].
 //!
 //! [`exit`] lists every exit status.
 #![forbid(unsafe_code)]
@@ -27,6 +30,7 @@
 pub mod already_mounted;
 mod atime;
 pub mod background;
+pub mod branches;
 pub mod channel;
 pub mod check;
 pub mod cmdline;
@@ -34,12 +38,14 @@ pub mod control;
 pub mod debug;
 pub mod device;
 pub mod draw;
+pub mod edits;
 pub mod exit;
 pub mod flags;
 pub mod helper;
 pub mod host_dir;
 pub mod layers;
 pub mod leaf;
+pub mod live;
 pub mod logging;
 pub mod lower;
 pub mod man;
@@ -58,7 +64,9 @@ pub mod strata;
 pub mod sync;
 pub mod syslog;
 pub mod tree;
+pub mod unionctl;
 pub mod usenetctl;
+pub mod users;
 
 use exit::Exit;
 use options::Type;
@@ -70,6 +78,9 @@ use std::os::unix::ffi::OsStrExt as _;
 pub fn run(args: &[OsString]) -> Exit {
     if args.first().is_some_and(|name| usenetctl::is_called(name.as_bytes())) {
         return usenetctl::run(args);
+    }
+    if args.first().is_some_and(|name| unionctl::is_called(name.as_bytes())) {
+        return unionctl::run(args);
     }
     match args.first().and_then(|name| Type::from_program(name.as_bytes())) {
         Some(kind) => helper::run(kind, args),

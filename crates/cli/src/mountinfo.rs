@@ -16,9 +16,24 @@ pub struct Mount {
     root: PathBuf,
     point: PathBuf,
     kind: Vec<u8>,
+    /// The options of the file system.
+    options: Vec<u8>,
 }
 
 impl Mount {
+    /// Returns the directories that an overlayfs merges; none for other file systems.
+    #[must_use]
+    pub fn overlay_layers(&self) -> Vec<PathBuf> {
+        if self.kind != b"overlay" {
+            return Vec::new();
+        }
+        let options = Text::read(&escape_quotes(&self.options)).unwrap_or_default();
+        let layers = options.split(b',').into_iter().filter_map(|option| option.split_first(b'='));
+        let layers =
+            layers.filter(|(name, _)| ["lowerdir", "lowerdir+", "datadir+", "upperdir"].contains(&&*name.show()));
+        layers.flat_map(|(_, value)| value.split(b':')).map(|path| OsString::from_vec(path.bytes()).into()).collect()
+    }
+
     /// Returns the mount point.
     #[must_use]
     pub fn point(&self) -> &Path {
@@ -56,7 +71,17 @@ impl Inside {
 /// Returns the mounts of this process's mount namespace; none if /proc is not mounted.
 #[must_use]
 pub fn read() -> Vec<Mount> {
-    let bytes = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    read_from("/proc/self/mountinfo")
+}
+
+/// As [`read`], for the mount namespace of a process.
+#[must_use]
+pub fn read_of(pid: u32) -> Vec<Mount> {
+    read_from(&format!("/proc/{pid}/mountinfo"))
+}
+
+fn read_from(path: &str) -> Vec<Mount> {
+    let bytes = std::fs::read(path).unwrap_or_default();
     bytes.split(|&b| b == b'\n').filter_map(parse).collect()
 }
 
@@ -69,8 +94,20 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let path = |field: &[u8]| Some(PathBuf::from(OsString::from_vec(Text::read(&escape_quotes(field)).ok()?.bytes())));
     let root = path(fields.next()?)?;
     let point = path(fields.next()?)?;
-    let kind = fields.skip_while(|&field| field != b"-").nth(1)?.to_vec();
-    Some(Mount { id, device, root, point, kind })
+    let mut rest = fields.skip_while(|&field| field != b"-");
+    let kind = rest.nth(1)?.to_vec();
+    let options = rest.nth(1).unwrap_or_default().to_vec();
+    Some(Mount { id, device, root, point, kind, options })
+}
+
+/// Returns the mount point and the options of a line of fstab(5); `None` for other lines.
+#[must_use]
+pub fn line_of_fstab(line: &[u8]) -> Option<(PathBuf, &[u8])> {
+    let mut fields = line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
+    fields.next().filter(|source| !source.starts_with(b"#"))?;
+    let point = fields.next()?;
+    let options = fields.nth(1).unwrap_or_default();
+    Some((OsString::from_vec(Text::read(&escape_quotes(point)).ok()?.bytes()).into(), options))
 }
 
 /// Escapes double quotes, which [`Text`] would interpret. The kernel escapes only white space and
@@ -122,10 +159,28 @@ mod tests {
             root: "/sub dir".into(),
             point: "/mnt/a\\b\"c".into(),
             kind: b"ext3".to_vec(),
+            options: b"rw".to_vec(),
         };
         assert_eq!(parse(line), Some(want));
         for bad in [&b""[..], b"x", b"1 2 3", b"x 2 3 / / rw - x y", b"1 2 3 / / rw", b"1 2 3 / / rw -"] {
             assert_eq!(parse(bad), None);
+        }
+    }
+
+    #[test]
+    fn layers_of_an_overlay_are_found() {
+        let line = br"9 8 0:7 / /mnt/o rw - overlay none rw,lowerdir=/a\072b:/c\040d,upperdir=/up,workdir=/w";
+        let layers = parse(line).unwrap().overlay_layers();
+        assert_eq!(layers, ["/a:b", "/c d", "/up"].map(PathBuf::from));
+        assert_eq!(parse(b"1 2 0:3 / / rw - ext4 /dev/x rw").unwrap().overlay_layers(), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn mount_points_of_fstab_are_read() {
+        let line = b"none\t/mnt/a\\040b  unionfs dirs=/a:/b,ro 0 0";
+        assert_eq!(line_of_fstab(line), Some(("/mnt/a b".into(), &b"dirs=/a:/b,ro"[..])));
+        for line in ["", "# none /mnt unionfs", "none", "   "] {
+            assert_eq!(line_of_fstab(line.as_bytes()), None, "{line:?}");
         }
     }
 
@@ -137,6 +192,7 @@ mod tests {
             root: root.into(),
             point: point.into(),
             kind: b"ext4".to_vec(),
+            options: Vec::new(),
         };
         let at = |mount: &Mount, path: &str| Inside {
             device: mount.device.clone(),

@@ -1,5 +1,6 @@
 //! The mount options. One table drives the parser, the help and the manual pages.
 
+use crate::edits::{self, Edit};
 use crate::exit::Failure;
 use crate::flags;
 use crate::registry;
@@ -8,7 +9,7 @@ use fuse::Transport;
 use rustix::mount::MountFlags;
 use stack::suggest::nearest;
 use stack::value::{one_of, seconds, size};
-use stack::{Given, LayerType, OptionSpec, Text, name_and_value};
+use stack::{Branches, Given, LayerType, OptionSpec, Text, name_and_value};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
@@ -47,6 +48,17 @@ impl Type {
             Self::Stack => STACK,
             Self::Layer(layer) => layer.options,
         }
+    }
+
+    /// Returns the declaration of the branches that a remount can change, if the type has any.
+    #[must_use]
+    pub fn live_branches(self) -> Option<&'static Branches> {
+        self.layer().and_then(LayerType::branches).filter(|branches| branches.live)
+    }
+
+    /// Whether a remount may change branches. A stack may contain any layer.
+    fn accepts_edits(self) -> bool {
+        self.layer().is_none() || self.live_branches().is_some()
     }
 
     /// Returns the mounted layer, or `None` for a stack.
@@ -114,8 +126,11 @@ pub struct Options {
     pub bind: bool,
     /// Flags of mount(2).
     pub flags: MountFlags,
-    /// The given options that a remount can't change: name and full text.
+    /// The given options that a remount can't change, except for the list of branches: name and
+    /// full text.
     pub fixed: Vec<(&'static str, String)>,
+    /// With `remount`: changes of the branches.
+    pub edits: Vec<Edit>,
 }
 
 impl Default for Options {
@@ -138,6 +153,7 @@ impl Default for Options {
             bind: false,
             flags: MountFlags::empty(),
             fixed: Vec::new(),
+            edits: Vec::new(),
         }
     }
 }
@@ -301,8 +317,8 @@ pub const TABLE: &[Spec] = &[
     Spec {
         name: "remount",
         read: Read::Flag(|o| o.remount = true),
-        help: "Change the flags of a mount: ro, rw, nosuid, nodev, noexec, noatime and so on. Other options can't be changed while \
-               it is mounted.",
+        help: "Change the flags of a mount: ro, rw, nosuid, nodev, noexec, noatime and so on. The branches of a union can be \
+               changed too. Other options can't be changed while it is mounted.",
     },
     Spec { name: "bind", read: Read::Flag(|o| o.bind = true), help: "" },
     Spec { name: "default_permissions", read: Read::Flag(|_| {}), help: "" },
@@ -328,7 +344,11 @@ pub fn parse(bytes: &[u8], kind: Type, sloppy: bool) -> Result<Options, Failure>
     let branches = kind.layer().and_then(LayerType::branches);
     for item in text.split_options(branches).map_err(wrong)?.iter().filter(|item| !item.is_empty()) {
         let (name, value) = name_and_value(item);
-        if let Some(spec) = kind.own().iter().find(|spec| spec.name == name) {
+        if kind.accepts_edits()
+            && let Some(edit) = edits::read(item).map_err(Failure::usage)?
+        {
+            options.edits.push(edit);
+        } else if let Some(spec) = kind.own().iter().find(|spec| spec.name == name) {
             options.own.take(spec, value).map_err(Failure::usage)?;
             options.fixed.push((spec.name, item.show()));
         } else if let Some(spec) = TABLE.iter().find(|spec| spec.name == name) {
@@ -340,9 +360,17 @@ pub fn parse(bytes: &[u8], kind: Type, sloppy: bool) -> Result<Options, Failure>
             options.flags = effect.apply(options.flags);
         } else if KERNELS.contains(&name.as_str()) {
             kernels = kernels.or(Some(name));
-        } else if !options.own.continue_list(item, branches) && !sloppy {
+        } else if options.own.continue_list(item, branches) {
+            let another = |branches: &Branches| (branches.option, format!("{}={}", branches.option, item.show()));
+            options.fixed.extend(branches.map(another));
+        } else if !sloppy {
             return Err(unknown(&name, kind));
         }
+    }
+    if !options.edits.is_empty() && !options.remount {
+        return Err(Failure::usage(
+            "options that change branches are valid only with remount; list the branches in dirs=",
+        ));
     }
     if let Some(name) = kernels.filter(|_| !options.remount) {
         return Err(Failure::usage(format!("option {name}=: set by the mount itself; remove it")));

@@ -52,16 +52,22 @@ pub struct Directory {
     pub fd: Option<i32>,
 }
 
-/// A stack in use, top first.
-#[derive(Clone, Debug)]
+/// A stack in use.
 pub struct Report {
-    parts: Vec<Part>,
+    /// Returns the parts as they are now, top first.
+    parts: Box<dyn Fn() -> Vec<Part> + Send + Sync>,
     /// The mount options that a remount can't change, as given.
     given: Vec<String>,
 }
 
+impl core::fmt::Debug for Report {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Report").field("given", &self.given).finish_non_exhaustive()
+    }
+}
+
 impl Report {
-    pub(crate) fn new(parts: Vec<Part>, given: Vec<String>) -> Self {
+    pub(crate) fn new(parts: Box<dyn Fn() -> Vec<Part> + Send + Sync>, given: Vec<String>) -> Self {
         Self { parts, given }
     }
 
@@ -81,7 +87,7 @@ impl Report {
     /// Returns the current state as JSON.
     #[must_use]
     pub fn json(&self) -> String {
-        json!({ "pid": std::process::id(), "given": self.given, "layers": stack(&self.parts) }).to_string()
+        json!({ "pid": std::process::id(), "given": self.given, "layers": stack(&(self.parts)()) }).to_string()
     }
 }
 

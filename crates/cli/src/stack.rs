@@ -1,16 +1,17 @@
 //! Builds the stack of layers from the options, and the configuration of the server.
 
 use crate::already_mounted;
+use crate::atime::WritableDirs;
 use crate::cmdline::Cmdline;
 use crate::exit::Failure;
 use crate::host_dir::{HostDir, Role};
 use crate::leaf::LeafOptions;
+use crate::live::Live;
 use crate::options::{Options, Type};
 use crate::process;
 use crate::registry::Registry;
 use crate::report::Report;
-use crate::tree::{BranchRules, Opening, Tree, TreeContext};
-use hostfs::HostFs;
+use crate::tree::{BranchRules, Collected, Opening, Tree, TreeContext};
 use rustix::mount::MountFlags;
 use server::Config;
 use stack::spec::{self, At, BottomSpec, LayerSpec};
@@ -25,6 +26,7 @@ use vnode::{Layer, Properties};
 pub struct Stack {
     tree: Tree,
     needs: Needs,
+    context: TreeContext,
 }
 
 /// A stack that is ready to be served.
@@ -35,7 +37,9 @@ pub struct Ready {
     /// The description of its layers.
     pub report: Report,
     /// The writable directories at the bottom.
-    pub written: Vec<Arc<HostFs>>,
+    pub(crate) written: WritableDirs,
+    /// The branches, if they can be changed while the stack is in use.
+    pub live: Option<Arc<Live>>,
 }
 
 impl Stack {
@@ -52,13 +56,14 @@ impl Stack {
         let role = if in_words { Role::Bottom } else { Role::Lower };
         let metered = is_metered(kind, options);
         let (read_only, branch) = (options.read_only(), BranchRules::default());
-        let tree = Tree::of(spec, &TreeContext { role, in_words, read_only, branch, metered })?;
+        let context = TreeContext { role, in_words, read_only, branch, metered, caller_pid: None };
+        let tree = Tree::of(spec, &context)?;
         tree.find()?;
         let needs = tree.needs();
         if options.cached_data && !options.read_only() && !needs.read_only {
             return Err(Failure::usage(CACHED_AND_WRITABLE));
         }
-        Ok(Self { needs, tree })
+        Ok(Self { needs, tree, context })
     }
 
     /// Fails if the same stack is mounted at `point` already and one of its layers permits only one
@@ -86,13 +91,25 @@ impl Stack {
     pub fn build(&self, options: &Options) -> Result<Ready, Failure> {
         let situation = Situation { passthrough: options.passthrough, may_chown: process::may_chown() };
         let opening = Opening { leaf_options: LeafOptions::of(options), situation };
-        let mut written = Vec::new();
-        let layer = self.tree.open(&opening, &mut written).map_err(|refused| refused.failure)?;
+        let mut collected = Collected::default();
+        let layer = self.tree.open(&opening, &mut collected).map_err(|refused| refused.failure)?;
         if options.cached_data {
             check_cached(layer.properties())?;
         }
         let given = options.fixed.iter().map(|(_, whole)| whole.clone()).collect();
-        Ok(Ready { layer, report: Report::new(self.tree.parts(), given), written })
+        let live = collected.live.map(|live| Live::new(&self.tree, self.context, opening, live)).transpose()?.flatten();
+        let (parts, current) = (self.tree.parts(), live.clone());
+        let report = move || match (&current, parts.split_last()) {
+            (Some(live), Some((bottom, above))) => above.iter().cloned().chain([live.part(bottom)]).collect(),
+            _ => parts.clone(),
+        };
+        let (hosts, current) = (collected.hosts, live.clone());
+        let written = move || match &current {
+            Some(live) => live.written(),
+            None => hosts.iter().filter(|host| host.written).map(|host| host.layer.clone()).collect(),
+        };
+        let (report, written) = (Report::new(Box::new(report), given), WritableDirs(Box::new(written)));
+        Ok(Ready { layer, report, written, live })
     }
 
     /// Returns the configuration of the server.

@@ -6,7 +6,7 @@ use crate::exit::{Exit, Failure};
 use crate::layers::{self, Format};
 use crate::new::{self, Language};
 use crate::options::Type;
-use crate::{check, control, debug, helper, lower, man, stats, sync, usenetctl};
+use crate::{check, control, debug, helper, lower, man, stats, sync, unionctl, usenetctl};
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
@@ -197,6 +197,13 @@ enum Command {
         #[arg(long, value_name = "DIR", conflicts_with = "c")]
         strata: Option<PathBuf>,
     },
+    /// List and change the branches of a union while it is in use (same as unionctl).
+    #[command(after_help = unionctl::EXAMPLES)]
+    Union {
+        /// The union and the change.
+        #[command(flatten)]
+        what: unionctl::What,
+    },
     /// Convert directories to usenetfs, or back to flat directories (same as usenetctl).
     Usenet {
         /// The conversion or query.
@@ -269,6 +276,7 @@ pub fn run(args: &[OsString]) -> Exit {
             Ok(exit) => return exit,
             Err(failure) => Err(failure),
         },
+        Command::Union { what } => unionctl::execute(what),
         Command::Usenet { command } => usenetctl::execute(command),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -375,6 +383,7 @@ fn print(bytes: &[u8]) -> Result<(), Failure> {
 fn write_pages(dir: &Path) -> Result<(), Failure> {
     let refuse = |error| Failure::system(format!("{}: {error}", dir.display()));
     clap_mangen::generate_to(Cli::command(), dir).map_err(refuse)?;
+    clap_mangen::generate_to(unionctl::command(), dir).map_err(refuse)?;
     clap_mangen::generate_to(usenetctl::command(), dir).map_err(refuse)?;
     for kind in Type::all() {
         std::fs::write(dir.join(format!("mount.{}.8", kind.name())), man::page(kind)).map_err(refuse)?;

@@ -12,11 +12,11 @@ use hostfs::HostFs;
 use meter::{Counts, Meter};
 use rustix::io::Errno;
 use stack::spec::{At, BottomSpec, BranchSpec, LayerSpec, LowerSpec};
-use stack::{Branch, BranchMode, Branches, Build, Make, Needs, Reopened, Settings, Situation, StackSpec};
+use stack::{Branch, BranchMode, Branches, Build, LiveBranches, Make, Needs, Reopened, Settings, Situation, StackSpec};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use vnode::Layer;
 
 /// The context in which a stack is checked.
@@ -32,6 +32,8 @@ pub struct TreeContext {
     pub branch: BranchRules,
     /// Whether operations are counted and timed.
     pub metered: bool,
+    /// The process in whose mount namespace the directories are found; `None` for this one.
+    pub caller_pid: Option<u32>,
 }
 
 /// Constraints that the layers above impose on a stack that is a branch.
@@ -52,6 +54,33 @@ pub struct Opening {
     pub leaf_options: LeafOptions,
     /// For its layers.
     pub situation: Situation,
+}
+
+/// What opening a stack yields besides its layer.
+#[derive(Debug, Default)]
+pub struct Collected {
+    /// The directories that are open for the life of the mount.
+    pub hosts: Vec<Host>,
+    /// The branches of the layer over branches, if they can be changed while it is in use.
+    pub live: Option<LiveFanOut>,
+}
+
+/// An open directory.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Its layer. A weak reference, so that the directory is closed when its branch is removed.
+    pub layer: Weak<HostFs>,
+    /// Whether it is changed.
+    pub written: bool,
+}
+
+/// A layer in use whose branches can be changed.
+#[derive(Debug)]
+pub struct LiveFanOut {
+    /// Changes the branches.
+    pub handle: Arc<dyn LiveBranches>,
+    /// The directories of each branch, from the left.
+    pub hosts: Vec<Vec<Host>>,
 }
 
 /// A stack with parsed options.
@@ -80,12 +109,15 @@ enum Bottom {
     Branches(FanOut),
 }
 
+/// A branch: its mode, and what it consists of.
+pub type BranchTree = (BranchMode, Arc<Tree>);
+
 /// A layer over branches, and its branches.
 #[derive(Debug)]
 struct FanOut {
     layer: LayerNode,
     declared: &'static Branches,
-    branches: Vec<(BranchMode, Arc<Tree>)>,
+    branches: Vec<BranchTree>,
 }
 
 impl Tree {
@@ -108,8 +140,23 @@ impl Tree {
         Ok(Self { above, bottom, is_branch: false })
     }
 
-    /// Parses the options of a branch.
-    fn branch(lower: LowerSpec, mode: BranchMode, context: &TreeContext) -> Result<Self, Failure> {
+    /// Parses the options of a branch of a layer that declares its branches as `declared`.
+    /// `context` is that of the layer's stack.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn branch(
+        lower: LowerSpec,
+        mode: BranchMode,
+        declared: &Branches,
+        context: &TreeContext,
+    ) -> Result<Self, Failure> {
+        let rules = BranchRules {
+            never_changed: context.branch.never_changed || !mode.writes(),
+            claimed: mode.writes(),
+            late: context.branch.late || matches!(declared.make, Make::Reopened(_)),
+        };
+        let context = &TreeContext { role: Role::Branch, in_words: true, branch: rules, ..*context };
         let path = match lower {
             LowerSpec::Stack(stack) => return Self::of(*stack, context),
             LowerSpec::Directory(path) => path,
@@ -232,29 +279,40 @@ impl Tree {
         parts
     }
 
+    /// Returns the layer at the bottom, its declaration of branches, and its branches with their
+    /// modes; `None` for a stack over one directory.
+    #[must_use]
+    pub fn branches(&self) -> Option<(&LayerSpec, &'static Branches, &[BranchTree])> {
+        self.fan_out().map(|fan_out| (&fan_out.layer.spec, fan_out.declared, &*fan_out.branches))
+    }
+
+    /// Whether it is a branch that consists of a plain directory.
+    #[must_use]
+    pub const fn is_plain_branch(&self) -> bool {
+        self.is_branch
+    }
+
     /// Returns the part for the report of a stack that is a branch.
-    fn below(&self, mode: BranchMode) -> Below {
+    #[must_use]
+    pub fn below(&self, mode: BranchMode) -> Below {
         match &self.bottom {
             Bottom::Directory { leaf, mode, .. } if self.is_branch => Below::Directory(leaf.describe(mode)),
             _ => Below::Stack(mode.name, self.parts()),
         }
     }
 
-    /// Opens the directories and assembles the layers. Appends the writable directories to
-    /// `written`.
+    /// Opens the directories and assembles the layers.
     ///
     /// # Errors
     /// Names the step and the directory that failed.
-    pub fn open(&self, opening: &Opening, written: &mut Vec<Arc<HostFs>>) -> Result<Arc<dyn Layer>, OpenFailure> {
+    pub fn open(&self, opening: &Opening, collected: &mut Collected) -> Result<Arc<dyn Layer>, OpenFailure> {
         let mut layer = match &self.bottom {
             Bottom::Directory { leaf, counts, .. } => {
                 let host = leaf.open(&opening.leaf_options)?;
-                if leaf.is_written() {
-                    written.push(Arc::clone(&host));
-                }
+                collected.hosts.push(Host { layer: Arc::downgrade(&host), written: leaf.is_written() });
                 metered(host, *counts)
             }
-            Bottom::Branches(fan_out) => metered(fan_out.open(opening, written)?, fan_out.layer.counts),
+            Bottom::Branches(fan_out) => metered(fan_out.open(opening, collected)?, fan_out.layer.counts),
         };
         for above in self.above.iter().rev() {
             layer = metered(above.put_on(layer)?, above.counts);
@@ -265,7 +323,8 @@ impl Tree {
     /// Returns the identity of a branch: the path of a directory, or all paths of a stack with the
     /// names of its layers. Options are left out, so that a branch keeps its identity if they
     /// change.
-    fn name(&self) -> PathBuf {
+    #[must_use]
+    pub fn name(&self) -> PathBuf {
         let name = self.name_in_words();
         let name = if self.is_branch { name } else { [b"[", &name[..], b"]"].concat() };
         OsString::from_vec(name).into()
@@ -330,15 +389,10 @@ impl FanOut {
         }
         let modes =
             modes(&branches, declared, context).map_err(|failure| failure.map(|wrong| in_branch(at, &wrong)))?;
-        let inside = |mode: BranchMode| BranchRules {
-            never_changed: context.branch.never_changed || !mode.writes(),
-            claimed: mode.writes(),
-            late: context.branch.late || matches!(declared.make, Make::Reopened(_)),
-        };
-        let branches = branches.into_iter().zip(modes).map(|(branch, mode)| {
-            let context = TreeContext { role: Role::Branch, in_words: true, branch: inside(mode), ..*context };
-            Ok((mode, Arc::new(Tree::branch(branch.lower, mode, &context)?)))
-        });
+        let branches = branches
+            .into_iter()
+            .zip(modes)
+            .map(|(branch, mode)| Ok((mode, Arc::new(Tree::branch(branch.lower, mode, declared, context)?))));
         let branches = branches.collect::<Result<_, Failure>>()?;
         let fan_out = Self { layer, declared, branches };
         fan_out.check_writes()?;
@@ -372,15 +426,23 @@ impl FanOut {
         }
     }
 
-    fn open(&self, opening: &Opening, written: &mut Vec<Arc<HostFs>>) -> Result<Arc<dyn Layer>, OpenFailure> {
+    fn open(&self, opening: &Opening, collected: &mut Collected) -> Result<Arc<dyn Layer>, OpenFailure> {
         let refused = |wrong| OpenFailure { failure: Failure::mount(wrong), errno: Errno::IO, is_directory: false };
         let (settings, situation) = (&self.layer.settings, &opening.situation);
         match self.declared.make {
             Make::Opened(make) => {
+                let mut hosts = Vec::with_capacity(self.branches.len());
                 let opened = self.branches.iter().map(|(mode, tree)| {
-                    Ok(Branch { name: tree.name(), mode: *mode, lower: tree.open(opening, written)? })
+                    let mut collected = Collected::default();
+                    let lower = tree.open(opening, &mut collected)?;
+                    hosts.push(collected.hosts);
+                    Ok(Branch { name: tree.name(), mode: *mode, lower })
                 });
-                make(opened.collect::<Result<_, OpenFailure>>()?, settings, situation).map_err(refused)
+                let opened = opened.collect::<Result<_, OpenFailure>>()?;
+                let made = make(opened, settings, situation).map_err(refused)?;
+                collected.hosts.extend(hosts.iter().flatten().cloned());
+                collected.live = made.branches.map(|handle| LiveFanOut { handle, hosts });
+                Ok(made.layer)
             }
             Make::Reopened(make) => {
                 let wrong = Arc::new(OnceLock::new());
@@ -389,7 +451,7 @@ impl FanOut {
                 // An unreachable branch may return, but an invalid option remains invalid.
                 match wrong.get() {
                     Some(wrong) => Err(OpenFailure::clone(wrong)),
-                    None => made.map_err(refused),
+                    None => made.map(|made| made.layer).map_err(refused),
                 }
             }
         }
@@ -402,7 +464,7 @@ fn reopened(mode: BranchMode, tree: &Arc<Tree>, opening: Opening, wrong: &Arc<On
     let (name, tree, wrong) = (tree.name(), Arc::clone(tree), Arc::clone(wrong));
     let open = move || {
         // Such a branch is never written.
-        tree.open(&opening, &mut Vec::new()).map_err(|refused| {
+        tree.open(&opening, &mut Collected::default()).map_err(|refused| {
             if refused.failure.exit == Exit::Usage {
                 let _first = wrong.set(refused);
                 return Errno::INVAL;
@@ -463,7 +525,9 @@ fn modes(branches: &[BranchSpec], declared: &Branches, context: &TreeContext) ->
 
 fn leaf(path: PathBuf, read_only: bool, context: &TreeContext) -> Result<Leaf, Failure> {
     if !context.branch.late {
-        return Ok(Leaf::new(context.role, path, read_only).claimed(context.branch.claimed));
+        return Ok(Leaf::new(context.role, path, read_only)
+            .claimed(context.branch.claimed)
+            .of_caller(context.caller_pid));
     }
     Leaf::late(&path).map_err(|error| Failure::usage(format!("directory {}: {error}", path.display())))
 }
@@ -494,7 +558,14 @@ mod tests {
     use vnode::{Cx, Name};
 
     fn context(read_only: bool) -> TreeContext {
-        TreeContext { role: Role::Bottom, in_words: true, read_only, branch: BranchRules::default(), metered: true }
+        TreeContext {
+            role: Role::Bottom,
+            in_words: true,
+            read_only,
+            branch: BranchRules::default(),
+            metered: true,
+            caller_pid: None,
+        }
     }
 
     fn tree(words: &str) -> Tree {

@@ -114,7 +114,8 @@ fn a_layer_can_be_stacked_on_a_union() {
     assert_eq!(fs::read_to_string("/mnt/data/Uryyb").unwrap(), "text\n");
     let layers = stack("/mnt/at")["layers"].clone();
     assert_eq!(layers[0]["name"], "rot13");
-    assert_eq!(layers[1]["options"], "dirs=/mnt/changes=rw:/mnt/data=ro,delete=whiteout");
+    // The branches can change: they are listed as directories.
+    assert_eq!(layers[1]["options"], "delete=whiteout");
     let places: Vec<_> = layers[1]["directories"]
         .as_array()
         .unwrap()

@@ -149,7 +149,7 @@ impl HostVnode {
     /// Syncs an object that is not open.
     pub(crate) fn make_durable(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
         cx.require_blocking()?;
-        if self.fs().read_only {
+        if self.fs().is_read_only() {
             return Ok(());
         }
         if self.object_kind() == Kind::Regular {

@@ -42,6 +42,12 @@ impl HostFs {
             }
         }
     }
+
+    /// Releases the claim: this layer no longer writes to the directory.
+    pub fn release_claim(&self) {
+        // Without locks there is no claim either.
+        let _released = self.root_fd().and_then(|root| rustix::fs::flock(&*root, FlockOperation::Unlock));
+    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, Statx, StatxFlags};
 use rustix::mount::OpenTreeFlags;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::Duration;
 use vnode::{Command, Cx, Errno, Finder, Layer, Properties, Result, Upcalls, Vnode};
@@ -159,7 +159,9 @@ pub(crate) struct Shared {
     /// Walks the tree for objects by number, and for names of files, where the host offers no
     /// better way.
     pub(crate) finder: Finder,
-    pub(crate) read_only: bool,
+    read_only: AtomicBool,
+    /// Whether the directory's own mount is read-only.
+    mount_read_only: bool,
     times: Mutex<Times>,
     pub(crate) traits: FsTraits,
     /// Whether several names may refer to one entry (case folding).
@@ -283,7 +285,7 @@ impl HostFs {
     /// Returns the step that failed, and the path.
     pub fn open(path: &Path, options: HostOptions) -> core::result::Result<Arc<Self>, OpenError> {
         let at = |step: &'static str| move |errno| OpenError { step, path: path.to_owned(), errno };
-        let Opened { root, detached, tree } = open_root(path, &options).map_err(at("open it"))?;
+        let Opened { root, detached, tree, mount_read_only } = open_root(path, &options).map_err(at("open it"))?;
         let stat = statx_fd(&root).map_err(at("read its attributes"))?;
         let fs_stats = rustix::fs::fstatfs(&root).map_err(at("query its file system"))?;
         let flags = rustix::fs::fstatvfs(&root).map_err(at("query its file system"))?.f_flag;
@@ -304,7 +306,8 @@ impl HostFs {
             handle_builder,
             finder: Finder::new(),
             handles,
-            read_only: options.read_only || flags.contains(StatVfsMountFlags::RDONLY),
+            read_only: AtomicBool::new(options.read_only || flags.contains(StatVfsMountFlags::RDONLY)),
+            mount_read_only,
             times: Mutex::new(Times::of(flags)),
             traits,
             merges_names,
@@ -364,7 +367,7 @@ impl HostFs {
         let mut times = fs.times.lock().unwrap_or_else(PoisonError::into_inner);
         let mut requested = *times;
         change(&mut requested);
-        if !fs.read_only && requested.effective() != times.effective() {
+        if !fs.is_read_only() && requested.effective() != times.effective() {
             if !fs.detached {
                 return Err(Errno::PERM);
             }
@@ -373,6 +376,29 @@ impl HostFs {
         // Stored only on success, so that a refused setting is refused again and not mistaken for
         // the current one.
         *times = requested;
+        Ok(())
+    }
+
+    /// Forbids changes through this layer, or permits them again, while it is in use. On a private
+    /// clone of the mount the kernel then enforces it.
+    ///
+    /// # Errors
+    /// `EROFS` if changes can't be permitted, because the file system or the directory's mount is
+    /// read-only. `EBUSY` if they can't be forbidden, because files are open for writing.
+    pub fn set_read_only(&self, read_only: bool) -> Result<()> {
+        let fs = self.root.fs();
+        if !read_only && fs.mount_read_only {
+            return Err(Errno::ROFS);
+        }
+        if fs.detached {
+            crate::sys::set_mount_read_only(fs.root.as_fd(), read_only)?;
+        }
+        fs.read_only.store(read_only, Ordering::Release);
+        if !read_only && fs.detached {
+            // Settings that were made meanwhile are only stored.
+            let times = *fs.times.lock().unwrap_or_else(PoisonError::into_inner);
+            let _as_before = crate::sys::set_access_times(fs.root.as_fd(), times.effective());
+        }
         Ok(())
     }
 
@@ -395,12 +421,20 @@ struct Opened {
     detached: bool,
     /// The clone, if it may be kept attached.
     tree: Option<OwnedFd>,
+    /// Whether the directory's own mount is read-only.
+    mount_read_only: bool,
 }
 
 impl Opened {
     fn in_place(root: OwnedFd) -> Self {
-        Self { root, detached: false, tree: None }
+        let mount_read_only = is_read_only(&root);
+        Self { root, detached: false, tree: None, mount_read_only }
     }
+}
+
+/// Whether the descriptor's mount, or its file system, is read-only.
+fn is_read_only(fd: &OwnedFd) -> bool {
+    rustix::fs::fstatvfs(fd).is_ok_and(|stat| stat.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 /// Opens the directory, on a private clone of its mount if possible.
@@ -412,16 +446,17 @@ fn open_root(path: &Path, options: &HostOptions) -> Result<Opened> {
             // The descriptor from open_tree(2) does not work for everything (handles). One opened
             // through it does, and keeps the private mount alive.
             Ok(tree) => {
+                let mount_read_only = is_read_only(&tree);
                 if options.read_only {
                     // The kernel then refuses changes too, and reads don't update access times. If
                     // this is not permitted, only the layer itself refuses changes.
-                    let _enforced = crate::sys::make_mount_read_only(tree.as_fd());
+                    let _enforced = crate::sys::set_mount_read_only(tree.as_fd(), true);
                 }
                 let root = rustix::fs::openat(&tree, c".", readable, Mode::empty())?;
                 // A clone of a shared mount is shared too while it is attached: later mounts below
                 // the original would propagate into it.
                 let tree = crate::sys::make_mount_private(tree.as_fd()).is_ok().then_some(tree);
-                return Ok(Opened { root, detached: true, tree });
+                return Ok(Opened { root, detached: true, tree, mount_read_only });
             }
             Err(errno @ (Errno::NOENT | Errno::LOOP | Errno::NAMETOOLONG)) => return Err(errno),
             // Not permitted, or the mount can't be cloned.
@@ -460,9 +495,14 @@ pub(crate) fn dev_of(stat: &Statx) -> u64 {
 }
 
 impl Shared {
+    /// Whether changes through this layer are forbidden.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
+    }
+
     /// Returns `EROFS` if the layer is read-only. Called before every change.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
+        if self.is_read_only() { Err(Errno::ROFS) } else { Ok(()) }
     }
 
     /// Whether the name cache may return negative lookups.
@@ -487,7 +527,7 @@ impl fmt::Debug for Shared {
             .field("root", &self.root)
             .field("detached", &self.detached)
             .field("handles", &self.handles)
-            .field("read_only", &self.read_only)
+            .field("read_only", &self.is_read_only())
             .finish_non_exhaustive()
     }
 }
@@ -500,7 +540,7 @@ impl Layer for HostFs {
     fn properties(&self) -> Properties {
         let fs = self.root.fs();
         Properties {
-            read_only: fs.read_only,
+            read_only: fs.is_read_only(),
             may_hang: fs.traits.may_hang,
             needs_flush: fs.traits.needs_flush,
             merges_names: fs.merges_names,
@@ -530,7 +570,7 @@ impl Layer for HostFs {
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
         cx.require_blocking()?;
         let fs = self.root.fs();
-        if fs.read_only {
+        if fs.is_read_only() {
             return Ok(());
         }
         match rustix::fs::syncfs(&*fs.root) {

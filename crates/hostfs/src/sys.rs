@@ -164,9 +164,12 @@ fn set_mount(mount: BorrowedFd<'_>, attr: &MountAttr) -> Result<()> {
     Ok(())
 }
 
-/// Makes `mount`, the root of a private mount, read-only: access times don't change either.
-pub(crate) fn make_mount_read_only(mount: BorrowedFd<'_>) -> Result<()> {
-    set_mount(mount, &MountAttr { set: libc::MOUNT_ATTR_RDONLY, ..MountAttr::default() })
+/// Makes `mount`, the root of a private mount, read-only (access times don't change either), or
+/// writable.
+pub(crate) fn set_mount_read_only(mount: BorrowedFd<'_>, read_only: bool) -> Result<()> {
+    let flag = libc::MOUNT_ATTR_RDONLY;
+    let (set, clear) = if read_only { (flag, 0) } else { (0, flag) };
+    set_mount(mount, &MountAttr { set, clear, ..MountAttr::default() })
 }
 
 /// Sets when reads update access times on `mount`, the root of a private mount.

@@ -514,3 +514,25 @@ fn finding_by_number_may_block() {
         drop(held);
     }
 }
+
+#[test]
+fn a_layer_becomes_writable_and_read_only_in_use() {
+    for detach in [true, false] {
+        let scratch = Scratch::new();
+        let fs = scratch.open(HostOptions { read_only: true, detach, ..HostOptions::default() });
+        let root = fs.root();
+        let make = |file: &str| root.mknod(&CX, name(file), Kind::Regular.mode_bits() | 0o644, 0).map(drop);
+        assert_eq!(make("a"), Err(Errno::ROFS));
+        fs.set_read_only(false).unwrap();
+        assert_eq!((make("a"), fs.properties().read_only), (Ok(()), false));
+        let (_, file) = root.create(&CX, name("b"), 0o644, OpenFlags::WRONLY).unwrap();
+        if fs.is_detached() {
+            // The kernel refuses it, and the layer stays as it is.
+            assert_eq!(fs.set_read_only(true), Err(Errno::BUSY));
+            assert_eq!(make("c"), Ok(()));
+        }
+        drop(file);
+        fs.set_read_only(true).unwrap();
+        assert_eq!((make("d"), fs.properties().read_only), (Err(Errno::ROFS), true));
+    }
+}

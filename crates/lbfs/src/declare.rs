@@ -5,11 +5,9 @@ use crate::options::{Isolate, Options, Policy};
 use crate::replica::Source;
 use core::time::Duration;
 use stack::{
-    Access, BranchMode, Branches, Build, LayerType, Make, Manual, Needs, OptionSpec, Reopened, Settings, Situation,
-    Traits, value,
+    Access, BranchMode, Branches, Build, LayerType, Made, Make, Manual, Needs, OptionSpec, Reopened, Settings,
+    Situation, Traits, value,
 };
-use std::sync::Arc;
-use vnode::Layer;
 
 /// The declaration of `lbfs`.
 pub const LAYER: LayerType = LayerType {
@@ -25,6 +23,7 @@ pub const LAYER: LayerType = LayerType {
         modes: &[],
         unmarked: |_index, _read_only| BranchMode { name: "ro", access: Access::ReadOnly },
         first_must_be_writable: false,
+        live: false,
         make: Make::Reopened(&make),
     }),
     traits: Traits { needs: |settings| read(settings).map(|_| Needs::NONE), once: true, manual: Some(&MANUAL) },
@@ -130,12 +129,12 @@ fn positive(value: &[u8]) -> Result<Duration, String> {
     if time.is_zero() { Err("it must be more than 0".to_owned()) } else { Ok(time) }
 }
 
-fn make(replicas: Vec<Reopened>, settings: &Settings, situation: &Situation) -> Result<Arc<dyn Layer>, String> {
+fn make(replicas: Vec<Reopened>, settings: &Settings, situation: &Situation) -> Result<Made, String> {
     let source = |replica: Reopened| Source { name: replica.name.display().to_string(), open: replica.lower };
     // A file in passthrough can't move to another replica.
     let options = Options { passthrough: situation.passthrough == Some(true), ..read(settings)? };
     let layer = LbFs::new(replicas.into_iter().map(source).collect(), options);
-    layer.map(|layer| layer as Arc<dyn Layer>).map_err(|error| format!("can't use the replicas: {error}"))
+    layer.map(|layer| Made::fixed(layer)).map_err(|error| format!("can't use the replicas: {error}"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Declaration of a layer type: how it is named in mount options, documented by `--help` and built.
 
-use crate::Settings;
+use crate::{LiveBranches, Settings};
 use core::fmt;
 use core::time::Duration;
 use std::path::PathBuf;
@@ -130,9 +130,10 @@ pub struct Branches {
     /// Returns the mode of a branch without an explicit mode, from its index and whether the mount
     /// is read-only.
     pub unmarked: fn(usize, bool) -> BranchMode,
-    /// Whether the first branch must be writable if any branch is: it takes every change that no
-    /// other branch can take.
+    /// Whether all changes are made on the first branch. It must then be writable if any branch is.
     pub first_must_be_writable: bool,
+    /// Whether the branches can be changed while the layer is in use ([`Made::branches`]).
+    pub live: bool,
     /// Builds the layer over its branches.
     pub make: Make,
 }
@@ -187,7 +188,16 @@ pub enum Make {
 }
 
 /// The builder of a [`Make`].
-pub type MakeOf<B> = dyn Fn(Vec<B>, &Settings, &Situation) -> Result<Arc<dyn Layer>, String> + Send + Sync;
+pub type MakeOf<B> = dyn Fn(Vec<B>, &Settings, &Situation) -> Result<Made, String> + Send + Sync;
+
+/// A layer over branches.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// The layer.
+    pub layer: Arc<dyn Layer>,
+    /// Changes its branches while it is in use. `None` if they never change.
+    pub branches: Option<Arc<dyn LiveBranches>>,
+}
 
 /// Information about the mount that a layer is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,6 +206,14 @@ pub struct Situation {
     pub passthrough: Option<bool>,
     /// Whether the server may change the owner of files.
     pub may_chown: bool,
+}
+
+impl Made {
+    /// Returns a layer whose branches never change.
+    #[must_use]
+    pub fn fixed(layer: Arc<dyn Layer>) -> Self {
+        Self { layer, branches: None }
+    }
 }
 
 impl LayerType {

@@ -5,6 +5,7 @@
 //!   declarations and do not know the options of any layer.
 //! * A layer is built over the layer below it ([`Build::Over`]), or over any number of branches
 //!   ([`Build::Branches`]), which one of its options lists ([`mod@spec`]).
+//! * Some layers can change their branches while they are in use: [`LiveBranches`].
 //! * Option values: [`Given`] holds them as written, with the escapes common to all mount options
 //!   ([`Text`]). [`Settings`] holds them as the layer reads them, with common error messages
 //!   ([`value`]).
@@ -18,7 +19,7 @@
 mod declare;
 mod given;
 mod list;
-
+mod live;
 mod settings;
 pub mod spec;
 pub mod suggest;
@@ -28,10 +29,11 @@ mod text;
 pub mod value;
 
 pub use declare::{
-    Access, Branch, BranchMode, Branches, Build, BuildOver, LayerType, Make, MakeOf, Manual, Needs, Opened, OptionSpec,
-    Reopen, Reopened, Situation, Traits,
+    Access, Branch, BranchMode, Branches, Build, BuildOver, LayerType, Made, Make, MakeOf, Manual, Needs, Opened,
+    OptionSpec, Reopen, Reopened, Situation, Traits,
 };
 pub use given::{Given, name_and_value};
+pub use live::{BranchChange, BranchList, ChangeError, ChangePolicy, InUse, ListedBranch, LiveBranches, OpenedFile};
 pub use settings::Settings;
 pub use spec::{Catalog, StackSpec};
 pub use text::{Text, TextError, escape};

@@ -186,6 +186,25 @@ impl fmt::Display for BranchSpec {
     }
 }
 
+impl BranchSpec {
+    /// Replaces the path of each directory.
+    ///
+    /// # Errors
+    /// The first error of `replace`.
+    pub fn map_directories<E>(&mut self, replace: &mut dyn FnMut(&Path) -> Result<PathBuf, E>) -> Result<(), E> {
+        match &mut self.lower {
+            LowerSpec::Directory(path) => *path = replace(path)?,
+            LowerSpec::Stack(stack) => match &mut stack.bottom {
+                BottomSpec::Directory { path, .. } => *path = replace(path)?,
+                BottomSpec::Branches(_, branches) => {
+                    branches.iter_mut().try_for_each(|branch| branch.map_directories(replace))?;
+                }
+            },
+        }
+        Ok(())
+    }
+}
+
 /// The option of a directory.
 const DIRECTORY: &[OptionSpec] = &[OptionSpec { name: "ro", value: None, help: "Never changed through the stack." }];
 

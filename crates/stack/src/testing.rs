@@ -15,6 +15,7 @@ pub(crate) const BRANCHES: Branches = Branches {
     modes: &[RW, RO],
     unmarked: |_, _| RO,
     first_must_be_writable: false,
+    live: false,
     make: Make::Opened(&|_, _, _| Err("not implemented".to_owned())),
 };
 

@@ -95,6 +95,22 @@ impl Text {
         self.0.iter().map(|c| c.byte).collect()
     }
 
+    /// Returns the text with escapes, from which [`Self::read`] gets the same text.
+    #[must_use]
+    pub fn written(&self) -> String {
+        let mut out = String::with_capacity(self.0.len());
+        for char in &self.0 {
+            match char.byte {
+                b'\\' | b'"' => out.extend(['\\', char.byte.into()]),
+                b'!'..=b'~' if char.how == How::Plain => out.push(char.byte.into()),
+                b'!'..=b'~' if !char.byte.is_ascii_digit() => out.extend(['\\', char.byte.into()]),
+                b' ' if char.how == How::Plain => out.push(' '),
+                byte => push_octal(&mut out, byte.into()),
+            }
+        }
+        out
+    }
+
     /// Returns the text for messages.
     #[must_use]
     pub fn show(&self) -> String {
@@ -261,6 +277,22 @@ fn push_octal(out: &mut String, byte: u32) {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn written_text_is_read_back(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            if let Ok(text) = Text::read(&bytes) {
+                prop_assert_eq!(Text::read(text.written().as_bytes()).map(|again| again.bytes()), Ok(text.bytes()));
+            }
+            let literal = escape(&bytes);
+            if let Ok(text) = Text::read(literal.as_bytes()) {
+                let again = Text::read(text.written().as_bytes()).unwrap();
+                for separator in [b':', b'=', b','] {
+                    prop_assert_eq!(text.split(separator).len(), again.split(separator).len());
+                }
+            }
+        }
+    }
 
     fn read(s: &str) -> Text {
         Text::read(s.as_bytes()).unwrap()

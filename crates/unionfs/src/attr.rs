@@ -4,12 +4,33 @@ use crate::branch::{BranchId, Lower};
 use crate::copymeta::Grants;
 use crate::copyup::Change;
 use crate::file::UnionFile;
+use crate::identity::ROOT;
 use crate::node::{UNCOUNTED, UnionVnode};
 use crate::op::Op;
+use crate::ownnames::{LINKS, WORK};
 use crate::retry::Retries;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vnode::{Attr, Cx, Errno, OpenFile, Result, SetAttr, SetTime, StatFs, Vnode};
+use vnode::{Attr, Cx, Errno, Kind, Name, OpenFile, Result, SetAttr, SetTime, StatFs, Vnode};
+
+/// The link count of a directory.
+enum Links {
+    Exactly(u32),
+    /// That of the lower directory, without this number of the union's own directories in it.
+    Without(u32),
+}
+
+impl Links {
+    /// Returns the link count to show; `lower` is that of the lower directory.
+    fn shown(&self, lower: u32) -> u32 {
+        match *self {
+            Self::Exactly(count) => count,
+            // Some file systems do not count subdirectories.
+            Self::Without(hidden) if lower > 2 => lower.saturating_sub(hidden).max(2),
+            Self::Without(_) => lower,
+        }
+    }
+}
 
 impl UnionVnode {
     /// Runs `call` on the leftmost lower object. If that was removed out of band (`ESTALE`), runs
@@ -38,19 +59,28 @@ impl UnionVnode {
 
     /// Returns a directory's attributes as users see them.
     pub(crate) fn dir_attr(&self, op: &Op<'_>, mut attr: Attr) -> Result<Attr> {
-        attr.nlink = self.dir_links(op)?.unwrap_or(attr.nlink);
+        attr.nlink = self.dir_links(op)?.shown(attr.nlink);
         attr.ino = self.core.shown(self.id);
         Ok(attr)
     }
 
-    /// Returns a directory's link count if it differs from that of the lower directory.
-    fn dir_links(&self, op: &Op<'_>) -> Result<Option<u32>> {
+    /// Returns how a directory's link count follows from that of the lower directory.
+    fn dir_links(&self, op: &Op<'_>) -> Result<Links> {
         if self.is_gone() {
-            Ok(Some(0))
-        } else if self.stack()?.len() > 1 {
-            Ok(Some(self.count_subdirs(op)?.saturating_add(2)))
-        } else {
-            Ok(None)
+            return Ok(Links::Exactly(0));
+        }
+        let stack = self.stack()?;
+        match &*stack {
+            [only] if self.id == ROOT => {
+                let mut hidden = 0;
+                for own in [WORK, LINKS] {
+                    let found = only.vnode.lookup(op, Name::new(own)?)?;
+                    hidden += u32::from(found.is_some_and(|entry| entry.vnode.kind() == Kind::Directory));
+                }
+                Ok(Links::Without(hidden))
+            }
+            [_] => Ok(Links::Without(0)),
+            _ => Ok(Links::Exactly(self.count_subdirs(op)?.saturating_add(2))),
         }
     }
 
@@ -92,9 +122,7 @@ impl UnionVnode {
             match target.vnode().setattr(op, set, open.as_deref()) {
                 Ok(attr) => {
                     return Ok(match links {
-                        Some(links) => {
-                            Attr { ino: self.core.shown(self.id), nlink: links.unwrap_or(attr.nlink), ..attr }
-                        }
+                        Some(links) => Attr { ino: self.core.shown(self.id), nlink: links.shown(attr.nlink), ..attr },
                         None => self.leaf_attr(attr),
                     });
                 }

@@ -3,12 +3,14 @@
 use crate::branch::{BranchId, BranchState, Lower};
 use crate::change::{BranchChange, check, check_root};
 use crate::identity::{Identity, ROOT};
+use crate::in_use::BranchList;
 use crate::logfile::{load, tag, why_not_written, write_log};
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::options::{Branch, BuildError, Mode, Options};
 use crate::set::{BranchSet, Member};
 use crate::table::Interned;
+use stack::ChangePolicy;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,26 +77,41 @@ impl Unionfs {
     }
 
     /// Applies `changes` to the set of branches of a union in use, in their order and in one step.
-    /// Waits up to `timeout` for operations under way that change something. The effects on objects
-    /// and open files are described in docs/design/unionfs.md, "Branch sets".
+    /// Effects on objects and open files: docs/design/unionfs.md, "Branch sets".
     ///
     /// # Errors
     ///
     /// See [`BuildError`]. The set is unchanged then.
-    #[doc(hidden)]
     pub fn change_branches(
         &self,
         changes: Vec<BranchChange>,
-        timeout: Duration,
+        policy: &ChangePolicy,
     ) -> std::result::Result<(), BuildError> {
-        self.core.change_branches(changes, timeout)
+        self.core.change_branches(changes, policy)
+    }
+
+    /// Returns the current branches.
+    #[must_use]
+    pub fn branches(&self) -> BranchList {
+        self.core.list_branches()
+    }
+
+    /// Makes the server close the files that it keeps open without a user.
+    pub(crate) fn forget_kept(&self) {
+        self.core.everything_changed();
+    }
+
+    /// Waits until the kernel was notified of all changes so far. Returns false on timeout. Must
+    /// not be called from an operation on a vnode.
+    pub(crate) fn settle(&self, timeout: Duration) -> bool {
+        self.core.settle(timeout)
     }
 
     /// Whether a change of the set of branches waits for operations under way.
     #[doc(hidden)]
     #[must_use]
     pub fn change_is_waiting(&self) -> bool {
-        self.core.gate.is_wanted()
+        self.core.gate.is_wanted() || self.core.write_gate.is_direct_forbidden()
     }
 }
 
@@ -125,15 +142,7 @@ impl Layer for Unionfs {
     }
 
     fn properties(&self) -> Properties {
-        let set = self.core.branches.get();
-        let below = set.order.iter().map(|b| b.state.layer.properties());
-        let below = below.reduce(Properties::join).unwrap_or_default();
-        Properties {
-            read_only: set.read_only,
-            may_hang: below.may_hang || set.order.iter().any(|b| b.mode == Mode::NfsReadOnly),
-            audits_refusals: false,
-            ..below
-        }
+        self.core.properties()
     }
 
     fn attach(&self, upcalls: Arc<dyn Upcalls>) {

@@ -2,21 +2,23 @@
 
 use crate::branch::{BranchId, BranchState};
 use crate::identity::Known;
+use crate::in_use::{Copies, Used};
 use crate::log::{Alias, Log, Record};
 use crate::logfile::{TAGS, load, move_log, tag, why_not_written};
 use crate::metacopy::METACOPIES;
-use crate::node::Core;
+use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::opaque_redirect::MOVED;
 use crate::options::{Branch, BuildError, Mode};
-use crate::ownfiles::{Own, move_links_aside};
+use crate::ownfiles::{Own, has_links, move_links_aside};
 use crate::set::{BranchSet, Member};
+use stack::{ChangePolicy, InUse};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-use vnode::{Cx, Errno, Kind, Name, Vnode};
+use std::time::Instant;
+use vnode::{Cx, Errno, Kind, Name, Properties, Result, Vnode};
 
 type Outcome<T> = std::result::Result<T, BuildError>;
 
@@ -34,27 +36,54 @@ pub enum BranchChange {
     Remove(PathBuf),
     /// Changes the mode of the branch with this path.
     Mode(PathBuf, Mode),
+    /// Moves the branch with this path: at most this many branches then lie left of it.
+    Move(PathBuf, usize),
 }
 
-/// A branch of the new set.
+/// A branch of the old or the new set.
 enum Planned {
     Kept(Member),
     New(Branch),
+    Removed(Member),
 }
 
 impl Planned {
     fn path(&self) -> &Path {
         match self {
-            Self::Kept(member) => &member.state.path,
+            Self::Kept(member) | Self::Removed(member) => &member.state.path,
             Self::New(branch) => &branch.path,
         }
     }
 
     fn mode(&self) -> Mode {
         match self {
-            Self::Kept(member) => member.mode,
+            Self::Kept(member) | Self::Removed(member) => member.mode,
             Self::New(branch) => branch.mode,
         }
+    }
+
+    fn remains(&self) -> bool {
+        !matches!(self, Self::Removed(_))
+    }
+}
+
+/// The branches after a change.
+struct Next {
+    set: Arc<BranchSet>,
+    /// The branches of the old and the new set.
+    all: Vec<Member>,
+    removed: Vec<BranchId>,
+    /// Records of the tags that were assigned for it.
+    fresh: Vec<Record>,
+}
+
+impl Next {
+    /// Whether the change inserts a read-write branch left of all others, also of those that it
+    /// removes, and inserts none that it removes.
+    fn inserts_leftmost(&self, old: &BranchSet) -> bool {
+        let first = self.all.first().filter(|first| first.mode == Mode::ReadWrite && old.member(first.id).is_none());
+        let mut paths = HashSet::new();
+        first.is_some() && self.all.iter().all(|member| paths.insert(&member.state.path))
     }
 }
 
@@ -96,58 +125,183 @@ pub(crate) fn check_root(branch: &Branch) -> Outcome<()> {
     }
 }
 
+/// Checks that the server above knows of the branch's properties. It asks for them only once.
+/// (`audits_refusals` has no effect in a union.)
+fn check_announced(member: &Member, announced: &Properties) -> Outcome<()> {
+    let own = member.properties();
+    let new = [
+        (own.varies_by_caller, announced.varies_by_caller, "shows different callers different files"),
+        (own.merges_names, announced.merges_names, "finds files by several spellings of their names"),
+        (own.needs_flush, announced.needs_flush, "reports errors only when files are closed"),
+        (own.may_hang, announced.may_hang, "may hang, as a network file system can"),
+    ];
+    match new.iter().find(|(has, known, _)| *has && !known) {
+        Some((.., why)) => Err(BuildError::NeedsRemount(member.state.path.clone(), why)),
+        None => Ok(()),
+    }
+}
+
 /// Returns a function that turns an errno into an error that names the step and the branch.
 fn step(what: &'static str, path: &Path) -> impl Fn(Errno) -> BuildError {
     move |errno| BuildError::Step { what, path: path.to_owned(), errno }
 }
 
-/// Returns the branches after the changes.
+/// Inserts a branch so that at most `at` remaining branches lie left of it; left of any removed
+/// branches at this position.
+fn insert(planned: &mut Vec<Planned>, at: usize, branch: Planned) {
+    let mut remaining = (0..).zip(&*planned).filter(|(_, branch)| branch.remains());
+    let left = at.checked_sub(1).map(|at| remaining.nth(at).map_or(planned.len(), |(at, _)| at + 1));
+    planned.insert(left.unwrap_or(0), branch);
+}
+
+/// Returns the branches after the changes, among those that the changes remove.
 fn plan(old: &BranchSet, changes: Vec<BranchChange>) -> Outcome<Vec<Planned>> {
     let mut planned: Vec<Planned> = old.order.iter().cloned().map(Planned::Kept).collect();
     for change in changes {
-        let place = |path: &Path| planned.iter().position(|branch| branch.path() == path);
+        let place = |path: &Path| planned.iter().position(|branch| branch.remains() && branch.path() == path);
         match change {
             BranchChange::Insert { at, branch } => {
                 check_root(&branch)?;
-                planned.insert(at.min(planned.len()), Planned::New(branch));
+                insert(&mut planned, at, Planned::New(branch));
             }
             BranchChange::Remove(path) => {
                 let at = place(&path).ok_or(BuildError::NoSuchBranch(path))?;
-                planned.remove(at);
+                if let Planned::Kept(member) = planned.remove(at) {
+                    planned.insert(at, Planned::Removed(member));
+                }
+            }
+            BranchChange::Move(path, to) => {
+                let at = place(&path).ok_or(BuildError::NoSuchBranch(path))?;
+                let branch = planned.remove(at);
+                insert(&mut planned, to, branch);
             }
             BranchChange::Mode(path, mode) => {
                 let at = place(&path).ok_or(BuildError::NoSuchBranch(path))?;
                 match planned.get_mut(at) {
                     Some(Planned::Kept(member)) => member.mode = mode,
                     Some(Planned::New(branch)) => branch.mode = mode,
-                    None => {}
+                    Some(Planned::Removed(_)) | None => {}
                 }
             }
         }
     }
-    check(planned.iter().map(|branch| (branch.path(), branch.mode())))?;
+    check(planned.iter().filter(|branch| branch.remains()).map(|branch| (branch.path(), branch.mode())))?;
     Ok(planned)
 }
 
 impl Core {
     /// Changes the set of branches: applies all of `changes` in one step, or nothing.
-    pub(crate) fn change_branches(&self, changes: Vec<BranchChange>, timeout: Duration) -> Outcome<()> {
+    pub(crate) fn change_branches(&self, changes: Vec<BranchChange>, policy: &ChangePolicy) -> Outcome<()> {
         let mut ids = self.next_branch.lock();
         let old = self.branches.get();
+        if policy.expected_generation.is_some_and(|expected| expected != old.generation) {
+            return Err(BuildError::Changed);
+        }
         let planned = plan(&old, changes)?;
-        let closed = self.gate.close(timeout).ok_or(BuildError::Busy)?;
+        let next = self.next_set(&old, planned, &mut ids)?;
+        if let Some(announced) = self.announced.get() {
+            next.set.order.iter().try_for_each(|member| check_announced(member, announced))?;
+        }
         let cx = self.server_cx();
-        let (set, fresh) = self.new_set(&old, planned, &mut ids)?;
-        let set = Arc::new(set);
-        let op = Op::new(&cx, &set);
-        self.prepare(&op, &newly_written(&old, &set))?;
-        let index = self.load_links(&op, false).map_err(|(branch, errno)| {
+        if policy.in_use == InUse::CopyUp {
+            // While nobody has to wait.
+            self.copy_to_remaining(&Op::new(&cx, &old), &next, |vnode, to| {
+                vnode.run_change(&cx, |op| self.copy_up(op, vnode, Some(to), None))
+            })?;
+        }
+        let until = Instant::now() + policy.patience;
+        let closed = self.gate.close(policy.patience).ok_or(BuildError::Busy)?;
+        // Direct writes do not pass the gate.
+        let no_direct = self.write_gate.forbid_direct();
+        let ignored: &[BranchId] = if policy.in_use == InUse::Keep { &next.removed } else { &[] };
+        if !self.wait_for_direct_writes(ignored, until) {
+            return Err(BuildError::Busy);
+        }
+        let switched = switched_to_read_only(&old, &next.set);
+        let closed_branches = next.removed.iter().chain(&switched).copied().collect();
+        let barred = (policy.in_use != InUse::Keep).then(|| self.open_files.bar(closed_branches));
+        if barred.is_some() {
+            // Whatever the kernel writes itself would change a read-only branch.
+            let written = self.used_by_kernel(&switched);
+            if !written.is_empty() {
+                return Err(self.in_use(&old, written.into_iter()));
+            }
+        }
+        let used = match policy.in_use {
+            InUse::Keep => Vec::new(),
+            in_use => self.remaining_use(&Op::new(&cx, &old), &next, in_use)?,
+        };
+        let moving = used.iter().map(|used| self.write_gate.start_move(&cx, used.vnode.id)).collect::<Result<Vec<_>>>();
+        let moving = moving.map_err(|_| BuildError::Busy)?;
+        let op = Op::new(&cx, &next.set);
+        self.replace_set(&old, &op, &next, &used)?;
+        drop((moving, barred, no_direct, closed));
+        self.sync_no_longer_written(&old, &op);
+        self.on_branch_set_changed(&op);
+        if let Err(errno) = self.identity.flush(&cx) {
+            tracing::warn!(%errno, "could not write the identity log");
+        }
+        Ok(())
+    }
+
+    /// Makes earlier changes durable on the branches that are no longer written: later requests to
+    /// sync the union leave them out.
+    fn sync_no_longer_written(&self, old: &BranchSet, op: &Op<'_>) {
+        for was in old.order.iter().filter(|was| was.mode == Mode::ReadWrite) {
+            let is_written = op.set.member(was.id).is_some_and(|now| now.mode == Mode::ReadWrite);
+            if !is_written && let Err(errno) = was.state.layer.sync(op) {
+                tracing::warn!(%errno, branch = %was.state.path.display(), "could not sync a branch that is no longer written");
+            }
+        }
+    }
+
+    /// Copies files in use up, where a read-write branch left of the file remains.
+    fn copy_to_remaining(
+        &self,
+        op: &Op<'_>,
+        next: &Next,
+        copy_up: impl FnMut(&Arc<UnionVnode>, BranchId) -> Result<()>,
+    ) -> Outcome<()> {
+        let used = self.used(op, &next.removed)?;
+        self.copy_used((op.set, &next.set), &used, copy_up)
+    }
+
+    /// Returns the files in use that have to be copied to an inserted branch. Fails if any can't be
+    /// copied, or may not.
+    fn remaining_use(&self, op: &Op<'_>, next: &Next, in_use: InUse) -> Outcome<Vec<Used>> {
+        if in_use == InUse::CopyUp {
+            // Files that were opened meanwhile.
+            self.copy_to_remaining(op, next, |vnode, to| self.copy_up(op, vnode, Some(to), None))?;
+        }
+        let used = self.used(op, &next.removed)?;
+        let may_copy = in_use == InUse::CopyUp && next.inserts_leftmost(op.set);
+        let blocks = |used: &Used| !may_copy || self.write_gate.is_host_file_held(used.vnode.id);
+        match used.iter().any(blocks) {
+            true => Err(self.in_use(op.set, used.into_iter().filter(blocks))),
+            false => Ok(used),
+        }
+    }
+
+    /// Replaces the set of branches. `used`: files to be copied to the inserted leftmost branch.
+    fn replace_set(&self, old: &BranchSet, op: &Op<'_>, next: &Next, used: &[Used]) -> Outcome<()> {
+        let set = &next.set;
+        self.prepare(op, &newly_written(old, set))?;
+        let index = self.load_links(op, false).map_err(|(branch, errno)| {
             let path = set.branch(branch).map_or_else(|_| PathBuf::new(), |branch| branch.path.clone());
             step("reading the index of hard links", &path)(errno)
         })?;
-        self.keep_numbers(&op);
+        self.keep_numbers(op);
         // The last step that can fail.
-        let log = self.new_log(&cx, &old, &set, fresh)?;
+        let (log, index, copies) = match self.new_log(op, old, set, next.fresh.clone())? {
+            NewLog::Moves(known, log) if !used.is_empty() => {
+                let drafted = self.copy_to_inserted(op, (&next.all, set), used, (known, log))?;
+                (NewLog::Moves(drafted.known, drafted.log), drafted.index, drafted.copies)
+            }
+            log => (log, index, Copies::new()),
+        };
+        if !next.removed.is_empty() {
+            self.let_follow(set, &next.removed, &copies);
+        }
         self.branches.replace(set.clone(), || {
             self.links.replace(index);
             match log {
@@ -156,23 +310,23 @@ impl Core {
                 NewLog::None(known) => self.identity.replace(known, None),
             }
         });
-        self.finish_change(&old, &op);
-        drop(closed);
-        self.on_branch_set_changed(&op);
-        if let Err(errno) = self.identity.flush(&cx) {
-            tracing::warn!(%errno, "could not write the identity log");
-        }
+        self.adopt_copies(op, used, copies);
+        self.finish_change(old, op);
         Ok(())
     }
 
-    /// Returns the planned set, and records of the tags that were assigned for it.
-    fn new_set(&self, old: &BranchSet, planned: Vec<Planned>, ids: &mut u32) -> Outcome<(BranchSet, Vec<Record>)> {
+    /// Returns the planned set.
+    fn next_set(&self, old: &BranchSet, planned: Vec<Planned>, ids: &mut u32) -> Outcome<Next> {
         let mut known = self.identity.tags();
         let (tags, fresh) = tag(planned.iter().map(Planned::path), &mut known);
-        let mut order = Vec::with_capacity(planned.len());
+        let (mut all, mut removed) = (Vec::with_capacity(planned.len()), Vec::new());
         for (branch, tag) in planned.into_iter().zip(tags) {
-            order.push(match branch {
+            all.push(match branch {
                 Planned::Kept(member) => member,
+                Planned::Removed(member) => {
+                    removed.push(member.id);
+                    member
+                }
                 Planned::New(branch) => Member {
                     id: self.new_id(old, ids).ok_or(BuildError::TooManyBranches)?,
                     mode: branch.mode,
@@ -180,7 +334,8 @@ impl Core {
                 },
             });
         }
-        Ok((BranchSet::new(old.generation + 1, order.into()), fresh))
+        let order = all.iter().filter(|member| !removed.contains(&member.id)).cloned().collect();
+        Ok(Next { set: Arc::new(BranchSet::new(old.generation + 1, order)), all, removed, fresh })
     }
 
     /// Returns an id for a new branch, to which no set in use and no vnode refers.
@@ -195,6 +350,7 @@ impl Core {
             used.insert(vnode.branch());
             used.extend(vnode.stack().unwrap_or_default().iter().map(|part| part.branch));
         }
+        used.extend(self.branches_of_open_files());
         (0..=u16::MAX).map(BranchId).find(|id| !used.contains(id))
     }
 
@@ -255,6 +411,9 @@ impl Core {
         // still right, unless they belong to a branch that was removed.
         let removed = old.order.first().is_some_and(|was| set.member(was.id).is_none());
         if known.merge_log(own, removed).is_err() {
+            if has_links(cx, root).map_err(step("reading the index of hard links", path))? {
+                return Err(BuildError::ForeignLinks(path.clone()));
+            }
             tracing::warn!(
                 branch = %path.display(),
                 "the branch's identity log belongs to a union of other branches: it is replaced, and its inode numbers are dropped"
@@ -292,6 +451,14 @@ impl Core {
     }
 }
 
+/// Returns the branches of both sets that are read-write in the old one alone.
+fn switched_to_read_only(old: &BranchSet, new: &BranchSet) -> Vec<BranchId> {
+    let is_switched = |was: &&Member| {
+        was.mode == Mode::ReadWrite && new.member(was.id).is_some_and(|now| now.mode != Mode::ReadWrite)
+    };
+    old.order.iter().filter(is_switched).map(|member| member.id).collect()
+}
+
 /// Returns the branches that are new in the set, and those whose mode changed to read-write.
 fn newly_written(old: &BranchSet, set: &BranchSet) -> Vec<Member> {
     let is_old = |member: &&Member| {
@@ -305,10 +472,12 @@ mod tests {
     use super::*;
     use crate::node::UnionVnode;
     use crate::{Options, Unionfs};
+    use std::time::Duration;
     use vnode::Layer;
 
     const CX: Cx<'static> = Cx::internal(0, 0);
-    const TIMEOUT: Duration = Duration::from_secs(10);
+    const POLICY: ChangePolicy =
+        ChangePolicy { patience: Duration::from_secs(10), in_use: InUse::Keep, expected_generation: None };
 
     fn branch(path: &str) -> Branch {
         Branch { layer: memfs::MemFs::new(), path: path.into(), mode: Mode::ReadWrite }
@@ -323,7 +492,7 @@ mod tests {
     fn ids_in_use_are_not_reused() {
         let union = Unionfs::new(vec![branch("/0")], Options::default()).unwrap();
         let core = core(&union);
-        let change = |change| union.change_branches(vec![change], TIMEOUT).unwrap();
+        let change = |change| union.change_branches(vec![change], &POLICY).unwrap();
         change(BranchChange::Insert { at: 0, branch: branch("/1") });
         let name = Name::new(b"f").unwrap();
         let file = union.root().mknod(&CX, name, Kind::Regular.mode_bits() | 0o644, 0).unwrap().vnode;
@@ -355,7 +524,7 @@ mod tests {
         let short = core.branches.get().short_generation();
         let other = branch("/1");
         other.layer.root().mkdir(&CX, name, 0o755).unwrap().vnode.mkdir(&CX, name, 0o755).unwrap();
-        union.change_branches(vec![BranchChange::Insert { at: 0, branch: other }], TIMEOUT).unwrap();
+        union.change_branches(vec![BranchChange::Insert { at: 0, branch: other }], &POLICY).unwrap();
         let all = core.branches.get().order.clone();
         core.branches.replace(Arc::new(BranchSet::new(2 * BranchSet::SHORT_GENERATIONS - 1, all)), || {});
         assert_eq!(core.branches.get().short_generation(), short);

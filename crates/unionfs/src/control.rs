@@ -1,13 +1,15 @@
-//! Commands of the control channel. The union has none of its own; the layers of its branches may.
+//! Commands of the control channel: the union's own, and those of the layers of its branches.
 
 use crate::branch::Lower;
 use crate::node::UnionVnode;
+use crate::query::QUERY;
 use crate::set::BranchSet;
 use vnode::{Command, Cx, Errno, Result};
 
-/// Returns the commands of all branches.
+/// Returns the union's own commands and those of all branches.
 pub(crate) fn commands(set: &BranchSet) -> Vec<Command> {
-    set.order.iter().flat_map(|member| member.state.layer.commands()).collect()
+    let branches = set.order.iter().flat_map(|member| member.state.layer.commands());
+    std::iter::once(QUERY).chain(branches).collect()
 }
 
 /// Whether commands may be passed to an object on that branch. A command may change the object. So
@@ -18,9 +20,12 @@ fn accepts_commands(set: &BranchSet, lower: &Lower) -> bool {
 }
 
 impl UnionVnode {
-    /// Passes a command to the visible lower object; for a directory to each part, from the left,
-    /// until one knows the command.
+    /// Runs the union's own command, or passes a command to the visible lower object; for a
+    /// directory to each part, from the left, until one knows the command.
     pub(crate) fn run_command(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
+        if command == QUERY.name {
+            return self.query(cx);
+        }
         let pass = |set: &BranchSet, lower: &Lower| match accepts_commands(set, lower) {
             true => lower.vnode.control(cx, command, input),
             false => Err(Errno::NOTTY),

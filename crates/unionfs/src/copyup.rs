@@ -56,14 +56,14 @@ impl Change {
 }
 
 /// A copy-up under way.
-struct Copying<'a> {
-    vnode: &'a Arc<UnionVnode>,
+pub(crate) struct Copying<'a> {
+    pub(crate) vnode: &'a Arc<UnionVnode>,
     /// The original.
-    from: &'a Lower,
-    attr: Attr,
+    pub(crate) from: &'a Lower,
+    pub(crate) attr: Attr,
     /// The place where the union last found the original; `None` if it has no known name.
-    place: Option<&'a Place>,
-    to: BranchId,
+    pub(crate) place: Option<&'a Place>,
+    pub(crate) to: BranchId,
 }
 
 /// A copy that is not visible in the union yet: an unnamed file, or one in the work directory.
@@ -116,12 +116,8 @@ impl Core {
         loop {
             let place = vnode.place();
             let target = self.copy_target(op, to, place.as_ref(), from.branch)?;
-            if let Some(place) = &place {
+            if place.is_some() {
                 require_blocking_to_copy(op, &from, change.as_deref())?;
-                if !self.ensure_part(op, &place.parent, target)? {
-                    retries.count()?;
-                    continue;
-                }
             }
             let copying =
                 Copying { vnode, from: &from, attr: from.vnode.getattr(op)?, place: place.as_ref(), to: target };
@@ -163,10 +159,13 @@ impl Core {
         self.branch_for(op, &[&place.parent], bound)
     }
 
-    /// Builds the copy and publishes it. `EAGAIN` if the file was renamed meanwhile.
+    /// Builds the copy and publishes it. `EAGAIN` if the file was renamed meanwhile, if its
+    /// directory can't have a part on the branch after all, or to let a change of the set of
+    /// branches proceed: users can see no trace of the copy then. Therefore the directory gets its
+    /// part afterwards.
     fn copy(&self, op: &Op<'_>, copying: &Copying<'_>, change: Option<&mut Change>) -> Result<()> {
         let built = self.build(op, copying, change)?;
-        let published = self.publish(op, copying, &built);
+        let published = self.ensure_place(op, copying).and_then(|()| self.publish(op, copying, &built));
         if published.is_err() {
             self.discard(op, &built);
             // The file system may reuse the discarded copy's inode number for another file.
@@ -175,8 +174,16 @@ impl Core {
         published
     }
 
+    /// Ensures that the file's directory has a part on the branch of the copy.
+    fn ensure_place(&self, op: &Op<'_>, copying: &Copying<'_>) -> Result<()> {
+        match copying.place {
+            Some(place) if !self.ensure_part(op, &place.parent, copying.to)? => Err(Errno::AGAIN),
+            _ => Ok(()),
+        }
+    }
+
     /// Builds a complete copy that is not visible in the union yet.
-    fn build(&self, op: &Op<'_>, copying: &Copying<'_>, change: Option<&mut Change>) -> Result<Built> {
+    pub(crate) fn build(&self, op: &Op<'_>, copying: &Copying<'_>, change: Option<&mut Change>) -> Result<Built> {
         let &Copying { from, ref attr, to, .. } = copying;
         let built = match from.vnode.kind() {
             Kind::Regular => self.build_file(op, to)?,
@@ -241,7 +248,7 @@ impl Core {
     }
 
     /// Publishes a finished copy. `EAGAIN` if the file was renamed while it was copied.
-    fn publish(&self, op: &Op<'_>, copying: &Copying<'_>, built: &Built) -> Result<()> {
+    pub(crate) fn publish(&self, op: &Op<'_>, copying: &Copying<'_>, built: &Built) -> Result<()> {
         let &Copying { vnode, from, ref attr, place, to } = copying;
         let copy = Lower { vnode: built.entry.vnode.clone(), branch: to };
         let _locked = match place {

@@ -10,6 +10,7 @@ use crate::links::Links;
 use crate::listing::Listings;
 use crate::logged_once::{RateLimit, WarnedOnce};
 use crate::op::Op;
+use crate::open_files::OpenFiles;
 use crate::options::{LowerFiles, Mode, Numbers, Options};
 use crate::ownfiles::Own;
 use crate::set::{BranchSet, Member};
@@ -18,7 +19,8 @@ use crate::write_gate::WriteGate;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
-use vnode::{Cx, Errno, Finder, Result, Upcalls, Vnode};
+use std::time::Duration;
+use vnode::{Cx, Errno, Finder, Properties, Result, Upcalls, Vnode};
 
 /// State that all vnodes of a union, of type `V`, share.
 #[derive(Debug)]
@@ -35,6 +37,7 @@ pub(crate) struct Shared<V> {
     uid: u32,
     gid: u32,
     pub(crate) table: Table<V>,
+    pub(crate) open_files: OpenFiles,
     pub(crate) identity: Identity,
     pub(crate) links: Links,
     pub(crate) jobs: Jobs,
@@ -52,6 +55,8 @@ pub(crate) struct Shared<V> {
     pub(crate) warned_of_owner: AtomicBool,
     /// The receiver of notifications, such as that a file moved.
     upcalls: OnceLock<Arc<dyn Upcalls>>,
+    /// The properties that the receiver was told. They do not change any more.
+    pub(crate) announced: OnceLock<Properties>,
 }
 
 impl<V> Shared<V> {
@@ -64,6 +69,7 @@ impl<V> Shared<V> {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             table: Table::new(),
+            open_files: OpenFiles::new(),
             identity,
             links: Links::default(),
             jobs: Jobs::default(),
@@ -76,13 +82,25 @@ impl<V> Shared<V> {
             work_number: AtomicU64::new(0),
             warned_of_owner: AtomicBool::new(false),
             upcalls: OnceLock::new(),
+            announced: OnceLock::new(),
         }
     }
 
     /// Sets the receiver of notifications about changes.
     pub(crate) fn attach(&self, upcalls: Arc<dyn Upcalls>) {
         // The interface's contract allows only one call.
+        let _ = self.announced.set(self.branches.get().properties());
         let _ = self.upcalls.set(upcalls);
+    }
+
+    /// Returns the union's properties. Except for `read_only`, they remain those of the first set
+    /// of branches once they were announced.
+    pub(crate) fn properties(&self) -> Properties {
+        let set = self.branches.get();
+        match self.announced.get() {
+            Some(announced) => Properties { read_only: set.read_only, ..*announced },
+            None => set.properties(),
+        }
     }
 
     /// Whether files of this branch that are open for reading may be handed to the kernel although
@@ -105,6 +123,11 @@ impl<V> Shared<V> {
         if let Some(upcalls) = self.upcalls.get() {
             upcalls.everything_changed();
         }
+    }
+
+    /// Waits until all notifications so far have been processed. Returns false on timeout.
+    pub(crate) fn settle(&self, timeout: Duration) -> bool {
+        self.upcalls.get().is_none_or(|upcalls| upcalls.settle(timeout))
     }
 
     /// Returns the same operation with the server's user as its caller. It remains interruptible by

@@ -235,9 +235,10 @@ impl UnionVnode {
             let part = stack.iter().find(|part| part.branch == branch);
             let (Some(part), true) = (part, branch == from.branch) else {
                 drop((locked, from));
-                if self.core.ensure_part(op, &this, branch)? {
-                    self.core.copy_up(op, &target, Some(branch), None)?;
-                }
+                // Copying can be abandoned for a change of the set of branches: the directory comes
+                // later.
+                self.core.copy_up(op, &target, Some(branch), None)?;
+                let _ = self.core.ensure_part(op, &this, branch)?;
                 retries.count()?;
                 continue;
             };

@@ -1,14 +1,15 @@
 //! `unionfs` as a layer type: its options and manual page.
 
 use crate::Unionfs;
-use crate::options::{Branch, Copyup, Delete, LowerFiles, Metacopy, Mode, Numbers, Options, Whiteouts};
+use crate::change::BranchChange;
+use crate::in_use::BranchStatus;
+use crate::options::{Branch, BuildError, Copyup, Delete, LowerFiles, Metacopy, Mode, Numbers, Options, Whiteouts};
 use core::time::Duration;
 use stack::{
-    Access, BranchMode, Branches, Build, LayerType, Make, Manual, Needs, Opened, OptionSpec, Settings, Situation,
-    Traits, value,
+    Access, BranchList, BranchMode, Branches, Build, ChangeError, ChangePolicy, LayerType, ListedBranch, LiveBranches,
+    Made, Make, Manual, Needs, Opened, OptionSpec, Settings, Situation, Traits, value,
 };
-use std::sync::Arc;
-use vnode::Layer;
+use std::sync::{Arc, Weak};
 
 /// The layer type, for the list of layers.
 pub const LAYER: LayerType = LayerType {
@@ -18,6 +19,9 @@ pub const LAYER: LayerType = LayerType {
     build: Build::Branches(&BRANCHES),
     traits: Traits { needs, once: true, manual: Some(&MANUAL) },
 };
+
+/// How long a change of the branches waits until the kernel has dropped what it cached.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 const BRANCHES: Branches = Branches {
     option: "dirs",
@@ -29,6 +33,7 @@ const BRANCHES: Branches = Branches {
     modes: &[RW, RO, NFSRO],
     unmarked: |index, read_only| if index == 0 && !read_only { RW } else { RO },
     first_must_be_writable: true,
+    live: true,
     make: Make::Opened(&make),
 };
 
@@ -138,6 +143,10 @@ const MANUAL: Manual = Manual {
         ),
         ("srv /srv/union unionfs dirs=/srv/changes=rw:/srv/base=ro,nosuid,nofail 0 0", "A line of /etc/fstab."),
         ("mount -o remount,ro /UNIONFS", "Make the union read-only."),
+        (
+            "mount -o remount,add=/media/module /UNIONFS",
+            "Add a read-only branch while the union is in use; see unionctl(1).",
+        ),
     ],
 };
 
@@ -172,7 +181,8 @@ impl Wanted {
     fn options(self, situation: &Situation) -> Options {
         let copyup = self.copyup.unwrap_or_else(|| default_copyup(situation));
         let Self { delete, whiteouts, numbers, lower_files, metacopy, .. } = self;
-        Options { delete, whiteouts, numbers, lower_files, metacopy, copyup }
+        let no_passthrough = situation.passthrough == Some(false);
+        Options { delete, whiteouts, numbers, lower_files, metacopy, copyup, no_passthrough }
     }
 }
 
@@ -222,11 +232,68 @@ fn mode(mode: BranchMode) -> Mode {
     }
 }
 
-fn make(branches: Vec<Opened>, settings: &Settings, situation: &Situation) -> Result<Arc<dyn Layer>, String> {
-    let branch = |branch: Opened| Branch { layer: branch.lower, path: branch.name, mode: mode(branch.mode) };
+fn make(branches: Vec<Opened>, settings: &Settings, situation: &Situation) -> Result<Made, String> {
     let branches = branches.into_iter().map(branch).collect();
     let union = Unionfs::new(branches, Wanted::read(settings)?.options(situation));
-    union.map(|union| union as Arc<dyn Layer>).map_err(|error| format!("can't build the union: {error}"))
+    let union = union.map_err(|error| format!("can't build the union: {error}"))?;
+    Ok(Made { layer: union.clone(), branches: Some(Arc::new(Live(Arc::downgrade(&union)))) })
+}
+
+fn declared(mode: Mode) -> BranchMode {
+    match mode {
+        Mode::ReadWrite => RW,
+        Mode::ReadOnly => RO,
+        Mode::NfsReadOnly => NFSRO,
+    }
+}
+
+fn branch(branch: Opened) -> Branch {
+    Branch { layer: branch.lower, path: branch.name, mode: mode(branch.mode) }
+}
+
+/// The branches of a union in use. It does not keep the union in use.
+#[derive(Debug)]
+struct Live(Weak<Unionfs>);
+
+impl LiveBranches for Live {
+    fn list(&self) -> BranchList {
+        let Some(union) = self.0.upgrade() else { return BranchList::default() };
+        let crate::BranchList { generation, branches } = union.branches();
+        let listed = |BranchStatus { path, mode, turned_read_only, open_files }| ListedBranch {
+            name: path,
+            mode: declared(mode),
+            turned_read_only,
+            open_files,
+        };
+        BranchList { generation, branches: branches.into_iter().map(listed).collect() }
+    }
+
+    fn change(&self, changes: Vec<stack::BranchChange>, policy: &ChangePolicy) -> Result<(), ChangeError> {
+        let changes = changes.into_iter().map(|change| match change {
+            stack::BranchChange::Insert { at, branch: new } => BranchChange::Insert { at, branch: branch(new) },
+            stack::BranchChange::Remove(name) => BranchChange::Remove(name),
+            stack::BranchChange::Mode(name, wanted) => BranchChange::Mode(name, mode(wanted)),
+            stack::BranchChange::Move(name, at) => BranchChange::Move(name, at),
+        });
+        let union = self.0.upgrade().ok_or_else(|| ChangeError::Refused("the union is being unmounted".to_owned()))?;
+        let changes: Vec<_> = changes.collect();
+        let mut changed = union.change_branches(changes.clone(), policy);
+        if matches!(changed, Err(BuildError::InUse(_))) {
+            // Files that the server keeps open for the kernel (`data=cached`) are not in use.
+            union.forget_kept();
+            changed = union.change_branches(changes, policy);
+        }
+        changed.map_err(|error| match error {
+            BuildError::InUse(files) => ChangeError::InUse(files),
+            BuildError::Changed => ChangeError::Outdated,
+            error => ChangeError::Refused(error.to_string()),
+        })?;
+        // Programs that start after the command must not see cached names of the old branches.
+        if !union.settle(SETTLE_TIMEOUT) {
+            tracing::warn!("the kernel has not dropped all cached names of the previous branches yet");
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

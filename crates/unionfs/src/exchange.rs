@@ -33,10 +33,8 @@ impl Rename<'_> {
             Side { vnode: dest, dir: self.to, name: self.new_name, other: self.from, other_name: self.name },
         ];
         let target = self.exchange_target(op, dest)?;
-        for side in &sides {
-            if !self.bring_to(op, side, target)? {
-                return Ok(false);
-            }
+        if !self.bring_all(op, &sides, target)? {
+            return Ok(false);
         }
         let locked = lock_entries(&[self.from, self.to])?;
         let done = self.exchange_locked(op, &sides, target)?;
@@ -62,13 +60,22 @@ impl Rename<'_> {
         if there { Ok(branch) } else { op.set.leftmost() }
     }
 
-    /// Creates the copies and parts that the exchange needs on `target`.
-    fn bring_to(&self, op: &Op<'_>, side: &Side<'_>, target: BranchId) -> Result<bool> {
-        if side.vnode.dir.is_some() {
-            return self.core.ensure_part(op, side.vnode, target);
+    /// Brings both objects to the branch. Returns false if the operation has to be retried.
+    fn bring_all(&self, op: &Op<'_>, sides: &[Side<'_>; 2], target: BranchId) -> Result<bool> {
+        // Copying a file can be abandoned for a change of the set of branches. No other copy may
+        // exist by then.
+        let mut op = *op;
+        for side in sides.iter().filter(|side| side.vnode.dir.is_none()) {
+            self.core.copy_up(&op, side.vnode, Some(target), None)?;
+            op = op.without_restart_flag();
         }
-        self.core.copy_up(op, side.vnode, Some(target), None)?;
-        self.core.ensure_part(op, side.dir, target)
+        for side in sides {
+            let dir = if side.vnode.dir.is_some() { side.vnode } else { side.dir };
+            if !self.core.ensure_part(&op, dir, target)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn exchange_locked(&self, op: &Op<'_>, sides: &[Side<'_>; 2], target: BranchId) -> Result<bool> {

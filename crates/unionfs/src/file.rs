@@ -5,11 +5,12 @@ use crate::metacopy::as_metacopy;
 use crate::node::UnionVnode;
 use crate::op::Op;
 use crate::retry::Retries;
-use crate::write_gate::Writing;
+use crate::write_gate::{Direct, DirectWrites, Writing};
 use parking_lot::RwLock;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use vnode::{Cx, Errno, HostReader, OpenFile, OpenFlags, Result, Vnode, Whence};
 
 /// The lower open file that was last used, and the state of the union for which it was opened. It
@@ -39,11 +40,20 @@ pub(crate) struct UnionFile {
     shared: Option<u16>,
     /// The kernel has the host file: all operations use it.
     bound: AtomicBool,
+    direct_writes: DirectWrites,
     seen: RwLock<Seen>,
+}
+
+/// The right to write to a file, which does not move meanwhile.
+struct WriteGuard<'a> {
+    _direct: Option<Direct<'a>>,
+    _writing: Option<Writing<'a>>,
 }
 
 /// The generation of no set.
 const NEVER_FIXED: u64 = 0;
+/// How long a change of the set waits for an operation that opens the lower file.
+const FOLLOWING: Duration = Duration::from_millis(20);
 
 impl std::fmt::Debug for UnionFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -66,11 +76,12 @@ impl UnionFile {
         let shared = !flags.writes() && vnode.core.shares_lower(op, branch);
         let stays = op.set.files_stay(branch) && vnode.moves() == moves;
         let (generation, home) = (op.set.generation, op.set.branch(branch)?.clone());
-        let holds_host_file = stays && flags.writes() && file.backing().is_some();
+        let may_hold = stays && flags.writes() && !vnode.core.options.no_passthrough;
+        let holds_host_file = may_hold && file.backing().is_some();
         if holds_host_file {
             vnode.core.write_gate.hold_host_file(vnode.id);
         }
-        Ok(Arc::new(Self {
+        let opened = Arc::new(Self {
             vnode: vnode.clone(),
             flags,
             first: file.clone(),
@@ -78,8 +89,57 @@ impl UnionFile {
             holds_host_file,
             shared: shared.then_some(moves),
             bound: AtomicBool::new(false),
+            direct_writes: DirectWrites::default(),
             seen: RwLock::new(Seen { generation, moves, branch, _home: home, file }),
-        }))
+        });
+        let core = &vnode.core;
+        core.open_files.add(&opened);
+        if core.open_files.is_barred(branch) || vnode.metacopy_is_barred() {
+            // A branch is being removed. Wait for the end of the change; if it succeeds, the caller
+            // notices that and opens the file in the new set.
+            drop(core.gate.enter(op)?);
+        }
+        Ok(opened)
+    }
+
+    /// Returns the file's vnode.
+    pub(crate) fn vnode(&self) -> &Arc<UnionVnode> {
+        &self.vnode
+    }
+
+    /// Whether the file was opened for writing.
+    pub(crate) fn writes(&self) -> bool {
+        self.flags.writes()
+    }
+
+    /// Whether the host file may have been handed out for writing.
+    pub(crate) fn holds_host_file(&self) -> bool {
+        self.holds_host_file
+    }
+
+    /// Whether the kernel has the host file, so that the file can't follow its vnode.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.bound.load(Ordering::Acquire)
+    }
+
+    /// Whether a write that no move of the file waits for is under way.
+    pub(crate) fn is_written_directly(&self) -> bool {
+        self.direct_writes.any()
+    }
+
+    /// Returns the branch of the lower file that was used last.
+    pub(crate) fn branch(&self) -> BranchId {
+        self.seen.read().branch
+    }
+
+    /// If the file lies on one of the branches `removed`, lets it follow its vnode to the branch
+    /// `to` after they were removed.
+    pub(crate) fn may_leave(&self, removed: &[BranchId], to: BranchId, state: &Arc<BranchState>) {
+        // An operation that holds the lock for longer is just following the vnode.
+        let Some(mut seen) = self.seen.try_write_for(FOLLOWING) else { return };
+        if removed.contains(&seen.branch) && !removed.contains(&to) && !self.is_bound() {
+            (seen.branch, seen._home) = (to, state.clone());
+        }
     }
 
     /// Whether the file is where it was opened and never moves.
@@ -119,25 +179,25 @@ impl UnionFile {
 
     /// Returns the lower open file for a write. Opening a file for writing copies it up, so it lies
     /// on a read-write branch; if that has become read-only since, the file is copied up now.
-    fn for_write(&self, cx: &Cx<'_>) -> Result<(Option<Writing<'_>>, Arc<dyn OpenFile>)> {
+    fn for_write(&self, cx: &Cx<'_>) -> Result<(WriteGuard<'_>, Arc<dyn OpenFile>)> {
         if !self.flags.writes() {
             return Err(Errno::BADF);
         }
-        if self.is_fixed() {
-            return Ok((None, self.first.clone()));
+        let gate = &self.vnode.core.write_gate;
+        if let Some(direct) = self.direct_writes.begin(gate, || self.is_fixed()) {
+            return Ok((WriteGuard { _direct: Some(direct), _writing: None }, self.first.clone()));
         }
         let mut retries = Retries::new();
         loop {
+            let writing = gate.write(cx, self.vnode.id)?;
             // Revalidates the vnode.
-            self.lower(cx)?;
-            let set = self.vnode.core.branches.get();
-            let guard = self.vnode.guard_branch(&Op::new(cx, &set), self.vnode.branch())?;
             let file = self.lower(cx)?;
-            let branch = self.seen.read().branch;
+            let set = self.vnode.core.branches.get();
+            let branch = self.branch();
             if set.member(branch).is_none() || set.writable(branch) {
-                return Ok((guard, file));
+                return Ok((WriteGuard { _direct: None, _writing: Some(writing) }, file));
             }
-            drop((guard, file));
+            drop((writing, file));
             self.vnode.run_change(cx, |op| self.vnode.for_change(op, None).map(drop))?;
             retries.count()?;
         }
@@ -157,13 +217,24 @@ impl UnionFile {
 
 impl Drop for UnionFile {
     fn drop(&mut self) {
+        self.vnode.core.open_files.remove(self);
         if self.holds_host_file {
             self.vnode.core.write_gate.release_host_file(self.vnode.id);
+        }
+        let set = self.vnode.core.branches.get();
+        let is_open = || self.vnode.core.open_vnodes().contains(&Arc::as_ptr(&self.vnode));
+        if set.member(self.vnode.branch()).is_none() && !is_open() {
+            self.vnode.release_removed(&set);
         }
     }
 }
 
 impl UnionVnode {
+    /// Whether the file has a metacopy on a branch on which no file may be opened at present.
+    fn metacopy_is_barred(&self) -> bool {
+        as_metacopy(&self.leaf().vnode).is_some_and(|meta| self.core.open_files.is_barred(meta.home))
+    }
+
     /// Begins a change of the lower object on `branch`. Excludes a move of the object; returns
     /// `None` if it can't move.
     pub(crate) fn guard_branch(&self, op: &Op<'_>, branch: BranchId) -> Result<Option<Writing<'_>>> {
@@ -178,7 +249,8 @@ impl OpenFile for UnionFile {
 
     fn backing(&self) -> Option<vnode::Backing<'_>> {
         // The holder is notified when the file moves: see `Upcalls::data_moved`.
-        let handed_out = self.is_fixed() || self.shared == Some(self.vnode.moves());
+        let is_fixed = self.is_fixed() && (self.holds_host_file || !self.flags.writes());
+        let handed_out = is_fixed || self.shared == Some(self.vnode.moves());
         if handed_out { self.first.backing() } else { None }
     }
 

@@ -242,6 +242,11 @@ impl Identity {
         drop(old);
     }
 
+    /// Returns the content, and takes the log away.
+    pub(crate) fn take(&self) -> (Known, Option<Log>) {
+        (self.known(), self.log.lock().take())
+    }
+
     /// Writes a record, then applies it.
     pub(crate) fn append(&self, cx: &Cx<'_>, record: Record) -> Result<()> {
         self.write(cx, std::slice::from_ref(&record))?;

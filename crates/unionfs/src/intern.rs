@@ -5,6 +5,7 @@ use crate::log::Alias;
 use crate::metacopy::same_metacopy;
 use crate::node::{Core, Place, UNCOUNTED, UnionVnode};
 use crate::op::Op;
+use crate::released::as_released;
 use crate::set::BranchSet;
 use crate::table::Interned;
 use std::sync::Arc;
@@ -63,6 +64,10 @@ impl Core {
         let leaf = live.leaf();
         if Arc::ptr_eq(&leaf.vnode, &found.vnode) {
             return false;
+        }
+        if let Some(released) = as_released(&leaf.vnode) {
+            // Its branch was removed, and is back.
+            return !released.is_same(&found.vnode);
         }
         matches!(leaf.vnode.getattr(&self.server_cx()), Err(Errno::STALE | Errno::NOENT))
     }

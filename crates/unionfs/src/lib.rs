@@ -22,7 +22,9 @@
 //! | readdir; cached merged listings | `readdir`, `listing` |
 //! | the lock on a directory's entries | `entry_lock` |
 //! | attributes, extended attributes, open files | `attr`, `xattr`, `file` |
+//! | the list of open files; those on a branch that is removed | `open_files`, `in_use` |
 //! | copy-up of files: protocol, data and attributes | `copyup`, `copydata` |
+//! | copy-up of files in use from branches that are removed | `copy_used` |
 //! | creating a directory's part on a branch; which branches allow that | `parents` |
 //! | the lower object to change, which does not move meanwhile | `changeable` |
 //! | one copy-up of an object at a time; no changes while an object moves | `jobs`, `write_gate` |
@@ -30,7 +32,7 @@
 //! | create, remove, rename | `create`, `remove`, `rmdir`, `rename`, `rename_dir`, `exchange` |
 //! | retries after a race | `retry` |
 //! | whiteouts and opaque marks created by users | `unpack` |
-//! | control commands, forwarded to the branches' layers | `control` |
+//! | control commands: its own; those forwarded to the branches' layers | `query`, `control` |
 //! | hard links: the index of copied-up files, in memory and on disk | `links`, `index` |
 //! | link counts, and their recovery after a crash | `link_count`, `link_recovery` |
 //! | persistent inode numbers and their log | `numbers`, `identity`, `log`, `logfile` |
@@ -54,6 +56,7 @@ mod by_number;
 mod change;
 mod changeable;
 mod control;
+mod copy_used;
 mod copydata;
 mod copymeta;
 mod copyup;
@@ -67,6 +70,7 @@ mod file;
 mod full_branch;
 mod gate;
 mod identity;
+mod in_use;
 mod index;
 mod intern;
 mod jobs;
@@ -83,12 +87,15 @@ mod node;
 mod numbers;
 mod op;
 mod opaque_redirect;
+mod open_files;
 mod options;
 mod ownfiles;
 mod ownnames;
 mod parents;
+mod query;
 mod read_sized;
 mod readdir;
+mod released;
 mod remove;
 mod rename;
 mod rename_dir;
@@ -111,4 +118,6 @@ mod xattr;
 pub use build::Unionfs;
 pub use change::BranchChange;
 pub use declare::LAYER;
+pub use in_use::{BranchList, BranchStatus};
 pub use options::{Branch, BuildError, Copyup, Delete, LowerFiles, Metacopy, Mode, Numbers, Options, Whiteouts};
+pub use stack::{ChangePolicy, InUse, OpenedFile};

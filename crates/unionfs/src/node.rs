@@ -5,6 +5,7 @@ use crate::core::Shared;
 use crate::entry_lock::{EntryLock, Writer};
 use crate::listing::{EntryChange, Listable, Slot};
 use crate::op::Op;
+use crate::released::ReleasedVnode;
 use crate::set::{BranchSet, NO_GENERATION, short_generation_of};
 use crate::shortname::ShortName;
 use parking_lot::Mutex;
@@ -321,6 +322,32 @@ impl UnionVnode {
         Ok(())
     }
 
+    /// Lets go of the lower objects on branches outside of the set: nothing has the object open, so
+    /// it must not keep them in use.
+    pub(crate) fn release_removed(&self, set: &BranchSet) {
+        let old = {
+            let mut state = self.state.lock();
+            let is_current = set.generation == self.core.branches.generation();
+            let removed = is_current && set.member(self.branch()).is_none();
+            removed.then(|| ReleasedVnode::of(&state.lower)).map(|stub| std::mem::replace(&mut state.lower, stub))
+        };
+        drop(old);
+        let Some(dir) = &self.dir else { return };
+        let old = {
+            let mut stack = dir.stack.lock();
+            let is_current = set.generation == self.core.branches.generation();
+            let is_removed = |part: &Lower| is_current && set.member(part.branch).is_none();
+            let released = |part: &Lower| match is_removed(part) {
+                true => Lower { vnode: ReleasedVnode::of(&part.vnode), branch: part.branch },
+                false => part.clone(),
+            };
+            let new = stack.iter().any(is_removed).then(|| stack.iter().map(released).collect());
+            new.map(|new: Stack| std::mem::replace(&mut *stack, new))
+        };
+        drop(old);
+        self.entries_changed();
+    }
+
     /// Makes the vnode valid in the current set as it is.
     pub(crate) fn set_current(&self, op: &Op<'_>) -> Result<()> {
         let _state = self.state.lock();
@@ -410,6 +437,12 @@ impl UnionVnode {
             path.extend(name.as_bytes());
             path
         })
+    }
+
+    /// Returns the object's own path in the union; empty if it has no known name.
+    pub(crate) fn own_path(&self) -> Vec<u8> {
+        let Some(place) = self.place() else { return Vec::new() };
+        place.name().map_or_else(|_| Vec::new(), |name| place.parent.path_to(name))
     }
 
     /// Returns the place of the entry `name` in this directory.

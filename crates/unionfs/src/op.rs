@@ -26,6 +26,11 @@ impl<'a> Op<'a> {
         Self { restart: Some(restart), ..self }
     }
 
+    /// Returns the same context for the rest of an operation that must not restart any more.
+    pub(crate) fn without_restart_flag(self) -> Self {
+        Self { restart: None, ..self }
+    }
+
     /// Checks whether the operation has to restart. Called between the steps of long work that is
     /// not visible yet.
     ///

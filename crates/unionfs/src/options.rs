@@ -1,5 +1,6 @@
 //! The options of a union, and the errors of building one.
 
+use stack::OpenedFile;
 use std::path::PathBuf;
 use std::sync::Arc;
 use vnode::{Errno, Layer};
@@ -121,6 +122,9 @@ pub struct Options {
     pub lower_files: LowerFiles,
     /// Which files get a metacopy.
     pub metacopy: Metacopy,
+    /// No host file is handed out for writing (`passthrough=off`). Files that are open for writing
+    /// can then move to another branch at any time.
+    pub no_passthrough: bool,
 }
 
 /// Why a union could not be built or changed.
@@ -140,10 +144,21 @@ pub enum BuildError {
     NotWritable(PathBuf, Errno),
     /// A read-write branch refuses the union's own names, but no others.
     NamesRefused(PathBuf),
+    /// This branch would be the leftmost, but its index of hard links belongs to a union of other
+    /// branches.
+    ForeignLinks(PathBuf),
     /// No branch of the union has this path.
     NoSuchBranch(PathBuf),
     /// Operations under way did not end in time. The branches were not changed.
     Busy,
+    /// These files are open on branches that were to be removed, and would exist nowhere else. The
+    /// branches were not changed. Not empty.
+    InUse(Vec<OpenedFile>),
+    /// This branch has a property that the mount was not prepared for when it began. The second
+    /// value describes the property.
+    NeedsRemount(PathBuf, &'static str),
+    /// The branches have changed since the caller looked at them.
+    Changed,
     /// A step of preparing this branch failed.
     Step {
         /// The step.
@@ -172,10 +187,37 @@ impl std::fmt::Display for BuildError {
                  names; put the branch on a file system outside of that union",
                 p.display()
             ),
+            Self::ForeignLinks(p) => write!(
+                f,
+                "{} has hard links that were changed in a union of other branches; unmount, and mount it with the branches of that union",
+                p.display()
+            ),
             Self::NoSuchBranch(p) => write!(f, "{} is not a branch of this union", p.display()),
             Self::Busy => write!(f, "operations under way did not end in time: the branches are unchanged; try again"),
+            Self::InUse(files) => in_use(f, files),
+            Self::NeedsRemount(p, why) => write!(
+                f,
+                "branch {} {why}, for which the union has to be prepared when it is mounted: unmount it, and mount it again \
+                 with this branch",
+                p.display()
+            ),
+            Self::Changed => write!(f, "the branches have changed meanwhile: list them and try again"),
             Self::Step { what, path, errno } => write!(f, "{}: {what}: {errno}", path.display()),
         }
+    }
+}
+
+/// Describes the first of these files and counts the others.
+fn in_use(f: &mut std::fmt::Formatter<'_>, files: &[OpenedFile]) -> std::fmt::Result {
+    let Some(first) = files.first() else { return write!(f, "files are open") };
+    write!(f, "branch {} is in use: ", first.branch.display())?;
+    match first.path.is_empty() {
+        true => write!(f, "a file without a name (inode {})", first.number)?,
+        false => write!(f, "{}", first.path.escape_ascii())?,
+    }
+    match files.len() - 1 {
+        0 => write!(f, " is open"),
+        more => write!(f, " and {more} more files are open"),
     }
 }
 

@@ -105,6 +105,7 @@ impl Core {
     /// only open files keep it in use. Called after the set of branches was replaced, while no
     /// operation changes an object.
     pub(crate) fn on_branch_set_changed(&self, op: &Op<'_>) {
+        let open = self.open_vnodes();
         for vnode in self.table.live() {
             if op.set.generation.is_multiple_of(crate::set::BranchSet::SHORT_GENERATIONS) {
                 // Vnodes store a generation in 16 bits. From here on, the values repeat, so that a
@@ -115,6 +116,9 @@ impl Core {
                 && let Err(errno) = vnode.revalidate(op)
             {
                 tracing::debug!(?vnode, %errno, "could not revalidate a vnode after the branches changed");
+            }
+            if !vnode.lies_in(op) && !open.contains(&Arc::as_ptr(&vnode)) {
+                vnode.release_removed(op.set);
             }
         }
         self.everything_changed();

@@ -6,7 +6,7 @@ use crate::options::Mode;
 use std::path::{Display, Path};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vnode::{Errno, Result};
+use vnode::{Errno, Properties, Result};
 
 /// The short generation of no set.
 pub(crate) const NO_GENERATION: u16 = 0;
@@ -118,6 +118,12 @@ impl BranchSet {
         if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
     }
 
+    /// Returns the properties of a union of these branches.
+    pub(crate) fn properties(&self) -> Properties {
+        let all = self.order.iter().map(Member::properties).reduce(Properties::join).unwrap_or_default();
+        Properties { read_only: self.read_only, ..all }
+    }
+
     /// Whether files on this branch never move to another one while this set is in use.
     pub(crate) fn files_stay(&self, id: BranchId) -> bool {
         self.is_leftmost(id) || (self.read_only && self.member(id).is_some())
@@ -177,6 +183,13 @@ impl BranchSet {
 }
 
 impl Member {
+    /// Returns the properties that the branch gives to a union.
+    pub(crate) fn properties(&self) -> Properties {
+        let layer = self.state.layer.properties();
+        // The union does not pass reports of refused accesses on.
+        Properties { may_hang: layer.may_hang || self.mode == Mode::NfsReadOnly, audits_refusals: false, ..layer }
+    }
+
     fn is_writable(&self) -> bool {
         self.mode == Mode::ReadWrite && !self.state.turned_read_only.load(Ordering::Relaxed)
     }

@@ -1,11 +1,12 @@
 //! Mutual exclusion of changes of an object and moves of the object to another branch. A rename can
 //! move a file on a read-write branch other than the leftmost while it is open for writing. A
-//! directory moves when it gets a part further left. Objects of the leftmost branch never move and
-//! don't use this module.
+//! directory moves when it gets a part further left. Objects of the leftmost branch never move.
+//! Writes to open files there are *direct*: they are counted in the open file alone.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use vnode::{Cx, Errno, NumberMap, OpenFile, Result};
 
@@ -31,6 +32,39 @@ pub(crate) struct WriteGate {
     /// Number of open files, by file, whose host file was handed out for writing. Data that the
     /// kernel writes there would be lost if the file moved.
     held_host_files: Mutex<NumberMap<u32>>,
+    /// No direct write may begin: the set of branches changes.
+    no_direct: AtomicBool,
+}
+
+/// The direct writes to one open file that are under way.
+#[derive(Debug, Default)]
+pub(crate) struct DirectWrites(AtomicU32);
+
+/// A direct write under way.
+pub(crate) struct Direct<'a>(&'a DirectWrites);
+
+/// While this exists, no direct write begins.
+pub(crate) struct NoDirect<'a>(&'a WriteGate);
+
+impl DirectWrites {
+    /// Whether a direct write is under way.
+    pub(crate) fn any(&self) -> bool {
+        self.0.load(Ordering::SeqCst) > 0
+    }
+
+    /// Begins a direct write. `None` if `permitted` returns false, or if the set of branches
+    /// changes.
+    pub(crate) fn begin(&self, gate: &WriteGate, permitted: impl Fn() -> bool) -> Option<Direct<'_>> {
+        if !permitted() {
+            return None;
+        }
+        // First count the write, then look whether it may begin; a change of the set does it the
+        // other way round. So it waits for this write, or this write does not begin.
+        self.0.fetch_add(1, Ordering::SeqCst);
+        let direct = Direct(self);
+        let begun = !gate.no_direct.load(Ordering::SeqCst) && permitted();
+        begun.then_some(direct)
+    }
 }
 
 /// A change under way: a write to a file, or one of attributes.
@@ -116,6 +150,31 @@ impl WriteGate {
     pub(crate) fn release_orphan(&self, id: u64) {
         let old = self.orphans.lock().remove(&id);
         drop(old);
+    }
+}
+
+impl WriteGate {
+    /// Lets no direct write begin until the result is dropped.
+    pub(crate) fn forbid_direct(&self) -> NoDirect<'_> {
+        self.no_direct.store(true, Ordering::SeqCst);
+        NoDirect(self)
+    }
+
+    /// Whether direct writes are forbidden at present.
+    pub(crate) fn is_direct_forbidden(&self) -> bool {
+        self.no_direct.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for NoDirect<'_> {
+    fn drop(&mut self) {
+        self.0.no_direct.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Direct<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
-use unionfs::{Branch, BranchChange, BuildError, Delete, Mode, Options, Unionfs};
+use unionfs::{Branch, BranchChange, BuildError, ChangePolicy, Delete, Mode, Options, Unionfs};
 use vnode::{Errno, Kind, Layer, Name, OpenFile, OpenFlags, Vnode};
 
 /// A branch in memory, with its path and mode.
@@ -337,7 +337,7 @@ impl Case<'_> {
         let look = |layer: &Arc<Unionfs>| comparable(&view(&**layer, Walk::Loose).unwrap());
         let run = |union: &Arc<Unionfs>| Session::new(union.clone()).run(Caller::USER, self.op);
         let set_change = |branches: &BranchSet, union: &Arc<Unionfs>| {
-            self.set_change.changes(branches).map(|(changes, _)| union.change_branches(changes, TIMEOUT).unwrap())
+            self.set_change.changes(branches).map(|(changes, _)| union.change_branches(changes, &KEEP).unwrap())
         };
         let branches = self.branches.fork();
         let union = branches.mount();
@@ -455,6 +455,7 @@ fn diff(live: &View, fresh: &View) -> String {
 
 /// Time limit for a branch change, long enough that only a deadlock exceeds it.
 const TIMEOUT: Duration = Duration::from_secs(20);
+const KEEP: ChangePolicy = ChangePolicy { patience: TIMEOUT, in_use: unionfs::InUse::Keep, expected_generation: None };
 
 /// Arranges for the branches to change at the k-th lower operation from now on.
 fn change_at(
@@ -474,7 +475,7 @@ fn change_at(
         let (ended, end) = mpsc::channel();
         let changer = union.clone();
         std::thread::spawn(move || {
-            let done = changer.change_branches(changes, TIMEOUT);
+            let done = changer.change_branches(changes, &KEEP);
             drop(changer);
             let _ = ended.send(());
             let _ = sender.send(done);
@@ -669,7 +670,7 @@ fn threads_match_their_models_during_invisible_branch_changes() {
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) if round < 60 => {
                     let changes = invisible_change(&mut branches, round);
-                    union.change_branches(changes, TIMEOUT).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+                    union.change_branches(changes, &KEEP).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
                     round += 1;
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -718,7 +719,7 @@ fn threads_survive_visible_branch_changes() {
         std::thread::sleep(Duration::from_millis(3));
         // A removed branch can be inserted again in a later round.
         let Some((changes, order)) = set_change.changes(&branches) else { continue };
-        match union.change_branches(changes, TIMEOUT) {
+        match union.change_branches(changes, &KEEP) {
             Ok(()) => branches.present = order,
             Err(BuildError::NoBranches | BuildError::Duplicate(_)) => {}
             Err(e) => panic!("{set_change:?}: {e}"),

@@ -7,8 +7,7 @@ mod common;
 use common::layer_ops::{CX, at, attr, chmod, find, list, name, read, write};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
 use std::sync::Arc;
-use std::time::Duration;
-use unionfs::{Branch, BranchChange, Copyup, Delete, Metacopy, Mode, Options, Unionfs};
+use unionfs::{Branch, BranchChange, ChangePolicy, Copyup, Delete, InUse, Metacopy, Mode, Options, Unionfs};
 use vnode::{Errno, Layer, OpenFlags, RenameFlags, SetAttr, SetTime, Time, Vnode, XattrFlags};
 
 const BIG: usize = 100_000;
@@ -302,7 +301,7 @@ fn files_with_a_metacopy_are_copied_up_even_from_a_branch_that_became_writable()
 
 #[test]
 fn metacopies_apply_again_after_branch_changes() {
-    let patience = Duration::from_secs(10);
+    let keep = &ChangePolicy { in_use: InUse::Keep, ..ChangePolicy::default() };
     let test = TestUnion::two_branches();
     let union = test.union();
     chmod(&*union, "d/f", 0o600);
@@ -314,22 +313,22 @@ fn metacopies_apply_again_after_branch_changes() {
     write(&*between.branches[1], "d/g", b"x");
     at(&*between.branches[1], "d").unlink(&CX, name("f")).unwrap();
     write(&*between.branches[1], "d/f", b"another");
-    union.change_branches(vec![BranchChange::Insert { at: 1, branch }], patience).unwrap();
+    union.change_branches(vec![BranchChange::Insert { at: 1, branch }], keep).unwrap();
     assert_eq!((attr(&*union, "d/f").perm(), &*read(&*union, "d/f")), (0o644, &b"another"[..]));
     let mut out = vec![0; BIG];
     assert_eq!(open.read(&CX, &mut out, 0), Ok(BIG));
-    union.change_branches(vec![BranchChange::Remove("/between".into())], patience).unwrap();
+    union.change_branches(vec![BranchChange::Remove("/between".into())], keep).unwrap();
     assert_eq!((attr(&*union, "d/f").perm(), read(&*union, "d/f").len()), (0o600, BIG));
     // The file disappears with its branch and returns with it.
-    union.change_branches(vec![BranchChange::Remove("/b1".into())], patience).unwrap();
+    union.change_branches(vec![BranchChange::Remove("/b1".into())], keep).unwrap();
     assert!(find(&*union, "d/f").is_none());
-    union.change_branches(vec![BranchChange::Insert { at: 1, branch: test.branch(1) }], patience).unwrap();
+    union.change_branches(vec![BranchChange::Insert { at: 1, branch: test.branch(1) }], keep).unwrap();
     assert_eq!((attr(&*union, "d/f").perm(), read(&*union, "d/f").len()), (0o600, BIG));
     // The branch with the metacopy becomes read-only and a new upper branch is inserted.
     let fresh = Branch { layer: MemFs::new(), path: "/fresh".into(), mode: Mode::ReadWrite };
     let changes =
         vec![BranchChange::Mode("/b0".into(), Mode::ReadOnly), BranchChange::Insert { at: 0, branch: fresh.clone() }];
-    union.change_branches(changes, patience).unwrap();
+    union.change_branches(changes, keep).unwrap();
     assert_eq!(attr(&*union, "d/f").perm(), 0o600);
     chmod(&*union, "d/f", 0o604);
     assert_eq!(list(&*fresh.layer, "d"), [META]);

@@ -53,6 +53,7 @@ cd /
 
 # As after `make install`, with the program under test.
 ln -sf /run/docs/strata /usr/local/bin/strata
+ln -sf strata /usr/local/bin/unionctl
 ln -sf strata /usr/local/bin/usenetctl
 for type in $(/run/docs/strata layers --names); do
 	ln -sf /usr/local/bin/strata "/sbin/mount.$type"

@@ -37,6 +37,9 @@ pub struct Invocation<'a> {
     pub input: &'a [u8],
     /// Whether root or the mounting user sent it.
     pub by_owner: bool,
+    /// The thread that sent it and waits for the reply; 0 if it is outside of the server's PID
+    /// namespace.
+    pub pid: u32,
 }
 
 impl fmt::Debug for Command {
@@ -122,7 +125,7 @@ impl Server {
         }
         if let Some(added) = self.channel.added.iter().find(|added| added.declared.name == name) {
             permit(added.declared.access)?;
-            return (added.run)(&Invocation { input, by_owner });
+            return (added.run)(&Invocation { input, by_owner, pid: rq.pid });
         }
         let commands = self.commands();
         permit(commands.iter().find(|command| command.name == name).ok_or(Errno::NOTTY)?.access)?;

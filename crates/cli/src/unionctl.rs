@@ -1,0 +1,296 @@
+//! `unionctl`, or `strata union`: lists, adds, removes and switches the branches of a union while
+//! it is in use.
+
+use crate::branches;
+use crate::channel;
+use crate::edits::{Edit, Position, Which};
+use crate::exit::{Exit, Failure};
+use crate::live::WantedInUse;
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _, Parser};
+use core::fmt::Write as _;
+use fuse::control::Error;
+use serde_json::Value;
+use std::ffi::{OsStr, OsString};
+use std::io::Write as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// Returns what each branch has at the place of an object.
+const QUERY: &str = "unionfs.query";
+
+/// The examples in the help.
+pub const EXAMPLES: &str = "\
+B is a path or an index, as --list shows them; the first branch is 0.
+
+Examples:
+  unionctl /srv/tree --list
+  unionctl /srv/tree --add --mode ro /media/module    below the writable branches
+  unionctl /srv/tree --add --before 0 --mode rw /new  changes go to /new from now on
+  unionctl /srv/tree --mode 1 ro                      the second branch is never changed again
+  unionctl /srv/tree --remove --copyup /media/module  copy the files that are in use, then remove
+  unionctl /srv/tree --query /srv/tree/etc/hosts      the branch that the file lives on
+
+Exit status: 0 success, 1 wrong arguments or no permission, 2 system error, 32 the union refused:
+the branches are unchanged.";
+
+/// List and change the branches of a union while it is in use.
+#[derive(Debug, Parser)]
+#[command(name = "unionctl", version, arg_required_else_help = true, after_help = EXAMPLES)]
+struct Cli {
+    #[command(flatten)]
+    what: What,
+}
+
+/// The arguments of `unionctl`.
+#[derive(Debug, Args)]
+pub struct What {
+    /// Any path in the mounted union, such as its mount point.
+    union: PathBuf,
+    /// With --add: the directory to add, or a stack in brackets, as in the option dirs=.
+    dir: Option<OsString>,
+    /// List the branches, highest precedence first (the default).
+    #[arg(long, conflicts_with_all = ["add", "remove", "mode", "query"])]
+    list: bool,
+    /// Add DIR as a branch. Without --before or --after, a writable branch becomes the first, and a
+    /// read-only one is placed below all writable branches.
+    #[arg(long, conflicts_with_all = ["remove", "query"])]
+    add: bool,
+    /// Add it directly before B: with precedence over B.
+    #[arg(long, value_name = "B", requires = "add", conflicts_with = "after")]
+    before: Option<OsString>,
+    /// Add it directly after B.
+    #[arg(long, value_name = "B", requires = "add")]
+    after: Option<OsString>,
+    /// With --add MODE: the mode of the new branch, rw, ro (the default) or nfsro. Alone, B MODE:
+    /// switch branch B to this mode.
+    #[arg(long, value_names = ["B", "MODE"], num_args = 1..=2, conflicts_with_all = ["remove", "query"])]
+    mode: Option<Vec<OsString>>,
+    /// Remove branch B from the union; its files remain. Refused if files on it are open that would
+    /// vanish, or be replaced by older versions.
+    #[arg(long, value_name = "B", conflicts_with = "query")]
+    remove: Option<OsString>,
+    /// With --remove: first copy such files to a read-write branch before B.
+    #[arg(long, requires = "remove", conflicts_with = "lazy")]
+    copyup: bool,
+    /// With --remove: such files remain usable until they are closed, like deleted files.
+    #[arg(long, requires = "remove")]
+    lazy: bool,
+    /// Show the branch that FILE lives on, and what the other branches have in its place.
+    #[arg(long, value_name = "FILE")]
+    query: Option<PathBuf>,
+    /// Print JSON. After a change: the new list.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Whether `program` is `unionctl`, in any directory.
+#[must_use]
+pub fn is_called(program: &[u8]) -> bool {
+    program.rsplit(|byte| *byte == b'/').next() == Some(b"unionctl")
+}
+
+/// Returns the command-line definition, for the manual pages.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Runs `unionctl` and returns its exit status.
+#[must_use]
+pub fn run(args: &[OsString]) -> Exit {
+    match Cli::try_parse_from(args) {
+        Ok(cli) => match execute(&cli.what) {
+            Ok(()) => Exit::Success,
+            Err(failure) => {
+                let _ = writeln!(std::io::stderr(), "unionctl: {failure}");
+                failure.exit
+            }
+        },
+        Err(error) => {
+            let _ = error.print();
+            match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
+                _ => Exit::Usage,
+            }
+        }
+    }
+}
+
+/// Executes the command.
+///
+/// # Errors
+/// Names the union or the branch, the reason and the remedy.
+pub fn execute(what: &What) -> Result<(), Failure> {
+    if let Some(file) = &what.query {
+        return query(what, file);
+    }
+    let edit = edit_of(what)?;
+    let list = match &edit {
+        None => branches::list(&what.union)?,
+        Some(edit) => {
+            let in_use = match (what.copyup, what.lazy) {
+                (true, _) => WantedInUse::CopyUp,
+                (_, true) => WantedInUse::Keep,
+                _ => WantedInUse::Refuse,
+            };
+            let list = branches::apply(&what.union, core::slice::from_ref(edit), in_use)?;
+            if let Some(hint) = branches::read_only_hint(&what.union, &list) {
+                let _ = writeln!(std::io::stderr(), "unionctl: {}: {hint}", what.union.display());
+            }
+            list
+        }
+    };
+    if what.json {
+        let json = serde_json::to_string(&list).map_err(|error| Failure::system(error.to_string()))?;
+        print(&format!("{json}\n"))
+    } else if edit.is_none() {
+        print(&branches::table(&list))
+    } else {
+        Ok(())
+    }
+}
+
+/// Returns the change that the arguments describe; `None` to list the branches.
+fn edit_of(what: &What) -> Result<Option<Edit>, Failure> {
+    let which = |name: &OsString| Which(name.clone().into_vec());
+    let extra = |dir: &OsStr| Err(Failure::usage(format!("{}: unexpected argument; see --help", dir.display())));
+    let mode = what.mode.as_deref().unwrap_or_default();
+    if what.add {
+        // `--mode MODE DIR`: DIR was taken for a value of --mode.
+        let (mode, dir) = match (mode, &what.dir) {
+            ([mode, dir], None) => (Some(mode), Some(dir)),
+            ([_, dir], Some(_)) => return extra(dir),
+            (mode, dir) => (mode.first(), dir.as_ref()),
+        };
+        let dir = dir.ok_or_else(|| Failure::usage("--add: needs the directory to add"))?;
+        let position = match (&what.before, &what.after) {
+            (Some(before), _) => Position::Before(which(before)),
+            (_, Some(after)) => Position::After(which(after)),
+            _ => Position::Default,
+        };
+        let mode = mode.map(|mode| mode.to_string_lossy());
+        let branch = branches::branch_of(Path::new(dir), mode.as_deref())?;
+        return Ok(Some(Edit::Add { branch, position }));
+    }
+    if let Some(dir) = &what.dir {
+        return extra(dir);
+    }
+    match (mode, &what.remove) {
+        (_, Some(branch)) => Ok(Some(Edit::Remove(which(branch)))),
+        ([branch, mode], None) => Ok(Some(Edit::Mode(which(branch), mode.to_string_lossy().into_owned()))),
+        ([_], None) => Err(Failure::usage("--mode: needs a branch and a mode, or --add")),
+        _ => Ok(None),
+    }
+}
+
+fn query(what: &What, file: &Path) -> Result<(), Failure> {
+    let device = |path: &Path| {
+        let metadata = path.metadata();
+        metadata.map(|metadata| metadata.dev()).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+    };
+    if device(&what.union)? != device(file)? {
+        return Err(Failure::usage(format!("{}: not in the union {}", file.display(), what.union.display())));
+    }
+    let reply = channel::text(file, QUERY)?;
+    if what.json {
+        return print(&format!("{reply}\n"));
+    }
+    let wrong = || channel::failure(file, QUERY, Error::Garbled);
+    print(&describe(file, &reply).ok_or_else(wrong)?)
+}
+
+/// Formats the reply to [`QUERY`].
+fn describe(file: &Path, reply: &str) -> Option<String> {
+    let reply: Value = serde_json::from_str(reply).ok()?;
+    let mut out = format!("{}: {}\n", file.display(), reply.get("kind")?.as_str()?);
+    let rows: Vec<&Value> = reply.get("branches")?.as_array()?.iter().collect();
+    let field = |row: &Value, name: &str| row.get(name).map(text).unwrap_or_default();
+    let width = |name| rows.iter().map(|row| field(row, name).len()).max().unwrap_or(0);
+    let (modes, states) = (width("mode"), width("state"));
+    for row in &rows {
+        let index = row.get("index").and_then(Value::as_u64).unwrap_or_default();
+        let [mode, state, branch, at] = ["mode", "state", "branch", "at"].map(|name| field(row, name));
+        writeln!(out, "{index:>3}  {mode:modes$}  {state:states$}  {branch}{at}").ok()?;
+    }
+    // Names chosen by other users must not control the terminal.
+    Some(out.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect())
+}
+
+/// Returns a path of the reply. One that is not UTF-8 is an array of bytes.
+fn text(value: &Value) -> String {
+    let byte = |byte: &Value| byte.as_u64().and_then(|byte| u8::try_from(byte).ok());
+    match value {
+        Value::String(text) => text.replace('\n', "?"),
+        Value::Array(bytes) => String::from_utf8_lossy(&bytes.iter().filter_map(byte).collect::<Vec<_>>()).into_owned(),
+        _ => String::new(),
+    }
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::system(format!("can't write to standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edit(words: &[&str]) -> Result<Option<Edit>, Failure> {
+        let words = ["unionctl", "/u"].iter().chain(words).map(OsString::from);
+        edit_of(&Cli::try_parse_from(words).map_err(|error| Failure::usage(error.to_string()))?.what)
+    }
+
+    fn add(branch: &str, position: Position) -> Edit {
+        Edit::Add { branch: stack::Text::read(branch.as_bytes()).unwrap(), position }
+    }
+
+    #[test]
+    fn the_commands_are_well_formed() {
+        Cli::command().debug_assert();
+        assert!(is_called(b"/usr/bin/unionctl") && is_called(b"unionctl") && !is_called(b"strata"));
+    }
+
+    #[test]
+    fn arguments_become_changes() {
+        let which = |name: &str| Which(name.as_bytes().to_vec());
+        for (words, want) in [
+            (&["--add", "/d"][..], add("/d", Position::Default)),
+            (&["--add", "--mode", "rw", "/d"], add("/d=rw", Position::Default)),
+            (&["--add", "--mode=ro", "--before", "0", "/d"], add("/d=ro", Position::Before(which("0")))),
+            (&["--add", "/d", "--after", "/b", "--mode", "ro"], add("/d=ro", Position::After(which("/b")))),
+            (&["--add", "/a:b=c"], add(r"/a\:b\=c", Position::Default)),
+            (&["--add", "[zstd / /b]", "--mode", "rw"], add("[zstd / /b]=rw", Position::Default)),
+            (&["--remove", "/d", "--copyup"], Edit::Remove(which("/d"))),
+            (&["--mode", "1", "ro"], Edit::Mode(which("1"), "ro".to_owned())),
+        ] {
+            assert_eq!(edit(words), Ok(Some(want)), "{words:?}");
+        }
+        assert_eq!((edit(&[]), edit(&["--list"])), (Ok(None), Ok(None)));
+    }
+
+    #[test]
+    fn contradictory_arguments_are_refused() {
+        for words in [
+            &["--add"][..],
+            &["/d"],
+            &["--mode", "ro"],
+            &["--remove", "/d", "/e"],
+            &["--add", "/d", "--remove", "/e"],
+            &["--before", "0", "/d"],
+            &["--copyup"],
+            &["--remove", "/d", "--copyup", "--lazy"],
+            &["--add", "--mode", "rw", "/d", "/e"],
+            &["--list", "--remove", "/d"],
+        ] {
+            let failure = edit(words).unwrap_err();
+            assert_eq!(failure.exit, Exit::Usage, "{words:?}");
+        }
+    }
+}
