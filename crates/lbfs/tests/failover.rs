@@ -272,13 +272,15 @@ fn an_operation_has_one_deadline() {
             let took = began.elapsed();
             let expected = if hanging.len() < count { Ok(()) } else { Err(Errno::TIMEDOUT) };
             assert_eq!(answer, expected, "{what}, hanging: {hanging:?}");
-            assert!(took < options.timeout * 5 / 4, "{what}, hanging: {hanging:?}: {took:?}");
+            // With a deadline for each step it would be at least twice the timeout. The margin is
+            // for busy machines.
+            assert!(took < options.timeout * 7 / 4, "{what}, hanging: {hanging:?}: {took:?}");
             if answer.is_err() {
                 assert!(took >= options.timeout * 9 / 10, "{what}: {took:?}");
                 // The kernel's repeated request fails at once; a retry by the program waits again.
                 let began = Instant::now();
                 assert_eq!(operation(&held), Err(Errno::TIMEDOUT), "{what} again");
-                assert!(began.elapsed() < options.timeout / 4, "{what} again: {:?}", began.elapsed());
+                assert!(began.elapsed() < options.timeout * 3 / 4, "{what} again: {:?}", began.elapsed());
             }
             replicas.all(Behaviour::Healthy);
         }
