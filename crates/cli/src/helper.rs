@@ -7,6 +7,7 @@ use crate::live::{self, Live};
 use crate::options::{self, Options, Type};
 use crate::signals::{self, Stop};
 use crate::stack::{Ready, Stack};
+use crate::tool::print;
 use crate::{background, debug, device, logging, man, process, remount};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -33,8 +34,8 @@ fn base_name(name: &OsString) -> String {
 
 fn dispatch(kind: Type, program: &str, args: &[OsString]) -> Result<(), Failure> {
     match cmdline::parse(args.iter().skip(1).cloned())? {
-        Request::Help => print(&man::help(kind)),
-        Request::Version => print(&format!("{program} (Strata) {}\n", env!("CARGO_PKG_VERSION"))),
+        Request::Help => print(man::help(kind)),
+        Request::Version => print(format!("{program} (Strata) {}\n", env!("CARGO_PKG_VERSION"))),
         Request::Mount(cmdline) if cmdline.serve => {
             // The parent prints the reason.
             if let Err(failure) = serve_in_background(kind, program, &cmdline) {
@@ -66,7 +67,7 @@ fn mount(kind: Type, program: &str, cmdline: &Cmdline, args: &[OsString]) -> Res
     if cmdline.verbose {
         let spec = cmdline.spec.to_string_lossy();
         let fake = if cmdline.fake { " (fake: not mounted)" } else { "" };
-        return print(&format!("{program}: {spec} mounted on {}.{fake}\n", cmdline.dir.display()));
+        return print(format!("{program}: {spec} mounted on {}.{fake}\n", cmdline.dir.display()));
     }
     Ok(())
 }
@@ -82,16 +83,6 @@ fn serve_in_background(kind: Type, program: &str, cmdline: &Cmdline) -> Result<(
 
 fn enter_namespace(cmdline: &Cmdline) -> Result<(), Failure> {
     cmdline.namespace.as_deref().map_or(Ok(()), process::enter_namespace)
-}
-
-fn print(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::system(format!("can't write to standard output: {error}")))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// A mount that has passed all checks.

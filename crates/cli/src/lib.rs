@@ -63,6 +63,7 @@ pub mod stats;
 pub mod strata;
 pub mod sync;
 pub mod syslog;
+mod tool;
 pub mod tree;
 pub mod unionctl;
 pub mod usenetctl;

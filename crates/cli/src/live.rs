@@ -212,7 +212,7 @@ impl Used {
     }
 }
 
-/// A change that is prepared, and what is to be undone if it is refused.
+/// A prepared change, with the steps to undo if the union refuses it.
 #[derive(Default)]
 struct Prepared {
     changes: Vec<BranchChange>,

@@ -6,6 +6,7 @@ use crate::exit::{Exit, Failure};
 use crate::layers::{self, Format};
 use crate::new::{self, Language};
 use crate::options::Type;
+use crate::tool::print;
 use crate::{check, control, debug, helper, lower, man, stats, sync, unionctl, usenetctl};
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -250,7 +251,7 @@ pub fn run(args: &[OsString]) -> Exit {
             } else {
                 Format::Text
             };
-            layers::list(name.as_deref(), form).and_then(|text| print(text.as_bytes()))
+            layers::list(name.as_deref(), form).and_then(print)
         }
         Command::Stack { mount, json, watch } => stack(mount, *json, *watch),
         Command::Lower { mount, branch, command } => lower(mount, *branch, command),
@@ -263,14 +264,14 @@ pub fn run(args: &[OsString]) -> Exit {
         }),
         Command::Stats { mount, json } => print_reply(mount, STATS, *json),
         Command::Info { mount, json } => print_reply(mount, INFO, *json),
-        Command::Control { path, json, list: true, .. } => control::list(path, *json).and_then(|text| print(&text)),
+        Command::Control { path, json, list: true, .. } => control::list(path, *json).and_then(print),
         Command::Control { path, command, input, json, .. } => {
             let (command, input) = (command.as_deref().unwrap_or_default(), input.as_deref().unwrap_or_default());
-            control::run(path, command, input.as_encoded_bytes(), *json).and_then(|text| print(&text))
+            control::run(path, command, input.as_encoded_bytes(), *json).and_then(print)
         }
         Command::New { name, dir, c, strata } => {
             let language = if *c { Language::C } else { Language::Rust };
-            new::write(name, dir.as_deref(), strata.as_deref(), language).and_then(|text| print(text.as_bytes()))
+            new::write(name, dir.as_deref(), strata.as_deref(), language).and_then(print)
         }
         Command::Check { args } => match check::run(args) {
             Ok(exit) => return exit,
@@ -281,7 +282,7 @@ pub fn run(args: &[OsString]) -> Exit {
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "strata", &mut script);
-            print(&script)
+            print(script)
         }
         Command::Man { dir } => write_pages(dir),
     };
@@ -297,7 +298,7 @@ pub fn run(args: &[OsString]) -> Exit {
 fn print_reply(mount: &Path, command: &str, json: bool) -> Result<(), Failure> {
     let text = channel::text(mount, command)?;
     let text = if json { format!("{text}\n") } else { stats::table(&text)? };
-    print(text.as_bytes())
+    print(text)
 }
 
 /// Runs the mount.strata(8) helper with the equivalent arguments.
@@ -313,7 +314,7 @@ fn stack(mount: &Path, json: bool, watch: Option<f64>) -> Result<(), Failure> {
     let Some(seconds) = watch else {
         let text = channel::text(mount, STACK)?;
         let text = if json { format!("{text}\n") } else { Snapshot::read(&text)?.draw(mount, None) };
-        return print(text.as_bytes());
+        return print(text);
     };
     let pause = Duration::try_from_secs_f64(seconds).ok().filter(|pause| *pause >= MIN_PAUSE);
     let pause =
@@ -367,17 +368,6 @@ fn lower(mount: &Path, branch: Option<usize>, command: &[OsString]) -> Result<()
     let lines =
         lowers.iter().map(|lower| format!("{}  {:<5}  {}\n", lower.by.display(), lower.mode, lower.path.display()));
     print(lines.collect::<String>().as_bytes())
-}
-
-fn print(bytes: &[u8]) -> Result<(), Failure> {
-    let mut out = std::io::stdout();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        // The reader closed the pipe.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::system(format!("can't write to standard output: {error}")))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn write_pages(dir: &Path) -> Result<(), Failure> {

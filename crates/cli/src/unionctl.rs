@@ -6,7 +6,7 @@ use crate::channel;
 use crate::edits::{Edit, Position, Which};
 use crate::exit::{Exit, Failure};
 use crate::live::WantedInUse;
-use clap::error::ErrorKind;
+use crate::tool::{self, print};
 use clap::{Args, CommandFactory as _, Parser};
 use core::fmt::Write as _;
 use fuse::control::Error;
@@ -88,7 +88,7 @@ pub struct What {
 /// Whether `program` is `unionctl`, in any directory.
 #[must_use]
 pub fn is_called(program: &[u8]) -> bool {
-    program.rsplit(|byte| *byte == b'/').next() == Some(b"unionctl")
+    tool::is_called(program, "unionctl")
 }
 
 /// Returns the command-line definition, for the manual pages.
@@ -100,22 +100,7 @@ pub fn command() -> clap::Command {
 /// Runs `unionctl` and returns its exit status.
 #[must_use]
 pub fn run(args: &[OsString]) -> Exit {
-    match Cli::try_parse_from(args) {
-        Ok(cli) => match execute(&cli.what) {
-            Ok(()) => Exit::Success,
-            Err(failure) => {
-                let _ = writeln!(std::io::stderr(), "unionctl: {failure}");
-                failure.exit
-            }
-        },
-        Err(error) => {
-            let _ = error.print();
-            match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
-                _ => Exit::Usage,
-            }
-        }
-    }
+    tool::run("unionctl", args, |cli: &Cli| execute(&cli.what))
 }
 
 /// Executes the command.
@@ -144,9 +129,9 @@ pub fn execute(what: &What) -> Result<(), Failure> {
     };
     if what.json {
         let json = serde_json::to_string(&list).map_err(|error| Failure::system(error.to_string()))?;
-        print(&format!("{json}\n"))
+        print(format!("{json}\n"))
     } else if edit.is_none() {
-        print(&branches::table(&list))
+        print(branches::table(&list))
     } else {
         Ok(())
     }
@@ -195,10 +180,10 @@ fn query(what: &What, file: &Path) -> Result<(), Failure> {
     }
     let reply = channel::text(file, QUERY)?;
     if what.json {
-        return print(&format!("{reply}\n"));
+        return print(format!("{reply}\n"));
     }
     let wrong = || channel::failure(file, QUERY, Error::Garbled);
-    print(&describe(file, &reply).ok_or_else(wrong)?)
+    print(describe(file, &reply).ok_or_else(wrong)?)
 }
 
 /// Formats the reply to [`QUERY`].
@@ -225,16 +210,6 @@ fn text(value: &Value) -> String {
         Value::String(text) => text.replace('\n', "?"),
         Value::Array(bytes) => String::from_utf8_lossy(&bytes.iter().filter_map(byte).collect::<Vec<_>>()).into_owned(),
         _ => String::new(),
-    }
-}
-
-fn print(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::system(format!("can't write to standard output: {error}")))
-        }
-        _ => Ok(()),
     }
 }
 

@@ -10,8 +10,7 @@ use crate::host_dir::reason;
 use crate::mountinfo::Mount;
 use crate::options::Type;
 use crate::progress::Progress;
-use crate::{channel, lower, mountinfo};
-use clap::error::ErrorKind;
+use crate::{channel, lower, mountinfo, tool};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use core::time::Duration;
 use fuse::control::Error;
@@ -105,7 +104,7 @@ enum Target {
 /// Whether `program` is `usenetctl`, in any directory.
 #[must_use]
 pub fn is_called(program: &[u8]) -> bool {
-    program.rsplit(|byte| *byte == b'/').next() == Some(b"usenetctl")
+    tool::is_called(program, "usenetctl")
 }
 
 /// Returns the command-line definition, for the manual pages.
@@ -117,22 +116,7 @@ pub fn command() -> clap::Command {
 /// Runs `usenetctl` and returns its exit status.
 #[must_use]
 pub fn run(args: &[OsString]) -> Exit {
-    match Cli::try_parse_from(args) {
-        Ok(cli) => match execute(&cli.command) {
-            Ok(()) => Exit::Success,
-            Err(failure) => {
-                let _ = writeln!(std::io::stderr(), "usenetctl: {failure}");
-                failure.exit
-            }
-        },
-        Err(error) => {
-            let _ = error.print();
-            match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
-                _ => Exit::Usage,
-            }
-        }
-    }
+    tool::run("usenetctl", args, |cli: &Cli| execute(&cli.command))
 }
 
 /// Executes a subcommand.
